@@ -1,0 +1,188 @@
+"""The tree of errors. Every error of Sluice descends from :class:`SluiceError`.
+
+::
+
+    SluiceError
+    ├── ProtocolViolation            the peer broke the rules; its connection is closed
+    │   ├── UnsupportedVersion
+    │   ├── FrameTooLarge
+    │   ├── MalformedMessage
+    │   ├── UnexpectedMessage
+    │   ├── SegmentSizeMismatch
+    │   ├── ChannelInUse
+    │   ├── CreditOverflow
+    │   ├── CreditExceeded
+    │   └── SequenceGap
+    └── …                            errors of the other layers, each beside its concept
+
+An error says what happened, the offending value, the limit it broke, and the remedy. Its class says
+whose fault it is and whether a retry can help; ``code`` is its number on the wire.
+"""
+
+import enum
+from typing import ClassVar
+
+
+class ErrorCode(enum.IntEnum):
+    """Error numbers on the wire (docs/wire.md)."""
+
+    PROTOCOL_VIOLATION = 1
+    UNSUPPORTED_VERSION = 2
+    FRAME_TOO_LARGE = 3
+    MALFORMED_MESSAGE = 4
+    UNEXPECTED_MESSAGE = 5
+    DEADLINE_EXCEEDED = 6
+    SEGMENT_SIZE_MISMATCH = 7
+    UNKNOWN_CHANNEL = 8
+    CHANNEL_IN_USE = 9
+    CREDIT_OVERFLOW = 10
+    SEQUENCE_GAP = 11
+    CREDIT_EXCEEDED = 12
+    PARTITION_NOT_FOUND = 20
+    PARTITION_RELEASED = 21
+    PRODUCER_FAILED = 22
+    REGION_MISMATCH = 23
+    CHECKSUM_MISMATCH = 24
+    DUPLICATE_MAP_OUTPUT = 25
+    END_OF_PARTITION_MISMATCH = 26
+    INSUFFICIENT_BUFFERS = 30
+    STORAGE_FULL = 31
+    STORAGE_UNAVAILABLE = 32
+    STORAGE_CORRUPT = 33
+    CONNECT_FAILED = 40
+    CONNECTION_LOST = 41
+    TASKMANAGER_MISMATCH = 43
+    CONFIGURATION = 50
+    INTERNAL = 60
+    SHUTTING_DOWN = 61
+    TOO_MANY_CONNECTIONS = 62
+
+
+class Fault(enum.IntEnum):
+    """Whose fault an error is, seen from the process that raises it."""
+
+    LOCAL = 1
+    REMOTE = 2
+
+
+class SluiceError(Exception):
+    """Root of all errors.
+
+    Args:
+        message: What happened, one sentence without a full stop.
+        value: The offending value, if there is one.
+        limit: The limit it broke, if there is one.
+        remedy: What the reader can do about it.
+        map_attempt_id: The map output concerned, for errors of the data path.
+    """
+
+    code: ClassVar[ErrorCode] = ErrorCode.INTERNAL
+    fault: ClassVar[Fault] = Fault.LOCAL
+    retryable: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        value: object = None,
+        limit: object = None,
+        remedy: str = "",
+        map_attempt_id: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.value = value
+        self.limit = limit
+        self.remedy = remedy
+        self.map_attempt_id = map_attempt_id
+
+    def __str__(self) -> str:
+        numbers = [
+            f"{name} {number}"
+            for name, number in (("value", self.value), ("limit", self.limit))
+            if number is not None
+        ]
+        text = self.message + (f" ({', '.join(numbers)})" if numbers else "")
+        return f"{text}. {self.remedy}" if self.remedy else text
+
+
+class ProtocolViolation(SluiceError):
+    """The peer broke a rule of the wire protocol; its connection cannot go on."""
+
+    code = ErrorCode.PROTOCOL_VIOLATION
+    fault = Fault.REMOTE
+
+
+class UnsupportedVersion(ProtocolViolation):
+    """Both sides know no common protocol version."""
+
+    code = ErrorCode.UNSUPPORTED_VERSION
+
+
+class FrameTooLarge(ProtocolViolation):
+    """A frame announces a control part or a payload above the limit."""
+
+    code = ErrorCode.FRAME_TOO_LARGE
+
+
+class MalformedMessage(ProtocolViolation):
+    """The control part is not a message: not msgpack, unknown type, wrong fields."""
+
+    code = ErrorCode.MALFORMED_MESSAGE
+
+
+class UnexpectedMessage(ProtocolViolation):
+    """A well-formed message that the state of the connection does not allow."""
+
+    code = ErrorCode.UNEXPECTED_MESSAGE
+
+
+class SegmentSizeMismatch(ProtocolViolation):
+    """Two TaskManagers are configured with different segment sizes."""
+
+    code = ErrorCode.SEGMENT_SIZE_MISMATCH
+
+
+class ChannelInUse(ProtocolViolation):
+    """A channel, gate or partition number is taken while it is still in use."""
+
+    code = ErrorCode.CHANNEL_IN_USE
+
+
+class CreditOverflow(ProtocolViolation):
+    """A channel was granted more credit than can be counted."""
+
+    code = ErrorCode.CREDIT_OVERFLOW
+
+
+class CreditExceeded(ProtocolViolation):
+    """Data arrived for which no credit had been granted."""
+
+    code = ErrorCode.CREDIT_EXCEEDED
+
+
+class SequenceGap(SluiceError):
+    """The sequence numbers of a channel are not dense: a buffer was lost. Fails that channel."""
+
+    code = ErrorCode.SEQUENCE_GAP
+    fault = Fault.REMOTE
+
+
+class RemoteError(SluiceError):
+    """An error that the other side reported with an ErrorResponse."""
+
+    fault = Fault.REMOTE
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: int,
+        retryable: bool = False,
+        value: object = None,
+        limit: object = None,
+        map_attempt_id: int | None = None,
+    ) -> None:
+        super().__init__(message, value=value, limit=limit, map_attempt_id=map_attempt_id)
+        self.remote_code = code
+        self.remote_retryable = retryable

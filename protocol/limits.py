@@ -1,0 +1,42 @@
+"""Numbers of the wire protocol, each with its reason (docs/wire.md)."""
+
+from typing import Final
+
+MAGIC: Final = "sluice"
+VERSION: Final = 1
+"""The only protocol version so far."""
+
+PREFIX_BYTES: Final = 8
+"""Frame prefix: control length u32 and payload length u32, big endian."""
+
+MAX_HANDSHAKE_CONTROL_BYTES: Final = 4 * 1024
+"""A Hello has two short strings; a stranger gets no more memory than this."""
+
+MAX_CONTROL_BYTES: Final = 4 * 1024 * 1024
+"""The longest legal message is an OpenGate: 5 bytes a map attempt make some 800,000 of them."""
+
+MAX_EVENT_BYTES: Final = 1024
+"""Events are a few integers; they are received outside the segment pool, so they are kept small."""
+
+RECEIVE_TAIL_BYTES: Final = 64
+"""Spare bytes behind each receive buffer: one recv() can bring a payload and the next frame's head.
+
+The prefix and the control part of a BufferResponse take at most 8 + 22 bytes.
+"""
+
+HEAD_BYTES: Final = 4 * 1024
+"""Size of the buffer that frame heads and small messages are received into."""
+
+MAX_U32: Final = 2**32 - 1
+MAX_U64: Final = 2**64 - 1
+MIN_I64: Final = -(2**63)
+MAX_I64: Final = 2**63 - 1
+
+MAX_CREDIT: Final = 2**31 - 1
+"""Most credit a channel may hold; the model counts credit in a signed 32-bit integer."""
+
+MAX_NAME_CHARACTERS: Final = 256
+"""Longest application id, TaskManager id, host or connection name."""
+
+DEFAULT_SEGMENT_SIZE_BYTES: Final = 32 * 1024
+"""Flink's default size of a network buffer."""
