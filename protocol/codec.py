@@ -1,0 +1,256 @@
+"""Messages to bytes and back.
+
+:func:`encode` makes a frame's prefix and control part; :func:`decode_control` checks every field's
+type and range before a message exists, so the rest of the code trusts what it gets.
+"""
+
+from collections.abc import Callable
+from struct import Struct
+from typing import Any, Final, TypeAlias
+
+import msgpack
+
+from protocol.errors import MalformedMessage
+from protocol.limits import (
+    MAX_CREDIT,
+    MAX_I64,
+    MAX_NAME_CHARACTERS,
+    MAX_U32,
+    MAX_U64,
+    MIN_I64,
+)
+from protocol.messages import (
+    DATA,
+    EVENT,
+    EVENT_END_OF_PARTITION,
+    AbortPartition,
+    AddCredit,
+    ApplicationReleased,
+    BacklogAnnouncement,
+    BeginRegion,
+    BufferResponse,
+    CancelPartitionRequest,
+    CloseGate,
+    CloseRequest,
+    ErrorResponse,
+    FinishPartition,
+    GateChannel,
+    GateClosed,
+    GateOpened,
+    Hello,
+    HelloAck,
+    Message,
+    OpenGate,
+    OpenPartition,
+    PartitionAborted,
+    PartitionFinished,
+    PartitionOpened,
+    PartitionRequest,
+    Ping,
+    Pong,
+    RegionData,
+    ReleaseApplication,
+    ReleaseShuffle,
+    ResumeConsumption,
+    ShuffleReleased,
+    TaskEvent,
+)
+
+Check: TypeAlias = Callable[[Any], bool]
+
+
+def _integer(low: int, high: int) -> Check:
+    # type() rather than isinstance(): True is no number on this wire.
+    return lambda value: type(value) is int and low <= value <= high
+
+
+_U32 = _integer(0, MAX_U32)
+_U64 = _integer(0, MAX_U64)
+_I64 = _integer(MIN_I64, MAX_I64)
+_PORT = _integer(0, 65535)
+_CREDIT = _integer(1, MAX_CREDIT)
+
+
+def _is_name(value: object) -> bool:
+    return type(value) is str and len(value) <= MAX_NAME_CHARACTERS
+
+
+def _is_text(value: object) -> bool:
+    return type(value) is str
+
+
+def _is_bytes(value: object) -> bool:
+    return type(value) is bytes
+
+
+def _is_bool(value: object) -> bool:
+    return type(value) is bool
+
+
+def _optional(check: Check) -> Check:
+    return lambda value: value is None or check(value)
+
+
+def _are_lengths(value: Any) -> bool:
+    return type(value) is list and all(type(n) is int and 0 <= n <= MAX_U64 for n in value)
+
+
+def _are_attempts(value: Any) -> bool:
+    return (
+        type(value) is list
+        and len(value) > 0
+        and all(type(n) is int and MIN_I64 <= n <= MAX_I64 for n in value)
+    )
+
+
+_GATE_CHANNEL_CHECKS: tuple[Check, ...] = (
+    _U32,
+    _is_name,
+    _is_name,
+    _PORT,
+    _are_attempts,
+)
+
+
+def _are_gate_channels(value: Any) -> bool:
+    return type(value) is list and all(
+        type(item) is list
+        and len(item) == len(_GATE_CHANNEL_CHECKS)
+        and all(check(field) for check, field in zip(_GATE_CHANNEL_CHECKS, item, strict=True))
+        for item in value
+    )
+
+
+_FORMAT: Final[dict[int, tuple[type[Message], tuple[Check, ...]]]] = {
+    1: (
+        Hello,
+        (_is_name, _U32, _U32, _U32, _is_name, _is_bytes, _U32, _U32, _U32, _is_name),
+    ),
+    2: (HelloAck, (_U32, _is_name, _U32, _U32, _U32, _is_name, _PORT)),
+    3: (PartitionRequest, (_U32, _is_name, _U32, _are_attempts, _U32, _U32, _U32)),
+    4: (BufferResponse, (_U32, _U32, _U32, _integer(DATA, EVENT))),
+    5: (AddCredit, (_U32, _CREDIT)),
+    6: (BacklogAnnouncement, (_U32, _U32)),
+    7: (ResumeConsumption, (_U32,)),
+    8: (CancelPartitionRequest, (_U32,)),
+    9: (TaskEvent, (_U32, _U32)),
+    10: (
+        ErrorResponse,
+        (
+            _optional(_U32),
+            _U32,
+            _integer(1, 2),
+            _is_bool,
+            _is_text,
+            _is_text,
+            _is_text,
+            _optional(_I64),
+        ),
+    ),
+    11: (CloseRequest, ()),
+    12: (Ping, (_U64,)),
+    13: (Pong, (_U64,)),
+    20: (OpenPartition, (_U32, _U32, _I64, _integer(1, MAX_U32))),
+    21: (PartitionOpened, (_U32,)),
+    22: (BeginRegion, (_U32, _U32, _U32, _are_lengths, _U32)),
+    24: (RegionData, (_U32, _U64)),
+    25: (FinishPartition, (_U32, _U64, _U32)),
+    26: (PartitionFinished, (_U32,)),
+    27: (AbortPartition, (_U32,)),
+    28: (PartitionAborted, (_U32,)),
+    30: (OpenGate, (_U32, _U32, _U32, _U32, _CREDIT, _are_gate_channels)),
+    31: (GateOpened, (_U32,)),
+    32: (CloseGate, (_U32,)),
+    33: (GateClosed, (_U32,)),
+    40: (ReleaseShuffle, (_U32,)),
+    41: (ShuffleReleased, (_U32, _U64)),
+    42: (ReleaseApplication, ()),
+    43: (ApplicationReleased, (_U64,)),
+}
+
+TYPE_IDS: Final[dict[type[Message], int]] = {form[0]: number for number, form in _FORMAT.items()}
+
+CARRIES_PAYLOAD: Final[frozenset[type[Message]]] = frozenset(
+    {BufferResponse, RegionData, TaskEvent}
+)
+
+_PREFIX = Struct(">II")
+_pack = msgpack.Packer(autoreset=True).pack
+
+
+def encode(message: Message, payload_length: int = 0) -> bytes:
+    """Make the prefix and control part of a frame; the payload follows it on the wire as it is.
+
+    Raises:
+        ValueError: A field is out of msgpack's range (a bug of the caller).
+    """
+    control: bytes = _pack((TYPE_IDS[type(message)], *message))
+    return _PREFIX.pack(len(control), payload_length) + control
+
+
+def decode_control(control: bytes | bytearray | memoryview) -> Message:
+    """Decode and check the control part of a frame.
+
+    Raises:
+        MalformedMessage: Not msgpack, an unknown type id, or a field of the wrong type or range.
+    """
+    try:
+        fields = msgpack.unpackb(control)
+    except Exception as error:  # msgpack documents no closed set of errors for bad input
+        raise MalformedMessage("Control part is not valid msgpack", value=repr(error)) from error
+    if type(fields) is not list or not fields or type(fields[0]) is not int:
+        raise MalformedMessage(
+            "Control part is not an array that starts with a message type",
+            value=repr(fields)[:100],
+        )
+    form = _FORMAT.get(fields[0])
+    if form is None:
+        raise MalformedMessage("Unknown message type", value=fields[0])
+    message_type, checks = form
+    del fields[0]
+    if len(fields) != len(checks):
+        raise MalformedMessage(
+            f"{message_type.__name__} has the wrong number of fields",
+            value=len(fields),
+            limit=len(checks),
+        )
+    for check, field in zip(checks, fields):
+        if not check(field):
+            names = message_type._fields
+            index = next(i for i, (c, f) in enumerate(zip(checks, fields, strict=True)) if not c(f))
+            raise MalformedMessage(
+                f"{message_type.__name__}.{names[index]} has a wrong type or range",
+                value=repr(fields[index])[:100],
+            )
+    if message_type is OpenGate:
+        fields[5] = [GateChannel._make(item) for item in fields[5]]
+    return message_type._make(fields)
+
+
+def encode_end_of_partition(total_bytes: int, total_buffers: int) -> bytes:
+    """Make the payload of the event that ends a channel."""
+    payload: bytes = _pack((EVENT_END_OF_PARTITION, total_bytes, total_buffers))
+    return payload
+
+
+def decode_end_of_partition(payload: bytes | bytearray | memoryview) -> tuple[int, int]:
+    """Decode an EndOfPartition event.
+
+    Returns:
+        The channel's total bytes and total data buffers.
+
+    Raises:
+        MalformedMessage: Another event, or none.
+    """
+    try:
+        fields = msgpack.unpackb(payload)
+    except Exception as error:
+        raise MalformedMessage("Event is not valid msgpack", value=repr(error)) from error
+    if (
+        type(fields) is not list
+        or len(fields) != 3
+        or fields[0] != EVENT_END_OF_PARTITION
+        or not (_U64(fields[1]) and _U64(fields[2]))
+    ):
+        raise MalformedMessage("Not an EndOfPartition event", value=repr(fields)[:100])
+    return fields[1], fields[2]

@@ -1,0 +1,76 @@
+"""Credit arithmetic of both ends of a channel: 1 credit = 1 data buffer, events cost none.
+
+The invariant that both halves keep together: ``sent ≤ granted``, where the consumer grants only
+buffers it really holds. Announcements are coalesced: whatever became free since the last AddCredit
+goes out as one sum.
+"""
+
+from protocol.errors import CreditExceeded, CreditOverflow
+from protocol.limits import MAX_CREDIT
+
+
+class SenderCredit:
+    """What the producing end may still send.
+
+    Args:
+        initial: Credit that came with the request.
+    """
+
+    __slots__ = ("available",)
+
+    def __init__(self, initial: int) -> None:
+        self.available = initial
+
+    def add(self, credit: int) -> None:
+        """Add announced credit.
+
+        Raises:
+            CreditOverflow: The sum is above MAX_CREDIT.
+        """
+        total = self.available + credit
+        if total > MAX_CREDIT:
+            raise CreditOverflow("Channel has too much credit", value=total, limit=MAX_CREDIT)
+        self.available = total
+
+
+class ReceiverCredit:
+    """What the consuming end has granted and not yet seen used, and what it may announce next.
+
+    Args:
+        initial: Credit granted with the request.
+    """
+
+    __slots__ = ("granted", "unannounced")
+
+    def __init__(self, initial: int) -> None:
+        self.granted = initial
+        """Announced and not used by the sender."""
+        self.unannounced = 0
+        """Buffers that became free and are not announced."""
+
+    def free(self, buffers: int) -> bool:
+        """Note that buffers became free.
+
+        Returns:
+            True if an announcement is due that was not due before.
+        """
+        first = self.unannounced == 0
+        self.unannounced += buffers
+        return first
+
+    def announce(self) -> int:
+        """Return the credit to announce now (0 for nothing) and count it as granted."""
+        credit = self.unannounced
+        self.granted += credit
+        self.unannounced = 0
+        return credit
+
+    def used(self, channel: int) -> None:
+        """Note that a data buffer came.
+
+        Raises:
+            CreditExceeded: It was sent without credit.
+        """
+        if self.granted <= 0:
+            raise CreditExceeded(f"Data without credit on channel {channel}", value=1, limit=0)
+        self.granted -= 1

@@ -1,0 +1,283 @@
+"""Every message of the wire protocol (docs/wire.md).
+
+A message is a named tuple: cheap to make on the data path, immutable, and its field order is the
+wire order. ``protocol.codec`` turns them into bytes and back.
+"""
+
+from typing import Final, NamedTuple, TypeAlias
+
+ROLE_PEER: Final = 1
+ROLE_PRODUCER: Final = 2
+ROLE_CONSUMER: Final = 3
+ROLE_DRIVER: Final = 4
+
+FLOW_CREDIT: Final = 0
+FLOW_WATERMARK: Final = 1
+
+DATA: Final = 0
+EVENT: Final = 1
+
+EVENT_END_OF_PARTITION: Final = 1
+
+
+class Hello(NamedTuple):
+    """First message of the side that connects."""
+
+    magic: str
+    version_min: int
+    version_max: int
+    role: int
+    application_id: str
+    token: bytes
+    segment_size_bytes: int
+    flow_control: int
+    features: int
+    name: str
+
+
+class HelloAck(NamedTuple):
+    """The acceptor's answer to a Hello it agrees with."""
+
+    version: int
+    taskmanager_id: str
+    segment_size_bytes: int
+    flow_control: int
+    features: int
+    advertised_host: str
+    data_port: int
+
+
+class PartitionRequest(NamedTuple):
+    """Asks for a range of subpartitions of some map attempts' output, with the first credit."""
+
+    channel: int
+    application_id: str
+    shuffle_id: int
+    map_attempt_ids: list[int]
+    start_subpartition: int
+    end_subpartition: int
+    initial_credit: int
+
+
+class BufferResponse(NamedTuple):
+    """One buffer (payload) or event of a channel, with the sender's backlog behind it."""
+
+    channel: int
+    sequence_number: int
+    backlog: int
+    data_type: int
+
+
+class AddCredit(NamedTuple):
+    """The consumer of a channel (or the TaskManager, for a partition) can take more buffers."""
+
+    channel: int
+    credit: int
+
+
+class BacklogAnnouncement(NamedTuple):
+    """Buffers wait for a channel that has no credit."""
+
+    channel: int
+    backlog: int
+
+
+class ResumeConsumption(NamedTuple):
+    """The consumer goes on after a blocking event."""
+
+    channel: int
+
+
+class CancelPartitionRequest(NamedTuple):
+    """The consumer has no more use for a channel."""
+
+    channel: int
+
+
+class TaskEvent(NamedTuple):
+    """An event that travels from the consumer back to the producer."""
+
+    channel: int
+    event_type: int
+
+
+class ErrorResponse(NamedTuple):
+    """A channel, gate, partition or (channel None) the whole connection failed."""
+
+    channel: int | None
+    code: int
+    fault: int
+    retryable: bool
+    message: str
+    value: str
+    limit: str
+    map_attempt_id: int | None
+
+
+class CloseRequest(NamedTuple):
+    """Nothing more will be asked on this connection."""
+
+
+class Ping(NamedTuple):
+    """Keeps an application alive; answered by Pong."""
+
+    nonce: int
+
+
+class Pong(NamedTuple):
+    """Answer to Ping."""
+
+    nonce: int
+
+
+class OpenPartition(NamedTuple):
+    """Begins the output of one map attempt."""
+
+    partition: int
+    shuffle_id: int
+    map_attempt_id: int
+    num_subpartitions: int
+
+
+class PartitionOpened(NamedTuple):
+    """Answer to OpenPartition."""
+
+    partition: int
+
+
+class BeginRegion(NamedTuple):
+    """Announces a region: how many bytes for each subpartition, and the checksum of all."""
+
+    partition: int
+    region: int
+    first_subpartition: int
+    lengths: list[int]
+    crc32c: int
+
+
+class RegionData(NamedTuple):
+    """The next bytes (payload) of the region that was begun."""
+
+    partition: int
+    offset: int
+
+
+class FinishPartition(NamedTuple):
+    """Commits the output of a map attempt."""
+
+    partition: int
+    total_bytes: int
+    regions: int
+
+
+class PartitionFinished(NamedTuple):
+    """The output is committed; it outlives a killed TaskManager."""
+
+    partition: int
+
+
+class AbortPartition(NamedTuple):
+    """Gives up the output of a map attempt."""
+
+    partition: int
+
+
+class PartitionAborted(NamedTuple):
+    """Answer to AbortPartition."""
+
+    partition: int
+
+
+class GateChannel(NamedTuple):
+    """One input channel of an OpenGate: a TaskManager and the map attempts wanted from it."""
+
+    channel: int
+    taskmanager_id: str
+    host: str
+    port: int
+    map_attempt_ids: list[int]
+
+
+class OpenGate(NamedTuple):
+    """Opens an input gate for a reduce task."""
+
+    gate: int
+    shuffle_id: int
+    start_subpartition: int
+    end_subpartition: int
+    initial_credit: int
+    channels: list[GateChannel]
+
+
+class GateOpened(NamedTuple):
+    """Answer to OpenGate."""
+
+    gate: int
+
+
+class CloseGate(NamedTuple):
+    """The reduce task has done with its gate."""
+
+    gate: int
+
+
+class GateClosed(NamedTuple):
+    """Nothing of the gate follows any more."""
+
+    gate: int
+
+
+class ReleaseShuffle(NamedTuple):
+    """Frees all map outputs of a shuffle of the connection's application."""
+
+    shuffle_id: int
+
+
+class ShuffleReleased(NamedTuple):
+    """Answer to ReleaseShuffle."""
+
+    shuffle_id: int
+    freed_bytes: int
+
+
+class ReleaseApplication(NamedTuple):
+    """Frees everything of the connection's application."""
+
+
+class ApplicationReleased(NamedTuple):
+    """Answer to ReleaseApplication."""
+
+    freed_bytes: int
+
+
+Message: TypeAlias = (
+    Hello
+    | HelloAck
+    | PartitionRequest
+    | BufferResponse
+    | AddCredit
+    | BacklogAnnouncement
+    | ResumeConsumption
+    | CancelPartitionRequest
+    | TaskEvent
+    | ErrorResponse
+    | CloseRequest
+    | Ping
+    | Pong
+    | OpenPartition
+    | PartitionOpened
+    | BeginRegion
+    | RegionData
+    | FinishPartition
+    | PartitionFinished
+    | AbortPartition
+    | PartitionAborted
+    | OpenGate
+    | GateOpened
+    | CloseGate
+    | GateClosed
+    | ReleaseShuffle
+    | ShuffleReleased
+    | ReleaseApplication
+    | ApplicationReleased
+)

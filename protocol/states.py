@@ -1,0 +1,173 @@
+"""The connection's state machine, as tables.
+
+A connection is made for one *role*, named in the Hello of the side that connected. It lives through
+
+::
+
+    AWAIT_HELLO ──recv Hello──▶ OPEN ──▶ CLOSED        the side that accepted
+    AWAIT_ACK ──recv HelloAck─▶ OPEN ──▶ CLOSED        the side that connected
+
+Two rules: all that a peer may say in a state is in the tables here, and this file does not know
+what a message means. A message that is not in the set for the state and the role is a violation
+that closes the connection.
+"""
+
+import enum
+from typing import Final
+
+from protocol import messages as m
+from protocol.errors import (
+    MalformedMessage,
+    SegmentSizeMismatch,
+    UnexpectedMessage,
+    UnsupportedVersion,
+)
+from protocol.limits import MAGIC, VERSION
+
+
+class State(enum.Enum):
+    """States of a connection."""
+
+    AWAIT_HELLO = "await hello"
+    AWAIT_ACK = "await ack"
+    OPEN = "open"
+    CLOSED = "closed"
+
+
+class Side(enum.Enum):
+    """Which end of a connection this process is."""
+
+    ACCEPTED = "accepted"
+    CONNECTED = "connected"
+
+
+_Types = frozenset[type[m.Message]]
+
+_BOTH: Final[_Types] = frozenset({m.ErrorResponse, m.CloseRequest, m.Ping, m.Pong})
+
+_DATA_DOWN: Final[_Types] = frozenset({m.BufferResponse, m.BacklogAnnouncement})
+_DATA_UP: Final[_Types] = frozenset(
+    {m.AddCredit, m.ResumeConsumption, m.CancelPartitionRequest, m.TaskEvent}
+)
+
+ALLOWED_WHEN_OPEN: Final[dict[tuple[Side, int], _Types]] = {
+    # what the accepting side may receive
+    (Side.ACCEPTED, m.ROLE_PEER): _BOTH | _DATA_UP | {m.PartitionRequest},
+    (Side.ACCEPTED, m.ROLE_CONSUMER): _BOTH | _DATA_UP | {m.OpenGate, m.CloseGate},
+    (Side.ACCEPTED, m.ROLE_PRODUCER): _BOTH
+    | {
+        m.OpenPartition,
+        m.BeginRegion,
+        m.RegionData,
+        m.FinishPartition,
+        m.AbortPartition,
+    },
+    (Side.ACCEPTED, m.ROLE_DRIVER): _BOTH | {m.ReleaseShuffle, m.ReleaseApplication},
+    # what the connecting side may receive
+    (Side.CONNECTED, m.ROLE_PEER): _BOTH | _DATA_DOWN,
+    (Side.CONNECTED, m.ROLE_CONSUMER): _BOTH | _DATA_DOWN | {m.GateOpened, m.GateClosed},
+    (Side.CONNECTED, m.ROLE_PRODUCER): _BOTH
+    | {m.PartitionOpened, m.AddCredit, m.PartitionFinished, m.PartitionAborted},
+    (Side.CONNECTED, m.ROLE_DRIVER): _BOTH | {m.ShuffleReleased, m.ApplicationReleased},
+}
+
+ROLES: Final = frozenset({m.ROLE_PEER, m.ROLE_PRODUCER, m.ROLE_CONSUMER, m.ROLE_DRIVER})
+
+_BEFORE_OPEN: Final[dict[State, _Types]] = {
+    State.AWAIT_HELLO: frozenset({m.Hello}),
+    State.AWAIT_ACK: frozenset({m.HelloAck, m.ErrorResponse}),
+    State.CLOSED: frozenset(),
+}
+
+
+class ConnectionState:
+    """Where a connection stands, and which messages it may receive there.
+
+    Args:
+        side: Which end this process is.
+        role: The connection's role if this side connected; the Hello says it otherwise.
+    """
+
+    __slots__ = ("allowed", "role", "side", "state")
+
+    def __init__(self, side: Side, role: int = 0) -> None:
+        self.side = side
+        self.role = role
+        self.state = State.AWAIT_HELLO if side is Side.ACCEPTED else State.AWAIT_ACK
+        self.allowed: _Types = _BEFORE_OPEN[self.state]
+
+    def check(self, message: m.Message) -> None:
+        """Check that a message may be received now; call it for every message.
+
+        Raises:
+            UnexpectedMessage: It may not.
+        """
+        if type(message) not in self.allowed:
+            raise UnexpectedMessage(
+                f"{type(message).__name__} is not allowed here",
+                value=f"state {self.state.value}, role {self.role}",
+                limit=", ".join(sorted(kind.__name__ for kind in self.allowed)) or "nothing",
+            )
+
+    def open(self, role: int) -> None:
+        """Enter OPEN after a good handshake."""
+        self.role = role
+        self.state = State.OPEN
+        self.allowed = ALLOWED_WHEN_OPEN[self.side, role]
+
+    def close(self) -> None:
+        """Enter CLOSED: nothing may be received any more."""
+        self.state = State.CLOSED
+        self.allowed = _BEFORE_OPEN[State.CLOSED]
+
+
+def answer_hello(hello: m.Hello, offer: m.HelloAck) -> m.HelloAck:
+    """Decide on a Hello.
+
+    Args:
+        hello: What the connecting side said.
+        offer: This side's own numbers; its version is the newest it knows.
+
+    Returns:
+        The HelloAck to send.
+
+    Raises:
+        MalformedMessage: Wrong magic, unknown role, missing application, unknown flow control.
+        UnsupportedVersion: No common version.
+        SegmentSizeMismatch: A peer with another segment size.
+    """
+    if hello.magic != MAGIC:
+        raise MalformedMessage("Hello has the wrong magic", value=hello.magic, limit=MAGIC)
+    if not hello.version_min <= VERSION <= hello.version_max:
+        raise UnsupportedVersion(
+            "No common protocol version",
+            value=f"{hello.version_min} to {hello.version_max}",
+            limit=VERSION,
+            remedy="Use the same release of Sluice on both sides",
+        )
+    if hello.role not in ROLES:
+        raise MalformedMessage("Hello has an unknown role", value=hello.role, limit="1 to 4")
+    if (hello.role == m.ROLE_PEER) != (hello.application_id == ""):
+        raise MalformedMessage(
+            "Hello must name an application, and a peer's must not",
+            value=f"role {hello.role}, application {hello.application_id!r}",
+        )
+    if hello.flow_control not in (m.FLOW_CREDIT, m.FLOW_WATERMARK):
+        raise MalformedMessage(
+            "Hello has an unknown flow control mode",
+            value=hello.flow_control,
+            limit="0 or 1",
+        )
+    if hello.role == m.ROLE_PEER and hello.segment_size_bytes != offer.segment_size_bytes:
+        raise SegmentSizeMismatch(
+            "TaskManagers have different segment sizes",
+            value=hello.segment_size_bytes,
+            limit=offer.segment_size_bytes,
+            remedy="Set memory.segment_size_bytes alike on all TaskManagers",
+        )
+    return offer
+
+
+def payload_limit(own: int, other: int) -> int:
+    """Return the largest payload both sides accept; 0 stands for no limit of its own."""
+    return min(own, other) if own and other else own or other
