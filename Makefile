@@ -1,0 +1,87 @@
+# Everything a developer runs. `make` alone lists the targets.
+# Nothing here names a package host: pip and Maven take theirs from the environment.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3 || echo python3.11)
+VENV := .venv
+BIN := $(VENV)/bin
+SETUP_STAMP := $(VENV)/.sluice-setup
+PACKAGES := protocol transport shuffle spark_integration
+JVM := spark_integration/jvm
+JAR := spark_integration/jars/sluice-spark.jar
+JVM_SOURCES := $(shell find $(JVM) -name target -prune -o -type f -print 2>/dev/null)
+QUICK_BENCHMARKS := exchange
+
+.PHONY: help setup jar demo test check format bench compose-test docs constraints clean
+
+help: ## list these targets
+	@grep -hE '^[a-z%-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+setup: $(SETUP_STAMP) $(JAR) ## virtual environment, dependencies and jar; instant when up to date
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "Sluice needs Python 3.11 or later, $(PYTHON) is older or missing: install it or call" \
+	       "make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { \
+	  echo "No virtual environment could be made in $(VENV): on Debian install python3-venv" >&2; \
+	  rm -rf $(VENV); exit 1; }
+
+$(SETUP_STAMP): pyproject.toml constraints.txt | $(BIN)/python
+	@echo "Installing dependencies into $(VENV) (PySpark is large: a minute or more the first time)"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[spark,dev]'
+	@touch $@
+
+jar: $(JAR) ## the Spark plugin, built and unit-tested by Maven when its sources changed
+
+$(JAR): $(JVM_SOURCES)
+	@command -v mvn >/dev/null || { \
+	  echo "Maven is missing: the Spark plugin needs it. On Debian: apt-get install maven" >&2; exit 1; }
+	@mvn -v 2>/dev/null | grep -qE 'Java version: (1[7-9]|[2-9][0-9])' || { \
+	  echo "Maven finds no JDK 17 or later: install one (Debian: openjdk-17-jdk-headless) and" \
+	       "point JAVA_HOME to it" >&2; exit 1; }
+	@echo "Building and testing the Spark plugin"
+	mvn -q -B -f $(JVM)/pom.xml package
+	@mkdir -p $(@D)
+	cp $(JVM)/target/sluice-spark.jar $@
+
+demo: setup ## TPC-H and RDD jobs with Spark's own shuffle and with Sluice, compared
+	$(BIN)/python -m benchmarks.demo
+
+test: setup ## all tests
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+check: setup ## formatting, lint, types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: setup ## format and apply safe lint fixes
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(addprefix bench-,$(QUICK_BENCHMARKS)) ## the quick benchmarks
+
+bench-%: setup ## one benchmark: bench-exchange, bench-memory, bench-spark, ...
+	$(BIN)/python -m benchmarks.$(subst -,_,$*)
+
+compose-test: setup ## the docker compose stack, run for real
+	tests/compose/run.sh
+
+docs: setup ## regenerate docs/configuration.md
+	$(BIN)/python -m shuffle.daemon.config_reference > docs/configuration.md
+
+constraints: ## pin the newest versions that pyproject.toml allows
+	scratch=$$(mktemp -d); trap 'rm -rf "$$scratch"' EXIT; \
+	$(PYTHON) -m venv "$$scratch"; \
+	"$$scratch/bin/pip" install --quiet '.[spark,dev]'; \
+	{ sed -n 1p constraints.txt; "$$scratch/bin/pip" freeze --exclude sluice; } > "$$scratch/pinned"; \
+	cp "$$scratch/pinned" constraints.txt
+
+clean: ## what this file made, the virtual environment too
+	rm -rf $(VENV) $(JVM)/target $(dir $(JAR)) build dist .mypy_cache .pytest_cache .ruff_cache
+	find $(PACKAGES) tests -name __pycache__ -prune -exec rm -rf {} +

@@ -1,0 +1,1 @@
+"""The shuffle itself: network memory, result partitions, storage, input gates, the daemon."""

@@ -1,0 +1,1 @@
+"""The TaskManager daemon: configuration, life cycle, HTTP, metrics and the command line."""

@@ -1,0 +1,1 @@
+"""Spark on Sluice: the plugin's settings, its jar, and embedded TaskManagers for local runs."""
