@@ -214,7 +214,7 @@ def decode_control(control: bytes | bytearray | memoryview) -> Message:
             value=len(fields),
             limit=len(checks),
         )
-    for check, field in zip(checks, fields):
+    for check, field in zip(checks, fields, strict=False):  # equal lengths, see above
         if not check(field):
             names = message_type._fields
             index = next(i for i, (c, f) in enumerate(zip(checks, fields, strict=True)) if not c(f))

@@ -166,23 +166,3 @@ class SequenceGap(SluiceError):
 
     code = ErrorCode.SEQUENCE_GAP
     fault = Fault.REMOTE
-
-
-class RemoteError(SluiceError):
-    """An error that the other side reported with an ErrorResponse."""
-
-    fault = Fault.REMOTE
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        code: int,
-        retryable: bool = False,
-        value: object = None,
-        limit: object = None,
-        map_attempt_id: int | None = None,
-    ) -> None:
-        super().__init__(message, value=value, limit=limit, map_attempt_id=map_attempt_id)
-        self.remote_code = code
-        self.remote_retryable = retryable

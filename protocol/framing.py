@@ -139,17 +139,17 @@ class FrameDecoder:
             self._head_filled += count
             self._parse_head()
 
-    def unblock(self) -> None:
-        """Ask the sink again for the payload memory it had not; go on if there is some now."""
-        if not self.blocked:
-            return
+    def unblock(self) -> bool:
+        """Ask the sink again for the payload memory it had not; go on if there is some now.
+
+        Returns:
+            True if the driver may read again.
+        """
         self.blocked = False
         message, self._message = self._message, None
-        if message is None:
-            return
-        self._begin_message(message)
-        if self._target is not None:
+        if message is not None and self._begin_message(message):
             self._parse_head(self._fill_target(0))
+        return not self.blocked
 
     def _parse_head(self, position: int = 0) -> None:
         """Cut complete frames off the head buffer and keep the rest at its start.
@@ -177,8 +177,7 @@ class FrameDecoder:
             message = decode_control(view[start : start + control_length])
             position = start + control_length
             self._length = payload_length
-            self._begin_message(message)
-            if self._target is not None:
+            if self._begin_message(message):
                 position = self._fill_target(position)
         rest = self._head_filled - position
         if rest and position:
@@ -203,8 +202,12 @@ class FrameDecoder:
                 remedy="Use the segment size that the handshake agreed on",
             )
 
-    def _begin_message(self, message: Message) -> None:
-        """Deliver a message without payload, or ask for memory for its payload."""
+    def _begin_message(self, message: Message) -> bool:
+        """Deliver a message without payload, or ask for memory for its payload.
+
+        Returns:
+            True if there is a payload and memory for it.
+        """
         length = self._length
         if type(message) not in CARRIES_PAYLOAD:
             if length:
@@ -214,17 +217,18 @@ class FrameDecoder:
                     limit=0,
                 )
             self._sink.message_received(message, 0)
-            return
+            return False
         if length == 0:
             self._sink.message_received(message, 0)
-            return
+            return False
         target = self._sink.payload_buffer(message, length)
         self._message = message
         if target is None:
             self.blocked = True
-            return
+            return False
         self._target = target[: length + RECEIVE_TAIL_BYTES]
         self._filled = 0
+        return True
 
     def _fill_target(self, position: int) -> int:
         """Move payload bytes that came with the head; return the new position in the head."""

@@ -1,0 +1,110 @@
+"""Settings of the transport: addresses, watermarks, deadlines, socket options."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+from typing import Annotated, Final, Literal
+
+from pydantic import Field, field_validator
+
+from transport.settings import (
+    NONE_ALLOWED,
+    Bytes,
+    Count,
+    FileMode,
+    FilePath,
+    Port,
+    Seconds,
+    Settings,
+)
+
+MAX_SOCKET_PATH_BYTES: Final = 107
+"""Longest path of a Unix socket: ``sun_path`` has 108 bytes on Linux, the last one is a zero."""
+
+
+class TransportConfig(Settings):
+    """How a TaskManager listens, connects and writes."""
+
+    bind_host: str = Field("0.0.0.0", min_length=1)
+    """Address that the data port listens on."""
+
+    data_port: Port = 7337
+    """TCP port for other TaskManagers and for clients without a Unix socket; 0 takes a free one."""
+
+    advertised_host: Annotated[str | None, NONE_ALLOWED] = None
+    """Host name or address under which others reach this TaskManager. None: `bind_host` when that
+    is a concrete address, else the host's name."""
+
+    socket_path: Annotated[FilePath | None, NONE_ALLOWED] = None
+    """Unix socket for clients on the same host. None: no Unix socket. The file of a daemon that is
+    gone is replaced."""
+
+    socket_mode: FileMode = 0o660
+    """Permissions of the Unix socket, in base 8."""
+
+    write_low_watermark_bytes: Annotated[Annotated[Bytes, Field(ge=0)] | None, NONE_ALLOWED] = None
+    """A connection is writable again when its write buffer is at or below this. None: one segment
+    plus one byte."""
+
+    write_high_watermark_bytes: Annotated[Annotated[Bytes, Field(ge=1)] | None, NONE_ALLOWED] = None
+    """A connection stops being writable when its write buffer is above this. None: two segments."""
+
+    connect_timeout_seconds: Seconds = Field(5, gt=0)
+    """Time to reach another TaskManager, all attempts together."""
+
+    handshake_timeout_seconds: Seconds = Field(10, gt=0)
+    """Time from an accepted connection to the end of its handshake."""
+
+    frame_timeout_seconds: Seconds = Field(60, gt=0)
+    """Time in which a frame that has begun to arrive must end."""
+
+    keepalive_seconds: Seconds = Field(30, gt=0)
+    """Silence after which a connection is probed."""
+
+    congestion_control: Annotated[str | None, NONE_ALLOWED] = None
+    """TCP congestion control of data connections, such as `cubic`. None: the kernel's default."""
+
+    listen_backlog: Count = Field(1024, ge=1, le=65535)
+    """Connections that may wait to be accepted."""
+
+    max_connections: Count = Field(8192, ge=1)
+    """Connections served at the same time; more are refused."""
+
+    connections_per_peer: Count = Field(1, ge=1, le=64)
+    """TCP connections to each other TaskManager."""
+
+    close_timeout_seconds: Seconds = Field(5, gt=0)
+    """Time in which a closing connection may flush what it holds."""
+
+    event_loop: Literal["uvloop", "asyncio"] = "uvloop"
+    """Event loop of the data plane; `asyncio` is for debugging and twice as slow."""
+
+    @field_validator("socket_path")
+    @classmethod
+    def _short_enough(cls, path: FilePath | None) -> FilePath | None:
+        if path is not None and len(os.fsencode(path)) > MAX_SOCKET_PATH_BYTES:
+            raise ValueError(
+                f"has {len(os.fsencode(path))} bytes, the kernel allows {MAX_SOCKET_PATH_BYTES}: "
+                "choose a shorter path"
+            )
+        return path
+
+    def write_watermarks(self, segment_size_bytes: int) -> tuple[int, int]:
+        """Return the low and the high write watermark in bytes, with the defaults filled in."""
+        low, high = self.write_low_watermark_bytes, self.write_high_watermark_bytes
+        return (
+            segment_size_bytes + 1 if low is None else low,
+            2 * segment_size_bytes if high is None else high,
+        )
+
+    def reachable_host(self) -> str:
+        """Return the host that others are told to connect to."""
+        if self.advertised_host is not None:
+            return self.advertised_host
+        try:
+            unspecified = ipaddress.ip_address(self.bind_host).is_unspecified
+        except ValueError:  # a name, and so concrete
+            unspecified = False
+        return socket.gethostname() if unspecified else self.bind_host

@@ -1,0 +1,451 @@
+"""One connection: an asyncio protocol that drives the sans-I/O core.
+
+Bytes are received by :class:`protocol.framing.FrameDecoder` straight into memory that the
+connection's *handler* supplies. What is sent is handed to the event loop without a copy; the memory
+behind it is *leased* to the transport until the loop has let go of it.
+
+**When a lease ends.** uvloop keeps a memoryview given to ``write`` until the kernel took its bytes.
+``total written − transport.get_write_buffer_size()`` is therefore the mark up to which memory is
+free again. The loop tells nobody when the mark moves, so it is looked at on every send, once after
+the loop has had a turn, and on ``resume_writing``. Should leases still be out after that turn, the
+write limits are set to zero for as long as it takes: then the loop does call ``resume_writing``,
+namely when its buffer is empty (the *drain watch*).
+"""
+
+import asyncio
+import logging
+import socket
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol, cast
+
+from protocol.codec import encode
+from protocol.errors import ProtocolViolation, SluiceError
+from protocol.framing import FrameDecoder
+from protocol.messages import ErrorResponse, Hello, HelloAck, Message, Ping, Pong
+from protocol.remote_error import RemoteError, error_response
+from protocol.states import ConnectionState, Side, State, answer_hello, payload_limit
+from transport import socket_options
+from transport.config import TransportConfig
+from transport.errors import ConnectionLost, DeadlineExceeded
+
+_log = logging.getLogger(__name__)
+
+EMPTY = b""
+
+
+class Lease(Protocol):
+    """Memory that must not be reused while the transport holds it."""
+
+    def release(self) -> None:
+        """The transport has let go of the memory. Called exactly once, also on failure."""
+
+
+class ConnectionHandler(Protocol):
+    """What speaks on a connection once the handshake is over.
+
+    Any :class:`ProtocolViolation` that a method raises is sent to the peer and closes the
+    connection.
+    """
+
+    def payload_buffer(self, message: Message, length: int) -> memoryview | None:
+        """Supply memory for a payload; None stops reading until ``resume_reading``."""
+
+    def message_received(self, message: Message, payload_length: int) -> None:
+        """Take a message. Ping, Pong and connection-wide errors are dealt with already."""
+
+    def writable(self) -> None:
+        """The write buffer fell to the low watermark; send on."""
+
+    def connection_lost(self, error: SluiceError) -> None:
+        """The connection is gone, with everything that was in flight."""
+
+
+HandlerFactory = Callable[["Connection", Hello | HelloAck], ConnectionHandler]
+
+
+class Watermarks:
+    """Write watermarks, in bytes (low = segment + 1 and high = 2 × segment by default)."""
+
+    __slots__ = ("high_bytes", "low_bytes")
+
+    def __init__(self, config: TransportConfig, segment_size_bytes: int) -> None:
+        high = config.write_high_watermark_bytes
+        low = config.write_low_watermark_bytes
+        self.high_bytes = 2 * segment_size_bytes if high is None else high
+        self.low_bytes = min(segment_size_bytes + 1 if low is None else low, self.high_bytes)
+
+
+class Connection(asyncio.BufferedProtocol):
+    """A connection of either side.
+
+    Args:
+        config: Deadlines and watermarks.
+        segment_size_bytes: Largest payload this process receives.
+        handler_factory: Called once, after a good handshake, with the other side's Hello or ack.
+        hello: What to say first, on the side that connects.
+        offer: What to answer a good Hello, on the side that accepts.
+        on_closed: Called once when the connection is gone, whatever state it was in.
+    """
+
+    def __init__(
+        self,
+        config: TransportConfig,
+        segment_size_bytes: int,
+        handler_factory: HandlerFactory,
+        *,
+        hello: Hello | None = None,
+        offer: HelloAck | None = None,
+        on_closed: Callable[["Connection"], None] | None = None,
+    ) -> None:
+        side = Side.ACCEPTED if hello is None else Side.CONNECTED
+        self.state = ConnectionState(side, 0 if hello is None else hello.role)
+        self.remote = "?"
+        self.name = ""
+        self.application_id = ""
+        self.bytes_in = 0
+        self.bytes_out = 0
+        self.writable = False
+        """False while the write buffer is above its watermark, and when there is no connection."""
+        self.opened: asyncio.Future[HelloAck] | None = None
+        """On the side that connects: done when the handshake is."""
+        self._config = config
+        self._segment_size_bytes = segment_size_bytes
+        self._watermarks = Watermarks(config, segment_size_bytes)
+        self._handler_factory = handler_factory
+        self._hello = hello
+        self._offer = offer
+        self._on_closed = on_closed
+        self._decoder = FrameDecoder(self, segment_size_bytes)
+        self._handler: ConnectionHandler | None = None
+        self._transport: asyncio.Transport | None = None
+        self._leases: deque[tuple[int, Lease]] = deque()
+        self._turn_due = False
+        self._watching_drain = False
+        self._error: SluiceError | None = None
+        self._frames = 0
+        self._frame_timer: asyncio.TimerHandle | None = None
+        self._frame_timer_mark = 0
+        self._handshake_timer: asyncio.TimerHandle | None = None
+        self._close_timer: asyncio.TimerHandle | None = None
+        self._loop = asyncio.get_running_loop()
+        if hello is not None:
+            self.opened = self._loop.create_future()
+
+    # ---- what handlers use ----------------------------------------------------------------
+
+    @property
+    def role(self) -> int:
+        """The role of the connection, 0 before the handshake."""
+        return self.state.role
+
+    @property
+    def closing(self) -> bool:
+        """True once nothing more can be sent."""
+        return self.state.state is State.CLOSED
+
+    @property
+    def write_buffer_bytes(self) -> int:
+        """Bytes that the kernel has not taken yet."""
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
+    @property
+    def leased_buffers(self) -> int:
+        """Payloads that the transport still holds."""
+        return len(self._leases)
+
+    def send(
+        self,
+        message: Message,
+        payload: memoryview | bytes = EMPTY,
+        lease: Lease | None = None,
+    ) -> None:
+        """Send a message; never blocks.
+
+        Messages without a payload are always taken (they are small and bounded by what the peer
+        asked for); payloads should be sent only while :attr:`writable`.
+
+        Args:
+            message: What to send.
+            payload: Its payload; not copied.
+            lease: Released when the transport has let go of the payload, or at once if the
+                connection is gone.
+        """
+        transport = self._transport
+        if transport is None or self.state.state is State.CLOSED:
+            if lease is not None:
+                lease.release()
+            return
+        length = len(payload)
+        head = encode(message, length)
+        if length:
+            transport.writelines((head, payload))
+        else:
+            transport.write(head)
+        self.bytes_out += len(head) + length
+        if lease is not None:
+            self._leases.append((self.bytes_out, lease))
+            if not self._turn_due:
+                self._turn_due = True
+                self._loop.call_soon(self._after_turn)
+            elif len(self._leases) > 1:
+                self._release_drained()
+        if self.writable and transport.get_write_buffer_size() > self._watermarks.high_bytes:
+            self.writable = False
+            if self._watching_drain:
+                self._set_limits()
+
+    def resume_reading(self) -> None:
+        """Payload memory may be there again: ask the handler and read on."""
+        decoder = self._decoder
+        if not decoder.blocked:
+            return
+        try:
+            unblocked = decoder.unblock()
+        except ProtocolViolation as error:
+            self.fail(error)
+            return
+        if unblocked and self._transport is not None and not self.closing:
+            self._transport.resume_reading()
+
+    def close(self) -> None:
+        """Flush what was sent and close; aborts after the close deadline. Idempotent."""
+        if self.state.state is State.CLOSED:
+            return
+        self.state.close()
+        self.writable = False
+        if self._transport is None:
+            return
+        self._close_timer = self._loop.call_later(
+            self._config.close_timeout_seconds, self._transport.abort
+        )
+        self._transport.close()
+
+    def fail(self, error: SluiceError) -> None:
+        """Tell the peer what it did wrong, and close."""
+        if self.state.state is State.CLOSED:
+            return
+        self._error = error
+        _log.warning("closing connection %s: %s: %s", self.remote, error.code.name, error)
+        self.send(error_response(None, error))
+        self.close()
+
+    def abort(self, error: SluiceError) -> None:
+        """Drop the connection at once; the handler hears ``error``."""
+        self._error = self._error or error
+        self.state.close()
+        self.writable = False
+        if self._transport is not None:
+            self._transport.abort()
+
+    # ---- asyncio.BufferedProtocol ----------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take the transport and begin the handshake."""
+        self._transport = cast("asyncio.Transport", transport)
+        self.remote = _describe(transport)
+        sock = transport.get_extra_info("socket")
+        if sock is not None:
+            socket_options.apply(sock, self._config)
+        self._set_limits()
+        self.writable = True
+        self._handshake_timer = self._loop.call_later(
+            self._config.handshake_timeout_seconds, self._handshake_late
+        )
+        if self._hello is not None:
+            self.send(self._hello)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Say where received bytes go."""
+        return self._decoder.get_buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Take received bytes."""
+        self.bytes_in += nbytes
+        decoder = self._decoder
+        try:
+            decoder.buffer_updated(nbytes)
+        except ProtocolViolation as error:
+            self.fail(error)
+            return
+        except Exception as error:  # noqa: BLE001
+            # A bug of ours must cost this connection only, and must be seen.
+            _log.exception("internal error on connection %s", self.remote)
+            self.fail(SluiceError("Internal error", value=repr(error), remedy="See the log"))
+            return
+        if decoder.blocked:
+            if self._transport is not None and not self.closing:
+                self._transport.pause_reading()
+        elif self._frame_timer is None and decoder.in_frame:
+            self._arm_frame_timer()
+
+    def eof_received(self) -> bool:
+        """The peer sends no more: close our side too."""
+        return False
+
+    def pause_writing(self) -> None:
+        """The loop's buffer is above the limit in force."""
+        if not self._watching_drain:
+            self.writable = False
+
+    def resume_writing(self) -> None:
+        """The loop's buffer fell to the low watermark, or to zero under the drain watch."""
+        if self._watching_drain:
+            self._watching_drain = False
+            self._set_limits()
+        self._release_drained()
+        if self._leases and not self._turn_due:
+            self._turn_due = True
+            self._loop.call_soon(self._after_turn)
+        if not self.writable and not self.closing:
+            self.writable = True
+            if self._handler is not None:
+                self._handler.writable()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection is gone: end every lease and tell whoever waits."""
+        self.state.close()
+        self.writable = False
+        for timer in (self._frame_timer, self._handshake_timer, self._close_timer):
+            if timer is not None:
+                timer.cancel()
+        self._frame_timer = self._handshake_timer = self._close_timer = None
+        self._transport = None
+        while self._leases:
+            self._leases.popleft()[1].release()
+        error = self._error or ConnectionLost(
+            f"Connection {self.remote} was lost", value=None if exc is None else repr(exc)
+        )
+        if self.opened is not None and not self.opened.done():
+            self.opened.set_exception(error)
+            self.opened.exception()  # retrieved: nobody need wait for it any more
+        handler, self._handler = self._handler, None
+        if handler is not None:
+            handler.connection_lost(error)
+        if self._on_closed is not None:
+            self._on_closed(self)
+
+    # ---- protocol.framing.FrameSink ----------------------------------------------------------
+
+    def payload_buffer(self, message: Message, length: int) -> memoryview | None:
+        """Pass the decoder's wish for memory to the handler, once the message is legal."""
+        self.state.check(message)
+        if self._handler is None:
+            return None
+        return self._handler.payload_buffer(message, length)
+
+    def message_received(self, message: Message, payload_length: int) -> None:
+        """Deal with what concerns the connection; pass the rest to the handler."""
+        self._frames += 1
+        if self.state.state is not State.OPEN:
+            self._before_open(message)
+            return
+        if payload_length == 0:
+            self.state.check(message)  # payload_buffer checked the others
+            if type(message) is Ping:
+                self.send(Pong(message.nonce))
+                return
+            if type(message) is Pong:
+                return
+            if type(message) is ErrorResponse and message.channel is None:
+                self.abort(RemoteError(message))
+                return
+        if self._handler is not None:
+            self._handler.message_received(message, payload_length)
+
+    # ---- inner workings ----------------------------------------------------------------------
+
+    def _before_open(self, message: Message) -> None:
+        if self.state.state is State.CLOSED:
+            return  # late: what a closed connection still had in its buffer
+        self.state.check(message)
+        if type(message) is ErrorResponse:
+            self.abort(RemoteError(message))
+        elif type(message) is Hello and self._offer is not None:
+            ack = answer_hello(message, self._offer)
+            self.name = message.name
+            self.application_id = message.application_id
+            self._open(message.role, message, message.segment_size_bytes)
+            self.send(ack)
+        elif type(message) is HelloAck:
+            self._open(self.state.role, message, message.segment_size_bytes)
+            if self.opened is not None and not self.opened.done():
+                self.opened.set_result(message)
+
+    def _open(self, role: int, greeting: Hello | HelloAck, segment_size_bytes: int) -> None:
+        if self._handshake_timer is not None:
+            self._handshake_timer.cancel()
+            self._handshake_timer = None
+        self._decoder.handshake_done()
+        self._decoder.max_payload_bytes = payload_limit(
+            self._segment_size_bytes, segment_size_bytes
+        )
+        self.state.open(role)
+        self._handler = self._handler_factory(self, greeting)
+
+    def _set_limits(self) -> None:
+        self._watching_drain = False
+        if self._transport is not None:
+            self._transport.set_write_buffer_limits(
+                high=self._watermarks.high_bytes, low=self._watermarks.low_bytes
+            )
+
+    def _release_drained(self) -> None:
+        leases = self._leases
+        if not leases or self._transport is None:
+            return
+        mark = self.bytes_out - self._transport.get_write_buffer_size()
+        while leases and leases[0][0] <= mark:
+            leases.popleft()[1].release()
+
+    def _after_turn(self) -> None:
+        self._turn_due = False
+        self._release_drained()
+        transport = self._transport
+        if transport is None or self.closing or self._watching_drain:
+            return
+        if self._leases and self.writable:
+            self._watching_drain = True
+            transport.set_write_buffer_limits(high=0, low=0)
+
+    def _arm_frame_timer(self) -> None:
+        self._frame_timer_mark = self._frames
+        self._frame_timer = self._loop.call_later(
+            self._config.frame_timeout_seconds, self._frame_late
+        )
+
+    def _frame_late(self) -> None:
+        self._frame_timer = None
+        decoder = self._decoder
+        if self.closing or not decoder.in_frame:
+            return
+        if decoder.blocked or self._frames != self._frame_timer_mark:
+            self._arm_frame_timer()  # another frame than then, or it is us who do not read
+            return
+        self.fail(
+            DeadlineExceeded(
+                "A frame was begun and not finished in time",
+                limit=f"{self._config.frame_timeout_seconds} s",
+                remedy="Check the client and the network; transport.frame_timeout_seconds",
+            )
+        )
+
+    def _handshake_late(self) -> None:
+        self._handshake_timer = None
+        self.fail(
+            DeadlineExceeded(
+                "No handshake in time",
+                limit=f"{self._config.handshake_timeout_seconds} s",
+                remedy="Check that the other side speaks the Sluice protocol",
+            )
+        )
+
+
+def _describe(transport: asyncio.BaseTransport) -> str:
+    sock = transport.get_extra_info("socket")
+    if sock is not None and sock.family == socket.AF_UNIX:
+        return (
+            f"unix:{transport.get_extra_info('sockname') or transport.get_extra_info('peername')}"
+        )
+    peer = transport.get_extra_info("peername")
+    return f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(peer)

@@ -1,0 +1,93 @@
+"""Making a connection: one deadline over all attempts, then the handshake."""
+
+import asyncio
+import random
+from typing import NamedTuple
+
+from protocol.errors import SluiceError
+from protocol.messages import Hello, HelloAck
+from transport.config import TransportConfig
+from transport.connection import Connection, HandlerFactory
+from transport.errors import ConnectFailed
+
+_FIRST_PAUSE_SECONDS = 0.05
+_LONGEST_PAUSE_SECONDS = 1.0
+
+
+class Address(NamedTuple):
+    """Where a TaskManager listens: a host and a port, or (port 0) the path of a Unix socket."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}" if self.port else f"unix:{self.host}"
+
+
+async def connect(
+    address: Address,
+    hello: Hello,
+    handler_factory: HandlerFactory,
+    config: TransportConfig,
+    segment_size_bytes: int,
+) -> tuple[Connection, HelloAck]:
+    """Connect and shake hands.
+
+    A refused attempt is repeated, with growing pauses, until ``connect_timeout_seconds`` are over:
+    a TaskManager that is restarted is back within that time.
+
+    Returns:
+        The open connection and the other side's answer.
+
+    Raises:
+        ConnectFailed: Nobody answered in time.
+        SluiceError: The other side refused the Hello; not repeated.
+
+    Cancellation: safe, a half-made connection is dropped.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + config.connect_timeout_seconds
+    pause = _FIRST_PAUSE_SECONDS
+    while True:
+        try:
+            async with asyncio.timeout_at(deadline):
+                return await _attempt(address, hello, handler_factory, config, segment_size_bytes)
+        except (OSError, TimeoutError) as error:
+            # A pause with jitter, so that many waiters do not come back at the same instant.
+            pause_now = pause * random.uniform(0.5, 1.0)  # noqa: S311
+            if isinstance(error, TimeoutError) or loop.time() + pause_now >= deadline:
+                raise ConnectFailed(
+                    f"No TaskManager answers at {address}",
+                    value=str(error) or type(error).__name__,
+                    limit=f"{config.connect_timeout_seconds} s",
+                    remedy="Check that it runs and that the address can be reached from here",
+                ) from error
+            await asyncio.sleep(pause_now)
+            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+
+
+async def _attempt(
+    address: Address,
+    hello: Hello,
+    handler_factory: HandlerFactory,
+    config: TransportConfig,
+    segment_size_bytes: int,
+) -> tuple[Connection, HelloAck]:
+    loop = asyncio.get_running_loop()
+
+    def factory() -> Connection:
+        return Connection(config, segment_size_bytes, handler_factory, hello=hello)
+
+    if address.port:
+        _, connection = await loop.create_connection(factory, address.host, address.port)
+    else:
+        _, connection = await loop.create_unix_connection(factory, address.host)
+    if connection.opened is None:
+        raise SluiceError("A connection with a Hello has no handshake to wait for")
+    try:
+        return connection, await asyncio.shield(connection.opened)
+    except BaseException as error:
+        connection.abort(ConnectFailed(f"The handshake with {address} was given up"))
+        if isinstance(error, ConnectionError):
+            raise
+        raise

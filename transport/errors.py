@@ -1,0 +1,47 @@
+"""Errors of connections. Root: :class:`protocol.errors.SluiceError`."""
+
+from protocol.errors import ErrorCode, Fault, SluiceError
+
+
+class TransportError(SluiceError):
+    """A connection could not be made or was lost."""
+
+    fault = Fault.REMOTE
+    retryable = True
+
+
+class ConnectFailed(TransportError):
+    """Nobody answers at an address, within the deadline."""
+
+    code = ErrorCode.CONNECT_FAILED
+
+
+class ConnectionLost(TransportError):
+    """The connection ended while it was in use."""
+
+    code = ErrorCode.CONNECTION_LOST
+
+
+class DeadlineExceeded(TransportError):
+    """The peer did not say or finish something in time."""
+
+    code = ErrorCode.DEADLINE_EXCEEDED
+
+
+class TaskManagerMismatch(TransportError):
+    """Another TaskManager than the wanted one answers at an address."""
+
+    code = ErrorCode.TASKMANAGER_MISMATCH
+
+
+class TooManyConnections(TransportError):
+    """The listener serves as many connections as it may."""
+
+    code = ErrorCode.TOO_MANY_CONNECTIONS
+    fault = Fault.LOCAL
+
+
+class AddressUnavailable(SluiceError):
+    """A listening address cannot be bound."""
+
+    code = ErrorCode.CONFIGURATION

@@ -1,0 +1,168 @@
+"""Accepting connections: TCP and Unix sockets, an admission limit, and an orderly end."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+from protocol.messages import HelloAck
+from transport.config import TransportConfig
+from transport.connection import Connection, HandlerFactory
+from transport.errors import AddressUnavailable, TooManyConnections
+
+_log = logging.getLogger(__name__)
+
+
+class Listener:
+    """All listening sockets of a TaskManager and the connections accepted on them.
+
+    Args:
+        config: Addresses, limits, deadlines.
+        segment_size_bytes: Largest payload to accept.
+        handler_factory: Makes the handler of a connection from its Hello.
+        offer: Makes the answer to a good Hello; called for each connection.
+    """
+
+    def __init__(
+        self,
+        config: TransportConfig,
+        segment_size_bytes: int,
+        handler_factory: HandlerFactory,
+        offer: Callable[[], HelloAck],
+    ) -> None:
+        self._config = config
+        self._segment_size_bytes = segment_size_bytes
+        self._handler_factory = handler_factory
+        self._offer = offer
+        self._servers: list[asyncio.AbstractServer] = []
+        self._all_closed: asyncio.Future[None] | None = None
+        self.connections: set[Connection] = set()
+        self.accepted_total = 0
+        self.refused_total = 0
+        self.port = 0
+        """The TCP port that is bound, once started."""
+
+    async def start(self) -> None:
+        """Bind and listen.
+
+        Raises:
+            AddressUnavailable: An address is in use or not ours.
+        """
+        await self._start_tcp()
+        try:
+            if self._config.socket_path is not None:
+                await self._start_unix(self._config.socket_path)
+        except BaseException:
+            self.stop_accepting()
+            raise
+
+    def stop_accepting(self) -> None:
+        """Close the listening sockets; connections go on. Idempotent."""
+        servers, self._servers = self._servers, []
+        for server in servers:
+            server.close()
+        if servers and self._config.socket_path is not None:
+            with contextlib.suppress(FileNotFoundError):
+                self._config.socket_path.unlink()
+
+    async def close(self) -> None:
+        """Close everything and wait until every connection is gone.
+
+        Bounded by ``close_timeout_seconds``, after which connections are aborted.
+        """
+        self.stop_accepting()
+        if not self.connections:
+            return
+        self._all_closed = asyncio.get_running_loop().create_future()
+        for connection in list(self.connections):
+            connection.close()
+        await self._all_closed
+
+    async def _start_tcp(self) -> None:
+        host, port = self._config.bind_host, self._config.data_port
+        loop = asyncio.get_running_loop()
+        try:
+            server = await loop.create_server(
+                self._accept, host, port, backlog=self._config.listen_backlog
+            )
+        except OSError as error:
+            raise AddressUnavailable(
+                f"Cannot listen on {host}:{port}",
+                value=error.strerror or error,
+                remedy="Stop the process that has it (ss -ltnp), or set transport.data_port and "
+                "transport.bind_host",
+            ) from error
+        self._servers.append(server)
+        self.port = server.sockets[0].getsockname()[1]
+
+    async def _start_unix(self, path: Path) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _remove_stale(path)
+            server = await loop.create_unix_server(
+                self._accept, str(path), backlog=self._config.listen_backlog
+            )
+            os.chmod(path, self._config.socket_mode)
+        except OSError as error:
+            raise AddressUnavailable(
+                f"Cannot listen on the Unix socket {path}",
+                value=error.strerror or error,
+                remedy="Stop the TaskManager that has it, or set transport.socket_path",
+            ) from error
+        self._servers.append(server)
+
+    def _accept(self) -> Connection:
+        connection = Connection(
+            self._config,
+            self._segment_size_bytes,
+            self._handler_factory,
+            offer=self._offer(),
+            on_closed=self._closed,
+        )
+        self.connections.add(connection)
+        self.accepted_total += 1
+        if len(self.connections) > self._config.max_connections:
+            self.refused_total += 1
+            asyncio.get_running_loop().call_soon(
+                connection.fail,
+                TooManyConnections(
+                    "TaskManager serves as many connections as it may",
+                    value=len(self.connections),
+                    limit=self._config.max_connections,
+                    remedy="Raise transport.max_connections, and the limit of open files with it",
+                ),
+            )
+        return connection
+
+    def _closed(self, connection: Connection) -> None:
+        self.connections.discard(connection)
+        if not self.connections and self._all_closed is not None and not self._all_closed.done():
+            self._all_closed.set_result(None)
+
+
+def _remove_stale(path: Path) -> None:
+    """Remove the socket file of a dead daemon; a living one keeps it.
+
+    Raises:
+        OSError: Somebody answers there, or the file is no socket.
+    """
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(mode):
+        raise FileExistsError(17, "a file that is no socket is in the way")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(1)
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            _log.info("removing the socket file of a dead TaskManager: %s", path)
+            path.unlink()
+            return
+    raise OSError(98, "another TaskManager answers there")

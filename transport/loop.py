@@ -1,0 +1,18 @@
+"""Which event loop a process runs on."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, Literal, TypeVar
+
+T = TypeVar("T")
+
+
+def run(main: Coroutine[Any, Any, T], event_loop: Literal["uvloop", "asyncio"]) -> T:
+    """Run a coroutine to its end on a fresh loop of the given kind."""
+    if event_loop == "uvloop":
+        import uvloop  # only where it is wanted: asyncio needs no native code
+
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(main)
+    with asyncio.Runner() as runner:
+        return runner.run(main)

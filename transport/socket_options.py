@@ -1,0 +1,45 @@
+"""Options of TCP sockets: no delay, keepalive, congestion control."""
+
+import logging
+import socket
+
+from transport.config import TransportConfig
+
+_log = logging.getLogger(__name__)
+
+_KEEPALIVE_PROBES = 4
+"""Unanswered probes before the kernel gives the connection up."""
+
+
+def apply(sock: socket.socket, config: TransportConfig) -> None:
+    """Set the options of a connected socket; Unix sockets need none.
+
+    A congestion control that the kernel does not know is logged once per connection and left out:
+    it costs speed, not correctness.
+    """
+    if sock.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    idle = max(1, int(config.keepalive_seconds))
+    interval = max(1, idle // _KEEPALIVE_PROBES)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (
+        ("TCP_KEEPIDLE", idle),
+        ("TCP_KEEPINTVL", interval),
+        ("TCP_KEEPCNT", _KEEPALIVE_PROBES),
+    ):
+        option = getattr(socket, name, None)  # not on every platform
+        if option is not None:
+            sock.setsockopt(socket.IPPROTO_TCP, option, value)
+    if config.congestion_control is not None:
+        option = getattr(socket, "TCP_CONGESTION", None)
+        try:
+            if option is None:
+                raise OSError("TCP_CONGESTION is not available on this platform")
+            sock.setsockopt(socket.IPPROTO_TCP, option, config.congestion_control.encode())
+        except OSError as error:
+            _log.warning(
+                "transport.congestion_control %r is not usable (%s); the kernel's default is used",
+                config.congestion_control,
+                error,
+            )
