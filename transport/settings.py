@@ -1,0 +1,115 @@
+"""Building blocks of configuration classes: a frozen base and types that carry units.
+
+A size is given as a number of bytes or with a binary unit ("32 KiB"), a time as a number of
+seconds, an absent value as ``"none"`` (TOML has no null, and environment variables are strings).
+Everything else is refused with the remedy in the message: a unit to be guessed is a wrong unit.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Final
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+SIZE_UNITS: Final = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+"""Binary units only: "KB" means 1000 bytes to some and 1024 to others."""
+
+_SIZE = re.compile(r"\s*([0-9]+)\s*([A-Za-z]*)\s*")
+_HIGHEST_MODE: Final = 0o777
+
+
+class Settings(BaseModel):
+    """Base of every configuration class: immutable, no unknown keys, documented by docstrings."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        validate_default=True,
+        use_attribute_docstrings=True,
+    )
+
+
+def format_size(size_bytes: int) -> str:
+    """Return a size in the largest unit that divides it: ``32768`` → ``"32 KiB"``."""
+    for unit, factor in reversed(SIZE_UNITS.items()):
+        if size_bytes and size_bytes % factor == 0:
+            return f"{size_bytes // factor} {unit}"
+    return f"{size_bytes} B"
+
+
+def _parse_size(value: object) -> object:
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        raise ValueError('must be a size: a whole number of bytes, or a text such as "32 KiB"')
+    if isinstance(value, int):
+        return value
+    match = _SIZE.fullmatch(value)
+    if match is None:
+        raise ValueError('must be a size: a whole number of bytes, or a text such as "32 KiB"')
+    digits, unit = match.groups()
+    factor = SIZE_UNITS.get(unit or "B")
+    if factor is None:
+        raise ValueError(f'"{unit}" is no unit of size: use one of {", ".join(SIZE_UNITS)}')
+    return int(digits) * factor
+
+
+def _parse_seconds(value: object) -> object:
+    if isinstance(value, bool):
+        raise ValueError("must be a number of seconds, such as 30 or 0.5")
+    if isinstance(value, str):
+        try:
+            return float(value)
+        except ValueError:
+            raise ValueError(
+                "must be a number of seconds without a unit, such as 30 or 0.5"
+            ) from None
+    return value
+
+
+def _refuse_boolean(value: object) -> object:
+    if isinstance(value, bool):
+        raise ValueError("must be a whole number")
+    return value
+
+
+def _parse_none(value: object) -> object:
+    return None if isinstance(value, str) and value.strip().lower() in ("", "none") else value
+
+
+def _parse_mode(value: object) -> object:
+    """Read a text as chmod does, in base 8; a number is taken as it is."""
+    if isinstance(value, str):
+        try:
+            value = int(value.strip().removeprefix("0o"), 8)
+        except ValueError:
+            raise ValueError('must be a file mode in base 8, such as "0660"') from None
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _HIGHEST_MODE:
+        raise ValueError("must be a file mode of at most 0o777, in base 8 such as 0o660")
+    return value
+
+
+def _parse_path(value: object) -> object:
+    return Path(value).expanduser() if isinstance(value, str | Path) and str(value) else value
+
+
+Bytes = Annotated[int, BeforeValidator(_parse_size)]
+"""A size in bytes; also read from a text with a binary unit."""
+
+Seconds = Annotated[float, BeforeValidator(_parse_seconds), Field(allow_inf_nan=False)]
+"""A time in seconds."""
+
+Count = Annotated[int, BeforeValidator(_refuse_boolean)]
+"""A whole number."""
+
+Port = Annotated[int, BeforeValidator(_refuse_boolean), Field(ge=0, le=65535)]
+"""A TCP port; 0 lets the kernel choose a free one."""
+
+FileMode = Annotated[int, BeforeValidator(_parse_mode)]
+"""Permission bits of a file."""
+
+FilePath = Annotated[Path, BeforeValidator(_parse_path)]
+"""A path; a leading ``~`` is the home directory."""
+
+NONE_ALLOWED: Final = BeforeValidator(_parse_none)
+"""Reads ``"none"`` and the empty text as no value: the last part of an ``Annotated`` option."""
