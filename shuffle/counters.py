@@ -11,7 +11,7 @@ payload-carrying message of at most one segment.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 OTHER_KEY = "other"
 """Key that takes every count of a :class:`BoundedCounts` that has no room for another key."""
@@ -84,3 +84,11 @@ class Counters:
     """Messages for a channel or partition that was already gone, by message type."""
     errors_by_code: BoundedCounts = field(default_factory=BoundedCounts)
     """Errors reported to a client or peer, by error code."""
+
+    def snapshot(self) -> Counters:
+        """Return a copy that no longer changes with this one."""
+        return replace(
+            self,
+            late_messages=BoundedCounts(self.late_messages),
+            errors_by_code=BoundedCounts(self.errors_by_code),
+        )

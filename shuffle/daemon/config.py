@@ -302,7 +302,8 @@ def _sentence(name: str, details: ErrorDetails) -> str:
     if kind in _BOUNDS:
         bound, words = _BOUNDS[kind]
         limit = context[bound]
-        return f"{words} {format_size(limit) if name.endswith('_bytes') else f'{limit:g}'}"
+        shown = f"{limit:g}" if isinstance(limit, float) else str(limit)
+        return f"{words} {format_size(limit) if name.endswith('_bytes') else shown}"
     if kind == "literal_error":
         return f"must be {context['expected'].replace(chr(39), '')}"
     if kind == "value_error":
