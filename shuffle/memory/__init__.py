@@ -1,0 +1,47 @@
+"""Network memory: one pool of fixed-size segments per TaskManager, shared out to local pools.
+
+Everything here belongs to one event-loop thread and takes no locks. The books always balance::
+
+    free (network pool) + idle (local pools) + out (in somebody's hands) = total
+
+- ``segment``: :class:`MemorySegment`, a slot of the one mapping.
+- ``buffer``: :class:`NetworkBuffer`, a segment with a length, a reference count and a recycler.
+- ``network_buffer_pool``: :class:`NetworkBufferPool`, owns every segment and sets the limits.
+- ``local_buffer_pool``: :class:`LocalBufferPool`, the share of one gate, partition or connection.
+- ``listener``: :class:`ListenerHandle`, a place in the queue for a segment.
+- ``distribution``: how spare segments are shared among local pools.
+"""
+
+from shuffle.memory.buffer import NetworkBuffer
+from shuffle.memory.errors import (
+    BufferAlreadyRecycled,
+    InsufficientNetworkBuffers,
+    InvalidPoolSize,
+    MemoryPoolError,
+    NetworkBufferTimeout,
+    PoolDestroyed,
+    SegmentNotLent,
+)
+from shuffle.memory.listener import ListenerHandle, SegmentListener
+from shuffle.memory.local_buffer_pool import LocalBufferPool
+from shuffle.memory.network_buffer_pool import NetworkBufferPool
+from shuffle.memory.segment import MemorySegment
+from shuffle.memory.statistics import LocalBufferPoolStatistics, NetworkBufferPoolStatistics
+
+__all__ = [
+    "BufferAlreadyRecycled",
+    "InsufficientNetworkBuffers",
+    "InvalidPoolSize",
+    "ListenerHandle",
+    "LocalBufferPool",
+    "LocalBufferPoolStatistics",
+    "MemoryPoolError",
+    "MemorySegment",
+    "NetworkBuffer",
+    "NetworkBufferPool",
+    "NetworkBufferPoolStatistics",
+    "NetworkBufferTimeout",
+    "PoolDestroyed",
+    "SegmentListener",
+    "SegmentNotLent",
+]

@@ -1,0 +1,413 @@
+"""All network memory of a TaskManager, and how it is shared among local pools.
+
+Promises first: ``reserved exclusive + sum(required) <= total`` always holds. The rest, the spare
+segments, is spread evenly over the local pools as limits; segments follow lazily. Since the limits
+and the reservations together never exceed the total, everybody who waits below a limit or on a
+reservation is served once those above their limit recycle.
+
+A segment that comes home goes to the first exclusive request that has its reservation, else in
+turn to the local pools that wait below their limit, else it is free.
+"""
+
+import asyncio
+import bisect
+from collections import OrderedDict
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
+
+from shuffle.memory.distribution import fair_shares
+from shuffle.memory.errors import (
+    InsufficientNetworkBuffers,
+    InvalidPoolSize,
+    NetworkBufferTimeout,
+    PoolDestroyed,
+    SegmentNotLent,
+)
+from shuffle.memory.local_buffer_pool import LocalBufferPool
+from shuffle.memory.segment import MemorySegment, SegmentMapping
+from shuffle.memory.statistics import NetworkBufferPoolStatistics
+
+if TYPE_CHECKING:
+    from asyncio import Future
+
+_NAME: Final = "the network buffer pool"
+
+
+class _ExclusiveRequest:
+    """A waiting exclusive request: ``count`` segments at once, or none."""
+
+    __slots__ = ("arrival", "count")
+
+    def __init__(self, count: int, arrival: "Future[list[MemorySegment]]") -> None:
+        self.count = count
+        self.arrival = arrival
+
+
+class NetworkBufferPool:
+    """Owns every segment; allocated once. One event-loop thread, no locks.
+
+    Args:
+        total_segments: Number of segments, at least 1.
+        segment_size_bytes: Payload capacity of a segment, at least 1.
+
+    Raises:
+        InvalidPoolSize: One of the numbers is below 1.
+    """
+
+    def __init__(self, total_segments: int, segment_size_bytes: int) -> None:
+        for what, number in (
+            ("number of network memory segments", total_segments),
+            ("segment size in bytes", segment_size_bytes),
+        ):
+            if number < 1:
+                raise InvalidPoolSize(f"{what} below 1", value=number, limit=1)
+        self.total_segments: Final = total_segments
+        self.segment_size_bytes: Final = segment_size_bytes
+        self._mapping = SegmentMapping(total_segments, segment_size_bytes)
+        # Used as a stack: the segment that came home last is the warmest. Lowest index on top.
+        self._free: list[MemorySegment] = list(reversed(self._mapping.segments))
+
+        self._required = 0  # sum over the local pools
+        self._exclusive = 0  # segments out as exclusive ones
+        self._reserved = 0  # _exclusive + what the requests in _promised wait for
+        # Exclusive requests in order of arrival: those without a reservation, those with one.
+        self._unpromised: OrderedDict[_ExclusiveRequest, None] = OrderedDict()
+        self._promised: OrderedDict[_ExclusiveRequest, None] = OrderedDict()
+
+        self._local_pools: dict[LocalBufferPool, None] = {}
+        self._flexible: list[LocalBufferPool] = []  # those with room to grow, least room first
+        self._flexible_rooms: list[int] = []
+        self._draining: dict[LocalBufferPool, None] = {}
+        # Local pools with a listener and below their limit, in the order they are served. May hold
+        # pools that want nothing any more; they are dropped when their turn comes.
+        self._starving: OrderedDict[LocalBufferPool, None] = OrderedDict()
+        self._serving = False
+        self._is_destroyed = False
+
+    # ---- local pools
+
+    def create_local_pool(
+        self, name: str, required_segments: int, maximum_segments: int | None = None
+    ) -> LocalBufferPool:
+        """Make a local pool and give every pool its new share of the spare segments.
+
+        Args:
+            name: For errors, logs and status pages.
+            required_segments: What the pool is sure to get, 0 or more.
+            maximum_segments: What it gets at most, at least 1; ``None`` for unbounded.
+
+        Raises:
+            InsufficientNetworkBuffers: ``required_segments`` cannot be promised.
+            InvalidPoolSize: Negative, or a maximum below the required number or below 1.
+            PoolDestroyed: This pool is destroyed.
+        """
+        self._check_open()
+        if required_segments < 0:
+            raise InvalidPoolSize(
+                f"required segments of pool {name} below 0", value=required_segments, limit=0
+            )
+        least = max(1, required_segments)
+        if maximum_segments is not None and maximum_segments < least:
+            raise InvalidPoolSize(
+                f"maximum segments of pool {name} too small", value=maximum_segments, limit=least
+            )
+        if required_segments > self.unpromised_segments:
+            raise InsufficientNetworkBuffers(
+                required_segments, self.unpromised_segments, self.total_segments
+            )
+        pool = LocalBufferPool(self, name, required_segments, maximum_segments)
+        self._local_pools[pool] = None
+        self._required += required_segments
+        if pool.room:
+            # Behind those with the same room: the order of creation decides who gets the odd one.
+            position = bisect.bisect_right(self._flexible_rooms, pool.room)
+            self._flexible.insert(position, pool)
+            self._flexible_rooms.insert(position, pool.room)
+        self._rebalance()
+        self._serve()
+        return pool
+
+    # ---- exclusive segments
+
+    def request_segments(self, count: int) -> list[MemorySegment]:
+        """Take ``count`` exclusive segments, all or nothing; back with :meth:`recycle_segments`.
+
+        Raises:
+            InsufficientNetworkBuffers: They cannot be promised, or are not free at this moment, or
+                other requests wait before this one.
+            InvalidPoolSize: ``count`` is negative.
+            PoolDestroyed: This pool is destroyed.
+        """
+        self._check_open()
+        _check_count(count)
+        if count == 0:
+            return []
+        available = 0 if self._unpromised or self._promised else self.unpromised_segments
+        if count <= available:
+            self._reserved += count
+            self._rebalance()  # shrinking limits may bring idle segments home
+            if count <= len(self._free):
+                segments = self._take_exclusive(count)
+                self._serve()
+                return segments
+            available = len(self._free)
+            self._reserved -= count
+            self._rebalance()
+            self._serve()
+        raise InsufficientNetworkBuffers(count, available, self.total_segments)
+
+    async def request_segments_within(
+        self, count: int, timeout_seconds: float
+    ) -> list[MemorySegment]:
+        """Take ``count`` exclusive segments, all or nothing, first come first served.
+
+        Waits for the promise too: other tasks may end before the deadline. Cancelling is safe: it
+        has no effect on the pool.
+
+        Args:
+            count: Number of segments; give them back with :meth:`recycle_segments`.
+            timeout_seconds: How long to wait at most.
+
+        Raises:
+            InsufficientNetworkBuffers: More than the pool has in all: waiting cannot help.
+            NetworkBufferTimeout: They did not come in time; nothing was taken.
+            InvalidPoolSize: ``count`` is negative.
+            PoolDestroyed: This pool is destroyed, or was while waiting.
+        """
+        self._check_open()
+        _check_count(count)
+        if count == 0:
+            return []
+        if count > self.total_segments:
+            raise InsufficientNetworkBuffers(count, self.unpromised_segments, self.total_segments)
+        loop = asyncio.get_running_loop()
+        arrival: Future[list[MemorySegment]] = loop.create_future()
+        request = _ExclusiveRequest(count, arrival)
+
+        def expire() -> None:
+            if not arrival.done():
+                error = NetworkBufferTimeout(_NAME, count, len(self._free), timeout_seconds)
+                arrival.set_exception(error)
+
+        self._unpromised[request] = None
+        self._rebalance()
+        self._serve()
+        if arrival.done():
+            return arrival.result()
+        # The timer settles the future itself, so that segments and the deadline cannot both win.
+        timer = loop.call_later(timeout_seconds, expire)
+        try:
+            return await arrival
+        except asyncio.CancelledError:
+            # Cancelled after the segments had been handed over, before this task could run.
+            if not arrival.cancelled() and arrival.done() and arrival.exception() is None:
+                self.recycle_segments(arrival.result())
+            raise
+        finally:
+            timer.cancel()
+            self._withdraw(request)
+
+    def recycle_segments(self, segments: Iterable[MemorySegment]) -> None:
+        """Give exclusive segments back, also to a destroyed pool.
+
+        Raises:
+            SegmentNotLent: One of them is not out as an exclusive segment of this pool (or was
+                recycled before); all the others are back.
+        """
+        stranger: MemorySegment | None = None
+        returned = 0
+        for segment in segments:
+            if segment.holder is self:
+                segment.holder = None
+                self._free.append(segment)
+                returned += 1
+            else:
+                stranger = segment
+        if returned:
+            self._exclusive -= returned
+            self._reserved -= returned
+            self._rebalance()
+            self._serve()
+        if stranger is not None:
+            raise SegmentNotLent(_NAME, stranger.index)
+
+    # ---- life and sight
+
+    def destroy(self) -> None:
+        """Destroy all local pools and fail all waiting requests; idempotent.
+
+        Segments that are out still come home; with the last one the memory is given back.
+        """
+        if self._is_destroyed:
+            return
+        self._is_destroyed = True  # from here on nobody is served
+        for pool in list(self._local_pools):
+            pool.destroy()
+        for request in [*self._promised, *self._unpromised]:
+            if not request.arrival.done():
+                request.arrival.set_exception(PoolDestroyed(_NAME))
+        self._promised.clear()
+        self._unpromised.clear()
+        self._reserved = self._exclusive
+        self._serve()
+
+    @property
+    def is_destroyed(self) -> bool:
+        """Whether the pool gives out no more segments."""
+        return self._is_destroyed
+
+    @property
+    def available_segments(self) -> int:
+        """Segments that nobody holds; waiting exclusive requests may be collecting them."""
+        return len(self._free)
+
+    @property
+    def unpromised_segments(self) -> int:
+        """What a new local pool or exclusive request can still be promised."""
+        return self.total_segments - self._reserved - self._required
+
+    def statistics(self) -> NetworkBufferPoolStatistics:
+        """A frozen snapshot; costs a look at every local pool."""
+        pools = tuple(pool.statistics() for pool in self._local_pools)
+        draining = tuple(pool.statistics() for pool in self._draining)
+        return NetworkBufferPoolStatistics(
+            total_segments=self.total_segments,
+            segment_size_bytes=self.segment_size_bytes,
+            free_segments=len(self._free),
+            idle_segments=sum(pool.idle_segments for pool in pools),
+            out_segments=self._exclusive + sum(pool.lent_segments for pool in (*pools, *draining)),
+            exclusive_segments=self._exclusive,
+            reserved_exclusive_segments=self._reserved,
+            required_segments=self._required,
+            waiting_requests=len(self._promised) + len(self._unpromised),
+            local_pools=pools,
+            draining_pools=draining,
+        )
+
+    # ---- what local pools call
+
+    @property
+    def can_lend_to_local_pools(self) -> bool:
+        """For local pools: whether :meth:`lend_to_local_pool` would give a segment."""
+        # Free segments are spoken for while a request with a reservation collects them, and while
+        # listeners of other pools are being served.
+        return bool(self._free) and not self._promised and not self._starving
+
+    def lend_to_local_pool(self) -> MemorySegment | None:
+        """For local pools below their limit: a free segment, if nobody waits for it."""
+        return self._free.pop() if self.can_lend_to_local_pools else None
+
+    def await_segment(self, pool: LocalBufferPool) -> None:
+        """For local pools that want a segment: one now, or as soon as it is the pool's turn."""
+        self._starving[pool] = None
+        self._serve()
+
+    def put_home(self, segment: MemorySegment) -> None:
+        """For local pools while limits move: take a segment; nobody is served yet."""
+        self._free.append(segment)
+
+    def give_back(self, segment: MemorySegment) -> None:
+        """For local pools: a segment comes home; whoever waits first gets it."""
+        self._free.append(segment)
+        if self._promised or self._starving or self._is_destroyed:
+            self._serve()
+
+    def local_pool_destroyed(self, pool: LocalBufferPool) -> None:
+        """For local pools: its promise and its share are for others now."""
+        del self._local_pools[pool]
+        self._starving.pop(pool, None)
+        self._required -= pool.required_segments
+        if pool.room:
+            position = self._flexible.index(pool)
+            del self._flexible[position]
+            del self._flexible_rooms[position]
+        if pool.held_segments:
+            self._draining[pool] = None
+        self._rebalance()
+        self._serve()
+
+    def local_pool_drained(self, pool: LocalBufferPool) -> None:
+        """For destroyed local pools: the last segment is on its way home."""
+        self._draining.pop(pool, None)
+
+    # ---- inside
+
+    def _check_open(self) -> None:
+        if self._is_destroyed:
+            raise PoolDestroyed(_NAME)
+
+    def _take_exclusive(self, count: int) -> list[MemorySegment]:
+        segments = self._free[-count:]
+        del self._free[-count:]
+        for segment in segments:
+            segment.holder = self
+        self._exclusive += count
+        return segments
+
+    def _withdraw(self, request: _ExclusiveRequest) -> None:
+        """A waiting request ends without segments; nothing to do when it was served."""
+        if request in self._promised:
+            del self._promised[request]
+            self._reserved -= request.count
+        elif request in self._unpromised:
+            del self._unpromised[request]
+        else:
+            return
+        self._rebalance()
+        self._serve()
+
+    def _rebalance(self) -> None:
+        """Promise what can be promised, spread the rest over the local pools. Calls no listener."""
+        if self._is_destroyed:
+            return
+        while self._unpromised:
+            request = next(iter(self._unpromised))
+            if not request.arrival.done():
+                if request.count > self.unpromised_segments:
+                    break  # first come, first served: a smaller one behind it waits too
+                self._reserved += request.count
+                self._promised[request] = None
+            del self._unpromised[request]
+        shares = fair_shares(self.unpromised_segments, self._flexible_rooms)
+        for pool, share in zip(self._flexible, shares, strict=True):
+            limit = pool.required_segments + share
+            if limit != pool.size_segments:
+                pool.set_limit(limit)
+                if pool.wants_segment:
+                    self._starving[pool] = None
+
+    def _serve(self) -> None:
+        """Give free segments to those who wait; nested calls leave it to the outermost one."""
+        if self._is_destroyed:
+            if len(self._free) == self.total_segments:
+                self._mapping.close()
+            return
+        if self._serving:
+            return
+        self._serving = True
+        try:
+            while self._promised or (self._starving and self._free):
+                if self._promised:
+                    request = next(iter(self._promised))
+                    if request.arrival.done():  # cancelled or expired in this turn of the loop
+                        del self._promised[request]
+                        self._reserved -= request.count
+                        self._rebalance()
+                        continue
+                    if request.count > len(self._free):
+                        break
+                    del self._promised[request]
+                    request.arrival.set_result(self._take_exclusive(request.count))
+                else:
+                    pool, _ = self._starving.popitem(last=False)
+                    if pool.wants_segment:
+                        pool.receive(self._free.pop())
+                        if pool.wants_segment:
+                            self._starving[pool] = None  # behind the others: round robin
+        finally:
+            self._serving = False
+
+
+def _check_count(count: int) -> None:
+    if count < 0:
+        raise InvalidPoolSize("number of segments below 0", value=count, limit=0)

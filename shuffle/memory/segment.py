@@ -1,0 +1,68 @@
+"""A memory segment: one slot of the network buffer pool's mapping."""
+
+import mmap
+from contextlib import suppress
+from typing import Final
+
+from protocol.limits import RECEIVE_TAIL_BYTES
+
+
+class MemorySegment:
+    """A fixed-size piece of network memory. Only :class:`NetworkBufferPool` makes them.
+
+    Attributes:
+        index: Position in the pool, from 0; stable for the life of the pool.
+        memory: Writable view of ``size_bytes`` + ``RECEIVE_TAIL_BYTES`` bytes. The tail belongs to
+            the receive path alone: one ``recv`` may bring the head of the next frame there.
+        size_bytes: Payload capacity.
+        holder: The pool that has lent the segment, ``None`` while it is in a pool. Kept by the
+            pools; it makes a second recycle an error instead of memory with two owners.
+    """
+
+    __slots__ = ("holder", "index", "memory", "size_bytes")
+
+    def __init__(self, index: int, memory: memoryview, size_bytes: int) -> None:
+        self.index: Final = index
+        self.memory: Final = memory
+        self.size_bytes: Final = size_bytes
+        self.holder: object | None = None
+
+    def __repr__(self) -> str:
+        return f"<MemorySegment {self.index} of {self.size_bytes} bytes>"
+
+
+class SegmentMapping:
+    """The one anonymous mapping that all segments of a pool are slices of.
+
+    Pages become resident when they are first written; pools use the most recently returned
+    segment first, so what is resident follows the load and stays warm.
+
+    Args:
+        total_segments: Number of segments, at least 1.
+        segment_size_bytes: Payload capacity of each, at least 1.
+    """
+
+    __slots__ = ("_mapping", "_view", "segments")
+
+    def __init__(self, total_segments: int, segment_size_bytes: int) -> None:
+        stride = segment_size_bytes + RECEIVE_TAIL_BYTES
+        self._mapping = mmap.mmap(-1, total_segments * stride)
+        self._view = memoryview(self._mapping)
+        self.segments: tuple[MemorySegment, ...] = tuple(
+            MemorySegment(
+                index, self._view[index * stride : (index + 1) * stride], segment_size_bytes
+            )
+            for index in range(total_segments)
+        )
+
+    def close(self) -> None:
+        """Give the memory back to the system; idempotent.
+
+        A view that somebody still has keeps the mapping alive until it is garbage: a late reader
+        meets old bytes, never a crash.
+        """
+        for segment in self.segments:
+            segment.memory.release()
+        self._view.release()
+        with suppress(BufferError):
+            self._mapping.close()
