@@ -1,0 +1,144 @@
+"""A Spark standalone cluster on loopback: one master, two one-core workers on two addresses.
+
+Two addresses make two hosts as Spark sees them, so tasks have local and remote shuffle data as on
+a real cluster. Every port is chosen by the system and read from the log.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmarks.processes import ManagedProcess
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from types import TracebackType
+    from typing import Self
+
+WORKER_HOSTS = ("127.0.0.1", "127.0.0.2")
+START_TIMEOUT_SECONDS = 90.0
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+_MASTER_STARTED = re.compile(r"Starting Spark master at (spark://\S+)")
+_MASTER_ELECTED = re.compile(r"I have been elected leader|New state: ALIVE")
+_WORKER_REGISTERED = re.compile(r"Successfully registered with master")
+
+
+def spark_home() -> Path:
+    """Where the installed PySpark keeps Spark.
+
+    Raises:
+        RuntimeError: PySpark is not installed.
+    """
+    try:
+        import pyspark
+    except ImportError as error:
+        raise RuntimeError("PySpark is not installed: run `make setup`") from error
+    return Path(pyspark.__file__).resolve().parent
+
+
+def spark_environment(host: str) -> dict[str, str]:
+    """Environment of a Spark process that binds ``host`` and runs this Python."""
+    inherited = ("SPARK_", "PYSPARK_")
+    environment = {key: os.environ[key] for key in os.environ if not key.startswith(inherited)}
+    environment |= {
+        "SPARK_HOME": str(spark_home()),
+        "SPARK_LOCAL_IP": host,
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        # Jobs import `benchmarks` in the driver and in Python workers alike.
+        "PYTHONPATH": str(REPOSITORY),
+        "PYTHONHASHSEED": "0",  # the hash of a string must agree between Python workers
+    }
+    return environment
+
+
+class StandaloneCluster:
+    """Master and workers, started together and stopped together.
+
+    Use it as a context manager: entering waits until every worker is registered.
+
+    Args:
+        directory: Receives logs, work directories and shuffle files.
+        hosts: Loopback addresses, one worker each.
+        cores: Cores each worker offers.
+        memory: Memory each worker offers, as Spark writes it (``"3g"``).
+        worker_environment: Added to the workers' environment, ``{host}`` replaced in values.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        hosts: Sequence[str] = WORKER_HOSTS,
+        cores: int = 1,
+        memory: str = "3g",
+        worker_environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self.directory = directory
+        self.hosts = tuple(hosts)
+        self.master_url = ""
+        self._cores = cores
+        self._memory = memory
+        self._worker_environment = dict(worker_environment or {})
+        self._processes = ExitStack()
+
+    def __enter__(self) -> Self:
+        with ExitStack() as starting:
+            master = starting.enter_context(self._start_master())
+            self.master_url = master.wait_for_line(_MASTER_STARTED, START_TIMEOUT_SECONDS)[1]
+            master.wait_for_line(_MASTER_ELECTED, START_TIMEOUT_SECONDS)
+            workers = [starting.enter_context(self._start_worker(host)) for host in self.hosts]
+            for worker in workers:
+                worker.wait_for_line(_WORKER_REGISTERED, START_TIMEOUT_SECONDS)
+            self._processes = starting.pop_all()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._processes.close()
+
+    def _start_master(self) -> ManagedProcess:
+        host = self.hosts[0]
+        return self._start(
+            "Spark master",
+            "org.apache.spark.deploy.master.Master",
+            ["--host", host, "--port", "0", "--webui-port", "0"],
+            spark_environment(host),
+        )
+
+    def _start_worker(self, host: str) -> ManagedProcess:
+        local_directory = self.directory / f"local-{host}"
+        environment = spark_environment(host) | {"SPARK_LOCAL_DIRS": str(local_directory)}
+        environment |= {
+            key: value.replace("{host}", host) for key, value in self._worker_environment.items()
+        }
+        arguments = ["--host", host, "--port", "0", "--webui-port", "0"]
+        arguments += ["--cores", str(self._cores), "--memory", self._memory]
+        arguments += ["--work-dir", str(self.directory / f"work-{host}"), self.master_url]
+        return self._start(
+            f"Spark worker on {host}",
+            "org.apache.spark.deploy.worker.Worker",
+            arguments,
+            environment,
+        )
+
+    def _start(
+        self, name: str, class_name: str, arguments: list[str], environment: dict[str, str]
+    ) -> ManagedProcess:
+        return ManagedProcess(
+            name,
+            [str(spark_home() / "bin" / "spark-class"), class_name, *arguments],
+            log_path=self.directory / f"{name.lower().replace(' ', '-')}.log",
+            environment=environment | {"SPARK_DAEMON_MEMORY": "512m"},
+            directory=self.directory,
+        )

@@ -1,0 +1,236 @@
+"""`make demo`: the same jobs with Spark's own shuffle and with Sluice, compared.
+
+Each side is one spark-submit application on the same two-worker standalone cluster and runs the
+same TPC-H queries and the same RDD job, in the same order, over the same files. Both sides start
+cold: a fresh driver and fresh executors, and every file in the page cache.
+
+The exit code is 0 only if all results are equal row by row and every byte of shuffle went through
+the TaskManagers: for each job the bytes that Spark says its tasks wrote and read must be exactly
+the bytes that the TaskManagers say they received and sent.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from benchmarks import outcome
+from benchmarks.application import JobRecord, SparkApplication
+from benchmarks.cluster import StandaloneCluster
+from benchmarks.comparison import differences
+from benchmarks.eventlog import ShuffleUse, read_event_log, total
+from benchmarks.jobs.tpch import query_title
+from benchmarks.metrics import Moved
+from benchmarks.plugin import sluice_conf
+from benchmarks.processes import ProcessFailed
+from benchmarks.taskmanagers import TaskManagers
+from benchmarks.text import standard_library_texts
+from benchmarks.tpch_data import ensure_tpch, warm_page_cache
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+DEFAULT_QUERIES = (3, 5, 9, 10, 13, 18, 21)
+TEXT_BYTES = 12 << 20
+RDD_PARTITIONS = 8
+JOB_TIMEOUT_SECONDS = 240.0
+
+BASE_SETTINGS: dict[str, str] = {
+    "spark.driver.memory": "1g",
+    "spark.executor.memory": "2g",
+    "spark.executor.cores": "1",
+    "spark.cores.max": "2",
+    # Joins must shuffle: neither the planner nor adaptive execution may broadcast a side.
+    "spark.sql.autoBroadcastJoinThreshold": "-1",
+    "spark.sql.adaptive.autoBroadcastJoinThreshold": "-1",
+    "spark.sql.shuffle.partitions": "32",
+    # About eight map tasks for the largest table, so that an output has several sources.
+    "spark.sql.files.maxPartitionBytes": "32m",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class DemoJob:
+    """A job of the demo: its name in the table and what the application is asked for."""
+
+    name: str
+    title: str
+    job: str
+    parameters: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class JobResult:
+    """One job on one side: how it went, its rows, and what TaskManagers moved meanwhile."""
+
+    record: JobRecord
+    rows_file: Path
+    moved: Moved
+
+
+@dataclass(slots=True)
+class SideResult:
+    """What one side did."""
+
+    jobs: dict[str, JobResult] = field(default_factory=dict)
+    spark: dict[str, ShuffleUse] = field(default_factory=dict)
+    """From the event log, by job group, which is the job's name."""
+
+
+class Demo:
+    """One run of the demo.
+
+    Args:
+        console: Where progress goes.
+        jobs: What to run, in this order on both sides.
+        directory: Scratch directory; the caller removes it.
+    """
+
+    def __init__(self, console: Console, jobs: Sequence[DemoJob], directory: Path) -> None:
+        self._console = console
+        self._jobs = jobs
+        self._directory = directory
+        self._started = time.monotonic()
+
+    def say(self, text: str) -> None:
+        """Print a line of progress with the seconds since the start."""
+        self._console.print(f"[dim]{time.monotonic() - self._started:6.1f} s[/dim]  {text}")
+
+    def run(self) -> tuple[SideResult, SideResult]:
+        """Run both sides: Spark's own shuffle, then Sluice.
+
+        Raises:
+            ProcessFailed: Spark or a TaskManager failed.
+        """
+        with StandaloneCluster(self._directory) as cluster:
+            self.say(f"Spark cluster at {cluster.master_url}, workers: {', '.join(cluster.hosts)}")
+            own = self._run_side(cluster, "own", "Spark's own shuffle", {}, Moved)
+            with TaskManagers(self._directory / "tm", hosts=cluster.hosts) as taskmanagers:
+                self.say("TaskManagers: " + ", ".join(taskmanagers.metrics_urls))
+                settings = sluice_conf(taskmanagers.endpoints)
+                sluice = self._run_side(cluster, "sluice", "Sluice", settings, taskmanagers.moved)
+        return own, sluice
+
+    def _run_side(
+        self,
+        cluster: StandaloneCluster,
+        name: str,
+        title: str,
+        settings: Mapping[str, str],
+        moved: Callable[[], Moved],
+    ) -> SideResult:
+        result = SideResult()
+        started = time.monotonic()
+        application = SparkApplication(
+            name, cluster.master_url, BASE_SETTINGS | dict(settings), self._directory
+        )
+        with application:
+            self.say(f"[bold]{title}[/bold]: Spark {application.spark_version} is up")
+            before = moved()
+            for number, job in enumerate(self._jobs, 1):
+                rows_file = self._directory / f"{name}-{job.name}.rows"
+                record = application.run(
+                    job.name,
+                    job.job,
+                    job.parameters,
+                    rows_file=rows_file,
+                    timeout_seconds=JOB_TIMEOUT_SECONDS,
+                )
+                after = moved()
+                result.jobs[job.name] = JobResult(record, rows_file, after - before)
+                before = after
+                self.say(
+                    f"  {number}/{len(self._jobs)} {job.name:<10} {record.seconds:5.1f} s"
+                    f" {record.rows:>6} rows  [dim]{job.title}[/dim]"
+                )
+        result.spark = read_event_log(application.event_log)
+        self.say(f"[bold]{title}[/bold]: done in {time.monotonic() - started:.0f} s")
+        return result
+
+
+def jobs_of(queries: Sequence[int], data: Path, texts: Sequence[str]) -> list[DemoJob]:
+    """The TPC-H queries of those numbers, then the RDD job over those files."""
+    jobs = [
+        DemoJob(
+            f"tpch q{number}", query_title(number), "tpch", {"query": number, "data": str(data)}
+        )
+        for number in queries
+    ]
+    title = "RDD: reduceByKey, distinct, join, sortByKey over the text of Python's library"
+    parameters = {"files": list(texts), "partitions": RDD_PARTITIONS}
+    return [*jobs, DemoJob("word count", title, "wordcount", parameters)]
+
+
+def compare(own: SideResult, sluice: SideResult) -> list[outcome.JobOutcome]:
+    """Put the two sides of each job together."""
+    return [
+        outcome.JobOutcome(
+            name=name,
+            rows=result.record.rows,
+            differences=tuple(differences(own.jobs[name].rows_file, result.rows_file)),
+            own_seconds=own.jobs[name].record.seconds,
+            sluice_seconds=result.record.seconds,
+            moved=result.moved,
+            spark=sluice.spark.get(name, ShuffleUse()),
+        )
+        for name, result in sluice.jobs.items()
+    ]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the demo and print what it found; the exit code."""
+    options = _parse(arguments)
+    console = Console(highlight=False)
+    console.print(f"TPC-H data, scale factor {options.scale_factor:g}, and real text")
+    data = ensure_tpch(options.scale_factor)
+    texts, text_bytes = standard_library_texts(TEXT_BYTES)
+    data_bytes = warm_page_cache(data)
+    console.print(
+        f"  {data_bytes / 1e6:.0f} MB of tables; {len(texts)} text files, {text_bytes / 1e6:.0f} MB"
+    )
+    with tempfile.TemporaryDirectory(prefix="sluice-demo-", ignore_cleanup_errors=True) as scratch:
+        demo = Demo(console, jobs_of(options.queries, data, texts), Path(scratch))
+        try:
+            own, sluice = demo.run()
+        except (ProcessFailed, RuntimeError, OSError) as error:
+            console.print(f"[red]The demo failed:[/red] {error}", markup=True)
+            return 1
+        outcomes = compare(own, sluice)
+    console.print(outcome.table(outcomes))
+    moved = sum((result.moved for result in sluice.jobs.values()), Moved())
+    found = outcome.problems(outcomes, total(sluice.spark.values()), moved)
+    for problem in found:
+        console.print(f"[red]{problem}[/red]")
+    if not found:
+        console.print(
+            f"[green]All {len(outcomes)} results are equal, and all {moved.written_bytes} bytes"
+            f" written and {moved.read_bytes} bytes read went through the TaskManagers.[/green]"
+        )
+    return 1 if found else 0
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.demo", description=__doc__)
+    parser.add_argument("--scale-factor", type=float, default=1.0, help="of TPC-H (default 1)")
+    parser.add_argument(
+        "--queries",
+        type=_numbers,
+        default=DEFAULT_QUERIES,
+        help="comma-separated TPC-H query numbers (default %(default)s)",
+    )
+    return parser.parse_args(arguments)
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(","))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

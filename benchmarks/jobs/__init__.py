@@ -1,0 +1,1 @@
+"""What runs inside Spark: the script for spark-submit and the jobs it knows."""

@@ -1,0 +1,80 @@
+"""Four jobs that are shuffle and little else, each one dominated by another cost.
+
+``repartition`` moves wide rows (bytes), ``aggregate`` sums by many keys (records), ``sort`` orders
+text (records and bytes), ``small_blocks`` has very many tiny blocks (per-block cost).
+
+Every job can end in two ways. ``"mode": "time"`` throws its rows away in the executors.
+``"mode": "check"`` returns one row, the number of rows and a sum of a hash of every row, which
+does not depend on their order; it is the untimed run that shows both sides compute the same.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import functions as f
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from benchmarks.jobs.kinds import Job
+
+
+def repartition(spark: SparkSession, parameters: dict[str, Any]) -> DataFrame:
+    """``rows`` rows of 125 longs (1 kB), ``maps`` map tasks, ``reducers`` reduce tasks."""
+    columns = [f.xxhash64(f.col("id"), f.lit(column)).alias(f"c{column}") for column in range(124)]
+    wide = spark.range(0, parameters["rows"], 1, parameters["maps"]).select("id", *columns)
+    return wide.repartition(parameters["reducers"], "id")
+
+
+def aggregate(spark: SparkSession, parameters: dict[str, Any]) -> DataFrame:
+    """Sum of ``rows`` values by ``keys`` keys, ``maps`` map tasks, ``reducers`` reduce tasks."""
+    spark.conf.set("spark.sql.shuffle.partitions", str(parameters["reducers"]))
+    numbers = spark.range(0, parameters["rows"], 1, parameters["maps"])
+    # Multiplying by an odd number spreads each key's rows over the map tasks.
+    keyed = numbers.select(
+        f.pmod(f.col("id") * f.lit(2654435761), f.lit(parameters["keys"])).alias("key"),
+        f.col("id").alias("value"),
+    )
+    return keyed.groupBy("key").agg(f.sum("value").alias("total"))
+
+
+def sort(spark: SparkSession, parameters: dict[str, Any]) -> DataFrame:
+    """Order ``rows`` rows of a long and 64 hexadecimal digits by the digits."""
+    spark.conf.set("spark.sql.shuffle.partitions", str(parameters["reducers"]))
+    numbers = spark.range(0, parameters["rows"], 1, parameters["maps"])
+    digits = f.sha2(f.col("id").cast("string").cast("binary"), 256)
+    return numbers.select("id", digits.alias("digits")).orderBy("digits")
+
+
+def small_blocks(spark: SparkSession, parameters: dict[str, Any]) -> DataFrame:
+    """``rows`` small rows from ``maps`` map tasks to ``reducers`` reduce tasks."""
+    numbers = spark.range(0, parameters["rows"], 1, parameters["maps"])
+    return numbers.repartition(parameters["reducers"], "id")
+
+
+def _job(build: Callable[[SparkSession, dict[str, Any]], DataFrame]) -> Job:
+    def run(spark: SparkSession, parameters: dict[str, Any]) -> Sequence[Sequence[Any]]:
+        # Adaptive execution would join small reduce partitions and so change what is measured.
+        spark.conf.set("spark.sql.adaptive.enabled", "false")
+        frame = build(spark, parameters)
+        if parameters["mode"] == "time":
+            frame.write.format("noop").mode("overwrite").save()
+            return []
+        hashed = f.xxhash64(*frame.columns).cast("decimal(38,0)")
+        # Asking for a row's position keeps the optimizer from dropping a sort nobody looks at.
+        placed = frame.select(hashed.alias("hash"), f.monotonically_increasing_id().alias("place"))
+        checked = placed.agg(f.count("hash"), f.sum("hash"), f.min("place"))
+        return checked.collect()
+
+    return run
+
+
+JOBS: dict[str, Job] = {
+    "repartition": _job(repartition),
+    "aggregate": _job(aggregate),
+    "sort": _job(sort),
+    "small_blocks": _job(small_blocks),
+}

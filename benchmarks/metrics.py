@@ -1,0 +1,86 @@
+"""What the TaskManagers moved, read from their ``/metrics`` pages."""
+
+from __future__ import annotations
+
+import urllib.request
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
+
+from prometheus_client.parser import text_string_to_metric_families
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+SCRAPE_TIMEOUT_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """Payload bytes and buffers moved by one or several TaskManagers since they started."""
+
+    written_bytes: int = 0
+    """Received from map tasks."""
+    read_bytes_local: int = 0
+    """Sent to reduce tasks out of the own store."""
+    read_bytes_remote: int = 0
+    """Sent to reduce tasks after another TaskManager had sent it."""
+    read_buffers_local: int = 0
+    read_buffers_remote: int = 0
+    peer_bytes: int = 0
+    """Sent to other TaskManagers."""
+
+    @property
+    def read_bytes(self) -> int:
+        """Sent to reduce tasks."""
+        return self.read_bytes_local + self.read_bytes_remote
+
+    def __add__(self, other: Moved) -> Moved:
+        """Field by field."""
+        return Moved(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
+
+    def __sub__(self, other: Moved) -> Moved:
+        """Field by field: what was moved between two samples."""
+        return Moved(*(getattr(self, f.name) - getattr(other, f.name) for f in fields(self)))
+
+
+# Sample name and label that each field is read from.
+_SAMPLES: dict[str, tuple[str, dict[str, str]]] = {
+    "written_bytes": ("shuffle_producer_received_bytes_total", {}),
+    "read_bytes_local": ("shuffle_consumer_sent_bytes_total", {"source": "local"}),
+    "read_bytes_remote": ("shuffle_consumer_sent_bytes_total", {"source": "remote"}),
+    "read_buffers_local": ("shuffle_consumer_sent_buffers_total", {"source": "local"}),
+    "read_buffers_remote": ("shuffle_consumer_sent_buffers_total", {"source": "remote"}),
+    "peer_bytes": ("shuffle_peer_sent_bytes_total", {}),
+}
+
+
+def parse(page: str) -> Moved:
+    """Read one metrics page.
+
+    Raises:
+        KeyError: The page lacks a metric; a missing one is never taken for zero.
+    """
+    sums: dict[str, float] = {}
+    for family in text_string_to_metric_families(page):
+        for sample in family.samples:
+            for field, (name, labels) in _SAMPLES.items():
+                if sample.name == name and labels.items() <= sample.labels.items():
+                    sums[field] = sums.get(field, 0.0) + sample.value
+    missing = [_SAMPLES[field][0] for field in _SAMPLES if field not in sums]
+    if missing:
+        raise KeyError(f"the metrics page has no sample of {', '.join(sorted(set(missing)))}")
+    return Moved(**{field: int(value) for field, value in sums.items()})
+
+
+def scrape(urls: Iterable[str]) -> Moved:
+    """Read and add up the metrics pages of several TaskManagers.
+
+    Raises:
+        OSError: A page could not be fetched.
+        KeyError: A page lacks a metric.
+    """
+    moved = Moved()
+    for url in urls:
+        with urllib.request.urlopen(url, timeout=SCRAPE_TIMEOUT_SECONDS) as answer:  # noqa: S310
+            moved += parse(answer.read().decode())
+    return moved

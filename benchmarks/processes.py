@@ -1,0 +1,164 @@
+"""Child processes whose output is kept, waited for line by line, and which always end.
+
+One thread per process copies its output to a log file and wakes whoever waits for a line, so a
+start is noticed when it happens instead of by asking again and again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections import deque
+from typing import IO, TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import re
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+    from types import TracebackType
+    from typing import Self
+
+KEPT_LINES = 2000
+"""Lines of output kept in memory for :meth:`ManagedProcess.wait_for_line`; the log file has all."""
+
+TAIL_LINES = 25
+"""Lines of output shown in an error."""
+
+
+class ProcessFailed(RuntimeError):
+    """A child process ended or stayed silent; the message has the end of its output."""
+
+
+class ManagedProcess:
+    """A child process in a process group of its own, so that its descendants end with it.
+
+    Args:
+        name: What errors call it.
+        command: Program and arguments.
+        log_path: File that receives standard output and standard error.
+        environment: The whole environment of the child.
+        directory: Working directory of the child.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        *,
+        log_path: Path,
+        environment: Mapping[str, str],
+        directory: Path,
+    ) -> None:
+        self.name = name
+        self.log_path = log_path
+        self._lines: deque[str] = deque(maxlen=KEPT_LINES)
+        self._changed = threading.Condition()
+        self._output_ended = False
+        self._process = subprocess.Popen(
+            list(command),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=dict(environment),
+            cwd=directory,
+            start_new_session=True,
+        )
+        if self._process.stdout is None:
+            raise ProcessFailed(f"{name}: its output cannot be read")
+        self._reader = threading.Thread(
+            target=self._copy_output, args=(self._process.stdout,), name=f"log-{name}", daemon=True
+        )
+        self._reader.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    @property
+    def pid(self) -> int:
+        """Process id of the child."""
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        """Whether the child has not ended."""
+        return self._process.poll() is None
+
+    def wait_for_line(self, pattern: re.Pattern[str], timeout_seconds: float) -> re.Match[str]:
+        """Wait until the output has a line that matches.
+
+        Raises:
+            ProcessFailed: The output ended or the time ran out first.
+        """
+        deadline = time.monotonic() + timeout_seconds
+        with self._changed:
+            while True:
+                for line in self._lines:
+                    match = pattern.search(line)
+                    if match is not None:
+                        return match
+                if self._output_ended:
+                    raise ProcessFailed(self.describe(f"ended before it wrote {pattern.pattern!r}"))
+                remaining = deadline - time.monotonic()
+                if remaining <= 0 or not self._changed.wait(remaining):
+                    raise ProcessFailed(
+                        self.describe(
+                            f"did not write {pattern.pattern!r} within {timeout_seconds:g} s"
+                        )
+                    )
+
+    def wait(self, timeout_seconds: float) -> int:
+        """Wait for the end of the child and return its exit code.
+
+        Raises:
+            ProcessFailed: It still runs after ``timeout_seconds``.
+        """
+        try:
+            return self._process.wait(timeout_seconds)
+        except subprocess.TimeoutExpired:
+            raise ProcessFailed(self.describe(f"still runs after {timeout_seconds:g} s")) from None
+
+    def stop(self, timeout_seconds: float = 15.0) -> None:
+        """Ask the child to end, then end its whole process group; harmless when it has ended."""
+        if self.running:
+            self._process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(timeout_seconds)
+        # The group outlives its leader as long as a member lives: executors of a worker, say.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait(timeout_seconds)
+        self._reader.join(timeout_seconds)
+
+    def tail(self) -> str:
+        """The last lines of its output."""
+        with self._changed:
+            return "\n".join(list(self._lines)[-TAIL_LINES:])
+
+    def describe(self, what: str) -> str:
+        """``what`` happened, with the exit code if there is one and the end of the output."""
+        code = self._process.poll()
+        state = "" if code is None else f" (exit code {code})"
+        return f"{self.name} {what}{state}; the end of its output:\n{self.tail()}"
+
+    def _copy_output(self, output: IO[bytes]) -> None:
+        with output, self.log_path.open("ab", buffering=0) as log:
+            for raw in output:
+                log.write(raw)
+                with self._changed:
+                    self._lines.append(raw.decode("utf-8", "replace").rstrip("\n"))
+                    self._changed.notify_all()
+        with self._changed:
+            self._output_ended = True
+            self._changed.notify_all()

@@ -1,0 +1,119 @@
+"""TaskManagers as processes of their own, one per host of the cluster."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmarks import metrics
+from benchmarks.cluster import REPOSITORY, WORKER_HOSTS
+from benchmarks.processes import ManagedProcess
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import TracebackType
+    from typing import Self
+
+START_TIMEOUT_SECONDS = 30.0
+_READY = re.compile(r"ready")
+_HTTP = re.compile(r"(http://\S+?)/?(?:metrics)?$")
+_MEMORY_FILE_SYSTEM = Path("/dev/shm")  # noqa: S108 - only its children made by mkdtemp are used
+
+
+class TaskManagers:
+    """One TaskManager per host, each with a Unix socket; a context manager that ends them.
+
+    Args:
+        directory: Receives sockets, configuration, logs and the disk tier.
+        hosts: Addresses to bind, one TaskManager each.
+        memory_tier: Size of each memory tier, as the configuration writes it.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        hosts: Sequence[str] = WORKER_HOSTS,
+        memory_tier: str = "512 MiB",
+    ) -> None:
+        self.directory = directory
+        self.hosts = tuple(hosts)
+        self.metrics_urls: list[str] = []
+        self._memory_tier = memory_tier
+        self._resources = ExitStack()
+
+    @property
+    def endpoints(self) -> str:
+        """Value of ``spark.sluice.endpoints``: each executor takes its own host's socket."""
+        return f"unix:{self.directory}/{{host}}.sock"
+
+    def moved(self) -> metrics.Moved:
+        """What all of them have moved so far."""
+        return metrics.scrape(self.metrics_urls)
+
+    def __enter__(self) -> Self:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        with ExitStack() as starting:
+            processes = [
+                starting.enter_context(self._start(host, self._memory_directory(host, starting)))
+                for host in self.hosts
+            ]
+            for process in processes:
+                process.wait_for_line(_READY, START_TIMEOUT_SECONDS)
+                url = process.wait_for_line(_HTTP, START_TIMEOUT_SECONDS)[1]
+                self.metrics_urls.append(f"{url}/metrics")
+            self._resources = starting.pop_all()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._resources.close()
+
+    def _memory_directory(self, host: str, resources: ExitStack) -> Path:
+        parent = _MEMORY_FILE_SYSTEM if _MEMORY_FILE_SYSTEM.is_dir() else self.directory
+        path = Path(tempfile.mkdtemp(prefix=f"sluice-{host}-", dir=parent))
+        resources.callback(shutil.rmtree, path, ignore_errors=True)
+        return path
+
+    def _start(self, host: str, memory_directory: Path) -> ManagedProcess:
+        config = self.directory / f"{host}.toml"
+        config.write_text(
+            configuration(host, self.directory, memory_directory, self._memory_tier),
+            encoding="utf-8",
+        )
+        program = str(Path(sys.executable).parent / "sluice")
+        return ManagedProcess(
+            f"TaskManager on {host}",
+            [program, "taskmanager", "--config", str(config)],
+            log_path=self.directory / f"taskmanager-{host}.log",
+            environment={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(REPOSITORY)},
+            directory=self.directory,
+        )
+
+
+def configuration(host: str, directory: Path, memory_directory: Path, memory_tier: str) -> str:
+    """Configuration file of the TaskManager on ``host``; ports are chosen by the system."""
+    return f"""\
+[transport]
+bind_host = "{host}"
+data_port = 0
+socket_path = "{directory}/{host}.sock"
+
+[storage]
+data_directories = ["{directory}/data-{host}"]
+memory_directory = "{memory_directory}"
+memory_tier_bytes = "{memory_tier}"
+
+[http]
+http_host = "{host}"
+http_port = 0
+"""
