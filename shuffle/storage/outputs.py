@@ -1,0 +1,121 @@
+"""What is stored: shuffle keys, regions, map outputs. Immutable and compact.
+
+A map output is one or more regions. A region holds, in subpartition order and densely, the bytes of
+a run of subpartitions; its index is one array of cumulative offsets, 4 bytes per subpartition as
+long as the region is below 4 GiB. So the index of a 2000 × 2000 shuffle is 16 MB.
+"""
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from shuffle.storage.arena import Extent
+
+
+class ShuffleKey(NamedTuple):
+    """A shuffle of an application."""
+
+    application_id: str
+    shuffle_id: int
+
+
+class MapAttemptKey(NamedTuple):
+    """One attempt of one map task of a shuffle."""
+
+    shuffle: ShuffleKey
+    map_attempt_id: int
+
+
+def cumulative_offsets(lengths: Sequence[int]) -> "array[int]":
+    """Turn lengths into n + 1 cumulative offsets, in the narrowest of 4 and 8 bytes.
+
+    Raises:
+        ValueError: A length is negative, or the sum does not fit in 8 bytes.
+    """
+    if lengths and min(lengths) < 0:
+        msg = f"a subpartition's length cannot be negative, got {min(lengths)}"
+        raise ValueError(msg)
+    try:
+        return array("I", accumulate(lengths, initial=0))
+    except OverflowError:
+        pass
+    try:
+        return array("Q", accumulate(lengths, initial=0))
+    except OverflowError:
+        msg = "a region cannot be longer than 2**64 - 1 bytes"
+        raise ValueError(msg) from None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Region:
+    """The bytes of a run of subpartitions of one map attempt.
+
+    Args:
+        extent: Where they lie; None if the region is empty.
+        first_subpartition: Number of the first subpartition of the run.
+        offsets: n + 1 cumulative offsets for n subpartitions, relative to the extent.
+        crc32c: Checksum over all bytes.
+    """
+
+    extent: "Extent | None"
+    first_subpartition: int
+    offsets: "array[int]"
+    crc32c: int
+
+    @property
+    def length(self) -> int:
+        """Bytes of the region."""
+        return self.offsets[-1]
+
+    @property
+    def num_subpartitions(self) -> int:
+        """Number of subpartitions in the run."""
+        return len(self.offsets) - 1
+
+    def slice(self, start_subpartition: int, end_subpartition: int) -> tuple[int, int]:
+        """Find the bytes of a range of subpartitions: always one contiguous piece.
+
+        Args:
+            start_subpartition: First subpartition wanted, numbered over the whole map output.
+            end_subpartition: The one behind the last. Parts outside this region count as empty.
+
+        Returns:
+            Offset in the extent and length, both in bytes; ``(0, 0)`` if nothing is there.
+        """
+        offsets = self.offsets
+        start = max(start_subpartition - self.first_subpartition, 0)
+        end = min(end_subpartition - self.first_subpartition, len(offsets) - 1)
+        if start >= end:
+            return 0, 0
+        offset = offsets[start]
+        return offset, offsets[end] - offset
+
+    def release(self) -> None:
+        """Give up the owner's reference to the extent (for regions that are never committed)."""
+        if self.extent is not None:
+            self.extent.release()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MapOutput:
+    """All that one map attempt wrote, in region order.
+
+    Args:
+        key: The shuffle.
+        map_attempt_id: The attempt, unique in the application.
+        num_subpartitions: Subpartitions of the shuffle.
+        regions: In the order in which they were written.
+    """
+
+    key: ShuffleKey
+    map_attempt_id: int
+    num_subpartitions: int
+    regions: tuple[Region, ...]
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes over all regions."""
+        return sum(region.offsets[-1] for region in self.regions)
