@@ -1,8 +1,8 @@
 """What a TaskManager looks like at one moment: frozen snapshots, and their JSON form.
 
-``TaskManager.status()`` builds one :class:`TaskManagerStatus` from live state; the metrics page, the
-status endpoint and ``sluice status`` all read that. The JSON form has the same names, tuples as
-lists. It only ever grows: a reader ignores fields that it does not know.
+``TaskManager.status()`` builds one :class:`TaskManagerStatus` from live state; the metrics page,
+the status endpoint and ``sluice status`` all read that. The JSON form has the same names, tuples
+as lists. It only ever grows: a reader ignores fields that it does not know.
 """
 
 from __future__ import annotations

@@ -1,0 +1,115 @@
+"""The HTTP port of a TaskManager: metrics, health, readiness, status.
+
+=================  =================================================================
+``/metrics``       Prometheus text format
+``/healthz``       200 while the process serves: restart it when this fails
+``/readyz``        200 while it should get new work, else 503 with the reason
+``/api/v1/status`` the whole status as JSON
+=================  =================================================================
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from aiohttp import web
+from prometheus_client.exposition import choose_encoder
+
+from protocol.errors import ErrorCode, SluiceError
+from shuffle.daemon.metrics import registry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from prometheus_client import CollectorRegistry
+
+    from shuffle.daemon.config import HttpConfig
+    from shuffle.daemon.status import TaskManagerStatus
+
+CLOSE_TIMEOUT_SECONDS: Final = 1.0
+"""Time that requests under way get when the server closes; each takes milliseconds."""
+
+
+class HttpAddressUnavailable(SluiceError):
+    """The HTTP server cannot listen on its address."""
+
+    code: ClassVar[ErrorCode] = ErrorCode.CONFIGURATION
+
+
+class HttpServer:
+    """Serves one TaskManager's HTTP port on the running event loop.
+
+    Args:
+        config: Where to listen.
+        status: Builds a snapshot; called on the event-loop thread, once per request.
+    """
+
+    def __init__(self, config: HttpConfig, status: Callable[[], TaskManagerStatus]) -> None:
+        self._config = config
+        self._runner = web.AppRunner(
+            create_app(status), access_log=None, shutdown_timeout=CLOSE_TIMEOUT_SECONDS
+        )
+
+    async def start(self) -> int:
+        """Start to listen and return the port. Cancelling leaves nothing open after `close`.
+
+        Raises:
+            HttpAddressUnavailable: The port is taken, or the address is not this host's.
+        """
+        await self._runner.setup()
+        host, port = self._config.http_host, self._config.http_port
+        try:
+            await web.TCPSite(self._runner, host, port).start()
+        except OSError as error:
+            await self._runner.cleanup()
+            # asyncio buries the cause in a sentence of its own; a failed look-up has it plain.
+            looked_up = isinstance(error, socket.gaierror) or error.errno is None
+            reason = str(error.strerror) if looked_up else os.strerror(error.errno)
+            raise HttpAddressUnavailable(
+                f"HTTP cannot listen on {host}:{port}: {reason}",
+                remedy="Choose another with http_host and http_port, or 0 for a free port",
+            ) from error
+        return int(self._runner.addresses[0][1])
+
+    async def close(self) -> None:
+        """Stop listening and end requests under way. May be called at any time, and twice."""
+        await self._runner.cleanup()
+
+
+def create_app(status: Callable[[], TaskManagerStatus]) -> web.Application:
+    """Return the application; ``status`` is called once per request."""
+    metrics = registry(status)
+
+    async def serve_metrics(request: web.Request) -> web.Response:
+        return _metrics(metrics, request.headers.get("Accept", ""))
+
+    async def serve_health(request: web.Request) -> web.Response:
+        state = status().state
+        return web.json_response({"state": state}, status=503 if state == "stopped" else 200)
+
+    async def serve_readiness(request: web.Request) -> web.Response:
+        reason = status().not_ready_because
+        body = {"ready": reason is None, "reason": reason}
+        return web.json_response(body, status=200 if reason is None else 503)
+
+    async def serve_status(request: web.Request) -> web.Response:
+        return web.json_response(status().to_json())
+
+    app = web.Application()
+    app.add_routes(
+        [
+            web.get("/metrics", serve_metrics),
+            web.get("/healthz", serve_health),
+            web.get("/readyz", serve_readiness),
+            web.get("/api/v1/status", serve_status),
+        ]
+    )
+    return app
+
+
+def _metrics(metrics: CollectorRegistry, accept: str) -> web.Response:
+    """Encode in the format that the scraper prefers."""
+    encode, content_type = choose_encoder(accept)
+    return web.Response(body=encode(metrics), headers={"Content-Type": content_type})
