@@ -65,8 +65,10 @@ class HttpServer:
         except OSError as error:
             await self._runner.cleanup()
             # asyncio buries the cause in a sentence of its own; a failed look-up has it plain.
-            looked_up = isinstance(error, socket.gaierror) or error.errno is None
-            reason = str(error.strerror) if looked_up else os.strerror(error.errno)
+            if error.errno is None or isinstance(error, socket.gaierror):
+                reason = str(error.strerror or error)
+            else:
+                reason = os.strerror(error.errno)
             raise HttpAddressUnavailable(
                 f"HTTP cannot listen on {host}:{port}: {reason}",
                 remedy="Choose another with http_host and http_port, or 0 for a free port",
