@@ -1,0 +1,87 @@
+import pytest
+
+from shuffle.memory import (
+    BufferAlreadyRecycled,
+    InvalidPoolSize,
+    NetworkBuffer,
+    NetworkBufferPool,
+    SegmentNotLent,
+)
+from shuffle.memory.segment import SegmentMapping
+
+
+def take(pool):
+    """A segment that is known to be there."""
+    segment = pool.request_segment_nowait()
+    assert segment is not None
+    return segment
+
+
+@pytest.fixture
+def segment():
+    return SegmentMapping(1, 64).segments[0]
+
+
+def test_payload_is_the_first_length_bytes_and_not_a_copy(segment):
+    buffer = NetworkBuffer(segment, 0, lambda _: None)
+    assert buffer.payload.nbytes == 0
+    segment.memory[:5] = b"hello"
+    buffer.length = 5
+    payload = buffer.payload
+    segment.memory[0:1] = b"H"
+    assert bytes(payload) == b"Hello"
+
+
+@pytest.mark.parametrize("length", [-1, 65])
+def test_a_length_outside_the_segment_is_an_error_not_a_cut(segment, length):
+    buffer = NetworkBuffer(segment, length, lambda _: None)
+    with pytest.raises(InvalidPoolSize) as caught:
+        _ = buffer.payload
+    assert (caught.value.value, caught.value.limit) == (length, 64)
+
+
+def test_the_last_recycle_gives_the_segment_to_the_recycler_once(segment):
+    recycled: list = []
+    buffer = NetworkBuffer(segment, 0, recycled.append)
+    assert buffer.retain() is buffer
+    buffer.retain()
+    assert buffer.reference_count == 3
+    buffer.recycle()
+    buffer.recycle()
+    assert recycled == []
+    assert not buffer.is_recycled
+    buffer.recycle()
+    assert recycled == [segment]
+    assert buffer.is_recycled
+
+
+def test_use_after_the_last_recycle_is_a_typed_error(segment):
+    recycled: list = []
+    buffer = NetworkBuffer(segment, 0, recycled.append)
+    buffer.recycle()
+    for use in (buffer.recycle, buffer.retain, lambda: buffer.payload):
+        with pytest.raises(BufferAlreadyRecycled):
+            use()
+    assert recycled == [segment]
+    assert buffer.reference_count == 0
+
+
+def test_a_pool_buffer_recycles_itself_to_its_pool():
+    pool = NetworkBufferPool(2, 64).create_local_pool("gate", 2)
+    buffer = pool.request_buffer_nowait()
+    assert buffer is not None
+    assert buffer.length == 0
+    assert (pool.lent_segments, pool.idle_segments) == (1, 0)
+    buffer.recycle()
+    assert (pool.lent_segments, pool.idle_segments) == (0, 1)
+
+
+def test_a_segment_of_the_pool_can_be_wrapped_after_it_was_filled():
+    pool = NetworkBufferPool(1, 64).create_local_pool("gate", 1)
+    segment = take(pool)
+    segment.memory[:3] = b"abc"
+    buffer = pool.buffer_of(segment, 3)
+    assert bytes(buffer.payload) == b"abc"
+    buffer.recycle()
+    with pytest.raises(SegmentNotLent):
+        pool.recycle(segment)

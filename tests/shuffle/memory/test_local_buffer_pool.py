@@ -1,0 +1,534 @@
+import asyncio
+import logging
+
+import pytest
+
+from shuffle.memory import (
+    NetworkBufferPool,
+    NetworkBufferTimeout,
+    PoolDestroyed,
+    SegmentNotLent,
+)
+
+LONG_SECONDS = 30.0  # never reached: the event under test comes first
+SHORT_SECONDS = 0.02
+
+
+def take(pool):
+    """A segment that is known to be there."""
+    segment = pool.request_segment_nowait()
+    assert segment is not None
+    return segment
+
+
+def declining(offered):
+    """A listener that notes what it is offered and keeps nothing."""
+
+    def decline(segment):
+        offered.append(segment)
+        return False
+
+    return decline
+
+
+class Waiter:
+    """A listener that keeps what it is handed."""
+
+    def __init__(self, log=None, name=None):
+        self.segments = []
+        self.told_destroyed = 0
+        self.log = log if log is not None else []
+        self.name = name
+
+    def __call__(self, segment):
+        self.log.append(self.name)
+        if segment is None:
+            self.told_destroyed += 1
+            return False
+        self.segments.append(segment)
+        return True
+
+
+def conserved(pool):
+    seen = pool.statistics()
+    assert seen.free_segments + seen.idle_segments + seen.out_segments == seen.total_segments
+    return seen
+
+
+def drained(network, name="a", required=1, maximum=None):
+    """A local pool with everything it may have lent."""
+    local = network.create_local_pool(name, required, maximum)
+    segments = []
+    while (segment := local.request_segment_nowait()) is not None:
+        segments.append(segment)
+    return local, segments
+
+
+# ---- M8, M9: taking and giving back
+
+
+def test_takes_from_itself_then_from_the_network_pool_up_to_the_limit():
+    network = NetworkBufferPool(10, 64)
+    local = network.create_local_pool("a", 1, 2)
+    one = take(local)
+    assert network.available_segments == 9
+    local.recycle(one)
+    assert (local.idle_segments, network.available_segments) == (1, 9)
+    assert take(local) is one  # its own first, and the warm one
+    assert local.request_segment_nowait() is not None
+    assert not local.is_available
+    assert local.request_segment_nowait() is None
+    assert local.request_buffer_nowait() is None
+    local.recycle(one)
+    assert local.is_available
+
+
+def test_statistics_and_properties_tell_the_same():
+    network = NetworkBufferPool(10, 64)
+    local, segments = drained(network, "gate 7", 2, 5)
+    local.recycle(segments.pop())
+    seen = local.statistics()
+    assert (seen.name, seen.required_segments, seen.maximum_segments) == ("gate 7", 2, 5)
+    assert (seen.size_segments, seen.idle_segments, seen.lent_segments) == (5, 1, 4)
+    assert (local.size_segments, local.lent_segments, local.waiting_listeners) == (5, 4, 0)
+    assert not seen.is_destroyed
+
+
+def test_recycling_twice_is_a_typed_error_and_lends_nothing_twice():
+    network = NetworkBufferPool(4, 64)
+    local, segments = drained(network)
+    local.recycle(segments[0])
+    with pytest.raises(SegmentNotLent) as caught:
+        local.recycle(segments[0])
+    assert caught.value.segment_index == segments[0].index
+    assert local.idle_segments == 1
+    conserved(network)
+
+
+def test_recycling_to_another_pool_is_a_typed_error():
+    network = NetworkBufferPool(4, 64)
+    one = network.create_local_pool("one", 1)
+    two = network.create_local_pool("two", 1)
+    segment = take(one)
+    with pytest.raises(SegmentNotLent):
+        two.recycle(segment)
+    assert (one.lent_segments, two.idle_segments) == (1, 0)
+
+
+def test_a_waiting_listener_is_served_first_and_cannot_be_overtaken():
+    network = NetworkBufferPool(2, 64)
+    local, segments = drained(network)
+    first, second = Waiter(), Waiter()
+    local.add_listener(first)
+    local.add_listener(second)
+    assert local.waiting_listeners == 2
+    local.recycle(segments[0])
+    assert first.segments == [segments[0]]
+    assert second.segments == []
+    assert local.request_segment_nowait() is None
+    local.recycle(segments[1])
+    assert second.segments == [segments[1]]
+    # One shot: the next segment stays here.
+    local.recycle(first.segments[0])
+    assert (len(first.segments), local.idle_segments, local.waiting_listeners) == (1, 1, 0)
+
+
+def test_a_listener_is_served_in_the_call_when_a_segment_is_there():
+    network = NetworkBufferPool(2, 64)
+    local = network.create_local_pool("a", 2)
+    from_network, from_pool = Waiter(), Waiter()
+    handle = local.add_listener(from_network)
+    assert len(from_network.segments) == 1
+    assert not handle.is_waiting
+    local.recycle(from_network.segments[0])
+    local.add_listener(from_pool)
+    assert from_pool.segments == from_network.segments
+
+
+def test_a_cancelled_listener_is_never_called_and_leaves_nothing_behind():
+    network = NetworkBufferPool(1, 64)
+    local, (segment,) = drained(network)
+    waiter = Waiter()
+    for _ in range(3):
+        handle = local.add_listener(waiter)
+        handle.cancel()
+        handle.cancel()
+        assert not handle.is_waiting
+    assert local.waiting_listeners == 0
+    local.recycle(segment)
+    assert waiter.segments == []
+    assert take(local) is segment
+    served = local.add_listener(waiter)
+    local.recycle(segment)
+    served.cancel()  # after the call: no effect
+    assert (waiter.segments, local.lent_segments) == ([segment], 1)
+
+
+def test_a_declined_segment_goes_to_the_next_listener_or_stays():
+    network = NetworkBufferPool(1, 64)
+    local, (segment,) = drained(network)
+    offered: list = []
+    local.add_listener(declining(offered))
+    waiter = Waiter()
+    local.add_listener(waiter)
+    local.recycle(segment)
+    assert offered == [segment]
+    assert waiter.segments == [segment]
+    local.add_listener(declining(offered))
+    local.recycle(segment)
+    assert (len(offered), local.idle_segments) == (2, 1)
+
+
+def test_a_listener_that_fails_has_declined_and_does_not_hurt_the_recycler(caplog):
+    network = NetworkBufferPool(1, 64)
+    local, (segment,) = drained(network, "gate 3")
+
+    def fail(_segment):
+        raise RuntimeError("boom")
+
+    local.add_listener(fail)
+    waiter = Waiter()
+    local.add_listener(waiter)
+    with caplog.at_level(logging.ERROR):
+        local.recycle(segment)
+    assert waiter.segments == [segment]
+    assert "gate 3" in caplog.text
+    assert "boom" in caplog.text
+
+
+def test_a_listener_that_recycled_its_segment_and_declined_makes_no_second_owner():
+    network = NetworkBufferPool(1, 64)
+    local, (segment,) = drained(network)
+
+    def recycle_and_decline(s):
+        local.recycle(s)
+        return False
+
+    local.add_listener(recycle_and_decline)
+    local.recycle(segment)
+    assert (local.idle_segments, local.lent_segments) == (1, 0)
+    conserved(network)
+
+
+def test_thousands_of_listeners_that_recycle_at_once_do_not_deepen_the_stack():
+    network = NetworkBufferPool(1, 64)
+    local, (segment,) = drained(network)
+    order: list = []
+
+    def use(number):
+        def callback(s):
+            order.append(number)
+            assert local.request_segment_nowait() is None
+            local.recycle(s)
+            return True
+
+        return callback
+
+    for number in range(5000):
+        local.add_listener(use(number))
+    local.recycle(segment)
+    assert order == list(range(5000))
+    conserved(network)
+
+
+def test_a_listener_may_queue_itself_again():
+    network = NetworkBufferPool(3, 64)
+    local, segments = drained(network)
+    got: list = []
+
+    def again(segment):
+        got.append(segment)
+        if len(got) < 3:
+            local.add_listener(again)
+        return True
+
+    local.add_listener(again)
+    for segment in segments:
+        local.recycle(segment)
+    assert got == segments
+    assert local.waiting_listeners == 0
+
+
+# ---- listeners and the network pool
+
+
+def test_a_listener_is_served_when_another_pool_gives_back():
+    network = NetworkBufferPool(4, 64)
+    greedy, segments = drained(network, "greedy")
+    poor = network.create_local_pool("poor", 1)
+    waiter = Waiter()
+    poor.add_listener(waiter)
+    assert (poor.size_segments, poor.held_segments) == (2, 0)
+    greedy.recycle(segments.pop())
+    assert len(waiter.segments) == 1
+    poor.recycle(waiter.segments[0])  # and it is a segment of its new pool
+    assert poor.idle_segments == 1
+    conserved(network)
+
+
+def test_pools_that_wait_are_served_in_turn():
+    network = NetworkBufferPool(12, 64)
+    greedy, segments = drained(network, "greedy")
+    order: list = []
+    for name in "abc":
+        local = network.create_local_pool(name, 1)
+        for _ in range(2):
+            local.add_listener(Waiter(order, name))
+    for _ in range(6):
+        greedy.recycle(segments.pop())
+    assert order == ["a", "b", "c", "a", "b", "c"]
+    conserved(network)
+
+
+def test_a_listener_is_served_when_the_limit_grows():
+    network = NetworkBufferPool(4, 64)
+    exclusive = network.request_segments(3)
+    local, segments = drained(network)
+    assert len(segments) == 1
+    waiters = [Waiter() for _ in range(4)]
+    for waiter in waiters:
+        local.add_listener(waiter)
+    network.recycle_segments(exclusive[:2])
+    assert [len(waiter.segments) for waiter in waiters] == [1, 1, 0, 0]
+    network.recycle_segments(exclusive[2:])
+    assert [len(waiter.segments) for waiter in waiters] == [1, 1, 1, 0]
+
+
+def test_a_listener_is_served_when_another_pool_is_destroyed():
+    network = NetworkBufferPool(4, 64)
+    other = network.create_local_pool("other", 2)
+    local, segments = drained(network)
+    assert (other.size_segments, len(segments)) == (2, 2)
+    waiter = Waiter()
+    local.add_listener(waiter)
+    assert waiter.segments == []
+    other.destroy()
+    assert len(waiter.segments) == 1
+
+
+def test_a_listener_that_takes_more_cannot_overtake_the_listeners_of_other_pools():
+    network = NetworkBufferPool(6, 64)
+    exclusive = network.request_segments(4)
+    first = network.create_local_pool("first", 1)
+    second = network.create_local_pool("second", 1)
+    held = [take(first), take(second)]
+    waiter = Waiter()
+    stolen: list = []
+
+    def greedy(segment):
+        stolen.append(segment)
+        while (more := first.request_segment_nowait()) is not None:
+            stolen.append(more)
+        return True
+
+    first.add_listener(greedy)
+    second.add_listener(waiter)
+    network.recycle_segments(exclusive)
+    assert len(waiter.segments) == 1
+    assert len(stolen) + len(held) <= 6
+    conserved(network)
+
+
+def test_an_over_full_pool_serves_its_own_listener_only_within_its_limit():
+    network = NetworkBufferPool(4, 64)
+    local, segments = drained(network)
+    waiter = Waiter()
+    local.add_listener(waiter)
+    network.create_local_pool("b", 2)  # limit 4 -> 1 + 1 or 1 + 0
+    limit = local.size_segments
+    while local.held_segments > limit:
+        local.recycle(segments.pop())
+        assert waiter.segments == []
+    local.recycle(segments.pop())
+    assert len(waiter.segments) == 1
+    assert local.held_segments == limit
+
+
+# ---- destroy, network case 24
+
+
+def test_destroy_gives_idle_back_now_and_lent_later_and_tells_each_listener_once():
+    network = NetworkBufferPool(4, 64)
+    local, segments = drained(network)
+    local.recycle(segments.pop())
+    assert local.idle_segments == 1
+    keeper = Waiter()
+    local.add_listener(keeper)
+    waiters = [Waiter(), Waiter(), Waiter()]
+    handles = [local.add_listener(waiter) for waiter in waiters]
+    handles[1].cancel()
+    local.destroy()
+    local.destroy()
+    assert [waiter.told_destroyed for waiter in waiters] == [1, 0, 1]
+    assert (local.size_segments, local.is_available, local.waiting_listeners) == (0, False, 0)
+    with pytest.raises(PoolDestroyed):
+        local.request_segment_nowait()
+    with pytest.raises(PoolDestroyed):
+        local.add_listener(Waiter())
+    for back, segment in enumerate([*segments, *keeper.segments], start=1):
+        assert network.statistics().draining_pools[0].lent_segments == 5 - back
+        local.recycle(segment)
+        assert network.available_segments == back
+        with pytest.raises(SegmentNotLent):
+            local.recycle(segment)
+    assert network.statistics().draining_pools == ()
+    conserved(network)
+
+
+def test_a_listener_told_of_the_end_may_cancel_the_others():
+    network = NetworkBufferPool(1, 64)
+    local, _ = drained(network)
+    other = Waiter()
+    handles: list = []
+
+    def cancel_the_rest(_segment):
+        handles[1].cancel()
+        return False
+
+    handles.append(local.add_listener(cancel_the_rest))
+    handles.append(local.add_listener(other))
+    local.destroy()
+    assert other.told_destroyed == 0
+
+
+def test_a_listener_may_destroy_its_pool_while_it_is_handed_a_segment():
+    network = NetworkBufferPool(1, 64)
+    local, (segment,) = drained(network)
+
+    def destroy(_segment):
+        local.destroy()
+        return False
+
+    local.add_listener(destroy)
+    local.recycle(segment)
+    assert network.available_segments == 1
+    assert conserved(network).draining_pools == ()
+
+
+def test_segments_of_a_destroyed_pool_serve_the_listeners_of_others():
+    network = NetworkBufferPool(2, 64)
+    old, segments = drained(network, "old")
+    new = network.create_local_pool("new", 1)
+    waiter = Waiter()
+    new.add_listener(waiter)
+    old.destroy()
+    assert waiter.segments == []
+    old.recycle(segments.pop())
+    assert len(waiter.segments) == 1
+
+
+# ---- waiting in a task
+
+
+async def test_request_segment_waits_in_the_queue_of_listeners():
+    network = NetworkBufferPool(1, 64)
+    local, (segment,) = drained(network)
+    order: list = []
+    local.add_listener(declining(order))
+
+    async def take():
+        taken = await local.request_segment(LONG_SECONDS)
+        order.append("task")
+        return taken
+
+    task = asyncio.ensure_future(take())
+    await asyncio.sleep(0)
+    assert local.waiting_listeners == 2
+    local.recycle(segment)
+    assert await task is segment
+    assert order == [segment, "task"]
+    assert local.lent_segments == 1
+
+
+async def test_request_segment_does_not_wait_when_there_is_one():
+    network = NetworkBufferPool(1, 64)
+    local = network.create_local_pool("a", 1)
+    segment = await local.request_segment(0)
+    assert local.lent_segments == 1
+    local.recycle(segment)
+
+
+async def test_request_segment_times_out_with_a_typed_error_and_without_effect():
+    network = NetworkBufferPool(1, 64)
+    local, (segment,) = drained(network, "gate 9")
+    with pytest.raises(NetworkBufferTimeout, match="gate 9") as caught:
+        await local.request_segment(SHORT_SECONDS)
+    assert caught.value.timeout_seconds == SHORT_SECONDS
+    assert local.waiting_listeners == 0
+    local.recycle(segment)
+    assert local.idle_segments == 1
+
+
+async def test_cancelling_a_waiting_request_has_no_effect():
+    network = NetworkBufferPool(1, 64)
+    local, (segment,) = drained(network)
+    task = asyncio.ensure_future(local.request_segment(LONG_SECONDS))
+    await asyncio.sleep(0)
+    task.cancel()
+    local.recycle(segment)  # in the very turn of the cancel
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert (local.idle_segments, local.waiting_listeners) == (1, 0)
+
+
+async def test_cancelling_after_the_segment_was_handed_over_gives_it_back():
+    network = NetworkBufferPool(1, 64)
+    local, (segment,) = drained(network)
+    task = asyncio.ensure_future(local.request_segment(LONG_SECONDS))
+    await asyncio.sleep(0)
+    local.recycle(segment)
+    assert local.lent_segments == 1
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert (local.idle_segments, local.lent_segments) == (1, 0)
+
+
+async def test_destroy_fails_a_waiting_request():
+    network = NetworkBufferPool(1, 64)
+    local, _ = drained(network)
+    task = asyncio.ensure_future(local.request_segment(LONG_SECONDS))
+    await asyncio.sleep(0)
+    local.destroy()
+    with pytest.raises(PoolDestroyed):
+        await task
+    with pytest.raises(PoolDestroyed):
+        await local.request_segment(LONG_SECONDS)
+
+
+async def test_concurrent_release_and_arrival_lose_no_segment():
+    """Network case 25, as far as the pools go: many tasks, cancels and destroys at once."""
+    network = NetworkBufferPool(8, 64)
+    pools = [network.create_local_pool(str(i), 1) for i in range(3)]
+
+    async def use(pool, turns):
+        for _ in range(turns):
+            segment = await pool.request_segment(LONG_SECONDS)
+            try:
+                await asyncio.sleep(0)
+            finally:
+                pool.recycle(segment)
+
+    async def use_exclusive():
+        for _ in range(10):
+            segments = await network.request_segments_within(2, LONG_SECONDS)
+            try:
+                await asyncio.sleep(0)
+            finally:
+                network.recycle_segments(segments)
+
+    tasks = [asyncio.ensure_future(use(pools[i % 3], 20)) for i in range(24)]
+    tasks += [asyncio.ensure_future(use_exclusive()) for _ in range(4)]
+    for turn in range(40):
+        await asyncio.sleep(0)
+        conserved(network)
+        if turn % 4 == 0:
+            tasks[turn // 2].cancel()
+    pools[2].destroy()
+    results = await asyncio.gather(*tasks, return_exceptions=True)
+    assert all(r is None or isinstance(r, asyncio.CancelledError | PoolDestroyed) for r in results)
+    assert sum(r is None for r in results) > 8
+    for pool in pools:
+        pool.destroy()
+    assert network.available_segments == 8
+    assert conserved(network).waiting_requests == 0

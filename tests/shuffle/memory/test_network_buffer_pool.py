@@ -1,0 +1,406 @@
+import asyncio
+import random
+
+import pytest
+
+from protocol.errors import ErrorCode, SluiceError
+from protocol.limits import RECEIVE_TAIL_BYTES
+from shuffle.memory import (
+    InsufficientNetworkBuffers,
+    InvalidPoolSize,
+    NetworkBufferPool,
+    NetworkBufferTimeout,
+    PoolDestroyed,
+    SegmentNotLent,
+)
+
+LONG_SECONDS = 30.0  # never reached: the event under test comes first
+SHORT_SECONDS = 0.02
+
+
+def take(pool):
+    """A segment that is known to be there."""
+    segment = pool.request_segment_nowait()
+    assert segment is not None
+    return segment
+
+
+def declining(offered):
+    """A listener that notes what it is offered and keeps nothing."""
+
+    def decline(segment):
+        offered.append(segment)
+        return False
+
+    return decline
+
+
+def sizes(*pools):
+    return [pool.size_segments for pool in pools]
+
+
+def conserved(pool):
+    seen = pool.statistics()
+    assert seen.free_segments + seen.idle_segments + seen.out_segments == seen.total_segments
+    return seen
+
+
+# ---- M5
+
+
+def test_the_default_pool_is_allocated_once_at_start():
+    pool = NetworkBufferPool(2048, 32 * 1024)
+    assert pool.available_segments == 2048
+    segments = pool.request_segments(2048)
+    assert len({segment.index for segment in segments}) == 2048
+    assert len({id(segment.memory.obj) for segment in segments}) == 1
+    assert {segment.memory.nbytes for segment in segments} == {32 * 1024 + RECEIVE_TAIL_BYTES}
+    pool.recycle_segments(segments)
+    assert pool.available_segments == 2048
+
+
+@pytest.mark.parametrize(("total", "size"), [(0, 64), (-1, 64), (4, 0)])
+def test_a_pool_without_memory_is_refused(total, size):
+    with pytest.raises(InvalidPoolSize) as caught:
+        NetworkBufferPool(total, size)
+    assert caught.value.value == min(total, size)
+    assert caught.value.limit == 1
+
+
+def test_insufficient_network_buffers_names_the_numbers_and_the_remedy():
+    pool = NetworkBufferPool(10, 64)
+    pool.create_local_pool("a", 4)
+    pool.request_segments(3)
+    with pytest.raises(InsufficientNetworkBuffers) as caught:
+        pool.create_local_pool("b", 4)
+    error = caught.value
+    assert (error.required, error.available, error.total) == (4, 3, 10)
+    assert (error.value, error.limit) == (4, 3)
+    assert error.code is ErrorCode.INSUFFICIENT_BUFFERS
+    assert isinstance(error, SluiceError)
+    assert "insufficient number of network buffers: required 4, available 3" in str(error)
+    assert "Raise the number of network memory segments" in str(error)
+    assert len(pool.statistics().local_pools) == 1
+    pool.create_local_pool("c", 3)  # exactly what is left
+
+
+@pytest.mark.parametrize(("required", "maximum"), [(-1, None), (3, 2), (0, 0)])
+def test_a_local_pool_of_impossible_size_is_refused(required, maximum):
+    pool = NetworkBufferPool(10, 64)
+    with pytest.raises(InvalidPoolSize):
+        pool.create_local_pool("a", required, maximum)
+    assert pool.statistics().local_pools == ()
+
+
+# ---- network case 22, M7, M13
+
+
+def test_ten_segments_shared_by_unbounded_pools_and_exclusive_requests():
+    pool = NetworkBufferPool(10, 64)
+    first = pool.create_local_pool("first", 1)
+    assert sizes(first) == [10]
+    taken = [pool.request_segments(2)]
+    assert sizes(first) == [8]
+    second = pool.create_local_pool("second", 1)
+    assert sizes(first, second) == [4, 4]
+    taken.append(pool.request_segments(2))
+    assert sizes(first, second) == [3, 3]
+    taken.append(pool.request_segments(2))
+    assert sizes(first, second) == [2, 2]
+    for expected in (3, 4, 5):
+        pool.recycle_segments(taken.pop())
+        assert sizes(first, second) == [expected, expected]
+    first.destroy()
+    assert sizes(second) == [10]
+
+
+def test_fixed_pools_keep_their_size():
+    pool = NetworkBufferPool(10, 64)
+    fixed = pool.create_local_pool("fixed", 3, 3)
+    free = pool.create_local_pool("free", 1)
+    assert sizes(fixed, free) == [3, 7]
+    exclusive = pool.request_segments(5)
+    assert sizes(fixed, free) == [3, 2]
+    pool.recycle_segments(exclusive)
+    free.destroy()
+    assert sizes(fixed) == [3]
+
+
+def test_bounded_pools_stop_at_their_maximum_and_the_rest_flows_on():
+    pool = NetworkBufferPool(20, 64)
+    small = pool.create_local_pool("small", 1, 3)
+    large = pool.create_local_pool("large", 1, 8)
+    assert sizes(small, large) == [3, 8]  # nobody takes the other 9
+    unbounded = pool.create_local_pool("unbounded", 1)
+    assert sizes(small, large, unbounded) == [3, 8, 9]
+    small.destroy()
+    assert sizes(large, unbounded) == [8, 12]
+
+
+def test_only_limits_move_segments_are_taken_lazily():
+    pool = NetworkBufferPool(10, 64)
+    local = pool.create_local_pool("a", 2)
+    assert sizes(local) == [10]
+    assert pool.available_segments == 10
+    segments = [take(local) for _ in range(10)]
+    assert pool.available_segments == 0
+    other = pool.create_local_pool("b", 2)
+    assert sizes(local, other) == [5, 5]
+    assert other.request_segment_nowait() is None
+    assert not other.is_available
+    # An over-full pool gives back as its buffers are recycled, and only down to its limit.
+    for back in range(1, 6):
+        local.recycle(segments.pop())
+        assert pool.available_segments == back
+    local.recycle(segments.pop())
+    assert pool.available_segments == 5
+    assert local.idle_segments == 1
+    assert other.is_available
+
+
+def test_idle_segments_above_a_shrunk_limit_go_home_at_once():
+    pool = NetworkBufferPool(10, 64)
+    local = pool.create_local_pool("a", 2)
+    segments = [take(local) for _ in range(10)]
+    for segment in segments:
+        local.recycle(segment)
+    assert (local.idle_segments, pool.available_segments) == (10, 0)
+    assert len(pool.request_segments(7)) == 7
+    assert (local.size_segments, local.idle_segments, pool.available_segments) == (3, 3, 0)
+    conserved(pool)
+
+
+def test_under_shortage_every_gate_gets_an_equal_share_of_its_ceiling():
+    """M13: ceiling = channels * buffers_per_channel + floating_buffers_per_gate."""
+    pool = NetworkBufferPool(101, 64)
+    ceilings = [channels * 2 + 8 for channels in (1, 4, 20, 50, 60)]
+    gates = [pool.create_local_pool(f"gate {i}", 2, ceiling) for i, ceiling in enumerate(ceilings)]
+    assert sum(sizes(*gates)) == 101
+    assert sizes(*gates[:2]) == ceilings[:2]  # below an equal share: they get all they can use
+    rest = sizes(*gates[2:])
+    assert max(rest) - min(rest) <= 1
+    assert min(rest) >= ceilings[1]
+    gates[4].destroy()
+    gates[3].destroy()
+    assert sizes(*gates[:3]) == ceilings[:3]
+
+
+def test_distribution_error_is_at_most_one_over_a_thousand_random_orders():
+    rng = random.Random(22)
+    for _ in range(1000):
+        total = rng.randrange(8, 60)
+        pool = NetworkBufferPool(total, 1)
+        alive, exclusive = [], []
+        for _ in range(rng.randrange(2, 14)):
+            action = rng.random()
+            try:
+                if action < 0.5:
+                    required = rng.randrange(0, 5)
+                    maximum = rng.choice([None, None, required + rng.randrange(1, 9)])
+                    alive.append(pool.create_local_pool("p", required, maximum))
+                elif action < 0.65 and alive:
+                    alive.pop(rng.randrange(len(alive))).destroy()
+                elif action < 0.85:
+                    exclusive.append(pool.request_segments(rng.randrange(1, 6)))
+                elif exclusive:
+                    pool.recycle_segments(exclusive.pop(rng.randrange(len(exclusive))))
+            except InsufficientNetworkBuffers:
+                continue
+            finally:
+                check_distribution(pool, alive, sum(map(len, exclusive)))
+
+
+def check_distribution(pool, alive, exclusive):
+    spare = pool.total_segments - exclusive - sum(p.required_segments for p in alive)
+    shares = [p.size_segments - p.required_segments for p in alive]
+    assert sum(shares) == min(spare, sum(p.room for p in alive))
+    growing = [share for share, p in zip(shares, alive, strict=True) if share < p.room]
+    if growing:
+        assert max(shares) - min(growing) <= 1
+    for p in alive:
+        assert p.required_segments <= p.size_segments
+        assert p.maximum_segments is None or p.size_segments <= p.maximum_segments
+
+
+# ---- exclusive segments, network case 23
+
+
+def test_exclusive_request_is_all_or_nothing():
+    pool = NetworkBufferPool(10, 64)
+    local = pool.create_local_pool("a", 2)
+    lent = [take(local) for _ in range(6)]
+    with pytest.raises(InsufficientNetworkBuffers) as caught:
+        pool.request_segments(9)  # only 8 can be promised
+    assert (caught.value.required, caught.value.available) == (9, 8)
+    with pytest.raises(InsufficientNetworkBuffers) as caught:
+        pool.request_segments(5)  # can be promised, but 4 are here
+    assert (caught.value.required, caught.value.available) == (5, 4)
+    assert pool.available_segments == 4
+    assert sizes(local) == [10]
+    assert len(pool.request_segments(4)) == 4
+    assert len(lent) == local.lent_segments
+    assert pool.request_segments(0) == []
+    with pytest.raises(InvalidPoolSize):
+        pool.request_segments(-1)
+
+
+def test_recycling_an_exclusive_segment_twice_is_refused_and_the_others_are_back():
+    pool = NetworkBufferPool(4, 64)
+    one, two = pool.request_segments(2)
+    with pytest.raises(SegmentNotLent) as caught:
+        pool.recycle_segments([one, one, two])
+    assert caught.value.segment_index == one.index
+    assert pool.available_segments == 4
+    conserved(pool)
+
+
+def test_a_segment_of_a_local_pool_is_not_an_exclusive_one():
+    pool = NetworkBufferPool(4, 64)
+    local = pool.create_local_pool("a", 1)
+    lent = take(local)
+    (exclusive,) = pool.request_segments(1)
+    with pytest.raises(SegmentNotLent):
+        pool.recycle_segments([lent])
+    with pytest.raises(SegmentNotLent):
+        local.recycle(exclusive)
+    assert conserved(pool).out_segments == 2
+
+
+async def test_exclusive_request_times_out_with_a_typed_error_and_without_effect():
+    pool = NetworkBufferPool(10, 64)
+    local = pool.create_local_pool("a", 1)
+    lent = [take(local) for _ in range(7)]
+    before = pool.statistics()
+    with pytest.raises(NetworkBufferTimeout) as caught:
+        await pool.request_segments_within(5, SHORT_SECONDS)
+    assert isinstance(caught.value, TimeoutError)
+    assert (caught.value.required, caught.value.available) == (5, 3)
+    assert caught.value.timeout_seconds == SHORT_SECONDS
+    assert pool.statistics() == before
+    assert sizes(local) == [10]
+    assert len(lent) == 7
+
+
+async def test_exclusive_request_waits_for_over_full_pools_to_give_back():
+    pool = NetworkBufferPool(10, 64)
+    local = pool.create_local_pool("a", 1)
+    lent = [take(local) for _ in range(10)]
+    waiting = asyncio.ensure_future(pool.request_segments_within(4, LONG_SECONDS))
+    await asyncio.sleep(0)
+    assert sizes(local) == [6]
+    for _ in range(3):
+        local.recycle(lent.pop())
+        assert local.request_segment_nowait() is None  # the promised ones are not lent again
+    assert not waiting.done()
+    assert pool.available_segments == 3
+    local.recycle(lent.pop())
+    assert len(await waiting) == 4
+    assert conserved(pool).exclusive_segments == 4
+
+
+async def test_exclusive_request_waits_for_the_promise_too():
+    pool = NetworkBufferPool(10, 64)
+    local = pool.create_local_pool("a", 8)
+    waiting = asyncio.ensure_future(pool.request_segments_within(5, LONG_SECONDS))
+    await asyncio.sleep(0)
+    assert local.request_segment_nowait() is not None  # it blocks nobody while not promised
+    assert pool.statistics().waiting_requests == 1
+    local.destroy()
+    assert len(await waiting) == 5
+    with pytest.raises(InsufficientNetworkBuffers):  # waiting could never help
+        await pool.request_segments_within(11, LONG_SECONDS)
+
+
+async def test_exclusive_requests_are_served_in_order_of_arrival():
+    pool = NetworkBufferPool(4, 64)
+    held = pool.request_segments(4)
+    order: list = []
+
+    async def take(count):
+        segments = await pool.request_segments_within(count, LONG_SECONDS)
+        order.append(count)
+        return segments
+
+    tasks = [asyncio.ensure_future(take(count)) for count in (3, 1)]
+    await asyncio.sleep(0)
+    pool.recycle_segments([held.pop()])
+    await asyncio.sleep(0)
+    assert order == []  # the smaller one does not overtake
+    with pytest.raises(InsufficientNetworkBuffers):
+        pool.request_segments(1)  # nor does one that cannot wait
+    pool.recycle_segments(held)
+    await asyncio.gather(*tasks)
+    assert order == [3, 1]
+
+
+async def test_a_cancelled_head_of_the_queue_lets_the_next_one_through():
+    pool = NetworkBufferPool(4, 64)
+    held = pool.request_segments(2)
+    first = asyncio.ensure_future(pool.request_segments_within(4, LONG_SECONDS))
+    second = asyncio.ensure_future(pool.request_segments_within(2, LONG_SECONDS))
+    await asyncio.sleep(0)
+    first.cancel()
+    assert len(await second) == 2
+    assert first.cancelled()
+    assert conserved(pool).exclusive_segments == 4
+    assert len(held) == 2
+
+
+async def test_cancelling_after_the_segments_were_handed_over_gives_them_back():
+    pool = NetworkBufferPool(4, 64)
+    held = pool.request_segments(4)
+    waiting = asyncio.ensure_future(pool.request_segments_within(3, LONG_SECONDS))
+    await asyncio.sleep(0)
+    pool.recycle_segments(held)
+    assert pool.available_segments == 1  # handed over, the task has not run yet
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert pool.available_segments == 4
+    assert conserved(pool).reserved_exclusive_segments == 0
+
+
+async def test_segments_that_come_in_the_turn_of_the_cancel_go_to_the_next():
+    pool = NetworkBufferPool(4, 64)
+    held = pool.request_segments(4)
+    first = asyncio.ensure_future(pool.request_segments_within(3, LONG_SECONDS))
+    await asyncio.sleep(0)
+    second = asyncio.ensure_future(pool.request_segments_within(4, LONG_SECONDS))
+    await asyncio.sleep(0)
+    first.cancel()
+    pool.recycle_segments(held)
+    assert len(await second) == 4
+    assert pool.statistics().waiting_requests == 0
+
+
+# ---- the end
+
+
+async def test_destroy_fails_waiters_tells_listeners_and_gives_memory_back_with_the_last_segment():
+    pool = NetworkBufferPool(4, 64)
+    local = pool.create_local_pool("a", 1)
+    lent = take(local)
+    exclusive = pool.request_segments(3)
+    told: list = []
+    local.add_listener(declining(told))
+    waiting = asyncio.ensure_future(pool.request_segments_within(2, LONG_SECONDS))
+    await asyncio.sleep(0)
+    pool.destroy()
+    pool.destroy()
+    assert told == [None]
+    with pytest.raises(PoolDestroyed):
+        await waiting
+    with pytest.raises(PoolDestroyed):
+        pool.create_local_pool("b", 1)
+    with pytest.raises(PoolDestroyed):
+        pool.request_segments(1)
+    with pytest.raises(PoolDestroyed):
+        await pool.request_segments_within(1, LONG_SECONDS)
+    assert conserved(pool).out_segments == 4
+    assert [p.name for p in pool.statistics().draining_pools] == ["a"]
+    pool.recycle_segments(exclusive)
+    assert lent.memory[0] == 0  # still there for its holder
+    local.recycle(lent)
+    assert conserved(pool).free_segments == 4
+    with pytest.raises(ValueError, match="released"):
+        lent.memory[0]

@@ -1,0 +1,275 @@
+"""Whatever happens to the pools, in any order, no segment is lost, doubled or withheld."""
+
+import asyncio
+from collections import Counter
+from contextlib import suppress
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+)
+
+from shuffle.memory import (
+    InsufficientNetworkBuffers,
+    LocalBufferPool,
+    NetworkBufferPool,
+    NetworkBufferTimeout,
+    PoolDestroyed,
+)
+
+TIMEOUT_SECONDS = 10.0
+
+
+class VirtualTimeLoop(asyncio.SelectorEventLoop):
+    """Time passes only when the machine says so."""
+
+    now = 0.0
+
+    def time(self):
+        return self.now
+
+    def settle(self):
+        """Run until every task has seen all that happened so far."""
+        for _ in range(4):
+            self.run_until_complete(asyncio.sleep(0))
+
+
+class Listener:
+    """Keeps, declines, gives back at once, takes one more, or queues again; counts its calls."""
+
+    def __init__(self, machine, pool, behaviour):
+        self.machine = machine
+        self.pool = pool
+        self.behaviour = behaviour
+        self.calls = 0
+        self.handle = pool.add_listener(self)
+
+    def __call__(self, segment):
+        self.calls += 1
+        machine, pool = self.machine, self.pool
+        if segment is None:
+            assert pool.is_destroyed
+            return False
+        # Nobody may take a segment past those who still wait.
+        if pool.waiting_listeners:
+            assert pool.request_segment_nowait() is None
+        if self.behaviour == "decline":
+            return False
+        if self.behaviour == "recycle":
+            pool.recycle(segment)
+            return True
+        if self.behaviour == "fail":
+            raise RuntimeError("a listener's own trouble")
+        if self.behaviour == "greedy" and (more := pool.request_segment_nowait()) is not None:
+            machine.lent.append((pool, more))
+        if self.behaviour == "again":
+            machine.listeners.append(Listener(machine, pool, "keep"))
+        machine.lent.append((pool, segment))
+        if self.behaviour == "destroy":
+            machine.forget(pool)
+        return True
+
+
+class PoolMachine(RuleBasedStateMachine):
+    @initialize(total=st.integers(1, 14))
+    def start(self, total):
+        self.loop = VirtualTimeLoop()
+        self.network = NetworkBufferPool(total, 1)
+        self.pools: list[LocalBufferPool] = []
+        self.lent: list = []  # (pool, segment) in the hands of the test
+        self.exclusive: list = []
+        self.listeners: list = []
+        self.tasks: list = []  # (pool or None, task)
+
+    def teardown(self):
+        if not hasattr(self, "loop"):
+            return
+        for _, task in self.tasks:
+            task.cancel()
+        self.collect()
+        for pool in list(self.pools):
+            self.forget(pool)
+        for pool, segment in self.lent:
+            pool.recycle(segment)
+        self.network.recycle_segments(self.exclusive)
+        try:
+            seen = self.network.statistics()
+            assert seen.free_segments == seen.total_segments
+            assert seen.draining_pools == ()
+            assert (seen.waiting_requests, seen.reserved_exclusive_segments) == (0, 0)
+            # Its pool destroyed, every listener was called once or had been cancelled.
+            assert all(listener.calls <= 1 for listener in self.listeners)
+            assert not any(listener.handle.is_waiting for listener in self.listeners)
+            self.network.destroy()
+        finally:
+            self.loop.close()
+
+    def forget(self, pool):
+        if pool in self.pools:
+            self.pools.remove(pool)
+        pool.destroy()
+
+    def collect(self):
+        """Let the tasks run; what they got is in the hands of the test now."""
+        self.loop.settle()
+        waiting = []
+        for pool, task in self.tasks:
+            if not task.done():
+                waiting.append((pool, task))
+            elif not task.cancelled():
+                error = task.exception()
+                if error is None and pool is None:
+                    self.exclusive += task.result()
+                elif error is None:
+                    self.lent.append((pool, task.result()))
+                else:
+                    assert isinstance(error, NetworkBufferTimeout | PoolDestroyed)
+        self.tasks = waiting
+
+    # ---- rules
+
+    @rule(required=st.integers(0, 4), extra=st.none() | st.integers(1, 6))
+    def create_pool(self, required, extra):
+        unpromised = self.network.unpromised_segments
+        maximum = None if extra is None else required + extra - (1 if required else 0)
+        if required > unpromised:
+            with pytest.raises(InsufficientNetworkBuffers) as caught:
+                self.network.create_local_pool("p", required, maximum)
+            assert (caught.value.required, caught.value.available) == (required, unpromised)
+        else:
+            self.pools.append(self.network.create_local_pool("p", required, maximum))
+
+    @precondition(lambda self: self.pools)
+    @rule(data=st.data())
+    def destroy_pool(self, data):
+        self.forget(data.draw(st.sampled_from(self.pools)))
+
+    @precondition(lambda self: self.pools)
+    @rule(data=st.data())
+    def take(self, data):
+        pool = data.draw(st.sampled_from(self.pools))
+        expected = pool.is_available
+        segment = pool.request_segment_nowait()
+        assert (segment is not None) is expected
+        if segment is not None:
+            self.lent.append((pool, segment))
+
+    @precondition(lambda self: self.lent)
+    @rule(data=st.data())
+    def give_back(self, data):
+        pool, segment = self.lent.pop(data.draw(st.integers(0, len(self.lent) - 1)))
+        pool.recycle(segment)
+
+    @precondition(lambda self: self.pools)
+    @rule(
+        data=st.data(),
+        behaviour=st.sampled_from(
+            ["keep", "keep", "decline", "recycle", "fail", "greedy", "again", "destroy"]
+        ),
+    )
+    def listen(self, data, behaviour):
+        pool = data.draw(st.sampled_from(self.pools))
+        self.listeners.append(Listener(self, pool, behaviour))
+
+    @precondition(lambda self: self.listeners)
+    @rule(data=st.data())
+    def cancel_listener(self, data):
+        listener = data.draw(st.sampled_from(self.listeners))
+        calls = listener.calls
+        listener.handle.cancel()
+        assert not listener.handle.is_waiting
+        assert listener.calls == calls
+
+    @rule(count=st.integers(0, 6))
+    def take_exclusive(self, count):
+        with suppress(InsufficientNetworkBuffers):
+            self.exclusive += self.network.request_segments(count)
+
+    @precondition(lambda self: self.exclusive)
+    @rule(data=st.data())
+    def give_exclusive_back(self, data):
+        count = data.draw(st.integers(1, len(self.exclusive)))
+        back, self.exclusive = self.exclusive[:count], self.exclusive[count:]
+        self.network.recycle_segments(back)
+
+    @rule(count=st.integers(1, 6))
+    def wait_exclusive(self, count):
+        if count <= self.network.total_segments:
+            request = self.network.request_segments_within(count, TIMEOUT_SECONDS)
+            self.tasks.append((None, self.loop.create_task(request)))
+
+    @precondition(lambda self: self.pools)
+    @rule(data=st.data())
+    def wait_local(self, data):
+        pool = data.draw(st.sampled_from(self.pools))
+        request = pool.request_segment(TIMEOUT_SECONDS)
+        self.tasks.append((pool, self.loop.create_task(request)))
+
+    @precondition(lambda self: self.tasks)
+    @rule(data=st.data())
+    def cancel_task(self, data):
+        data.draw(st.sampled_from(self.tasks))[1].cancel()
+
+    @rule(seconds=st.sampled_from([0.0, 0.0, 4.0, 11.0]))
+    def run(self, seconds):
+        self.loop.now += seconds
+        self.collect()
+
+    # ---- what holds after every step
+
+    @invariant()
+    def segments_are_conserved(self):
+        seen = self.network.statistics()
+        assert seen.free_segments + seen.idle_segments + seen.out_segments == seen.total_segments
+        assert min(seen.free_segments, seen.idle_segments, seen.exclusive_segments) >= 0
+        in_hand = [segment.index for _, segment in self.lent]
+        in_hand += [segment.index for segment in self.exclusive]
+        assert not in_hand or max(Counter(in_hand).values()) == 1
+        # The rest that is out is in tasks that have not run yet.
+        assert len(in_hand) <= seen.out_segments
+        if not self.tasks:
+            assert len(in_hand) == seen.out_segments
+
+    @invariant()
+    def promises_can_be_kept(self):
+        seen = self.network.statistics()
+        assert seen.reserved_exclusive_segments + seen.required_segments <= seen.total_segments
+        assert seen.exclusive_segments <= seen.reserved_exclusive_segments
+
+    @invariant()
+    def limits_are_even(self):
+        shares = [pool.size_segments - pool.required_segments for pool in self.pools]
+        spare = self.network.unpromised_segments
+        assert sum(shares) == min(spare, sum(pool.room for pool in self.pools))
+        growing = [s for s, pool in zip(shares, self.pools, strict=True) if s < pool.room]
+        assert not growing or max(shares) - min(growing) <= 1
+
+    @invariant()
+    def nobody_waits_for_what_is_there(self):
+        collecting = self.network.statistics().waiting_requests > 0
+        for pool in self.pools:
+            if pool.waiting_listeners:
+                assert pool.idle_segments == 0
+                at_limit = pool.held_segments >= pool.size_segments
+                assert at_limit or self.network.available_segments == 0 or collecting
+
+    @invariant()
+    def listeners_are_called_at_most_once(self):
+        for listener in self.listeners:
+            assert listener.calls <= 1
+            assert not (listener.calls and listener.handle.is_waiting)
+
+
+TestPoolMachine = PoolMachine.TestCase
+TestPoolMachine.settings = settings(
+    max_examples=150,
+    stateful_step_count=40,
+    deadline=None,  # the machine is shared: time per example says nothing
+    suppress_health_check=[HealthCheck.too_slow],
+)
