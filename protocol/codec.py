@@ -5,6 +5,7 @@ type and range before a message exists, so the rest of the code trusts what it g
 """
 
 from collections.abc import Callable
+from reprlib import repr as short_repr
 from struct import Struct
 from typing import Any, Final, TypeAlias
 
@@ -12,7 +13,6 @@ import msgpack
 
 from protocol.errors import MalformedMessage
 from protocol.limits import (
-    MAX_CREDIT,
     MAX_I64,
     MAX_NAME_CHARACTERS,
     MAX_U32,
@@ -68,7 +68,7 @@ _U32 = _integer(0, MAX_U32)
 _U64 = _integer(0, MAX_U64)
 _I64 = _integer(MIN_I64, MAX_I64)
 _PORT = _integer(0, 65535)
-_CREDIT = _integer(1, MAX_CREDIT)
+_CREDIT = _integer(1, MAX_U32)
 
 
 def _is_name(value: object) -> bool:
@@ -178,11 +178,17 @@ _PREFIX = Struct(">II")
 _pack = msgpack.Packer(autoreset=True).pack
 
 
+def _cause(error: Exception) -> str:
+    # Not repr(): that of msgpack's ExtraData holds all of the input.
+    return f"{type(error).__name__}: {error}"
+
+
 def encode(message: Message, payload_length: int = 0) -> bytes:
     """Make the prefix and control part of a frame; the payload follows it on the wire as it is.
 
     Raises:
-        ValueError: A field is out of msgpack's range (a bug of the caller).
+        OverflowError: An integer is beyond 64 bits (a bug of the caller).
+        ValueError: A string has no UTF-8 form (a bug of the caller).
     """
     control: bytes = _pack((TYPE_IDS[type(message)], *message))
     return _PREFIX.pack(len(control), payload_length) + control
@@ -197,11 +203,11 @@ def decode_control(control: bytes | bytearray | memoryview) -> Message:
     try:
         fields = msgpack.unpackb(control)
     except Exception as error:  # msgpack documents no closed set of errors for bad input
-        raise MalformedMessage("Control part is not valid msgpack", value=repr(error)) from error
+        raise MalformedMessage("Control part is not valid msgpack", value=_cause(error)) from error
     if type(fields) is not list or not fields or type(fields[0]) is not int:
         raise MalformedMessage(
             "Control part is not an array that starts with a message type",
-            value=repr(fields)[:100],
+            value=short_repr(fields),
         )
     form = _FORMAT.get(fields[0])
     if form is None:
@@ -220,7 +226,7 @@ def decode_control(control: bytes | bytearray | memoryview) -> Message:
             index = next(i for i, (c, f) in enumerate(zip(checks, fields, strict=True)) if not c(f))
             raise MalformedMessage(
                 f"{message_type.__name__}.{names[index]} has a wrong type or range",
-                value=repr(fields[index])[:100],
+                value=short_repr(fields[index]),
             )
     if message_type is OpenGate:
         fields[5] = [GateChannel._make(item) for item in fields[5]]
@@ -245,12 +251,12 @@ def decode_end_of_partition(payload: bytes | bytearray | memoryview) -> tuple[in
     try:
         fields = msgpack.unpackb(payload)
     except Exception as error:
-        raise MalformedMessage("Event is not valid msgpack", value=repr(error)) from error
+        raise MalformedMessage("Event is not valid msgpack", value=_cause(error)) from error
     if (
         type(fields) is not list
         or len(fields) != 3
         or fields[0] != EVENT_END_OF_PARTITION
         or not (_U64(fields[1]) and _U64(fields[2]))
     ):
-        raise MalformedMessage("Not an EndOfPartition event", value=repr(fields)[:100])
+        raise MalformedMessage("Not an EndOfPartition event", value=short_repr(fields))
     return fields[1], fields[2]

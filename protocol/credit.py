@@ -14,12 +14,16 @@ class SenderCredit:
 
     Args:
         initial: Credit that came with the request.
+
+    Raises:
+        CreditOverflow: The request brought more than MAX_CREDIT.
     """
 
     __slots__ = ("available",)
 
     def __init__(self, initial: int) -> None:
-        self.available = initial
+        self.available = 0
+        self.add(initial)
 
     def add(self, credit: int) -> None:
         """Add announced credit.
@@ -54,7 +58,7 @@ class ReceiverCredit:
         Returns:
             True if an announcement is due that was not due before.
         """
-        first = self.unannounced == 0
+        first = self.unannounced == 0 and buffers > 0
         self.unannounced += buffers
         return first
 

@@ -11,8 +11,9 @@
     │   ├── SegmentSizeMismatch
     │   ├── ChannelInUse
     │   ├── CreditOverflow
-    │   ├── CreditExceeded
-    │   └── SequenceGap
+    │   └── CreditExceeded
+    ├── SequenceGap              a channel lost a buffer; only that channel fails
+    ├── RemoteError              what the other side reported (protocol.remote_error)
     └── …                            errors of the other layers, each beside its concept
 
 An error says what happened, the offending value, the limit it broke, and the remedy. Its class says

@@ -25,13 +25,20 @@ from protocol.errors import FrameTooLarge, MalformedMessage
 from protocol.limits import (
     HEAD_BYTES,
     MAX_CONTROL_BYTES,
+    MAX_EVENT_BYTES,
     MAX_HANDSHAKE_CONTROL_BYTES,
     PREFIX_BYTES,
     RECEIVE_TAIL_BYTES,
 )
-from protocol.messages import Message
+from protocol.messages import EVENT, BufferResponse, Message, TaskEvent
 
 _unpack_prefix = Struct(">II").unpack_from
+
+
+def _is_event(message: Message) -> bool:
+    if isinstance(message, BufferResponse):
+        return message.data_type == EVENT
+    return isinstance(message, TaskEvent)
 
 
 class FrameSink(Protocol):
@@ -142,9 +149,17 @@ class FrameDecoder:
     def unblock(self) -> bool:
         """Ask the sink again for the payload memory it had not; go on if there is some now.
 
+        Without effect when the decoder is not blocked.
+
         Returns:
             True if the driver may read again.
+
+        Raises:
+            ProtocolViolation: The frames behind the payload break the protocol. Also whatever the
+                sink raises.
         """
+        if not self.blocked:
+            return True
         self.blocked = False
         message, self._message = self._message, None
         if message is not None and self._begin_message(message):
@@ -221,6 +236,12 @@ class FrameDecoder:
         if length == 0:
             self._sink.message_received(message, 0)
             return False
+        if length > MAX_EVENT_BYTES and _is_event(message):
+            raise FrameTooLarge(
+                f"Payload of an event ({type(message).__name__}) is too large",
+                value=length,
+                limit=MAX_EVENT_BYTES,
+            )
         target = self._sink.payload_buffer(message, length)
         self._message = message
         if target is None:

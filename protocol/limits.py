@@ -24,6 +24,10 @@ RECEIVE_TAIL_BYTES: Final = 64
 The prefix and the control part of a BufferResponse take at most 8 + 22 bytes.
 """
 
+MAX_ERROR_TEXT_CHARACTERS: Final = 320
+"""Longest text of an ErrorResponse that we send: three of them, at most 4 bytes a character, fit
+MAX_HANDSHAKE_CONTROL_BYTES, so that an error in answer to a Hello always arrives."""
+
 HEAD_BYTES: Final = 4 * 1024
 """Size of the buffer that frame heads and small messages are received into."""
 

@@ -1,11 +1,15 @@
 """Errors on the wire: an ErrorResponse from an error, and an error from an ErrorResponse."""
 
 from protocol.errors import ErrorCode, Fault, SluiceError
+from protocol.limits import MAX_ERROR_TEXT_CHARACTERS
 from protocol.messages import ErrorResponse
 
 
 class RemoteError(SluiceError):
-    """An error that the other side reported; it carries the reported code on unchanged."""
+    """An error that the other side reported; it carries the reported code on unchanged.
+
+    Its fault is turned around: what the sender called its own is remote here.
+    """
 
     fault = Fault.REMOTE
 
@@ -22,17 +26,29 @@ class RemoteError(SluiceError):
             code = ErrorCode.INTERNAL
         self.code = code  # type: ignore[misc]  # one class stands for every remote cause
         self.retryable = message.retryable  # type: ignore[misc]
+        if message.fault == Fault.REMOTE:
+            self.fault = Fault.LOCAL  # type: ignore[misc]
 
 
 def error_response(channel: int | None, error: SluiceError) -> ErrorResponse:
-    """Put an error on the wire, for a channel, gate or partition, or (None) the connection."""
+    """Put an error on the wire, for a channel, gate or partition, or (None) the connection.
+
+    Texts are cut to MAX_ERROR_TEXT_CHARACTERS, and what has no UTF-8 form (a path of the operating
+    system, say) becomes a question mark: reporting an error must not fail.
+    """
     return ErrorResponse(
         channel,
         int(error.code),
         int(error.fault),
         error.retryable,
-        f"{error.message}. {error.remedy}" if error.remedy else error.message,
-        "" if error.value is None else str(error.value),
-        "" if error.limit is None else str(error.limit),
+        _text(f"{error.message}. {error.remedy}" if error.remedy else error.message),
+        _text(error.value),
+        _text(error.limit),
         error.map_attempt_id,
     )
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return ""
+    return str(value)[:MAX_ERROR_TEXT_CHARACTERS].encode(errors="replace").decode()
