@@ -6,9 +6,13 @@ import logging
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from shuffle.storage.arena import Extent, Tier, TierStatistics, arena_path
 from shuffle.storage.errors import StorageReadFailed, StorageUnavailable, StorageWriteFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +51,9 @@ class DiskTier(Tier):
         quota_bytes: Most it may hold; None: no quota.
         min_free_bytes: Bytes of the disk left to others.
         retained_bytes: Free space at the end of the file that is kept for reuse.
+
+    Attributes:
+        on_excess: Called when more than that became free, so that :meth:`begin_trim` is worthwhile.
     """
 
     def __init__(
@@ -64,6 +71,7 @@ class DiskTier(Tier):
         self._full_at: _FullMark | None = None
         self._trimming_bytes = 0
         self._can_punch = True
+        self.on_excess: Callable[[DiskTier], None] | None = None
 
     @classmethod
     def open(cls, directory: Path, quota_bytes: int | None, min_free_bytes: int) -> "DiskTier":
@@ -72,8 +80,8 @@ class DiskTier(Tier):
         Raises:
             StorageUnavailable: The file cannot be made or opened.
         """
-        path = arena_path(directory)
         try:
+            path = arena_path(directory)
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise StorageUnavailable(directory, str(error)) from error
@@ -102,6 +110,8 @@ class DiskTier(Tier):
         mark = self._full_at
         if mark is not None and self._allocator.used_bytes < mark.written_bytes:
             self._full_at = None
+        if self.on_excess is not None and self._allocator.tail_free_bytes > self._retained_bytes:
+            self.on_excess(self)
 
     def finish_adoption(self) -> None:
         """Cut off what lies behind the last adopted extent: data of uncommitted attempts."""

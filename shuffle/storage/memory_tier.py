@@ -58,8 +58,8 @@ class MemoryTier(Tier):
         Raises:
             StorageUnavailable: The file cannot be made or mapped, or there is no room at all.
         """
-        path = arena_path(directory)
         try:
+            path = arena_path(directory)
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise StorageUnavailable(directory, str(error)) from error

@@ -1,0 +1,267 @@
+"""Opening the storage: lock directories, open tiers, adopt what a previous daemon committed."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from shuffle.config import StorageConfig
+from shuffle.storage.arena import Extent, Tier
+from shuffle.storage.directories import DirectoryLock, taskmanager_id
+from shuffle.storage.disk_tier import DiskTier
+from shuffle.storage.errors import CorruptJournal, StorageInUse, StorageUnavailable
+from shuffle.storage.index import OutputIndex
+from shuffle.storage.journal import (
+    Journal,
+    find_journals,
+    generation_of,
+    open_journal,
+    record_bytes,
+)
+from shuffle.storage.memory_tier import MemoryTier
+from shuffle.storage.outputs import MapOutput, Region, ShuffleKey
+from shuffle.storage.rows import (
+    CommitRow,
+    ReleaseApplicationRow,
+    ReleaseShuffleRow,
+    pack_commit,
+    unpack,
+)
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class OpenedStorage:
+    """Everything a store starts from; :meth:`close` undoes the opening.
+
+    Attributes:
+        taskmanager_id: Stable id, from the data directories.
+        memory: The memory tier, if there is one.
+        disks: One tier per usable data directory, in the order of the configuration.
+        left_out: Directories that cannot be used, and why.
+        index: What was adopted.
+        journal: Open for appending.
+        forgotten: Committed map outputs whose bytes are gone.
+    """
+
+    taskmanager_id: str = ""
+    memory: MemoryTier | None = None
+    disks: list[DiskTier] = field(default_factory=list)
+    left_out: list[StorageUnavailable] = field(default_factory=list)
+    index: OutputIndex = field(default_factory=OutputIndex)
+    journal: Journal | None = None
+    forgotten: int = 0
+    locks: list[DirectoryLock] = field(default_factory=list)
+
+    @property
+    def tiers(self) -> list[Tier]:
+        """All tiers, in the order in which they are filled."""
+        return [*([] if self.memory is None else [self.memory]), *self.disks]
+
+    def close(self) -> None:
+        """Close files and let go of the directories; the journal is its writer's to close."""
+        for output in self.index.outputs():
+            for region in output.regions:
+                if region.extent is not None:
+                    region.extent.view = None  # the mapping can only go without its slices
+        for tier in self.tiers:
+            tier.close()
+        for lock in self.locks:
+            lock.release()
+
+
+def open_storage(config: StorageConfig) -> OpenedStorage:
+    """Open all directories of a configuration.
+
+    Raises:
+        StorageInUse: Another process has one of them.
+        StorageUnavailable: No data directory can be used.
+    """
+    storage = OpenedStorage()
+    try:
+        for directory in config.data_directories:
+            _open_disk(storage, directory, config)
+        if not storage.disks:
+            raise StorageUnavailable(
+                ", ".join(map(str, config.data_directories)),
+                "; ".join(error.reason for error in storage.left_out),
+                "At least one data directory must be usable: correct data_directories",
+            )
+        if config.memory_directory is not None and config.memory_tier_bytes:
+            _open_memory(storage, config.memory_directory, config.memory_tier_bytes)
+        directories = [disk.directory for disk in storage.disks]
+        storage.taskmanager_id = taskmanager_id(directories)
+        _recover(storage, directories)
+    except BaseException:
+        if storage.journal is not None:
+            storage.journal.close()
+        storage.close()
+        raise
+    return storage
+
+
+def _open_disk(storage: OpenedStorage, directory: Path, config: StorageConfig) -> None:
+    try:
+        lock = _lock(storage, directory)
+        try:
+            storage.disks.append(
+                DiskTier.open(directory, config.disk_quota_bytes, config.min_free_bytes)
+            )
+        except StorageUnavailable:
+            storage.locks.remove(lock)
+            lock.release()
+            raise
+    except StorageInUse:
+        raise  # a wrong configuration, not a broken disk
+    except StorageUnavailable as error:
+        logger.error("left out: %s", error)
+        storage.left_out.append(error)
+
+
+def _open_memory(storage: OpenedStorage, directory: Path, capacity_bytes: int) -> None:
+    try:
+        _lock(storage, directory)
+        storage.memory = MemoryTier.open(directory, capacity_bytes)
+    except StorageInUse:
+        raise
+    except StorageUnavailable as error:
+        logger.error("going on without a memory tier: %s", error)
+        storage.left_out.append(error)
+
+
+def _lock(storage: OpenedStorage, directory: Path) -> DirectoryLock:
+    lock = DirectoryLock(directory)
+    storage.locks.append(lock)
+    return lock
+
+
+def _recover(storage: OpenedStorage, directories: Sequence[Path]) -> None:
+    journals = find_journals(directories)
+    current, rows, damaged = _read_journal(journals[0]) if journals else (None, [], False)
+    live = _replay(rows)
+    tiers = {tier.tier_id: tier for tier in storage.tiers}
+    for row in live:
+        output = _adopt(row, tiers)
+        if output is None:
+            storage.forgotten += 1
+        else:
+            storage.index.add(output, record_bytes(pack_commit(output)))
+    for tier in (storage.memory, *storage.disks):
+        if tier is not None:
+            tier.finish_adoption()
+    if storage.index.map_outputs or storage.forgotten:
+        logger.info(
+            "adopted %d map outputs (%d bytes), %d are gone with their files",
+            storage.index.map_outputs,
+            storage.index.stored_bytes,
+            storage.forgotten,
+        )
+    if (
+        current is not None
+        and not damaged
+        and not storage.forgotten
+        and current.path.parent == directories[0]
+        and current.size_bytes <= 2 * storage.index.journal_bytes
+    ):
+        storage.journal = current
+        stale = journals[1:]
+    else:
+        if current is not None:
+            current.close()
+        generation = generation_of(journals[0]) + 1 if journals else 1
+        storage.journal = _new_journal(storage, directories, generation)
+        stale = journals
+    for path in stale:
+        _discard(path, keep=damaged and path == journals[0])
+
+
+def _read_journal(path: Path) -> tuple[Journal | None, list[bytes], bool]:
+    """Read the journal that counts; whatever is wrong with it is reported and survived."""
+    try:
+        journal, rows, damage = open_journal(path)
+    except OSError as error:
+        logger.error("%s", CorruptJournal(path, 0, 0, str(error)))
+        return None, [], True
+    if damage is not None:
+        logger.error("%s", damage)
+    return journal, rows, damage is not None
+
+
+def _replay(rows: Sequence[bytes]) -> list[CommitRow]:
+    """Return the commits that no later row has undone."""
+    applications: dict[str, dict[int, dict[int, CommitRow]]] = {}
+    for number, data in enumerate(rows):
+        try:
+            row = unpack(data)
+        except ValueError as error:
+            # Its checksum is right, so another version wrote it: not a reason to drop the rest.
+            logger.error("journal record %d is not understood: %s", number, error)
+            continue
+        match row:
+            case CommitRow(key=key):
+                shuffles = applications.setdefault(key.application_id, {})
+                shuffles.setdefault(key.shuffle_id, {})[row.map_attempt_id] = row
+            case ReleaseShuffleRow(key=key):
+                applications.get(key.application_id, {}).pop(key.shuffle_id, None)
+            case ReleaseApplicationRow():
+                applications.pop(row.application_id, None)
+    return [
+        row
+        for shuffles in applications.values()
+        for attempts in shuffles.values()
+        for row in attempts.values()
+    ]
+
+
+def _adopt(row: CommitRow, tiers: dict[bytes, Tier]) -> MapOutput | None:
+    """Occupy the extents of a map output again; None if any of them is not there any more."""
+    regions: list[Region] = []
+    for region in row.regions:
+        extent: Extent | None = None
+        length = region.offsets[-1]
+        if length:
+            tier = tiers.get(region.tier_id)
+            try:
+                if tier is None:
+                    raise ValueError("its arena is gone")
+                extent = tier.adopt(region.offset, length)
+            except ValueError as error:
+                logger.warning(
+                    "map attempt %d of %s is forgotten: %s", row.map_attempt_id, row.key, error
+                )
+                for adopted in regions:
+                    adopted.release()
+                return None
+        regions.append(Region(extent, region.first_subpartition, region.offsets, region.crc32c))
+    key = ShuffleKey(*row.key)
+    return MapOutput(key, row.map_attempt_id, row.num_subpartitions, tuple(regions))
+
+
+def _new_journal(storage: OpenedStorage, directories: Sequence[Path], generation: int) -> Journal:
+    """Write a journal with all that is live into the first directory that takes it."""
+    rows = [pack_commit(output) for output in storage.index.outputs()]
+    failures: list[str] = []
+    for directory in directories:
+        try:
+            return Journal.create(directory, generation, rows)
+        except OSError as error:
+            logger.error("no journal can be written to %s: %s", directory, error)
+            failures.append(str(error))
+    raise StorageUnavailable(
+        ", ".join(map(str, directories)),
+        f"no directory takes a journal: {'; '.join(failures)}",
+        "Free disk space in a data directory",
+    )
+
+
+def _discard(path: Path, *, keep: bool) -> None:
+    """Remove a journal that does not count any more; a damaged one is kept for the curious."""
+    try:
+        if keep:
+            path.replace(path.with_name("journal.damaged"))
+        else:
+            path.unlink()
+    except OSError as error:
+        # Harmless: a journal of a lower generation is never read again.
+        logger.warning("%s cannot be removed: %s", path, error)

@@ -1,0 +1,192 @@
+"""Writing one region into its extent, and reading extents back."""
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from shuffle.storage.arena import Extent
+from shuffle.storage.disk_tier import DiskTier
+from shuffle.storage.errors import RegionMismatch, StorageError
+from shuffle.storage.outputs import Region, ShuffleKey
+from shuffle.storage.threads import run_in_thread
+
+if TYPE_CHECKING:
+    from array import array
+
+
+class RegionWriter:
+    """A region being written. Ends with exactly one of :meth:`finish` and :meth:`abort`.
+
+    Args:
+        key: The shuffle it belongs to.
+        extent: Its place, or None if it is empty. The writer takes over the owner's reference.
+        first_subpartition: Number of its first subpartition.
+        offsets: Cumulative offsets of its subpartitions.
+        executor: Threads for the disk tier.
+    """
+
+    __slots__ = (
+        "_executor",
+        "_extent",
+        "_failure",
+        "_offsets",
+        "_open",
+        "_writes",
+        "first_subpartition",
+        "key",
+        "length",
+    )
+
+    def __init__(
+        self,
+        key: ShuffleKey,
+        extent: Extent | None,
+        first_subpartition: int,
+        offsets: "array[int]",
+        executor: ThreadPoolExecutor,
+    ) -> None:
+        self.key = key
+        self.first_subpartition = first_subpartition
+        self.length: int = offsets[-1]
+        self._extent = extent
+        self._offsets = offsets
+        self._executor = executor
+        self._open = True
+        self._writes = 0
+        self._failure: StorageError | None = None
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether :attr:`view` can be written directly. True for an empty region."""
+        return self._extent is None or self._extent.in_memory
+
+    @property
+    def view(self) -> memoryview:
+        """The whole extent, to receive into; only of a region in memory.
+
+        Raises:
+            RuntimeError: The region is on disk, or was finished or aborted.
+        """
+        self._check_open()
+        if self._extent is None:
+            return memoryview(b"")
+        if self._extent.view is None:
+            raise RuntimeError(f"{self._extent!r} is on disk: use write()")
+        return self._extent.view
+
+    async def write(self, offset: int, buffers: list[memoryview]) -> None:
+        """Write buffers one behind the other. Several calls may be under way at a time.
+
+        Args:
+            offset: Where in the region the first one goes, in bytes.
+            buffers: They must not change until the call has ended.
+
+        Raises:
+            RegionMismatch: They would reach beyond the region; nothing was written.
+            StorageWriteFailed: The disk did not take them. The region can only be aborted.
+            asyncio.CancelledError: Raised when the buffers are free again; what was written is
+                unknown.
+        """
+        self._check_open()
+        end = offset + sum(len(buffer) for buffer in buffers)
+        if offset < 0 or end > self.length:
+            raise RegionMismatch(end, self.length)
+        extent = self._extent
+        if extent is None:
+            return
+        if extent.view is not None:
+            for buffer in buffers:
+                extent.view[offset : offset + len(buffer)] = buffer
+                offset += len(buffer)
+            return
+        tier = _disk(extent)
+        extent.retain()  # an abort must not hand the space to others while the thread writes there
+        self._writes += 1
+        try:
+            await run_in_thread(self._executor, tier.write, extent.offset + offset, buffers)
+        except OSError as error:
+            self._failure = tier.write_failure(extent.offset + offset, buffers, error)
+            raise self._failure from error
+        finally:
+            self._writes -= 1
+            extent.release()
+
+    def finish(self, crc32c: int) -> Region:
+        """End the region.
+
+        Args:
+            crc32c: Checksum over all its bytes.
+
+        Returns:
+            The region; the caller now owns its extent until a commit takes it over.
+
+        Raises:
+            StorageWriteFailed: An earlier write had failed. Abort the region.
+            RuntimeError: A write is still under way, or the region was ended before.
+        """
+        self._check_open()
+        if self._writes:
+            raise RuntimeError(f"{self._writes} writes to {self._extent!r} are under way")
+        if self._failure is not None:
+            raise self._failure
+        self._end()
+        return Region(self._extent, self.first_subpartition, self._offsets, crc32c)
+
+    def abort(self) -> None:
+        """Give the region up. Its space is free once the last write under way has ended.
+
+        Does nothing if the region was finished or aborted before.
+        """
+        if self._open:
+            self._end()
+            if self._extent is not None:
+                self._extent.release()
+
+    def _end(self) -> None:
+        self._open = False
+        if self._extent is not None and isinstance(self._extent.tier, DiskTier):
+            self._extent.tier.written(self._extent)
+
+    def _check_open(self) -> None:
+        if not self._open:
+            raise RuntimeError("the region was finished or aborted before")
+
+
+async def read_extent(
+    executor: ThreadPoolExecutor, extent: Extent, offset: int, buffers: list[memoryview]
+) -> None:
+    """Fill buffers, one behind the other, from an extent of any tier.
+
+    Args:
+        executor: Threads for the disk tier.
+        extent: The caller holds a reference; one more is held until a thread has ended.
+        offset: Position in the extent, in bytes.
+        buffers: Filled completely.
+
+    Raises:
+        RegionMismatch: The range reaches beyond the extent.
+        StorageReadFailed: The disk failed or gave less than was written.
+        asyncio.CancelledError: Raised when no thread touches the buffers any more.
+    """
+    end = offset + sum(len(buffer) for buffer in buffers)
+    if offset < 0 or end > extent.length:
+        raise RegionMismatch(end, extent.length)
+    if extent.view is not None:
+        for buffer in buffers:
+            buffer[:] = extent.view[offset : offset + len(buffer)]
+            offset += len(buffer)
+        return
+    tier = _disk(extent)
+    extent.retain()
+    try:
+        await run_in_thread(executor, tier.read, extent.offset + offset, buffers)
+    except OSError as error:
+        raise tier.read_failure(extent.offset + offset, buffers, error) from error
+    finally:
+        extent.release()
+
+
+def _disk(extent: Extent) -> DiskTier:
+    tier = extent.tier
+    if not isinstance(tier, DiskTier):
+        raise RuntimeError(f"{extent!r} has no bytes any more")
+    return tier
