@@ -30,10 +30,11 @@ def render(status: TaskManagerStatus) -> Group:
 
 
 def approximate_size(size_bytes: int) -> str:
-    """Return a size to three digits: ``"1.50 GiB"``."""
+    """Return a size to about three digits: ``"1.5 GiB"``."""
     for unit, factor in reversed(SIZE_UNITS.items()):
         if size_bytes >= factor > 1:
-            return f"{size_bytes / factor:.3g} {unit}"
+            number = size_bytes / factor
+            return f"{number:.0f} {unit}" if number >= 1000 else f"{number:.3g} {unit}"
     return f"{size_bytes} B"
 
 

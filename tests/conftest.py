@@ -1,0 +1,123 @@
+"""What every test gets: a matrix of event loops, and checks that it leaves nothing behind.
+
+An asyncio test runs once on plain asyncio in debug mode and once on uvloop (asyncio on Python 3.11
+copies what is written and so hides early reuse of a buffer; uvloop does not). A test for which one
+loop is enough says ``@pytest.mark.asyncio(loop_factories=["uvloop"])``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import sys
+import threading
+from typing import TYPE_CHECKING
+
+import hypothesis
+import pytest
+import uvloop
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+THREAD_END_TIMEOUT_SECONDS = 2.0
+"""Time that threads told to stop get after a test; they need microseconds."""
+
+LOOP_TURNS = 5
+"""Turns of the loop after a test in which cancelled tasks may end."""
+
+# A shared machine makes no promise about how long one example takes; each test has its timeout.
+hypothesis.settings.register_profile("sluice", deadline=None, print_blob=True)
+hypothesis.settings.load_profile("sluice")
+
+
+class DebugLoop(asyncio.SelectorEventLoop):
+    """A plain asyncio loop that checks threads and notices coroutines never awaited."""
+
+    def set_debug(self, enabled: bool) -> None:
+        super().set_debug(True)  # pytest-asyncio turns debug mode off on the loops it is given
+
+
+def eager_loop() -> asyncio.AbstractEventLoop:
+    """Return a plain asyncio loop on which a new task runs at once, up to its first wait."""
+    loop = asyncio.new_event_loop()
+    loop.set_task_factory(getattr(asyncio, "eager_task_factory"))  # noqa: B009 - Python 3.12
+    return loop
+
+
+def pytest_asyncio_loop_factories(config, item):
+    factories: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
+        "asyncio-debug": DebugLoop,
+        "uvloop": uvloop.new_event_loop,
+    }
+    if sys.version_info >= (3, 12):
+        factories["asyncio-eager"] = eager_loop
+    return factories
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _process_wide_resources() -> None:
+    """Open what libuv opens once per process, so that no test seems to leak it."""
+    uvloop.new_event_loop().close()
+
+
+@pytest.fixture(autouse=True)
+def _no_resource_leaks(
+    request: pytest.FixtureRequest, _process_wide_resources: None
+) -> Iterator[None]:
+    """Fail a test that leaves file descriptors open or threads running.
+
+    Spark tests are exempt: PySpark's gateway keeps connections and threads for the session.
+    """
+    if request.node.get_closest_marker("spark"):
+        yield
+        return
+    files, threads = _open_files(), set(threading.enumerate())
+    yield
+    started = [thread for thread in threading.enumerate() if thread not in threads]
+    for thread in started:
+        thread.join(THREAD_END_TIMEOUT_SECONDS)
+    running = [thread.name for thread in started if thread.is_alive()]
+    if running:
+        pytest.fail(f"threads left running: {running}")
+    left = _open_files().keys() - files.keys()
+    if left:
+        gc.collect()  # what only a reference cycle keeps open is about to be closed
+        left = _open_files().keys() - files.keys()
+    if left:
+        now = _open_files()
+        pytest.fail(f"file descriptors left open: { {fd: now.get(fd) for fd in sorted(left)} }")
+
+
+@pytest.fixture(autouse=True)
+def _no_task_leaks(request: pytest.FixtureRequest, _no_resource_leaks: None) -> Iterator[None]:
+    """Fail an asyncio test that leaves tasks running when all its fixtures are torn down."""
+    runner_name = "_function_scoped_runner"  # pytest-asyncio's; its end would cancel the tasks
+    if runner_name not in request.fixturenames:
+        yield
+        return
+    runner: asyncio.Runner = request.getfixturevalue(runner_name)
+    yield
+    loop = runner.get_loop()
+    if asyncio.all_tasks(loop):
+        runner.run(_turn_loop())
+    left = [task.get_coro() for task in asyncio.all_tasks(loop)]
+    if left:
+        pytest.fail(f"tasks left running: {left}")
+
+
+async def _turn_loop() -> None:
+    for _ in range(LOOP_TURNS):
+        await asyncio.sleep(0)
+
+
+def _open_files() -> dict[int, str]:
+    """Return the open file descriptors and what each one is."""
+    found = {}
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            found[int(name)] = os.readlink(f"/proc/self/fd/{name}")
+        except FileNotFoundError:  # the descriptor of this very listing
+            continue
+    return found

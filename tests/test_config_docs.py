@@ -1,0 +1,27 @@
+"""The configuration reference cannot go stale."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+from shuffle.daemon.config import TaskManagerConfig, keys
+from shuffle.daemon.config_reference import page
+
+COMMITTED = Path(__file__).parents[1] / "docs" / "configuration.md"
+
+
+def test_the_committed_page_is_the_generated_one():
+    assert COMMITTED.read_text(encoding="utf-8") == page(), "run: make docs"
+
+
+def test_every_key_has_a_row_with_a_meaning():
+    rows = [line for line in page().splitlines() if line.startswith("| `")]
+    assert len(rows) == len(keys())
+    assert all(row.rstrip(" |").endswith(".") for row in rows)
+
+
+def test_the_example_is_a_valid_configuration():
+    example = page().partition("```toml\n")[2].partition("```")[0]
+    config = TaskManagerConfig.model_validate(tomllib.loads(example))
+    assert config.memory.network_segments == 4096
