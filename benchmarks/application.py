@@ -89,7 +89,7 @@ class SparkApplication:
                     f"Spark application {self.name}",
                     [*self._command, "--control", str(control)],
                     log_path=self.directory / f"{self.name}.log",
-                    environment=spark_environment("127.0.0.1"),
+                    environment=spark_environment("127.0.0.1", self.directory),
                     directory=self.directory,
                 )
             )

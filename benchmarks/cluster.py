@@ -42,8 +42,13 @@ def spark_home() -> Path:
     return Path(pyspark.__file__).resolve().parent
 
 
-def spark_environment(host: str) -> dict[str, str]:
-    """Environment of a Spark process that binds ``host`` and runs this Python."""
+def spark_environment(host: str, directory: Path) -> dict[str, str]:
+    """Environment of a Spark process that binds ``host`` and runs this Python.
+
+    Temporary files go below ``directory``: a JVM leaves its native libraries behind when killed.
+    """
+    temporary = directory / "tmp"
+    temporary.mkdir(exist_ok=True)
     inherited = ("SPARK_", "PYSPARK_")
     environment = {key: os.environ[key] for key in os.environ if not key.startswith(inherited)}
     environment |= {
@@ -53,6 +58,8 @@ def spark_environment(host: str) -> dict[str, str]:
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         # Jobs import `benchmarks` in the driver and in Python workers alike.
         "PYTHONPATH": str(REPOSITORY),
+        "TMPDIR": str(temporary),
+        "JAVA_TOOL_OPTIONS": f"-Djava.io.tmpdir={temporary} -XX:-UsePerfData",
         "PYTHONHASHSEED": "0",  # the hash of a string must agree between Python workers
     }
     return environment
@@ -113,12 +120,14 @@ class StandaloneCluster:
             "Spark master",
             "org.apache.spark.deploy.master.Master",
             ["--host", host, "--port", "0", "--webui-port", "0"],
-            spark_environment(host),
+            spark_environment(host, self.directory),
         )
 
     def _start_worker(self, host: str) -> ManagedProcess:
         local_directory = self.directory / f"local-{host}"
-        environment = spark_environment(host) | {"SPARK_LOCAL_DIRS": str(local_directory)}
+        environment = spark_environment(host, self.directory) | {
+            "SPARK_LOCAL_DIRS": str(local_directory)
+        }
         environment |= {
             key: value.replace("{host}", host) for key, value in self._worker_environment.items()
         }

@@ -19,8 +19,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-
 from benchmarks import outcome
 from benchmarks.application import JobRecord, SparkApplication
 from benchmarks.cluster import StandaloneCluster
@@ -29,7 +27,8 @@ from benchmarks.eventlog import ShuffleUse, read_event_log, total
 from benchmarks.jobs.tpch import query_title
 from benchmarks.metrics import Moved
 from benchmarks.plugin import sluice_conf
-from benchmarks.processes import ProcessFailed
+from benchmarks.processes import ProcessFailed, stop_on_termination
+from benchmarks.report import open_console
 from benchmarks.taskmanagers import TaskManagers
 from benchmarks.text import standard_library_texts
 from benchmarks.tpch_data import ensure_tpch, warm_page_cache
@@ -37,8 +36,10 @@ from benchmarks.tpch_data import ensure_tpch, warm_page_cache
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from rich.console import Console
+
 DEFAULT_QUERIES = (3, 5, 9, 10, 13, 18, 21)
-TEXT_BYTES = 12 << 20
+TEXT_BYTES = 8 << 20
 RDD_PARTITIONS = 8
 JOB_TIMEOUT_SECONDS = 240.0
 
@@ -101,7 +102,8 @@ class Demo:
 
     def say(self, text: str) -> None:
         """Print a line of progress with the seconds since the start."""
-        self._console.print(f"[dim]{time.monotonic() - self._started:6.1f} s[/dim]  {text}")
+        line = f"[dim]{time.monotonic() - self._started:6.1f} s[/dim]  {text}"
+        self._console.print(line, soft_wrap=True)
 
     def run(self) -> tuple[SideResult, SideResult]:
         """Run both sides: Spark's own shuffle, then Sluice.
@@ -163,7 +165,7 @@ def jobs_of(queries: Sequence[int], data: Path, texts: Sequence[str]) -> list[De
         )
         for number in queries
     ]
-    title = "RDD: reduceByKey, distinct, join, sortByKey over the text of Python's library"
+    title = "RDD: reduceByKey, join, sortByKey over the text of Python's library"
     parameters = {"files": list(texts), "partitions": RDD_PARTITIONS}
     return [*jobs, DemoJob("word count", title, "wordcount", parameters)]
 
@@ -187,7 +189,8 @@ def compare(own: SideResult, sluice: SideResult) -> list[outcome.JobOutcome]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the demo and print what it found; the exit code."""
     options = _parse(arguments)
-    console = Console(highlight=False)
+    stop_on_termination()
+    console = open_console()
     console.print(f"TPC-H data, scale factor {options.scale_factor:g}, and real text")
     data = ensure_tpch(options.scale_factor)
     texts, text_bytes = standard_library_texts(TEXT_BYTES)

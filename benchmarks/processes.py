@@ -10,6 +10,7 @@ import contextlib
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections import deque
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     import re
     from collections.abc import Mapping, Sequence
     from pathlib import Path
-    from types import TracebackType
+    from types import FrameType, TracebackType
     from typing import Self
 
 KEPT_LINES = 2000
@@ -27,6 +28,15 @@ KEPT_LINES = 2000
 
 TAIL_LINES = 25
 """Lines of output shown in an error."""
+
+
+def stop_on_termination() -> None:
+    """Make SIGTERM unwind the program as Ctrl-C does, so that its child processes are ended."""
+
+    def unwind(number: int, frame: FrameType | None) -> None:
+        sys.exit(128 + number)
+
+    signal.signal(signal.SIGTERM, unwind)
 
 
 class ProcessFailed(RuntimeError):

@@ -15,14 +15,14 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rich.console import Console
 from rich.table import Table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from rich.console import Console
-
 RESULTS_DIRECTORY = Path(__file__).resolve().parent / "results"
+PLAIN_WIDTH = 120
 _PACKAGES = ("sluice", "pyspark", "uvloop", "msgpack", "crc32c")
 
 
@@ -72,6 +72,12 @@ class Report:
             aim = (aims or {}).get(key, "")
             table.add_row(key, f"{value:.3f}", f"{low:.3f}", f"{high:.3f}", aim)
         console.print(table)
+
+
+def open_console() -> Console:
+    """A console for people: as wide as their terminal, or wide enough for a table in a file."""
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=PLAIN_WIDTH)
 
 
 def median_and_spread(values: Sequence[float]) -> tuple[float, tuple[float, float]]:
