@@ -15,14 +15,16 @@ class ShuffleEntry:
         outputs: By map attempt id.
         stored_bytes: Bytes over all map outputs.
         journal_bytes: Bytes of their rows in the journal.
+        regions: Regions over all map outputs.
     """
 
-    __slots__ = ("journal_bytes", "outputs", "stored_bytes")
+    __slots__ = ("journal_bytes", "outputs", "regions", "stored_bytes")
 
     def __init__(self) -> None:
         self.outputs: dict[int, MapOutput] = {}
         self.stored_bytes = 0
         self.journal_bytes = 0
+        self.regions = 0
 
 
 class OutputIndex:
@@ -44,6 +46,7 @@ class OutputIndex:
         entry.outputs[output.map_attempt_id] = output
         stored = output.total_bytes
         entry.stored_bytes += stored
+        entry.regions += len(output.regions)
         entry.journal_bytes += journal_bytes
         self.map_outputs += 1
         self.stored_bytes += stored

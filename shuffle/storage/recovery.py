@@ -18,6 +18,7 @@ from shuffle.storage.journal import (
     open_journal,
     record_bytes,
 )
+from shuffle.storage.journal_writer import COMPACTION_FLOOR_BYTES
 from shuffle.storage.memory_tier import MemoryTier
 from shuffle.storage.outputs import MapOutput, Region, ShuffleKey
 from shuffle.storage.rows import (
@@ -162,7 +163,7 @@ def _recover(storage: OpenedStorage, directories: Sequence[Path]) -> None:
         and not damaged
         and not storage.forgotten
         and current.path.parent == directories[0]
-        and current.size_bytes <= 2 * storage.index.journal_bytes
+        and current.size_bytes <= max(2 * storage.index.journal_bytes, COMPACTION_FLOOR_BYTES)
     ):
         storage.journal = current
         stale = journals[1:]

@@ -14,11 +14,13 @@ class ShuffleStatistics:
         key: The shuffle.
         map_outputs: Committed map attempts.
         stored_bytes: Their bytes.
+        regions: Their regions.
     """
 
     key: ShuffleKey
     map_outputs: int
     stored_bytes: int
+    regions: int
 
 
 @dataclass(frozen=True, slots=True)

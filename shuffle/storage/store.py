@@ -222,7 +222,7 @@ class ShuffleStore:
     def shuffles(self) -> list[ShuffleStatistics]:
         """Return what is stored per shuffle."""
         return [
-            ShuffleStatistics(key, len(entry.outputs), entry.stored_bytes)
+            ShuffleStatistics(key, len(entry.outputs), entry.stored_bytes, entry.regions)
             for key, entry in self._index.entries()
         ]
 
