@@ -20,8 +20,9 @@ from collections.abc import Callable
 from typing import Protocol, cast
 
 from protocol.codec import encode
-from protocol.errors import ProtocolViolation, SluiceError
+from protocol.errors import ProtocolViolation, SluiceError, UnsupportedVersion
 from protocol.framing import FrameDecoder
+from protocol.limits import VERSION
 from protocol.messages import ErrorResponse, Hello, HelloAck, Message, Ping, Pong
 from protocol.remote_error import RemoteError, error_response
 from protocol.states import ConnectionState, Side, State, answer_hello, payload_limit
@@ -34,11 +35,8 @@ _log = logging.getLogger(__name__)
 EMPTY = b""
 
 
-class Lease(Protocol):
-    """Memory that must not be reused while the transport holds it."""
-
-    def release(self) -> None:
-        """The transport has let go of the memory. Called exactly once, also on failure."""
+Release = Callable[[], None]
+"""Ends a lease: the transport has let go of the memory. Called exactly once, also on failure."""
 
 
 class ConnectionHandler(Protocol):
@@ -62,18 +60,6 @@ class ConnectionHandler(Protocol):
 
 
 HandlerFactory = Callable[["Connection", Hello | HelloAck], ConnectionHandler]
-
-
-class Watermarks:
-    """Write watermarks, in bytes (low = segment + 1 and high = 2 × segment by default)."""
-
-    __slots__ = ("high_bytes", "low_bytes")
-
-    def __init__(self, config: TransportConfig, segment_size_bytes: int) -> None:
-        high = config.write_high_watermark_bytes
-        low = config.write_low_watermark_bytes
-        self.high_bytes = 2 * segment_size_bytes if high is None else high
-        self.low_bytes = min(segment_size_bytes + 1 if low is None else low, self.high_bytes)
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -111,7 +97,7 @@ class Connection(asyncio.BufferedProtocol):
         """On the side that connects: done when the handshake is."""
         self._config = config
         self._segment_size_bytes = segment_size_bytes
-        self._watermarks = Watermarks(config, segment_size_bytes)
+        self._low_bytes, self._high_bytes = config.write_watermarks(segment_size_bytes)
         self._handler_factory = handler_factory
         self._hello = hello
         self._offer = offer
@@ -119,7 +105,7 @@ class Connection(asyncio.BufferedProtocol):
         self._decoder = FrameDecoder(self, segment_size_bytes)
         self._handler: ConnectionHandler | None = None
         self._transport: asyncio.Transport | None = None
-        self._leases: deque[tuple[int, Lease]] = deque()
+        self._leases: deque[tuple[int, Release]] = deque()
         self._turn_due = False
         self._watching_drain = False
         self._error: SluiceError | None = None
@@ -145,6 +131,11 @@ class Connection(asyncio.BufferedProtocol):
         return self.state.state is State.CLOSED
 
     @property
+    def max_payload_bytes(self) -> int:
+        """Largest payload that both sides accept."""
+        return self._decoder.max_payload_bytes
+
+    @property
     def write_buffer_bytes(self) -> int:
         """Bytes that the kernel has not taken yet."""
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
@@ -158,7 +149,7 @@ class Connection(asyncio.BufferedProtocol):
         self,
         message: Message,
         payload: memoryview | bytes = EMPTY,
-        lease: Lease | None = None,
+        release: Release | None = None,
     ) -> None:
         """Send a message; never blocks.
 
@@ -168,13 +159,13 @@ class Connection(asyncio.BufferedProtocol):
         Args:
             message: What to send.
             payload: Its payload; not copied.
-            lease: Released when the transport has let go of the payload, or at once if the
+            release: Called when the transport has let go of the payload, or at once if the
                 connection is gone.
         """
         transport = self._transport
         if transport is None or self.state.state is State.CLOSED:
-            if lease is not None:
-                lease.release()
+            if release is not None:
+                release()
             return
         length = len(payload)
         head = encode(message, length)
@@ -183,14 +174,14 @@ class Connection(asyncio.BufferedProtocol):
         else:
             transport.write(head)
         self.bytes_out += len(head) + length
-        if lease is not None:
-            self._leases.append((self.bytes_out, lease))
+        if release is not None:
+            self._leases.append((self.bytes_out, release))
             if not self._turn_due:
                 self._turn_due = True
                 self._loop.call_soon(self._after_turn)
             elif len(self._leases) > 1:
                 self._release_drained()
-        if self.writable and transport.get_write_buffer_size() > self._watermarks.high_bytes:
+        if self.writable and transport.get_write_buffer_size() > self._high_bytes:
             self.writable = False
             if self._watching_drain:
                 self._set_limits()
@@ -312,7 +303,7 @@ class Connection(asyncio.BufferedProtocol):
         self._frame_timer = self._handshake_timer = self._close_timer = None
         self._transport = None
         while self._leases:
-            self._leases.popleft()[1].release()
+            self._leases.popleft()[1]()
         error = self._error or ConnectionLost(
             f"Connection {self.remote} was lost", value=None if exc is None else repr(exc)
         )
@@ -368,6 +359,13 @@ class Connection(asyncio.BufferedProtocol):
             self._open(message.role, message, message.segment_size_bytes)
             self.send(ack)
         elif type(message) is HelloAck:
+            if message.version != VERSION:
+                raise UnsupportedVersion(
+                    "HelloAck names a version that was not offered",
+                    value=message.version,
+                    limit=VERSION,
+                    remedy="Use the same release of Sluice on both sides",
+                )
             self._open(self.state.role, message, message.segment_size_bytes)
             if self.opened is not None and not self.opened.done():
                 self.opened.set_result(message)
@@ -386,9 +384,7 @@ class Connection(asyncio.BufferedProtocol):
     def _set_limits(self) -> None:
         self._watching_drain = False
         if self._transport is not None:
-            self._transport.set_write_buffer_limits(
-                high=self._watermarks.high_bytes, low=self._watermarks.low_bytes
-            )
+            self._transport.set_write_buffer_limits(high=self._high_bytes, low=self._low_bytes)
 
     def _release_drained(self) -> None:
         leases = self._leases
@@ -396,7 +392,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         mark = self.bytes_out - self._transport.get_write_buffer_size()
         while leases and leases[0][0] <= mark:
-            leases.popleft()[1].release()
+            leases.popleft()[1]()
 
     def _after_turn(self) -> None:
         self._turn_due = False

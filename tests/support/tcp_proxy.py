@@ -1,0 +1,277 @@
+"""A bounded proxy over TCP and Unix sockets that breaks links on purpose.
+
+Each direction of each connection has its own :class:`Fault`; it may be changed at any time. What
+happens is observed through events and counters, never by sleeping. Nothing is buffered beyond one
+chunk per direction, so a stalled direction pushes back on its sender as a slow network does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import struct
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_RESET_ON_CLOSE = struct.pack("ii", 1, 0)
+"""SO_LINGER on, with no time: close sends RST."""
+
+
+class Cut(Enum):
+    """What becomes of a link whose byte count is used up."""
+
+    CLOSE = "both sides see an orderly end"
+    HALF_CLOSE = "the receiver sees an end, the other direction goes on"
+    RESET = "both sides see a reset"
+    STALL = "nothing more is read, nothing is closed"
+
+
+@dataclass
+class Fault:
+    """How one direction behaves; the default does no harm.
+
+    Attributes:
+        delay_seconds: Pause before each chunk is passed on.
+        chunk_bytes: Most bytes passed on at once; with a delay, 1 is a slow drip.
+        cut_after_bytes: Bytes to pass on before ``cut`` happens; None for never.
+        cut: What happens then.
+    """
+
+    delay_seconds: float = 0.0
+    chunk_bytes: int = 64 * 1024
+    cut_after_bytes: int | None = None
+    cut: Cut = Cut.CLOSE
+
+
+@dataclass(eq=False)
+class Direction:
+    """One direction of a proxied connection."""
+
+    source: socket.socket
+    target: socket.socket
+    fault: Fault
+    passed_bytes: int = 0
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when this direction carries nothing more."""
+    stalled: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when it reads nothing for the time being."""
+    _flowing: asyncio.Event = field(default_factory=asyncio.Event)
+    _moved: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self._flowing.set()
+
+    def stop_reading(self) -> None:
+        """Read nothing from the source until :meth:`resume_reading`."""
+        self._flowing.clear()
+
+    def resume_reading(self) -> None:
+        """Go on."""
+        self.stalled.clear()
+        self._flowing.set()
+
+    async def wait_passed(self, count: int) -> None:
+        """Wait until so many bytes were passed on in all, or the direction has ended."""
+        while self.passed_bytes < count and not self.ended.is_set():
+            self._moved.clear()
+            await self._moved.wait()
+
+    async def pump(self, on_cut: Callable[[Cut], None]) -> None:
+        """Pass bytes on until an end, an error or a cut."""
+        loop = asyncio.get_running_loop()
+        try:
+            while True:
+                if not self._flowing.is_set():
+                    self.stalled.set()
+                    await self._flowing.wait()
+                fault = self.fault
+                room = fault.chunk_bytes
+                if fault.cut_after_bytes is not None:
+                    room = min(room, fault.cut_after_bytes - self.passed_bytes)
+                    if room <= 0:
+                        if fault.cut is Cut.STALL:
+                            self.stop_reading()
+                            continue
+                        on_cut(fault.cut)
+                        return
+                data = await loop.sock_recv(self.source, room)
+                if not data:
+                    return
+                if fault.delay_seconds:
+                    await asyncio.sleep(fault.delay_seconds)
+                await loop.sock_sendall(self.target, data)
+                self.passed_bytes += len(data)
+                self._moved.set()
+        except OSError:
+            on_cut(Cut.RESET)
+        finally:
+            with contextlib.suppress(OSError):
+                self.target.shutdown(socket.SHUT_WR)
+            self.ended.set()
+            self._moved.set()
+
+
+class ProxiedConnection:
+    """A client's connection and the one the proxy made for it."""
+
+    def __init__(
+        self, client: socket.socket, server: socket.socket, up: Fault, down: Fault
+    ) -> None:
+        self.up = Direction(client, server, up)
+        """Client to server."""
+        self.down = Direction(server, client, down)
+        """Server to client."""
+        self._sockets = (client, server)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._over = asyncio.Event()
+
+    async def run(self) -> None:
+        """Pump both ways until both have ended or the link is cut."""
+        self._tasks = [
+            asyncio.ensure_future(direction.pump(self._cut)) for direction in (self.up, self.down)
+        ]
+        for task in self._tasks:
+            task.add_done_callback(self._one_ended)
+        try:
+            await self._over.wait()
+        finally:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            for sock in self._sockets:
+                sock.close()
+
+    def close(self) -> None:
+        """End the link in an orderly way."""
+        self._over.set()
+
+    def reset(self) -> None:
+        """End the link with a reset on both sides (on a Unix socket: an end)."""
+        for sock in self._sockets:
+            if sock.family != socket.AF_UNIX:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+        self._over.set()
+
+    def half_close(self, direction: Direction) -> None:
+        """End one direction; the other goes on."""
+        direction.fault = Fault(cut_after_bytes=0, cut=Cut.HALF_CLOSE)
+        with contextlib.suppress(OSError):
+            direction.source.shutdown(socket.SHUT_RD)  # wakes a waiting recv
+
+    def _one_ended(self, _: asyncio.Task[None]) -> None:
+        if all(task.done() for task in self._tasks):
+            self._over.set()
+
+    def _cut(self, cut: Cut) -> None:
+        if cut is Cut.RESET:
+            self.reset()
+        elif cut is Cut.CLOSE:
+            self.close()
+
+
+class FaultProxy:
+    """Listens, and connects each client to a target through two faulty directions.
+
+    Args:
+        target: Host and port, or (port 0) the path of a Unix socket.
+        socket_path: Path to listen on; None listens on a free TCP port of the loopback.
+        up: Fault of new connections, client to server; copied for each.
+        down: The same, server to client.
+        max_connections: More are closed at once.
+        socket_buffer_bytes: Kernel buffers of the proxy's sockets; small ones push back soon.
+    """
+
+    def __init__(
+        self,
+        target: tuple[str, int],
+        *,
+        socket_path: str | None = None,
+        up: Fault | None = None,
+        down: Fault | None = None,
+        max_connections: int = 64,
+        socket_buffer_bytes: int | None = None,
+    ) -> None:
+        self.up = up or Fault()
+        self.down = down or Fault()
+        self.connections: list[ProxiedConnection] = []
+        """All connections that were made, the ended ones too."""
+        self.host, self.port = (socket_path, 0) if socket_path is not None else ("127.0.0.1", 0)
+        self._target = target
+        self._max_connections = max_connections
+        self._socket_buffer_bytes = socket_buffer_bytes
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._accepted = asyncio.Event()
+        self._listening: socket.socket | None = None
+        self._accepting: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> FaultProxy:
+        unix = self.host != "127.0.0.1"
+        self._listening = self._new_socket(unix)
+        if unix:
+            self._listening.bind(self.host)
+        else:
+            self._listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self._listening.bind((self.host, 0))
+            self.port = self._listening.getsockname()[1]
+        self._listening.listen(self._max_connections)
+        self._accepting = asyncio.ensure_future(self._accept())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for task in [self._accepting, *self._tasks]:
+            if task is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+        if self._listening is not None:
+            self._listening.close()
+
+    async def connection(self, index: int = 0) -> ProxiedConnection:
+        """Wait for a connection by its number, from 0."""
+        while len(self.connections) <= index:
+            self._accepted.clear()
+            await self._accepted.wait()
+        return self.connections[index]
+
+    def _new_socket(self, unix: bool) -> socket.socket:
+        sock = socket.socket(socket.AF_UNIX if unix else socket.AF_INET, socket.SOCK_STREAM)
+        sock.setblocking(False)
+        if self._socket_buffer_bytes is not None:
+            for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+                sock.setsockopt(socket.SOL_SOCKET, option, self._socket_buffer_bytes)
+        return sock
+
+    async def _accept(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self._listening is None:
+            raise RuntimeError("use 'async with'")
+        while True:
+            client, _ = await loop.sock_accept(self._listening)
+            if len(self._tasks) >= self._max_connections:
+                client.close()
+                continue
+            task = asyncio.ensure_future(self._serve(client))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _serve(self, client: socket.socket) -> None:
+        host, port = self._target
+        server = self._new_socket(port == 0)
+        try:
+            await asyncio.get_running_loop().sock_connect(server, (host, port) if port else host)
+        except BaseException as error:
+            client.close()
+            server.close()
+            if isinstance(error, OSError):
+                return
+            raise
+        connection = ProxiedConnection(
+            client, server, Fault(**vars(self.up)), Fault(**vars(self.down))
+        )
+        self.connections.append(connection)
+        self._accepted.set()
+        await connection.run()
