@@ -1,0 +1,91 @@
+"""Which applications live: as long as a client names one, and for a while after.
+
+A driver or executor that is killed closes its connections without a word. When the last connection
+of an application is gone, a deadline starts; when it is over, everything of the application is
+released. An application that was adopted after a restart of the TaskManager starts with the
+deadline running.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+_log = logging.getLogger(__name__)
+
+
+class _Application:
+    __slots__ = ("connections", "expires_at", "expiry")
+
+    def __init__(self) -> None:
+        self.connections = 0
+        self.expiry: asyncio.TimerHandle | None = None
+        self.expires_at = 0.0
+
+
+class Applications:
+    """Counts the connections of each application and expires those without any.
+
+    Args:
+        expiry_seconds: How long an application outlives its last connection.
+        release: Frees all data of an application; returns the bytes freed.
+    """
+
+    def __init__(self, expiry_seconds: float, release: Callable[[str], int]) -> None:
+        self._expiry_seconds = expiry_seconds
+        self._release = release
+        self._applications: dict[str, _Application] = {}
+        self.expired_total = 0
+
+    def adopt(self, application_id: str) -> None:
+        """Take note of an application whose data was found at start."""
+        application = self._applications.setdefault(application_id, _Application())
+        if application.connections == 0 and application.expiry is None:
+            self._start_deadline(application_id, application)
+
+    def connected(self, application_id: str) -> None:
+        """A client of the application has connected."""
+        application = self._applications.setdefault(application_id, _Application())
+        application.connections += 1
+        if application.expiry is not None:
+            application.expiry.cancel()
+            application.expiry = None
+
+    def disconnected(self, application_id: str) -> None:
+        """A client of the application is gone."""
+        application = self._applications.get(application_id)
+        if application is None:
+            return
+        application.connections -= 1
+        if application.connections == 0:
+            self._start_deadline(application_id, application)
+
+    def snapshot(self) -> list[tuple[str, int, float | None]]:
+        """Return (application id, connections, seconds until expiry or None) of each."""
+        now = asyncio.get_running_loop().time()
+        return [
+            (name, each.connections, None if each.expiry is None else each.expires_at - now)
+            for name, each in self._applications.items()
+        ]
+
+    def close(self) -> None:
+        """Stop all deadlines; the data stays for the next start."""
+        for application in self._applications.values():
+            if application.expiry is not None:
+                application.expiry.cancel()
+        self._applications.clear()
+
+    def _start_deadline(self, application_id: str, application: _Application) -> None:
+        loop = asyncio.get_running_loop()
+        application.expires_at = loop.time() + self._expiry_seconds
+        application.expiry = loop.call_at(application.expires_at, self._expire, application_id)
+
+    def _expire(self, application_id: str) -> None:
+        del self._applications[application_id]
+        self.expired_total += 1
+        freed = self._release(application_id)
+        _log.info(
+            "application %s had no connection for %g s: released, %d bytes freed",
+            application_id,
+            self._expiry_seconds,
+            freed,
+        )

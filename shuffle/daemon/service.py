@@ -1,0 +1,59 @@
+"""Running a TaskManager as a process: signals, exit code, the ladder down."""
+
+import asyncio
+import logging
+import signal
+
+from shuffle.daemon.config import TaskManagerConfig
+from shuffle.daemon.taskmanager import TaskManager
+from transport import loop as event_loop
+
+_log = logging.getLogger(__name__)
+
+
+def run(config: TaskManagerConfig) -> int:
+    """Run a TaskManager until SIGTERM or SIGINT.
+
+    The ladder: take no new map outputs, flush and close connections, close the storage. Past
+    ``drain_timeout_seconds``, or at a second signal, the process ends at once: committed data
+    is safe in either case.
+
+    Returns:
+        The exit code: 0 after an orderly end, 1 if the ladder had to be cut short.
+
+    Raises:
+        SluiceError: It could not start.
+    """
+    return event_loop.run(_serve(config), config.transport.event_loop)
+
+
+async def _serve(config: TaskManagerConfig) -> int:
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    hurry = asyncio.Event()
+
+    def signalled(number: signal.Signals) -> None:
+        _log.info("%s received", number.name)
+        if stop.is_set():
+            hurry.set()
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, signalled, number)
+    taskmanager = TaskManager(config)
+    await taskmanager.start()
+    await stop.wait()
+    stopping = loop.create_task(taskmanager.stop())
+    hurried = loop.create_task(hurry.wait())
+    done, _ = await asyncio.wait(
+        (stopping, hurried),
+        timeout=config.drain_timeout_seconds,
+        return_when=asyncio.FIRST_COMPLETED,
+    )
+    hurried.cancel()
+    if stopping in done:
+        stopping.result()
+        return 0
+    _log.warning("stopping took longer than it may; committed data is safe")
+    stopping.cancel()
+    return 1

@@ -1,0 +1,96 @@
+"""The TaskManager daemon: the network environment, the HTTP port, and their life."""
+
+import asyncio
+import importlib.metadata
+import logging
+import time
+
+from shuffle.daemon.config import TaskManagerConfig
+from shuffle.daemon.http import HttpServer
+from shuffle.daemon.snapshot import take_snapshot
+from shuffle.daemon.status import TaskManagerState, TaskManagerStatus
+from shuffle.environment import NetworkEnvironment
+
+_log = logging.getLogger(__name__)
+
+LAG_PERIOD_SECONDS = 1.0
+"""How often the event loop's lag is measured."""
+
+
+class TaskManager:
+    """One TaskManager.
+
+    Args:
+        config: All its settings.
+    """
+
+    def __init__(self, config: TaskManagerConfig) -> None:
+        self.config = config
+        self.environment = NetworkEnvironment(
+            config.transport, config.memory, config.storage, config.applications
+        )
+        self.state: TaskManagerState = "starting"
+        self.version = importlib.metadata.version("sluice")
+        self.http_port = 0
+        self._http: HttpServer | None = None
+        self._started_at = time.monotonic()
+        self._lag_timer: asyncio.TimerHandle | None = None
+        self._lag_due = 0.0
+
+    @property
+    def uptime_seconds(self) -> float:
+        """Time since this object was made."""
+        return time.monotonic() - self._started_at
+
+    async def start(self) -> None:
+        """Start serving.
+
+        Raises:
+            SluiceError: An address or the storage cannot be used; nothing is left open.
+        """
+        await self.environment.start()
+        try:
+            self._http = HttpServer(self.config.http, self.status)
+            self.http_port = await self._http.start()
+        except BaseException:
+            await self.environment.close()
+            raise
+        self.state = "ready"
+        self._measure_lag()
+        address = self.environment.address
+        _log.info(
+            "TaskManager %s is ready: data port %s, HTTP port %d, socket %s, "
+            "%d map outputs adopted",
+            self.environment.taskmanager_id,
+            address,
+            self.http_port,
+            self.config.transport.socket_path,
+            self.environment.counters.map_outputs_adopted,
+        )
+
+    def status(self) -> TaskManagerStatus:
+        """Take a snapshot of everything."""
+        return take_snapshot(self)
+
+    async def stop(self) -> None:
+        """Stop: no new map outputs, connections flushed and closed, files closed. Idempotent."""
+        if self.state == "stopped":
+            return
+        self.state = "draining"
+        self.environment.drain()
+        if self._lag_timer is not None:
+            self._lag_timer.cancel()
+        await self.environment.close()
+        self.state = "stopped"
+        if self._http is not None:
+            await self._http.close()
+        _log.info("TaskManager %s has stopped", self.environment.taskmanager_id)
+
+    def _measure_lag(self) -> None:
+        """Add up by how much a timer fires late: what everything else waited too."""
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        if self._lag_due:
+            self.environment.counters.event_loop_lag_seconds += max(0.0, now - self._lag_due)
+        self._lag_due = now + LAG_PERIOD_SECONDS
+        self._lag_timer = loop.call_at(self._lag_due, self._measure_lag)

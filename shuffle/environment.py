@@ -1,0 +1,203 @@
+"""The network environment of a TaskManager: one object that owns every network resource (M4).
+
+It is created at the start, wires pools, storage, partitions, connections and legs together, and
+closes them all, in an order in which nothing is used after it is gone.
+"""
+
+import asyncio
+import os
+import socket
+
+from protocol.limits import MAGIC, VERSION
+from protocol.messages import (
+    FLOW_CREDIT,
+    ROLE_CONSUMER,
+    ROLE_PEER,
+    ROLE_PRODUCER,
+    Hello,
+    HelloAck,
+)
+from shuffle.applications import Applications
+from shuffle.config import ApplicationConfig, NetworkMemoryConfig, StorageConfig
+from shuffle.counters import Counters
+from shuffle.gate.input_gate import GateServices
+from shuffle.memory import NetworkBufferPool
+from shuffle.network.consumer_server import ConsumerHandler
+from shuffle.network.driver_server import DriverHandler
+from shuffle.network.peer_client import PartitionRequestClient
+from shuffle.network.peer_server import PartitionRequestServerHandler
+from shuffle.network.producer_server import ProducerHandler, ProducerServices
+from shuffle.network.serving import ReadPool
+from shuffle.partition.manager import ResultPartitionManager
+from shuffle.storage.store import ShuffleStore
+from transport.config import TransportConfig
+from transport.connection import Connection, ConnectionHandler
+from transport.connection_pool import ConnectionPool
+from transport.connector import Address, connect
+from transport.listener import Listener
+
+Handler = ConsumerHandler | DriverHandler | PartitionRequestServerHandler | ProducerHandler
+
+
+class NetworkEnvironment:
+    """Every network resource of one TaskManager.
+
+    Args:
+        transport: Addresses, deadlines, watermarks.
+        memory: The network buffer pool.
+        storage: Where map outputs live.
+        applications: How long they live.
+    """
+
+    def __init__(
+        self,
+        transport: TransportConfig,
+        memory: NetworkMemoryConfig,
+        storage: StorageConfig,
+        applications: ApplicationConfig,
+    ) -> None:
+        self.counters = Counters()
+        self._transport = transport
+        self._memory = memory
+        self._storage_config = storage
+        self._application_config = applications
+        self.handlers: dict[Connection, Handler] = {}
+        """Accepted connections that are past the handshake."""
+
+    @property
+    def taskmanager_id(self) -> str:
+        """Stable id of this TaskManager."""
+        return self.store.taskmanager_id
+
+    @property
+    def address(self) -> Address:
+        """Where others reach the data port."""
+        return Address(self._transport.reachable_host(), self.listener.port)
+
+    async def start(self) -> None:
+        """Open the storage, adopt what is there, and listen.
+
+        Raises:
+            SluiceError: The storage or an address cannot be used; nothing is left open.
+        """
+        loop = asyncio.get_running_loop()
+        self.store = await loop.run_in_executor(None, ShuffleStore.open, self._storage_config)
+        try:
+            self._wire()
+            await self.listener.start()
+        except BaseException:
+            await self.store.close()
+            raise
+
+    def drain(self) -> None:
+        """Take no new map outputs; serve what there is."""
+        self.producer_services.draining = True
+
+    async def close(self) -> None:
+        """Close everything; committed data stays for the next start. Idempotent."""
+        await self.listener.close()
+        self.peers.close()
+        self.applications.close()
+        await self.store.close()
+        self.network_pool.destroy()
+
+    def _wire(self) -> None:
+        memory = self._memory
+        self.network_pool = NetworkBufferPool(memory.network_segments, memory.segment_size_bytes)
+        self.partitions = ResultPartitionManager(
+            self.store, memory.segment_size_bytes, memory.partition_request_timeout_seconds
+        )
+        self.applications = Applications(
+            self._application_config.application_expiry_seconds, self.store.release_application
+        )
+        for application_id in self.store.applications():
+            self.applications.adopt(application_id)
+        self.counters.map_outputs_adopted = self.store.statistics().adopted_map_outputs
+        self.peers: ConnectionPool[PartitionRequestClient] = ConnectionPool(
+            self._connect_peer, self._transport.connections_per_peer
+        )
+        self.gate_services = GateServices(
+            self.store.taskmanager_id, memory, self.network_pool, self.partitions, self.peers
+        )
+        self.producer_services = ProducerServices(
+            store=self.store,
+            partitions=self.partitions,
+            network_pool=self.network_pool,
+            counters=self.counters,
+            write_segments_per_partition=memory.write_segments_per_partition,
+            segment_size_bytes=memory.segment_size_bytes,
+            verify_checksums=self._storage_config.verify_checksums,
+        )
+        self.listener = Listener(
+            self._transport, memory.segment_size_bytes, self._accepted, self._offer
+        )
+
+    def _offer(self) -> HelloAck:
+        return HelloAck(
+            VERSION,
+            self.store.taskmanager_id,
+            self._memory.segment_size_bytes,
+            FLOW_CREDIT,
+            0,
+            *self.address,
+        )
+
+    def _accepted(self, connection: Connection, greeting: Hello | HelloAck) -> ConnectionHandler:
+        """Make the handler for a connection whose Hello is good."""
+        application_id = connection.application_id
+        if application_id:
+            self.applications.connected(application_id)
+
+        def lost() -> None:
+            self.handlers.pop(connection, None)
+            if application_id:
+                self.applications.disconnected(application_id)
+
+        handler: Handler
+        if connection.role == ROLE_PRODUCER:
+            handler = ProducerHandler(connection, self.producer_services, lost)
+        elif connection.role == ROLE_CONSUMER:
+            handler = ConsumerHandler(
+                connection, self.gate_services, self._read_pool(connection), self.counters, lost
+            )
+        elif connection.role == ROLE_PEER:
+            handler = PartitionRequestServerHandler(
+                connection, self.partitions, self._read_pool(connection), self.counters, lost
+            )
+        else:
+            handler = DriverHandler(connection, self.store, lost)
+        self.handlers[connection] = handler
+        return handler
+
+    def _read_pool(self, connection: Connection) -> ReadPool:
+        return ReadPool(
+            self.network_pool,
+            f"reads for {connection.remote}",
+            self._memory.read_segments_per_connection,
+        )
+
+    async def _connect_peer(self, address: Address) -> PartitionRequestClient:
+        segment_size_bytes = self._memory.segment_size_bytes
+        clients: list[PartitionRequestClient] = []
+
+        def handler(connection: Connection, greeting: Hello | HelloAck) -> ConnectionHandler:
+            if not isinstance(greeting, HelloAck):
+                raise TypeError("the side that connects is greeted with a HelloAck")
+            client = PartitionRequestClient(connection, greeting, segment_size_bytes, self.counters)
+            clients.append(client)
+            return client
+
+        hello = Hello(
+            MAGIC,
+            VERSION,
+            VERSION,
+            ROLE_PEER,
+            "",
+            b"",
+            segment_size_bytes,
+            FLOW_CREDIT,
+            0,
+            f"{socket.gethostname()} {os.getpid()}",
+        )
+        await connect(address, hello, handler, self._transport, segment_size_bytes)
+        return clients[0]

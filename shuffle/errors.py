@@ -1,0 +1,56 @@
+"""Errors of partitions and gates. Root: :class:`protocol.errors.SluiceError`."""
+
+from protocol.errors import ErrorCode, Fault, SluiceError
+
+
+class PartitionError(SluiceError):
+    """A map output or a channel to it cannot be served."""
+
+
+class PartitionNotFound(PartitionError):
+    """A map output was asked for that nobody registered before the deadline."""
+
+    code = ErrorCode.PARTITION_NOT_FOUND
+
+
+class PartitionReleased(PartitionError):
+    """A map output was released while somebody read or wrote it."""
+
+    code = ErrorCode.PARTITION_RELEASED
+
+
+class RegionMismatch(PartitionError):
+    """The lengths, offsets or totals of a map output do not add up."""
+
+    code = ErrorCode.REGION_MISMATCH
+    fault = Fault.REMOTE
+
+
+class ChecksumMismatch(PartitionError):
+    """The bytes that arrived are not the bytes that were sent."""
+
+    code = ErrorCode.CHECKSUM_MISMATCH
+    fault = Fault.REMOTE
+    retryable = True
+
+
+class EndOfPartitionMismatch(PartitionError):
+    """A channel ended with other totals than its bytes and buffers: something was lost."""
+
+    code = ErrorCode.END_OF_PARTITION_MISMATCH
+    fault = Fault.REMOTE
+    retryable = True
+
+
+class InvalidRequest(PartitionError):
+    """A request names an impossible range or number."""
+
+    code = ErrorCode.MALFORMED_MESSAGE
+    fault = Fault.REMOTE
+
+
+class ShuttingDown(PartitionError):
+    """The TaskManager is draining and takes nothing new."""
+
+    code = ErrorCode.SHUTTING_DOWN
+    retryable = True

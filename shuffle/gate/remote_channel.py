@@ -1,0 +1,204 @@
+"""The consuming end of a channel whose partition is on another TaskManager.
+
+Buffers arrive straight in segments of this channel, wait here in sequence, and become credit again
+when the consumer has recycled them. The channel is a view like a stored partition's, so a gate and
+a reader on the consumer leg use both alike.
+"""
+
+from collections import deque
+from typing import Protocol
+
+from protocol.codec import decode_end_of_partition
+from protocol.credit import ReceiverCredit
+from protocol.errors import SequenceGap, SluiceError
+from protocol.limits import MAX_U32
+from protocol.messages import DATA, EVENT, BufferResponse
+from shuffle.errors import EndOfPartitionMismatch
+from shuffle.gate.buffer_manager import BufferManager
+from shuffle.memory import NetworkBuffer
+from shuffle.partition.view import DataListener, OutgoingBuffer
+
+
+class CreditSender(Protocol):
+    """What a remote channel needs of its peer connection."""
+
+    def announce_credit(self, channel: "RemoteInputChannel") -> None:
+        """Send the channel's unannounced credit when the connection can take it."""
+
+    def cancel(self, channel: "RemoteInputChannel") -> None:
+        """The channel is of no more use; tell the producer unless it has ended."""
+
+
+class RemoteInputChannel:
+    """A channel to a partition on another TaskManager.
+
+    Args:
+        listener: Told when a channel that had nothing has a buffer, or has failed.
+    """
+
+    is_local = False
+
+    def __init__(self, listener: DataListener) -> None:
+        self.failure: SluiceError | None = None
+        self.number = 0
+        """Number on the peer connection, given by the client."""
+        self.ended = False
+        """True once the end of the partition has arrived."""
+        self.bytes_in = 0
+        self.buffers_in = 0
+        self.credit = ReceiverCredit(0)
+        self.sender_backlog = 0
+        self._listener = listener
+        self._buffers: BufferManager | None = None
+        self._sender: CreditSender | None = None
+        self._received: deque[NetworkBuffer | bytes] = deque()
+        self._next_sequence_number = 0
+        self._released = False
+
+    # ---- set-up --------------------------------------------------------------------------------
+
+    def attach(self, buffers: BufferManager, sender: CreditSender) -> None:
+        """Give the channel its memory and its connection; the request goes out next."""
+        self._buffers = buffers
+        self._sender = sender
+        self.credit = ReceiverCredit(buffers.initial_credit)
+
+    @property
+    def initial_credit(self) -> int:
+        """Credit to send with the request."""
+        return self.credit.granted
+
+    # ---- called by the peer client ---------------------------------------------------------------
+
+    def take_buffer(self) -> NetworkBuffer | None:
+        """Supply memory for data that arrives; None if it was sent without credit."""
+        if self._buffers is None or self._released or self.credit.granted <= 0:
+            return None
+        return self._buffers.take()
+
+    def buffer_received(
+        self, message: BufferResponse, content: NetworkBuffer | bytes | None
+    ) -> None:
+        """Take a buffer, an event's bytes, or an empty data message (None)."""
+        if self._released or self.failure is not None:
+            if isinstance(content, NetworkBuffer):
+                content.recycle()
+            return
+        is_data = message.data_type == DATA
+        if message.sequence_number != self._next_sequence_number:
+            if isinstance(content, NetworkBuffer):
+                content.recycle()
+            self.fail(
+                SequenceGap(
+                    f"Channel {message.channel} lost a buffer",
+                    value=message.sequence_number,
+                    limit=self._next_sequence_number,
+                    remedy="The reduce task asks again",
+                )
+            )
+            return
+        self._next_sequence_number = (message.sequence_number + 1) & MAX_U32
+        if is_data:
+            self._data_received(message, content)
+        elif isinstance(content, bytes) and not self._end_received(content):
+            return
+        if content is not None:
+            self._received.append(content)
+            if len(self._received) == 1:
+                self._listener()
+
+    def fail(self, error: SluiceError) -> None:
+        """End the channel with an error; what waits to be read is dropped."""
+        if self.failure is not None or self._released or self.ended:
+            return
+        self.failure = error
+        self._give_back()
+        self._listener()
+
+    def credit_available(self, buffers: int) -> None:
+        """Buffers became free: announce them as credit (``BufferManager`` calls this)."""
+        if self.credit.free(buffers) and self._sender is not None and not self.ended:
+            self._sender.announce_credit(self)
+
+    def on_backlog(self, backlog: int) -> None:
+        """The sender has buffers waiting and no credit for them."""
+        self.sender_backlog = backlog
+        if self._buffers is not None and not self._released and self.failure is None:
+            self._buffers.on_backlog(backlog)
+
+    # ---- SubpartitionView ------------------------------------------------------------------------
+
+    @property
+    def backlog(self) -> int:
+        """Buffers waiting here and at the sender."""
+        return len(self._received) + self.sender_backlog
+
+    @property
+    def queued_buffers(self) -> int:
+        """Buffers waiting here."""
+        return len(self._received)
+
+    def is_available(self, credit: int) -> bool:
+        """True if the next buffer is here and there is credit for it, or the end is."""
+        received = self._received
+        return bool(received) and (credit > 0 or type(received[0]) is bytes)
+
+    def next_buffer(self, credit: int) -> OutgoingBuffer | None:
+        """Take the next buffer; None if there is none yet."""
+        if self.failure is not None:
+            raise self.failure
+        if not self.is_available(credit):
+            return None
+        content = self._received.popleft()
+        if isinstance(content, bytes):
+            return OutgoingBuffer(content, None, EVENT)
+        return OutgoingBuffer(content.payload, content.recycle, DATA)
+
+    def release(self) -> None:
+        """Give up the channel: memory goes back, the producer is told."""
+        if self._released:
+            return
+        self._released = True
+        self._give_back()
+        if self._sender is not None:
+            self._sender.cancel(self)
+
+    # ---- inner workings --------------------------------------------------------------------------
+
+    def _data_received(
+        self, message: BufferResponse, content: NetworkBuffer | bytes | None
+    ) -> None:
+        self.credit.used(message.channel)
+        self.sender_backlog = message.backlog
+        self.buffers_in += 1
+        if isinstance(content, NetworkBuffer):
+            self.bytes_in += content.length
+        elif self._buffers is not None:
+            # An empty buffer took no memory: its credit is free again at once.
+            self.credit_available(1)
+        if self._buffers is not None:
+            self._buffers.on_backlog(message.backlog)
+
+    def _end_received(self, content: bytes) -> bool:
+        """Check the totals; return False if the channel failed."""
+        total_bytes, total_buffers = decode_end_of_partition(content)
+        if (total_bytes, total_buffers) != (self.bytes_in, self.buffers_in):
+            self.fail(
+                EndOfPartitionMismatch(
+                    "Channel ended with other totals than what came",
+                    value=f"{self.bytes_in} bytes in {self.buffers_in} buffers",
+                    limit=f"{total_bytes} bytes in {total_buffers} buffers",
+                    remedy="The reduce task asks again",
+                )
+            )
+            return False
+        self.ended = True
+        return True
+
+    def _give_back(self) -> None:
+        received, self._received = self._received, deque()
+        for content in received:
+            if isinstance(content, NetworkBuffer):
+                content.recycle()
+        if self._buffers is not None:
+            self._buffers.release()

@@ -1,0 +1,115 @@
+"""The consumer leg: input gates that reduce tasks open on their TaskManager.
+
+Every channel of a gate is relayed to the reduce task with a credit of its own. A buffer that came
+from another TaskManager goes out from the very segment it arrived in, and becomes credit for its
+sender when this connection has let go of it; so a reduce task that stops reading stops its own
+channels and nothing else.
+"""
+
+from collections.abc import Callable
+
+from protocol.errors import ChannelInUse, SluiceError
+from protocol.messages import CloseGate, CloseRequest, GateClosed, GateOpened, Message, OpenGate
+from protocol.remote_error import error_response
+from shuffle.counters import Counters
+from shuffle.gate.input_gate import ChannelSource, GateServices, InputGate
+from shuffle.network.serving import ReadPool, ServingHandler
+from shuffle.network.view_reader import CreditBasedViewReader
+from shuffle.storage.outputs import ShuffleKey
+from transport.connection import Connection
+from transport.connector import Address
+
+
+class ConsumerHandler(ServingHandler):
+    """Serves the gates of one reduce-side connection.
+
+    Args:
+        connection: The connection to the executor.
+        services: What gates are made of.
+        read_pool: Memory for local reads of the disk tier.
+        counters: The TaskManager's counters.
+        on_lost: Called when the connection is gone.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        services: GateServices,
+        read_pool: ReadPool,
+        counters: Counters,
+        on_lost: Callable[[], None],
+    ) -> None:
+        super().__init__(connection, read_pool, counters, on_lost)
+        self._services = services
+        self.gates: dict[int, tuple[InputGate, list[int]]] = {}
+        """Open gates by number, each with the numbers of its channels."""
+
+    def request_received(self, message: Message) -> None:
+        """Open and close gates."""
+        if type(message) is OpenGate:
+            self._open_gate(message)
+        elif type(message) is CloseGate:
+            self._close_gate(message.gate)
+            self.connection.send(GateClosed(message.gate))
+        elif type(message) is CloseRequest:
+            self.connection.close()
+
+    def sent(self, reader: CreditBasedViewReader, length: int) -> None:
+        """Count a data buffer that was sent, by where it came from."""
+        counters = self.counters
+        if reader.view is not None and reader.view.is_local:
+            counters.consumer_bytes_out_local += length
+            counters.consumer_buffers_out_local += 1
+        else:
+            counters.consumer_bytes_out_remote += length
+            counters.consumer_buffers_out_remote += 1
+
+    def connection_lost(self, error: SluiceError) -> None:
+        """Give everything back."""
+        for gate in list(self.gates):
+            self._close_gate(gate)
+        super().connection_lost(error)
+
+    def _open_gate(self, message: OpenGate) -> None:
+        numbers = [message.gate, *(channel.channel for channel in message.channels)]
+        taken = [n for n in numbers if n in self.gates or n in self.readers]
+        if taken or len(set(numbers)) < len(numbers):
+            raise ChannelInUse(
+                "Gate or channel number is in use on this connection", value=taken or numbers[:8]
+            )
+        key = ShuffleKey(self.connection.application_id, message.shuffle_id)
+        channels: list[int] = []
+        try:
+            gate = InputGate(
+                f"gate {message.gate} of {self.connection.remote}",
+                self._services,
+                key,
+                message.start_subpartition,
+                message.end_subpartition,
+                self.read_pool,
+            )
+            self.gates[message.gate] = gate, channels
+            for wanted in message.channels:
+                reader = self.new_reader(wanted.channel, message.initial_credit)
+                channels.append(wanted.channel)
+                source = ChannelSource(
+                    wanted.taskmanager_id,
+                    Address(wanted.host, wanted.port),
+                    wanted.map_attempt_ids,
+                )
+                reader.attach(gate.add_channel(source, reader.data_available))
+        except SluiceError as error:
+            self._close_gate(message.gate)
+            self.counters.errors_by_code.bump(error.code.name)
+            self.connection.send(error_response(message.gate, error))
+            return
+        self.connection.send(GateOpened(message.gate))
+
+    def _close_gate(self, number: int) -> None:
+        opened = self.gates.pop(number, None)
+        if opened is None:
+            return
+        gate, channels = opened
+        for channel in channels:
+            self.close_channel(channel)
+        gate.release()

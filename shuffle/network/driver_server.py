@@ -1,0 +1,56 @@
+"""The driver leg: releasing shuffles and applications, keeping an application alive."""
+
+from collections.abc import Callable
+
+from protocol.errors import SluiceError, UnexpectedMessage
+from protocol.messages import (
+    ApplicationReleased,
+    CloseRequest,
+    Message,
+    ReleaseApplication,
+    ReleaseShuffle,
+    ShuffleReleased,
+)
+from shuffle.storage.outputs import ShuffleKey
+from shuffle.storage.store import ShuffleStore
+from transport.connection import Connection
+
+
+class DriverHandler:
+    """Serves the driver of one application.
+
+    Args:
+        connection: The connection to the driver.
+        store: Holds the application's map outputs.
+        on_lost: Called when the connection is gone.
+    """
+
+    def __init__(
+        self, connection: Connection, store: ShuffleStore, on_lost: Callable[[], None]
+    ) -> None:
+        self._connection = connection
+        self._store = store
+        self._on_lost = on_lost
+
+    def payload_buffer(self, message: Message, length: int) -> memoryview | None:
+        """No message of this leg has a payload."""
+        raise UnexpectedMessage("Payload on a driver leg", value=type(message).__name__)
+
+    def message_received(self, message: Message, payload_length: int) -> None:
+        """Release what the driver names."""
+        application_id = self._connection.application_id
+        if type(message) is ReleaseShuffle:
+            freed = self._store.release_shuffle(ShuffleKey(application_id, message.shuffle_id))
+            self._connection.send(ShuffleReleased(message.shuffle_id, freed))
+        elif type(message) is ReleaseApplication:
+            freed = self._store.release_application(application_id)
+            self._connection.send(ApplicationReleased(freed))
+        elif type(message) is CloseRequest:
+            self._connection.close()
+
+    def writable(self) -> None:
+        """Answers are small: nothing waits to be sent."""
+
+    def connection_lost(self, error: SluiceError) -> None:
+        """The driver is gone; its application lives on until its deadline."""
+        self._on_lost()

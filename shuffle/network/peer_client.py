@@ -1,0 +1,225 @@
+"""The consuming side of a peer leg: one connection, many remote input channels.
+
+Data arrives straight in the segments of its channel. Credit is announced once a turn of the event
+loop, one sum a channel, and accumulates while the connection cannot be written.
+"""
+
+import asyncio
+from collections.abc import Sequence
+
+from protocol.errors import CreditExceeded, MalformedMessage, SluiceError, UnexpectedMessage
+from protocol.limits import MAX_EVENT_BYTES, MAX_U32, RECEIVE_TAIL_BYTES
+from protocol.messages import (
+    DATA,
+    AddCredit,
+    BacklogAnnouncement,
+    BufferResponse,
+    CancelPartitionRequest,
+    CloseRequest,
+    ErrorResponse,
+    HelloAck,
+    Message,
+    PartitionRequest,
+)
+from protocol.remote_error import RemoteError
+from shuffle.counters import Counters
+from shuffle.gate.remote_channel import RemoteInputChannel
+from shuffle.memory import NetworkBuffer
+from shuffle.storage.outputs import ShuffleKey
+from transport.connection import Connection
+from transport.errors import ConnectionLost
+
+
+class PartitionRequestClient:
+    """Requests partitions of one other TaskManager.
+
+    Args:
+        connection: The open connection.
+        ack: What the other TaskManager said of itself.
+        segment_size_bytes: Size of the segments that receive.
+        counters: The TaskManager's counters.
+    """
+
+    def __init__(
+        self, connection: Connection, ack: HelloAck, segment_size_bytes: int, counters: Counters
+    ) -> None:
+        self.connection = connection
+        self.taskmanager_id = ack.taskmanager_id
+        self._counters = counters
+        self._channels: dict[int, RemoteInputChannel] = {}
+        self._last_number = -1
+        self._arriving: NetworkBuffer | None = None
+        self._arriving_event: bytearray | None = None
+        self._discard = memoryview(bytearray(segment_size_bytes + RECEIVE_TAIL_BYTES))
+        self._announcing: set[RemoteInputChannel] = set()
+        self._flush_due = False
+
+    @property
+    def closing(self) -> bool:
+        """True once the connection takes no more requests."""
+        return self.connection.closing
+
+    @property
+    def channels(self) -> int:
+        """Channels in use."""
+        return len(self._channels)
+
+    def request(
+        self,
+        channel: RemoteInputChannel,
+        key: ShuffleKey,
+        map_attempt_ids: Sequence[int],
+        start_subpartition: int,
+        end_subpartition: int,
+    ) -> None:
+        """Ask for a range of subpartitions; the channel has its buffers already.
+
+        Raises:
+            ConnectionLost: The connection has ended meanwhile.
+        """
+        if self.closing:
+            raise ConnectionLost(f"Connection to {self.connection.remote} was lost")
+        number = self._free_number()
+        channel.number = number
+        self._channels[number] = channel
+        self.connection.send(
+            PartitionRequest(
+                number,
+                key.application_id,
+                key.shuffle_id,
+                list(map_attempt_ids),
+                start_subpartition,
+                end_subpartition,
+                channel.initial_credit,
+            )
+        )
+        self._counters.credits_sent += channel.initial_credit
+
+    def announce_credit(self, channel: RemoteInputChannel) -> None:
+        """Announce the channel's free buffers, with all others, after this turn."""
+        self._announcing.add(channel)
+        if not self._flush_due and self.connection.writable:
+            self._flush_due = True
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def cancel(self, channel: RemoteInputChannel) -> None:
+        """Forget a channel; tell the producer if it does not know yet."""
+        self._announcing.discard(channel)
+        if self._channels.get(channel.number) is not channel:
+            return
+        del self._channels[channel.number]
+        if not channel.ended and channel.failure is None:
+            self.connection.send(CancelPartitionRequest(channel.number))
+
+    def close(self) -> None:
+        """Say goodbye and close. Idempotent."""
+        if not self.closing:
+            self.connection.send(CloseRequest())
+            self.connection.close()
+
+    # ---- transport.connection.ConnectionHandler -------------------------------------------------
+
+    def payload_buffer(self, message: Message, length: int) -> memoryview | None:
+        """Supply a segment of the channel, or a place to throw away what nobody wants."""
+        if type(message) is not BufferResponse:
+            raise UnexpectedMessage("Payload on a peer leg", value=type(message).__name__)
+        channel = self._channels.get(message.channel)
+        if message.data_type != DATA:
+            if length > MAX_EVENT_BYTES:
+                raise MalformedMessage("Event is too large", value=length, limit=MAX_EVENT_BYTES)
+            self._arriving_event = bytearray(length)
+            return memoryview(self._arriving_event)
+        if channel is not None:
+            buffer = channel.take_buffer()
+            if buffer is not None:
+                buffer.length = length
+                self._arriving = buffer
+                return buffer.segment.memory
+            channel.fail(
+                CreditExceeded(
+                    f"Data without credit on channel {message.channel}", value=length, limit=0
+                )
+            )
+            self._refuse(message.channel)
+        return self._discard
+
+    def message_received(self, message: Message, payload_length: int) -> None:
+        """Take what the producer sends."""
+        if type(message) is BufferResponse:
+            self._buffer_received(message, payload_length)
+        elif type(message) is BacklogAnnouncement:
+            channel = self._channels.get(message.channel)
+            if channel is not None:
+                channel.on_backlog(message.backlog)
+        elif type(message) is ErrorResponse and message.channel is not None:
+            channel = self._channels.pop(message.channel, None)
+            if channel is None:
+                self._counters.late_messages.bump("ErrorResponse")
+            else:
+                channel.fail(RemoteError(message))
+        elif type(message) is CloseRequest:
+            self.connection.close()
+
+    def writable(self) -> None:
+        """The connection can take messages again: announce what has accumulated."""
+        if self._announcing:
+            self._flush()
+
+    def connection_lost(self, error: SluiceError) -> None:
+        """Fail every channel."""
+        if self._arriving is not None:
+            self._arriving.recycle()
+            self._arriving = None
+        self._announcing.clear()
+        channels, self._channels = self._channels, {}
+        for channel in channels.values():
+            channel.fail(error)
+
+    # ---- inner workings --------------------------------------------------------------------------
+
+    def _buffer_received(self, message: BufferResponse, payload_length: int) -> None:
+        content: NetworkBuffer | bytes | None = None
+        if payload_length:
+            if message.data_type == DATA:
+                content, self._arriving = self._arriving, None
+                self._counters.peer_bytes_in += payload_length
+                self._counters.peer_buffers_in += 1
+            elif self._arriving_event is not None:
+                content, self._arriving_event = bytes(self._arriving_event), None
+        channel = self._channels.get(message.channel)
+        if channel is None:
+            if isinstance(content, NetworkBuffer):
+                content.recycle()
+            self._counters.late_messages.bump("BufferResponse")
+            return
+        channel.buffer_received(message, content)
+        if channel.ended:
+            del self._channels[message.channel]
+        elif channel.failure is not None:
+            self._refuse(message.channel)
+
+    def _refuse(self, number: int) -> None:
+        """Drop a channel that broke a rule; the connection and the others live on."""
+        if self._channels.pop(number, None) is not None:
+            self.connection.send(CancelPartitionRequest(number))
+
+    def _flush(self) -> None:
+        self._flush_due = False
+        connection = self.connection
+        if not connection.writable:
+            return
+        announcing, self._announcing = self._announcing, set()
+        counters = self._counters
+        for channel in announcing:
+            credit = channel.credit.announce()
+            if credit:
+                connection.send(AddCredit(channel.number, credit))
+                counters.credits_sent += credit
+
+    def _free_number(self) -> int:
+        number = self._last_number
+        while True:
+            number = (number + 1) & MAX_U32
+            if number not in self._channels:
+                self._last_number = number
+                return number

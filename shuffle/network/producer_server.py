@@ -1,0 +1,264 @@
+"""The producer leg: map attempts that write their output to this TaskManager."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from protocol.errors import ChannelInUse, SluiceError, UnexpectedMessage
+from protocol.limits import RECEIVE_TAIL_BYTES
+from protocol.messages import (
+    AbortPartition,
+    AddCredit,
+    BeginRegion,
+    CloseRequest,
+    FinishPartition,
+    Message,
+    OpenPartition,
+    PartitionAborted,
+    PartitionFinished,
+    PartitionOpened,
+    RegionData,
+)
+from protocol.remote_error import error_response
+from shuffle.counters import Counters
+from shuffle.errors import ShuttingDown
+from shuffle.memory import LocalBufferPool, NetworkBufferPool
+from shuffle.partition.manager import ResultPartitionManager
+from shuffle.partition.map_output_writer import MapOutputWriter
+from shuffle.storage.outputs import ShuffleKey
+from shuffle.storage.store import ShuffleStore
+from transport.connection import Connection
+
+MOST_FAILED_PARTITIONS = 1024
+"""Failed partition numbers remembered per connection, so that what is late is known as late."""
+
+
+@dataclass(slots=True)
+class ProducerServices:
+    """What the producer leg uses of its TaskManager."""
+
+    store: ShuffleStore
+    partitions: ResultPartitionManager
+    network_pool: NetworkBufferPool
+    counters: Counters
+    segment_size_bytes: int
+    write_segments_per_partition: int
+    verify_checksums: bool
+    draining: bool = False
+
+
+class _Partition:
+    """A map output being written, with its pool and, at the end, its commit."""
+
+    __slots__ = ("commit", "pool", "writer")
+
+    def __init__(self) -> None:
+        self.writer: MapOutputWriter | None = None
+        self.pool: LocalBufferPool | None = None
+        self.commit: asyncio.Task[None] | None = None
+
+
+class ProducerHandler:
+    """Serves the map outputs of one connection.
+
+    Args:
+        connection: The connection to the executor.
+        services: The TaskManager's parts.
+        on_lost: Called when the connection is gone.
+    """
+
+    def __init__(
+        self, connection: Connection, services: ProducerServices, on_lost: Callable[[], None]
+    ) -> None:
+        self._connection = connection
+        self._services = services
+        self._on_lost = on_lost
+        self._partitions: dict[int, _Partition] = {}
+        self._failed: dict[int, None] = {}
+        self._discard: memoryview | None = None
+
+    @property
+    def open_writers(self) -> list[MapOutputWriter]:
+        """The map outputs being written, for status."""
+        return [each.writer for each in self._partitions.values() if each.writer is not None]
+
+    # ---- transport.connection.ConnectionHandler -------------------------------------------------
+
+    def payload_buffer(self, message: Message, length: int) -> memoryview | None:
+        """Supply the place in the region, or a place to throw away what is late."""
+        if type(message) is not RegionData:
+            raise UnexpectedMessage("Payload on a producer leg", value=type(message).__name__)
+        writer = self._writer(message.partition)
+        if writer is not None:
+            try:
+                return writer.payload_buffer(message.offset, length)
+            except SluiceError as error:
+                self._fail(message.partition, error)
+        if self._discard is None:
+            self._discard = memoryview(
+                bytearray(self._services.segment_size_bytes + RECEIVE_TAIL_BYTES)
+            )
+        return self._discard
+
+    def message_received(self, message: Message, payload_length: int) -> None:
+        """Take what the producer sends."""
+        if type(message) is RegionData:
+            self._data_received(message, payload_length)
+        elif type(message) is BeginRegion:
+            self._begin_region(message)
+        elif type(message) is OpenPartition:
+            self._open(message)
+        elif type(message) is FinishPartition:
+            self._finish(message)
+        elif type(message) is AbortPartition:
+            self._remove(message.partition, aborted=True)
+            self._failed.pop(message.partition, None)
+            self._connection.send(PartitionAborted(message.partition))
+        elif type(message) is CloseRequest:
+            self._connection.close()
+
+    def writable(self) -> None:
+        """Answers are small: nothing waits to be sent."""
+
+    def connection_lost(self, error: SluiceError) -> None:
+        """Give up everything that is not committed."""
+        for number in list(self._partitions):
+            self._remove(number, aborted=True)
+        self._on_lost()
+
+    # ---- messages --------------------------------------------------------------------------------
+
+    def _open(self, message: OpenPartition) -> None:
+        number = message.partition
+        if number in self._partitions:
+            raise ChannelInUse("Partition number is in use on this connection", value=number)
+        self._failed.pop(number, None)
+        if self._services.draining:
+            self._fail(
+                number,
+                ShuttingDown("TaskManager is draining", remedy="Write to another TaskManager"),
+            )
+            return
+        partition = _Partition()
+        services = self._services
+        connection = self._connection
+        counters = services.counters
+
+        def pool() -> LocalBufferPool:
+            if partition.pool is None:
+                partition.pool = services.network_pool.create_local_pool(
+                    f"map output {message.map_attempt_id}",
+                    1,
+                    services.write_segments_per_partition,
+                )
+            return partition.pool
+
+        def grant(credit: int) -> None:
+            counters.credits_sent += credit
+            connection.send(AddCredit(number, credit))
+
+        partition.writer = MapOutputWriter(
+            services.store,
+            ShuffleKey(connection.application_id, message.shuffle_id),
+            message.map_attempt_id,
+            message.num_subpartitions,
+            payload_bytes=connection.max_payload_bytes,
+            verify_checksums=services.verify_checksums,
+            pool=pool,
+            grant=grant,
+        )
+        self._partitions[number] = partition
+        connection.send(PartitionOpened(number))
+
+    def _begin_region(self, message: BeginRegion) -> None:
+        writer = self._writer(message.partition)
+        if writer is None:
+            return
+        try:
+            writer.begin_region(
+                message.region, message.first_subpartition, message.lengths, message.crc32c
+            )
+            self._services.counters.regions_written += 1
+        except SluiceError as error:
+            self._fail(message.partition, error)
+
+    def _data_received(self, message: RegionData, length: int) -> None:
+        writer = self._writer(message.partition)
+        if writer is None:
+            self._services.counters.late_messages.bump("RegionData")
+            return
+        counters = self._services.counters
+        counters.producer_bytes_in += length
+        counters.producer_buffers_in += 1
+        try:
+            writer.data_received(message.offset, length)
+        except SluiceError as error:
+            self._fail(message.partition, error)
+
+    def _finish(self, message: FinishPartition) -> None:
+        writer = self._writer(message.partition)
+        if writer is None:
+            return
+        partition = self._partitions[message.partition]
+        if partition.commit is not None:
+            self._fail(
+                message.partition, UnexpectedMessage("FinishPartition came twice", value=2, limit=1)
+            )
+            return
+        partition.commit = asyncio.get_running_loop().create_task(
+            self._commit(message, partition, writer)
+        )
+
+    async def _commit(
+        self, message: FinishPartition, partition: _Partition, writer: MapOutputWriter
+    ) -> None:
+        """Commit a map output, and acknowledge it once it outlives this process."""
+        try:
+            output = await writer.finish(message.total_bytes, message.regions)
+            partition.writer = None  # what it wrote belongs to the store now
+            await self._services.partitions.commit(output)
+        except SluiceError as error:
+            if self._partitions.get(message.partition) is partition:
+                partition.commit = None
+                self._fail(message.partition, error)
+            return
+        partition.commit = None
+        self._services.counters.map_outputs_committed += 1
+        self._remove(message.partition, aborted=False)
+        self._connection.send(PartitionFinished(message.partition))
+
+    # ---- inner workings --------------------------------------------------------------------------
+
+    def _writer(self, number: int) -> MapOutputWriter | None:
+        """Find a map output; None if it has failed and this message is late.
+
+        Raises:
+            UnexpectedMessage: It was never opened.
+        """
+        partition = self._partitions.get(number)
+        if partition is not None:
+            return partition.writer
+        if number in self._failed:
+            return None
+        raise UnexpectedMessage("Partition is not open", value=number)
+
+    def _fail(self, number: int, error: SluiceError) -> None:
+        self._remove(number, aborted=True)
+        if len(self._failed) >= MOST_FAILED_PARTITIONS:
+            del self._failed[next(iter(self._failed))]
+        self._failed[number] = None
+        self._services.counters.errors_by_code.bump(error.code.name)
+        self._connection.send(error_response(number, error))
+
+    def _remove(self, number: int, *, aborted: bool) -> None:
+        partition = self._partitions.pop(number, None)
+        if partition is None:
+            return
+        if partition.commit is not None:
+            partition.commit.cancel()
+        if partition.writer is not None:
+            partition.writer.abort()
+            if aborted:
+                self._services.counters.map_outputs_aborted += 1
+        if partition.pool is not None:
+            partition.pool.destroy()

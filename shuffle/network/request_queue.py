@@ -1,0 +1,117 @@
+"""The queue of readers of one connection: one buffer a step, round robin (T6, T7).
+
+A reader is in the queue while it has something to send and credit to send it. The write loop runs
+only while the connection is writable and goes on by itself when it is again.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+from protocol.errors import SluiceError
+from protocol.messages import DATA, BufferResponse
+from protocol.remote_error import error_response
+from shuffle.network.view_reader import CreditBasedViewReader
+from shuffle.partition.view import OutgoingBuffer
+from transport.connection import Connection
+
+MOST_BUFFERS_A_TURN = 32
+"""Buffers sent before other connections get a turn of the event loop: 1 MiB at the default size."""
+
+
+class PartitionRequestQueue:
+    """Sends buffers of many readers over one connection.
+
+    Args:
+        connection: Where they go.
+        sent: Told of each data buffer that was sent: its reader and its length in bytes.
+        ended: Told when a reader has sent its last message, the end or an error.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        sent: Callable[[CreditBasedViewReader, int], None],
+        ended: Callable[[CreditBasedViewReader, SluiceError | None], None],
+    ) -> None:
+        self._connection = connection
+        self._sent = sent
+        self._ended = ended
+        self._queue: deque[CreditBasedViewReader] = deque()
+        self._running = False
+        self._turn_due = False
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def notify(self, reader: CreditBasedViewReader) -> None:
+        """A reader may have something to send: queue it once, and run."""
+        if reader.queued or not reader.is_available():
+            return
+        reader.queued = True
+        self._queue.append(reader)
+        if not self._turn_due:
+            # In a turn of its own: what one read of the socket brings, often several credits,
+            # is then served together, and no notification ever recurses into another.
+            self._turn_due = True
+            asyncio.get_running_loop().call_soon(self.run)
+
+    def run(self) -> None:
+        """Send while the connection is writable and readers have something."""
+        self._turn_due = False
+        if self._running:
+            return
+        self._running = True
+        connection = self._connection
+        queue = self._queue
+        budget = MOST_BUFFERS_A_TURN
+        while queue and connection.writable:
+            if budget == 0:
+                self._turn_due = True
+                asyncio.get_running_loop().call_soon(self.run)
+                break
+            budget -= 1
+            reader = queue.popleft()
+            try:
+                buffer = reader.next_buffer()
+            except SluiceError as error:
+                reader.queued = False
+                connection.send(error_response(reader.channel, error))
+                self._end(reader, error)
+                continue
+            if buffer is not None:
+                self._send(reader, buffer)
+                if buffer.data_type != DATA:
+                    reader.queued = False
+                    self._end(reader, None)
+                    continue
+            if reader.is_available():
+                queue.append(reader)
+            else:
+                reader.queued = False
+        self._running = False
+
+    def remove(self, reader: CreditBasedViewReader) -> None:
+        """Take a reader out and release its view."""
+        if reader.queued:
+            self._queue.remove(reader)
+            reader.queued = False
+        reader.release()
+
+    def _send(self, reader: CreditBasedViewReader, buffer: OutgoingBuffer) -> None:
+        view = reader.view
+        backlog = 0 if view is None else view.backlog
+        payload = buffer.payload
+        self._connection.send(
+            BufferResponse(
+                reader.channel, reader.next_sequence_number(), backlog, buffer.data_type
+            ),
+            payload,
+            buffer.release,
+        )
+        if buffer.data_type == DATA:
+            self._sent(reader, len(payload))
+
+    def _end(self, reader: CreditBasedViewReader, error: SluiceError | None) -> None:
+        reader.release()
+        self._ended(reader, error)

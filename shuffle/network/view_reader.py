@@ -1,0 +1,114 @@
+"""One channel on the serving side: a view, its credit and its sequence numbers."""
+
+from typing import TYPE_CHECKING
+
+from protocol.credit import SenderCredit
+from protocol.errors import SluiceError
+from protocol.limits import MAX_U32
+from shuffle.partition.view import OutgoingBuffer, SubpartitionView
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class CreditBasedViewReader:
+    """Reads a view as far as the credit of its channel goes.
+
+    The reader exists from the request on; its view may come later, when the partition is found.
+
+    Args:
+        channel: Number chosen by the consumer.
+        initial_credit: Credit that came with the request.
+        notify: Told when the reader may have something to send; the queue of readers.
+    """
+
+    __slots__ = (
+        "_notify",
+        "buffers_out",
+        "bytes_out",
+        "channel",
+        "credit",
+        "failure",
+        "queued",
+        "sequence_number",
+        "view",
+    )
+
+    def __init__(
+        self,
+        channel: int,
+        initial_credit: int,
+        notify: "Callable[[CreditBasedViewReader], None]",
+    ) -> None:
+        self.channel = channel
+        self.credit = SenderCredit(initial_credit)
+        self.sequence_number = 0
+        """Of the next message."""
+        self.view: SubpartitionView | None = None
+        self.failure: SluiceError | None = None
+        self.queued = False
+        """True while the reader is in the queue; only the queue sets it."""
+        self.bytes_out = 0
+        self.buffers_out = 0
+        self._notify = notify
+
+    def data_available(self) -> None:
+        """The view has something now, or has failed (the view's listener)."""
+        self._notify(self)
+
+    def attach(self, view: SubpartitionView) -> None:
+        """Give the reader its view."""
+        self.view = view
+        self._notify(self)
+
+    def fail(self, error: SluiceError) -> None:
+        """End the channel with an error; it is reported in the reader's turn."""
+        self.failure = error
+        self._notify(self)
+
+    def add_credit(self, credit: int) -> None:
+        """The consumer can take more.
+
+        Raises:
+            CreditOverflow: More than can be counted.
+        """
+        self.credit.add(credit)
+        self._notify(self)
+
+    def is_available(self) -> bool:
+        """True if a turn would send or report something."""
+        view = self.view
+        if view is None:
+            return self.failure is not None
+        return view.is_available(self.credit.available) or (
+            self.failure is not None or view.failure is not None
+        )
+
+    def next_buffer(self) -> OutgoingBuffer | None:
+        """Take the next buffer of the view; a data buffer costs one credit.
+
+        Raises:
+            SluiceError: The channel failed.
+        """
+        if self.failure is not None:
+            raise self.failure
+        if self.view is None:
+            return None
+        buffer = self.view.next_buffer(self.credit.available)
+        if buffer is not None and buffer.data_type == 0:
+            self.credit.available -= 1
+            self.bytes_out += len(buffer.payload)
+            self.buffers_out += 1
+        return buffer
+
+    def next_sequence_number(self) -> int:
+        """Number the next message."""
+        number = self.sequence_number
+        self.sequence_number = (number + 1) & MAX_U32
+        return number
+
+    def release(self) -> None:
+        """Give the view up. Idempotent."""
+        view, self.view = self.view, None
+        if view is not None:
+            view.release()

@@ -1,0 +1,1 @@
+"""Result partitions: how map outputs are written, found and read."""

@@ -1,0 +1,210 @@
+"""Receiving the output of one map attempt: its state machine and its regions.
+
+::
+
+    state        BeginRegion   RegionData    FinishPartition   AbortPartition
+    OPEN         IN_REGION     ✗             FINISHING         ABORTED
+    IN_REGION    ✗             IN_REGION,    ✗                 ABORTED
+                               OPEN at the
+                               region's end
+    FINISHING    ✗             ✗             ✗                 ABORTED
+
+✗ is a :class:`RegionMismatch` that ends the partition. An empty region leaves OPEN as it is.
+Committing is the caller's: FINISHING ends when all regions are written.
+"""
+
+import enum
+from collections.abc import Callable, Sequence
+
+from shuffle.errors import RegionMismatch
+from shuffle.memory import LocalBufferPool
+from shuffle.partition.region_receiver import (
+    DiskRegionReceiver,
+    MemoryRegionReceiver,
+    RegionReceiver,
+)
+from shuffle.storage.outputs import MapOutput, ShuffleKey
+from shuffle.storage.store import ShuffleStore
+
+
+class WriterState(enum.Enum):
+    """States of a map output on its way in."""
+
+    OPEN = "open"
+    IN_REGION = "in region"
+    FINISHING = "finishing"
+    ABORTED = "aborted"
+
+
+class MapOutputWriter:
+    """One map attempt's output while it is written.
+
+    Args:
+        store: Gives extents and takes regions.
+        key: The shuffle.
+        map_attempt_id: The attempt.
+        num_subpartitions: Subpartitions of the shuffle.
+        payload_bytes: Largest payload of a RegionData.
+        verify_checksums: Whether regions are checked as they arrive.
+        pool: Gives the pool for writes to the disk tier; called when it is needed first.
+        grant: Sends credit to the producer.
+    """
+
+    def __init__(
+        self,
+        store: ShuffleStore,
+        key: ShuffleKey,
+        map_attempt_id: int,
+        num_subpartitions: int,
+        *,
+        payload_bytes: int,
+        verify_checksums: bool,
+        pool: Callable[[], LocalBufferPool],
+        grant: Callable[[int], None],
+    ) -> None:
+        self.key = key
+        self.map_attempt_id = map_attempt_id
+        self.num_subpartitions = num_subpartitions
+        self.state = WriterState.OPEN
+        self.total_bytes = 0
+        """Bytes of the complete regions."""
+        self._store = store
+        self._payload_bytes = payload_bytes
+        self._verify_checksums = verify_checksums
+        self._pool = pool
+        self._grant = grant
+        self._receiver: RegionReceiver | None = None
+        self._receivers: list[RegionReceiver] = []
+
+    def begin_region(
+        self, region: int, first_subpartition: int, lengths: Sequence[int], crc32c: int
+    ) -> None:
+        """Begin a region and grant its first credit.
+
+        Raises:
+            RegionMismatch: Not the next region, more subpartitions than there are, wrong state.
+            StorageFull: No place for it.
+        """
+        self._require(WriterState.OPEN, "BeginRegion")
+        if region != len(self._receivers):
+            raise RegionMismatch(
+                "Regions of a map output must be numbered from 0 without gaps",
+                value=region,
+                limit=len(self._receivers),
+                map_attempt_id=self.map_attempt_id,
+            )
+        if first_subpartition + len(lengths) > self.num_subpartitions:
+            raise RegionMismatch(
+                "Region has lengths for more subpartitions than the shuffle has",
+                value=first_subpartition + len(lengths),
+                limit=self.num_subpartitions,
+                map_attempt_id=self.map_attempt_id,
+            )
+        writer = self._store.begin_region(self.key, first_subpartition, lengths)
+        receiver: RegionReceiver
+        if writer.in_memory:
+            receiver = MemoryRegionReceiver(writer, crc32c, self._verify_checksums)
+        else:
+            receiver = DiskRegionReceiver(
+                writer,
+                crc32c,
+                self._verify_checksums,
+                payload_bytes=self._payload_bytes,
+                pool=self._pool(),
+                grant=self._grant,
+            )
+        self._receivers.append(receiver)
+        if writer.length == 0:
+            self._complete(receiver)
+            return
+        self._receiver = receiver
+        self.state = WriterState.IN_REGION
+        receiver.begin(self._payload_bytes, self._grant)
+
+    def payload_buffer(self, offset: int, length: int) -> memoryview | None:
+        """Supply the place for the next bytes of the region; None until there is memory.
+
+        Raises:
+            RegionMismatch: Not in a region, or not the next bytes of it.
+            CreditExceeded: No credit was granted for them.
+        """
+        return self._current("RegionData").payload_buffer(offset, length)
+
+    def data_received(self, offset: int, length: int) -> None:
+        """Take note that the bytes of a RegionData have come.
+
+        Raises:
+            RegionMismatch: As above.
+            ChecksumMismatch: The region is complete and its checksum is wrong.
+        """
+        receiver = self._current("RegionData")
+        if length == 0:
+            raise RegionMismatch(
+                "RegionData without data", value=0, limit=1, map_attempt_id=self.map_attempt_id
+            )
+        if receiver.received(length):
+            self._receiver = None
+            self.state = WriterState.OPEN
+            self._complete(receiver)
+
+    async def finish(self, total_bytes: int, regions: int) -> MapOutput:
+        """Wait until all regions are written, and put the map output together.
+
+        Args:
+            total_bytes: What the producer sent, in its own count.
+            regions: How many regions it sent.
+
+        Returns:
+            The map output, to be committed. It owns the regions' extents.
+
+        Raises:
+            RegionMismatch: The totals differ, or a region is incomplete.
+            SluiceError: A region could not be written.
+
+        Cancellation: safe; abort afterwards.
+        """
+        self._require(WriterState.OPEN, "FinishPartition")
+        if (total_bytes, regions) != (self.total_bytes, len(self._receivers)):
+            raise RegionMismatch(
+                "Totals of a map output do not add up",
+                value=f"{total_bytes} bytes in {regions} regions",
+                limit=f"{self.total_bytes} bytes in {len(self._receivers)} regions",
+                map_attempt_id=self.map_attempt_id,
+            )
+        self.state = WriterState.FINISHING
+        for receiver in self._receivers:
+            await receiver.flush()
+        if self.state is not WriterState.FINISHING:
+            raise RegionMismatch(
+                "Map output was aborted while it was finished", map_attempt_id=self.map_attempt_id
+            )
+        receivers, self._receivers = self._receivers, []
+        written = tuple(receiver.finish() for receiver in receivers)
+        return MapOutput(self.key, self.map_attempt_id, self.num_subpartitions, written)
+
+    def abort(self) -> None:
+        """Give everything up; what is being written is freed when the threads are done."""
+        self.state = WriterState.ABORTED
+        self._receiver = None
+        receivers, self._receivers = self._receivers, []
+        for receiver in receivers:
+            receiver.abort()
+
+    def _complete(self, receiver: RegionReceiver) -> None:
+        receiver.verify()
+        self.total_bytes += receiver.length
+
+    def _current(self, what: str) -> RegionReceiver:
+        if self._receiver is None:
+            self._require(WriterState.IN_REGION, what)
+            raise RegionMismatch(f"{what} outside a region", map_attempt_id=self.map_attempt_id)
+        return self._receiver
+
+    def _require(self, state: WriterState, what: str) -> None:
+        if self.state is not state:
+            raise RegionMismatch(
+                f"{what} is not allowed here",
+                value=f"state {self.state.value}",
+                limit=f"state {state.value}",
+                map_attempt_id=self.map_attempt_id,
+            )

@@ -1,0 +1,272 @@
+"""Receiving one region: straight into the memory tier, or by segments onto the disk tier."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from crc32c import crc32c as update_crc32c
+
+from protocol.errors import CreditExceeded, SluiceError
+from protocol.limits import RECEIVE_TAIL_BYTES
+from shuffle.errors import ChecksumMismatch, RegionMismatch
+from shuffle.memory import ListenerHandle, LocalBufferPool, MemorySegment
+from shuffle.storage.outputs import Region
+from shuffle.storage.region_writer import RegionWriter
+
+
+class RegionReceiver(Protocol):
+    """What a map output needs of a region on its way in."""
+
+    @property
+    def length(self) -> int:
+        """Bytes of the region."""
+
+    def begin(self, payload_bytes: int, grant: Callable[[int], None]) -> None:
+        """Grant the first credit."""
+
+    def payload_buffer(self, offset: int, length: int) -> memoryview | None:
+        """Supply the place for the next bytes."""
+
+    def received(self, length: int) -> bool:
+        """Take note of the bytes; True when the region is complete."""
+
+    def verify(self) -> None:
+        """Compare the checksum of the complete region."""
+
+    async def flush(self) -> None:
+        """Wait until every byte is where it belongs."""
+
+    def finish(self) -> Region:
+        """End the complete, flushed region; the caller owns its extent then."""
+
+    def abort(self) -> None:
+        """Give the region up."""
+
+
+class _Progress:
+    """Position and checksum of a region, the part that both kinds have in common."""
+
+    def __init__(self, writer: RegionWriter, crc32c: int, verify_checksums: bool) -> None:
+        self.writer = writer
+        self.length = writer.length
+        self.position = 0
+        self._expected_crc32c = crc32c
+        self._crc32c = 0
+        self._verify_checksums = verify_checksums
+
+    def require(self, offset: int, length: int) -> None:
+        """Check that bytes are the next ones and within the region.
+
+        Raises:
+            RegionMismatch: They are not.
+        """
+        if offset != self.position or offset + length > self.length:
+            raise RegionMismatch(
+                "RegionData is not the next part of its region",
+                value=f"{length} bytes at {offset}",
+                limit=f"{self.length - self.position} bytes at {self.position}",
+            )
+
+    def add(self, data: memoryview) -> bool:
+        """Count and checksum bytes that came; True when the region is complete."""
+        if self._verify_checksums:
+            self._crc32c = update_crc32c(data, self._crc32c)
+        self.position += len(data)
+        return self.position == self.length
+
+    def verify(self) -> None:
+        """Compare checksums.
+
+        Raises:
+            ChecksumMismatch: They differ.
+        """
+        if self._verify_checksums and self._crc32c != self._expected_crc32c:
+            raise ChecksumMismatch(
+                "Region arrived with a wrong checksum",
+                value=f"{self._crc32c:#010x}",
+                limit=f"{self._expected_crc32c:#010x}",
+                remedy="The map task is run again; if it repeats, check memory and network",
+            )
+
+
+class MemoryRegionReceiver:
+    """Receives into the mapping of the memory tier: no segment, no copy, all credit at once."""
+
+    def __init__(self, writer: RegionWriter, crc32c: int, verify_checksums: bool) -> None:
+        self._progress = _Progress(writer, crc32c, verify_checksums)
+        self._view = writer.view
+        self.length = writer.length
+        self._crc32c = crc32c
+
+    def begin(self, payload_bytes: int, grant: Callable[[int], None]) -> None:
+        """Grant what the whole region needs: its memory is there already."""
+        grant(-(-self.length // payload_bytes))
+
+    def payload_buffer(self, offset: int, length: int) -> memoryview | None:
+        """Supply the place of the bytes, with tail room as far as the region reaches."""
+        self._progress.require(offset, length)
+        return self._view[offset : offset + length + RECEIVE_TAIL_BYTES]
+
+    def received(self, length: int) -> bool:
+        """Take note of the bytes; True when the region is complete."""
+        position = self._progress.position
+        return self._progress.add(self._view[position : position + length])
+
+    def verify(self) -> None:
+        """Compare the checksum of the complete region."""
+        self._progress.verify()
+
+    async def flush(self) -> None:
+        """Every byte is there as soon as it is received."""
+
+    def finish(self) -> Region:
+        """End the region."""
+        self._view = memoryview(b"")
+        return self._progress.writer.finish(self._crc32c)
+
+    def abort(self) -> None:
+        """Give the extent back."""
+        self._view = memoryview(b"")
+        self._progress.writer.abort()
+
+
+class DiskRegionReceiver:
+    """Receives into segments that threads write to the disk tier.
+
+    A segment is granted as one credit, filled, written with its neighbours, and granted again: what
+    is in memory is never more than the partition's pool, however slow the disk.
+    """
+
+    def __init__(
+        self,
+        writer: RegionWriter,
+        crc32c: int,
+        verify_checksums: bool,
+        *,
+        payload_bytes: int,
+        pool: LocalBufferPool,
+        grant: Callable[[int], None],
+    ) -> None:
+        self._progress = _Progress(writer, crc32c, verify_checksums)
+        self.length = writer.length
+        self._crc32c = crc32c
+        self._pool = pool
+        self._grant = grant
+        self._granted: deque[MemorySegment] = deque()
+        self._ungranted = -(-writer.length // payload_bytes)
+        self._waiting: ListenerHandle | None = None
+        self._filled: list[tuple[MemorySegment, int]] = []
+        self._write_offset = 0
+        self._writing: asyncio.Task[None] | None = None
+        self._failure: SluiceError | None = None
+        self._aborted = False
+
+    def begin(self, payload_bytes: int, grant: Callable[[int], None]) -> None:
+        """Grant as many segments as the pool has now."""
+        self._grant_more()
+
+    def payload_buffer(self, offset: int, length: int) -> memoryview | None:
+        """Supply the segment that was granted.
+
+        Raises:
+            CreditExceeded: None was.
+        """
+        self._progress.require(offset, length)
+        if not self._granted:
+            raise CreditExceeded("RegionData without credit", value=length, limit=0)
+        return self._granted[0].memory
+
+    def received(self, length: int) -> bool:
+        """Checksum the bytes and hand them to the writing threads; True when complete."""
+        segment = self._granted.popleft()
+        self._filled.append((segment, length))
+        complete = self._progress.add(segment.memory[:length])
+        if self._writing is None:
+            self._writing = asyncio.get_running_loop().create_task(self._write())
+        return complete
+
+    def verify(self) -> None:
+        """Compare the checksum of the complete region."""
+        self._progress.verify()
+
+    async def flush(self) -> None:
+        """Wait for the threads.
+
+        Raises:
+            SluiceError: A write failed.
+
+        Cancellation: safe, the threads go on.
+        """
+        if self._writing is not None:
+            await asyncio.shield(self._writing)
+        if self._failure is not None:
+            raise self._failure
+
+    def finish(self) -> Region:
+        """End the region."""
+        return self._progress.writer.finish(self._crc32c)
+
+    def abort(self) -> None:
+        """Give everything back; segments in the hands of a thread follow when it is done."""
+        if self._aborted:
+            return
+        self._aborted = True
+        if self._waiting is not None:
+            self._waiting.cancel()
+        while self._granted:
+            self._pool.recycle(self._granted.popleft())
+        if self._writing is None or self._writing.done():
+            self._drop_filled()
+            self._progress.writer.abort()
+
+    async def _write(self) -> None:
+        """Write what has come, together, until there is nothing left."""
+        while self._filled and self._failure is None and not self._aborted:
+            batch, self._filled = self._filled, []
+            length = sum(count for _, count in batch)
+            try:
+                await self._progress.writer.write(
+                    self._write_offset, [segment.memory[:count] for segment, count in batch]
+                )
+            except SluiceError as error:
+                self._failure = error
+            self._write_offset += length
+            for segment, _ in batch:
+                self._pool.recycle(segment)
+            if self._failure is None and not self._aborted:
+                self._grant_more()
+        self._writing = None
+        if self._aborted:
+            self._drop_filled()
+            self._progress.writer.abort()
+
+    def _grant_more(self) -> None:
+        """Turn free segments into credit, as far as the region still needs them."""
+        granted = 0
+        while self._ungranted > 0:
+            segment = self._pool.request_segment_nowait()
+            if segment is None:
+                if self._waiting is None or not self._waiting.is_waiting:
+                    self._waiting = self._pool.add_listener(self._segment_came)
+                break
+            self._granted.append(segment)
+            self._ungranted -= 1
+            granted += 1
+        if granted:
+            self._grant(granted)
+
+    def _segment_came(self, segment: MemorySegment | None) -> bool:
+        self._waiting = None
+        if segment is None or self._aborted or self._failure is not None or not self._ungranted:
+            return False
+        self._granted.append(segment)
+        self._ungranted -= 1
+        self._grant(1)
+        self._grant_more()
+        return True
+
+    def _drop_filled(self) -> None:
+        filled, self._filled = self._filled, []
+        for segment, _ in filled:
+            self._pool.recycle(segment)

@@ -1,0 +1,260 @@
+"""Reading committed map outputs: the view of a blocking partition.
+
+The requested range of every region is one slice. Slices of the memory tier go out as they lie in
+the mapping, without a copy, when they fill at least half a buffer; smaller ones are joined densely,
+so that a thousand blocks of 1 KB are 32 buffers. Slices of the disk tier are read ahead by threads
+into segments of the connection's read pool, a few at a time and never more than there is credit
+for: a reader that does not consume holds no memory.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from protocol.codec import encode_end_of_partition
+from protocol.errors import SluiceError
+from protocol.messages import DATA, EVENT
+from shuffle.memory import ListenerHandle, LocalBufferPool, MemorySegment, NetworkBuffer
+from shuffle.partition.view import DataListener, OutgoingBuffer
+from shuffle.storage.arena import Extent
+from shuffle.storage.outputs import MapOutput
+from shuffle.storage.store import ShuffleStore
+
+READ_AHEAD_SEGMENTS = 8
+"""Segments of one read: 256 KiB at the default size, enough to hide a thread's round trip."""
+
+_Slice = tuple[Extent, int, int]
+
+
+class StoredPartitionView:
+    """A view over a range of subpartitions of some map outputs.
+
+    Args:
+        store: Reads the disk tier.
+        outputs: What to read; their order is chosen here, by place in the storage.
+        start_subpartition: First subpartition wanted.
+        end_subpartition: The one behind the last.
+        segment_size_bytes: Largest buffer to make.
+        read_pool: Gives the pool for reads of the disk tier; called when it is needed first.
+        listener: Told when a read of the disk tier is done.
+    """
+
+    is_local = True
+
+    def __init__(
+        self,
+        store: ShuffleStore,
+        outputs: Iterable[MapOutput],
+        start_subpartition: int,
+        end_subpartition: int,
+        segment_size_bytes: int,
+        read_pool: Callable[[], LocalBufferPool],
+        listener: DataListener,
+    ) -> None:
+        self.failure: SluiceError | None = None
+        self._store = store
+        self._segment_size_bytes = segment_size_bytes
+        self._read_pool = read_pool
+        self._listener = listener
+        self._slices = _slices(outputs, start_subpartition, end_subpartition)
+        self._left_bytes = sum(length for _, _, length in self._slices)
+        self._total_bytes = self._left_bytes
+        self._total_buffers = 0
+        self._index = 0
+        self._used = 0  # bytes taken from the slice at the index
+        self._ready: deque[NetworkBuffer] = deque()
+        self._reading = False
+        self._listener_handle: ListenerHandle | None = None
+        self._end_sent = False
+        self._released = False
+        for extent, _, _ in self._slices:
+            extent.retain()
+
+    @property
+    def backlog(self) -> int:
+        """Data buffers still to come, if they are full."""
+        return len(self._ready) + -(-self._left_bytes // self._segment_size_bytes)
+
+    def is_available(self, credit: int) -> bool:
+        """True if there is a buffer for the credit, the end, or a read to begin."""
+        if self._end_sent or self._released:
+            return False
+        if self._ready:
+            return credit > 0
+        if self._reading:
+            return False
+        return credit > 0 or self._left_bytes == 0
+
+    def next_buffer(self, credit: int) -> OutgoingBuffer | None:
+        """Take the next buffer; None while a read of the disk tier is under way."""
+        if self.failure is not None:
+            raise self.failure
+        if self._end_sent or self._released:
+            return None
+        ready = self._ready
+        if not ready and not self._left_bytes:
+            if self._reading:
+                return None
+            self._end_sent = True
+            event = encode_end_of_partition(self._total_bytes, self._total_buffers)
+            return OutgoingBuffer(event, None, EVENT)
+        if credit <= 0:
+            return None
+        if not ready and not self._reading and self._slices[self._index][0].view is not None:
+            self._total_buffers += 1
+            return self._next_from_memory()
+        if not self._reading and credit > len(ready) and len(ready) <= READ_AHEAD_SEGMENTS // 2:
+            self._begin_read(credit - len(ready))
+        if not ready:
+            return None
+        self._total_buffers += 1
+        buffer = ready.popleft()
+        return OutgoingBuffer(buffer.payload, buffer.recycle, DATA)
+
+    def release(self) -> None:
+        """Give up reading."""
+        if self._released:
+            return
+        self._released = True
+        if self._listener_handle is not None:
+            self._listener_handle.cancel()
+        for extent, _, _ in self._slices:
+            extent.release()
+        self._slices = []
+        self._left_bytes = 0
+        while self._ready:
+            self._ready.popleft().recycle()
+
+    # ---- memory tier ---------------------------------------------------------------------------
+
+    def _next_from_memory(self) -> OutgoingBuffer:
+        size = self._segment_size_bytes
+        extent, offset, length = self._slices[self._index]
+        left = length - self._used
+        if 2 * left >= size or self._left_bytes == left:
+            count = min(size, left)
+            start = offset + self._used
+            piece = _view(extent)[start : start + count]
+            extent.retain()
+            self._advance(count)
+            return OutgoingBuffer(piece, extent.release, DATA)
+        pieces: list[memoryview] = []
+        room = size
+        while room and self._left_bytes:
+            extent, offset, length = self._slices[self._index]
+            if extent.view is None:
+                break
+            start = offset + self._used
+            count = min(length - self._used, room)
+            pieces.append(extent.view[start : start + count])
+            room -= count
+            self._advance(count)
+        return OutgoingBuffer(b"".join(pieces), None, DATA)
+
+    def _advance(self, count: int) -> None:
+        self._left_bytes -= count
+        self._used += count
+        if self._used == self._slices[self._index][2]:
+            self._index += 1
+            self._used = 0
+
+    # ---- disk tier -----------------------------------------------------------------------------
+
+    def _begin_read(self, most: int) -> None:
+        """Read ahead into as many segments as there are, or wait for the first one."""
+        pool = self._read_pool()
+        segment = pool.request_segment_nowait()
+        self._reading = True
+        if segment is None:
+            self._listener_handle = pool.add_listener(self._segment_came)
+            return
+        self._read_into(pool, segment, most)
+
+    def _segment_came(self, segment: MemorySegment | None) -> bool:
+        """Take the segment waited for (None: the pool is gone, and this view with it)."""
+        self._reading = False
+        if segment is None or self._released:
+            return False
+        self._reading = True
+        self._read_into(self._read_pool(), segment, 1)
+        return True
+
+    def _read_into(self, pool: LocalBufferPool, first: MemorySegment, most: int) -> None:
+        buffers: list[NetworkBuffer] = []
+        reads: list[tuple[Extent, int, list[memoryview]]] = []
+        segment: MemorySegment | None = first
+        while segment is not None:
+            buffers.append(NetworkBuffer(segment, self._plan(segment, reads), pool.recycle))
+            if len(buffers) >= min(most, READ_AHEAD_SEGMENTS) or not self._on_disk():
+                break
+            segment = pool.request_segment_nowait()
+        # The task is the only owner of the segments until the threads have done with them.
+        self._task = asyncio.get_running_loop().create_task(self._read(reads, buffers))
+
+    def _on_disk(self) -> bool:
+        return self._left_bytes > 0 and self._slices[self._index][0].view is None
+
+    def _plan(
+        self, segment: MemorySegment, reads: list[tuple[Extent, int, list[memoryview]]]
+    ) -> int:
+        """Fill one segment from the slices at hand; return how many bytes it will hold."""
+        filled = 0
+        size = self._segment_size_bytes
+        while filled < size and self._on_disk():
+            extent, offset, length = self._slices[self._index]
+            start = offset + self._used
+            count = min(length - self._used, size - filled)
+            piece = segment.memory[filled : filled + count]
+            if reads and reads[-1][0] is extent and self._used > 0:
+                reads[-1][2].append(piece)  # goes on where the last read of this slice ends
+            else:
+                reads.append((extent, start, [piece]))
+            filled += count
+            self._advance(count)
+        return filled
+
+    async def _read(
+        self,
+        reads: list[tuple[Extent, int, list[memoryview]]],
+        buffers: list[NetworkBuffer],
+    ) -> None:
+        for extent, _, _ in reads:
+            extent.retain()
+        try:
+            for extent, offset, pieces in reads:
+                await self._store.read(extent, offset, pieces)
+        except SluiceError as error:
+            self.failure = error
+        finally:
+            for extent, _, _ in reads:
+                extent.release()
+            self._reading = False
+            if self._released or self.failure is not None:
+                for buffer in buffers:
+                    buffer.recycle()
+            else:
+                self._ready.extend(buffers)
+        if not self._released:
+            self._listener()
+
+
+def _view(extent: Extent) -> memoryview:
+    if extent.view is None:
+        raise SluiceError("An extent of the memory tier has no mapping", value=repr(extent))
+    return extent.view
+
+
+def _slices(outputs: Iterable[MapOutput], start: int, end: int) -> list[_Slice]:
+    """List what to read: map attempts by place in the storage, regions of one in their order."""
+    by_place: list[tuple[int, int, list[_Slice]]] = []
+    for output in outputs:
+        slices: list[_Slice] = []
+        for region in output.regions:
+            offset, length = region.slice(start, end)
+            if length and region.extent is not None:
+                slices.append((region.extent, offset, length))
+        if slices:
+            extent = slices[0][0]
+            by_place.append((0 if extent.view is not None else 1, extent.offset, slices))
+    by_place.sort(key=lambda place: place[:2])
+    return [piece for _, _, slices in by_place for piece in slices]

@@ -1,0 +1,59 @@
+"""What can be read buffer by buffer: the interface that serving and consuming code share.
+
+A view is read by one reader. It never blocks: when nothing can be read now, it calls its listener
+once something can. Three answers are kept apart: *nothing yet* (``next_buffer`` gives None),
+*the end* (an event buffer) and *failed* (``failure`` is set).
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from protocol.errors import SluiceError
+
+
+class OutgoingBuffer(NamedTuple):
+    """One buffer of a view, on its way out.
+
+    Attributes:
+        payload: The bytes. They stay as they are until ``release`` is called.
+        release: To be called exactly once, when nobody needs the bytes any more; None if the
+            bytes belong to nobody.
+        data_type: ``protocol.messages.DATA`` or ``EVENT``.
+    """
+
+    payload: memoryview | bytes
+    release: Callable[[], None] | None
+    data_type: int
+
+
+DataListener = Callable[[], None]
+"""Called when a view that had nothing has something now, or has failed."""
+
+
+class SubpartitionView(Protocol):
+    """One reader's way through a range of subpartitions."""
+
+    @property
+    def failure(self) -> SluiceError | None:
+        """Why nothing more will come, if so."""
+
+    @property
+    def backlog(self) -> int:
+        """Data buffers that are still to come, as far as known."""
+
+    @property
+    def is_local(self) -> bool:
+        """True if the bytes come from this TaskManager's own store."""
+
+    def is_available(self, credit: int) -> bool:
+        """True if the view can make use of a turn now, with that much credit."""
+
+    def next_buffer(self, credit: int) -> OutgoingBuffer | None:
+        """Take the next buffer; None if there is none yet.
+
+        Raises:
+            SluiceError: The view's failure.
+        """
+
+    def release(self) -> None:
+        """Give up reading. Idempotent; buffers already taken stay valid until released."""
