@@ -1,5 +1,6 @@
 import asyncio
 import logging
+import traceback
 
 import pytest
 
@@ -210,16 +211,19 @@ def test_a_listener_that_recycled_its_segment_and_declined_makes_no_second_owner
     conserved(network)
 
 
-def test_thousands_of_listeners_that_recycle_at_once_do_not_deepen_the_stack():
+def test_thousands_of_listeners_that_recycle_at_once_do_not_deepen_the_stack(caplog):
     network = NetworkBufferPool(1, 64)
     local, (segment,) = drained(network)
     order: list = []
+    overtaken: list = []
+    depths = set()
 
     def use(number):
         def callback(s):
             order.append(number)
-            assert local.request_segment_nowait() is None
+            depths.add(len(traceback.extract_stack()))
             local.recycle(s)
+            overtaken.append(local.request_segment_nowait() if number < 4999 else None)
             return True
 
         return callback
@@ -228,6 +232,35 @@ def test_thousands_of_listeners_that_recycle_at_once_do_not_deepen_the_stack():
         local.add_listener(use(number))
     local.recycle(segment)
     assert order == list(range(5000))
+    assert set(overtaken) == {None}
+    assert len(depths) == 1
+    assert caplog.records == []
+    conserved(network)
+
+
+def test_a_segment_handed_through_hundreds_of_pools_does_not_deepen_the_stack(caplog):
+    network = NetworkBufferPool(600, 1)
+    greedy, segments = drained(network, "greedy")
+    visited: list = []
+    depths = set()
+
+    def pass_on(pool):
+        def callback(segment):
+            visited.append(pool)
+            depths.add(len(traceback.extract_stack()))
+            pool.recycle(segment)
+            pool.destroy()
+            return True
+
+        return callback
+
+    pools = [network.create_local_pool(str(i), 1) for i in range(500)]
+    for pool in pools:
+        pool.add_listener(pass_on(pool))
+    greedy.recycle(segments.pop())
+    assert visited == pools
+    assert len(depths) == 1
+    assert caplog.records == []
     conserved(network)
 
 
@@ -308,24 +341,23 @@ def test_a_listener_is_served_when_another_pool_is_destroyed():
 
 def test_a_listener_that_takes_more_cannot_overtake_the_listeners_of_other_pools():
     network = NetworkBufferPool(6, 64)
-    exclusive = network.request_segments(4)
+    exclusive = network.request_segments(2)
+    over_full, _ = drained(network, "over-full")
     first = network.create_local_pool("first", 1)
     second = network.create_local_pool("second", 1)
-    held = [take(first), take(second)]
     waiter = Waiter()
-    stolen: list = []
+    overtaken: list = []
 
-    def greedy(segment):
-        stolen.append(segment)
-        while (more := first.request_segment_nowait()) is not None:
-            stolen.append(more)
+    def greedy(_segment):
+        overtaken.append(first.request_segment_nowait())
         return True
 
     first.add_listener(greedy)
     second.add_listener(waiter)
-    network.recycle_segments(exclusive)
+    network.recycle_segments(exclusive)  # two free segments, both limits at 2
+    assert (first.size_segments, over_full.held_segments) == (2, 4)
+    assert overtaken == [None]
     assert len(waiter.segments) == 1
-    assert len(stolen) + len(held) <= 6
     conserved(network)
 
 

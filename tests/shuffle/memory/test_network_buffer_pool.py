@@ -298,6 +298,56 @@ async def test_exclusive_request_waits_for_over_full_pools_to_give_back():
     assert conserved(pool).exclusive_segments == 4
 
 
+async def test_segments_collected_for_an_exclusive_request_are_not_lent_to_other_pools():
+    pool = NetworkBufferPool(10, 64)
+    other = pool.create_local_pool("other", 1)
+    local = pool.create_local_pool("a", 1)
+    lent = [take(local) for _ in range(5)]
+    waiting = asyncio.ensure_future(pool.request_segments_within(6, LONG_SECONDS))
+    await asyncio.sleep(0)
+    assert (other.size_segments, other.held_segments, pool.available_segments) == (2, 0, 5)
+    assert not other.is_available
+    assert other.request_segment_nowait() is None
+    local.recycle(lent.pop())
+    assert len(await waiting) == 6
+    local.recycle(lent.pop())
+    assert other.request_segment_nowait() is not None
+    conserved(pool)
+
+
+@pytest.mark.parametrize("end", ["cancel", "expire"])
+async def test_a_promise_of_a_request_that_just_ended_is_given_up_once(end):
+    pool = NetworkBufferPool(10, 64)
+    local = pool.create_local_pool("a", 1)
+    lent = [take(local) for _ in range(10)]
+    loop = asyncio.get_running_loop()
+    waiting = asyncio.ensure_future(
+        pool.request_segments_within(4, LONG_SECONDS if end == "cancel" else SHORT_SECONDS)
+    )
+    await asyncio.sleep(0)
+    assert sizes(local) == [6]
+    if end == "cancel":
+        waiting.cancel()
+        local.recycle(lent.pop())  # in the very turn of the cancel
+    else:
+        # A timer of the same moment, armed after the request's: it runs right behind it.
+        recycled = asyncio.Event()
+
+        def recycle_one():
+            local.recycle(lent.pop())
+            recycled.set()
+
+        loop.call_later(SHORT_SECONDS, recycle_one)
+        await asyncio.wait_for(recycled.wait(), LONG_SECONDS)
+    await asyncio.wait([waiting])
+    if end == "cancel":
+        assert waiting.cancelled()
+    else:
+        assert isinstance(waiting.exception(), NetworkBufferTimeout)
+    assert sizes(local) == [10]
+    assert conserved(pool).reserved_exclusive_segments == 0
+
+
 async def test_exclusive_request_waits_for_the_promise_too():
     pool = NetworkBufferPool(10, 64)
     local = pool.create_local_pool("a", 8)

@@ -51,6 +51,13 @@ class Listener:
         self.handle = pool.add_listener(self)
 
     def __call__(self, segment):
+        try:
+            return self.use(segment)
+        except AssertionError as error:  # the pool would log it and go on
+            self.machine.failures.append(error)
+            raise
+
+    def use(self, segment):
         self.calls += 1
         machine, pool = self.machine, self.pool
         if segment is None:
@@ -86,6 +93,7 @@ class PoolMachine(RuleBasedStateMachine):
         self.exclusive: list = []
         self.listeners: list = []
         self.tasks: list = []  # (pool or None, task)
+        self.failures: list = []  # what listeners found wrong
 
     def teardown(self):
         if not hasattr(self, "loop"):
@@ -261,6 +269,7 @@ class PoolMachine(RuleBasedStateMachine):
 
     @invariant()
     def listeners_are_called_at_most_once(self):
+        assert self.failures == []
         for listener in self.listeners:
             assert listener.calls <= 1
             assert not (listener.calls and listener.handle.is_waiting)
