@@ -168,6 +168,50 @@ _FORMAT: Final[dict[int, tuple[type[Message], tuple[Check, ...]]]] = {
     43: (ApplicationReleased, (_U64,)),
 }
 
+
+# The messages of the data path have their whole check in one expression each: half the time of the
+# table's closures. None sends a message with a wrong field the long way, which says what is wrong.
+
+
+def _buffer_response(fields: list[Any]) -> Message | None:
+    if len(fields) != 5:
+        return None
+    _, channel, sequence_number, backlog, data_type = fields
+    if (
+        type(channel) is type(sequence_number) is type(backlog) is type(data_type) is int
+        and 0 <= channel <= MAX_U32
+        and 0 <= sequence_number <= MAX_U32
+        and 0 <= backlog <= MAX_U32
+        and DATA <= data_type <= EVENT
+    ):
+        return BufferResponse(channel, sequence_number, backlog, data_type)
+    return None
+
+
+def _add_credit(fields: list[Any]) -> Message | None:
+    if len(fields) != 3:
+        return None
+    _, channel, credit = fields
+    if type(channel) is type(credit) is int and 0 <= channel <= MAX_U32 and 1 <= credit <= MAX_U32:
+        return AddCredit(channel, credit)
+    return None
+
+
+def _region_data(fields: list[Any]) -> Message | None:
+    if len(fields) != 3:
+        return None
+    _, partition, offset = fields
+    if type(partition) is type(offset) is int and 0 <= partition <= MAX_U32:
+        return RegionData(partition, offset) if 0 <= offset <= MAX_U64 else None
+    return None
+
+
+_HOT: Final[dict[int, Callable[[list[Any]], Message | None]]] = {
+    4: _buffer_response,
+    5: _add_credit,
+    24: _region_data,
+}
+
 TYPE_IDS: Final[dict[type[Message], int]] = {form[0]: number for number, form in _FORMAT.items()}
 
 CARRIES_PAYLOAD: Final[frozenset[type[Message]]] = frozenset(
@@ -209,6 +253,11 @@ def decode_control(control: bytes | bytearray | memoryview) -> Message:
             "Control part is not an array that starts with a message type",
             value=short_repr(fields),
         )
+    hot = _HOT.get(fields[0])
+    if hot is not None:
+        message = hot(fields)
+        if message is not None:
+            return message
     form = _FORMAT.get(fields[0])
     if form is None:
         raise MalformedMessage("Unknown message type", value=fields[0])

@@ -18,7 +18,7 @@ closes the connection; the decoder must not be used after it.
 """
 
 from struct import Struct
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 from protocol.codec import CARRIES_PAYLOAD, decode_control
 from protocol.errors import FrameTooLarge, MalformedMessage
@@ -162,8 +162,10 @@ class FrameDecoder:
             return True
         self.blocked = False
         message, self._message = self._message, None
-        if message is not None and self._begin_message(message):
-            self._parse_head(self._fill_target(0))
+        if message is not None:
+            target = self._begin_message(message)
+            if target is not None:
+                self._parse_head(self._fill_target(target, message, 0))
         return not self.blocked
 
     def _parse_head(self, position: int = 0) -> None:
@@ -178,7 +180,12 @@ class FrameDecoder:
             if available < PREFIX_BYTES:
                 break
             control_length, payload_length = _unpack_prefix(self._head, position)
-            self._check_lengths(control_length, payload_length)
+            if (
+                control_length > self.max_control_bytes
+                or payload_length > self.max_payload_bytes
+                or control_length == 0
+            ):
+                self._refuse_lengths(control_length, payload_length)
             start = position + PREFIX_BYTES
             available -= PREFIX_BYTES
             if available < control_length:
@@ -192,14 +199,15 @@ class FrameDecoder:
             message = decode_control(view[start : start + control_length])
             position = start + control_length
             self._length = payload_length
-            if self._begin_message(message):
-                position = self._fill_target(position)
+            target = self._begin_message(message)
+            if target is not None:
+                position = self._fill_target(target, message, position)
         rest = self._head_filled - position
         if rest and position:
             view[:rest] = bytes(view[position : position + rest])
         self._head_filled = rest
 
-    def _check_lengths(self, control_length: int, payload_length: int) -> None:
+    def _refuse_lengths(self, control_length: int, payload_length: int) -> NoReturn:
         if control_length > self.max_control_bytes:
             raise FrameTooLarge(
                 "Control part of a frame is too large",
@@ -209,19 +217,18 @@ class FrameDecoder:
             )
         if control_length == 0:
             raise MalformedMessage("Frame has no control part", value=0, limit=1)
-        if payload_length > self.max_payload_bytes:
-            raise FrameTooLarge(
-                "Payload of a frame is too large",
-                value=payload_length,
-                limit=self.max_payload_bytes,
-                remedy="Use the segment size that the handshake agreed on",
-            )
+        raise FrameTooLarge(
+            "Payload of a frame is too large",
+            value=payload_length,
+            limit=self.max_payload_bytes,
+            remedy="Use the segment size that the handshake agreed on",
+        )
 
-    def _begin_message(self, message: Message) -> bool:
+    def _begin_message(self, message: Message) -> memoryview | None:
         """Deliver a message without payload, or ask for memory for its payload.
 
         Returns:
-            True if there is a payload and memory for it.
+            The memory for the payload; None if there is no payload or no memory.
         """
         length = self._length
         if type(message) not in CARRIES_PAYLOAD:
@@ -232,10 +239,10 @@ class FrameDecoder:
                     limit=0,
                 )
             self._sink.message_received(message, 0)
-            return False
+            return None
         if length == 0:
             self._sink.message_received(message, 0)
-            return False
+            return None
         if length > MAX_EVENT_BYTES and _is_event(message):
             raise FrameTooLarge(
                 f"Payload of an event ({type(message).__name__}) is too large",
@@ -246,17 +253,14 @@ class FrameDecoder:
         self._message = message
         if target is None:
             self.blocked = True
-            return False
-        self._target = target[: length + RECEIVE_TAIL_BYTES]
+            return None
+        target = target[: length + RECEIVE_TAIL_BYTES]
+        self._target = target
         self._filled = 0
-        return True
+        return target
 
-    def _fill_target(self, position: int) -> int:
+    def _fill_target(self, target: memoryview, message: Message, position: int) -> int:
         """Move payload bytes that came with the head; return the new position in the head."""
-        target = self._target
-        message = self._message
-        if target is None or message is None:
-            return position
         count = min(self._length, self._head_filled - position)
         target[:count] = self._head_view[position : position + count]
         self._filled = count

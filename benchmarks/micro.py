@@ -1,0 +1,140 @@
+"""Cost of the wire protocol's work per buffer, without sockets: ``python -m benchmarks.micro``.
+
+Each number is the best of many short rounds, in microseconds per operation, on one thread. The two
+framing rows include the copies that stand for ``recv()``; the row before them says what those cost.
+"""
+
+import argparse
+import time
+from collections.abc import Callable, Iterable
+from functools import partial
+from itertools import repeat
+from typing import Final
+
+from protocol import messages as m
+from protocol.codec import decode_control, encode
+from protocol.framing import FrameDecoder
+from protocol.limits import DEFAULT_SEGMENT_SIZE_BYTES, PREFIX_BYTES, RECEIVE_TAIL_BYTES
+
+FRAMES: Final = 64
+"""Frames of the stream that the framing rows decode: 2 MiB, which stays in the CPU's cache."""
+
+HOT: Final[tuple[m.Message, ...]] = (
+    m.BufferResponse(3, 70_000, 12, m.DATA),
+    m.AddCredit(3, 8),
+    m.RegionData(3, 1 << 20),
+)
+
+
+class _Sink:
+    """Gives the same segment for every payload, as a pool that recycles at once would."""
+
+    def __init__(self, tail_bytes: int) -> None:
+        self._segment = memoryview(bytearray(DEFAULT_SEGMENT_SIZE_BYTES + tail_bytes))
+        self.messages = 0
+
+    def payload_buffer(self, message: m.Message, length: int) -> memoryview:
+        return self._segment
+
+    def message_received(self, message: m.Message, payload_length: int) -> None:
+        self.messages += 1
+
+
+def _best_us(work: Callable[[], None], operations: int, rounds: int) -> float:
+    """Return the least time of ``work`` per operation, in microseconds."""
+    best = float("inf")
+    for _ in range(rounds):
+        begin = time.perf_counter_ns()
+        work()
+        best = min(best, time.perf_counter_ns() - begin)
+    return best / operations / 1000
+
+
+def _repeated(call: Callable[[], object], count: int) -> Callable[[], None]:
+    def work() -> None:
+        for _ in repeat(None, count):
+            call()
+
+    return work
+
+
+def _feed(decoder: FrameDecoder, stream: memoryview, read_bytes: int) -> None:
+    position = 0
+    end = len(stream)
+    while position < end:
+        buffer = decoder.get_buffer()
+        count = min(len(buffer), end - position, read_bytes)
+        buffer[:count] = stream[position : position + count]
+        position += count
+        decoder.buffer_updated(count)
+
+
+def _copy(stream: memoryview, target: memoryview) -> None:
+    step = len(target)
+    for position in range(0, len(stream) - step + 1, step):
+        target[:] = stream[position : position + step]
+
+
+def measure(rounds: int = 100, count: int = 2_000) -> Iterable[tuple[str, float]]:
+    """Measure, and yield each row's name and its microseconds per operation.
+
+    Args:
+        rounds: How often each row is measured; the best counts.
+        count: Operations a round of the rows without payload.
+    """
+    for message in HOT:
+        name = type(message).__name__
+        control = memoryview(encode(message))[PREFIX_BYTES:]
+        yield (
+            f"encode {name}",
+            _best_us(_repeated(partial(encode, message, 1), count), count, rounds),
+        )
+        yield (
+            f"decode {name}",
+            _best_us(_repeated(partial(decode_control, control), count), count, rounds),
+        )
+
+    small = memoryview(encode(m.AddCredit(3, 8)) * count)
+    sink = _Sink(0)
+    decoder = FrameDecoder(sink, DEFAULT_SEGMENT_SIZE_BYTES)
+    yield (
+        "frame AddCredit, many in a read",
+        _best_us(lambda: _feed(decoder, small, 1 << 16), count, rounds),
+    )
+
+    payload = bytes(DEFAULT_SEGMENT_SIZE_BYTES)
+    one = encode(m.BufferResponse(3, 70_000, 12, m.DATA), len(payload)) + payload
+    stream = memoryview(one * FRAMES)
+    target = memoryview(bytearray(DEFAULT_SEGMENT_SIZE_BYTES))
+    repeats = 4
+    yield (
+        "copy of 32 KiB alone",
+        _best_us(_repeated(lambda: _copy(stream, target), repeats), FRAMES * repeats, rounds),
+    )
+    for name, tail_bytes in (("with tail", RECEIVE_TAIL_BYTES), ("without tail", 0)):
+        sink = _Sink(tail_bytes)
+        decoder = FrameDecoder(sink, DEFAULT_SEGMENT_SIZE_BYTES)
+        elapsed = _best_us(
+            _repeated(
+                partial(_feed, decoder, stream, 1 << 20),
+                repeats,
+            ),
+            FRAMES * repeats,
+            rounds,
+        )
+        if sink.messages != FRAMES * repeats * rounds:
+            raise RuntimeError(f"decoded {sink.messages} messages of {FRAMES * repeats * rounds}")
+        yield f"frame of 32 KiB {name}", elapsed
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--rounds", type=int, default=100, help="measurements of each row")
+    arguments = parser.parse_args()
+    for name, microseconds in measure(arguments.rounds):
+        print(f"{name:<34} {microseconds:8.3f} µs")
+
+
+if __name__ == "__main__":
+    main()
