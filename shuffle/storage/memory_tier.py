@@ -159,7 +159,9 @@ class MemoryTier(Tier):
         try:
             self._mapping.close()
         except BufferError:
-            logger.warning("the mapping of %s is still in use, it goes with its last slice", self)
+            logger.warning(
+                "the mapping of %s is still in use, it goes with its last slice", self.path
+            )
         super().close()
 
     def _view(self, offset: int, length: int) -> memoryview | None:

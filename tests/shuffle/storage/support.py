@@ -1,0 +1,79 @@
+"""What the storage tests share."""
+
+import os
+from pathlib import Path
+
+from crc32c import crc32c
+
+from shuffle.config import StorageConfig
+from shuffle.storage.outputs import MapOutput, Region, ShuffleKey
+from shuffle.storage.store import ShuffleStore
+
+KEY = ShuffleKey("app-1", 0)
+
+
+def config(directory: Path, **changes) -> StorageConfig:
+    """A small store below ``directory``; no free-space floor, so that any test disk will do."""
+    settings = {
+        "data_directories": (directory / "data",),
+        "memory_directory": directory / "memory",
+        "memory_tier_bytes": 1024 * 1024,
+        "min_free_bytes": 0,
+        "io_threads": 2,
+    }
+    return StorageConfig(**(settings | changes))
+
+
+def content(seed: int, length: int) -> bytes:
+    """Bytes that differ by seed and by position."""
+    word = (seed * 2654435761 % 2**32).to_bytes(4, "little") + b"%06d" % (seed % 10**6)
+    return (word * (length // len(word) + 1))[:length]
+
+
+async def write_region(
+    store: ShuffleStore, data: bytes, lengths: list[int], *, key: ShuffleKey = KEY, first: int = 0
+) -> Region:
+    """Write one region the way its tier wants it."""
+    writer = store.begin_region(key, first, lengths)
+    if writer.in_memory:
+        writer.view[:] = data
+    else:
+        half = len(data) // 2
+        await writer.write(half, [memoryview(data)[half:]])
+        await writer.write(0, [memoryview(data)[: half // 2], memoryview(data)[half // 2 : half]])
+    return writer.finish(crc32c(data))
+
+
+async def put(
+    store: ShuffleStore, attempt: int, length: int, *, key: ShuffleKey = KEY
+) -> MapOutput:
+    """Commit a map output of one region of ``length`` bytes in four subpartitions."""
+    part = length // 4
+    lengths = [part, part, part, length - 3 * part]
+    region = await write_region(store, content(attempt, length), lengths, key=key)
+    output = MapOutput(key, attempt, 4, (region,))
+    await store.commit(output)
+    return output
+
+
+async def fetch(store: ShuffleStore, output: MapOutput) -> bytes:
+    """Read all of a map output through the store."""
+    parts = []
+    for region in output.regions:
+        if region.extent is not None:
+            buffer = bytearray(region.length)
+            cut = region.length // 3
+            view = memoryview(buffer)
+            await store.read(region.extent, 0, [view[:cut], view[cut:]])
+            parts.append(bytes(buffer))
+    return b"".join(parts)
+
+
+def used(store: ShuffleStore) -> list[int]:
+    """Bytes in use per tier."""
+    return [tier.used_bytes for tier in store.tiers()]
+
+
+def open_descriptors() -> int:
+    """Number of open file descriptors of this process."""
+    return len(os.listdir("/proc/self/fd"))
