@@ -1,0 +1,102 @@
+package io.sluice.client;
+
+import java.io.IOException;
+import java.io.InputStream;
+
+/**
+ * The bytes of one (map attempt, partition), readable while they arrive. Each block is verified before its bytes are seen.
+ *
+ * <p>Valid until the gate's next stream is asked for.
+ */
+public final class BlockStream extends InputStream {
+  private final InputGate gate;
+  private final InputChannel channel;
+  private final Block block = new Block();
+  private int position;
+  private int limit;
+
+  /** Reads the first block. */
+  BlockStream(InputGate gate, InputChannel channel) throws IOException {
+    this.gate = gate;
+    this.channel = channel;
+    channel.readBlock(block, gate);
+    if (!block.isFirst()) {
+      throw channel.corrupt(block, "a stream begins in the middle");
+    }
+    accept();
+  }
+
+  public long mapAttemptId() {
+    return block.mapAttemptId;
+  }
+
+  /** The partition's number in the shuffle. */
+  public int subpartition() {
+    return block.subpartition;
+  }
+
+  /** Whether the executor's own TaskManager had it. */
+  public boolean isLocal() {
+    return channel.isLocal();
+  }
+
+  @Override
+  public int read() throws IOException {
+    if (position == limit && !nextBlock()) {
+      return -1;
+    }
+    return block.bytes[position++] & 0xFF;
+  }
+
+  @Override
+  public int read(byte[] into, int offset, int length) throws IOException {
+    if (length == 0) {
+      return 0;
+    }
+    if (position == limit && !nextBlock()) {
+      return -1;
+    }
+    int n = Math.min(length, limit - position);
+    System.arraycopy(block.bytes, position, into, offset, n);
+    position += n;
+    return n;
+  }
+
+  /** Bytes that can be read without waiting. */
+  @Override
+  public int available() {
+    return limit - position;
+  }
+
+  /** Reads to the end of the stream, so that its last block is seen. */
+  void drain() throws IOException {
+    position = limit;
+    while (nextBlock()) {
+      position = limit;
+    }
+  }
+
+  private boolean nextBlock() throws IOException {
+    if (block.isLast()) {
+      return false;
+    }
+    long mapAttemptId = block.mapAttemptId;
+    int subpartition = block.subpartition;
+    int number = block.number;
+    gate.readBlock(channel, block);
+    if (block.mapAttemptId != mapAttemptId || block.subpartition != subpartition || block.isFirst()) {
+      throw channel.corrupt(
+          mapAttemptId, "the stream of partition " + subpartition + " has no last block");
+    }
+    if (block.number != (number + 1 & 0xFFFF)) {
+      throw channel.corrupt(block, "block " + block.number + " follows block " + number);
+    }
+    accept();
+    return true;
+  }
+
+  private void accept() {
+    position = block.offset;
+    limit = block.offset + block.length;
+  }
+}

@@ -1,0 +1,49 @@
+package io.sluice.client;
+
+/** The block format inside regions (docs/wire.md, "Blocks"). */
+final class Blocks {
+  static final int HEADER_BYTES = 28;
+  static final int MAX_STORED_BYTES = 256 * 1024;
+
+  static final int MAP_ATTEMPT = 0;
+  static final int SUBPARTITION = 8;
+  static final int STORED_LENGTH = 12;
+  static final int RAW_LENGTH = 16;
+  static final int CRC = 20;
+  static final int CODEC = 24;
+  static final int FLAGS = 25;
+  static final int NUMBER = 26;
+
+  static final int CODEC_NONE = 0;
+  static final int FIRST = 1;
+  static final int LAST = 2;
+
+  private Blocks() {}
+
+  static void putInt(byte[] bytes, int at, int value) {
+    bytes[at] = (byte) (value >>> 24);
+    bytes[at + 1] = (byte) (value >>> 16);
+    bytes[at + 2] = (byte) (value >>> 8);
+    bytes[at + 3] = (byte) value;
+  }
+
+  static void putLong(byte[] bytes, int at, long value) {
+    putInt(bytes, at, (int) (value >>> 32));
+    putInt(bytes, at + 4, (int) value);
+  }
+
+  static int getInt(byte[] bytes, int at) {
+    return (bytes[at] & 0xFF) << 24
+        | (bytes[at + 1] & 0xFF) << 16
+        | (bytes[at + 2] & 0xFF) << 8
+        | bytes[at + 3] & 0xFF;
+  }
+
+  static long getLong(byte[] bytes, int at) {
+    return (long) getInt(bytes, at) << 32 | getInt(bytes, at + 4) & 0xFFFF_FFFFL;
+  }
+
+  static int getShort(byte[] bytes, int at) {
+    return (bytes[at] & 0xFF) << 8 | bytes[at + 1] & 0xFF;
+  }
+}

@@ -1,0 +1,20 @@
+package io.sluice.client;
+
+/** Numbers of the frame format and of the handshake (docs/wire.md). */
+public final class Frames {
+  public static final String MAGIC = "sluice";
+  public static final int VERSION = 1;
+
+  /** Control length u32 and payload length u32, big endian. */
+  public static final int PREFIX_BYTES = 8;
+
+  public static final int MAX_CONTROL_BYTES = 4 * 1024 * 1024;
+
+  /** The largest segment a TaskManager can be configured with. */
+  public static final int MAX_SEGMENT_BYTES = 1024 * 1024;
+
+  /** Events are received outside of segments. */
+  public static final int MAX_EVENT_BYTES = 1024;
+
+  private Frames() {}
+}

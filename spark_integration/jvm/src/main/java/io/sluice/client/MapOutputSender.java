@@ -1,0 +1,119 @@
+package io.sluice.client;
+
+import java.io.IOException;
+
+/** The producer leg for one map output: regions under credit, then commit or abort. */
+final class MapOutputSender implements FrameHandler {
+  private static final long ABORT_TIMEOUT_MILLIS = 5_000;
+
+  private final TaskManagerConnection connection;
+  private final long partition;
+
+  private long credit;
+  private long regionNumber;
+  private long sentBytes;
+  private boolean finished;
+  private boolean aborted;
+  private Message.ErrorResponse error;
+
+  MapOutputSender(
+      TaskManagerConnection connection, long shuffleId, long mapAttemptId, int numSubpartitions)
+      throws IOException {
+    this.connection = connection;
+    this.partition = connection.nextNumber();
+    connection.setHandler(this);
+    connection.send(
+        new Message.OpenPartition(partition, shuffleId, mapAttemptId, numSubpartitions));
+  }
+
+  TaskManagerConnection connection() {
+    return connection;
+  }
+
+  /** Sends {@code region[0 .. length)}; returns when all of it is on its way. */
+  void sendRegion(byte[] region, int length, long first, long[] lengths, int count, long crc32c)
+      throws IOException {
+    credit = 0;
+    connection.send(
+        new Message.BeginRegion(partition, regionNumber, first, lengths, count, crc32c));
+    int segment = connection.segmentBytes();
+    int offset = 0;
+    while (offset < length) {
+      if (credit == 0) {
+        connection.await(() -> credit > 0 || error != null, "credit for a region");
+        check();
+      }
+      int n = Math.min(segment, length - offset);
+      connection.send(new Message.RegionData(partition, offset), region, offset, n);
+      credit--;
+      offset += n;
+    }
+    connection.receiveNow();
+    check();
+    regionNumber++;
+    sentBytes += length;
+  }
+
+  /** Commits the map output; returns when it is in the journal. */
+  void finish() throws IOException {
+    connection.send(new Message.FinishPartition(partition, sentBytes, regionNumber));
+    connection.await(() -> finished || error != null, "the commit of a map output");
+    check();
+    connection.setHandler(null);
+  }
+
+  /** Gives up the map output; says whether the connection can be used again. */
+  boolean abort() {
+    try {
+      connection.send(new Message.AbortPartition(partition));
+      connection.await(
+          () -> aborted || error != null,
+          "the end of a given up map output",
+          ABORT_TIMEOUT_MILLIS,
+          "fixed");
+      connection.setHandler(null);
+      return aborted;
+    } catch (IOException e) {
+      // An interrupted task cannot wait; closing the connection says the same to the TaskManager.
+      return false;
+    }
+  }
+
+  private void check() throws ClientException.Remote {
+    if (error != null) {
+      throw new ClientException.Remote(connection.endpoint().toString(), error);
+    }
+  }
+
+  @Override
+  public void onMessage(Message message) throws IOException {
+    if (message instanceof Message.AddCredit add) {
+      if (add.channel() == partition) {
+        credit += add.credit();
+      }
+    } else if (message instanceof Message.PartitionFinished answer) {
+      finished |= answer.partition() == partition;
+    } else if (message instanceof Message.PartitionAborted answer) {
+      aborted |= answer.partition() == partition;
+    } else if (message instanceof Message.ErrorResponse response) {
+      if (response.channel() == partition) {
+        error = response;
+      }
+    } else if (!(message instanceof Message.PartitionOpened)) {
+      throw new ClientException.Protocol(
+          ErrorCode.UNEXPECTED_MESSAGE, "on a producer connection: " + message, null);
+    }
+  }
+
+  @Override
+  public void onBuffer(Message.BufferResponse response, Chunk payload) throws IOException {
+    throw new ClientException.Protocol(
+        ErrorCode.UNEXPECTED_MESSAGE, "data on a producer connection: " + response, null);
+  }
+
+  @Override
+  public void onEnd(Message.BufferResponse response, Message.EndOfPartition event) throws IOException {
+    throw new ClientException.Protocol(
+        ErrorCode.UNEXPECTED_MESSAGE, "an event on a producer connection: " + response, null);
+  }
+}

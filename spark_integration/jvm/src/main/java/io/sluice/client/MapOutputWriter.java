@@ -1,0 +1,245 @@
+package io.sluice.client;
+
+import java.io.IOException;
+import java.util.Arrays;
+import java.util.zip.CRC32C;
+
+/**
+ * Writes one map output: partition streams are cut into blocks, blocks fill a region, full regions are sent.
+ *
+ * <p>Partitions come in increasing order; one without bytes leaves no trace. A connection is leased when the first
+ * region is full or at commit, so a map task holds none while it computes. Ends with {@link #commit} or
+ * {@link #abort}, each of which gives back the region buffer and the connection. Not thread safe.
+ */
+public final class MapOutputWriter {
+  /** A block at a region's end is not worth its header below this. */
+  private static final int MIN_ROOM_BYTES = 1024;
+
+  /** Keeps BeginRegion below the control limit: at most 5 bytes for each length of a region below 4 GiB. */
+  private static final int MAX_LENGTHS = 500_000;
+
+  /** Gives out the connection that takes this map output. */
+  @FunctionalInterface
+  public interface ConnectionSource {
+    TaskManagerConnection lease() throws IOException;
+  }
+
+  private final ConnectionSource source;
+  private final ConnectionPool pool;
+  private final RegionPool regions;
+  private final long shuffleId;
+  private final long mapAttemptId;
+  private final int numSubpartitions;
+  private final CRC32C checksum = new CRC32C();
+
+  private byte[] region;
+  private long[] lengths = new long[64];
+  private int position;
+  private int regionFirst = -1;
+  private int regionLast = -1;
+  private int subpartition = -1;
+  private int partitionStart;
+  private int blockStart = -1;
+  private int blockNumber;
+  private boolean inPartition;
+  private long partitionBytes;
+
+  private MapOutputSender sender;
+  private Message.HelloAck location;
+  private long totalBytes;
+  private boolean ended;
+
+  public MapOutputWriter(
+      ConnectionSource source,
+      ConnectionPool pool,
+      RegionPool regions,
+      long shuffleId,
+      long mapAttemptId,
+      int numSubpartitions) {
+    this.source = source;
+    this.pool = pool;
+    this.regions = regions;
+    this.shuffleId = shuffleId;
+    this.mapAttemptId = mapAttemptId;
+    this.numSubpartitions = numSubpartitions;
+  }
+
+  /** Begins the stream of a partition; partitions come in increasing order. */
+  public void beginPartition(int partition) {
+    if (inPartition || partition <= subpartition || partition >= numSubpartitions) {
+      throw new IllegalStateException(
+          "partition " + partition + " after " + subpartition + " of " + numSubpartitions);
+    }
+    inPartition = true;
+    subpartition = partition;
+    blockNumber = 0;
+    partitionBytes = 0;
+  }
+
+  public void write(byte[] bytes, int offset, int length) throws IOException {
+    int done = 0;
+    while (done < length) {
+      int room = ensureRoom();
+      int n = Math.min(room, length - done);
+      System.arraycopy(bytes, offset + done, region, position, n);
+      position += n;
+      done += n;
+    }
+  }
+
+  public void write(int value) throws IOException {
+    ensureRoom();
+    region[position++] = (byte) value;
+  }
+
+  /** Ends the stream of the current partition; returns its bytes as stored, headers included. */
+  public long endPartition() {
+    if (blockStart >= 0) {
+      seal(Blocks.LAST);
+      closePartitionInRegion();
+    }
+    inPartition = false;
+    return partitionBytes;
+  }
+
+  /** Bytes of this map output so far, headers included. */
+  public long totalBytes() {
+    return totalBytes + position;
+  }
+
+  /**
+   * Commits: returns when the TaskManager has the output in its journal.
+   *
+   * @return where the output is
+   */
+  public Message.HelloAck commit() throws IOException {
+    if (ended || inPartition) {
+      throw new IllegalStateException("commit of a map output that is ended or inside a partition");
+    }
+    sendRegion();
+    openSender();
+    sender.finish();
+    pool.giveBack(sender.connection());
+    sender = null;
+    end();
+    return location;
+  }
+
+  /** Gives up; does nothing after the end. Never throws. */
+  public void abort() {
+    if (ended) {
+      return;
+    }
+    if (sender != null) {
+      if (sender.abort()) {
+        pool.giveBack(sender.connection());
+      } else {
+        sender.connection().close();
+      }
+      sender = null;
+    }
+    end();
+  }
+
+  private void end() {
+    ended = true;
+    if (region != null) {
+      regions.recycle(region);
+      region = null;
+    }
+  }
+
+  /** Makes room for at least one byte of the current block; returns how many. */
+  private int ensureRoom() throws IOException {
+    if (ended) {
+      throw new IOException("the map output has been committed or aborted");
+    }
+    while (true) {
+      if (blockStart >= 0) {
+        int room =
+            Math.min(
+                region.length - position,
+                blockStart + Blocks.HEADER_BYTES + Blocks.MAX_STORED_BYTES - position);
+        if (room > 0) {
+          return room;
+        }
+        // The last block of a stream is still open when the stream ends, so this one is not the last.
+        seal(0);
+      }
+      openBlock();
+    }
+  }
+
+  private void openBlock() throws IOException {
+    if (region == null) {
+      region = regions.take();
+    }
+    boolean full = region.length - position < Blocks.HEADER_BYTES + MIN_ROOM_BYTES;
+    boolean wide = regionFirst >= 0 && subpartition - regionFirst >= MAX_LENGTHS;
+    if (position > 0 && (full || wide)) {
+      if (regionLast == subpartition) {
+        closePartitionInRegion();
+      }
+      sendRegion();
+    }
+    if (regionFirst < 0) {
+      regionFirst = subpartition;
+    }
+    if (regionLast != subpartition) {
+      regionLast = subpartition;
+      partitionStart = position;
+    }
+    blockStart = position;
+    position += Blocks.HEADER_BYTES;
+  }
+
+  private void seal(int last) {
+    int stored = position - blockStart - Blocks.HEADER_BYTES;
+    checksum.reset();
+    checksum.update(region, blockStart + Blocks.HEADER_BYTES, stored);
+    Blocks.putLong(region, blockStart + Blocks.MAP_ATTEMPT, mapAttemptId);
+    Blocks.putInt(region, blockStart + Blocks.SUBPARTITION, subpartition);
+    Blocks.putInt(region, blockStart + Blocks.STORED_LENGTH, stored);
+    Blocks.putInt(region, blockStart + Blocks.RAW_LENGTH, stored);
+    Blocks.putInt(region, blockStart + Blocks.CRC, (int) checksum.getValue());
+    region[blockStart + Blocks.CODEC] = Blocks.CODEC_NONE;
+    region[blockStart + Blocks.FLAGS] = (byte) (last | (blockNumber == 0 ? Blocks.FIRST : 0));
+    region[blockStart + Blocks.NUMBER] = (byte) (blockNumber >>> 8);
+    region[blockStart + Blocks.NUMBER + 1] = (byte) blockNumber;
+    blockNumber++;
+    partitionBytes += position - blockStart;
+    blockStart = -1;
+  }
+
+  private void closePartitionInRegion() {
+    int index = regionLast - regionFirst;
+    if (index >= lengths.length) {
+      lengths = Arrays.copyOf(lengths, Math.max(index + 1, lengths.length * 2));
+    }
+    lengths[index] = position - partitionStart;
+  }
+
+  private void sendRegion() throws IOException {
+    if (position == 0) {
+      return;
+    }
+    openSender();
+    checksum.reset();
+    checksum.update(region, 0, position);
+    int count = regionLast - regionFirst + 1;
+    sender.sendRegion(region, position, regionFirst, lengths, count, checksum.getValue());
+    Arrays.fill(lengths, 0, count, 0);
+    totalBytes += position;
+    position = 0;
+    regionFirst = -1;
+    regionLast = -1;
+  }
+
+  private void openSender() throws IOException {
+    if (sender == null) {
+      TaskManagerConnection connection = source.lease();
+      location = connection.taskManager();
+      sender = new MapOutputSender(connection, shuffleId, mapAttemptId, numSubpartitions);
+    }
+  }
+}

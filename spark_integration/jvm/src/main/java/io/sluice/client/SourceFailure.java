@@ -1,0 +1,40 @@
+package io.sluice.client;
+
+import java.io.IOException;
+
+/** A source of a gate failed; says which, and which map output if it is one only. */
+public final class SourceFailure extends IOException {
+  private static final long serialVersionUID = 1L;
+
+  private final transient Source source;
+  private final Long mapAttemptId;
+  private final ErrorCode code;
+
+  SourceFailure(Source source, Long mapAttemptId, ErrorCode code, String message, Throwable cause) {
+    super(message, cause);
+    this.source = source;
+    this.mapAttemptId = mapAttemptId;
+    this.code = code;
+  }
+
+  public Source source() {
+    return source;
+  }
+
+  /** The map output concerned, or null when the whole source is. */
+  public Long mapAttemptId() {
+    return mapAttemptId;
+  }
+
+  public ErrorCode code() {
+    return code;
+  }
+
+  /** Whether the TaskManager cannot be reached, so that all its outputs are out of reach. */
+  public boolean isUnreachable() {
+    return switch (code) {
+      case CONNECT_FAILED, CONNECTION_LOST, TASKMANAGER_MISMATCH, DEADLINE_EXCEEDED, SHUTTING_DOWN -> true;
+      default -> false;
+    };
+  }
+}

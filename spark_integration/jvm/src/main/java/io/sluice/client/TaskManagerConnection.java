@@ -1,0 +1,437 @@
+package io.sluice.client;
+
+import java.io.IOException;
+import java.net.StandardProtocolFamily;
+import java.net.StandardSocketOptions;
+import java.nio.ByteBuffer;
+import java.nio.channels.SelectionKey;
+import java.nio.channels.Selector;
+import java.nio.channels.SocketChannel;
+import java.util.concurrent.TimeUnit;
+import java.util.function.BooleanSupplier;
+
+/**
+ * One connection to a TaskManager, driven by the thread that uses it.
+ *
+ * <p>The socket is non-blocking, so an interrupt of the thread does not close it: it only ends the wait,
+ * with {@link ClientException.Interrupted}. After any exception but a {@link ClientException.Remote} that
+ * names a channel the connection must be closed. Not thread safe, except {@link #cancel}.
+ */
+public final class TaskManagerConnection implements AutoCloseable {
+  private static final int RECEIVE_BYTES = 256 * 1024;
+  private static final int SEND_BYTES = 256 * 1024;
+
+  private final Endpoint endpoint;
+  private final ClientOptions options;
+  private final int role;
+  private final SocketChannel channel;
+  private final Selector selector;
+  private final SelectionKey key;
+  private final ByteBuffer in = ByteBuffer.allocateDirect(RECEIVE_BYTES);
+  private final ByteBuffer out = ByteBuffer.allocateDirect(SEND_BYTES);
+  private final MessageEncoder encoder = new MessageEncoder();
+  private final FrameReader reader;
+  private final Dispatcher dispatcher = new Dispatcher();
+
+  private FrameHandler handler;
+  private Message.HelloAck ack;
+  private Long pongNonce;
+  private long nextNumber;
+  private long waitedNanos;
+  private boolean open = true;
+  private boolean insideFrame;
+  private volatile boolean cancelled;
+
+  private TaskManagerConnection(
+      Endpoint endpoint, ClientOptions options, int role, SocketChannel channel, Selector selector)
+      throws IOException {
+    this.endpoint = endpoint;
+    this.options = options;
+    this.role = role;
+    this.channel = channel;
+    this.selector = selector;
+    this.key = channel.register(selector, SelectionKey.OP_CONNECT);
+    this.reader = new FrameReader(options.chunks());
+  }
+
+  /**
+   * Connects and shakes hands.
+   *
+   * @param role {@link Message#ROLE_PRODUCER}, {@link Message#ROLE_CONSUMER} or {@link Message#ROLE_DRIVER}
+   * @throws ClientException.ConnectFailed nobody answers as a TaskManager does within the deadline
+   */
+  public static TaskManagerConnection connect(Endpoint endpoint, ClientOptions options, int role)
+      throws ClientException {
+    SocketChannel channel = null;
+    Selector selector = null;
+    try {
+      channel =
+          endpoint.isUnix() ? SocketChannel.open(StandardProtocolFamily.UNIX) : SocketChannel.open();
+      channel.configureBlocking(false);
+      if (!endpoint.isUnix()) {
+        channel.setOption(StandardSocketOptions.TCP_NODELAY, true);
+        channel.setOption(StandardSocketOptions.SO_KEEPALIVE, true);
+      }
+      selector = Selector.open();
+      TaskManagerConnection connection =
+          new TaskManagerConnection(endpoint, options, role, channel, selector);
+      connection.establish();
+      return connection;
+    } catch (ClientException.Interrupted e) {
+      closeQuietly(channel, selector);
+      throw e;
+    } catch (IOException | RuntimeException e) {
+      // An unresolved host name is a RuntimeException of NIO.
+      closeQuietly(channel, selector);
+      throw new ClientException.ConnectFailed(endpoint.toString(), String.valueOf(e.getMessage()), e);
+    }
+  }
+
+  private void establish() throws IOException {
+    if (!channel.connect(endpoint.address())) {
+      long deadline = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(options.connectTimeoutMillis());
+      while (!channel.finishConnect()) {
+        select(deadline, "the connection", options.connectTimeoutMillis(), "spark.sluice.io.connectTimeout");
+      }
+    }
+    String name = options.name();
+    send(
+        new Message.Hello(
+            Frames.MAGIC,
+            Frames.VERSION,
+            Frames.VERSION,
+            role,
+            options.applicationId(),
+            new byte[0],
+            0,
+            0,
+            0,
+            name.substring(0, Math.min(name.length(), 256))));
+    handler = new HandshakeHandler();
+    await(
+        () -> ack != null,
+        "the handshake",
+        options.connectTimeoutMillis(),
+        "spark.sluice.io.connectTimeout");
+    handler = null;
+    if (ack.version() != Frames.VERSION
+        || ack.segmentSizeBytes() < 1
+        || ack.segmentSizeBytes() > Frames.MAX_SEGMENT_BYTES) {
+      throw new ClientException.Protocol(
+          ErrorCode.UNSUPPORTED_VERSION, "the handshake's answer cannot be used: " + ack, null);
+    }
+    reader.allowPayload(segmentBytes());
+  }
+
+  public Endpoint endpoint() {
+    return endpoint;
+  }
+
+  public Message.HelloAck taskManager() {
+    return ack;
+  }
+
+  int role() {
+    return role;
+  }
+
+  ClientOptions options() {
+    return options;
+  }
+
+  /** The largest payload both sides take. */
+  int segmentBytes() {
+    return (int) ack.segmentSizeBytes();
+  }
+
+  /** A number for a partition, gate or channel that is not in use on this connection. */
+  long nextNumber() {
+    nextNumber = (nextNumber + 1) & 0x7FFF_FFFFL;
+    return nextNumber;
+  }
+
+  /** Nanoseconds spent waiting so far. */
+  public long waitedNanos() {
+    return waitedNanos;
+  }
+
+  void setHandler(FrameHandler handler) {
+    this.handler = handler;
+  }
+
+  /** Ends a wait of another thread on this connection; the connection can only be closed then. */
+  public void cancel() {
+    cancelled = true;
+    selector.wakeup();
+  }
+
+  /** Puts a message into the send buffer; waits for room when it is full. */
+  void send(Message message) throws IOException {
+    send(message, null, 0, 0);
+  }
+
+  /** Puts a message with its payload into the send buffer; waits for room when it is full. */
+  void send(Message message, byte[] payload, int offset, int length) throws IOException {
+    byte[] control = encoder.encode(message);
+    if (control.length > Frames.MAX_CONTROL_BYTES) {
+      throw new ClientException.Protocol(
+          ErrorCode.FRAME_TOO_LARGE,
+          "a message of "
+              + control.length
+              + " bytes (limit "
+              + Frames.MAX_CONTROL_BYTES
+              + "): use fewer map tasks or partitions",
+          null);
+    }
+    if (out.remaining() < Frames.PREFIX_BYTES) {
+      makeRoom();
+    }
+    insideFrame = true;
+    out.putInt(control.length).putInt(length);
+    put(control, 0, control.length);
+    put(payload, offset, length);
+    insideFrame = false;
+  }
+
+  private void put(byte[] bytes, int offset, int length) throws IOException {
+    int done = 0;
+    while (done < length) {
+      if (!out.hasRemaining()) {
+        makeRoom();
+      }
+      int n = Math.min(out.remaining(), length - done);
+      out.put(bytes, offset + done, n);
+      done += n;
+    }
+  }
+
+  private void makeRoom() throws IOException {
+    await(
+        () -> out.remaining() >= SEND_BYTES / 2,
+        "the TaskManager to read",
+        options.ioTimeoutMillis(),
+        "spark.sluice.io.timeout");
+  }
+
+  /** Sends what the socket takes now. */
+  void sendNow() throws IOException {
+    checkUsable();
+    write();
+  }
+
+  /** Reads and dispatches what is there now, without waiting. */
+  void receiveNow() throws IOException {
+    checkUsable();
+    read();
+    write();
+  }
+
+  /**
+   * Sends what is buffered and dispatches what arrives until {@code done}.
+   *
+   * @throws ClientException.Deadline nothing was read or written for {@code spark.sluice.io.timeout}
+   */
+  void await(BooleanSupplier done, String what) throws IOException {
+    await(done, what, options.ioTimeoutMillis(), "spark.sluice.io.timeout");
+  }
+
+  void await(BooleanSupplier done, String what, long timeoutMillis, String setting) throws IOException {
+    long timeoutNanos = TimeUnit.MILLISECONDS.toNanos(timeoutMillis);
+    long deadline = System.nanoTime() + timeoutNanos;
+    while (true) {
+      checkUsable();
+      // Bitwise or: both sides move in every round, so that a full peer cannot block us both.
+      boolean moved = write() | read();
+      if (done.getAsBoolean()) {
+        return;
+      }
+      if (moved) {
+        deadline = System.nanoTime() + timeoutNanos;
+        continue;
+      }
+      int interest = SelectionKey.OP_READ | (out.position() > 0 ? SelectionKey.OP_WRITE : 0);
+      if (key.interestOps() != interest) {
+        key.interestOps(interest);
+      }
+      select(deadline, what, timeoutMillis, setting);
+    }
+  }
+
+  private void select(long deadline, String what, long timeoutMillis, String setting) throws IOException {
+    long before = System.nanoTime();
+    long left = TimeUnit.NANOSECONDS.toMillis(deadline - before);
+    if (left <= 0) {
+      throw new ClientException.Deadline(endpoint.toString(), what, timeoutMillis, setting);
+    }
+    selector.select(left);
+    selector.selectedKeys().clear();
+    waitedNanos += System.nanoTime() - before;
+    checkUsable();
+  }
+
+  private void checkUsable() throws ClientException {
+    if (cancelled) {
+      throw new ClientException.Interrupted("the shuffle operation was cancelled");
+    }
+    if (Thread.currentThread().isInterrupted()) {
+      throw new ClientException.Interrupted("the task was interrupted while it used a TaskManager");
+    }
+    if (!open) {
+      throw new ClientException.ConnectionLost(endpoint.toString(), "it was closed before", null);
+    }
+  }
+
+  private boolean read() throws IOException {
+    boolean moved = false;
+    // Bounded, so that a fast sender cannot keep us from looking at what came.
+    for (int round = 0; round < 4; round++) {
+      in.clear();
+      int n;
+      try {
+        n = channel.read(in);
+      } catch (IOException e) {
+        throw new ClientException.ConnectionLost(endpoint.toString(), e.getMessage(), e);
+      }
+      if (n < 0) {
+        throw new ClientException.ConnectionLost(
+            endpoint.toString(),
+            reader.atBorder() ? "the TaskManager closed it" : "it ended inside a frame",
+            null);
+      }
+      if (n == 0) {
+        break;
+      }
+      moved = true;
+      in.flip();
+      reader.feed(in, dispatcher);
+      if (n < RECEIVE_BYTES) {
+        break;
+      }
+    }
+    return moved;
+  }
+
+  private boolean write() throws IOException {
+    if (pongNonce != null && !insideFrame && out.remaining() >= 64) {
+      byte[] control = encoder.encode(new Message.Pong(pongNonce));
+      pongNonce = null;
+      out.putInt(control.length).putInt(0).put(control);
+    }
+    if (out.position() == 0) {
+      return false;
+    }
+    out.flip();
+    try {
+      return channel.write(out) > 0;
+    } catch (IOException e) {
+      throw whyWriteFailed(e);
+    } finally {
+      out.compact();
+    }
+  }
+
+  /** The TaskManager may have said why before it closed: an ErrorResponse waits to be read. */
+  private IOException whyWriteFailed(IOException failure) {
+    try {
+      while (read()) {
+        continue;
+      }
+    } catch (ClientException.Remote answer) {
+      return answer;
+    } catch (IOException e) {
+      failure.addSuppressed(e);
+    }
+    return new ClientException.ConnectionLost(endpoint.toString(), failure.getMessage(), failure);
+  }
+
+  /** Whether an idle connection can serve again: nothing unexpected came and the other side is there. */
+  boolean isReusable() {
+    try {
+      setHandler(null);
+      receiveNow();
+      return open && out.position() == 0 && reader.atBorder();
+    } catch (IOException e) {
+      return false;
+    }
+  }
+
+  @Override
+  public void close() {
+    open = false;
+    reader.discard();
+    closeQuietly(channel, selector);
+  }
+
+  private static void closeQuietly(SocketChannel channel, Selector selector) {
+    try {
+      if (channel != null) {
+        channel.close();
+      }
+      if (selector != null) {
+        selector.close();
+      }
+    } catch (IOException e) {
+      // Nothing is left to save: the connection is given up.
+    }
+  }
+
+  /** Answers what concerns the connection itself and passes on the rest. */
+  private final class Dispatcher implements FrameHandler {
+    @Override
+    public void onMessage(Message message) throws IOException {
+      if (message instanceof Message.Ping ping) {
+        // Sent by write(), never from here: a frame may be half written.
+        pongNonce = ping.nonce();
+      } else if (message instanceof Message.ErrorResponse response && response.channel() == null) {
+        open = false;
+        throw new ClientException.Remote(endpoint.toString(), response);
+      } else if (message instanceof Message.CloseRequest) {
+        open = false;
+        throw new ClientException.ConnectionLost(
+            endpoint.toString(), "the TaskManager is shutting down", null);
+      } else if (handler != null) {
+        handler.onMessage(message);
+      }
+      // Without a handler the connection is idle: late answers of the last user are dropped.
+    }
+
+    @Override
+    public void onBuffer(Message.BufferResponse response, Chunk payload) throws IOException {
+      if (handler != null) {
+        handler.onBuffer(response, payload);
+      } else {
+        options.chunks().recycle(payload);
+      }
+    }
+
+    @Override
+    public void onEnd(Message.BufferResponse response, Message.EndOfPartition event) throws IOException {
+      if (handler != null) {
+        handler.onEnd(response, event);
+      }
+    }
+  }
+
+  private final class HandshakeHandler implements FrameHandler {
+    @Override
+    public void onMessage(Message message) throws IOException {
+      if (!(message instanceof Message.HelloAck answer) || ack != null) {
+        throw new ClientException.Protocol(
+            ErrorCode.UNEXPECTED_MESSAGE, "expected HelloAck, got " + message, null);
+      }
+      ack = answer;
+    }
+
+    @Override
+    public void onBuffer(Message.BufferResponse response, Chunk payload) throws IOException {
+      throw new ClientException.Protocol(
+          ErrorCode.UNEXPECTED_MESSAGE, "data before the handshake", null);
+    }
+
+    @Override
+    public void onEnd(Message.BufferResponse response, Message.EndOfPartition event) throws IOException {
+      throw new ClientException.Protocol(
+          ErrorCode.UNEXPECTED_MESSAGE, "data before the handshake", null);
+    }
+  }
+}

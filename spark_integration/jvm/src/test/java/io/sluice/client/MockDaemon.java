@@ -1,0 +1,281 @@
+package io.sluice.client;
+
+import java.io.BufferedInputStream;
+import java.io.ByteArrayOutputStream;
+import java.io.DataInputStream;
+import java.io.IOException;
+import java.io.OutputStream;
+import java.net.InetAddress;
+import java.net.ServerSocket;
+import java.net.Socket;
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.TreeMap;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.ConcurrentLinkedQueue;
+import java.util.concurrent.atomic.AtomicInteger;
+import java.util.zip.CRC32C;
+
+/**
+ * A small TaskManager in memory: keeps map outputs and serves them, one thread for each connection, with the behaviours
+ * that tests ask for.
+ */
+final class MockDaemon implements AutoCloseable {
+  static final String ID = "tm-mock";
+  private static final int SEGMENT = 1024;
+
+  /** What the daemon does instead of the next consumer leg. */
+  enum Mode {
+    NORMAL,
+    BYTE_BY_BYTE,
+    DISCONNECT_IN_DATA,
+    SILENT,
+    PARTITION_NOT_FOUND,
+    WRONG_TOTALS,
+    FLIP_A_BIT,
+    OMIT_LAST_BLOCK
+  }
+
+  volatile Mode mode = Mode.NORMAL;
+  final Map<Long, TreeMap<Integer, byte[]>> outputs = new ConcurrentHashMap<>();
+  final ConcurrentLinkedQueue<Message> received = new ConcurrentLinkedQueue<>();
+  final AtomicInteger connections = new AtomicInteger();
+  private final List<Socket> sockets = new ArrayList<>();
+  private final ServerSocket server;
+
+  MockDaemon() throws IOException {
+    server = new ServerSocket(0, 50, InetAddress.getLoopbackAddress());
+    Thread acceptor = new Thread(this::accept, "mock-accept");
+    acceptor.setDaemon(true);
+    acceptor.start();
+  }
+
+  Endpoint endpoint() {
+    return Endpoint.tcp("127.0.0.1", server.getLocalPort());
+  }
+
+  private void accept() {
+    try {
+      while (true) {
+        Socket socket = server.accept();
+        socket.setTcpNoDelay(true);
+        connections.incrementAndGet();
+        synchronized (sockets) {
+          sockets.add(socket);
+        }
+        Thread thread = new Thread(() -> serve(socket), "mock-serve");
+        thread.setDaemon(true);
+        thread.start();
+      }
+    } catch (IOException e) {
+      // Closed by the test.
+    }
+  }
+
+  private void serve(Socket socket) {
+    try (socket) {
+      DataInputStream in = new DataInputStream(new BufferedInputStream(socket.getInputStream()));
+      new Session(in, socket.getOutputStream()).run();
+    } catch (IOException e) {
+      // The client went away.
+    }
+  }
+
+  @Override
+  public void close() throws IOException {
+    server.close();
+    synchronized (sockets) {
+      for (Socket socket : sockets) {
+        socket.close();
+      }
+    }
+  }
+
+  private final class Session {
+    private final DataInputStream in;
+    private final OutputStream out;
+    private final Map<Long, Long> credits = new HashMap<>();
+    private TreeMap<Integer, ByteArrayOutputStream> output;
+    private long attempt;
+    private Message.BeginRegion region;
+    private ByteArrayOutputStream regionBytes;
+
+    Session(DataInputStream in, OutputStream out) {
+      this.in = in;
+      this.out = out;
+    }
+
+    void send(Message message, byte[] payload) throws IOException {
+      byte[] frame = TestFrames.frame(message, payload);
+      if (mode == Mode.BYTE_BY_BYTE) {
+        for (byte b : frame) {
+          out.write(b);
+          out.flush();
+        }
+      } else {
+        out.write(frame);
+      }
+    }
+
+    void send(Message message) throws IOException {
+      send(message, new byte[0]);
+    }
+
+    void run() throws IOException {
+      while (true) {
+        TestFrames.Received frame = TestFrames.read(in);
+        received.add(frame.message());
+        handle(frame.message(), frame.payload());
+      }
+    }
+
+    private void handle(Message message, byte[] payload) throws IOException {
+      if (message instanceof Message.Hello) {
+        send(new Message.HelloAck(1, ID, SEGMENT, 0, 0, "127.0.0.1", server.getLocalPort()));
+        send(new Message.Ping(-1L));
+      } else if (message instanceof Message.OpenPartition open) {
+        output = new TreeMap<>();
+        attempt = open.mapAttemptId();
+        send(new Message.PartitionOpened(open.partition()));
+      } else if (message instanceof Message.BeginRegion begin) {
+        beginRegion(begin);
+      } else if (message instanceof Message.RegionData data) {
+        regionData(data, payload);
+      } else if (message instanceof Message.FinishPartition finish) {
+        finish(finish);
+      } else if (message instanceof Message.AbortPartition abort) {
+        output = null;
+        send(new Message.PartitionAborted(abort.partition()));
+      } else if (message instanceof Message.OpenGate open) {
+        open(open);
+      } else if (message instanceof Message.CloseGate close) {
+        send(new Message.GateClosed(close.gate()));
+      } else if (message instanceof Message.AddCredit add) {
+        credits.merge(add.channel(), add.credit(), Long::sum);
+      }
+    }
+
+    private void beginRegion(Message.BeginRegion begin) throws IOException {
+      region = begin;
+      regionBytes = new ByteArrayOutputStream();
+      long length = 0;
+      for (long one : begin.lengths()) {
+        length += one;
+      }
+      long needed = (length + SEGMENT - 1) / SEGMENT;
+      while (needed > 0) {
+        long grant = Math.min(needed, 3);
+        send(new Message.AddCredit(begin.partition(), grant));
+        needed -= grant;
+      }
+    }
+
+    private void regionData(Message.RegionData data, byte[] payload) throws IOException {
+      if (data.offset() != regionBytes.size()) {
+        fail(data.partition(), ErrorCode.REGION_MISMATCH, null);
+        return;
+      }
+      regionBytes.write(payload);
+      long length = 0;
+      for (long one : region.lengths()) {
+        length += one;
+      }
+      if (regionBytes.size() == length) {
+        byte[] bytes = regionBytes.toByteArray();
+        CRC32C crc = new CRC32C();
+        crc.update(bytes);
+        if (crc.getValue() != region.crc32c()) {
+          fail(data.partition(), ErrorCode.CHECKSUM_MISMATCH, null);
+        }
+        int offset = 0;
+        for (int i = 0; i < region.lengths().length; i++) {
+          int n = (int) region.lengths()[i];
+          if (n > 0) {
+            output
+                .computeIfAbsent((int) region.firstSubpartition() + i, k -> new ByteArrayOutputStream())
+                .write(bytes, offset, n);
+          }
+          offset += n;
+        }
+      }
+    }
+
+    private void finish(Message.FinishPartition finish) throws IOException {
+      TreeMap<Integer, byte[]> done = new TreeMap<>();
+      long total = 0;
+      for (Map.Entry<Integer, ByteArrayOutputStream> entry : output.entrySet()) {
+        done.put(entry.getKey(), entry.getValue().toByteArray());
+        total += entry.getValue().size();
+      }
+      if (total != finish.totalBytes()) {
+        fail(finish.partition(), ErrorCode.REGION_MISMATCH, null);
+        return;
+      }
+      outputs.put(attempt, done);
+      send(new Message.PartitionFinished(finish.partition()));
+    }
+
+    private void open(Message.OpenGate open) throws IOException {
+      send(new Message.GateOpened(open.gate()));
+      for (Message.GateChannel channel : open.channels()) {
+        credits.put(channel.channel(), open.initialCredit());
+        serve(open, channel);
+      }
+    }
+
+    private void serve(Message.OpenGate open, Message.GateChannel channel) throws IOException {
+      if (mode == Mode.SILENT) {
+        return;
+      }
+      ByteArrayOutputStream all = new ByteArrayOutputStream();
+      for (long id : channel.mapAttemptIds()) {
+        TreeMap<Integer, byte[]> done = outputs.get(id);
+        if (done == null || mode == Mode.PARTITION_NOT_FOUND) {
+          fail(channel.channel(), ErrorCode.PARTITION_NOT_FOUND, id);
+          return;
+        }
+        for (byte[] bytes :
+            done.subMap((int) open.startSubpartition(), (int) open.endSubpartition()).values()) {
+          all.write(bytes);
+        }
+      }
+      byte[] bytes = all.toByteArray();
+      if (mode == Mode.FLIP_A_BIT) {
+        bytes[bytes.length - 1] ^= 1;
+      }
+      int length = mode == Mode.OMIT_LAST_BLOCK ? bytes.length - 129 : bytes.length;
+      long sequence = 0;
+      for (int offset = 0; offset < length; ) {
+        waitForCredit(channel.channel());
+        int n = Math.min(SEGMENT, length - offset);
+        byte[] payload = java.util.Arrays.copyOfRange(bytes, offset, offset + n);
+        if (mode == Mode.DISCONNECT_IN_DATA && sequence == 1) {
+          byte[] frame = TestFrames.frame(new Message.BufferResponse(channel.channel(), 1, 0, 0), payload);
+          out.write(frame, 0, frame.length / 2);
+          throw new IOException("disconnect as asked");
+        }
+        send(new Message.BufferResponse(channel.channel(), sequence++, 0, Message.DATA), payload);
+        offset += n;
+      }
+      long total = mode == Mode.WRONG_TOTALS ? length + 1 : length;
+      byte[] event = TestEvents.endOfPartition(total, sequence);
+      send(new Message.BufferResponse(channel.channel(), sequence, 0, Message.EVENT), event);
+    }
+
+    private void waitForCredit(long channel) throws IOException {
+      while (credits.get(channel) == 0) {
+        TestFrames.Received frame = TestFrames.read(in);
+        received.add(frame.message());
+        handle(frame.message(), frame.payload());
+      }
+      credits.merge(channel, -1L, Long::sum);
+    }
+
+    private void fail(long channel, ErrorCode code, Long attempt) throws IOException {
+      send(
+          new Message.ErrorResponse(channel, code.number(), 1, false, "as asked", "", "", attempt));
+    }
+  }
+}
