@@ -1,0 +1,155 @@
+"""The daemon as a user starts it: a process, its HTTP port, its exit."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+SLUICE = Path(sys.executable).with_name("sluice")
+TIMEOUT_SECONDS = 30
+READY = re.compile(r"is ready: data port 127\.0\.0\.1:(\d+), HTTP port (\d+)")
+ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("SLUICE_")}
+
+
+def arguments(directory: Path, **keys: object) -> list[str]:
+    """Return the command of a small TaskManager on loopback with all its files in a directory."""
+    given = {
+        "bind_host": "127.0.0.1",
+        "http_host": "127.0.0.1",
+        "data_port": 0,
+        "http_port": 0,
+        "network_segments": 64,
+        "data_directories": directory / "data",
+        "memory_directory": directory / "memory",
+        "memory_tier_bytes": "4 MiB",
+    } | keys
+    flags = [f"--{name.replace('_', '-')}={value}" for name, value in given.items()]
+    return [str(SLUICE), "taskmanager", *flags]
+
+
+class Daemon:
+    """A running TaskManager; its log is read up to the line that says it is ready."""
+
+    def __init__(self, directory: Path) -> None:
+        self.process = subprocess.Popen(
+            arguments(directory), stderr=subprocess.PIPE, text=True, env=ENVIRONMENT
+        )
+        assert self.process.stderr is not None
+        self.log = ""
+        for line in self.process.stderr:  # ends with the process; the test's timeout bounds it
+            self.log += line
+            if (found := READY.search(line)) is not None:
+                self.data_port, self.http_port = int(found[1]), int(found[2])
+                return
+        self.end()
+        pytest.fail(f"the daemon did not start:\n{self.log}")
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.http_port}"
+
+    @property
+    def identity(self) -> str:
+        return self.log.partition("TaskManager ")[2].split()[0]
+
+    def end(self, number: signal.Signals = signal.SIGTERM) -> int:
+        """Send a signal, wait for the end, and return the exit code."""
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        _, rest = self.process.communicate(timeout=TIMEOUT_SECONDS)
+        self.log += rest
+        return self.process.returncode
+
+
+@pytest.fixture
+def daemon(tmp_path):
+    started = Daemon(tmp_path)
+    yield started
+    started.end(signal.SIGKILL)
+
+
+def run(command: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_SECONDS,
+        check=False,
+        env=ENVIRONMENT,
+    )
+
+
+def test_it_is_ready_measured_and_shown(daemon):
+    with urllib.request.urlopen(f"{daemon.url}/readyz", timeout=TIMEOUT_SECONDS) as answer:
+        assert json.load(answer) == {"ready": True, "reason": None}
+    with urllib.request.urlopen(f"{daemon.url}/metrics", timeout=TIMEOUT_SECONDS) as answer:
+        page = answer.read().decode()
+    assert 'sluice_network_memory_segments{state="free"} 64.0' in page
+    assert 'sluice_taskmanager_state{state="ready"} 1.0' in page
+
+    shown = run([str(SLUICE), "status", daemon.url, "--json"])
+    assert shown.returncode == 0
+    status = json.loads(shown.stdout)
+    assert status["address"] == f"127.0.0.1:{daemon.data_port}"
+    assert [tier["tier"] for tier in status["storage"]] == ["memory", "disk"]
+    assert "is ready on" in run([str(SLUICE), "status", daemon.url]).stdout
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_in_order(daemon, number):
+    assert daemon.end(number) == 0
+    assert "has stopped" in daemon.log
+    assert "Traceback" not in daemon.log
+    with pytest.raises(urllib.error.URLError):
+        urllib.request.urlopen(f"{daemon.url}/healthz", timeout=TIMEOUT_SECONDS)
+
+
+def test_it_keeps_its_id_over_a_restart(daemon, tmp_path):
+    assert daemon.end() == 0
+    again = Daemon(tmp_path)
+    assert again.end() == 0
+    assert again.identity == daemon.identity
+
+
+@pytest.mark.parametrize("key", ["data_port", "http_port"])
+def test_a_port_in_use_is_one_line(tmp_path, key):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        done = run(arguments(tmp_path, **{key: port}))
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert done.stderr.startswith("sluice: ")
+    assert f"127.0.0.1:{port}" in done.stderr
+    assert "address already in use" in done.stderr.lower()
+    assert key in done.stderr
+
+
+def test_a_data_directory_of_a_running_daemon_is_refused(daemon, tmp_path):
+    done = run(arguments(tmp_path))
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("sluice: storage directory")
+    assert f"process {daemon.process.pid}" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_no_usable_data_directory_is_named_with_the_remedy(tmp_path):
+    blocked = tmp_path / "file"
+    blocked.touch()
+    done = run(arguments(tmp_path, data_directories=blocked))
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith(f"sluice: storage directory {blocked} cannot be used")
+    assert "data_directories" in last
+    assert "Traceback" not in done.stderr
