@@ -136,7 +136,7 @@ class Tier:
         self.healthy = True
         self.reason = ""
         self._allocator = ExtentAllocator(capacity_bytes, ALIGNMENT_BYTES)
-        self._extents = 0
+        self._extents: dict[int, Extent] = {}  # in use, by offset
         self._peak_used_bytes = 0
 
     @property
@@ -164,7 +164,7 @@ class Tier:
     def recycle(self, extent: Extent) -> None:
         """Take back the space of an extent (called by its last release)."""
         self._allocator.free(extent.offset, extent.length)
-        self._extents -= 1
+        del self._extents[extent.offset]
 
     def fail(self, reason: str) -> None:
         """Leave this tier out of all further allocation; what it holds can still be read."""
@@ -185,7 +185,7 @@ class Tier:
             peak_used_bytes=self._peak_used_bytes,
             touched_bytes=self._allocator.frontier_bytes,
             largest_free_bytes=self.largest_free_bytes() if self.healthy else 0,
-            extents=self._extents,
+            extents=len(self._extents),
         )
 
     def largest_free_bytes(self) -> int:
@@ -193,13 +193,16 @@ class Tier:
         return self._allocator.largest_free_bytes
 
     def close(self) -> None:
-        """Close the file. The extents stay where they are, for the next process."""
+        """Close the file. What is stored stays where it is, for the next process."""
+        for extent in self._extents.values():
+            extent.view = None
         os.close(self.fd)
 
     def _extent(self, offset: int, length: int) -> Extent:
-        self._extents += 1
         self._peak_used_bytes = max(self._peak_used_bytes, self._allocator.used_bytes)
-        return Extent(self, offset, length, self._view(offset, length))
+        extent = Extent(self, offset, length, self._view(offset, length))
+        self._extents[offset] = extent
+        return extent
 
     def _view(self, offset: int, length: int) -> memoryview | None:
         """Return the bytes of an extent in memory, if they are there."""

@@ -155,14 +155,12 @@ class MemoryTier(Tier):
 
     def close(self) -> None:
         """Unmap and close. Slices still held by a transport keep the mapping until they go."""
+        super().close()
         self._whole.release()
         try:
             self._mapping.close()
         except BufferError:
-            logger.warning(
-                "the mapping of %s is still in use, it goes with its last slice", self.path
-            )
-        super().close()
+            logger.warning("the mapping of %s is in use, it goes with its last slice", self.path)
 
     def _view(self, offset: int, length: int) -> memoryview | None:
         return self._whole[offset : offset + length]

@@ -62,10 +62,6 @@ class OpenedStorage:
 
     def close(self) -> None:
         """Close files and let go of the directories; the journal is its writer's to close."""
-        for output in self.index.outputs():
-            for region in output.regions:
-                if region.extent is not None:
-                    region.extent.view = None  # the mapping can only go without its slices
         for tier in self.tiers:
             tier.close()
         for lock in self.locks:

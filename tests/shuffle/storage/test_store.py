@@ -1,0 +1,592 @@
+"""The store on real files: life of regions, commits, releases, failures of one directory."""
+
+import asyncio
+import errno
+import os
+import threading
+
+import pytest
+from crc32c import crc32c
+
+from shuffle.storage import disk_tier, journal, journal_writer
+from shuffle.storage.disk_tier import DiskTier
+from shuffle.storage.errors import (
+    CorruptRegion,
+    DuplicateMapOutput,
+    JournalWriteFailed,
+    RegionMismatch,
+    ShuffleReleased,
+    StorageClosed,
+    StorageFull,
+    StorageReadFailed,
+    StorageWriteFailed,
+)
+from shuffle.storage.outputs import MapOutput, ShuffleKey
+from shuffle.storage.store import ShuffleStore, release_regions
+from tests.shuffle.storage.support import KEY, config, content, fetch, put, used, write_region
+
+MIB = 1024 * 1024
+
+
+@pytest.fixture
+async def opened(tmp_path):
+    """Open stores below tmp_path; whatever a test opened is closed at its end."""
+    stores = []
+
+    def open_store(**changes):
+        store = ShuffleStore.open(config(tmp_path, **changes))
+        stores.append(store)
+        return store
+
+    yield open_store
+    for store in stores:
+        await store.close()
+
+
+class Gate:
+    """Lets a test hold a thread inside a blocking call."""
+
+    def __init__(self, monkeypatch, owner, name, error=None):
+        self.entered = threading.Event()
+        self.proceed = threading.Event()
+        self.calls = 0
+        real = getattr(owner, name)
+
+        def held(*args):
+            self.calls += 1
+            self.entered.set()
+            assert self.proceed.wait(20)
+            if error is not None:
+                raise error
+            return real(*args)
+
+        monkeypatch.setattr(owner, name, held)
+
+    async def wait_entered(self):
+        assert await asyncio.to_thread(self.entered.wait, 20)
+
+
+async def settle(store):
+    """Wait until the store's own tasks have ended."""
+    async with asyncio.timeout(20):
+        while store._background or store._journal._task is not None:
+            tasks = [*store._background]
+            if store._journal._task is not None:
+                tasks.append(store._journal._task)
+            await asyncio.wait(tasks)
+
+
+async def test_outputs_fill_memory_first_then_disk_and_come_back_byte_equal(opened):
+    store = opened()
+    outputs = [await put(store, attempt, 400_000) for attempt in range(5)]
+    assert [o.regions[0].extent.in_memory for o in outputs] == [True, True, False, False, False]
+    for attempt, output in enumerate(outputs):
+        assert store.lookup(KEY, attempt) is output
+        assert await fetch(store, output) == content(attempt, 400_000)
+        await store.verify(output.regions[0])
+    assert list(store.map_outputs(KEY)) == [0, 1, 2, 3, 4]
+    assert store.shuffles()[0].stored_bytes == 2_000_000
+    assert store.release_shuffle(KEY) == 2_000_000
+    assert used(store) == [0, 0]
+    assert store.shuffles() == []
+    assert store.map_outputs(KEY) == {}
+    assert store.lookup(KEY, 0) is None
+    assert store.release_shuffle(KEY) == 0
+    assert store.statistics().stored_bytes == store.statistics().map_outputs == 0
+
+
+async def test_released_space_is_used_again_and_no_new_page_is_touched(opened):
+    store = opened(memory_tier_bytes=0)
+    for round_number in range(4):
+        for attempt in range(3):
+            await put(store, attempt, 100_000)
+        touched = store.tiers()[0].touched_bytes
+        if round_number == 0:
+            first = touched
+        assert touched == first
+        store.release_shuffle(KEY)
+    assert first < 320_000
+
+
+async def test_an_empty_region_takes_no_extent(opened):
+    store = opened()
+    writer = store.begin_region(KEY, 0, [0, 0, 0])
+    assert writer.in_memory
+    assert len(writer.view) == 0
+    await writer.write(0, [])
+    region = writer.finish(0)
+    await store.commit(MapOutput(KEY, 1, 3, (region,)))
+    assert used(store) == [0, 0]
+    assert region.slice(0, 3) == (0, 0)
+    await store.verify(region)
+    assert store.release_shuffle(KEY) == 0
+    assert store.map_outputs(KEY) == {}
+
+
+async def test_several_regions_keep_their_order(opened):
+    store = opened()
+    first = await write_region(store, b"aabbb", [2, 3])
+    second = await write_region(store, b"cccc", [4], first=1)
+    output = MapOutput(KEY, 1, 2, (first, second))
+    await store.commit(output)
+    pieces = []
+    for region in output.regions:
+        offset, length = region.slice(1, 2)
+        pieces.append(bytes(region.extent.view[offset : offset + length]))
+    assert pieces == [b"bbb", b"cccc"]
+
+
+async def test_a_map_attempt_commits_once(opened):
+    store = opened()
+    output = await put(store, 7, 100)
+    with pytest.raises(DuplicateMapOutput, match="attempt 7 of shuffle 0 of app-1"):
+        store.commit(output)
+    again = await write_region(store, b"x", [1])
+    under_way = store.commit(MapOutput(KEY, 8, 1, (again,)))
+    other = await write_region(store, b"y", [1])
+    with pytest.raises(DuplicateMapOutput):
+        store.commit(MapOutput(KEY, 8, 1, (other,)))
+    release_regions([other])
+    await under_way
+    store.release_shuffle(KEY)
+    assert used(store) == [0, 0]
+
+
+async def test_aborted_regions_leave_nothing(opened):
+    store = opened()
+    for lengths in ([10], [2 * MIB]):
+        writer = store.begin_region(KEY, 0, lengths)
+        assert sum(used(store)) > 0
+        writer.abort()
+        writer.abort()
+        assert used(store) == [0, 0]
+        with pytest.raises(RuntimeError, match="finished or aborted"):
+            writer.finish(0)
+        with pytest.raises(RuntimeError, match="finished or aborted"):
+            _ = writer.view
+
+
+async def test_bytes_outside_a_region_are_refused(opened):
+    store = opened()
+    for length in (100, 2 * MIB):
+        writer = store.begin_region(KEY, 0, [length])
+        for offset, size in ((length, 1), (-1, 1), (1, length)):
+            with pytest.raises(RegionMismatch) as caught:
+                await writer.write(offset, [memoryview(bytes(size))])
+            assert caught.value.limit == length
+        with pytest.raises(RegionMismatch):
+            await store.read(writer._extent, length - 1, [memoryview(bytearray(2))])
+        writer.abort()
+
+
+async def test_the_view_of_a_region_on_disk_is_refused(opened):
+    store = opened(memory_tier_bytes=0)
+    writer = store.begin_region(KEY, 0, [10])
+    with pytest.raises(RuntimeError, match=r"use write\(\)"):
+        _ = writer.view
+    writer.abort()
+
+
+async def test_write_works_for_a_region_in_memory_too(opened):
+    store = opened()
+    writer = store.begin_region(KEY, 0, [6])
+    await writer.write(2, [memoryview(b"cd"), memoryview(b"ef")])
+    await writer.write(0, [memoryview(b"ab")])
+    assert bytes(writer.view) == b"abcdef"
+    writer.abort()
+
+
+async def test_full_tiers_are_an_error_to_that_job_only(opened):
+    store = opened(disk_quota_bytes=MIB)
+    kept = [await put(store, attempt, MIB) for attempt in range(2)]
+    with pytest.raises(StorageFull, match="disk_quota_bytes") as caught:
+        store.begin_region(KEY, 0, [4097])
+    assert caught.value.required_bytes == caught.value.value == 4097
+    assert caught.value.limit == 0
+    assert caught.value.retryable
+    for attempt, output in enumerate(kept):
+        assert await fetch(store, output) == content(attempt, MIB)
+    store.release_shuffle(KEY)
+    await put(store, 9, MIB)
+
+
+async def test_a_lease_outlives_the_release(opened):
+    store = opened()
+    outputs = [await put(store, attempt, 600_000) for attempt in range(2)]
+    in_memory, on_disk = (output.regions[0].extent for output in outputs)
+    assert (in_memory.in_memory, on_disk.in_memory) == (True, False)
+    in_memory.retain()
+    on_disk.retain()
+    assert store.release_shuffle(KEY) == 1_200_000
+    others = [await put(store, attempt, 300_000, key=ShuffleKey("x", 1)) for attempt in range(3)]
+    assert bytes(in_memory.view) == content(0, 600_000)
+    assert await fetch(store, outputs[1]) == content(1, 600_000)
+    in_memory.release()
+    on_disk.release()
+    store.release_application("x")
+    assert used(store) == [0, 0]
+    assert all(o.regions[0].extent.references == 0 for o in others)
+
+
+async def test_a_read_under_way_holds_the_extent_through_a_release(opened, monkeypatch):
+    store = opened(memory_tier_bytes=0)
+    output = await put(store, 1, 50_000)
+    gate = Gate(monkeypatch, disk_tier.os, "preadv")
+    reading = asyncio.create_task(fetch(store, output))
+    await gate.wait_entered()
+    store.release_shuffle(KEY)
+    assert used(store)[0] > 0
+    fresh = await put(store, 2, 50_000)
+    assert fresh.regions[0].extent.offset != output.regions[0].extent.offset
+    gate.proceed.set()
+    assert await reading == content(1, 50_000)
+    store.release_shuffle(KEY)
+    assert used(store) == [0]
+
+
+async def test_a_cancelled_read_ends_only_when_the_thread_has_left_the_buffer(opened, monkeypatch):
+    store = opened(memory_tier_bytes=0)
+    output = await put(store, 1, 50_000)
+    gate = Gate(monkeypatch, disk_tier.os, "preadv")
+    buffer = bytearray(100)
+    extent = output.regions[0].extent
+    reading = asyncio.create_task(store.read(extent, 0, [memoryview(buffer)]))
+    await gate.wait_entered()
+    for _ in range(3):
+        reading.cancel()
+        await asyncio.sleep(0)
+        assert not reading.done()
+    assert extent.references == 2
+    gate.proceed.set()
+    with pytest.raises(asyncio.CancelledError):
+        await reading
+    assert bytes(buffer) == content(1, 100)
+    assert extent.references == 1
+
+
+async def test_an_abort_during_a_write_frees_the_space_when_the_thread_has_ended(
+    opened, monkeypatch
+):
+    store = opened(memory_tier_bytes=0)
+    gate = Gate(monkeypatch, disk_tier.os, "pwritev")
+    writer = store.begin_region(KEY, 0, [100])
+    writing = asyncio.create_task(writer.write(0, [memoryview(bytes(100))]))
+    await gate.wait_entered()
+    with pytest.raises(RuntimeError, match="under way"):
+        writer.finish(0)
+    writer.abort()
+    assert used(store) == [4096]
+    gate.proceed.set()
+    await writing
+    assert used(store) == [0]
+
+
+async def test_a_failed_write_costs_the_region_and_the_next_goes_to_another_disk(
+    opened, tmp_path, monkeypatch
+):
+    directories = (tmp_path / "a", tmp_path / "b")
+    store = opened(data_directories=directories, memory_tier_bytes=0)
+    broken_fd = store._storage.disks[0].fd
+    real = os.pwritev
+
+    def failing(fd, buffers, offset):
+        if fd == broken_fd:
+            raise OSError(errno.EIO, "medium error")
+        return real(fd, buffers, offset)
+
+    monkeypatch.setattr(disk_tier.os, "pwritev", failing)
+    writer = store.begin_region(KEY, 0, [10])
+    with pytest.raises(StorageWriteFailed, match="medium error") as caught:
+        await writer.write(0, [memoryview(bytes(10))])
+    assert caught.value.retryable
+    with pytest.raises(StorageWriteFailed):
+        writer.finish(0)
+    writer.abort()
+    assert [tier.healthy for tier in store.tiers()] == [False, True]
+    for attempt in range(3):
+        output = await put(store, attempt, 5000)
+        assert output.regions[0].extent.tier.directory == directories[1]
+        assert await fetch(store, output) == content(attempt, 5000)
+    store.release_shuffle(KEY)
+    assert used(store) == [0, 0]
+
+
+async def test_regions_go_round_the_data_directories(opened, tmp_path):
+    store = opened(data_directories=(tmp_path / "a", tmp_path / "b"), memory_tier_bytes=0)
+    outputs = [await put(store, attempt, 100) for attempt in range(4)]
+    names = [output.regions[0].extent.tier.directory.name for output in outputs]
+    assert names == ["a", "b", "a", "b"]
+
+
+async def test_a_read_error_is_typed_and_takes_the_disk_out_of_service(opened, monkeypatch):
+    store = opened(memory_tier_bytes=0)
+    output = await put(store, 1, 5000)
+
+    def broken(fd, buffers, offset):
+        raise OSError(errno.EIO, "medium error")
+
+    monkeypatch.setattr(disk_tier.os, "preadv", broken)
+    with pytest.raises(StorageReadFailed, match="medium error"):
+        await fetch(store, output)
+    with pytest.raises(StorageReadFailed, match="medium error"):
+        await store.verify(output.regions[0])
+    assert not store.tiers()[0].healthy
+    with pytest.raises(StorageFull, match="medium error"):
+        store.begin_region(KEY, 0, [1])
+
+
+async def test_a_truncated_arena_is_a_short_read(opened):
+    store = opened(memory_tier_bytes=0)
+    output = await put(store, 1, 5000)
+    os.truncate(output.regions[0].extent.tier.path, 4000)
+    with pytest.raises(StorageReadFailed, match="end of file"):
+        await fetch(store, output)
+
+
+@pytest.mark.parametrize("memory_tier_bytes", [0, MIB])
+async def test_a_corrupt_byte_is_found(opened, memory_tier_bytes):
+    store = opened(memory_tier_bytes=memory_tier_bytes)
+    output = await put(store, 1, 5000)
+    whole = await put(store, 2, 5000)
+    extent = output.regions[0].extent
+    with extent.tier.path.open("r+b") as file:
+        file.seek(extent.offset + 1234)
+        file.write(b"\xff")
+    with pytest.raises(CorruptRegion) as caught:
+        await store.verify(output.regions[0])
+    assert caught.value.expected == crc32c(content(1, 5000)) != caught.value.found
+    await store.verify(whole.regions[0])
+
+
+async def test_a_commit_is_visible_only_once_it_is_written(opened, monkeypatch):
+    store = opened()
+    gate = Gate(monkeypatch, journal.os, "pwrite")
+    region = await write_region(store, b"x", [1])
+    committing = store.commit(MapOutput(KEY, 1, 1, (region,)))
+    await gate.wait_entered()
+    assert store.lookup(KEY, 1) is None
+    assert not committing.done()
+    gate.proceed.set()
+    await committing
+    assert store.lookup(KEY, 1) is not None
+
+
+async def test_commits_that_wait_share_one_write(opened, monkeypatch):
+    store = opened()
+    regions = [await write_region(store, b"x", [1]) for _ in range(20)]
+    gate = Gate(monkeypatch, journal.os, "pwrite")
+    first = store.commit(MapOutput(KEY, 0, 1, (regions[0],)))
+    await gate.wait_entered()
+    rest = [store.commit(MapOutput(KEY, n, 1, (regions[n],))) for n in range(1, 20)]
+    gate.proceed.set()
+    await asyncio.gather(first, *rest)
+    assert gate.calls == 2
+    assert len(store.map_outputs(KEY)) == 20
+
+
+@pytest.mark.parametrize("whole_application", [False, True])
+async def test_a_release_beats_the_commits_under_way(opened, monkeypatch, whole_application):
+    store = opened()
+    other = ShuffleKey("app-2", 0)
+    regions = [await write_region(store, b"x", [1]) for _ in range(3)]
+    gate = Gate(monkeypatch, journal.os, "pwrite")
+    written = store.commit(MapOutput(KEY, 0, 1, (regions[0],)))
+    await gate.wait_entered()
+    queued = store.commit(MapOutput(KEY, 1, 1, (regions[1],)))
+    kept = store.commit(MapOutput(other, 1, 1, (regions[2],)))
+    if whole_application:
+        store.release_application(KEY.application_id)
+    else:
+        store.release_shuffle(KEY)
+    gate.proceed.set()
+    await kept
+    for future, region in ((written, regions[0]), (queued, regions[1])):
+        with pytest.raises(ShuffleReleased):
+            await future
+        region.release()  # it stayed ours
+    assert store.map_outputs(KEY) == {}
+    await settle(store)
+    await store.close()
+    again = opened()
+    assert [s.key for s in again.shuffles()] == [other]
+
+
+async def test_a_cancelled_commit_goes_through(opened, monkeypatch):
+    store = opened()
+    gate = Gate(monkeypatch, journal.os, "pwrite")
+    region = await write_region(store, b"x", [1])
+    committing = store.commit(MapOutput(KEY, 1, 1, (region,)))
+    await gate.wait_entered()
+    committing.cancel()
+    gate.proceed.set()
+    await settle(store)
+    assert store.lookup(KEY, 1) is not None
+    assert store.release_shuffle(KEY) == 1
+    assert used(store) == [0, 0]
+
+
+async def test_a_cancelled_commit_that_fails_leaves_nothing(opened, monkeypatch):
+    store = opened()
+    gate = Gate(monkeypatch, journal.os, "pwrite", OSError(errno.ENOSPC, "no space"))
+    region = await write_region(store, b"x", [1])
+    committing = store.commit(MapOutput(KEY, 1, 1, (region,)))
+    await gate.wait_entered()
+    committing.cancel()
+    gate.proceed.set()
+    await settle(store)
+    assert store.lookup(KEY, 1) is None
+    assert used(store) == [0, 0]
+
+
+async def test_without_a_journal_nothing_is_acknowledged(opened, monkeypatch):
+    store = opened()
+    kept = await put(store, 1, 100)
+
+    def full(fd, data, offset):
+        raise OSError(errno.ENOSPC, "no space")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(journal.os, "pwrite", full)
+        region = await write_region(store, b"x", [1])
+        output = MapOutput(KEY, 2, 1, (region,))
+        with pytest.raises(JournalWriteFailed, match="no space") as caught:
+            await store.commit(output)
+        assert caught.value.retryable
+        assert store.lookup(KEY, 2) is None
+        # a release that could not be written is written before anything that comes later
+        store.release_shuffle(KEY)
+        await settle(store)
+    assert kept.regions[0].extent.references == 0
+    key = ShuffleKey("app-1", 9)
+    await store.commit(MapOutput(key, 2, 1, (region,)))
+    await store.close()
+    again = opened()
+    assert [s.key for s in again.shuffles()] == [key]
+
+
+async def test_the_journal_moves_when_its_disk_breaks(opened, tmp_path, monkeypatch):
+    directories = (tmp_path / "a", tmp_path / "b")
+    store = opened(data_directories=directories)
+    await put(store, 1, 1000)
+    real = os.pwrite
+    broken_fd = store._journal.journal._fd
+
+    def failing(fd, data, offset):
+        if fd == broken_fd:
+            raise OSError(errno.EIO, "medium error")
+        return real(fd, data, offset)
+
+    monkeypatch.setattr(journal.os, "pwrite", failing)
+    await put(store, 2, 1000)
+    assert store.statistics().journal_path.parent == directories[1]
+    assert not (directories[0] / "journal-00000001").exists()
+    monkeypatch.undo()
+    await put(store, 3, 1000)
+    await store.close()
+    again = opened(data_directories=directories)
+    assert sorted(again.map_outputs(KEY)) == [1, 2, 3]
+    assert again.statistics().journal_path.parent == directories[0]  # back where it belongs
+
+
+async def test_the_journal_shrinks_when_dead_rows_outweigh_live_ones(opened, monkeypatch):
+    monkeypatch.setattr(journal_writer, "COMPACTION_FLOOR_BYTES", 2000)
+    store = opened()
+    keep = ShuffleKey("keeper", 1)
+    await put(store, 1, 100, key=keep)
+    largest = 0
+    for attempt in range(300):
+        await put(store, attempt, 100)
+        store.release_shuffle(KEY)
+        largest = max(largest, store.statistics().journal_bytes)
+    await settle(store)
+    assert store.statistics().compactions > 3
+    assert largest < 4000
+    await store.close()
+    again = opened()
+    assert [s.key for s in again.shuffles()] == [keep]
+    assert await fetch(again, again.map_outputs(keep)[1]) == content(1, 100)
+
+
+async def test_a_compaction_that_fails_costs_nothing(opened, monkeypatch):
+    monkeypatch.setattr(journal_writer, "COMPACTION_FLOOR_BYTES", 500)
+    store = opened()
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "no space")
+
+    monkeypatch.setattr(journal.Journal, "create", full)
+    for attempt in range(30):
+        await put(store, attempt, 100)
+        store.release_shuffle(KEY)
+    last = await put(store, 99, 100)
+    await settle(store)
+    assert store.statistics().compactions == 0
+    assert store.lookup(KEY, 99) is last
+
+
+async def test_disk_space_goes_back_after_a_release(opened, monkeypatch):
+    monkeypatch.setattr(DiskTier.__init__, "__defaults__", (MIB,))  # retained_bytes
+    store = opened(memory_tier_bytes=0)
+    for attempt in range(8):
+        await put(store, attempt, MIB)
+    path = store._storage.disks[0].path
+    before = path.stat().st_blocks * 512
+    assert before >= 8 * MIB
+    store.release_shuffle(KEY)
+    await settle(store)
+    assert path.stat().st_blocks * 512 <= MIB
+    assert store.tiers()[0].touched_bytes == MIB
+    await put(store, 1, 2 * MIB)
+
+
+async def test_memory_pages_are_prepared_by_a_thread(opened):
+    store = opened(memory_tier_bytes=32 * MIB)
+    await put(store, 1, 100)
+    await settle(store)
+    path = store.statistics().journal_path.parent.parent / "memory"
+    (arena,) = path.glob("arena-*")
+    assert arena.stat().st_blocks * 512 >= 32 * MIB
+    assert await fetch(store, store.map_outputs(KEY)[1]) == content(1, 100)
+
+
+async def test_applications_are_kept_apart(opened):
+    store = opened()
+    keys = [ShuffleKey(app, shuffle) for app in ("a", "b") for shuffle in (0, 1)]
+    for key in keys:
+        await put(store, 5, 1000, key=key)
+    assert sorted(store.applications()) == ["a", "b"]
+    assert store.release_application("a") == 2000
+    assert store.release_application("a") == 0
+    assert [s.key for s in store.shuffles()] == keys[2:]
+    assert store.statistics().commits == 4
+
+
+async def test_a_closed_store_refuses_everything(opened):
+    store = opened()
+    await put(store, 1, 100)
+    region = await write_region(store, b"x", [1])
+    await store.close()
+    await store.close()
+    for call in (
+        lambda: store.begin_region(KEY, 0, [1]),
+        lambda: store.commit(MapOutput(KEY, 2, 1, (region,))),
+        lambda: store.release_shuffle(KEY),
+        lambda: store.release_application("app-1"),
+    ):
+        with pytest.raises(StorageClosed):
+            call()
+
+
+async def test_close_writes_what_is_queued(opened, monkeypatch):
+    store = opened()
+    gate = Gate(monkeypatch, journal.os, "pwrite")
+    regions = [await write_region(store, b"x", [1]) for _ in range(3)]
+    futures = [store.commit(MapOutput(KEY, n, 1, (r,))) for n, r in enumerate(regions)]
+    closing = asyncio.create_task(store.close())
+    await gate.wait_entered()
+    gate.proceed.set()
+    await closing
+    assert all(future.done() and future.exception() is None for future in futures)
+    monkeypatch.undo()
+    again = opened()
+    assert sorted(again.map_outputs(KEY)) == [0, 1, 2]
