@@ -71,6 +71,7 @@ class Connection(asyncio.BufferedProtocol):
         handler_factory: Called once, after a good handshake, with the other side's Hello or ack.
         hello: What to say first, on the side that connects.
         offer: What to answer a good Hello, on the side that accepts.
+        refusal: Why the connection is not wanted: the other side is told, and it is closed.
         on_closed: Called once when the connection is gone, whatever state it was in.
     """
 
@@ -82,6 +83,7 @@ class Connection(asyncio.BufferedProtocol):
         *,
         hello: Hello | None = None,
         offer: HelloAck | None = None,
+        refusal: SluiceError | None = None,
         on_closed: Callable[["Connection"], None] | None = None,
     ) -> None:
         side = Side.ACCEPTED if hello is None else Side.CONNECTED
@@ -101,6 +103,7 @@ class Connection(asyncio.BufferedProtocol):
         self._handler_factory = handler_factory
         self._hello = hello
         self._offer = offer
+        self._refusal = refusal
         self._on_closed = on_closed
         self._decoder = FrameDecoder(self, segment_size_bytes)
         self._handler: ConnectionHandler | None = None
@@ -239,7 +242,13 @@ class Connection(asyncio.BufferedProtocol):
         if sock is not None:
             socket_options.apply(sock, self._config)
         self._set_limits()
+        if self.closing:  # closed before it was made
+            self._transport.close()
+            return
         self.writable = True
+        if self._refusal is not None:
+            self.fail(self._refusal)
+            return
         self._handshake_timer = self._loop.call_later(
             self._config.handshake_timeout_seconds, self._handshake_late
         )
@@ -311,10 +320,12 @@ class Connection(asyncio.BufferedProtocol):
             self.opened.set_exception(error)
             self.opened.exception()  # retrieved: nobody need wait for it any more
         handler, self._handler = self._handler, None
-        if handler is not None:
-            handler.connection_lost(error)
-        if self._on_closed is not None:
-            self._on_closed(self)
+        try:
+            if handler is not None:
+                handler.connection_lost(error)
+        finally:
+            if self._on_closed is not None:
+                self._on_closed(self)
 
     # ---- protocol.framing.FrameSink ----------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
 import socket
@@ -39,7 +40,10 @@ class Listener:
         self._handler_factory = handler_factory
         self._offer = offer
         self._servers: list[asyncio.AbstractServer] = []
-        self._all_closed: asyncio.Future[None] | None = None
+        self._socket_file: tuple[int, int] | None = None
+        """Device and inode of the Unix socket that this listener made."""
+        self._accepting = False
+        self._changed = asyncio.Event()
         self.connections: set[Connection] = set()
         self.accepted_total = 0
         self.refused_total = 0
@@ -52,6 +56,7 @@ class Listener:
         Raises:
             AddressUnavailable: An address is in use or not ours.
         """
+        self._accepting = True
         await self._start_tcp()
         try:
             if self._config.socket_path is not None:
@@ -62,25 +67,30 @@ class Listener:
 
     def stop_accepting(self) -> None:
         """Close the listening sockets; connections go on. Idempotent."""
+        self._accepting = False
         servers, self._servers = self._servers, []
         for server in servers:
             server.close()
-        if servers and self._config.socket_path is not None:
+        made, self._socket_file = self._socket_file, None
+        if made is not None and self._config.socket_path is not None:
+            # Whoever has put another file there since then keeps it.
             with contextlib.suppress(FileNotFoundError):
-                self._config.socket_path.unlink()
+                if _identity(self._config.socket_path) == made:
+                    self._config.socket_path.unlink()
 
     async def close(self) -> None:
         """Close everything and wait until every connection is gone.
 
         Bounded by ``close_timeout_seconds``, after which connections are aborted.
+
+        Cancellation: safe; connections go on closing.
         """
         self.stop_accepting()
-        if not self.connections:
-            return
-        self._all_closed = asyncio.get_running_loop().create_future()
         for connection in list(self.connections):
             connection.close()
-        await self._all_closed
+        while self.connections:
+            self._changed.clear()
+            await self._changed.wait()
 
     async def _start_tcp(self) -> None:
         host, port = self._config.bind_host, self._config.data_port
@@ -107,6 +117,8 @@ class Listener:
             server = await loop.create_unix_server(
                 self._accept, str(path), backlog=self._config.listen_backlog
             )
+            self._servers.append(server)
+            self._socket_file = _identity(path)
             os.chmod(path, self._config.socket_mode)
         except OSError as error:
             raise AddressUnavailable(
@@ -114,35 +126,39 @@ class Listener:
                 value=error.strerror or error,
                 remedy="Stop the TaskManager that has it, or set transport.socket_path",
             ) from error
-        self._servers.append(server)
 
     def _accept(self) -> Connection:
+        refusal = None
+        if len(self.connections) >= self._config.max_connections:
+            self.refused_total += 1
+            refusal = TooManyConnections(
+                "TaskManager serves as many connections as it may",
+                value=len(self.connections) + 1,
+                limit=self._config.max_connections,
+                remedy="Raise transport.max_connections, and the limit of open files with it",
+            )
         connection = Connection(
             self._config,
             self._segment_size_bytes,
             self._handler_factory,
             offer=self._offer(),
+            refusal=refusal,
             on_closed=self._closed,
         )
         self.connections.add(connection)
         self.accepted_total += 1
-        if len(self.connections) > self._config.max_connections:
-            self.refused_total += 1
-            asyncio.get_running_loop().call_soon(
-                connection.fail,
-                TooManyConnections(
-                    "TaskManager serves as many connections as it may",
-                    value=len(self.connections),
-                    limit=self._config.max_connections,
-                    remedy="Raise transport.max_connections, and the limit of open files with it",
-                ),
-            )
+        if not self._accepting:
+            connection.close()  # asyncio had accepted it and comes only now to tell
         return connection
 
     def _closed(self, connection: Connection) -> None:
         self.connections.discard(connection)
-        if not self.connections and self._all_closed is not None and not self._all_closed.done():
-            self._all_closed.set_result(None)
+        self._changed.set()
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    found = path.lstat()
+    return found.st_dev, found.st_ino
 
 
 def _remove_stale(path: Path) -> None:
@@ -156,7 +172,7 @@ def _remove_stale(path: Path) -> None:
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(mode):
-        raise FileExistsError(17, "a file that is no socket is in the way")
+        raise FileExistsError(errno.EEXIST, "a file that is no socket is in the way")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(1)
         try:
@@ -165,4 +181,4 @@ def _remove_stale(path: Path) -> None:
             _log.info("removing the socket file of a dead TaskManager: %s", path)
             path.unlink()
             return
-    raise OSError(98, "another TaskManager answers there")
+    raise OSError(errno.EADDRINUSE, "another TaskManager answers there")

@@ -184,7 +184,11 @@ class RawPeer:
         if receive_buffer_bytes is not None:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
         target = tuple(address) if isinstance(address, Address) else str(address)
-        await asyncio.get_running_loop().sock_connect(sock, target)
+        try:
+            await asyncio.get_running_loop().sock_connect(sock, target)
+        except BaseException:
+            sock.close()
+            raise
         return cls(sock)
 
     def __enter__(self) -> RawPeer:
@@ -242,3 +246,10 @@ async def turns(count: int = 3) -> None:
     """Let the loop go round."""
     for _ in range(count):
         await asyncio.sleep(0)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Let the loop go round until something holds for which there is no event."""
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0)

@@ -220,11 +220,11 @@ async def test_payloads_are_limited_to_the_smaller_segment() -> None:
                 role=ROLE_PRODUCER, application_id="app", segment_size_bytes=SEGMENT // 2
             )
             server = await service.handler()
-            assert server.connection._decoder.max_payload_bytes == SEGMENT // 2
+            assert server.connection.max_payload_bytes == SEGMENT // 2
         with await RawPeer.connect(service.address) as peer:
             await peer.shake_hands(role=ROLE_PRODUCER, application_id="app", segment_size_bytes=0)
             server = await service.handler(1)
-            assert server.connection._decoder.max_payload_bytes == SEGMENT
+            assert server.connection.max_payload_bytes == SEGMENT
 
 
 async def test_connect_hands_the_answer_over() -> None:

@@ -1,0 +1,250 @@
+"""Listening, the admission limit, Unix socket files, and an orderly end."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import socket
+import stat
+from typing import TYPE_CHECKING
+
+import pytest
+
+from protocol.errors import ErrorCode
+from protocol.messages import BufferResponse, ErrorResponse, Pong
+from protocol.remote_error import RemoteError
+from tests.transport.peers import (
+    PATIENCE_SECONDS,
+    SEGMENT,
+    RawPeer,
+    RecordingHandler,
+    Service,
+    a_config,
+    a_hello,
+    a_service,
+    end,
+    open_client,
+    turns,
+    until,
+)
+from transport.connection import Connection
+from transport.connector import Address
+from transport.errors import AddressUnavailable
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+async def test_a_port_in_use_is_named_with_the_remedy() -> None:
+    async with a_service() as service:
+        second = Service(a_config(data_port=service.listener.port))
+        with pytest.raises(AddressUnavailable) as caught:
+            await second.listener.start()
+        text = str(caught.value)
+        assert str(service.listener.port) in text
+        assert "transport.data_port" in text
+        await end(await open_client(service.address))
+
+
+async def test_an_address_that_is_not_ours() -> None:
+    with pytest.raises(AddressUnavailable):
+        await Service(a_config(bind_host="192.0.2.1")).listener.start()
+
+
+async def test_tcp_and_unix_are_both_served(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "sluice.sock"
+    async with a_service(a_config(socket_path=path)) as service:
+        over_tcp = await open_client(service.address)
+        over_unix = await open_client(Address(str(path), 0))
+        first, second = await service.handler(0), await service.handler(1)
+        assert first.connection.remote.startswith("127.0.0.1:")
+        assert second.connection.remote == f"unix:{path}"
+        assert len(service.listener.connections) == service.listener.accepted_total == 2
+        await end(over_tcp)
+        await end(over_unix)
+        await first.until_lost()
+        await second.until_lost()
+        assert not service.listener.connections
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o660, 0o777])
+async def test_the_socket_has_the_permissions_that_were_set(tmp_path: Path, mode: int) -> None:
+    path = tmp_path / "sluice.sock"
+    async with a_service(a_config(socket_path=path, socket_mode=mode)):
+        assert stat.S_IMODE(path.stat().st_mode) == mode
+
+
+async def test_the_socket_of_a_dead_daemon_is_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "sluice.sock"
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(path))
+        dead.listen()
+    assert path.exists()
+    async with a_service(a_config(socket_path=path)):
+        await end(await open_client(Address(str(path), 0)))
+
+
+async def test_the_socket_of_a_living_daemon_is_respected(tmp_path: Path) -> None:
+    path = tmp_path / "sluice.sock"
+    async with a_service(a_config(socket_path=path)):
+        second = Service(a_config(socket_path=path))
+        with pytest.raises(AddressUnavailable, match=r"transport\.socket_path"):
+            await second.listener.start()
+        await end(await open_client(Address(str(path), 0)))
+        with pytest.raises(ConnectionRefusedError):  # nor does its TCP port stay open
+            await RawPeer.connect(second.address)
+
+
+async def test_a_file_that_is_no_socket_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "sluice.sock"
+    path.write_text("precious")
+    with pytest.raises(AddressUnavailable, match="no socket"):
+        await Service(a_config(socket_path=path)).listener.start()
+    assert path.read_text() == "precious"
+
+
+async def test_a_socket_that_another_daemon_took_over_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "sluice.sock"
+    async with a_service(a_config(socket_path=path)):
+        path.unlink()
+        with socket.socket(socket.AF_UNIX) as other:
+            other.bind(str(path))
+            other.listen()
+    assert path.exists()
+
+
+async def test_more_connections_than_allowed_are_refused_and_told_why() -> None:
+    async with a_service(a_config(max_connections=2)) as service:
+        first = await open_client(service.address)
+        second = await open_client(service.address)
+        with pytest.raises(RemoteError) as caught:
+            await open_client(service.address)
+        assert caught.value.code == ErrorCode.TOO_MANY_CONNECTIONS
+        assert caught.value.retryable
+        assert "transport.max_connections" in str(caught.value)
+        assert service.listener.refused_total == 1
+        assert len(service.handlers) == 2
+        await end(second)
+        await (await service.handler(1)).until_lost()
+        third = await open_client(service.address)  # there is room again
+        await end(first)
+        await end(third)
+
+
+async def test_one_that_never_says_hello_is_refused_too() -> None:
+    async with a_service(a_config(max_connections=1)) as service:
+        first = await open_client(service.address)
+        with await RawPeer.connect(service.address) as peer:
+            answer, _ = await peer.read_frame()
+            assert isinstance(answer, ErrorResponse)
+            assert answer.code == ErrorCode.TOO_MANY_CONNECTIONS
+            assert await peer.read_to_end() == b""
+        await end(first)
+
+
+async def test_stop_accepting_leaves_connections_alone(tmp_path: Path) -> None:
+    path = tmp_path / "sluice.sock"
+    async with a_service(a_config(socket_path=path)) as service:
+        client = await open_client(service.address)
+        service.listener.stop_accepting()
+        service.listener.stop_accepting()
+        assert not path.exists()
+        with pytest.raises(ConnectionRefusedError):
+            await RawPeer.connect(service.address)
+        client.connection.send(BufferResponse(1, 0, 0, 1))  # not allowed upwards: an answer comes
+        assert isinstance(await client.until_lost(), RemoteError)
+
+
+async def test_close_waits_until_every_connection_is_gone() -> None:
+    service = Service(a_config())
+    await service.listener.start()
+    clients = [await open_client(service.address) for _ in range(3)]
+    with await RawPeer.connect(service.address):  # before its handshake
+        await until(lambda: len(service.listener.connections) == 4)
+        closing = [asyncio.ensure_future(service.listener.close()) for _ in range(2)]
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await asyncio.gather(*closing)
+    assert not service.listener.connections
+    assert all(handler.lost for handler in service.handlers)
+    for client in clients:
+        await client.until_lost()
+
+
+async def test_a_cancelled_close_does_not_spoil_another() -> None:
+    config = a_config(close_timeout_seconds=0.3)
+    async with a_service(config) as service:
+        with await RawPeer.connect(service.address, receive_buffer_bytes=4096) as peer:
+            await peer.shake_hands()
+            connection = (await service.handler()).connection
+            connection.send(Pong(1), bytes(8 << 20))  # never read: the close takes its time
+            first = asyncio.ensure_future(service.listener.close())
+            second = asyncio.ensure_future(service.listener.close())
+            await turns()
+            first.cancel()
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                await second
+            assert first.cancelled()
+            assert not service.listener.connections
+
+
+async def test_close_is_bounded_though_a_peer_reads_nothing() -> None:
+    service = Service(a_config(close_timeout_seconds=0.2))
+    await service.listener.start()
+    with await RawPeer.connect(service.address, receive_buffer_bytes=4096) as peer:
+        await peer.shake_hands()
+        handler = await service.handler()
+        released: list[int] = []
+        for number in range(4):
+            release = functools.partial(released.append, number)
+            handler.connection.send(Pong(1), memoryview(bytes(4 << 20)), release)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await service.listener.close()
+        assert released == [0, 1, 2, 3]
+        assert len(handler.lost) == 1
+
+
+async def test_a_connection_that_is_closed_before_it_is_made_is_closed_all_the_same() -> None:
+    """As when the listener closes in the very turn of the loop in which it accepts."""
+    closed: list[Connection] = []
+    gone = asyncio.Event()
+
+    def on_closed(connection: Connection) -> None:
+        closed.append(connection)
+        gone.set()
+
+    connection = Connection(a_config(), SEGMENT, _no_handler, hello=a_hello(), on_closed=on_closed)
+    connection.close()
+    async with a_service() as service:
+        loop = asyncio.get_running_loop()
+        transport, _ = await loop.create_connection(lambda: connection, *service.address)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await gone.wait()
+        assert closed == [connection]
+        assert transport.is_closing()
+        assert service.handlers == []
+
+
+def _no_handler(*_: object) -> RecordingHandler:
+    raise AssertionError("no handshake took place")
+
+
+async def test_accepted_after_the_close_means_closed_at_once() -> None:
+    service = Service(a_config())
+    await service.listener.start()
+    accept = service.listener._accept
+    await service.listener.close()
+    loop = asyncio.get_running_loop()
+    made: list[Connection] = []
+
+    def late() -> Connection:
+        made.append(accept())
+        return made[0]
+
+    server = await loop.create_server(late, "127.0.0.1", 0)
+    with await RawPeer.connect(Address("127.0.0.1", server.sockets[0].getsockname()[1])) as peer:
+        assert await peer.read_to_end() == b""
+    server.close()
+    assert made[0].closing
+    assert service.handlers == []
+    await until(lambda: not service.listener.connections)
