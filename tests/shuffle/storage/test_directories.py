@@ -24,6 +24,7 @@ def test_a_directory_locked_by_another_process_names_it(tmp_path):
         stdout=subprocess.PIPE,
         text=True,
     ) as holder:
+        assert holder.stdout is not None
         assert holder.stdout.readline() == "locked\n"
         with pytest.raises(StorageInUse, match=f"process {holder.pid}") as caught:
             DirectoryLock(tmp_path)

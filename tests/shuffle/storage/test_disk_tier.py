@@ -40,7 +40,7 @@ def free_space(monkeypatch, free_bytes):
         values[1], values[4] = 1, now[0]
         return os.statvfs_result(values)
 
-    monkeypatch.setattr(module.os, "fstatvfs", fake)
+    monkeypatch.setattr(os, "fstatvfs", fake)
     return lambda value: now.__setitem__(0, value)
 
 
@@ -66,9 +66,7 @@ def test_what_is_written_is_read_back_whatever_the_cuts(make):
 def test_partial_writes_are_continued(make, monkeypatch):
     tier = make()
     real = os.pwritev
-    monkeypatch.setattr(
-        module.os, "pwritev", lambda fd, buffers, at: real(fd, [buffers[0][:7]], at)
-    )
+    monkeypatch.setattr(os, "pwritev", lambda fd, buffers, at: real(fd, [buffers[0][:7]], at))
     tier.write(3, [memoryview(b"0123456789"), memoryview(b"abcdefghijklmn")])
     back = bytearray(24)
     tier.read(3, [memoryview(back)])
@@ -161,14 +159,14 @@ def test_a_disk_that_cannot_tell_its_free_space_is_left_out(make, monkeypatch):
     def broken(fd):
         raise OSError(errno.EIO, "medium error")
 
-    monkeypatch.setattr(module.os, "fstatvfs", broken)
+    monkeypatch.setattr(os, "fstatvfs", broken)
     assert tier.allocate(1) is None
     assert not tier.healthy
 
 
 def test_the_free_end_goes_back_to_the_disk_except_what_is_kept_warm(make):
     tier = make(retained=MIB)
-    told = []
+    told: list[DiskTier] = []
     tier.on_excess = told.append
     low, high = tier.allocate(2 * MIB), tier.allocate(6 * MIB)
     fill(tier, low)

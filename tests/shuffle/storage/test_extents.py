@@ -9,6 +9,13 @@ from shuffle.storage.extents import ExtentAllocator
 UNIT = 16
 
 
+def taken(allocator: ExtentAllocator, length: int) -> int:
+    """Allocate what must fit."""
+    offset = allocator.allocate(length)
+    assert offset is not None
+    return offset
+
+
 @settings(max_examples=150, deadline=None)
 @given(
     capacity=st.one_of(st.none(), st.integers(0, 40)),
@@ -25,7 +32,7 @@ UNIT = 16
 def test_extents_never_overlap_and_space_is_conserved(capacity, steps):
     limit = None if capacity is None else capacity * UNIT
     allocator = ExtentAllocator(limit, UNIT)
-    taken: dict[int, int] = {}  # offset -> length as asked for
+    in_use: dict[int, int] = {}  # offset -> length as asked for
     units: set[int] = set()
 
     def span(offset, length):
@@ -42,11 +49,11 @@ def test_extents_never_overlap_and_space_is_conserved(capacity, steps):
                 continue
             assert allocator.frontier_bytes - frontier == grows_by
             assert not span(offset, argument) & units
-            taken[offset] = argument
+            in_use[offset] = argument
             units |= span(offset, argument)
-        elif kind == "free" and taken:
-            offset = sorted(taken)[argument % len(taken)]
-            length = taken.pop(offset)
+        elif kind == "free" and in_use:
+            offset = sorted(in_use)[argument % len(in_use)]
+            length = in_use.pop(offset)
             units -= span(offset, length)
             allocator.free(offset, length)
         elif kind == "reserve":
@@ -57,7 +64,7 @@ def test_extents_never_overlap_and_space_is_conserved(capacity, steps):
                     allocator.reserve(offset, length)
             else:
                 allocator.reserve(offset, length)
-                taken[offset] = length
+                in_use[offset] = length
                 units |= span(offset, length)
         elif kind == "trim":
             last = max(units, default=-1) + 1
@@ -73,7 +80,7 @@ def test_extents_never_overlap_and_space_is_conserved(capacity, steps):
         assert len(allocator._starts) == len(holes) == len(allocator._by_size)
         assert allocator.free_below_frontier_bytes == len(free) * UNIT
 
-    for offset, length in taken.items():
+    for offset, length in in_use.items():
         allocator.free(offset, length)
     assert allocator.used_bytes == 0
     assert allocator.tail_free_bytes == allocator.frontier_bytes
@@ -82,11 +89,11 @@ def test_extents_never_overlap_and_space_is_conserved(capacity, steps):
 
 def test_the_tightest_warm_hole_is_taken_first_and_the_lowest_among_equals():
     allocator = ExtentAllocator(None, 1)
-    a = allocator.allocate(100)
+    a = taken(allocator, 100)
     allocator.allocate(1)
-    b = allocator.allocate(50)
+    b = taken(allocator, 50)
     allocator.allocate(1)
-    c = allocator.allocate(50)
+    c = taken(allocator, 50)
     allocator.allocate(1)
     for offset, length in ((a, 100), (c, 50), (b, 50)):
         allocator.free(offset, length)
@@ -99,7 +106,7 @@ def test_the_tightest_warm_hole_is_taken_first_and_the_lowest_among_equals():
 
 def test_growth_starts_in_the_hole_at_the_frontier():
     allocator = ExtentAllocator(1000, 1)
-    first = allocator.allocate(100)
+    first = taken(allocator, 100)
     allocator.free(first, 100)
     assert allocator.growth_for(150) == 50
     assert allocator.allocate(150) == 0
@@ -108,8 +115,8 @@ def test_growth_starts_in_the_hole_at_the_frontier():
 
 def test_freeing_twice_or_misplaced_is_refused_and_changes_nothing():
     allocator = ExtentAllocator(1000, 10)
-    offset = allocator.allocate(30)
-    other = allocator.allocate(30)
+    offset = taken(allocator, 30)
+    other = taken(allocator, 30)
     allocator.free(offset, 30)
     for bad in ((offset, 30), (offset + 20, 20), (other, 60), (other + 5, 10), (-10, 10)):
         with pytest.raises(ValueError, match="not in use"):

@@ -5,7 +5,6 @@ import os
 
 import pytest
 
-from shuffle.storage import journal as journal_module
 from shuffle.storage.errors import CorruptJournal, StorageUnavailable
 from shuffle.storage.journal import Journal, find_journals, open_journal, record_bytes
 from shuffle.storage.outputs import ShuffleKey
@@ -122,7 +121,7 @@ def test_a_refused_append_leaves_the_journal_as_it_was(tmp_path, monkeypatch):
             raise OSError(errno.ENOSPC, "no space")
         return real(fd, data[: len(data) - 5], offset)
 
-    monkeypatch.setattr(journal_module.os, "pwrite", half_then_full)
+    monkeypatch.setattr(os, "pwrite", half_then_full)
     with pytest.raises(OSError, match="no space"):
         journal.append(ROWS[1:3])
     monkeypatch.undo()

@@ -1,14 +1,21 @@
 import errno
 import logging
 import os
+from typing import Any
 
 import pytest
 
-from shuffle.storage import memory_tier as module
 from shuffle.storage.errors import StorageUnavailable
 from shuffle.storage.memory_tier import BACKING_AHEAD_BYTES, BACKING_STEP_BYTES, MemoryTier
 
 MIB = 1024 * 1024
+
+
+def taken(tier: MemoryTier, length: int) -> Any:
+    """Allocate what must fit; Any, because its view is there."""
+    extent = tier.allocate(length)
+    assert extent is not None
+    return extent
 
 
 @pytest.fixture
@@ -25,7 +32,7 @@ def allotted(tier):
 
 def test_pages_are_allotted_as_they_are_given_out_and_recycled_warm(tier):
     assert allotted(tier) == 0
-    extent = tier.allocate(5 * MIB)
+    extent = taken(tier, 5 * MIB)
     assert 5 * MIB <= allotted(tier) <= 8 * MIB + 65536
     assert extent.in_memory
     assert len(extent.view) == 5 * MIB
@@ -33,7 +40,7 @@ def test_pages_are_allotted_as_they_are_given_out_and_recycled_warm(tier):
     extent.release()
     assert extent.view is None
     before = allotted(tier)
-    again = tier.allocate(5 * MIB)
+    again = taken(tier, 5 * MIB)
     assert again.offset == 0
     assert bytes(again.view[:4]) == b"warm"  # the same page, untouched: no fresh one was needed
     assert allotted(tier) == before
@@ -43,7 +50,7 @@ def test_pages_are_allotted_as_they_are_given_out_and_recycled_warm(tier):
 
 
 def test_the_reference_count_decides_when_space_is_free(tier):
-    extent = tier.allocate(10)
+    extent = taken(tier, 10)
     extent.retain()
     extent.release()
     assert extent.references == 1
@@ -58,7 +65,7 @@ def test_the_reference_count_decides_when_space_is_free(tier):
 
 def test_no_room_is_none(tier):
     assert tier.allocate(17 * MIB) is None
-    extent = tier.allocate(16 * MIB)
+    extent = taken(tier, 16 * MIB)
     assert extent is not None
     assert tier.allocate(1) is None
     extent.release()
@@ -74,7 +81,7 @@ def test_a_full_file_system_is_noticed_before_a_page_is_touched(tier, monkeypatc
             raise OSError(errno.ENOSPC, "no space")
         real(fd, offset, length)
 
-    monkeypatch.setattr(module.os, "posix_fallocate", limited)
+    monkeypatch.setattr(os, "posix_fallocate", limited)
     with caplog.at_level(logging.WARNING):
         assert tier.allocate(8 * MIB) is None  # instead of a SIGBUS while receiving
         assert tier.allocate(9 * MIB) is None
@@ -93,7 +100,7 @@ def test_another_failure_takes_the_tier_out_of_service(tier, monkeypatch):
     def broken(fd, offset, length):
         raise OSError(errno.EIO, "broken")
 
-    monkeypatch.setattr(module.os, "posix_fallocate", broken)
+    monkeypatch.setattr(os, "posix_fallocate", broken)
     assert tier.allocate(10) is None
     assert not tier.statistics().healthy
     assert "broken" in tier.statistics().reason
@@ -107,7 +114,7 @@ def test_it_is_made_smaller_when_the_file_system_has_less_room(tmp_path, monkeyp
         values[1], values[4] = 4096, 100  # f_frsize, f_bavail
         return os.statvfs_result(values)
 
-    monkeypatch.setattr(module.os, "fstatvfs", small)
+    monkeypatch.setattr(os, "fstatvfs", small)
     tier = MemoryTier.open(tmp_path, 16 * MIB)
     assert tier.statistics().capacity_bytes == 409600
     assert "--shm-size" in caplog.text
@@ -117,7 +124,7 @@ def test_it_is_made_smaller_when_the_file_system_has_less_room(tmp_path, monkeyp
 def test_no_room_at_all_is_a_typed_error(tmp_path, monkeypatch):
     real = os.fstatvfs
     monkeypatch.setattr(
-        module.os, "fstatvfs", lambda fd: os.statvfs_result([*real(fd)[:4], 0, *real(fd)[5:]])
+        os, "fstatvfs", lambda fd: os.statvfs_result([*real(fd)[:4], 0, *real(fd)[5:]])
     )
     with pytest.raises(StorageUnavailable, match="memory_tier_bytes"):
         MemoryTier.open(tmp_path, 16 * MIB)
@@ -125,7 +132,7 @@ def test_no_room_at_all_is_a_typed_error(tmp_path, monkeypatch):
 
 def test_pages_are_prepared_ahead_without_changing_content(tmp_path):
     tier = MemoryTier.open(tmp_path, 3 * BACKING_AHEAD_BYTES)
-    extent = tier.allocate(BACKING_STEP_BYTES + 1)
+    extent = taken(tier, BACKING_STEP_BYTES + 1)
     extent.view[-1] = 7
     assert tier.wants_backing
     start, end = tier.backing_range()
@@ -146,19 +153,19 @@ def test_a_failed_preparation_is_not_repeated(tier, monkeypatch):
     def full(fd, offset, length):
         raise OSError(errno.ENOSPC, "no space")
 
-    monkeypatch.setattr(module.os, "posix_fallocate", full)
+    monkeypatch.setattr(os, "posix_fallocate", full)
     tier.prepared(end, tier.prepare(start, end))
     assert not tier.wants_backing
 
 
 def test_a_smaller_configuration_still_adopts_what_lies_above_it(tmp_path):
     big = MemoryTier.open(tmp_path, 16 * MIB)
-    low, high = big.allocate(4 * MIB), big.allocate(4 * MIB)
+    low, high = taken(big, 4 * MIB), taken(big, 4 * MIB)
     high.view[:] = b"h" * (4 * MIB)
     big.close()
     small = MemoryTier.open(tmp_path, 2 * MIB)
     assert small.tier_id == big.tier_id
-    adopted = small.adopt(high.offset, high.length)
+    adopted: Any = small.adopt(high.offset, high.length)
     small.finish_adoption()
     assert bytes(adopted.view) == b"h" * (4 * MIB)
     with pytest.raises(ValueError, match="beyond the file"):
@@ -172,7 +179,7 @@ def test_a_smaller_configuration_still_adopts_what_lies_above_it(tmp_path):
 
 def test_a_slice_in_flight_keeps_the_mapping_after_close(tmp_path, caplog):
     tier = MemoryTier.open(tmp_path, MIB)
-    extent = tier.allocate(100)
+    extent = taken(tier, 100)
     extent.view[:5] = b"still"
     piece = extent.view[:5]
     extent.release()

@@ -60,6 +60,7 @@ def run_and_kill(directory, seed, *, after_lines):
         stdout=subprocess.PIPE,
         text=True,
     ) as daemon:
+        assert daemon.stdout is not None
         for line in daemon.stdout:
             lines.append(line)
             if len(lines) == after_lines:
@@ -103,6 +104,7 @@ async def test_after_kill_9_every_acknowledged_output_is_there_byte_equal(tmp_pa
         (region.extent.tier, region.extent.offset)
         for output in found.values()
         for region in output.regions
+        if region.extent is not None
     }
     assert sum(tier.extents for tier in store.tiers()) == len(occupied)
     # the space that was in no commit can be used, and all of it comes back

@@ -8,7 +8,7 @@ import threading
 import pytest
 from crc32c import crc32c
 
-from shuffle.storage import disk_tier, journal, journal_writer
+from shuffle.storage import journal, journal_writer
 from shuffle.storage.disk_tier import DiskTier
 from shuffle.storage.errors import (
     CorruptRegion,
@@ -23,7 +23,16 @@ from shuffle.storage.errors import (
 )
 from shuffle.storage.outputs import MapOutput, ShuffleKey
 from shuffle.storage.store import ShuffleStore, release_regions
-from tests.shuffle.storage.support import KEY, config, content, fetch, put, used, write_region
+from tests.shuffle.storage.support import (
+    KEY,
+    config,
+    content,
+    extent_of,
+    fetch,
+    put,
+    used,
+    write_region,
+)
 
 MIB = 1024 * 1024
 
@@ -79,7 +88,7 @@ async def settle(store):
 async def test_outputs_fill_memory_first_then_disk_and_come_back_byte_equal(opened):
     store = opened()
     outputs = [await put(store, attempt, 400_000) for attempt in range(5)]
-    assert [o.regions[0].extent.in_memory for o in outputs] == [True, True, False, False, False]
+    assert [extent_of(o).in_memory for o in outputs] == [True, True, False, False, False]
     for attempt, output in enumerate(outputs):
         assert store.lookup(KEY, attempt) is output
         assert await fetch(store, output) == content(attempt, 400_000)
@@ -132,6 +141,8 @@ async def test_several_regions_keep_their_order(opened):
     pieces = []
     for region in output.regions:
         offset, length = region.slice(1, 2)
+        assert region.extent is not None
+        assert region.extent.view is not None
         pieces.append(bytes(region.extent.view[offset : offset + length]))
     assert pieces == [b"bbb", b"cccc"]
 
@@ -213,7 +224,7 @@ async def test_full_tiers_are_an_error_to_that_job_only(opened):
 async def test_a_lease_outlives_the_release(opened):
     store = opened()
     outputs = [await put(store, attempt, 600_000) for attempt in range(2)]
-    in_memory, on_disk = (output.regions[0].extent for output in outputs)
+    in_memory, on_disk = map(extent_of, outputs)
     assert (in_memory.in_memory, on_disk.in_memory) == (True, False)
     in_memory.retain()
     on_disk.retain()
@@ -225,19 +236,19 @@ async def test_a_lease_outlives_the_release(opened):
     on_disk.release()
     store.release_application("x")
     assert used(store) == [0, 0]
-    assert all(o.regions[0].extent.references == 0 for o in others)
+    assert all(extent_of(o).references == 0 for o in others)
 
 
 async def test_a_read_under_way_holds_the_extent_through_a_release(opened, monkeypatch):
     store = opened(memory_tier_bytes=0)
     output = await put(store, 1, 50_000)
-    gate = Gate(monkeypatch, disk_tier.os, "preadv")
+    gate = Gate(monkeypatch, os, "preadv")
     reading = asyncio.create_task(fetch(store, output))
     await gate.wait_entered()
     store.release_shuffle(KEY)
     assert used(store)[0] > 0
     fresh = await put(store, 2, 50_000)
-    assert fresh.regions[0].extent.offset != output.regions[0].extent.offset
+    assert extent_of(fresh).offset != extent_of(output).offset
     gate.proceed.set()
     assert await reading == content(1, 50_000)
     store.release_shuffle(KEY)
@@ -247,9 +258,9 @@ async def test_a_read_under_way_holds_the_extent_through_a_release(opened, monke
 async def test_a_cancelled_read_ends_only_when_the_thread_has_left_the_buffer(opened, monkeypatch):
     store = opened(memory_tier_bytes=0)
     output = await put(store, 1, 50_000)
-    gate = Gate(monkeypatch, disk_tier.os, "preadv")
+    gate = Gate(monkeypatch, os, "preadv")
     buffer = bytearray(100)
-    extent = output.regions[0].extent
+    extent = extent_of(output)
     reading = asyncio.create_task(store.read(extent, 0, [memoryview(buffer)]))
     await gate.wait_entered()
     for _ in range(3):
@@ -268,7 +279,7 @@ async def test_an_abort_during_a_write_frees_the_space_when_the_thread_has_ended
     opened, monkeypatch
 ):
     store = opened(memory_tier_bytes=0)
-    gate = Gate(monkeypatch, disk_tier.os, "pwritev")
+    gate = Gate(monkeypatch, os, "pwritev")
     writer = store.begin_region(KEY, 0, [100])
     writing = asyncio.create_task(writer.write(0, [memoryview(bytes(100))]))
     await gate.wait_entered()
@@ -294,7 +305,7 @@ async def test_a_failed_write_costs_the_region_and_the_next_goes_to_another_disk
             raise OSError(errno.EIO, "medium error")
         return real(fd, buffers, offset)
 
-    monkeypatch.setattr(disk_tier.os, "pwritev", failing)
+    monkeypatch.setattr(os, "pwritev", failing)
     writer = store.begin_region(KEY, 0, [10])
     with pytest.raises(StorageWriteFailed, match="medium error") as caught:
         await writer.write(0, [memoryview(bytes(10))])
@@ -305,7 +316,7 @@ async def test_a_failed_write_costs_the_region_and_the_next_goes_to_another_disk
     assert [tier.healthy for tier in store.tiers()] == [False, True]
     for attempt in range(3):
         output = await put(store, attempt, 5000)
-        assert output.regions[0].extent.tier.directory == directories[1]
+        assert extent_of(output).tier.directory == directories[1]
         assert await fetch(store, output) == content(attempt, 5000)
     store.release_shuffle(KEY)
     assert used(store) == [0, 0]
@@ -314,7 +325,7 @@ async def test_a_failed_write_costs_the_region_and_the_next_goes_to_another_disk
 async def test_regions_go_round_the_data_directories(opened, tmp_path):
     store = opened(data_directories=(tmp_path / "a", tmp_path / "b"), memory_tier_bytes=0)
     outputs = [await put(store, attempt, 100) for attempt in range(4)]
-    names = [output.regions[0].extent.tier.directory.name for output in outputs]
+    names = [extent_of(output).tier.directory.name for output in outputs]
     assert names == ["a", "b", "a", "b"]
 
 
@@ -325,7 +336,7 @@ async def test_a_read_error_is_typed_and_takes_the_disk_out_of_service(opened, m
     def broken(fd, buffers, offset):
         raise OSError(errno.EIO, "medium error")
 
-    monkeypatch.setattr(disk_tier.os, "preadv", broken)
+    monkeypatch.setattr(os, "preadv", broken)
     with pytest.raises(StorageReadFailed, match="medium error"):
         await fetch(store, output)
     with pytest.raises(StorageReadFailed, match="medium error"):
@@ -338,7 +349,7 @@ async def test_a_read_error_is_typed_and_takes_the_disk_out_of_service(opened, m
 async def test_a_truncated_arena_is_a_short_read(opened):
     store = opened(memory_tier_bytes=0)
     output = await put(store, 1, 5000)
-    os.truncate(output.regions[0].extent.tier.path, 4000)
+    os.truncate(extent_of(output).tier.path, 4000)
     with pytest.raises(StorageReadFailed, match="end of file"):
         await fetch(store, output)
 
@@ -348,7 +359,7 @@ async def test_a_corrupt_byte_is_found(opened, memory_tier_bytes):
     store = opened(memory_tier_bytes=memory_tier_bytes)
     output = await put(store, 1, 5000)
     whole = await put(store, 2, 5000)
-    extent = output.regions[0].extent
+    extent = extent_of(output)
     with extent.tier.path.open("r+b") as file:
         file.seek(extent.offset + 1234)
         file.write(b"\xff")
@@ -360,7 +371,7 @@ async def test_a_corrupt_byte_is_found(opened, memory_tier_bytes):
 
 async def test_a_commit_is_visible_only_once_it_is_written(opened, monkeypatch):
     store = opened()
-    gate = Gate(monkeypatch, journal.os, "pwrite")
+    gate = Gate(monkeypatch, os, "pwrite")
     region = await write_region(store, b"x", [1])
     committing = store.commit(MapOutput(KEY, 1, 1, (region,)))
     await gate.wait_entered()
@@ -374,7 +385,7 @@ async def test_a_commit_is_visible_only_once_it_is_written(opened, monkeypatch):
 async def test_commits_that_wait_share_one_write(opened, monkeypatch):
     store = opened()
     regions = [await write_region(store, b"x", [1]) for _ in range(20)]
-    gate = Gate(monkeypatch, journal.os, "pwrite")
+    gate = Gate(monkeypatch, os, "pwrite")
     first = store.commit(MapOutput(KEY, 0, 1, (regions[0],)))
     await gate.wait_entered()
     rest = [store.commit(MapOutput(KEY, n, 1, (regions[n],))) for n in range(1, 20)]
@@ -389,7 +400,7 @@ async def test_a_release_beats_the_commits_under_way(opened, monkeypatch, whole_
     store = opened()
     other = ShuffleKey("app-2", 0)
     regions = [await write_region(store, b"x", [1]) for _ in range(3)]
-    gate = Gate(monkeypatch, journal.os, "pwrite")
+    gate = Gate(monkeypatch, os, "pwrite")
     written = store.commit(MapOutput(KEY, 0, 1, (regions[0],)))
     await gate.wait_entered()
     queued = store.commit(MapOutput(KEY, 1, 1, (regions[1],)))
@@ -413,7 +424,7 @@ async def test_a_release_beats_the_commits_under_way(opened, monkeypatch, whole_
 
 async def test_a_cancelled_commit_goes_through(opened, monkeypatch):
     store = opened()
-    gate = Gate(monkeypatch, journal.os, "pwrite")
+    gate = Gate(monkeypatch, os, "pwrite")
     region = await write_region(store, b"x", [1])
     committing = store.commit(MapOutput(KEY, 1, 1, (region,)))
     await gate.wait_entered()
@@ -427,7 +438,7 @@ async def test_a_cancelled_commit_goes_through(opened, monkeypatch):
 
 async def test_a_cancelled_commit_that_fails_leaves_nothing(opened, monkeypatch):
     store = opened()
-    gate = Gate(monkeypatch, journal.os, "pwrite", OSError(errno.ENOSPC, "no space"))
+    gate = Gate(monkeypatch, os, "pwrite", OSError(errno.ENOSPC, "no space"))
     region = await write_region(store, b"x", [1])
     committing = store.commit(MapOutput(KEY, 1, 1, (region,)))
     await gate.wait_entered()
@@ -446,7 +457,7 @@ async def test_without_a_journal_nothing_is_acknowledged(opened, monkeypatch):
         raise OSError(errno.ENOSPC, "no space")
 
     with monkeypatch.context() as broken:
-        broken.setattr(journal.os, "pwrite", full)
+        broken.setattr(os, "pwrite", full)
         region = await write_region(store, b"x", [1])
         output = MapOutput(KEY, 2, 1, (region,))
         with pytest.raises(JournalWriteFailed, match="no space") as caught:
@@ -456,7 +467,7 @@ async def test_without_a_journal_nothing_is_acknowledged(opened, monkeypatch):
         # a release that could not be written is written before anything that comes later
         store.release_shuffle(KEY)
         await settle(store)
-    assert kept.regions[0].extent.references == 0
+    assert extent_of(kept).references == 0
     key = ShuffleKey("app-1", 9)
     await store.commit(MapOutput(key, 2, 1, (region,)))
     await store.close()
@@ -476,7 +487,7 @@ async def test_the_journal_moves_when_its_disk_breaks(opened, tmp_path, monkeypa
             raise OSError(errno.EIO, "medium error")
         return real(fd, data, offset)
 
-    monkeypatch.setattr(journal.os, "pwrite", failing)
+    monkeypatch.setattr(os, "pwrite", failing)
     await put(store, 2, 1000)
     assert store.statistics().journal_path.parent == directories[1]
     assert not (directories[0] / "journal-00000001").exists()
@@ -579,7 +590,7 @@ async def test_a_closed_store_refuses_everything(opened):
 
 async def test_close_writes_what_is_queued(opened, monkeypatch):
     store = opened()
-    gate = Gate(monkeypatch, journal.os, "pwrite")
+    gate = Gate(monkeypatch, os, "pwrite")
     regions = [await write_region(store, b"x", [1]) for _ in range(3)]
     futures = [store.commit(MapOutput(KEY, n, 1, (r,))) for n, r in enumerate(regions)]
     closing = asyncio.create_task(store.close())
