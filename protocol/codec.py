@@ -304,6 +304,7 @@ def decode_end_of_partition(payload: bytes | bytearray | memoryview) -> tuple[in
     if (
         type(fields) is not list
         or len(fields) != 3
+        or type(fields[0]) is not int  # True and 1.0 equal 1
         or fields[0] != EVENT_END_OF_PARTITION
         or not (_U64(fields[1]) and _U64(fields[2]))
     ):

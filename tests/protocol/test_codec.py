@@ -1,0 +1,190 @@
+"""Encoding, decoding and the check of every field."""
+
+from typing import Any
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol import codec
+from protocol import messages as m
+from protocol.errors import MalformedMessage
+from protocol.limits import MAX_I64, MAX_U32, MAX_U64, MIN_I64, PREFIX_BYTES, RECEIVE_TAIL_BYTES
+from tests.protocol.strategies import MESSAGES, MESSAGES_BY_TYPE
+
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.sampled_from([-1, 0, 1, 2, MAX_U32, MAX_U32 + 1, MAX_I64, MAX_U64, MIN_I64])
+    | st.floats(allow_nan=False)
+    | st.text(max_size=5)
+    | st.binary(max_size=5),
+    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=8,
+)
+
+
+@given(MESSAGES)
+def test_round_trip(message: m.Message) -> None:
+    control = codec.encode(message)[PREFIX_BYTES:]
+    again = codec.decode_control(memoryview(control))
+    assert type(again) is type(message)
+    assert again == message
+    assert codec.encode(again)[PREFIX_BYTES:] == control
+
+
+@given(st.binary(max_size=100))
+def test_arbitrary_bytes(control: bytes) -> None:
+    try:
+        message = codec.decode_control(control)
+    except MalformedMessage as error:
+        assert len(str(error)) < 400  # noqa: PT017
+    else:
+        assert codec.decode_control(codec.encode(message)[PREFIX_BYTES:]) == message
+
+
+@given(st.sampled_from(sorted(codec.TYPE_IDS.values())), st.lists(VALUES, max_size=10))
+def test_arbitrary_fields(type_id: int, fields: list[Any]) -> None:
+    try:
+        message = codec.decode_control(msgpack.packb([type_id, *fields]))
+    except MalformedMessage as error:
+        assert len(str(error)) < 400  # noqa: PT017
+    else:
+        assert codec.decode_control(codec.encode(message)[PREFIX_BYTES:]) == message
+
+
+@given(MESSAGES, st.data())
+def test_one_wrong_field_is_named(message: m.Message, data: st.DataObject) -> None:
+    fields: list[Any] = list(message)
+    if not fields:
+        return
+    index = data.draw(st.integers(0, len(fields) - 1))
+    # A map is legal nowhere.
+    fields[index] = {"a": 1}
+    control = msgpack.packb([codec.TYPE_IDS[type(message)], *fields])
+    with pytest.raises(MalformedMessage) as caught:
+        codec.decode_control(control)
+    assert f"{type(message).__name__}.{message._fields[index]} " in str(caught.value)
+
+
+HOT_FIELDS = st.integers(-1, 2) | st.sampled_from(
+    [MAX_U32, MAX_U32 + 1, MAX_U64, True, False, None, 1.0, "1", b"1", [1]]
+)
+
+
+@given(st.sampled_from([4, 5, 24]), st.lists(HOT_FIELDS, max_size=5))
+def test_short_checks_of_the_data_path_agree_with_the_table(
+    type_id: int, fields: list[Any]
+) -> None:
+    control = msgpack.packb([type_id, *fields])
+    message_type, checks = codec._FORMAT[type_id]
+    legal = len(fields) == len(checks) and all(
+        check(field) for check, field in zip(checks, fields, strict=True)
+    )
+    if legal:
+        message = codec.decode_control(control)
+        assert type(message) is message_type
+        assert list(message) == fields
+    else:
+        with pytest.raises(MalformedMessage):
+            codec.decode_control(control)
+
+
+@pytest.mark.parametrize("kind", codec.CARRIES_PAYLOAD, ids=lambda kind: kind.__name__)
+def test_head_of_a_message_with_payload_fits_the_tail(kind: Any) -> None:
+    largest = kind(*[m.EVENT if name == "data_type" else MAX_U32 for name in kind._fields])
+    if isinstance(largest, m.RegionData):
+        largest = largest._replace(offset=MAX_U64)
+    assert len(codec.encode(largest, MAX_U32)) <= 8 + 22 <= RECEIVE_TAIL_BYTES
+
+
+def test_every_field_of_every_message_has_a_check() -> None:
+    for message_type, checks in codec._FORMAT.values():
+        assert len(message_type._fields) == len(checks), message_type
+    assert len(m.GateChannel._fields) == len(codec._GATE_CHANNEL_CHECKS)
+
+
+def test_payload_length_is_in_the_prefix() -> None:
+    assert codec.encode(m.RegionData(1, 0), 32768)[:PREFIX_BYTES].hex() == "0000000400008000"
+
+
+@pytest.mark.parametrize(
+    ("message", "error"),
+    [
+        (m.Ping(MAX_U64 + 1), OverflowError),
+        (m.OpenPartition(1, 1, MIN_I64 - 1, 1), OverflowError),
+        (m.HelloAck(1, "\ud800", 0, 0, 0, "h", 1), ValueError),
+    ],
+)
+def test_what_cannot_be_encoded_spoils_nothing(message: m.Message, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        codec.encode(message)
+    assert codec.encode(m.Ping(1)).hex() == "0000000300000000920c01"
+
+
+def test_error_for_a_long_control_part_is_short() -> None:
+    for control in (
+        msgpack.packb([11] * 1_000_000),
+        msgpack.packb([[1] * 1_000_000]),
+        msgpack.packb([10, None, 1, 1, True, ["x" * 1_000_000], "", "", None]),
+        msgpack.packb([11]) + bytes(1_000_000),
+    ):
+        with pytest.raises(MalformedMessage) as caught:
+            codec.decode_control(control)
+        assert len(str(caught.value)) < 400
+
+
+def test_gate_channels_are_named() -> None:
+    gate = m.OpenGate(1, 2, 0, 1, 2, [m.GateChannel(3, "tm", "h", 80, [1])])
+    again = codec.decode_control(codec.encode(gate)[PREFIX_BYTES:])
+    assert isinstance(again, m.OpenGate)
+    assert again.channels[0].taskmanager_id == "tm"
+
+
+@given(st.integers(0, MAX_U64), st.integers(0, MAX_U64))
+def test_end_of_partition_round_trip(total_bytes: int, total_buffers: int) -> None:
+    payload = codec.encode_end_of_partition(total_bytes, total_buffers)
+    for form in (payload, bytearray(payload), memoryview(payload)):
+        assert codec.decode_end_of_partition(form) == (total_bytes, total_buffers)
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        b"\xc1",
+        msgpack.packb(1),
+        msgpack.packb([]),
+        msgpack.packb([1, 2]),
+        msgpack.packb([1, 2, 3, 4]),
+        msgpack.packb([2, 2, 3]),
+        msgpack.packb([1, -1, 3]),
+        msgpack.packb([1, 2, -1]),
+        msgpack.packb([1, 2, None]),
+        msgpack.packb([1, True, 3]),
+        msgpack.packb([1, "2", 3]),
+        msgpack.packb([True, 2, 3]),
+        msgpack.packb([1.0, 2, 3]),
+        msgpack.packb([1, 2, 3]) + b"\x00",
+        msgpack.packb({"1": 2}),
+    ],
+)
+def test_not_an_end_of_partition(payload: bytes) -> None:
+    with pytest.raises(MalformedMessage):
+        codec.decode_end_of_partition(payload)
+
+
+@given(st.binary(max_size=40))
+def test_arbitrary_event_bytes(payload: bytes) -> None:
+    try:
+        total_bytes, total_buffers = codec.decode_end_of_partition(payload)
+    except MalformedMessage as error:
+        assert str(error)  # noqa: PT017
+    else:
+        assert 0 <= total_bytes <= MAX_U64
+        assert 0 <= total_buffers <= MAX_U64
+
+
+def test_there_is_a_strategy_for_every_message() -> None:
+    assert MESSAGES_BY_TYPE.keys() == codec.TYPE_IDS.keys()

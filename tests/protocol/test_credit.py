@@ -1,0 +1,164 @@
+"""Credit arithmetic: single rules, and conservation over any order of what can happen."""
+
+from collections import deque
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from protocol.credit import ReceiverCredit, SenderCredit
+from protocol.errors import CreditExceeded, CreditOverflow
+from protocol.limits import MAX_CREDIT
+
+EXCLUSIVE = 2
+
+
+@pytest.mark.parametrize("initial", [0, 1, MAX_CREDIT])
+def test_sender_starts_with_what_the_request_brought(initial: int) -> None:
+    assert SenderCredit(initial).available == initial
+
+
+def test_sender_adds_up_to_the_limit() -> None:
+    credit = SenderCredit(3)
+    credit.add(2)
+    assert credit.available == 5
+    credit.add(MAX_CREDIT - 5)
+    assert credit.available == MAX_CREDIT
+
+
+@pytest.mark.parametrize(("initial", "more"), [(1, MAX_CREDIT), (MAX_CREDIT, 1), (0, 2**32 - 1)])
+def test_too_much_credit_changes_nothing(initial: int, more: int) -> None:
+    credit = SenderCredit(initial)
+    with pytest.raises(CreditOverflow) as caught:
+        credit.add(more)
+    assert (caught.value.value, caught.value.limit) == (initial + more, MAX_CREDIT)
+    assert credit.available == initial
+
+
+def test_a_request_with_too_much_credit() -> None:
+    with pytest.raises(CreditOverflow) as caught:
+        SenderCredit(MAX_CREDIT + 1)
+    assert (caught.value.value, caught.value.limit) == (MAX_CREDIT + 1, MAX_CREDIT)
+
+
+def test_receiver_announces_the_sum_once() -> None:
+    credit = ReceiverCredit(EXCLUSIVE)
+    assert credit.announce() == 0
+    assert credit.free(1)
+    assert not credit.free(3)
+    assert credit.announce() == 4
+    assert credit.granted == EXCLUSIVE + 4
+    assert credit.announce() == 0
+    assert credit.free(1)
+
+
+def test_no_buffer_is_nothing_to_announce() -> None:
+    credit = ReceiverCredit(EXCLUSIVE)
+    assert not credit.free(0)
+    assert credit.free(1)
+    assert not credit.free(0)
+    assert credit.announce() == 1
+
+
+def test_data_uses_what_was_granted_and_no_more() -> None:
+    credit = ReceiverCredit(1)
+    credit.free(5)  # not announced, so the sender may not use it
+    credit.used(7)
+    with pytest.raises(CreditExceeded, match="channel 7"):
+        credit.used(7)
+    assert credit.granted == 0
+    assert credit.announce() == 5
+    credit.used(7)
+    assert credit.granted == 4
+
+
+class Conservation(RuleBasedStateMachine):
+    """A channel with both ends and two wires, on which things stay for as long as they like."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.buffers = EXCLUSIVE  # that belong to the channel
+        self.sender = SenderCredit(EXCLUSIVE)
+        self.receiver = ReceiverCredit(EXCLUSIVE)
+        self.announcements: deque[int] = deque()
+        self.data = 0  # buffers on the wire
+        self.held = 0  # buffers that the consumer reads
+        self.freed = 0
+        self.announced = 0
+        self.sent = 0
+        self.due = False
+
+    @rule(count=st.integers(0, 8))
+    def floating_buffers_come(self, count: int) -> None:
+        self.buffers += count
+        self._free(count)
+
+    @rule(count=st.integers(1, 8))
+    def consumer_recycles(self, count: int) -> None:
+        count = min(count, self.held)
+        self.held -= count
+        self._free(count)
+
+    def _free(self, count: int) -> None:
+        became_due = self.receiver.free(count)
+        assert became_due == (not self.due and count > 0)
+        self.due = self.due or became_due
+        self.freed += count
+
+    @rule()
+    def receiver_announces(self) -> None:
+        credit = self.receiver.announce()
+        assert (credit > 0) == self.due
+        self.due = False
+        if credit:
+            self.announcements.append(credit)
+            self.announced += credit
+
+    @precondition(lambda self: self.announcements)
+    @rule()
+    def announcement_arrives(self) -> None:
+        self.sender.add(self.announcements.popleft())
+
+    @rule(backlog=st.integers(1, 8))
+    def sender_sends(self, backlog: int) -> None:
+        for _ in range(min(backlog, self.sender.available)):
+            self.sender.available -= 1
+            self.data += 1
+            self.sent += 1
+
+    @precondition(lambda self: self.data)
+    @rule()
+    def data_arrives(self) -> None:
+        self.receiver.used(1)
+        self.data -= 1
+        self.held += 1
+
+    @precondition(lambda self: not self.receiver.granted)
+    @rule()
+    def data_without_credit_is_refused(self) -> None:
+        with pytest.raises(CreditExceeded):
+            self.receiver.used(1)
+
+    @invariant()
+    def nothing_is_negative(self) -> None:
+        assert min(self.sender.available, self.receiver.granted, self.receiver.unannounced) >= 0
+
+    @invariant()
+    def sent_is_at_most_granted(self) -> None:
+        assert self.sent <= EXCLUSIVE + self.announced
+
+    @invariant()
+    def announcements_sum_to_what_became_free(self) -> None:
+        assert self.announced + self.receiver.unannounced == self.freed
+
+    @invariant()
+    def what_was_granted_is_somewhere(self) -> None:
+        under_way = sum(self.announcements) + self.sender.available + self.data
+        assert self.receiver.granted == under_way
+
+    @invariant()
+    def no_buffer_is_promised_twice(self) -> None:
+        assert self.receiver.granted + self.receiver.unannounced + self.held == self.buffers
+
+
+TestConservation = Conservation.TestCase

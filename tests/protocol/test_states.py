@@ -1,0 +1,202 @@
+"""State × role × side × message, the answer to a Hello, and the payload limit."""
+
+import itertools
+
+import pytest
+
+from protocol import messages as m
+from protocol.codec import TYPE_IDS
+from protocol.errors import (
+    MalformedMessage,
+    ProtocolViolation,
+    SegmentSizeMismatch,
+    UnexpectedMessage,
+    UnsupportedVersion,
+)
+from protocol.limits import MAX_U32
+from protocol.states import (
+    ALLOWED_WHEN_OPEN,
+    ROLES,
+    ConnectionState,
+    Side,
+    State,
+    answer_hello,
+    payload_limit,
+)
+from tests.protocol.wire_vectors import MESSAGES
+
+EXAMPLES: dict[type[m.Message], m.Message] = {type(message): message for _, message, _ in MESSAGES}
+
+# Written from the tables of docs/wire.md, not from protocol.states: who sends what on which leg.
+ANY_TIME = {m.ErrorResponse, m.CloseRequest, m.Ping, m.Pong}
+CONSUMER_OF_CHANNELS_SENDS = {
+    m.AddCredit,
+    m.ResumeConsumption,
+    m.CancelPartitionRequest,
+    m.TaskEvent,
+}
+PRODUCER_OF_CHANNELS_SENDS = {m.BufferResponse, m.BacklogAnnouncement}
+CONNECTOR_SENDS: dict[int, set[type[m.Message]]] = {
+    m.ROLE_PEER: CONSUMER_OF_CHANNELS_SENDS | {m.PartitionRequest},
+    m.ROLE_CONSUMER: CONSUMER_OF_CHANNELS_SENDS | {m.OpenGate, m.CloseGate},
+    m.ROLE_PRODUCER: {
+        m.OpenPartition,
+        m.BeginRegion,
+        m.RegionData,
+        m.FinishPartition,
+        m.AbortPartition,
+    },
+    m.ROLE_DRIVER: {m.ReleaseShuffle, m.ReleaseApplication},
+}
+ACCEPTOR_SENDS: dict[int, set[type[m.Message]]] = {
+    m.ROLE_PEER: PRODUCER_OF_CHANNELS_SENDS,
+    m.ROLE_CONSUMER: PRODUCER_OF_CHANNELS_SENDS | {m.GateOpened, m.GateClosed},
+    m.ROLE_PRODUCER: {
+        m.PartitionOpened,
+        m.AddCredit,
+        m.PartitionFinished,
+        m.PartitionAborted,
+    },
+    m.ROLE_DRIVER: {m.ShuffleReleased, m.ApplicationReleased},
+}
+
+
+def _expected(side: Side, role: int, state: State) -> set[type[m.Message]]:
+    if state is State.AWAIT_HELLO:
+        return {m.Hello}
+    if state is State.AWAIT_ACK:
+        return {m.HelloAck, m.ErrorResponse}
+    if state is State.CLOSED:
+        return set()
+    return ANY_TIME | (CONNECTOR_SENDS if side is Side.ACCEPTED else ACCEPTOR_SENDS)[role]
+
+
+def _connection(side: Side, role: int, state: State) -> ConnectionState:
+    connection = ConnectionState(side, 0 if side is Side.ACCEPTED else role)
+    if state is State.OPEN:
+        connection.open(role)
+    elif state is State.CLOSED:
+        connection.close()
+    return connection
+
+
+REACHABLE = [
+    (side, role, state)
+    for side, role, state in itertools.product(Side, sorted(ROLES), State)
+    if (side, state) not in {(Side.ACCEPTED, State.AWAIT_ACK), (Side.CONNECTED, State.AWAIT_HELLO)}
+]
+
+
+@pytest.mark.parametrize("kind", TYPE_IDS, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize(
+    ("side", "role", "state"),
+    REACHABLE,
+    ids=[f"{side.value}-{role}-{state.value}" for side, role, state in REACHABLE],
+)
+def test_allowed_or_unexpected(side: Side, role: int, state: State, kind: type[m.Message]) -> None:
+    connection = _connection(side, role, state)
+    assert connection.state is state
+    if kind in _expected(side, role, state):
+        connection.check(EXAMPLES[kind])
+    else:
+        with pytest.raises(UnexpectedMessage, match=kind.__name__) as caught:
+            connection.check(EXAMPLES[kind])
+        assert state.value in str(caught.value.value)
+        assert caught.value.limit
+    # A check moves nothing.
+    assert (connection.state, connection.side) == (state, side)
+
+
+def test_every_message_is_allowed_somewhere() -> None:
+    somewhere = {m.Hello, m.HelloAck}.union(*ALLOWED_WHEN_OPEN.values())
+    assert somewhere == set(TYPE_IDS)
+
+
+def test_the_role_of_an_accepted_connection_comes_with_the_hello() -> None:
+    connection = ConnectionState(Side.ACCEPTED)
+    assert connection.role == 0
+    connection.open(m.ROLE_DRIVER)
+    assert connection.role == m.ROLE_DRIVER
+
+
+@pytest.mark.parametrize("side", Side)
+def test_closed_before_the_handshake(side: Side) -> None:
+    connection = ConnectionState(side, m.ROLE_PEER)
+    connection.close()
+    connection.close()
+    for message in EXAMPLES.values():
+        with pytest.raises(UnexpectedMessage) as caught:
+            connection.check(message)
+        assert caught.value.limit == "nothing"
+
+
+# ---- answer_hello ----------------------------------------------------------------------------
+
+OFFER = m.HelloAck(1, "tm-a", 32768, m.FLOW_CREDIT, 0, "host-a", 7337)
+PEER = m.Hello("sluice", 1, 1, m.ROLE_PEER, "", b"", 32768, m.FLOW_CREDIT, 0, "tm-b")
+CLIENT = PEER._replace(role=m.ROLE_CONSUMER, application_id="app-1", segment_size_bytes=0)
+
+
+@pytest.mark.parametrize(
+    "hello",
+    [
+        PEER,
+        CLIENT,
+        CLIENT._replace(role=m.ROLE_PRODUCER),
+        CLIENT._replace(role=m.ROLE_DRIVER),
+        CLIENT._replace(segment_size_bytes=1024),  # a client may receive less, or more
+        CLIENT._replace(segment_size_bytes=MAX_U32),
+        CLIENT._replace(flow_control=m.FLOW_WATERMARK),  # answered with credit
+        CLIENT._replace(version_min=0, version_max=9),
+        CLIENT._replace(features=MAX_U32),  # unknown features are not agreed to
+        CLIENT._replace(token=b"reserved"),
+        CLIENT._replace(name=""),
+    ],
+)
+def test_good_hello(hello: m.Hello) -> None:
+    assert answer_hello(hello, OFFER) == OFFER
+
+
+@pytest.mark.parametrize(
+    ("hello", "error", "value"),
+    [
+        (PEER._replace(magic="slurp"), MalformedMessage, "slurp"),
+        (PEER._replace(magic="SLUICE"), MalformedMessage, "SLUICE"),
+        (PEER._replace(magic="", version_min=2), MalformedMessage, ""),
+        (PEER._replace(version_min=2, version_max=3), UnsupportedVersion, "2 to 3"),
+        (PEER._replace(version_min=0, version_max=0), UnsupportedVersion, "0 to 0"),
+        (PEER._replace(version_min=2, version_max=0), UnsupportedVersion, "2 to 0"),
+        (PEER._replace(role=0), MalformedMessage, 0),
+        (PEER._replace(role=5), MalformedMessage, 5),
+        (PEER._replace(application_id="app-1"), MalformedMessage, None),
+        (CLIENT._replace(application_id=""), MalformedMessage, None),
+        (CLIENT._replace(role=m.ROLE_PRODUCER, application_id=""), MalformedMessage, None),
+        (CLIENT._replace(role=m.ROLE_DRIVER, application_id=""), MalformedMessage, None),
+        (CLIENT._replace(flow_control=2), MalformedMessage, 2),
+        (PEER._replace(segment_size_bytes=0), SegmentSizeMismatch, 0),
+        (PEER._replace(segment_size_bytes=32767), SegmentSizeMismatch, 32767),
+        (PEER._replace(segment_size_bytes=65536), SegmentSizeMismatch, 65536),
+    ],
+)
+def test_refused_hello(hello: m.Hello, error: type[ProtocolViolation], value: object) -> None:
+    with pytest.raises(error) as caught:
+        answer_hello(hello, OFFER)
+    assert type(caught.value) is error
+    if value is not None:
+        assert caught.value.value == value
+        assert caught.value.limit is not None
+
+
+@pytest.mark.parametrize(
+    ("own", "other", "limit"),
+    [
+        (32768, 32768, 32768),
+        (32768, 1024, 1024),
+        (1024, 32768, 1024),
+        (32768, 0, 32768),
+        (0, 32768, 32768),
+        (0, 0, 0),
+    ],
+)
+def test_payload_limit(own: int, other: int, limit: int) -> None:
+    assert payload_limit(own, other) == limit
