@@ -41,7 +41,7 @@ jar: $(JAR) ## the Spark plugin, built and unit-tested by Maven when its sources
 $(JAR): $(JVM_SOURCES)
 	@command -v mvn >/dev/null || { \
 	  echo "Maven is missing: the Spark plugin needs it. On Debian: apt-get install maven" >&2; exit 1; }
-	@mvn -v 2>/dev/null | grep -qE 'Java version: (1[7-9]|[2-9][0-9])' || { \
+	@[[ "$$(mvn -v 2>&1)" =~ "Java version: "(1[7-9]|[2-9][0-9]) ]] || { \
 	  echo "Maven finds no JDK 17 or later: install one (Debian: openjdk-17-jdk-headless) and" \
 	       "point JAVA_HOME to it" >&2; exit 1; }
 	@echo "Building and testing the Spark plugin"
