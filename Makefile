@@ -45,7 +45,7 @@ $(JAR): $(JVM_SOURCES)
 	  echo "Maven finds no JDK 17 or later: install one (Debian: openjdk-17-jdk-headless) and" \
 	       "point JAVA_HOME to it" >&2; exit 1; }
 	@echo "Building and testing the Spark plugin"
-	mvn -q -B -f $(JVM)/pom.xml package
+	mvn -q -B -Dstyle.color=never -f $(JVM)/pom.xml package
 	@touch $@
 
 demo: setup ## TPC-H and RDD jobs with Spark's own shuffle and with Sluice, compared

@@ -80,8 +80,8 @@ class StorageConfig(Settings):
         default_factory=lambda: (_own_directory(tempfile.gettempdir()) / "data",),
         json_schema_extra={"default_text": "`<temporary directory>/sluice-<user id>/data`"},
     )
-    """Directories of the disk tier, each best on a disk of its own; the first one also keeps the
-    TaskManager's id and journal. As a flag or variable: separated by colons."""
+    """Directories of the disk tier, each best on a disk of its own; they also keep the journal and
+    the TaskManager's id. As a flag or variable: separated by colons."""
 
     memory_directory: Annotated[FilePath | None, NONE_ALLOWED] = Field(
         default_factory=lambda: _own_directory("/dev/shm"),  # noqa: S108 - made private at start
@@ -103,14 +103,7 @@ class StorageConfig(Settings):
     """Threads that read and write the disk tier."""
 
     verify_checksums: bool = True
-    """Check the checksum of every region as it is written and as it is read from disk."""
-
-    @property
-    def memory_tier(self) -> tuple[Path, int] | None:
-        """Directory and size in bytes of the memory tier, or None if there is none."""
-        if self.memory_directory is None or self.memory_tier_bytes == 0:
-            return None
-        return self.memory_directory, self.memory_tier_bytes
+    """Check the checksum of every region as it arrives. Reduce tasks check blocks in any case."""
 
     @model_validator(mode="after")
     def _directories_differ(self) -> StorageConfig:

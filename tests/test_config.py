@@ -106,14 +106,8 @@ def test_a_file_mode_in_another_form_is_refused(given):
 
 def test_none_is_a_value_of_optional_keys():
     config = load(None, {"SLUICE_MEMORY_DIRECTORY": "none", "SLUICE_SOCKET_PATH": ""}, {})
-    assert config.storage.memory_tier is None
+    assert config.storage.memory_directory is None
     assert config.transport.socket_path is None
-
-
-def test_the_memory_tier_needs_a_directory_and_bytes():
-    assert StorageConfig(memory_tier_bytes=0).memory_tier is None
-    tier = StorageConfig(memory_tier_bytes="1 MiB", memory_directory="/m").memory_tier
-    assert tier == (Path("/m"), 1 << 20)
 
 
 def test_directories_of_the_home_directory(monkeypatch):
