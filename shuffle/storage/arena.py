@@ -11,6 +11,7 @@ import logging
 import os
 import re
 import secrets
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -116,7 +117,7 @@ class TierStatistics:
     extents: int
 
 
-class Tier:
+class Tier(ABC):
     """An arena file and the allocation in it. Base of the memory and the disk tier.
 
     Args:
@@ -144,9 +145,9 @@ class Tier:
         """Where the arena lies."""
         return self.path.parent
 
+    @abstractmethod
     def allocate(self, length: int) -> Extent | None:
         """Allocate an extent, or return None if the tier has no room or is not healthy."""
-        raise NotImplementedError
 
     def adopt(self, offset: int, length: int) -> Extent:
         """Occupy what a previous process stored in this arena.

@@ -8,9 +8,9 @@ tasks then. So nothing is ever synced.
 A killed daemon may leave a torn record at the end: it was never acknowledged and is cut off. Damage
 before the end is reported as :class:`CorruptJournal`; what comes before it is kept.
 
-Each journal has a generation. Compaction, or a move to another directory, writes the next one
-beside the old one, renames it into place and then drops the old one, so that at every moment the
-highest generation found is complete.
+Each journal has a generation, at least the time at which a daemon first wrote it. Compaction, or a
+move to another directory, writes the next one beside the old one, renames it into place and then
+drops the old one, so that at every moment the highest generation found is complete.
 """
 
 import contextlib

@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from shuffle.storage.errors import JournalWriteFailed, ShuffleReleased, StorageClosed, StorageError
@@ -134,10 +135,14 @@ class JournalWriter:
                     if not self._pending:
                         return
                 await self._compact_if_worthwhile()
-        except BaseException:
+        except BaseException as error:  # the loop ends, or a bug: nobody may wait for ever
             left = [*self._in_flight, *self._queue]
             self._in_flight, self._queue = [], []
-            self._fail(left, StorageClosed())
+            cancelled = isinstance(error, asyncio.CancelledError)
+            failure = (
+                StorageClosed() if cancelled else JournalWriteFailed(self.journal.path, repr(error))
+            )
+            self._fail(left, failure)
             raise
         finally:
             self._task = None
@@ -177,8 +182,10 @@ class JournalWriter:
         def write() -> Journal:
             # Outputs are immutable, so the thread may read them while the event loop goes on. Rows
             # of what is released meanwhile wait in the queue and follow in the new file.
-            rows = [pack_commit(output) for output in outputs]
-            return Journal.create(directory, old.generation + 1, [*rows, *more])
+            rows = chain(map(pack_commit, outputs), more)
+            journal = Journal.create(directory, old.generation + 1, rows)
+            old.remove()
+            return journal
 
         try:
             self.journal = await run_in_thread(self._thread, write)
@@ -186,7 +193,6 @@ class JournalWriter:
             logger.error("no new journal can be written to %s: %s", directory, error)
             self._on_failure(directory, error)
             return False
-        old.remove()
         return True
 
     def _complete(self, batch: list[PendingCommit | bytes]) -> None:

@@ -211,7 +211,7 @@ def _affordable(directory: Path, fd: int, wanted_bytes: int) -> int:
     """Return how much of the wanted capacity the file system has room for."""
     usage = os.fstatvfs(fd)
     room = usage.f_bavail * usage.f_frsize + os.fstat(fd).st_blocks * 512
-    capacity = min(wanted_bytes, room) // ALIGNMENT_BYTES * ALIGNMENT_BYTES
+    capacity = min(wanted_bytes, room // ALIGNMENT_BYTES * ALIGNMENT_BYTES)
     if capacity < ALIGNMENT_BYTES:
         raise StorageUnavailable(
             directory,

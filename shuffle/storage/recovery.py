@@ -1,6 +1,7 @@
 """Opening the storage: lock directories, open tiers, adopt what a previous daemon committed."""
 
 import logging
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -166,7 +167,10 @@ def _recover(storage: OpenedStorage, directories: Sequence[Path]) -> None:
     else:
         if current is not None:
             current.close()
-        generation = generation_of(journals[0]) + 1 if journals else 1
+        # The time makes it higher than that of a journal in a directory which is left out today and
+        # may be back tomorrow: the rows in there are stale by then.
+        newest = generation_of(journals[0]) if journals else 0
+        generation = max(newest + 1, int(time.time()))
         storage.journal = _new_journal(storage, directories, generation)
         stale = journals
     for path in stale:

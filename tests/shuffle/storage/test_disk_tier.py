@@ -218,6 +218,23 @@ def test_a_file_system_without_holes_is_asked_once(make):
     assert tier.allocate(MIB).offset == 0
 
 
+def test_less_than_a_page_is_not_worth_a_trim(make):
+    tier = make(retained=10)
+    tier.allocate(1).release()
+    assert tier.begin_trim() is None
+
+
+def test_an_arena_that_cannot_be_cut_is_left_out(make, monkeypatch):
+    tier = make()
+
+    def broken(fd, length):
+        raise OSError(errno.EIO, "medium error")
+
+    monkeypatch.setattr(os, "ftruncate", broken)
+    tier.finish_adoption()
+    assert not tier.healthy
+
+
 def test_a_hole_that_cannot_be_punched_is_told_in_words(make):
     tier = make()
     assert tier.punch(-1, 10) == os.strerror(errno.EINVAL)
