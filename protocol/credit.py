@@ -69,8 +69,11 @@ class ReceiverCredit:
         self.unannounced = 0
         return credit
 
-    def used(self, channel: int) -> None:
+    def used(self, channel: int) -> bool:
         """Note that a data buffer came.
+
+        Returns:
+            True if an announcement is due now, as in :meth:`free`.
 
         Raises:
             CreditExceeded: It was sent without credit.
@@ -78,3 +81,4 @@ class ReceiverCredit:
         if self.granted <= 0:
             raise CreditExceeded(f"Data without credit on channel {channel}", value=1, limit=0)
         self.granted -= 1
+        return 0 < self.unannounced >= self.granted

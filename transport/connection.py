@@ -16,7 +16,7 @@ import asyncio
 import logging
 import socket
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol, cast
 
 from protocol.codec import encode
@@ -188,6 +188,15 @@ class Connection(asyncio.BufferedProtocol):
             self.writable = False
             if self._watching_drain:
                 self._set_limits()
+
+    def send_together(self, messages: Iterable[Message]) -> None:
+        """Send messages without payload in one write: one system call, one packet."""
+        transport = self._transport
+        if transport is None or self.state.state is State.CLOSED:
+            return
+        heads = b"".join([encode(message) for message in messages])
+        transport.write(heads)
+        self.bytes_out += len(heads)
 
     def resume_reading(self) -> None:
         """Payload memory may be there again: ask the handler and read on."""

@@ -168,7 +168,8 @@ class RemoteInputChannel:
     def _data_received(
         self, message: BufferResponse, content: NetworkBuffer | bytes | None
     ) -> None:
-        self.credit.used(message.channel)
+        if self.credit.used(message.channel) and self._sender is not None:
+            self._sender.announce_credit(self)
         self.sender_backlog = message.backlog
         self.buffers_in += 1
         if isinstance(content, NetworkBuffer):

@@ -210,11 +210,14 @@ class PartitionRequestClient:
             return
         announcing, self._announcing = self._announcing, set()
         counters = self._counters
+        credits: list[AddCredit] = []
         for channel in announcing:
             credit = channel.credit.announce()
             if credit:
-                connection.send(AddCredit(channel.number, credit))
+                credits.append(AddCredit(channel.number, credit))
                 counters.credits_sent += credit
+        if credits:
+            connection.send_together(credits)
 
     def _free_number(self) -> int:
         number = self._last_number
