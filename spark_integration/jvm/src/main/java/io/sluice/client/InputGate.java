@@ -28,6 +28,7 @@ public final class InputGate implements AutoCloseable {
   private int openChannels;
   private long localBytes;
   private long remoteBytes;
+  private long waitedInAll;
   private boolean gateClosed;
   private boolean failed;
   private volatile boolean done;
@@ -180,7 +181,8 @@ public final class InputGate implements AutoCloseable {
 
   /** Nanoseconds this gate has waited for data so far. */
   public synchronized long waitedNanos() {
-    return connection.waitedNanos() - waitedBefore;
+    // Once the connection is given back it counts for others.
+    return done ? waitedInAll : connection.waitedNanos() - waitedBefore;
   }
 
   /** Bytes received so far from the own TaskManager's store, block headers included. */
@@ -237,6 +239,7 @@ public final class InputGate implements AutoCloseable {
     if (done) {
       return;
     }
+    waitedInAll = connection.waitedNanos() - waitedBefore;
     done = true;
     if (recycle) {
       channels.forEach(InputChannel::release);

@@ -1,0 +1,58 @@
+package io.sluice.spark;
+
+import java.lang.reflect.Array;
+import java.lang.reflect.Constructor;
+import org.apache.spark.TaskContext;
+import org.apache.spark.serializer.Serializer;
+import org.apache.spark.util.collection.ExternalSorter;
+import scala.Option;
+
+/** All that differs between Spark 3.5 and 4.3 and cannot be written once. Resolved when the manager is made. */
+final class Compat {
+  private static final Constructor<?> SORTER = sorterConstructor();
+
+  private Compat() {}
+
+  /** Fails with a clear message on a Spark this jar does not know. */
+  static void check() {
+    if (SORTER == null) {
+      throw new IllegalStateException(
+          "Spark " + org.apache.spark.package$.MODULE$.SPARK_VERSION()
+              + " is not supported by this sluice-spark.jar (3.5 to 4.3 are): ExternalSorter has another constructor");
+    }
+  }
+
+  private static Constructor<?> sorterConstructor() {
+    for (Constructor<?> constructor : ExternalSorter.class.getConstructors()) {
+      int parameters = constructor.getParameterCount();
+      if (parameters == 5
+          || parameters == 6 && constructor.getParameterTypes()[5].isArray()) {
+        return constructor;
+      }
+    }
+    return null;
+  }
+
+  /** 3.5 and 4.0: five arguments; 4.1 and later: also row checksums, which the read side has not. */
+  @SuppressWarnings("rawtypes")
+  static ExternalSorter newSorter(
+      TaskContext context, Option<?> aggregator, Option<?> ordering, Serializer serializer) {
+    try {
+      if (SORTER.getParameterCount() == 5) {
+        return (ExternalSorter)
+            SORTER.newInstance(context, aggregator, Option.empty(), ordering, serializer);
+      }
+      Object none = Array.newInstance(SORTER.getParameterTypes()[5].getComponentType(), 0);
+      return (ExternalSorter)
+          SORTER.newInstance(context, aggregator, Option.empty(), ordering, serializer, none);
+    } catch (ReflectiveOperationException e) {
+      throw new IllegalStateException("Spark's ExternalSorter cannot be made", e);
+    }
+  }
+
+  /** Throws a checked exception out of a method of a Scala interface, which declares none. */
+  @SuppressWarnings("unchecked")
+  static <E extends Throwable> RuntimeException sneakyThrow(Throwable error) throws E {
+    throw (E) error;
+  }
+}

@@ -1,0 +1,122 @@
+package io.sluice.spark;
+
+import io.sluice.client.ClientException;
+import io.sluice.client.ClientOptions;
+import io.sluice.client.DriverClient;
+import io.sluice.client.Endpoint;
+import io.sluice.client.Message;
+import java.io.IOException;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/** The driver's connection to one TaskManager, made anew when it was lost. Thread safe. */
+final class DriverLink {
+  private static final Logger LOG = LoggerFactory.getLogger(DriverLink.class);
+
+  private final Endpoint endpoint;
+  private final ClientOptions options;
+  private DriverClient client;
+  private volatile boolean connected;
+  private volatile Message.HelloAck taskManager;
+  private String lastFailure = "";
+  private boolean closed;
+
+  DriverLink(Endpoint endpoint, ClientOptions options) {
+    this.endpoint = endpoint;
+    this.options = options;
+  }
+
+  Endpoint endpoint() {
+    return endpoint;
+  }
+
+  /** Whether the last exchange went well. */
+  boolean isConnected() {
+    return connected;
+  }
+
+  /** Who answered last; null before the first connection. */
+  Message.HelloAck taskManager() {
+    return taskManager;
+  }
+
+  String lastFailure() {
+    return lastFailure;
+  }
+
+  /** Connects if need be and asks for a sign of life; says whether it came. */
+  synchronized boolean ping() {
+    return attempt("sign of life", DriverClient::ping);
+  }
+
+  /** Releases a shuffle there. */
+  synchronized boolean releaseShuffle(int shuffleId) {
+    return attempt(
+        "release of shuffle " + shuffleId,
+        driver -> {
+          long freed = driver.releaseShuffle(shuffleId);
+          LOG.debug("Shuffle {} released at {}: {} bytes", shuffleId, endpoint, freed);
+        });
+  }
+
+  /** Releases all of the application's data there. */
+  synchronized boolean releaseApplication() {
+    return attempt(
+        "release of the application",
+        driver -> {
+          long freed = driver.releaseApplication();
+          LOG.info("Application released at {}: {} bytes", endpoint, freed);
+        });
+  }
+
+  private boolean attempt(String what, Exchange exchange) {
+    // Twice: the connection of the last exchange may have died since.
+    for (int attempt = 0; attempt < 2 && !closed; attempt++) {
+      boolean fresh = client == null;
+      try {
+        if (client == null) {
+          client = new DriverClient(endpoint, options);
+          taskManager = client.taskManager();
+        }
+        exchange.run(client);
+        connected = true;
+        return true;
+      } catch (IOException e) {
+        failed(what, e);
+        if (fresh) {
+          break;
+        }
+      }
+    }
+    return false;
+  }
+
+  private void failed(String what, IOException e) {
+    if (connected) {
+      LOG.warn("TaskManager at {}: {} failed: {}", endpoint, what, e.getMessage());
+    }
+    connected = false;
+    lastFailure = String.valueOf(e.getMessage());
+    if (client != null) {
+      client.close();
+      client = null;
+    }
+    if (e instanceof ClientException.Interrupted) {
+      LOG.debug("Interrupted while talking to {}", endpoint, e);
+    }
+  }
+
+  synchronized void close() {
+    closed = true;
+    connected = false;
+    if (client != null) {
+      client.close();
+      client = null;
+    }
+  }
+
+  @FunctionalInterface
+  private interface Exchange {
+    void run(DriverClient client) throws IOException;
+  }
+}

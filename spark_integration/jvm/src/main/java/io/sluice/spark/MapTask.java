@@ -1,0 +1,68 @@
+package io.sluice.spark;
+
+import io.sluice.client.MapOutputWriter;
+import io.sluice.client.Message;
+import java.io.IOException;
+import org.apache.spark.shuffle.ShuffleWriteMetricsReporter;
+import org.apache.spark.storage.BlockManagerId;
+
+/** One running map attempt: ties Spark's writer, which makes the bytes, to the output that takes them. */
+final class MapTask {
+  private final ExecutorRuntime runtime;
+  private final int shuffleId;
+  private final long mapId;
+  private final ShuffleWriteMetricsReporter metrics;
+  private MapOutputWriter output;
+  private BlockManagerId location;
+
+  MapTask(ExecutorRuntime runtime, int shuffleId, long mapId, ShuffleWriteMetricsReporter metrics) {
+    this.runtime = runtime;
+    this.shuffleId = shuffleId;
+    this.mapId = mapId;
+    this.metrics = metrics;
+  }
+
+  long mapId() {
+    return mapId;
+  }
+
+  /** Where the output is; null before its commit. */
+  BlockManagerId location() {
+    return location;
+  }
+
+  MapOutputWriter open(int numPartitions) {
+    output =
+        new MapOutputWriter(
+            () -> runtime.lease(Message.ROLE_PRODUCER),
+            runtime.pool(),
+            runtime.regions(),
+            shuffleId,
+            mapId,
+            numPartitions);
+    return output;
+  }
+
+  void commit() throws IOException {
+    long start = System.nanoTime();
+    Message.HelloAck taskManager = output.commit();
+    location = TaskManagerIds.location(taskManager);
+    metrics.incBytesWritten(output.totalBytes());
+    metrics.incWriteTime(System.nanoTime() - start);
+    SluiceMetrics.INSTANCE.bytesWritten.add(output.totalBytes());
+    SluiceMetrics.INSTANCE.mapOutputsCommitted.increment();
+  }
+
+  void addWriteTime(long nanos) {
+    metrics.incWriteTime(nanos);
+  }
+
+  /** Gives up what is not committed; idempotent. */
+  void abort() {
+    if (output != null && location == null) {
+      output.abort();
+      output = null;
+      SluiceMetrics.INSTANCE.mapOutputsAborted.increment();
+    }
+  }
+}

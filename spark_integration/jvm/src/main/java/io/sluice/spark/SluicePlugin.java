@@ -1,0 +1,152 @@
+package io.sluice.spark;
+
+import java.util.Collections;
+import java.util.Map;
+import org.apache.spark.SparkConf;
+import org.apache.spark.SparkContext;
+import org.apache.spark.SparkEnv;
+import org.apache.spark.api.plugin.DriverPlugin;
+import org.apache.spark.api.plugin.ExecutorPlugin;
+import org.apache.spark.api.plugin.PluginContext;
+import org.apache.spark.api.plugin.SparkPlugin;
+import org.apache.spark.shuffle.ShuffleManager;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/**
+ * The entry: {@code spark.plugins=io.sluice.spark.SluicePlugin}. On Spark 4 it sets everything else; on 3.5, where the
+ * shuffle manager exists before plugins do, it checks that the rest is set.
+ */
+public final class SluicePlugin implements SparkPlugin {
+  static final String SHUFFLE_MANAGER = "spark.shuffle.manager";
+  static final String DATA_IO = "spark.shuffle.sort.io.plugin.class";
+  static final String SHUFFLE_TRACKING = "spark.dynamicAllocation.shuffleTracking.enabled";
+
+  private static final Logger LOG = LoggerFactory.getLogger(SluicePlugin.class);
+
+  @Override
+  public DriverPlugin driverPlugin() {
+    return new Driver();
+  }
+
+  @Override
+  public ExecutorPlugin executorPlugin() {
+    return new Executor();
+  }
+
+  private static void require(SparkConf conf, String key, String wanted, String sparkDefault) {
+    String value = conf.get(key, sparkDefault);
+    if (!value.equals(wanted) && !value.equals(sparkDefault)) {
+      throw new IllegalArgumentException(
+          key + " is " + value + ": with Sluice it must be " + wanted + "; remove the setting or the plugin");
+    }
+  }
+
+  private static final class Driver implements DriverPlugin {
+    private DriverRuntime runtime;
+
+    @Override
+    public Map<String, String> init(SparkContext context, PluginContext pluginContext) {
+      SparkConf conf = context.conf();
+      SluiceSettings settings = SluiceSettings.of(conf);
+      String manager = SluiceShuffleManager.class.getName();
+      String dataIo = SluiceShuffleDataIO.class.getName();
+      require(conf, SHUFFLE_MANAGER, manager, "sort");
+      require(conf, DATA_IO, dataIo, "org.apache.spark.shuffle.sort.io.LocalDiskShuffleDataIO");
+      ShuffleManager existing = SparkEnv.get().shuffleManager();
+      if (existing != null
+          && !(existing instanceof SluiceShuffleManager && conf.get(DATA_IO, "").equals(dataIo))) {
+        throw new IllegalStateException(
+            "Spark "
+                + context.version()
+                + " makes its shuffle manager before plugins are loaded, so Sluice needs these settings too: "
+                + SHUFFLE_MANAGER
+                + "="
+                + manager
+                + " "
+                + DATA_IO
+                + "="
+                + dataIo
+                + " and the jar on spark.driver.extraClassPath and spark.executor.extraClassPath"
+                + " (sluice spark-conf --spark-version "
+                + context.version()
+                + " prints them)");
+      }
+      conf.set(SHUFFLE_MANAGER, manager);
+      conf.set(DATA_IO, dataIo);
+      // With its default, executors that wrote map outputs would never be released.
+      conf.set(SHUFFLE_TRACKING, "false");
+      runtime =
+          new DriverRuntime(settings, pluginContext.hostname(), context.master().startsWith("local["));
+      DriverRuntime.install(runtime);
+      return Collections.emptyMap();
+    }
+
+    @Override
+    public void registerMetrics(String applicationId, PluginContext pluginContext) {
+      SluiceMetrics.INSTANCE.register(pluginContext.metricRegistry());
+      runtime.start(applicationId);
+    }
+
+    @Override
+    public Object receive(Object message) {
+      String[] parts = (String[]) message;
+      switch (parts[0]) {
+        case DriverMessages.REPORT:
+          runtime.report(parts[1], parts[2], Integer.parseInt(parts[3]));
+          return null;
+        case DriverMessages.ENDPOINTS:
+          return runtime.endpoints();
+        case DriverMessages.LOST_OUTPUT:
+          return Boolean.toString(
+              DriverRuntime.forgetMapOutput(
+                  Integer.parseInt(parts[1]), Long.parseLong(parts[2]), Integer.parseInt(parts[3])));
+        default:
+          throw new IllegalArgumentException("unknown message " + parts[0]);
+      }
+    }
+
+    @Override
+    public void shutdown() {
+      if (runtime != null) {
+        runtime.releaseApplication();
+        runtime.close();
+      }
+    }
+  }
+
+  private static final class Executor implements ExecutorPlugin {
+    @Override
+    public void init(PluginContext context, Map<String, String> extraConf) {
+      SluiceSettings.of(context.conf());
+      ExecutorRuntime.install(context);
+      if (context.conf().contains("spark.app.id") && SparkEnv.get() != null) {
+        reportTaskManager();
+      }
+      if (!"driver".equals(context.executorID())) {
+        SluiceMetrics.INSTANCE.register(context.metricRegistry());
+      }
+    }
+
+    /** Tells the driver early which TaskManager this executor uses; off the start-up path, with the connect deadline. */
+    private static void reportTaskManager() {
+      Thread thread =
+          new Thread(
+              () -> {
+                try {
+                  ExecutorRuntime.get().probe();
+                } catch (Exception e) {
+                  LOG.warn("No TaskManager is reachable from this executor: {}", e.getMessage());
+                }
+              },
+              "sluice-report");
+      thread.setDaemon(true);
+      thread.start();
+    }
+
+    @Override
+    public void shutdown() {
+      ExecutorRuntime.uninstall();
+    }
+  }
+}

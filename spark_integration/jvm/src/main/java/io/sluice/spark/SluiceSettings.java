@@ -1,0 +1,189 @@
+package io.sluice.spark;
+
+import io.sluice.client.Endpoint;
+import java.util.ArrayList;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Locale;
+import java.util.Map;
+import org.apache.spark.SparkConf;
+import scala.Tuple2;
+
+/**
+ * The settings {@code spark.sluice.*}, read once and checked: a wrong one fails the application at its start.
+ *
+ * @param endpoints the text of {@code spark.sluice.endpoints}
+ * @param fallbackToSpark whether a shuffle may use Spark's own way when no TaskManager is reachable
+ * @param connectTimeoutMillis deadline of a connect and of a handshake
+ * @param ioTimeoutMillis longest wait without progress
+ * @param regionBytes size of a writer's region buffer
+ * @param creditPerChannel buffers one channel of a reader may have under way
+ * @param maxReaderBuffers buffers all channels of a reader together may have under way
+ * @param idleConnections unused connections an executor keeps
+ * @param pingIntervalMillis time between two signs of life of the driver
+ */
+public record SluiceSettings(
+    String endpoints,
+    boolean fallbackToSpark,
+    long connectTimeoutMillis,
+    long ioTimeoutMillis,
+    int regionBytes,
+    int creditPerChannel,
+    int maxReaderBuffers,
+    int idleConnections,
+    long pingIntervalMillis) {
+
+  public static final String PREFIX = "spark.sluice.";
+  public static final String ENDPOINTS = "spark.sluice.endpoints";
+  public static final String FALLBACK_POLICY = "spark.sluice.fallback.policy";
+  public static final String CONNECT_TIMEOUT = "spark.sluice.io.connectTimeout";
+  public static final String IO_TIMEOUT = "spark.sluice.io.timeout";
+  public static final String IDLE_CONNECTIONS = "spark.sluice.io.idleConnections";
+  public static final String REGION_SIZE = "spark.sluice.writer.regionSize";
+  public static final String CREDIT_PER_CHANNEL = "spark.sluice.reader.creditPerChannel";
+  public static final String MAX_READER_BUFFERS = "spark.sluice.reader.maxBuffers";
+  public static final String PING_INTERVAL = "spark.sluice.driver.pingInterval";
+
+  private static final long KIB = 1024;
+  private static final long MIB = 1024 * KIB;
+
+  /** One setting for the reference page: key, default, unit or form, meaning. */
+  public record Entry(String key, String defaultValue, String form, String meaning) {}
+
+  /** All settings, in the order of the reference page (docs/spark.md; a test compares them). */
+  public static final List<Entry> ENTRIES =
+      List.of(
+          new Entry(
+              ENDPOINTS,
+              "127.0.0.1:7337",
+              "comma list of HOST:PORT and unix:/PATH",
+              "where TaskManagers listen; {host} in a path is the executor's host"),
+          new Entry(
+              FALLBACK_POLICY,
+              "fail",
+              "fail or spark",
+              "what a shuffle does when no TaskManager is reachable at its registration"),
+          new Entry(CONNECT_TIMEOUT, "5s", "time, 100ms to 10min", "deadline of a connect and of a handshake"),
+          new Entry(IO_TIMEOUT, "120s", "time, 1s to 1h", "longest wait for a TaskManager without progress"),
+          new Entry(IDLE_CONNECTIONS, "16", "number, 0 to 1024", "unused connections an executor keeps"),
+          new Entry(
+              REGION_SIZE, "8m", "size, 64k to 64m", "a map task's buffer; what is full is sent as one region"),
+          new Entry(
+              CREDIT_PER_CHANNEL, "16", "number, 2 to 1024", "buffers a reader may have under way from one TaskManager"),
+          new Entry(
+              MAX_READER_BUFFERS, "1024", "number, 2 to 65536", "buffers a reader may have under way in all"),
+          new Entry(PING_INTERVAL, "10s", "time, 1s to 30s", "signs of life of the driver to each TaskManager"));
+
+  /** Reads and checks; all that is wrong is in one message. */
+  public static SluiceSettings of(SparkConf conf) {
+    Reading reading = new Reading(conf);
+    SluiceSettings settings =
+        new SluiceSettings(
+            reading.endpoints(),
+            reading.oneOf(FALLBACK_POLICY, "fail", "spark").equals("spark"),
+            reading.time(CONNECT_TIMEOUT, 100, 600_000),
+            reading.time(IO_TIMEOUT, 1_000, 3_600_000),
+            (int) reading.size(REGION_SIZE, 64 * KIB, 64 * MIB),
+            (int) reading.number(CREDIT_PER_CHANNEL, 2, 1024),
+            (int) reading.number(MAX_READER_BUFFERS, 2, 65536),
+            (int) reading.number(IDLE_CONNECTIONS, 0, 1024),
+            reading.time(PING_INTERVAL, 1_000, 30_000));
+    reading.unknownKeys();
+    reading.refuse("spark.shuffle.push.enabled", "push-based shuffle needs Spark's own shuffle files");
+    reading.refuse(
+        "spark.shuffle.useOldFetchProtocol", "map attempts need unique numbers, which it takes away");
+    reading.finish();
+    return settings;
+  }
+
+  /** The endpoints as seen from {@code localHost}. */
+  public List<Endpoint> endpointsFor(String localHost) {
+    return Endpoint.parseList(endpoints, localHost);
+  }
+
+  /** Credit of each channel of a gate with that many channels. */
+  public int creditFor(int channels) {
+    return Math.max(2, Math.min(creditPerChannel, maxReaderBuffers / Math.max(1, channels)));
+  }
+
+  /** Collects what is wrong. */
+  private static final class Reading {
+    private final SparkConf conf;
+    private final List<String> problems = new ArrayList<>();
+    private final Map<String, String> defaults = new LinkedHashMap<>();
+
+    Reading(SparkConf conf) {
+      this.conf = conf;
+      ENTRIES.forEach(entry -> defaults.put(entry.key(), entry.defaultValue()));
+    }
+
+    String endpoints() {
+      String text = conf.get(ENDPOINTS, defaults.get(ENDPOINTS));
+      try {
+        Endpoint.parseList(text, "host");
+      } catch (IllegalArgumentException e) {
+        problems.add(ENDPOINTS + " is '" + text + "': " + e.getMessage());
+      }
+      return text;
+    }
+
+    String oneOf(String key, String... values) {
+      String text = conf.get(key, defaults.get(key)).trim().toLowerCase(Locale.ROOT);
+      if (!List.of(values).contains(text)) {
+        problems.add(key + " is '" + text + "': must be one of " + String.join(", ", values));
+      }
+      return text;
+    }
+
+    long time(String key, long least, long most) {
+      return ranged(key, least, most, "ms", () -> conf.getTimeAsMs(key, defaults.get(key)));
+    }
+
+    long size(String key, long least, long most) {
+      return ranged(key, least, most, "bytes", () -> conf.getSizeAsBytes(key, defaults.get(key)));
+    }
+
+    long number(String key, long least, long most) {
+      return ranged(key, least, most, "", () -> Long.parseLong(conf.get(key, defaults.get(key)).trim()));
+    }
+
+    private long ranged(
+        String key, long least, long most, String unit, java.util.function.LongSupplier read) {
+      String form =
+          "write a " + ENTRIES.stream().filter(e -> e.key().equals(key)).findFirst().orElseThrow().form();
+      try {
+        long value = read.getAsLong();
+        if (value < least || value > most) {
+          problems.add(
+              key + " is " + (value + " " + unit).trim() + ": must be between " + least + " and " + most + "; " + form);
+        }
+        return value;
+      } catch (RuntimeException e) {
+        problems.add(key + " is '" + conf.get(key, "") + "': " + form);
+        return least;
+      }
+    }
+
+    void unknownKeys() {
+      for (Tuple2<String, String> setting : conf.getAll()) {
+        String key = setting._1();
+        if (key.startsWith(PREFIX) && !defaults.containsKey(key)) {
+          problems.add(key + " is unknown; there are " + String.join(", ", defaults.keySet()));
+        }
+      }
+    }
+
+    void refuse(String key, String why) {
+      if (conf.getBoolean(key, false)) {
+        problems.add(key + " is true: " + why + "; set it to false");
+      }
+    }
+
+    void finish() {
+      if (!problems.isEmpty()) {
+        throw new IllegalArgumentException(
+            "Sluice cannot start with these settings:\n  " + String.join("\n  ", problems));
+      }
+    }
+  }
+}

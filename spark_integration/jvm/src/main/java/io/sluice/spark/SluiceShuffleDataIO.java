@@ -1,0 +1,106 @@
+package io.sluice.spark;
+
+import java.io.IOException;
+import java.util.Map;
+import java.util.Optional;
+import org.apache.spark.SparkConf;
+import org.apache.spark.SparkEnv;
+import org.apache.spark.shuffle.api.ShuffleDataIO;
+import org.apache.spark.shuffle.api.ShuffleDriverComponents;
+import org.apache.spark.shuffle.api.ShuffleExecutorComponents;
+import org.apache.spark.shuffle.api.ShuffleMapOutputWriter;
+import org.apache.spark.shuffle.api.SingleSpillShuffleMapOutputWriter;
+import org.apache.spark.shuffle.sort.io.LocalDiskShuffleDataIO;
+
+/** Sends the output of Spark's own writers to TaskManagers, and on the driver says that losing executors loses nothing. */
+public final class SluiceShuffleDataIO implements ShuffleDataIO {
+  private final LocalDiskShuffleDataIO local;
+
+  public SluiceShuffleDataIO(SparkConf conf) {
+    this.local = new LocalDiskShuffleDataIO(conf);
+  }
+
+  @Override
+  public ShuffleExecutorComponents executor() {
+    return new Executor(local.executor());
+  }
+
+  @Override
+  public ShuffleDriverComponents driver() {
+    return new Driver(local.driver());
+  }
+
+  private static final class Executor implements ShuffleExecutorComponents {
+    private final ShuffleExecutorComponents local;
+
+    Executor(ShuffleExecutorComponents local) {
+      this.local = local;
+    }
+
+    @Override
+    public void initializeExecutor(String appId, String execId, Map<String, String> extraConfigs) {
+      local.initializeExecutor(appId, execId, extraConfigs);
+    }
+
+    @Override
+    public ShuffleMapOutputWriter createMapOutputWriter(int shuffleId, long mapTaskId, int numPartitions)
+        throws IOException {
+      MapTask task = ExecutorRuntime.mapTask(mapTaskId);
+      return task != null
+          ? new SparkMapOutputWriter(task, numPartitions)
+          : local.createMapOutputWriter(shuffleId, mapTaskId, numPartitions);
+    }
+
+    @Override
+    public Optional<SingleSpillShuffleMapOutputWriter> createSingleFileMapOutputWriter(
+        int shuffleId, long mapId) throws IOException {
+      MapTask task = ExecutorRuntime.mapTask(mapId);
+      return task != null
+          ? Optional.of(new SparkMapOutputWriter.SingleSpill(task))
+          : local.createSingleFileMapOutputWriter(shuffleId, mapId);
+    }
+  }
+
+  private static final class Driver implements ShuffleDriverComponents {
+    private final ShuffleDriverComponents local;
+
+    Driver(ShuffleDriverComponents local) {
+      this.local = local;
+    }
+
+    @Override
+    public Map<String, String> initializeApplication() {
+      return local.initializeApplication();
+    }
+
+    @Override
+    public void cleanupApplication() {
+      DriverRuntime runtime = DriverRuntime.current();
+      if (runtime != null) {
+        runtime.releaseApplication();
+      }
+      local.cleanupApplication();
+    }
+
+    @Override
+    public void registerShuffle(int shuffleId) {
+      local.registerShuffle(shuffleId);
+    }
+
+    @Override
+    public void removeShuffle(int shuffleId, boolean blocking) {
+      DriverRuntime runtime = DriverRuntime.current();
+      if (runtime != null) {
+        runtime.releaseShuffle(shuffleId, blocking);
+      }
+      // Forwards to the executors, where fallback shuffles and Spark's bookkeeping live.
+      local.removeShuffle(shuffleId, blocking);
+    }
+
+    @Override
+    public boolean supportsReliableStorage() {
+      SparkEnv env = SparkEnv.get();
+      return env != null && env.shuffleManager() instanceof SluiceShuffleManager;
+    }
+  }
+}

@@ -1,0 +1,79 @@
+package io.sluice.spark;
+
+import org.apache.spark.ShuffleDependency;
+import org.apache.spark.SparkConf;
+import org.apache.spark.TaskContext;
+import org.apache.spark.shuffle.ShuffleHandle;
+import org.apache.spark.shuffle.ShuffleReadMetricsReporter;
+import org.apache.spark.shuffle.ShuffleReader;
+import org.apache.spark.shuffle.ShuffleWriteMetricsReporter;
+import org.apache.spark.shuffle.ShuffleWriter;
+import org.apache.spark.shuffle.sort.SortShuffleManager;
+import org.apache.spark.util.TaskCompletionListener;
+
+/**
+ * Sends shuffles through TaskManagers. A shuffle that falls back has a handle of Spark's own and goes to {@code super}.
+ */
+public final class SluiceShuffleManager extends SortShuffleManager {
+
+  public SluiceShuffleManager(SparkConf conf) {
+    super(conf);
+    SluiceSettings.of(conf);
+    Compat.check();
+  }
+
+  @Override
+  public <K, V, C> ShuffleHandle registerShuffle(int shuffleId, ShuffleDependency<K, V, C> dependency) {
+    ShuffleHandle sparkHandle = super.registerShuffle(shuffleId, dependency);
+    DriverRuntime runtime = DriverRuntime.current();
+    if (runtime == null) {
+      throw new IllegalStateException(
+          "the Sluice plugin is not loaded on the driver: set spark.plugins=" + SluicePlugin.class.getName());
+    }
+    return runtime.useSluice(shuffleId)
+        ? new SluiceShuffleHandle<>(shuffleId, dependency, sparkHandle)
+        : sparkHandle;
+  }
+
+  @Override
+  public <K, V> ShuffleWriter<K, V> getWriter(
+      ShuffleHandle handle, long mapId, TaskContext context, ShuffleWriteMetricsReporter metrics) {
+    if (!(handle instanceof SluiceShuffleHandle<?, ?, ?> ours)) {
+      return super.getWriter(handle, mapId, context, metrics);
+    }
+    ExecutorRuntime runtime = ExecutorRuntime.get();
+    MapTask task = new MapTask(runtime, handle.shuffleId(), mapId, metrics);
+    runtime.add(task);
+    TaskCompletionListener whenDone =
+        done -> {
+          task.abort();
+          runtime.remove(task);
+        };
+    context.addTaskCompletionListener(whenDone);
+    ShuffleWriter<K, V> sparkWriter =
+        super.getWriter(
+            ours.sparkHandle(), mapId, context, new SluiceShuffleWriter.Metrics(metrics));
+    return new SluiceShuffleWriter<>(sparkWriter, runtime, task);
+  }
+
+  @Override
+  public <K, C> ShuffleReader<K, C> getReader(
+      ShuffleHandle handle,
+      int startMapIndex,
+      int endMapIndex,
+      int startPartition,
+      int endPartition,
+      TaskContext context,
+      ShuffleReadMetricsReporter metrics) {
+    if (!(handle instanceof SluiceShuffleHandle<?, ?, ?> ours)) {
+      return super.getReader(
+          handle, startMapIndex, endMapIndex, startPartition, endPartition, context, metrics);
+    }
+    return new SluiceShuffleReader<K, C>(
+        ExecutorRuntime.get(),
+        ours,
+        new SluiceShuffleReader.Range(startMapIndex, endMapIndex, startPartition, endPartition),
+        context,
+        metrics);
+  }
+}

@@ -1,0 +1,114 @@
+package io.sluice.spark;
+
+import io.sluice.client.InputGate;
+import io.sluice.client.Message;
+import io.sluice.client.Source;
+import io.sluice.client.TaskManagerConnection;
+import java.io.IOException;
+import java.util.List;
+import org.apache.spark.Aggregator;
+import org.apache.spark.InterruptibleIterator;
+import org.apache.spark.ShuffleDependency;
+import org.apache.spark.TaskContext;
+import org.apache.spark.shuffle.ShuffleReadMetricsReporter;
+import org.apache.spark.shuffle.ShuffleReader;
+import org.apache.spark.util.TaskCompletionListener;
+import org.apache.spark.util.collection.ExternalSorter;
+import scala.Function1;
+import scala.Function2;
+import scala.Option;
+import scala.Product2;
+import scala.collection.Iterator;
+
+/** Reads a range of partitions of a range of map outputs, then aggregates and sorts with Spark's own classes. */
+final class SluiceShuffleReader<K, C> implements ShuffleReader<K, C> {
+
+  /** What to read; the ends are exclusive, {@code endMapIndex} may be {@code Integer.MAX_VALUE}. */
+  record Range(int startMapIndex, int endMapIndex, int startPartition, int endPartition) {}
+
+  private final ExecutorRuntime runtime;
+  private final ShuffleDependency<?, ?, ?> dependency;
+  private final int shuffleId;
+  private final Range range;
+  private final TaskContext context;
+  private final ShuffleReadMetricsReporter metrics;
+
+  SluiceShuffleReader(
+      ExecutorRuntime runtime,
+      SluiceShuffleHandle<?, ?, ?> handle,
+      Range range,
+      TaskContext context,
+      ShuffleReadMetricsReporter metrics) {
+    this.runtime = runtime;
+    this.dependency = handle.dependency();
+    this.shuffleId = handle.shuffleId();
+    this.range = range;
+    this.context = context;
+    this.metrics = metrics;
+  }
+
+  @Override
+  @SuppressWarnings({"unchecked", "rawtypes"})
+  public Iterator<Product2<K, C>> read() {
+    MapOutputs outputs = MapOutputs.of(shuffleId, range);
+    if (outputs.sources().isEmpty()) {
+      return finish((Iterator) scala.collection.Iterator$.MODULE$.empty());
+    }
+    FetchFailures failures = new FetchFailures(runtime, shuffleId, range.startPartition(), outputs);
+    InputGate gate = open(outputs.sources(), failures);
+    RecordIterator records =
+        new RecordIterator(gate, failures, dependency.serializer().newInstance(), shuffleId, context, metrics);
+    // Also runs when the task fails or takes only a part of the records.
+    TaskCompletionListener whenDone = done -> records.close();
+    context.addTaskCompletionListener(whenDone);
+    return finish((Iterator) new InterruptibleIterator(context, records));
+  }
+
+  private InputGate open(List<Source> sources, FetchFailures failures) {
+    try {
+      TaskManagerConnection connection = runtime.lease(Message.ROLE_CONSUMER);
+      return new InputGate(
+          connection,
+          runtime.pool(),
+          shuffleId,
+          range.startPartition(),
+          range.endPartition(),
+          runtime.settings().creditFor(sources.size()),
+          sources);
+    } catch (IOException e) {
+      throw failures.thrown(e, null);
+    }
+  }
+
+  /** Aggregation and order, as Spark's own reader does them. */
+  @SuppressWarnings({"unchecked", "rawtypes"})
+  private Iterator<Product2<K, C>> finish(Iterator records) {
+    Option<Aggregator> aggregator = (Option) dependency.aggregator();
+    Iterator result;
+    if (dependency.keyOrdering().isDefined()) {
+      result = sorter(aggregator).insertAllAndUpdateMetrics(records);
+    } else if (aggregator.isDefined()) {
+      result =
+          dependency.mapSideCombine()
+              ? aggregator.get().combineCombinersByKey(records, context)
+              : aggregator.get().combineValuesByKey(records, context);
+    } else {
+      result = records;
+    }
+    return result instanceof InterruptibleIterator
+        ? result
+        : new InterruptibleIterator<>(context, result);
+  }
+
+  @SuppressWarnings({"unchecked", "rawtypes"})
+  private ExternalSorter sorter(Option<Aggregator> aggregator) {
+    Option<Aggregator> combiner = aggregator;
+    if (aggregator.isDefined() && dependency.mapSideCombine()) {
+      // The values are combiners already: they only have to be merged.
+      Function1 identity = value -> value;
+      Function2 merge = aggregator.get().mergeCombiners();
+      combiner = Option.apply(new Aggregator(identity, merge, merge));
+    }
+    return Compat.newSorter(context, combiner, dependency.keyOrdering(), dependency.serializer());
+  }
+}

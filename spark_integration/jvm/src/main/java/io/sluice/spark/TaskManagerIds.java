@@ -1,0 +1,30 @@
+package io.sluice.spark;
+
+import io.sluice.client.Message;
+import org.apache.spark.storage.BlockManagerId;
+import scala.Option;
+
+/** TaskManagers as Spark's map statuses name them: a block manager that is none. */
+final class TaskManagerIds {
+  private static final String PREFIX = "sluice-";
+
+  private TaskManagerIds() {}
+
+  static BlockManagerId location(Message.HelloAck taskManager) {
+    return BlockManagerId.apply(
+        PREFIX + taskManager.taskManagerId(),
+        taskManager.advertisedHost(),
+        taskManager.dataPort(),
+        Option.empty());
+  }
+
+  /** The TaskManager's own id. */
+  static String taskManagerId(BlockManagerId location) {
+    String executorId = location.executorId();
+    if (!executorId.startsWith(PREFIX)) {
+      throw new IllegalStateException(
+          "a map output of a Sluice shuffle is at " + location + ", which is no TaskManager");
+    }
+    return executorId.substring(PREFIX.length());
+  }
+}
