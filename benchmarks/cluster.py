@@ -148,6 +148,11 @@ class StandaloneCluster:
             name,
             [str(spark_home() / "bin" / "spark-class"), class_name, *arguments],
             log_path=self.directory / f"{name.lower().replace(' ', '-')}.log",
-            environment=environment | {"SPARK_DAEMON_MEMORY": "512m"},
+            # Master and workers do little and live shortly: compiling them well is wasted.
+            environment=environment
+            | {
+                "SPARK_DAEMON_MEMORY": "512m",
+                "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1",
+            },
             directory=self.directory,
         )

@@ -98,8 +98,8 @@ def _account_problems(name: str, spark: ShuffleUse, moved: Moved) -> list[str]:
         ("read", spark.bytes_read, moved.read_bytes),
     )
     return [
-        f"{name}: Spark's tasks {verb} {by_spark} bytes of shuffle, the TaskManagers saw {by_us}"
-        f" ({by_us - by_spark:+d})"
+        f"{name}: by Spark's count {by_spark} bytes of shuffle were {verb}, by the TaskManagers'"
+        f" {by_us} ({by_us - by_spark:+d})"
         for verb, by_spark, by_us in accounts
         if by_spark != by_us
     ]

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from typing import Self
 
 START_TIMEOUT_SECONDS = 30.0
-_READY = re.compile(r"ready")
-_HTTP = re.compile(r"(http://\S+?)/?(?:metrics)?$")
+_READY = re.compile(r"is ready: .*HTTP port (\d+)")
 _MEMORY_FILE_SYSTEM = Path("/dev/shm")  # noqa: S108 - only its children made by mkdtemp are used
 
 
@@ -63,10 +62,9 @@ class TaskManagers:
                 starting.enter_context(self._start(host, self._memory_directory(host, starting)))
                 for host in self.hosts
             ]
-            for process in processes:
-                process.wait_for_line(_READY, START_TIMEOUT_SECONDS)
-                url = process.wait_for_line(_HTTP, START_TIMEOUT_SECONDS)[1]
-                self.metrics_urls.append(f"{url}/metrics")
+            for host, process in zip(self.hosts, processes, strict=True):
+                port = process.wait_for_line(_READY, START_TIMEOUT_SECONDS)[1]
+                self.metrics_urls.append(f"http://{host}:{port}/metrics")
             self._resources = starting.pop_all()
         return self
 

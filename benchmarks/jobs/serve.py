@@ -7,6 +7,7 @@ the end of the connection ends the application. See ``benchmarks/application.py`
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import socket
 import time
@@ -67,9 +68,22 @@ def _handle(spark: SparkSession, request: dict[str, Any]) -> dict[str, Any]:
         lines = rows.canonical_lines(result)
         if request["rows_file"] is not None:
             Path(request["rows_file"]).write_text("".join(lines), encoding="utf-8")
+        del result
+        _release_shuffles(spark)
     except Exception:  # noqa: BLE001 - whatever a job raises is its result for the runner
         return {"error": f"job {name} failed:\n{traceback.format_exc()}"}
     return {"seconds": seconds, "rows": len(lines), "digest": rows.digest(lines)}
+
+
+def _release_shuffles(spark: SparkSession) -> None:
+    """Let Spark notice that the job's shuffles are no longer used.
+
+    It gives up a shuffle when the driver's garbage collector has found it unused, which in a short
+    application may never happen; the next job should not share its disk with all earlier ones.
+    """
+    gc.collect()  # first the references that Python holds to objects of the JVM
+    jvm: Any = spark.sparkContext._jvm
+    jvm.System.gc()
 
 
 if __name__ == "__main__":

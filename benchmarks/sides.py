@@ -1,0 +1,130 @@
+"""Two warm applications on one cluster, one with each shuffle, that take turns.
+
+Both are on at the same time, but never work at the same time: an idle application costs next to
+nothing, and turns within a minute of each other see the same machine.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.application import SparkApplication
+from benchmarks.cluster import StandaloneCluster
+from benchmarks.comparison import differences
+from benchmarks.plugin import sluice_conf
+from benchmarks.taskmanagers import TaskManagers
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from types import TracebackType
+    from typing import Self
+
+BASELINE_CONF_VARIABLE = "BASELINE_CONF"
+JOB_TIMEOUT_SECONDS = 600.0
+
+EXECUTOR_SETTINGS = {
+    "spark.driver.memory": "1g",
+    "spark.executor.memory": "2g",
+    "spark.executor.cores": "1",
+    "spark.cores.max": "2",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """The same job on both sides, one straight after the other."""
+
+    own_seconds: float
+    sluice_seconds: float
+
+    @property
+    def ratio(self) -> float:
+        """Sluice over Spark's own shuffle: below 1 Sluice is faster."""
+        return self.sluice_seconds / self.own_seconds
+
+
+class Sides:
+    """A cluster, TaskManagers and the two applications; a context manager that ends them all.
+
+    Another shuffle manager takes the place of Spark's own when the environment variable
+    ``BASELINE_CONF`` names a spark-defaults file with its settings and jars.
+
+    Args:
+        directory: Scratch directory; the caller removes it.
+        settings: Spark settings of both sides.
+        memory_tier: Size of each TaskManager's memory tier, as its configuration writes it.
+    """
+
+    def __init__(
+        self, directory: Path, settings: Mapping[str, str], *, memory_tier: str = "512 MiB"
+    ) -> None:
+        self._directory = directory
+        self._settings = EXECUTOR_SETTINGS | dict(settings)
+        self._memory_tier = memory_tier
+        self._resources = ExitStack()
+        baseline = os.environ.get(BASELINE_CONF_VARIABLE)
+        self.baseline_conf = Path(baseline).resolve() if baseline else None
+
+    def __enter__(self) -> Self:
+        if self.baseline_conf is not None and not self.baseline_conf.is_file():
+            raise RuntimeError(f"{BASELINE_CONF_VARIABLE}={self.baseline_conf} is not a file")
+        with ExitStack() as starting:
+            # Each worker has one executor of each application.
+            cluster = starting.enter_context(
+                StandaloneCluster(self._directory, cores=2, memory="5g")
+            )
+            self.taskmanagers = starting.enter_context(
+                TaskManagers(
+                    self._directory / "tm", hosts=cluster.hosts, memory_tier=self._memory_tier
+                )
+            )
+            self.own = starting.enter_context(
+                SparkApplication(
+                    "own",
+                    cluster.master_url,
+                    self._settings,
+                    self._directory,
+                    properties_file=self.baseline_conf,
+                )
+            )
+            self.sluice = starting.enter_context(
+                SparkApplication(
+                    "sluice",
+                    cluster.master_url,
+                    self._settings | sluice_conf(self.taskmanagers.endpoints),
+                    self._directory,
+                )
+            )
+            self._resources = starting.pop_all()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._resources.__exit__(kind, error, traceback)
+
+    def check(self, name: str, job: str, parameters: Mapping[str, Any]) -> list[str]:
+        """Run a job on both sides and say how its rows differ; empty when they are equal."""
+        files = []
+        for side in (self.own, self.sluice):
+            rows_file = self._directory / f"{side.name}.rows"
+            side.run(
+                name, job, parameters, rows_file=rows_file, timeout_seconds=JOB_TIMEOUT_SECONDS
+            )
+            files.append(rows_file)
+        return differences(*files)
+
+    def pair(self, name: str, job: str, parameters: Mapping[str, Any], *, own_first: bool) -> Pair:
+        """Time a job on both sides; who begins should alternate, so that drift cancels out."""
+        seconds = {}
+        for side in (self.own, self.sluice) if own_first else (self.sluice, self.own):
+            record = side.run(name, job, parameters, timeout_seconds=JOB_TIMEOUT_SECONDS)
+            seconds[side.name] = record.seconds
+        return Pair(seconds["own"], seconds["sluice"])

@@ -1,0 +1,99 @@
+"""What the jobs run on: queries, tables, text, sizes, configuration of the TaskManagers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from benchmarks import demo, spark, taskmanagers, text, tpch_data
+from benchmarks.jobs import tpch, wordcount
+from shuffle.daemon.config import load
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.parametrize("number", tpch.QUERIES)
+def test_each_query_has_a_title_and_a_statement(number: int):
+    assert tpch.query_title(number)
+    assert tpch.query_text(number).startswith("-- ")
+    assert "select" in tpch.query_text(number)
+
+
+@pytest.mark.parametrize("number", [0, 23])
+def test_tpch_has_22_queries(number: int):
+    with pytest.raises(ValueError, match="1 to 22"):
+        tpch.query_text(number)
+
+
+def test_tables_are_generated_once(tmp_path: Path):
+    data = tpch_data.ensure_tpch(0.001, tmp_path)
+    assert sorted(path.stem for path in data.iterdir()) == sorted(tpch.TABLES)
+    made = (data / "lineitem.parquet").stat().st_mtime_ns
+    assert tpch_data.ensure_tpch(0.001, tmp_path) == data
+    assert (data / "lineitem.parquet").stat().st_mtime_ns == made
+    assert tpch_data.warm_page_cache(data) == sum(path.stat().st_size for path in data.iterdir())
+
+
+def test_a_directory_that_lacks_a_table_is_made_anew(tmp_path: Path):
+    data = tpch_data.ensure_tpch(0.001, tmp_path)
+    (data / "orders.parquet").unlink()
+    tpch_data.ensure_tpch(0.001, tmp_path)
+    assert (data / "orders.parquet").is_file()
+    assert [path.name for path in tmp_path.iterdir()] == [data.name]
+
+
+def test_a_scale_the_generator_refuses_leaves_nothing_behind(tmp_path: Path):
+    with pytest.raises(RuntimeError, match="tpchgen-cli failed"):
+        tpch_data.ensure_tpch(-1, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_real_text_stays_within_its_limit_and_comes_in_the_same_order():
+    paths, size = text.standard_library_texts(1 << 20)
+    assert 900_000 < size <= 1 << 20
+    assert paths == text.standard_library_texts(1 << 20)[0]
+
+
+def test_words_are_runs_of_letters_in_lower_case():
+    assert list(wordcount.words_of("The end, the_END of a 2nd")) == [
+        "the",
+        "end",
+        "the",
+        "end",
+        "of",
+        "nd",
+    ]
+
+
+def test_the_configuration_is_one_that_a_taskmanager_accepts(tmp_path: Path):
+    config = tmp_path / "tm.toml"
+    memory = tmp_path / "memory"
+    config.write_text(taskmanagers.configuration("127.0.0.2", tmp_path, memory, "64 MiB"))
+    loaded = load(config, {}, {})
+    assert loaded.transport.bind_host == "127.0.0.2"
+    assert loaded.transport.data_port == 0
+    assert loaded.transport.socket_path == tmp_path / "127.0.0.2.sock"
+    assert loaded.storage.memory_tier_bytes == 64 << 20
+    assert loaded.storage.memory_directory == memory
+    assert loaded.http.http_port == 0
+
+
+def test_the_demo_runs_at_least_six_queries_and_the_rdd_job(tmp_path: Path):
+    jobs = demo.jobs_of(demo.DEFAULT_QUERIES, tmp_path, ["a.txt"])
+    assert sum(job.job == "tpch" for job in jobs) >= 6
+    assert jobs[-1].job == "wordcount"
+    assert len({job.name for job in jobs}) == len(jobs)
+    assert demo.BASE_SETTINGS["spark.sql.autoBroadcastJoinThreshold"] == "-1"
+
+
+def test_sizes_of_the_benchmark_and_of_a_quick_look():
+    full = spark.sizes(1)
+    assert set(full) == set(spark.AIMS)
+    assert full["small_blocks"] == {"rows": 4_000_000, "maps": 1000, "reducers": 1000}
+    assert full["aggregate"]["keys"] == 10_000_000
+    quick = spark.sizes(0.01)
+    assert quick["small_blocks"] == {"rows": 40_000, "maps": 100, "reducers": 100}
+    # Rows per block stay the same.
+    assert 4_000_000 / 1000**2 == 40_000 / 100**2

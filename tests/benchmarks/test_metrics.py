@@ -1,0 +1,102 @@
+"""Reading the TaskManagers' metrics pages, as the daemon writes them."""
+
+from __future__ import annotations
+
+import http.server
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.registry import Collector
+
+from benchmarks.metrics import MetricMissing, Moved, parse, scrape
+from shuffle.counters import Counters
+from shuffle.daemon import metrics as daemon_metrics
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from prometheus_client import Metric
+
+
+class Traffic(Collector):
+    """The daemon's own traffic families over given counters."""
+
+    def __init__(self, counters: Counters) -> None:
+        self.counters = counters
+
+    def describe(self) -> list[Metric]:
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        yield from daemon_metrics._traffic(self)  # type: ignore[arg-type]
+
+
+def page(counters: Counters) -> str:
+    registry = CollectorRegistry()
+    registry.register(Traffic(counters))
+    return generate_latest(registry).decode()
+
+
+COUNTERS = Counters(
+    producer_bytes_in=1000,
+    peer_bytes_out=300,
+    peer_bytes_in=400,
+    consumer_bytes_out_local=600,
+    consumer_bytes_out_remote=401,
+    consumer_buffers_out_local=6,
+    consumer_buffers_out_remote=5,
+)
+MOVED = Moved(
+    written_bytes=1000,
+    read_bytes_local=600,
+    read_bytes_remote=401,
+    read_buffers_local=6,
+    read_buffers_remote=5,
+    peer_bytes=300,
+)
+
+
+def test_what_the_daemon_counts_is_what_is_read():
+    assert parse(page(COUNTERS)) == MOVED
+    assert MOVED.read_bytes == 1001
+
+
+def test_counts_beyond_the_precision_of_the_exposition_stay_exact():
+    counters = Counters(producer_bytes_in=10**15 + 1)
+    assert parse(page(counters)).written_bytes == 10**15 + 1
+
+
+def test_a_page_without_a_metric_is_an_error_and_not_zero():
+    text = page(COUNTERS).replace("sluice_sent_buffers_total", "something_else_total")
+    with pytest.raises(MetricMissing, match="sluice_sent_buffers_total"):
+        parse(text)
+
+
+def test_moved_adds_and_subtracts_field_by_field():
+    assert MOVED + MOVED - MOVED == MOVED
+    assert (MOVED - Moved(written_bytes=1)).written_bytes == 999
+
+
+def test_scrape_adds_up_the_pages():
+    body = page(COUNTERS).encode()
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        url = f"http://127.0.0.1:{server.server_port}/metrics"
+        try:
+            assert scrape([url, url]) == MOVED + MOVED
+        finally:
+            server.shutdown()
+            thread.join()

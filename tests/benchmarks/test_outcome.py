@@ -1,0 +1,74 @@
+"""The demo's verdict and its table."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+
+from rich.console import Console
+
+from benchmarks.eventlog import ShuffleUse
+from benchmarks.metrics import Moved
+from benchmarks.outcome import JobOutcome, problems, table
+
+SPARK = ShuffleUse(bytes_written=100, local_bytes_read=60, remote_bytes_read=50)
+MOVED = Moved(written_bytes=100, read_bytes_local=70, read_bytes_remote=40, read_buffers_local=3)
+GOOD = JobOutcome(
+    name="q1",
+    rows=4,
+    differences=(),
+    own_seconds=1.0,
+    sluice_seconds=2.0,
+    moved=MOVED,
+    spark=SPARK,
+)
+
+
+def test_equal_results_and_equal_accounts_are_no_problem():
+    assert GOOD.accounts_agree
+    assert problems([GOOD], SPARK, MOVED) == []
+
+
+def test_different_results_are_told():
+    bad = replace(GOOD, differences=("row 1: expected [1], found [2]",))
+    assert problems([bad], SPARK, MOVED) == ["q1: results differ: row 1: expected [1], found [2]"]
+
+
+def test_one_byte_that_went_elsewhere_is_told_with_both_numbers():
+    bad = replace(GOOD, spark=replace(SPARK, bytes_written=101))
+    (problem,) = problems([bad], SPARK, MOVED)
+    assert problem == (
+        "q1: by Spark's count 101 bytes of shuffle were written, by the TaskManagers' 100 (-1)"
+    )
+    assert not bad.accounts_agree
+
+
+def test_bytes_read_that_differ_are_told():
+    bad = replace(GOOD, moved=replace(MOVED, read_bytes_remote=41))
+    assert problems([bad], SPARK, MOVED) == [
+        "q1: by Spark's count 110 bytes of shuffle were read, by the TaskManagers' 111 (+1)"
+    ]
+
+
+def test_bytes_outside_every_job_are_told():
+    everything = replace(SPARK, bytes_written=130)
+    (problem,) = problems([GOOD], everything, MOVED)
+    assert problem.startswith("the whole application:")
+
+
+def test_a_run_that_moved_nothing_fails_even_if_all_is_equal():
+    idle = replace(GOOD, moved=Moved(), spark=ShuffleUse())
+    assert problems([idle], ShuffleUse(), Moved()) == [
+        "no shuffle byte went through the TaskManagers"
+    ]
+
+
+def test_the_table_has_a_row_for_each_job_and_totals():
+    output = io.StringIO()
+    other = replace(GOOD, name="q2", differences=("x",), moved=replace(MOVED, written_bytes=1))
+    Console(file=output, width=140).print(table([GOOD, other]))
+    text = output.getvalue()
+    assert "q1" in text
+    assert "DIFFER" in text
+    assert "NO" in text
+    assert "1 of 2" in text
