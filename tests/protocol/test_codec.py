@@ -91,6 +91,26 @@ def test_short_checks_of_the_data_path_agree_with_the_table(
             codec.decode_control(control)
 
 
+@pytest.mark.parametrize("bad", [-1, MAX_U32 + 1, True, None, 1.0, "1"], ids=repr)
+@pytest.mark.parametrize(
+    ("message", "index"),
+    [
+        (message, index)
+        for message in (m.BufferResponse(1, 1, 1, 1), m.AddCredit(1, 1), m.RegionData(1, 1))
+        for index in range(len(message))
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, tuple) else value,
+)
+def test_each_field_of_the_data_path(message: m.Message, index: int, bad: object) -> None:
+    if isinstance(message, m.RegionData) and index == 1 and bad == MAX_U32 + 1:
+        bad = -2  # an offset may be that large
+    fields: list[Any] = list(message)
+    fields[index] = bad
+    control = msgpack.packb([codec.TYPE_IDS[type(message)], *fields])
+    with pytest.raises(MalformedMessage, match=message._fields[index]):
+        codec.decode_control(control)
+
+
 @pytest.mark.parametrize("kind", codec.CARRIES_PAYLOAD, ids=lambda kind: kind.__name__)
 def test_head_of_a_message_with_payload_fits_the_tail(kind: Any) -> None:
     largest = kind(*[m.EVENT if name == "data_type" else MAX_U32 for name in kind._fields])

@@ -72,6 +72,22 @@ def test_data_uses_what_was_granted_and_no_more() -> None:
     assert credit.granted == 4
 
 
+def test_an_announcement_is_due_when_as_much_is_free_as_is_granted() -> None:
+    credit = ReceiverCredit(4)
+    assert not credit.used(1)  # granted 3, nothing to announce
+    credit.free(2)
+    assert credit.used(1)  # granted 2
+    assert credit.announce() == 2
+    assert not credit.used(1)  # granted 3, nothing to announce
+
+
+def test_nothing_is_due_without_a_free_buffer_even_when_the_credit_is_used_up() -> None:
+    credit = ReceiverCredit(1)
+    assert not credit.used(1)
+    assert credit.granted == 0
+    assert credit.free(1)
+
+
 class Conservation(RuleBasedStateMachine):
     """A channel with both ends and two wires, on which things stay for as long as they like."""
 
@@ -129,7 +145,9 @@ class Conservation(RuleBasedStateMachine):
     @precondition(lambda self: self.data)
     @rule()
     def data_arrives(self) -> None:
-        self.receiver.used(1)
+        due = self.receiver.used(1)
+        # Never silent when the sender has nothing left and there is something to announce.
+        assert due == (self.receiver.unannounced >= max(1, self.receiver.granted))
         self.data -= 1
         self.held += 1
 

@@ -248,6 +248,22 @@ def test_unblocked_by_one_payload_and_blocked_by_the_next() -> None:
     assert sink.frames == [NEXT, (m.Ping(1), b""), NEXT, (m.Ping(2), b"")]
 
 
+@pytest.mark.parametrize("behind", [5, 9, 20])  # in the next prefix, control part, payload
+@pytest.mark.parametrize("size", range(1, 20))
+def test_blocked_by_a_small_payload_with_part_of_a_frame_behind_it(size: int, behind: int) -> None:
+    grants = iter([False, True, True])
+    sink = RecordingSink(has_memory=lambda: next(grants))
+    decoder = new_decoder(sink)
+    small: Frame = (m.RegionData(1, 0), b"p" * size)
+    data = wire(small, NEXT)
+    cut = len(wire(small)) + behind
+    decoder.get_buffer()[:cut] = data[:cut]
+    decoder.buffer_updated(cut)
+    assert decoder.unblock()
+    feed(decoder, data[cut:])
+    assert sink.frames == [small, NEXT]
+
+
 def test_blocked_by_a_head_that_came_in_the_tail() -> None:
     grants = iter([True, False, True])
     sink = RecordingSink(has_memory=lambda: next(grants))
