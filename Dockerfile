@@ -1,0 +1,99 @@
+# Two images: `--target taskmanager` is the daemon, `--target spark` is Spark with the plugin.
+# Builds on any engine, with or without BuildKit. Package sources other than the public ones come
+# with the base image: give another one with --build-arg PYTHON_IMAGE.
+ARG PYTHON_IMAGE=python:3.11-slim-bookworm
+
+FROM ${PYTHON_IMAGE} AS base
+# One user for daemons and executors: the Unix socket between them is open to its group only.
+RUN groupadd --gid 10001 sluice \
+ && useradd --uid 10001 --gid sluice --no-create-home --home-dir /tmp --shell /usr/sbin/nologin sluice \
+ && install -d -o sluice -g sluice -m 0750 /run/sluice /var/lib/sluice
+ENV PATH=/opt/sluice/bin:$PATH \
+    PYTHONUNBUFFERED=1 \
+    PYTHONDONTWRITEBYTECODE=1
+
+
+# The plugin's jar: the one that `make jar` has built, unless its sources are newer or it is not
+# there; then Maven builds it here.
+FROM base AS jar
+WORKDIR /build
+COPY spark_integration spark_integration
+COPY tests/vectors tests/vectors
+RUN jar=spark_integration/jars/sluice-spark.jar; \
+    if [ ! -f "$jar" ] || [ -n "$(find spark_integration/jvm -type f -newer "$jar" -print -quit)" ]; then \
+      apt-get update \
+      && apt-get install -y --no-install-recommends maven openjdk-17-jdk-headless \
+      && mvn -q -B -DskipTests -f spark_integration/jvm/pom.xml package || exit 1; \
+    fi
+
+
+# Dependencies before sources, so that a changed source does not install them again.
+FROM base AS taskmanager-environment
+WORKDIR /build
+RUN python -m venv /opt/sluice
+COPY pyproject.toml constraints.txt ./
+COPY docker/requirements.py docker/requirements.py
+RUN python docker/requirements.py >requirements.txt \
+ && pip install --no-cache-dir --constraint constraints.txt --requirement requirements.txt
+
+
+FROM taskmanager-environment AS spark-environment
+RUN python docker/requirements.py spark >requirements.txt \
+ && pip install --no-cache-dir --constraint constraints.txt --requirement requirements.txt
+
+
+FROM base AS wheel
+WORKDIR /build
+COPY pyproject.toml README.md CHANGELOG.md ./
+COPY protocol protocol
+COPY transport transport
+COPY shuffle shuffle
+COPY --from=jar /build/spark_integration spark_integration
+RUN python -m venv /tmp/build && /tmp/build/bin/pip wheel --no-cache-dir --no-deps --wheel-dir /wheels .
+
+
+FROM taskmanager-environment AS taskmanager-installed
+COPY --from=wheel /wheels /wheels
+RUN pip install --no-cache-dir --no-deps /wheels/*.whl && python -m compileall -q /opt/sluice/lib
+
+
+FROM base AS taskmanager
+COPY --from=taskmanager-installed /opt/sluice /opt/sluice
+USER sluice
+WORKDIR /var/lib/sluice
+ENV SLUICE_DATA_DIRECTORIES=/var/lib/sluice \
+    SLUICE_MEMORY_DIRECTORY=/dev/shm/sluice \
+    SLUICE_SOCKET_PATH=/run/sluice/taskmanager.sock
+EXPOSE 7337 7338
+ENTRYPOINT ["sluice"]
+CMD ["taskmanager"]
+
+
+FROM spark-environment AS spark-installed
+COPY --from=wheel /wheels /wheels
+# Two paths for settings to name, whatever the version of Python.
+RUN pip install --no-cache-dir --no-deps /wheels/*.whl \
+ && ln -s /opt/sluice/lib/python3.*/site-packages/pyspark /opt/sluice/spark \
+ && ln -s /opt/sluice/lib/python3.*/site-packages/spark_integration/jars/sluice-spark.jar /opt/sluice/ \
+ && python -m compileall -q /opt/sluice/lib
+
+
+FROM base AS spark
+RUN apt-get update \
+ && apt-get install -y --no-install-recommends openjdk-17-jre-headless procps \
+ && rm -rf /var/lib/apt/lists/*
+RUN install -d -o sluice -g sluice -m 0750 /var/lib/spark
+COPY --from=spark-installed /opt/sluice /opt/sluice
+COPY docker/spark /etc/spark
+COPY docker/jobs /opt/jobs
+ENV SPARK_HOME=/opt/sluice/spark \
+    SPARK_CONF_DIR=/etc/spark \
+    SPARK_LOCAL_DIRS=/var/lib/spark/local \
+    SPARK_WORKER_DIR=/var/lib/spark/work \
+    SPARK_DAEMON_MEMORY=256m \
+    PYSPARK_PYTHON=/opt/sluice/bin/python \
+    PYTHONHASHSEED=0
+USER sluice
+WORKDIR /var/lib/spark
+EXPOSE 7077 8080 8081
+CMD ["spark-submit", "/opt/jobs/demo.py"]
