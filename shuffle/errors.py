@@ -54,3 +54,8 @@ class ShuttingDown(PartitionError):
 
     code = ErrorCode.SHUTTING_DOWN
     retryable = True
+
+
+def internal_error(error: Exception) -> SluiceError:
+    """Make the error that others are told when a bug of ours struck; the log has the traceback."""
+    return SluiceError("Internal error", value=repr(error), remedy="See the TaskManager's log")

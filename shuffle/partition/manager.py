@@ -44,9 +44,19 @@ class ResultPartitionManager:
         Cancellation: the commit goes on, nobody waits for it.
         """
         try:
-            await self._store.commit(output)
+            committed = self._store.commit(output)
         except SluiceError:
             release_regions(output.regions)
+            raise
+        try:
+            await committed
+        except SluiceError:
+            release_regions(output.regions)
+            raise
+        except asyncio.CancelledError:
+            # Cancelled in the very turn in which the commit had failed: nobody else knows.
+            if not committed.cancelled() and committed.done() and committed.exception():
+                release_regions(output.regions)
             raise
         for waiter in self._waiting.pop(output.key, ()):
             if not waiter.done():

@@ -8,17 +8,21 @@ for: a reader that does not consume holds no memory.
 """
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable, Iterable
 
 from protocol.codec import encode_end_of_partition
 from protocol.errors import SluiceError
 from protocol.messages import DATA, EVENT
+from shuffle.errors import internal_error
 from shuffle.memory import ListenerHandle, LocalBufferPool, MemorySegment, NetworkBuffer
 from shuffle.partition.view import DataListener, OutgoingBuffer
 from shuffle.storage.arena import Extent
 from shuffle.storage.outputs import MapOutput
 from shuffle.storage.store import ShuffleStore
+
+_log = logging.getLogger(__name__)
 
 READ_AHEAD_SEGMENTS = 8
 """Segments of one read: 256 KiB at the default size, enough to hide a thread's round trip."""
@@ -64,6 +68,7 @@ class StoredPartitionView:
         self._used = 0  # bytes taken from the slice at the index
         self._ready: deque[NetworkBuffer] = deque()
         self._reading = False
+        self._reading_buffers = 0
         self._listener_handle: ListenerHandle | None = None
         self._end_sent = False
         self._released = False
@@ -73,7 +78,11 @@ class StoredPartitionView:
     @property
     def backlog(self) -> int:
         """Data buffers still to come, if they are full."""
-        return len(self._ready) + -(-self._left_bytes // self._segment_size_bytes)
+        return (
+            len(self._ready)
+            + self._reading_buffers
+            + -(-self._left_bytes // self._segment_size_bytes)
+        )
 
     def is_available(self, credit: int) -> bool:
         """True if there is a buffer for the credit, the end, or a read to begin."""
@@ -103,7 +112,12 @@ class StoredPartitionView:
         if not ready and not self._reading and self._slices[self._index][0].view is not None:
             self._total_buffers += 1
             return self._next_from_memory()
-        if not self._reading and credit > len(ready) and len(ready) <= READ_AHEAD_SEGMENTS // 2:
+        if (
+            not self._reading
+            and credit > len(ready)
+            and len(ready) <= READ_AHEAD_SEGMENTS // 2
+            and self._on_disk()
+        ):
             self._begin_read(credit - len(ready))
         if not ready:
             return None
@@ -188,6 +202,10 @@ class StoredPartitionView:
             if len(buffers) >= min(most, READ_AHEAD_SEGMENTS) or not self._on_disk():
                 break
             segment = pool.request_segment_nowait()
+        # From here on, and not from the task's first step: everybody else may let go before that.
+        for extent, _, _ in reads:
+            extent.retain()
+        self._reading_buffers = len(buffers)
         # The task is the only owner of the segments until the threads have done with them.
         self._task = asyncio.get_running_loop().create_task(self._read(reads, buffers))
 
@@ -218,18 +236,23 @@ class StoredPartitionView:
         reads: list[tuple[Extent, int, list[memoryview]]],
         buffers: list[NetworkBuffer],
     ) -> None:
-        for extent, _, _ in reads:
-            extent.retain()
+        complete = False
         try:
             for extent, offset, pieces in reads:
                 await self._store.read(extent, offset, pieces)
+            complete = True
         except SluiceError as error:
             self.failure = error
+        except Exception as error:  # noqa: BLE001
+            # A bug of ours must fail this channel and be seen, never pass for data.
+            _log.exception("internal error while reading the disk tier")
+            self.failure = internal_error(error)
         finally:
             for extent, _, _ in reads:
                 extent.release()
             self._reading = False
-            if self._released or self.failure is not None:
+            self._reading_buffers = 0
+            if self._released or not complete:
                 for buffer in buffers:
                     buffer.recycle()
             else:

@@ -50,6 +50,7 @@ class Client:
         self._messages: deque[tuple[Message, bytes]] = deque()
         self._waiter: asyncio.Future[None] | None = None
         self._payload = bytearray(SEGMENT_SIZE_BYTES)
+        self._ended = asyncio.Event()
 
     @classmethod
     async def connect(
@@ -74,6 +75,23 @@ class Client:
 
     def send(self, message: Message, payload: bytes | memoryview = b"") -> None:
         self.connection.send(message, payload)
+
+    def stop_reading(self) -> None:
+        """Leave what comes in the kernel, as a paused process does."""
+        self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        self._transport.resume_reading()
+
+    def vanish(self) -> None:
+        """Drop the connection without a word, as a killed process does."""
+        self._transport.abort()
+
+    @property
+    def _transport(self) -> asyncio.Transport:
+        transport = self.connection._transport
+        assert transport is not None
+        return transport
 
     async def receive(self, timeout: float = DEADLINE_SECONDS) -> tuple[Message, bytes]:
         """Wait for the next message.
@@ -100,8 +118,14 @@ class Client:
 
     async def close(self) -> None:
         self.connection.close()
-        while self.lost is None:
-            await asyncio.sleep(0)
+        await self.until_lost()
+
+    async def until_lost(self, timeout: float = DEADLINE_SECONDS) -> SluiceError:
+        """Wait for the end of the connection; return why it ended."""
+        async with asyncio.timeout(timeout):
+            await self._ended.wait()
+        assert self.lost is not None
+        return self.lost
 
     # ConnectionHandler
     def payload_buffer(self, message: Message, length: int) -> memoryview | None:
@@ -117,6 +141,7 @@ class Client:
 
     def connection_lost(self, error: SluiceError) -> None:
         self.lost = error
+        self._ended.set()
         self._wake()
 
     def _wake(self) -> None:
@@ -162,7 +187,7 @@ async def write_map_output(
     partition: int = 0,
 ) -> None:
     """Write and commit a map output whose regions cover all subpartitions."""
-    subpartitions = max(1, *(len(parts) for parts in regions)) if regions else 1
+    subpartitions = max((len(parts) for parts in regions), default=1)
     client.send(OpenPartition(partition, shuffle_id, map_attempt_id, subpartitions))
     for number, parts in enumerate(regions):
         await write_region(client, partition, number, parts)
@@ -184,26 +209,97 @@ async def read_gate(
     Raises:
         RemoteError: The gate or a channel failed.
     """
+    gate = open_gate(client, shuffle_id, sources, start, end, credit=credit)
+    await gate.read_all()
+    await gate.close()
+    return [bytes(part) for part in gate.content]
+
+
+def open_gate(
+    client: Client,
+    shuffle_id: int,
+    sources: Sequence[tuple[HelloAck, Sequence[int]]],
+    start: int,
+    end: int,
+    *,
+    credit: int = 4,
+    first_number: int = 0,
+) -> "Gate":
+    """Send OpenGate; the channels are numbered from the one behind the gate's number."""
     channels = [
-        GateChannel(index + 1, ack.taskmanager_id, ack.advertised_host, ack.data_port, list(ids))
+        GateChannel(
+            first_number + 1 + index,
+            ack.taskmanager_id,
+            ack.advertised_host,
+            ack.data_port,
+            list(ids),
+        )
         for index, (ack, ids) in enumerate(sources)
     ]
-    client.send(OpenGate(0, shuffle_id, start, end, credit, channels))
-    content = [bytearray() for _ in channels]
-    left = len(channels)
-    while left:
-        message, payload = await client.receive()
+    client.send(OpenGate(first_number, shuffle_id, start, end, credit, channels))
+    return Gate(client, first_number, len(channels), credit)
+
+
+class Gate:
+    """A gate that is read by hand; checks sequence numbers, credit and totals as it goes."""
+
+    def __init__(self, client: Client, number: int, channels: int, credit: int) -> None:
+        self.content = [bytearray() for _ in range(channels)]
+        self.buffers = [0] * channels
+        self.backlogs: list[list[int]] = [[] for _ in range(channels)]
+        self.failures: dict[int, RemoteError] = {}
+        self.order: list[int] = []
+        """Index of the channel of each data buffer, as they came."""
+        self.open = channels
+        self.number = number
+        self._client = client
+        self._sequence = [0] * channels
+        self._credit = [credit] * channels
+
+    async def read_all(self, *, raise_failures: bool = True) -> None:
+        """Read all channels to their ends.
+
+        Raises:
+            RemoteError: The gate or a channel failed (the latter can be collected instead).
+        """
+        while self.open:
+            await self.read_one(raise_failures=raise_failures)
+
+    async def read_one(self, *, give_credit: int = 1, raise_failures: bool = True) -> bool:
+        """Take one message; return whether it was a data buffer."""
+        message, payload = await self._client.receive()
         if type(message) is ErrorResponse:
-            raise RemoteError(message)
+            error = RemoteError(message)
+            if raise_failures or message.channel in (None, self.number):
+                raise error
+            assert message.channel is not None
+            self.failures[message.channel - self.number - 1] = error
+            self.open -= 1
+            return False
         if type(message) is not BufferResponse:
-            continue
-        if message.data_type == DATA:
-            content[message.channel - 1] += payload
-            client.send(AddCredit(message.channel, 1))
-        else:
-            total_bytes, _ = decode_end_of_partition(payload)
-            assert total_bytes == len(content[message.channel - 1])
-            left -= 1
-    client.send(CloseGate(0))
-    await client.expect(GateClosed)
-    return [bytes(part) for part in content]
+            return False
+        index = message.channel - self.number - 1
+        assert message.sequence_number == self._sequence[index]
+        self._sequence[index] += 1
+        if message.data_type != DATA:
+            totals = decode_end_of_partition(payload)
+            assert totals == (len(self.content[index]), self.buffers[index])
+            self.open -= 1
+            return False
+        self._credit[index] -= 1
+        assert self._credit[index] >= 0, "data without credit"
+        self.content[index] += payload
+        self.buffers[index] += 1
+        self.backlogs[index].append(message.backlog)
+        self.order.append(index)
+        if give_credit:
+            self.add_credit(index, give_credit)
+        return True
+
+    def add_credit(self, index: int, credit: int) -> None:
+        self._credit[index] += credit
+        self._client.send(AddCredit(self.number + 1 + index, credit))
+
+    async def close(self) -> None:
+        self._client.send(CloseGate(self.number))
+        await self._client.expect(GateClosed)

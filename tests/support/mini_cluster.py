@@ -1,0 +1,211 @@
+"""A few TaskManagers in one event loop, on loopback, each in a directory of its own.
+
+At its end a cluster closes its clients and checks that connections, gates, pools, segments and,
+once the applications are released, extents are back to zero on every TaskManager.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+from shuffle.config import ApplicationConfig, NetworkMemoryConfig, StorageConfig
+from shuffle.environment import NetworkEnvironment
+from shuffle.network.consumer_server import ConsumerHandler
+from tests.support.clients import Client, consumer, driver, producer, write_map_output
+from transport.config import TransportConfig
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Sequence
+    from pathlib import Path
+
+    from protocol.messages import HelloAck
+
+DEADLINE_SECONDS = 20.0
+LOOK_AGAIN_SECONDS = 0.002
+SEGMENT_SIZE_BYTES = 4096
+
+MEMORY_TIER = 8 * 1024 * 1024
+DISK_ONLY = 0
+
+
+class MiniCluster:
+    """Running TaskManagers and their clients."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.environments: list[NetworkEnvironment] = []
+        self.clients: list[Client] = []
+
+    def __getitem__(self, index: int) -> NetworkEnvironment:
+        return self.environments[index]
+
+    async def start_one(self, index: int, settings: dict[str, Any]) -> NetworkEnvironment:
+        """Start a TaskManager on the directories of that number."""
+        environment = NetworkEnvironment(*configs(self.directory / f"tm{index}", **settings))
+        await environment.start()
+        return environment
+
+    async def producer(self, index: int, application_id: str = "app") -> Client:
+        return self._keep(await producer(self[index].address, application_id))
+
+    async def consumer(self, index: int, application_id: str = "app") -> Client:
+        return self._keep(await consumer(self[index].address, application_id))
+
+    async def driver(self, index: int, application_id: str = "app") -> Client:
+        return self._keep(await driver(self[index].address, application_id))
+
+    async def write(
+        self,
+        index: int,
+        map_attempt_id: int,
+        regions: Sequence[Sequence[bytes]],
+        *,
+        shuffle_id: int = 1,
+    ) -> HelloAck:
+        """Write and commit one map output over a connection of its own."""
+        client = await producer(self[index].address)
+        await write_map_output(client, shuffle_id, map_attempt_id, regions)
+        ack = client.ack
+        await client.close()
+        return ack
+
+    def _keep(self, client: Client) -> Client:
+        self.clients.append(client)
+        return client
+
+    async def check_nothing_left(self) -> None:
+        """Wait until everything is back to zero; fail with what is not."""
+        for client in self.clients:
+            if client.lost is None:
+                await client.close()
+        for environment in self.environments:
+            await until_clean(environment, network_leftovers)
+        for environment in self.environments:
+            for application_id in environment.store.applications():
+                environment.store.release_application(application_id)
+            await until_clean(environment, storage_leftovers)
+
+
+@contextlib.asynccontextmanager
+async def mini_cluster(
+    directory: Path, count: int = 2, *, check: bool = True, **settings: Any
+) -> AsyncIterator[MiniCluster]:
+    """Start a cluster, and close it.
+
+    Args:
+        directory: For everything it stores.
+        count: Number of TaskManagers.
+        check: Whether to check at the end that nothing is left.
+        settings: Keys of any table of the configuration.
+    """
+    cluster = MiniCluster(directory)
+    try:
+        for index in range(count):
+            cluster.environments.append(await cluster.start_one(index, settings))
+        yield cluster
+        if check:
+            await cluster.check_nothing_left()
+    finally:
+        for client in cluster.clients:
+            if client.lost is None:
+                client.vanish()
+                await client.until_lost()
+        for environment in cluster.environments:
+            await environment.close()
+        if check:
+            for environment in cluster.environments:
+                await until_clean(environment, segments_out)
+
+
+def configs(
+    directory: Path, **settings: Any
+) -> tuple[TransportConfig, NetworkMemoryConfig, StorageConfig, ApplicationConfig]:
+    """Return the configuration of a small TaskManager in a directory."""
+    given: dict[str, Any] = {
+        "bind_host": "127.0.0.1",
+        "data_port": 0,
+        "connect_timeout_seconds": 5,
+        "close_timeout_seconds": 2,
+        "segment_size_bytes": SEGMENT_SIZE_BYTES,
+        "network_segments": 64,
+        "partition_request_timeout_seconds": 5,
+        "data_directories": (directory / "data",),
+        "memory_directory": directory / "memory",
+        "memory_tier_bytes": MEMORY_TIER,
+        "min_free_bytes": 0,
+        "io_threads": 2,
+        **settings,
+    }
+    tables = (TransportConfig, NetworkMemoryConfig, StorageConfig, ApplicationConfig)
+    unknown = [key for key in given if not any(key in table.model_fields for table in tables)]
+    assert not unknown, unknown
+    return tuple(  # type: ignore[return-value]
+        table(**{key: value for key, value in given.items() if key in table.model_fields})
+        for table in tables
+    )
+
+
+async def eventually(condition: Callable[[], object], what: str = "") -> None:
+    """Wait for what happens in its own time, such as the end of a connection on its other side.
+
+    For states that nobody announces; what a client is told is awaited by the client.
+    """
+    try:
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            while not condition():  # noqa: ASYNC110 - nobody announces it
+                await asyncio.sleep(LOOK_AGAIN_SECONDS)  # bounded by the deadline
+    except TimeoutError:
+        raise AssertionError(f"never came about: {what or condition}") from None
+
+
+async def until_clean(
+    environment: NetworkEnvironment, leftovers: Callable[[NetworkEnvironment], list[str]]
+) -> None:
+    """Wait until nothing is left; fail with what is."""
+    try:
+        await eventually(lambda: not leftovers(environment))
+    except AssertionError:
+        raise AssertionError(f"{environment.address} has {leftovers(environment)}") from None
+
+
+def network_leftovers(environment: NetworkEnvironment) -> list[str]:
+    """Return what is not back to zero but for the stored data."""
+    pool = environment.network_pool.statistics()
+    left = [
+        ("connections", len(environment.listener.connections)),
+        ("handlers", len(environment.handlers)),
+        ("gates", len(gates(environment))),
+        ("peer connections", len(environment.peers)),
+        ("local pools", len(pool.local_pools) + len(pool.draining_pools)),
+        ("segments out", pool.total_segments - pool.free_segments),
+        ("reserved segments", pool.reserved_exclusive_segments),
+        ("waiting requests", pool.waiting_requests + environment.partitions.waiting_requests),
+    ]
+    return [f"{name}: {number}" for name, number in left if number]
+
+
+def segments_out(environment: NetworkEnvironment) -> list[str]:
+    """Return the segments that are not back, also in a pool that is closed."""
+    out = environment.network_pool.statistics().out_segments
+    return [f"segments out: {out}"] if out else []
+
+
+def storage_leftovers(environment: NetworkEnvironment) -> list[str]:
+    """Return what is stored."""
+    return [
+        f"{tier.kind}: {tier.extents} extents of {tier.used_bytes} bytes"
+        for tier in environment.store.tiers()
+        if tier.extents or tier.used_bytes
+    ]
+
+
+def gates(environment: NetworkEnvironment) -> list[object]:
+    """Return the open gates."""
+    return [
+        gate
+        for handler in environment.handlers.values()
+        if isinstance(handler, ConsumerHandler)
+        for gate in handler.gates.values()
+    ]
