@@ -1,6 +1,7 @@
 """The producer leg: map attempts that write their output to this TaskManager."""
 
 import asyncio
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -21,13 +22,15 @@ from protocol.messages import (
 )
 from protocol.remote_error import error_response
 from shuffle.counters import Counters
-from shuffle.errors import ShuttingDown
+from shuffle.errors import ShuttingDown, internal_error
 from shuffle.memory import LocalBufferPool, NetworkBufferPool
 from shuffle.partition.manager import ResultPartitionManager
 from shuffle.partition.map_output_writer import MapOutputWriter
 from shuffle.storage.outputs import ShuffleKey
 from shuffle.storage.store import ShuffleStore
 from transport.connection import Connection
+
+_log = logging.getLogger(__name__)
 
 MOST_FAILED_PARTITIONS = 1024
 """Failed partition numbers remembered per connection, so that what is late is known as late."""
@@ -166,6 +169,7 @@ class ProducerHandler:
             verify_checksums=services.verify_checksums,
             pool=pool,
             grant=grant,
+            failed=lambda error: self._fail(number, error),
         )
         self._partitions[number] = partition
         connection.send(PartitionOpened(number))
@@ -218,14 +222,22 @@ class ProducerHandler:
             partition.writer = None  # what it wrote belongs to the store now
             await self._services.partitions.commit(output)
         except SluiceError as error:
-            if self._partitions.get(message.partition) is partition:
-                partition.commit = None
-                self._fail(message.partition, error)
+            self._commit_failed(message.partition, partition, error)
+            return
+        except Exception as error:  # noqa: BLE001
+            # A bug of ours must end this map output and be seen, not leave the producer waiting.
+            _log.exception("internal error while committing a map output")
+            self._commit_failed(message.partition, partition, internal_error(error))
             return
         partition.commit = None
         self._services.counters.map_outputs_committed += 1
         self._remove(message.partition, aborted=False)
         self._connection.send(PartitionFinished(message.partition))
+
+    def _commit_failed(self, number: int, partition: _Partition, error: SluiceError) -> None:
+        if self._partitions.get(number) is partition:
+            partition.commit = None
+            self._fail(number, error)
 
     # ---- inner workings --------------------------------------------------------------------------
 

@@ -16,6 +16,8 @@ Committing is the caller's: FINISHING ends when all regions are written.
 import enum
 from collections.abc import Callable, Sequence
 
+from protocol.errors import SluiceError
+from protocol.limits import MAX_U64
 from shuffle.errors import RegionMismatch
 from shuffle.memory import LocalBufferPool
 from shuffle.partition.region_receiver import (
@@ -48,6 +50,7 @@ class MapOutputWriter:
         verify_checksums: Whether regions are checked as they arrive.
         pool: Gives the pool for writes to the disk tier; called when it is needed first.
         grant: Sends credit to the producer.
+        failed: Told when a region cannot be written, at a moment when nothing is being received.
     """
 
     def __init__(
@@ -61,6 +64,7 @@ class MapOutputWriter:
         verify_checksums: bool,
         pool: Callable[[], LocalBufferPool],
         grant: Callable[[int], None],
+        failed: Callable[[SluiceError], None],
     ) -> None:
         self.key = key
         self.map_attempt_id = map_attempt_id
@@ -73,6 +77,10 @@ class MapOutputWriter:
         self._verify_checksums = verify_checksums
         self._pool = pool
         self._grant = grant
+        self._failed = failed
+        self._failure: SluiceError | None = None
+        self._receiving = False
+        """True while a payload arrives in memory of a region: it must stay that region's."""
         self._receiver: RegionReceiver | None = None
         self._receivers: list[RegionReceiver] = []
 
@@ -100,18 +108,32 @@ class MapOutputWriter:
                 limit=self.num_subpartitions,
                 map_attempt_id=self.map_attempt_id,
             )
-        writer = self._store.begin_region(self.key, first_subpartition, lengths)
+        try:
+            writer = self._store.begin_region(self.key, first_subpartition, lengths)
+        except ValueError as error:
+            raise RegionMismatch(
+                "Lengths of a region do not add up to a size",
+                value=error,
+                limit=f"{MAX_U64} bytes",
+                map_attempt_id=self.map_attempt_id,
+            ) from error
         receiver: RegionReceiver
         if writer.in_memory:
             receiver = MemoryRegionReceiver(writer, crc32c, self._verify_checksums)
         else:
+            try:
+                pool = self._pool()
+            except SluiceError:
+                writer.abort()
+                raise
             receiver = DiskRegionReceiver(
                 writer,
                 crc32c,
                 self._verify_checksums,
                 payload_bytes=self._payload_bytes,
-                pool=self._pool(),
+                pool=pool,
                 grant=self._grant,
+                failed=self._region_failed,
             )
         self._receivers.append(receiver)
         if writer.length == 0:
@@ -127,8 +149,13 @@ class MapOutputWriter:
         Raises:
             RegionMismatch: Not in a region, or not the next bytes of it.
             CreditExceeded: No credit was granted for them.
+            SluiceError: An earlier part of the map output could not be written.
         """
-        return self._current("RegionData").payload_buffer(offset, length)
+        if self._failure is not None:
+            raise self._failure
+        buffer = self._current("RegionData").payload_buffer(offset, length)
+        self._receiving = buffer is not None
+        return buffer
 
     def data_received(self, offset: int, length: int) -> None:
         """Take note that the bytes of a RegionData have come.
@@ -136,7 +163,11 @@ class MapOutputWriter:
         Raises:
             RegionMismatch: As above.
             ChecksumMismatch: The region is complete and its checksum is wrong.
+            SluiceError: An earlier part of the map output could not be written.
         """
+        self._receiving = False
+        if self._failure is not None:
+            raise self._failure
         receiver = self._current("RegionData")
         if length == 0:
             raise RegionMismatch(
@@ -189,6 +220,12 @@ class MapOutputWriter:
         receivers, self._receivers = self._receivers, []
         for receiver in receivers:
             receiver.abort()
+
+    def _region_failed(self, error: SluiceError) -> None:
+        if self._failure is None:
+            self._failure = error
+            if not self._receiving:  # else data_received raises it, a moment later
+                self._failed(error)
 
     def _complete(self, receiver: RegionReceiver) -> None:
         receiver.verify()

@@ -1,6 +1,7 @@
 """Receiving one region: straight into the memory tier, or by segments onto the disk tier."""
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable
 from typing import Protocol
@@ -9,10 +10,12 @@ from crc32c import crc32c as update_crc32c
 
 from protocol.errors import CreditExceeded, SluiceError
 from protocol.limits import RECEIVE_TAIL_BYTES
-from shuffle.errors import ChecksumMismatch, RegionMismatch
+from shuffle.errors import ChecksumMismatch, RegionMismatch, internal_error
 from shuffle.memory import ListenerHandle, LocalBufferPool, MemorySegment
 from shuffle.storage.outputs import Region
 from shuffle.storage.region_writer import RegionWriter
+
+_log = logging.getLogger(__name__)
 
 
 class RegionReceiver(Protocol):
@@ -147,12 +150,14 @@ class DiskRegionReceiver:
         payload_bytes: int,
         pool: LocalBufferPool,
         grant: Callable[[int], None],
+        failed: Callable[[SluiceError], None],
     ) -> None:
         self._progress = _Progress(writer, crc32c, verify_checksums)
         self.length = writer.length
         self._crc32c = crc32c
         self._pool = pool
         self._grant = grant
+        self._failed = failed
         self._granted: deque[MemorySegment] = deque()
         self._ungranted = -(-writer.length // payload_bytes)
         self._waiting: ListenerHandle | None = None
@@ -231,10 +236,18 @@ class DiskRegionReceiver:
                 )
             except SluiceError as error:
                 self._failure = error
+            except Exception as error:  # noqa: BLE001
+                # A bug of ours must end this map output and be seen, not leave it waiting.
+                _log.exception("internal error while writing the disk tier")
+                self._failure = internal_error(error)
             self._write_offset += length
             for segment, _ in batch:
                 self._pool.recycle(segment)
-            if self._failure is None and not self._aborted:
+            if self._failure is not None:
+                # At once, not when the region is complete: it never will be, for want of credit.
+                if not self._aborted:
+                    self._failed(self._failure)
+            elif not self._aborted:
                 self._grant_more()
         self._writing = None
         if self._aborted:
@@ -248,7 +261,9 @@ class DiskRegionReceiver:
             segment = self._pool.request_segment_nowait()
             if segment is None:
                 if self._waiting is None or not self._waiting.is_waiting:
-                    self._waiting = self._pool.add_listener(self._segment_came)
+                    handle = self._pool.add_listener(self._segment_came)
+                    if handle.is_waiting:  # else it was called already, and waits anew if need be
+                        self._waiting = handle
                 break
             self._granted.append(segment)
             self._ungranted -= 1
