@@ -8,6 +8,7 @@ import asyncio
 import os
 import socket
 
+from protocol.errors import SegmentSizeMismatch
 from protocol.limits import MAGIC, VERSION
 from protocol.messages import (
     FLOW_CREDIT,
@@ -86,6 +87,7 @@ class NetworkEnvironment:
             self._wire()
             await self.listener.start()
         except BaseException:
+            self.applications.close()
             await self.store.close()
             raise
 
@@ -143,7 +145,14 @@ class NetworkEnvironment:
         )
 
     def _accepted(self, connection: Connection, greeting: Hello | HelloAck) -> ConnectionHandler:
-        """Make the handler for a connection whose Hello is good."""
+        """Make the handler for a connection whose Hello is good.
+
+        Raises:
+            SegmentSizeMismatch: A consumer that cannot take a whole segment: buffers of other
+                TaskManagers are passed on as they came, never cut.
+        """
+        if connection.role == ROLE_CONSUMER:
+            self._require_whole_segments(connection)
         application_id = connection.application_id
         if application_id:
             self.applications.connected(application_id)
@@ -168,6 +177,16 @@ class NetworkEnvironment:
             handler = DriverHandler(connection, self.store, lost)
         self.handlers[connection] = handler
         return handler
+
+    def _require_whole_segments(self, connection: Connection) -> None:
+        least = self._memory.segment_size_bytes
+        if connection.max_payload_bytes < least:
+            raise SegmentSizeMismatch(
+                "Consumer cannot take the buffers of this TaskManager",
+                value=connection.max_payload_bytes,
+                limit=least,
+                remedy="Let it say 0 in its Hello: no limit of its own",
+            )
 
     def _read_pool(self, connection: Connection) -> ReadPool:
         return ReadPool(

@@ -20,6 +20,7 @@ from shuffle.gate.remote_channel import RemoteInputChannel
 from shuffle.network.consumer_server import ConsumerHandler
 from shuffle.network.producer_server import ProducerHandler
 from shuffle.network.serving import ServingHandler
+from shuffle.network.view_reader import CreditBasedViewReader
 from transport.connection import Connection
 
 if TYPE_CHECKING:
@@ -138,10 +139,10 @@ def _gates(environment: NetworkEnvironment) -> list[GateStatus]:
     ]
 
 
-def _channels(gate: InputGate, numbers: list[int]) -> tuple[ChannelStatus, ...]:
+def _channels(gate: InputGate, readers: list[CreditBasedViewReader]) -> tuple[ChannelStatus, ...]:
     return tuple(
         ChannelStatus(
-            number,
+            reader.channel,
             "local" if channel.is_local else "remote",
             str(source.address),
             channel.queued_buffers if isinstance(channel, RemoteInputChannel) else 0,
@@ -150,7 +151,7 @@ def _channels(gate: InputGate, numbers: list[int]) -> tuple[ChannelStatus, ...]:
             channel.bytes_in,
             channel.buffers_in,
         )
-        for number, channel, source in zip(numbers, gate.channels, gate.sources, strict=True)
+        for reader, channel, source in zip(readers, gate.channels, gate.sources, strict=True)
     )
 
 

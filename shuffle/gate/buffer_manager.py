@@ -29,7 +29,7 @@ class BufferManager:
 
     Args:
         network_pool: Where exclusive segments go back to.
-        floating_pool: The gate's pool.
+        floating_pool: The gate's pool; None if its channels share nothing.
         exclusive: The channel's own segments.
         listener: Told of every buffer that becomes available after the start.
     """
@@ -37,7 +37,7 @@ class BufferManager:
     def __init__(
         self,
         network_pool: NetworkBufferPool,
-        floating_pool: LocalBufferPool,
+        floating_pool: LocalBufferPool | None,
         exclusive: Sequence[MemorySegment],
         listener: CreditListener,
     ) -> None:
@@ -71,13 +71,20 @@ class BufferManager:
         return None
 
     def on_backlog(self, backlog: int) -> None:
-        """Take note of the sender's backlog: get floating buffers, or give surplus ones back."""
+        """Take note of the sender's backlog, and get floating buffers if it asks for them.
+
+        What is too many is not taken back here, for it was announced as credit: a floating buffer
+        goes when an exclusive one comes back in its place.
+        """
         self.required = backlog + self.initial_credit
+        pool = self._floating_pool
+        if pool is None or self._released:
+            return
         added = 0
-        while not self._released and self.available < self.required and not self.is_waiting:
-            segment = self._floating_pool.request_segment_nowait()
+        while self.available < self.required and not self.is_waiting:
+            segment = pool.request_segment_nowait()
             if segment is None:
-                self._waiting = self._floating_pool.add_listener(self._floating_came)
+                self._wait_for_floating(pool)
                 break
             self._floating.append(segment)
             added += 1
@@ -94,21 +101,27 @@ class BufferManager:
         exclusive, self._exclusive = self._exclusive, []
         floating, self._floating = self._floating, []
         for segment in floating:
-            self._floating_pool.recycle(segment)
+            self._recycle_floating(segment)
         self._network_pool.recycle_segments(exclusive)
 
     def _floating_came(self, segment: MemorySegment | None) -> bool:
         if segment is None or self._released or self.available >= self.required:
             return False
         self._floating.append(segment)
-        if self.available < self.required:
-            self._waiting = self._floating_pool.add_listener(self._floating_came)
+        if self.available < self.required and self._floating_pool is not None:
+            self._wait_for_floating(self._floating_pool)
         self._listener.credit_available(1)
         return True
 
+    def _wait_for_floating(self, pool: LocalBufferPool) -> None:
+        handle = pool.add_listener(self._floating_came)
+        if handle.is_waiting:  # else it was called already, and waits anew if need be
+            self._waiting = handle
+
     def _recycle_floating(self, segment: MemorySegment) -> None:
         # To the pool and not to this channel: the floating ones go where the backlog is.
-        self._floating_pool.recycle(segment)
+        if self._floating_pool is not None:
+            self._floating_pool.recycle(segment)
 
     def _recycle_exclusive(self, segment: MemorySegment) -> None:
         if self._released:
@@ -116,6 +129,6 @@ class BufferManager:
             return
         self._exclusive.append(segment)
         if self.available > self.required and self._floating:
-            self._floating_pool.recycle(self._floating.pop())
+            self._recycle_floating(self._floating.pop())
         else:
             self._listener.credit_available(1)

@@ -6,6 +6,7 @@ through the gate, in turn (:meth:`InputGate.next_buffer_or_event`), or each by a
 """
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from protocol.errors import SluiceError
 from protocol.limits import MAX_CREDIT
 from protocol.messages import DATA
 from shuffle.config import NetworkMemoryConfig
-from shuffle.errors import InvalidRequest
+from shuffle.errors import InvalidRequest, internal_error
 from shuffle.gate.buffer_manager import BufferManager
 from shuffle.gate.local_channel import LocalInputChannel
 from shuffle.gate.remote_channel import RemoteInputChannel
@@ -28,6 +29,8 @@ from shuffle.storage.outputs import ShuffleKey
 from transport.connection_pool import ConnectionPool
 from transport.connector import Address
 from transport.errors import TaskManagerMismatch
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +119,7 @@ class InputGate:
         self._released = False
         self._ready: deque[int] = deque()
         self._queued: set[int] = set()
+        self._ended: set[int] = set()
         self._open_channels = 0
         self._waiter: asyncio.Future[None] | None = None
 
@@ -214,33 +218,38 @@ class InputGate:
             index = ready.popleft()
             self._queued.discard(index)
             channel = self.channels[index]
-            buffer = channel.next_buffer(MAX_CREDIT)
+            try:
+                buffer = channel.next_buffer(MAX_CREDIT)
+            except SluiceError:
+                self._queue(index)  # failed for good: whoever asks again must not wait for it
+                raise
             if channel.is_available(MAX_CREDIT):
-                self._queued.add(index)
-                ready.append(index)
+                self._queue(index)
             if buffer is None:
                 continue
             if buffer.data_type != DATA:
                 self._open_channels -= 1
+                self._ended.add(index)
             return BufferOrEvent(index, buffer)
         return None
 
     # ---- inner workings --------------------------------------------------------------------------
 
     def _channel_available(self, index: int) -> None:
-        if index in self._queued:
+        if index in self._queued or index in self._ended:
             return
-        self._queued.add(index)
-        self._ready.append(index)
+        self._queue(index)
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    def _pool(self) -> LocalBufferPool:
-        if self._floating_pool is None:
-            most = self._services.config.floating_buffers_per_gate
-            self._floating_pool = self._services.network_pool.create_local_pool(
-                self.name, min(1, most), most
-            )
+    def _queue(self, index: int) -> None:
+        self._queued.add(index)
+        self._ready.append(index)
+
+    def _pool(self) -> LocalBufferPool | None:
+        most = self._services.config.floating_buffers_per_gate
+        if self._floating_pool is None and most > 0:
+            self._floating_pool = self._services.network_pool.create_local_pool(self.name, 1, most)
         return self._floating_pool
 
     async def _open_local(self, channel: LocalInputChannel, source: ChannelSource) -> None:
@@ -255,14 +264,21 @@ class InputGate:
                 channel.data_available,
             )
             channel.attach(view)
-        except SluiceError as error:
-            channel.fail(error)
+        except Exception as error:  # noqa: BLE001
+            self._opening_failed(channel, error)
 
     async def _open_remote(
-        self, channel: RemoteInputChannel, source: ChannelSource, pool: LocalBufferPool
+        self, channel: RemoteInputChannel, source: ChannelSource, pool: LocalBufferPool | None
     ) -> None:
         services = self._services
         try:
+            if source.address.port == 0:
+                # A port of 0 would mean the path of a Unix socket, of the client's choice.
+                raise InvalidRequest(
+                    "A TaskManager on another host has no TCP port",
+                    value=source.address.host,
+                    limit="1 to 65535",
+                )
             client = await services.peers.acquire(source.address)
             self._clients.append((source.address, client))
             if client.taskmanager_id != source.taskmanager_id:
@@ -285,5 +301,13 @@ class InputGate:
                 self._start_subpartition,
                 self._end_subpartition,
             )
-        except SluiceError as error:
+        except Exception as error:  # noqa: BLE001
+            self._opening_failed(channel, error)
+
+    def _opening_failed(self, channel: InputChannel, error: Exception) -> None:
+        if isinstance(error, SluiceError):
             channel.fail(error)
+            return
+        # Also what the client's host name does to the resolver: the channel must not just wait.
+        _log.exception("internal error while opening a channel of %s", self.name)
+        channel.fail(internal_error(error))

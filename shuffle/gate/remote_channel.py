@@ -10,7 +10,7 @@ from typing import Protocol
 
 from protocol.codec import decode_end_of_partition
 from protocol.credit import ReceiverCredit
-from protocol.errors import SequenceGap, SluiceError
+from protocol.errors import CreditExceeded, SequenceGap, SluiceError
 from protocol.limits import MAX_U32
 from protocol.messages import DATA, EVENT, BufferResponse
 from shuffle.errors import EndOfPartitionMismatch
@@ -51,7 +51,8 @@ class RemoteInputChannel:
         self._listener = listener
         self._buffers: BufferManager | None = None
         self._sender: CreditSender | None = None
-        self._received: deque[NetworkBuffer | bytes] = deque()
+        self._received: deque[NetworkBuffer | bytes | None] = deque()
+        """What waits to be read: buffers, the bytes of events, None for an empty buffer."""
         self._next_sequence_number = 0
         self._released = False
 
@@ -99,13 +100,19 @@ class RemoteInputChannel:
             return
         self._next_sequence_number = (message.sequence_number + 1) & MAX_U32
         if is_data:
+            if self.credit.granted <= 0:  # an empty one: no memory was asked for
+                self.fail(
+                    CreditExceeded(
+                        f"Data without credit on channel {message.channel}", value=1, limit=0
+                    )
+                )
+                return
             self._data_received(message, content)
         elif isinstance(content, bytes) and not self._end_received(content):
             return
-        if content is not None:
-            self._received.append(content)
-            if len(self._received) == 1:
-                self._listener()
+        self._received.append(content)
+        if len(self._received) == 1:
+            self._listener()
 
     def fail(self, error: SluiceError) -> None:
         """End the channel with an error; what waits to be read is dropped."""
@@ -130,8 +137,11 @@ class RemoteInputChannel:
 
     @property
     def backlog(self) -> int:
-        """Buffers waiting here and at the sender."""
-        return len(self._received) + self.sender_backlog
+        """Data buffers waiting here and at the sender."""
+        waiting = len(self._received)
+        if self.ended and waiting:
+            waiting -= 1  # the end itself is no buffer
+        return waiting + self.sender_backlog
 
     @property
     def queued_buffers(self) -> int:
@@ -152,6 +162,10 @@ class RemoteInputChannel:
         content = self._received.popleft()
         if isinstance(content, bytes):
             return OutgoingBuffer(content, None, EVENT)
+        if content is None:
+            # An empty buffer took no memory, but a credit, which is free again now.
+            self.credit_available(1)
+            return OutgoingBuffer(b"", None, DATA)
         return OutgoingBuffer(content.payload, content.recycle, DATA)
 
     def release(self) -> None:
@@ -174,9 +188,6 @@ class RemoteInputChannel:
         self.buffers_in += 1
         if isinstance(content, NetworkBuffer):
             self.bytes_in += content.length
-        elif self._buffers is not None:
-            # An empty buffer took no memory: its credit is free again at once.
-            self.credit_available(1)
         if self._buffers is not None:
             self._buffers.on_backlog(message.backlog)
 

@@ -41,8 +41,8 @@ class ConsumerHandler(ServingHandler):
     ) -> None:
         super().__init__(connection, read_pool, counters, on_lost)
         self._services = services
-        self.gates: dict[int, tuple[InputGate, list[int]]] = {}
-        """Open gates by number, each with the numbers of its channels."""
+        self.gates: dict[int, tuple[InputGate, list[CreditBasedViewReader]]] = {}
+        """Open gates by number, each with the readers of its channels."""
 
     def request_received(self, message: Message) -> None:
         """Open and close gates."""
@@ -78,7 +78,7 @@ class ConsumerHandler(ServingHandler):
                 "Gate or channel number is in use on this connection", value=taken or numbers[:8]
             )
         key = ShuffleKey(self.connection.application_id, message.shuffle_id)
-        channels: list[int] = []
+        channels: list[CreditBasedViewReader] = []
         try:
             gate = InputGate(
                 f"gate {message.gate} of {self.connection.remote}",
@@ -91,7 +91,7 @@ class ConsumerHandler(ServingHandler):
             self.gates[message.gate] = gate, channels
             for wanted in message.channels:
                 reader = self.new_reader(wanted.channel, message.initial_credit)
-                channels.append(wanted.channel)
+                channels.append(reader)
                 source = ChannelSource(
                     wanted.taskmanager_id,
                     Address(wanted.host, wanted.port),
@@ -110,6 +110,8 @@ class ConsumerHandler(ServingHandler):
         if opened is None:
             return
         gate, channels = opened
-        for channel in channels:
-            self.close_channel(channel)
+        for reader in channels:
+            # One that has ended has left its number free, perhaps for a channel of another gate.
+            if self.readers.get(reader.channel) is reader:
+                self.close_channel(reader.channel)
         gate.release()

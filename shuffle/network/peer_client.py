@@ -186,6 +186,8 @@ class PartitionRequestClient:
                 self._counters.peer_buffers_in += 1
             elif self._arriving_event is not None:
                 content, self._arriving_event = bytes(self._arriving_event), None
+        elif message.data_type != DATA:
+            raise MalformedMessage("Event without content", value=0, limit=1)
         channel = self._channels.get(message.channel)
         if channel is None:
             if isinstance(content, NetworkBuffer):
@@ -212,6 +214,8 @@ class PartitionRequestClient:
         counters = self._counters
         credits: list[AddCredit] = []
         for channel in announcing:
+            if self._channels.get(channel.number) is not channel:
+                continue  # it has ended or failed meanwhile: its producer knows it no more
             credit = channel.credit.announce()
             if credit:
                 credits.append(AddCredit(channel.number, credit))

@@ -1,16 +1,20 @@
 """The serving side of a peer leg: partition requests of another TaskManager."""
 
 import asyncio
+import logging
 from collections.abc import Callable
 
 from protocol.errors import SluiceError
 from protocol.messages import CloseRequest, Message, PartitionRequest
 from shuffle.counters import Counters
+from shuffle.errors import internal_error
 from shuffle.network.serving import ReadPool, ServingHandler
 from shuffle.network.view_reader import CreditBasedViewReader
 from shuffle.partition.manager import ResultPartitionManager
 from shuffle.storage.outputs import ShuffleKey
 from transport.connection import Connection
+
+_log = logging.getLogger(__name__)
 
 
 class PartitionRequestServerHandler(ServingHandler):
@@ -80,5 +84,8 @@ class PartitionRequestServerHandler(ServingHandler):
             )
         except SluiceError as error:
             reader.fail(error)
+        except Exception as error:  # noqa: BLE001
+            _log.exception("internal error while answering %s", self.connection.remote)
+            reader.fail(internal_error(error))
         finally:
             self._waiting.pop(reader, None)

@@ -5,15 +5,20 @@ only while the connection is writable and goes on by itself when it is again.
 """
 
 import asyncio
+import contextlib
+import logging
 from collections import deque
 from collections.abc import Callable
 
 from protocol.errors import SluiceError
 from protocol.messages import DATA, BufferResponse
 from protocol.remote_error import error_response
+from shuffle.errors import internal_error
 from shuffle.network.view_reader import CreditBasedViewReader
 from shuffle.partition.view import OutgoingBuffer
 from transport.connection import Connection
+
+_log = logging.getLogger(__name__)
 
 MOST_BUFFERS_A_TURN = 32
 """Buffers sent before other connections get a turn of the event loop: 1 MiB at the default size."""
@@ -62,6 +67,16 @@ class PartitionRequestQueue:
         if self._running:
             return
         self._running = True
+        try:
+            self._send_in_turn()
+        except Exception as error:  # noqa: BLE001
+            # A bug of ours must cost this connection only, and must be seen.
+            _log.exception("internal error while sending to %s", self._connection.remote)
+            self._connection.fail(internal_error(error))
+        finally:
+            self._running = False
+
+    def _send_in_turn(self) -> None:
         connection = self._connection
         queue = self._queue
         budget = MOST_BUFFERS_A_TURN
@@ -89,13 +104,13 @@ class PartitionRequestQueue:
                 queue.append(reader)
             else:
                 reader.queued = False
-        self._running = False
 
     def remove(self, reader: CreditBasedViewReader) -> None:
         """Take a reader out and release its view."""
         if reader.queued:
-            self._queue.remove(reader)
             reader.queued = False
+            with contextlib.suppress(ValueError):  # it was being served when a bug struck
+                self._queue.remove(reader)
         reader.release()
 
     def _send(self, reader: CreditBasedViewReader, buffer: OutgoingBuffer) -> None:
