@@ -1,0 +1,58 @@
+package io.sluice.spark;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import io.sluice.client.Endpoint;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.io.TempDir;
+
+class EndpointChooserTest {
+  @Test
+  void socketThenOwnHostThenTheOthers(@TempDir Path directory) throws Exception {
+    Path socket = directory.resolve("here-own.sock");
+    Files.createFile(socket);
+    List<Endpoint> endpoints =
+        Endpoint.parseList(
+            "unix:/nonexistent.sock, other:7337, own:7337, unix:" + directory + "/here-{host}.sock", "own");
+    List<Endpoint> order = EndpointChooser.order(endpoints, "own", "5");
+    assertEquals(
+        List.of("unix:" + socket, "own:7337", "other:7337", "unix:/nonexistent.sock"),
+        order.stream().map(Endpoint::toString).toList());
+  }
+
+  @Test
+  void executorsSpreadAndStayWhenAnEndpointGoes() {
+    List<Endpoint> all = Endpoint.parseList("a:1,b:1,c:1,d:1", "x");
+    List<Endpoint> fewer = Endpoint.parseList("a:1,b:1,d:1", "x");
+    Map<Endpoint, Integer> counts = new HashMap<>();
+    for (int executor = 0; executor < 400; executor++) {
+      String id = Integer.toString(executor);
+      Endpoint first = EndpointChooser.order(all, "x", id).get(0);
+      counts.merge(first, 1, Integer::sum);
+      if (!first.host().equals("c")) {
+        assertEquals(first, EndpointChooser.order(fewer, "x", id).get(0));
+      }
+    }
+    assertEquals(4, counts.size());
+    counts.values().forEach(count -> assertTrue(count > 50, counts.toString()));
+  }
+
+  @Test
+  void wrongEndpointsSayWhatIsRight() {
+    for (String wrong : new String[] {"host", "host:", ":1", "host:0", "host:70000", "unix:", "unix:s", ""}) {
+      IllegalArgumentException error =
+          assertThrows(IllegalArgumentException.class, () -> Endpoint.parseList(wrong, "x"), wrong);
+      assertTrue(
+          error.getMessage().contains("HOST:PORT") || error.getMessage().contains("absolute"),
+          error.getMessage());
+    }
+    assertEquals(Endpoint.tcp("::1", 7), Endpoint.parse("[::1]:7", "x"));
+  }
+}

@@ -1,0 +1,138 @@
+"""A TaskManager for one local run: started as a process of its own, stopped and removed after."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from spark_integration.conf import SparkIntegrationError
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+START_TIMEOUT_SECONDS: Final = 30.0
+STOP_TIMEOUT_SECONDS: Final = 40.0
+"""More than the daemon's own drain_timeout_seconds."""
+_LOG_LINES: Final = 10_000
+_TAIL_LINES: Final = 20
+
+
+class LocalTaskManager:
+    """Runs ``sluice taskmanager`` on loopback with free ports and its own directories.
+
+    A context manager; ``endpoint`` is valid inside. Its log goes to a file below its directory and,
+    when it does not start, into the error.
+    """
+
+    def __init__(self) -> None:
+        self._directory = Path(tempfile.mkdtemp(prefix="sluice-"))
+        shared_memory = Path("/dev/shm")  # noqa: S108 - a fresh name below it, made by mkdtemp
+        self._memory = (
+            Path(tempfile.mkdtemp(prefix="sluice-", dir=shared_memory))
+            if os.access(shared_memory, os.W_OK)
+            else self._directory / "memory"
+        )
+        self._socket = self._directory / "taskmanager.sock"
+        self._process: subprocess.Popen[str] | None = None
+        self._lines: queue.Queue[str | None] = queue.Queue(_LOG_LINES)
+
+    @property
+    def endpoint(self) -> str:
+        """Where it listens, in the form of ``spark.sluice.endpoints``."""
+        return f"unix:{self._socket}"
+
+    def __enter__(self) -> LocalTaskManager:
+        """Start it and wait until it is ready.
+
+        Raises:
+            SparkIntegrationError: It did not become ready within 30 seconds.
+        """
+        command = [
+            *(sys.executable, "-c", "from shuffle.daemon.cli import main; main()", "taskmanager"),
+            *("--bind-host", "127.0.0.1", "--data-port", "0", "--http-host", "127.0.0.1"),
+            *("--http-port", "0", "--socket-path", str(self._socket)),
+            *("--data-directories", str(self._directory / "data")),
+            *("--memory-directory", str(self._memory)),
+        ]
+        try:
+            # Its own process group: Ctrl-C reaches spark-submit first, this is stopped after it.
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                text=True,
+                start_new_session=True,
+            )
+            threading.Thread(target=self._collect, daemon=True, name="sluice-log").start()
+            self._wait_ready()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Stop it and remove its directories."""
+        self.close()
+
+    def close(self) -> None:
+        """Stop it (SIGTERM, after 40 seconds SIGKILL) and remove its directories. Idempotent."""
+        process = self._process
+        if process is not None and process.poll() is None:
+            process.terminate()
+            try:
+                process.wait(STOP_TIMEOUT_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait(STOP_TIMEOUT_SECONDS)
+        for directory in (self._directory, self._memory):
+            shutil.rmtree(directory, ignore_errors=True)
+
+    def _collect(self) -> None:
+        """Read the log as it comes, so that the pipe never fills."""
+        process = self._process
+        if process is None or process.stderr is None:
+            return
+        with process.stderr as stream:
+            for line in stream:
+                with contextlib.suppress(queue.Full):
+                    self._lines.put_nowait(line)
+        with contextlib.suppress(queue.Full):
+            self._lines.put_nowait(None)
+
+    def _wait_ready(self) -> None:
+        deadline = time.monotonic() + START_TIMEOUT_SECONDS
+        tail: list[str] = []
+        while True:
+            try:
+                line = self._lines.get(timeout=max(0.0, deadline - time.monotonic()))
+            except queue.Empty:
+                raise self._not_ready("was not ready in time", tail) from None
+            if line is None:
+                raise self._not_ready("ended at once", tail)
+            if " is ready: " in line:
+                return
+            tail = [*tail[1 - _TAIL_LINES :], line]
+
+    @staticmethod
+    def _not_ready(what: str, tail: list[str]) -> SparkIntegrationError:
+        return SparkIntegrationError(
+            f"The local TaskManager {what}",
+            value="".join(tail).strip(),
+            limit=f"{START_TIMEOUT_SECONDS:.0f} s",
+            remedy="Correct what its log says, or give running ones with --endpoints",
+        )
