@@ -26,12 +26,13 @@ from benchmarks.comparison import differences
 from benchmarks.eventlog import ShuffleUse, read_event_log, total
 from benchmarks.jobs.tpch import query_title
 from benchmarks.metrics import Moved
-from benchmarks.plugin import sluice_conf
-from benchmarks.processes import ProcessFailed, stop_on_termination
+from benchmarks.processes import stop_on_termination
 from benchmarks.report import open_console
 from benchmarks.taskmanagers import TaskManagers
 from benchmarks.text import standard_library_texts
 from benchmarks.tpch_data import ensure_tpch, warm_page_cache
+from protocol.errors import SluiceError
+from spark_integration import spark_conf
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -119,7 +120,7 @@ class Demo:
             own = self._run_side(cluster, "own", "Spark's own shuffle", {}, Moved)
             with TaskManagers(self._directory / "tm", hosts=cluster.hosts) as taskmanagers:
                 self.say("TaskManagers: " + ", ".join(taskmanagers.metrics_urls))
-                settings = sluice_conf(taskmanagers.endpoints)
+                settings = spark_conf(taskmanagers.endpoints)
                 sluice = self._run_side(cluster, "sluice", "Sluice", settings, taskmanagers.moved)
         return own, sluice
 
@@ -205,7 +206,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         demo = Demo(console, jobs_of(options.queries, data, texts), Path(scratch))
         try:
             own, sluice = demo.run()
-        except (ProcessFailed, RuntimeError, OSError) as error:
+        except (SluiceError, RuntimeError, OSError) as error:
             console.print(f"The demo failed: {error}", style="red", markup=False)
             return 1
         outcomes = compare(own, sluice)

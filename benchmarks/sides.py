@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.application import SparkApplication
 from benchmarks.cluster import StandaloneCluster
 from benchmarks.comparison import differences
-from benchmarks.plugin import sluice_conf
 from benchmarks.taskmanagers import TaskManagers
+from spark_integration import spark_conf
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -95,7 +95,7 @@ class Sides:
                 SparkApplication(
                     "sluice",
                     cluster.master_url,
-                    self._settings | sluice_conf(self.taskmanagers.endpoints),
+                    self._settings | spark_conf(self.taskmanagers.endpoints),
                     self._directory,
                 )
             )

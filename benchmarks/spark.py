@@ -16,9 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.processes import ProcessFailed, stop_on_termination
+from benchmarks.processes import stop_on_termination
 from benchmarks.report import Report, median_and_spread, open_console
 from benchmarks.sides import BASELINE_CONF_VARIABLE, Pair, Sides
+from protocol.errors import SluiceError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -131,7 +132,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             with sides:
                 findings = measure(sides, console, jobs, options.pairs, options.time_limit_seconds)
                 versions = {"spark": sides.own.spark_version}
-        except (ProcessFailed, RuntimeError, OSError) as error:
+        except (SluiceError, RuntimeError, OSError) as error:
             console.print(f"bench-spark failed: {error}", style="red", markup=False)
             return 1
     report = findings.report(versions)

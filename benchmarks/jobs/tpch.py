@@ -37,9 +37,10 @@ def query_title(number: int) -> str:
 
 def run_query(spark: SparkSession, parameters: dict[str, Any]) -> Sequence[Sequence[Any]]:
     """Run query ``parameters["query"]`` over the parquet files in ``parameters["data"]``."""
+    text = query_text(parameters["query"])
     data = Path(parameters["data"])
     for table in TABLES:
         if not spark.catalog.tableExists(table):
             frame = spark.read.parquet((data / f"{table}.parquet").as_uri())
             frame.createOrReplaceTempView(table)
-    return spark.sql(query_text(parameters["query"])).collect()
+    return spark.sql(text).collect()
