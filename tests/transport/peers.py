@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import struct
 from typing import TYPE_CHECKING, Any
 
 from protocol.codec import decode_control, encode
@@ -195,6 +196,11 @@ class RawPeer:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.sock.close()
+
+    def reset(self) -> None:
+        """End with a reset instead of an orderly end (on a Unix socket: an end)."""
+        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.sock.close()
 
     async def send(self, data: bytes) -> None:
