@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Generic, Protocol, TypeVar
 
 from transport.connector import Address
+from transport.errors import ConnectFailed
 
 
 class Client(Protocol):
@@ -28,10 +29,13 @@ PoolKey = tuple[Address, int]
 
 
 class _Entry(Generic[C]):
-    __slots__ = ("client", "task", "users")
+    """An attempt and, once it has succeeded, its client."""
 
-    def __init__(self, task: "asyncio.Task[C]") -> None:
-        self.task = task
+    __slots__ = ("client", "key", "task", "users")
+
+    def __init__(self, key: PoolKey) -> None:
+        self.key = key
+        self.task: asyncio.Task[C] | None = None
         self.client: C | None = None
         self.users = 0
 
@@ -50,7 +54,7 @@ class ConnectionPool(Generic[C]):
         self._factory = factory
         self._connections_per_peer = connections_per_peer
         self._entries: dict[PoolKey, _Entry[C]] = {}
-        self._turn = 0
+        self._closed = False
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -63,59 +67,93 @@ class ConnectionPool(Generic[C]):
         """Return a connected client for an address; give it back with :meth:`release`.
 
         Raises:
-            SluiceError: The shared attempt failed.
+            SluiceError: The shared attempt failed, or the pool is closed.
 
         Cancellation: safe. The attempt goes on for the other waiters; without any it is cancelled.
         """
-        self._turn += 1
-        key = (address, self._turn % self._connections_per_peer)
-        entry = self._entries.get(key)
-        if entry is not None and entry.client is not None and entry.client.closing:
-            entry = None
-        if entry is None:
-            entry = _Entry(asyncio.ensure_future(self._make(address)))
-            self._entries[key] = entry
+        if self._closed:
+            raise _pool_closed(address)
+        entry = self._entry(address)
         entry.users += 1
+        if entry.client is not None:
+            return entry.client
+        if entry.task is None:
+            entry.task = asyncio.ensure_future(self._make(entry))
         try:
             # shield: one user's cancellation must not end the attempt of the others
-            client = await asyncio.shield(entry.task)
-        except BaseException:
-            self._leave(key, entry)
+            return await asyncio.shield(entry.task)
+        except BaseException as error:
+            self._leave(entry)
+            if isinstance(error, asyncio.CancelledError):
+                user = asyncio.current_task()
+                if user is not None and not user.cancelling():
+                    # It is the attempt that was cancelled, by close(), and not this user.
+                    raise _pool_closed(address) from None
             raise
-        entry.client = client
-        return client
 
     def release(self, address: Address, client: C) -> None:
         """Give a client back; the last user closes it."""
         for index in range(self._connections_per_peer):
-            key = (address, index)
-            entry = self._entries.get(key)
+            entry = self._entries.get((address, index))
             if entry is not None and entry.client is client:
-                self._leave(key, entry)
+                self._leave(entry)
                 return
         # The entry was replaced because the client was closing: its users count no more.
         client.close()
 
     def close(self) -> None:
-        """Close every connection and give up every attempt."""
+        """Close every connection and give up every attempt; nothing can be acquired after it."""
+        self._closed = True
         entries, self._entries = self._entries, {}
         for entry in entries.values():
-            entry.task.cancel()
+            if entry.task is not None:
+                entry.task.cancel()
             if entry.client is not None:
                 entry.client.close()
 
-    async def _make(self, address: Address) -> C:
-        return await self._factory(address)
+    def _entry(self, address: Address) -> _Entry[C]:
+        """Return the entry of an address that has the fewest users, new ones first."""
+        best: _Entry[C] | None = None
+        for index in range(self._connections_per_peer):
+            key = (address, index)
+            entry = self._entries.get(key)
+            if entry is None or (entry.client is not None and entry.client.closing):
+                entry = self._entries[key] = _Entry(key)
+            if entry.users == 0:
+                return entry
+            if best is None or entry.users < best.users:
+                best = entry
+        if best is None:
+            raise ValueError(f"connections_per_peer is {self._connections_per_peer}, at least 1")
+        return best
 
-    def _leave(self, key: PoolKey, entry: _Entry[C]) -> None:
+    async def _make(self, entry: _Entry[C]) -> C:
+        try:
+            # Set here and not by the waiters: whoever comes between must see it.
+            entry.client = client = await self._factory(entry.key[0])
+        except BaseException:
+            self._forget(entry)
+            raise
+        if self._entries.get(entry.key) is not entry:
+            client.close()  # the last waiter left, or the pool was closed, in this very turn
+        return client
+
+    def _leave(self, entry: _Entry[C]) -> None:
         entry.users -= 1
-        if entry.users > 0 and not (entry.task.done() and entry.client is None):
+        if entry.users > 0:
             return
-        if self._entries.get(key) is entry:
-            del self._entries[key]
-        if not entry.task.done():
-            entry.task.cancel()
-        elif entry.client is not None:
+        self._forget(entry)
+        if entry.client is not None:
             entry.client.close()
-        elif not entry.task.cancelled() and entry.task.exception() is None:
-            entry.task.result().close()  # connected for users that had all been cancelled
+        elif entry.task is not None:
+            entry.task.cancel()
+
+    def _forget(self, entry: _Entry[C]) -> None:
+        if self._entries.get(entry.key) is entry:
+            del self._entries[entry.key]
+
+
+def _pool_closed(address: Address) -> ConnectFailed:
+    return ConnectFailed(
+        f"No connection to {address} is made any more", remedy="This TaskManager is shutting down"
+    )

@@ -1,0 +1,335 @@
+"""One connection per peer: network-case 17, reference counts, cancellation at every point."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.transport.peers import (
+    PATIENCE_SECONDS,
+    SEGMENT,
+    RecordingHandler,
+    a_config,
+    a_hello,
+    a_service,
+    turns,
+)
+from transport.connection_pool import ConnectionPool
+from transport.connector import Address, connect
+from transport.errors import ConnectFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+A = Address("a", 1)
+B = Address("b", 1)
+
+
+class FakeClient:
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.closing = False
+        self.closed = 0
+
+    def close(self) -> None:
+        self.closing = True
+        self.closed += 1
+
+
+class Factory:
+    """Makes clients when the test says so."""
+
+    def __init__(self, failures: Iterable[int] = (), *, at_once: bool = False) -> None:
+        self.failures = set(failures)
+        self.attempts = 0
+        self.cancelled = 0
+        self.clients: list[FakeClient] = []
+        self.proceed = asyncio.Event()
+        if at_once:
+            self.proceed.set()
+
+    async def __call__(self, address: Address) -> FakeClient:
+        number = self.attempts
+        self.attempts += 1
+        try:
+            await self.proceed.wait()
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        if number in self.failures:
+            raise ConnectFailed(f"attempt {number}")
+        client = FakeClient(number)
+        self.clients.append(client)
+        return client
+
+
+async def test_ten_users_at_once_share_one_connection() -> None:
+    factory = Factory()
+    pool = ConnectionPool(factory)
+    users = [asyncio.ensure_future(pool.acquire(A)) for _ in range(10)]
+    await turns()
+    assert pool.clients() == []
+    factory.proceed.set()
+    clients = await asyncio.gather(*users)
+    assert len(set(map(id, clients))) == 1
+    assert factory.attempts == 1
+    assert pool.clients() == [clients[0]]
+    for _ in range(9):
+        pool.release(A, clients[0])
+        assert not clients[0].closed
+    pool.release(A, clients[0])  # the last one closes it
+    assert clients[0].closed == 1
+    assert len(pool) == 0
+
+
+async def test_ten_users_at_once_share_one_real_connection() -> None:
+    async def factory(address: Address) -> RealClient:
+        connection, _ = await connect(address, a_hello(), RecordingHandler, a_config(), SEGMENT)
+        handler = connection._handler
+        assert isinstance(handler, RecordingHandler)
+        return RealClient(handler)
+
+    async with a_service() as service:
+        pool = ConnectionPool(factory)
+        clients = await asyncio.gather(*(pool.acquire(service.address) for _ in range(10)))
+        assert service.listener.accepted_total == 1
+        server = await service.handler()
+        server.connection.close()  # while it is idle
+        await clients[0].handler.until_lost()
+        fresh = await pool.acquire(service.address)
+        assert fresh is not clients[0]
+        assert service.listener.accepted_total == 2
+        for client in clients:
+            pool.release(service.address, client)
+        assert not fresh.closing  # the users of the lost one do not count for the fresh one
+        pool.release(service.address, fresh)
+        assert fresh.closing
+        await fresh.handler.until_lost()
+        assert len(pool) == 0
+
+
+class RealClient:
+    def __init__(self, handler: RecordingHandler) -> None:
+        self.handler = handler
+
+    @property
+    def closing(self) -> bool:
+        return self.handler.connection.closing
+
+    def close(self) -> None:
+        self.handler.connection.close()
+
+
+async def test_a_failure_goes_to_all_waiters_and_is_not_kept() -> None:
+    factory = Factory(failures=[0, 1])
+    pool = ConnectionPool(factory)
+    for attempt in range(2):
+        factory.proceed.clear()
+        users = [asyncio.ensure_future(pool.acquire(A)) for _ in range(10)]
+        await turns()
+        factory.proceed.set()
+        results = await asyncio.gather(*users, return_exceptions=True)
+        assert [str(result) for result in results] == [f"attempt {attempt}"] * 10
+        assert all(isinstance(result, ConnectFailed) for result in results)
+        assert len(pool) == 0
+    client = await pool.acquire(A)
+    assert client.number == 2
+    pool.release(A, client)
+
+
+@pytest.mark.parametrize(("failures", "succeeds"), [(2, True), (3, False)])
+async def test_users_that_retry_twice(failures: int, succeeds: bool) -> None:
+    factory = Factory(failures=range(failures), at_once=True)
+    pool = ConnectionPool(factory)
+
+    async def stubborn() -> FakeClient:
+        for _ in range(2):
+            try:
+                return await pool.acquire(A)
+            except ConnectFailed:
+                await asyncio.sleep(0)
+        return await pool.acquire(A)
+
+    results = await asyncio.gather(*(stubborn() for _ in range(10)), return_exceptions=True)
+    if succeeds:
+        assert len({id(result) for result in results}) == 1
+        assert factory.attempts == 3
+        for result in results:
+            assert isinstance(result, FakeClient)
+            pool.release(A, result)
+    else:
+        assert all(isinstance(result, ConnectFailed) for result in results)
+    assert len(pool) == 0
+
+
+async def test_who_asks_in_the_turn_of_a_failure_gets_a_new_attempt() -> None:
+    factory = Factory(failures=[0])
+    pool = ConnectionPool(factory)
+    first = asyncio.ensure_future(pool.acquire(A))
+    await turns()
+    entry = next(iter(pool._entries.values()))
+    assert entry.task is not None
+    late: list[asyncio.Task[FakeClient]] = []
+    # done callbacks run in order: this one before the waiters hear of the failure
+    entry.task.add_done_callback(lambda _: late.append(asyncio.ensure_future(pool.acquire(A))))
+    factory.proceed.set()
+    with pytest.raises(ConnectFailed):
+        await first
+    client = await late[0]
+    assert client.number == 1
+    pool.release(A, client)
+
+
+async def test_one_cancelled_waiter_does_not_hurt_the_others() -> None:
+    factory = Factory()
+    pool = ConnectionPool(factory)
+    users = [asyncio.ensure_future(pool.acquire(A)) for _ in range(3)]
+    await turns()
+    users[0].cancel()
+    await turns()
+    assert users[0].cancelled()
+    assert len(pool) == 1
+    factory.proceed.set()
+    first, second = await asyncio.gather(*users[1:])
+    assert first is second
+    pool.release(A, first)
+    assert not first.closed
+    pool.release(A, second)
+    assert first.closed == 1
+
+
+@pytest.mark.parametrize("turns_before_cancel", range(6))
+async def test_a_waiter_cancelled_while_the_attempt_succeeds(turns_before_cancel: int) -> None:
+    """In none of the turns around the success does the cancelled one close the others' client."""
+    factory = Factory()
+    pool = ConnectionPool(factory)
+    users = [asyncio.ensure_future(pool.acquire(A)) for _ in range(3)]
+    await turns()
+    factory.proceed.set()
+    await turns(turns_before_cancel)
+    users[0].cancel()
+    gone, first, second = await asyncio.gather(*users, return_exceptions=True)
+    assert isinstance(first, FakeClient)
+    assert first is second
+    assert not first.closing
+    if isinstance(gone, FakeClient):  # it was through already
+        pool.release(A, gone)
+    pool.release(A, first)
+    assert not first.closing
+    pool.release(A, first)
+    assert first.closed == 1
+    assert len(pool) == 0
+
+
+@pytest.mark.parametrize("turns_before_cancel", range(6))
+async def test_all_cancelled_leave_nothing_behind(turns_before_cancel: int) -> None:
+    factory = Factory()
+    pool = ConnectionPool(factory)
+    users = [asyncio.ensure_future(pool.acquire(A)) for _ in range(3)]
+    await turns()
+    factory.proceed.set()
+    await turns(turns_before_cancel)
+    for user in users:
+        user.cancel()
+    for result in await asyncio.gather(*users, return_exceptions=True):
+        if isinstance(result, FakeClient):
+            pool.release(A, result)
+    await turns()
+    assert len(pool) == 0
+    assert all(client.closing for client in factory.clients)
+
+
+async def test_a_cancelled_attempt_is_not_kept() -> None:
+    factory = Factory()
+    pool = ConnectionPool(factory)
+    user = asyncio.ensure_future(pool.acquire(A))
+    await turns()
+    user.cancel()
+    await turns(1)
+    second = asyncio.ensure_future(pool.acquire(A))  # while the first attempt is being cancelled
+    await turns()
+    assert user.cancelled()
+    assert factory.cancelled == 1
+    factory.proceed.set()
+    client = await second
+    assert client.number == 1
+    pool.release(A, client)
+
+
+async def test_a_closing_client_is_replaced_and_its_users_do_not_count() -> None:
+    factory = Factory(at_once=True)
+    pool = ConnectionPool(factory)
+    old = await pool.acquire(A)
+    assert await pool.acquire(A) is old
+    old.closing = True
+    new = await pool.acquire(A)
+    assert new is not old
+    pool.release(A, old)
+    pool.release(A, old)
+    assert not new.closing
+    assert pool.clients() == [new]
+    pool.release(A, new)
+    assert new.closed == 1
+    assert len(pool) == 0
+
+
+async def test_addresses_do_not_mix() -> None:
+    factory = Factory(at_once=True)
+    pool = ConnectionPool(factory)
+    a, b = await pool.acquire(A), await pool.acquire(B)
+    assert a is not b
+    pool.release(A, a)
+    assert a.closed
+    assert not b.closed
+    pool.release(B, b)
+
+
+@pytest.mark.parametrize("per_peer", [2, 3])
+async def test_users_are_spread_evenly_over_the_connections_of_each_peer(per_peer: int) -> None:
+    factory = Factory(at_once=True)
+    pool = ConnectionPool(factory, per_peer)
+    taken: dict[Address, list[FakeClient]] = {A: [], B: []}
+    for _ in range(2 * per_peer):  # alternating, as a gate over two peers asks
+        for address in (A, B):
+            taken[address].append(await pool.acquire(address))
+    for clients in taken.values():
+        counts = [clients.count(client) for client in set(clients)]
+        assert counts == [2] * per_peer
+    assert len(pool) == 2 * per_peer
+    for address, clients in taken.items():
+        for client in clients:
+            pool.release(address, client)
+    assert len(pool) == 0
+    assert [client.closed for client in factory.clients] == [1] * (2 * per_peer)
+
+
+async def test_close_ends_clients_and_attempts_with_an_error_and_not_a_cancellation() -> None:
+    factory = Factory(at_once=True)
+    pool = ConnectionPool(factory)
+    client = await pool.acquire(A)
+    factory.proceed.clear()
+    waiting = [asyncio.ensure_future(pool.acquire(B)) for _ in range(2)]
+    await turns()
+    pool.close()
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        results = await asyncio.gather(*waiting, return_exceptions=True)
+    assert [type(result) for result in results] == [ConnectFailed] * 2
+    assert client.closed == 1
+    assert factory.cancelled == 1
+    pool.release(A, client)
+    with pytest.raises(ConnectFailed):
+        await pool.acquire(A)
+    assert len(pool) == 0
+
+
+async def test_a_user_cancelled_while_the_pool_closes_is_cancelled() -> None:
+    factory = Factory()
+    pool = ConnectionPool(factory)
+    user = asyncio.ensure_future(pool.acquire(A))
+    await turns()
+    pool.close()
+    user.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await user
