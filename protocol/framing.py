@@ -74,12 +74,19 @@ class FrameDecoder:
         "_sink",
         "_target",
         "blocked",
+        "frames",
         "max_control_bytes",
         "max_payload_bytes",
+        "payloads",
     )
 
     def __init__(self, sink: FrameSink, max_payload_bytes: int) -> None:
         self._sink = sink
+        self.payloads = sink
+        """Who supplies memory for payloads and takes the messages that have one; the sink itself
+        until a driver puts the final receiver here, which spares the data path a step."""
+        self.frames = 0
+        """Frames that were complete so far."""
         self.max_payload_bytes = max_payload_bytes
         self.max_control_bytes = MAX_HANDSHAKE_CONTROL_BYTES
         """Raised by :meth:`handshake_done`."""
@@ -104,8 +111,12 @@ class FrameDecoder:
         """Allow control parts of full size from now on."""
         self.max_control_bytes = MAX_CONTROL_BYTES
 
-    def get_buffer(self) -> memoryview:
-        """Return where the next bytes go; never empty. Not to be called while blocked."""
+    def get_buffer(self, sizehint: int = -1) -> memoryview:
+        """Return where the next bytes go; never empty. Not to be called while blocked.
+
+        Args:
+            sizehint: Ignored; it makes this method fit for an asyncio.BufferedProtocol.
+        """
         target = self._target
         if target is not None:
             return target[self._filled :]
@@ -134,14 +145,15 @@ class FrameDecoder:
             self._target = None
             message = self._message
             self._message = None
-            self._sink.message_received(message, length)  # type: ignore[arg-type]
+            self.frames += 1
+            self.payloads.message_received(message, length)  # type: ignore[arg-type]
             if extra:
                 self._parse_head()
         elif self._control is not None:
             self._control_filled += count
             if self._control_filled == len(self._control):
                 control, self._control = self._control, None
-                self._begin_message(decode_control(control))
+                self._begin_large(decode_control(control))
         else:
             self._head_filled += count
             self._parse_head()
@@ -163,9 +175,11 @@ class FrameDecoder:
         self.blocked = False
         message, self._message = self._message, None
         if message is not None:
-            target = self._begin_message(message)
-            if target is not None:
-                self._parse_head(self._fill_target(target, message, 0))
+            position = self._begin_payload(message, 0)
+            if self._target is None and not self.blocked:
+                self._parse_head(position)
+            else:
+                self._keep_head(position)
         return not self.blocked
 
     def _parse_head(self, position: int = 0) -> None:
@@ -174,12 +188,13 @@ class FrameDecoder:
         Args:
             position: Bytes at the start of the head buffer that are used already.
         """
-        view = self._head_view
-        while self._target is None and not self.blocked:
-            available = self._head_filled - position
+        head = self._head
+        filled = self._head_filled
+        while True:
+            available = filled - position
             if available < PREFIX_BYTES:
                 break
-            control_length, payload_length = _unpack_prefix(self._head, position)
+            control_length, payload_length = _unpack_prefix(head, position)
             if (
                 control_length > self.max_control_bytes
                 or payload_length > self.max_payload_bytes
@@ -187,25 +202,78 @@ class FrameDecoder:
             ):
                 self._refuse_lengths(control_length, payload_length)
             start = position + PREFIX_BYTES
-            available -= PREFIX_BYTES
-            if available < control_length:
+            end = start + control_length
+            if filled < end:
                 if PREFIX_BYTES + control_length > HEAD_BYTES:
                     self._control = bytearray(control_length)
-                    self._control[:available] = view[start : start + available]
-                    self._control_filled = available
+                    self._control[: filled - start] = self._head_view[start:filled]
+                    self._control_filled = filled - start
                     self._length = payload_length
-                    position = start + available
+                    position = filled
                 break
-            message = decode_control(view[start : start + control_length])
-            position = start + control_length
+            message = decode_control(self._head_view[start:end])
             self._length = payload_length
-            target = self._begin_message(message)
-            if target is not None:
-                position = self._fill_target(target, message, position)
+            if payload_length:
+                position = self._begin_payload(message, end)
+                if self._target is not None or self.blocked:
+                    break
+            else:
+                position = end
+                self.frames += 1
+                self._sink.message_received(message, 0)
+        self._keep_head(position)
+
+    def _begin_large(self, message: Message) -> None:
+        """Deliver a message whose control part had memory of its own; the head is empty."""
+        if self._length:
+            self._begin_payload(message, 0)
+        else:
+            self.frames += 1
+            self._sink.message_received(message, 0)
+
+    def _keep_head(self, position: int) -> None:
+        """Move what is not used yet to the start of the head buffer."""
         rest = self._head_filled - position
         if rest and position:
-            view[:rest] = bytes(view[position : position + rest])
+            self._head_view[:rest] = bytes(self._head_view[position : position + rest])
         self._head_filled = rest
+
+    def _begin_payload(self, message: Message, position: int) -> int:
+        """Get memory for a payload and move there what came with the head.
+
+        Returns:
+            The new position in the head. The target is set if more is to come, ``blocked`` if
+            there is no memory.
+        """
+        length = self._length
+        kind = type(message)
+        if kind not in CARRIES_PAYLOAD:
+            raise MalformedMessage(
+                f"{kind.__name__} must not have a payload", value=length, limit=0
+            )
+        if length > MAX_EVENT_BYTES and _is_event(message):
+            raise FrameTooLarge(
+                f"Payload of an event ({kind.__name__}) is too large",
+                value=length,
+                limit=MAX_EVENT_BYTES,
+            )
+        target = self.payloads.payload_buffer(message, length)
+        if target is None:
+            self._message = message
+            self.blocked = True
+            return position
+        count = self._head_filled - position
+        if count >= length:
+            target[:length] = self._head_view[position : position + length]
+            self.frames += 1
+            self.payloads.message_received(message, length)
+            return position + length
+        if count:
+            target[:count] = self._head_view[position : position + count]
+        self._message = message
+        self._filled = count
+        self._target = target[: length + RECEIVE_TAIL_BYTES]
+        return position + count
 
     def _refuse_lengths(self, control_length: int, payload_length: int) -> NoReturn:
         if control_length > self.max_control_bytes:
@@ -223,49 +291,3 @@ class FrameDecoder:
             limit=self.max_payload_bytes,
             remedy="Use the segment size that the handshake agreed on",
         )
-
-    def _begin_message(self, message: Message) -> memoryview | None:
-        """Deliver a message without payload, or ask for memory for its payload.
-
-        Returns:
-            The memory for the payload; None if there is no payload or no memory.
-        """
-        length = self._length
-        if type(message) not in CARRIES_PAYLOAD:
-            if length:
-                raise MalformedMessage(
-                    f"{type(message).__name__} must not have a payload",
-                    value=length,
-                    limit=0,
-                )
-            self._sink.message_received(message, 0)
-            return None
-        if length == 0:
-            self._sink.message_received(message, 0)
-            return None
-        if length > MAX_EVENT_BYTES and _is_event(message):
-            raise FrameTooLarge(
-                f"Payload of an event ({type(message).__name__}) is too large",
-                value=length,
-                limit=MAX_EVENT_BYTES,
-            )
-        target = self._sink.payload_buffer(message, length)
-        self._message = message
-        if target is None:
-            self.blocked = True
-            return None
-        target = target[: length + RECEIVE_TAIL_BYTES]
-        self._target = target
-        self._filled = 0
-        return target
-
-    def _fill_target(self, target: memoryview, message: Message, position: int) -> int:
-        """Move payload bytes that came with the head; return the new position in the head."""
-        count = min(self._length, self._head_filled - position)
-        target[:count] = self._head_view[position : position + count]
-        self._filled = count
-        if count == self._length:
-            self._target = None
-            self._message = None
-            self._sink.message_received(message, count)
-        return position + count

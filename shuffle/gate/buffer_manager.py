@@ -60,7 +60,7 @@ class BufferManager:
     @property
     def is_waiting(self) -> bool:
         """True while a floating buffer is waited for."""
-        return self._waiting is not None and self._waiting.is_waiting
+        return self._waiting is not None
 
     def take(self) -> NetworkBuffer | None:
         """Take a buffer to receive into; None if there is none, which means data without credit."""
@@ -76,12 +76,13 @@ class BufferManager:
         What is too many is not taken back here, for it was announced as credit: a floating buffer
         goes when an exclusive one comes back in its place.
         """
-        self.required = backlog + self.initial_credit
+        self.required = required = backlog + self.initial_credit
+        missing = required - len(self._exclusive) - len(self._floating)
         pool = self._floating_pool
-        if pool is None or self._released:
+        if missing <= 0 or self._waiting is not None or pool is None or self._released:
             return
         added = 0
-        while self.available < self.required and not self.is_waiting:
+        while added < missing:
             segment = pool.request_segment_nowait()
             if segment is None:
                 self._wait_for_floating(pool)
@@ -98,6 +99,7 @@ class BufferManager:
         self._released = True
         if self._waiting is not None:
             self._waiting.cancel()
+            self._waiting = None
         exclusive, self._exclusive = self._exclusive, []
         floating, self._floating = self._floating, []
         for segment in floating:
@@ -105,6 +107,7 @@ class BufferManager:
         self._network_pool.recycle_segments(exclusive)
 
     def _floating_came(self, segment: MemorySegment | None) -> bool:
+        self._waiting = None
         if segment is None or self._released or self.available >= self.required:
             return False
         self._floating.append(segment)
@@ -127,8 +130,9 @@ class BufferManager:
         if self._released:
             self._network_pool.recycle_segments((segment,))
             return
-        self._exclusive.append(segment)
-        if self.available > self.required and self._floating:
+        exclusive = self._exclusive
+        exclusive.append(segment)
+        if self._floating and len(exclusive) + len(self._floating) > self.required:
             self._recycle_floating(self._floating.pop())
         else:
             self._listener.credit_available(1)

@@ -10,6 +10,7 @@ import logging
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 from protocol.errors import SluiceError
@@ -141,7 +142,7 @@ class InputGate:
             InsufficientNetworkBuffers: No floating buffer is left for the gate.
         """
         index = len(self.channels)
-        told = listener if listener is not None else lambda: self._channel_available(index)
+        told = listener if listener is not None else partial(self._channel_available, index)
         channel: InputChannel
         if source.taskmanager_id == self._services.taskmanager_id:
             channel = LocalInputChannel(told)

@@ -107,7 +107,14 @@ class RemoteInputChannel:
                     )
                 )
                 return
-            self._data_received(message, content)
+            self.sender_backlog = backlog = message.backlog
+            self.buffers_in += 1
+            if content is not None:
+                self.bytes_in += content.length  # type: ignore[union-attr]
+            if self._buffers is not None:
+                self._buffers.on_backlog(backlog)
+            if self.credit.used(message.channel) and self._sender is not None:
+                self._sender.announce_credit(self)
         elif isinstance(content, bytes) and not self._end_received(content):
             return
         self._received.append(content)
@@ -157,9 +164,10 @@ class RemoteInputChannel:
         """Take the next buffer; None if there is none yet."""
         if self.failure is not None:
             raise self.failure
-        if not self.is_available(credit):
+        received = self._received
+        if not received or (credit <= 0 and type(received[0]) is not bytes):
             return None
-        content = self._received.popleft()
+        content = received.popleft()
         if isinstance(content, bytes):
             return OutgoingBuffer(content, None, EVENT)
         if content is None:
@@ -178,18 +186,6 @@ class RemoteInputChannel:
             self._sender.cancel(self)
 
     # ---- inner workings --------------------------------------------------------------------------
-
-    def _data_received(
-        self, message: BufferResponse, content: NetworkBuffer | bytes | None
-    ) -> None:
-        if self.credit.used(message.channel) and self._sender is not None:
-            self._sender.announce_credit(self)
-        self.sender_backlog = message.backlog
-        self.buffers_in += 1
-        if isinstance(content, NetworkBuffer):
-            self.bytes_in += content.length
-        if self._buffers is not None:
-            self._buffers.on_backlog(message.backlog)
 
     def _end_received(self, content: bytes) -> bool:
         """Check the totals; return False if the channel failed."""

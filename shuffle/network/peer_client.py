@@ -123,12 +123,12 @@ class PartitionRequestClient:
         """Supply a segment of the channel, or a place to throw away what nobody wants."""
         if type(message) is not BufferResponse:
             raise UnexpectedMessage("Payload on a peer leg", value=type(message).__name__)
-        channel = self._channels.get(message.channel)
         if message.data_type != DATA:
             if length > MAX_EVENT_BYTES:
                 raise MalformedMessage("Event is too large", value=length, limit=MAX_EVENT_BYTES)
             self._arriving_event = bytearray(length)
             return memoryview(self._arriving_event)
+        channel = self._channels.get(message.channel)
         if channel is not None:
             buffer = channel.take_buffer()
             if buffer is not None:
@@ -146,7 +146,25 @@ class PartitionRequestClient:
     def message_received(self, message: Message, payload_length: int) -> None:
         """Take what the producer sends."""
         if type(message) is BufferResponse:
-            self._buffer_received(message, payload_length)
+            content: NetworkBuffer | bytes | None = None
+            if payload_length and message.data_type == DATA:
+                content, self._arriving = self._arriving, None
+                counters = self._counters
+                counters.peer_bytes_in += payload_length
+                counters.peer_buffers_in += 1
+            elif message.data_type != DATA:
+                content = self._take_event(payload_length)
+            channel = self._channels.get(message.channel)
+            if channel is None:
+                if isinstance(content, NetworkBuffer):
+                    content.recycle()
+                self._counters.late_messages.bump("BufferResponse")
+                return
+            channel.buffer_received(message, content)
+            if channel.ended:
+                del self._channels[message.channel]
+            elif channel.failure is not None:
+                self._refuse(message.channel)
         elif type(message) is BacklogAnnouncement:
             channel = self._channels.get(message.channel)
             if channel is not None:
@@ -177,28 +195,11 @@ class PartitionRequestClient:
 
     # ---- inner workings --------------------------------------------------------------------------
 
-    def _buffer_received(self, message: BufferResponse, payload_length: int) -> None:
-        content: NetworkBuffer | bytes | None = None
-        if payload_length:
-            if message.data_type == DATA:
-                content, self._arriving = self._arriving, None
-                self._counters.peer_bytes_in += payload_length
-                self._counters.peer_buffers_in += 1
-            elif self._arriving_event is not None:
-                content, self._arriving_event = bytes(self._arriving_event), None
-        elif message.data_type != DATA:
+    def _take_event(self, payload_length: int) -> bytes:
+        event, self._arriving_event = self._arriving_event, None
+        if not payload_length or event is None:
             raise MalformedMessage("Event without content", value=0, limit=1)
-        channel = self._channels.get(message.channel)
-        if channel is None:
-            if isinstance(content, NetworkBuffer):
-                content.recycle()
-            self._counters.late_messages.bump("BufferResponse")
-            return
-        channel.buffer_received(message, content)
-        if channel.ended:
-            del self._channels[message.channel]
-        elif channel.failure is not None:
-            self._refuse(message.channel)
+        return bytes(event)
 
     def _refuse(self, number: int) -> None:
         """Drop a channel that broke a rule; the connection and the others live on."""

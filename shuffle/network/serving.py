@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable
 
-from protocol.errors import ChannelInUse, SluiceError
+from protocol.errors import ChannelInUse, SluiceError, UnexpectedMessage
 from protocol.messages import (
     AddCredit,
     CancelPartitionRequest,
@@ -101,6 +101,8 @@ class ServingHandler:
 
     def payload_buffer(self, message: Message, length: int) -> memoryview | None:
         """Supply memory for a task event; nothing listens to them on this leg."""
+        if type(message) is not TaskEvent:
+            raise UnexpectedMessage("Payload on a serving leg", value=type(message).__name__)
         return memoryview(bytearray(length))
 
     def message_received(self, message: Message, payload_length: int) -> None:
