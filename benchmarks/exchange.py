@@ -1,11 +1,11 @@
 """bench-exchange: TaskManager → TaskManager over loopback TCP, beside a bare socket pair.
 
-Both sides are two processes on uvloop that move the same number of bytes in buffers of 32 KiB. Ours:
-a stored partition in the memory tier of one network environment, read through an input gate of
+Both sides are two processes on uvloop that move the same number of bytes in buffers of 32 KiB.
+Ours: stored partitions in the memory tier of one network environment, read through an input gate of
 another one with credit flow control; the reader checksums every buffer (CRC-32C), as a reduce task
-does. Bare: one ``transport.write`` a buffer on one side, a ``BufferedProtocol`` that counts bytes on
-the other, no checksum. They alternate after a warm-up each; the figure is the median of the pairwise
-ratios of rates.
+does. Bare: one ``transport.write`` a buffer on one side, a ``BufferedProtocol`` that counts bytes
+on the other, no checksum. They alternate after a warm-up each; the figure is the median of the
+pairwise ratios of rates.
 """
 
 import argparse
@@ -47,7 +47,7 @@ async def environment(
     directory: Path, host: str, congestion: str | None
 ) -> AsyncIterator[NetworkEnvironment]:
     """Run a network environment with a memory tier that holds all the data."""
-    with tempfile.TemporaryDirectory(prefix="sluice-bench-", dir="/dev/shm") as memory:  # noqa: S108
+    with tempfile.TemporaryDirectory(prefix="sluice-bench-", dir="/dev/shm") as memory:
         running = NetworkEnvironment(
             TransportConfig(bind_host=host, data_port=0, congestion_control=congestion),
             NetworkMemoryConfig(segment_size_bytes=SEGMENT_SIZE_BYTES),

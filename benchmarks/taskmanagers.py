@@ -43,6 +43,7 @@ class TaskManagers:
         self.directory = directory
         self.hosts = tuple(hosts)
         self.metrics_urls: list[str] = []
+        self.processes: list[ManagedProcess] = []
         self._memory_tier = memory_tier
         self._resources = ExitStack()
 
@@ -62,6 +63,7 @@ class TaskManagers:
                 starting.enter_context(self._start(host, self._memory_directory(host, starting)))
                 for host in self.hosts
             ]
+            self.processes = processes
             for host, process in zip(self.hosts, processes, strict=True):
                 port = process.wait_for_line(_READY, START_TIMEOUT_SECONDS)[1]
                 self.metrics_urls.append(f"http://{host}:{port}/metrics")

@@ -1,0 +1,174 @@
+"""bench-memory: what a TaskManager needs beside its pool and its memory tier.
+
+Two TaskManagers with a memory tier of 256 MiB take a shuffle that is many times larger, so that
+most of it goes through segments to the disk tier, and serve it again: each reader reads one half
+from its own TaskManager and one from the other. All the while stalled consumers hold open gates
+that they never read. The figure is the peak of resident memory (VmHWM of the process, shared
+pages of the memory tier included) less the pool and the memory tier, of the larger one.
+"""
+
+import argparse
+import asyncio
+import os
+import tempfile
+from pathlib import Path
+
+import uvloop
+from crc32c import crc32c
+
+from benchmarks.processes import stop_on_termination
+from benchmarks.report import Report, open_console
+from benchmarks.taskmanagers import TaskManagers
+from protocol.codec import decode_end_of_partition
+from protocol.errors import SluiceError
+from protocol.messages import (
+    DATA,
+    AddCredit,
+    BeginRegion,
+    BufferResponse,
+    CloseGate,
+    ErrorResponse,
+    FinishPartition,
+    GateChannel,
+    GateClosed,
+    HelloAck,
+    OpenGate,
+    OpenPartition,
+    PartitionFinished,
+    RegionData,
+)
+from protocol.remote_error import RemoteError
+from tests.support.clients import Client, consumer, producer
+from transport.connector import Address
+
+MIB = 1024 * 1024
+POOL_BYTES = 2048 * 32 * 1024
+MEMORY_TIER_BYTES = 256 * MIB
+REGION_BYTES = 8 * MIB
+SUBPARTITIONS = 16
+SHUFFLE = 0
+STALLED_CONSUMERS = 16
+CREDIT = 16
+
+
+async def write(client: Client, map_attempt_ids: range, data: bytes) -> None:
+    """Write one region for each map attempt."""
+    size = client.ack.segment_size_bytes
+    lengths = [len(data) // SUBPARTITIONS] * SUBPARTITIONS
+    checksum = crc32c(data)
+    view = memoryview(data)
+    for map_attempt_id in map_attempt_ids:
+        client.send(OpenPartition(0, SHUFFLE, map_attempt_id, SUBPARTITIONS))
+        client.send(BeginRegion(0, 0, 0, lengths, checksum))
+        credit = 0
+        for offset in range(0, len(data), size):
+            while credit == 0:
+                message = await client.expect(AddCredit)
+                if isinstance(message, AddCredit):
+                    credit += message.credit
+            credit -= 1
+            client.send(RegionData(0, offset), view[offset : offset + size])
+        client.send(FinishPartition(0, len(data), 1))
+        await client.expect(PartitionFinished)
+
+
+def open_gate(sources: list[tuple[HelloAck, range]], start: int, end: int) -> OpenGate:
+    """Ask for a range of subpartitions of everything."""
+    channels = [
+        GateChannel(number, ack.taskmanager_id, ack.advertised_host, ack.data_port, list(ids))
+        for number, (ack, ids) in enumerate(sources, start=1)
+    ]
+    return OpenGate(0, SHUFFLE, start, end, CREDIT, channels)
+
+
+async def read(client: Client, gate: OpenGate) -> int:
+    """Read a gate to its end; return its bytes, which the TaskManagers' totals confirm.
+
+    Raises:
+        SluiceError: A channel failed, or its totals do not agree.
+    """
+    client.send(gate)
+    received = {channel.channel: 0 for channel in gate.channels}
+    left = len(received)
+    while left:
+        message, payload = await client.receive()
+        if isinstance(message, ErrorResponse):
+            raise RemoteError(message)
+        if not isinstance(message, BufferResponse):
+            continue
+        if message.data_type == DATA:
+            received[message.channel] += len(payload)
+            client.send(AddCredit(message.channel, 1))
+        else:
+            total, _ = decode_end_of_partition(payload)
+            if total != received[message.channel]:
+                raise SluiceError("A channel lost bytes", value=received, limit=total)
+            left -= 1
+    client.send(CloseGate(0))
+    await client.expect(GateClosed)
+    return sum(received.values())
+
+
+async def through(sockets: list[Path], total_bytes: int) -> int:
+    """Move the shuffle through the TaskManagers; return the bytes written and read."""
+    data = os.urandom(REGION_BYTES)
+    count = total_bytes // 2 // len(sockets) // REGION_BYTES
+    ids = [range(n * count, (n + 1) * count) for n in range(len(sockets))]
+    addresses = [Address(str(path), 0) for path in sockets]
+    producers = [await producer(address) for address in addresses]
+    await asyncio.gather(
+        *(write(client, own, data) for client, own in zip(producers, ids, strict=True))
+    )
+    sources = list(zip((client.ack for client in producers), ids, strict=True))
+    stalled = [await consumer(addresses[n % len(addresses)]) for n in range(STALLED_CONSUMERS)]
+    for client in stalled:
+        client.send(open_gate(sources, 0, SUBPARTITIONS))
+    readers = [await consumer(address) for address in addresses]
+    halves = [(0, SUBPARTITIONS // 2), (SUBPARTITIONS // 2, SUBPARTITIONS)]
+    moved = await asyncio.gather(
+        *(
+            read(client, open_gate(sources, start, end))
+            for client, (start, end) in zip(readers, halves, strict=True)
+        )
+    )
+    for client in (*producers, *stalled, *readers):
+        client.connection.close()
+    written = count * REGION_BYTES * len(sockets)
+    if sum(moved) != written:
+        raise SluiceError("What was read is not what was written", value=sum(moved), limit=written)
+    return written + sum(moved)
+
+
+def peak_resident_bytes(pid: int) -> int:
+    """Read the peak of a process's resident memory."""
+    for line in Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    raise RuntimeError(f"/proc/{pid}/status has no VmHWM")
+
+
+def main() -> None:
+    """Run the benchmark."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--gigabytes", type=float, default=10.0, help="written plus read")
+    arguments = parser.parse_args()
+    stop_on_termination()
+    with tempfile.TemporaryDirectory(prefix="sluice-bench-") as directory:
+        tier = f"{MEMORY_TIER_BYTES // MIB} MiB"
+        with TaskManagers(Path(directory), memory_tier=tier) as taskmanagers:
+            sockets = [Path(directory, f"{host}.sock") for host in taskmanagers.hosts]
+            moved = uvloop.run(through(sockets, int(arguments.gigabytes * 1e9)))
+            peaks = [peak_resident_bytes(process.pid) for process in taskmanagers.processes]
+    overheads = [(peak - POOL_BYTES - MEMORY_TIER_BYTES) / MIB for peak in peaks]
+    report = Report(
+        name="memory",
+        figures={"overhead_mib": max(overheads), "moved_gb": moved / 1e9},
+        runs=[{"peak_resident_bytes": peak} for peak in peaks],
+        spread={"overhead_mib": (min(overheads), max(overheads))},
+    )
+    report.write()
+    report.show(open_console(), {"overhead_mib": "≤ 128"})
+
+
+if __name__ == "__main__":
+    main()
