@@ -14,7 +14,7 @@ PACKAGES := protocol transport shuffle spark_integration
 JVM := spark_integration/jvm
 JAR := spark_integration/jars/sluice-spark.jar
 JVM_SOURCES := $(JVM)/pom.xml $(shell find $(JVM)/src 2>/dev/null) tests/vectors/wire.json
-QUICK_BENCHMARKS := exchange
+QUICK_BENCHMARKS := exchange memory
 
 .PHONY: help setup jar demo test check format bench compose-test docs constraints clean
 
