@@ -31,8 +31,8 @@ class RawClient:
         """Say Hello; return the answer."""
         hello = Hello(
             MAGIC, VERSION, VERSION, role, application_id, b"", 0, FLOW_CREDIT, 0, "raw client"
-        )
-        self.send_message(hello._replace(**changes))  # type: ignore[arg-type]
+        )._replace(**changes)  # type: ignore[arg-type]
+        self.send_message(hello)
         message, _ = await self.receive()
         return message
 
