@@ -37,6 +37,7 @@ final class ExecutorRuntime implements AutoCloseable {
   private final SluiceSettings settings;
   private final ConnectionPool pool;
   private final RegionPool regions;
+  private final String hostname;
   private final List<Endpoint> endpoints;
   private final Map<Endpoint, Long> penalties = new ConcurrentHashMap<>();
   private final Set<String> reported = ConcurrentHashMap.newKeySet();
@@ -45,8 +46,10 @@ final class ExecutorRuntime implements AutoCloseable {
   private ExecutorRuntime(PluginContext context, SluiceSettings settings, String applicationId) {
     this.context = context;
     this.settings = settings;
-    this.endpoints = settings.endpointsFor(context.hostname());
-    String name = "executor " + context.executorID() + " on " + context.hostname();
+    // Not PluginContext.hostname(): it needs an RPC server, and executors have none.
+    this.hostname = SparkEnv.get().blockManager().blockManagerId().host();
+    this.endpoints = settings.endpointsFor(hostname);
+    String name = "executor " + context.executorID() + " on " + hostname;
     this.pool =
         new ConnectionPool(
             new ClientOptions(
@@ -179,7 +182,7 @@ final class ExecutorRuntime implements AutoCloseable {
     List<Endpoint> ill = new ArrayList<>();
     long now = System.nanoTime();
     for (Endpoint endpoint :
-        EndpointChooser.order(candidates, context.hostname(), context.executorID())) {
+        EndpointChooser.order(candidates, hostname, context.executorID())) {
       Long since = penalties.get(endpoint);
       boolean punished = since != null && now - since < PENALTY_NANOS;
       (punished ? ill : well).add(endpoint);
@@ -192,7 +195,7 @@ final class ExecutorRuntime implements AutoCloseable {
     try {
       List<Endpoint> known = new ArrayList<>();
       for (String text : (String[]) context.ask(DriverMessages.endpoints())) {
-        known.add(Endpoint.parse(text, context.hostname()));
+        known.add(Endpoint.parse(text, hostname));
       }
       return known;
     } catch (Exception e) {
