@@ -62,9 +62,7 @@ def run(
     return done.stdout
 
 
-def wait_until(
-    what: str, condition: Callable[[], bool | str], *, timeout_seconds: float
-) -> None:
+def wait_until(what: str, condition: Callable[[], bool | str], *, timeout_seconds: float) -> None:
     """Look again and again until ``condition`` returns True; a text says why not yet.
 
     For programs of others that offer nothing to wait on.

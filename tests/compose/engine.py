@@ -46,7 +46,9 @@ class Engine:
     private: bool
     """Whether it was started for this test, and so has no images and no other users."""
 
-    def docker(self, *arguments: str | Path, timeout_seconds: float = 60, check: bool = True) -> str:
+    def docker(
+        self, *arguments: str | Path, timeout_seconds: float = 60, check: bool = True
+    ) -> str:
         """Run the ``docker`` command."""
         return run(
             ["docker", *arguments],

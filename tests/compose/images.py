@@ -73,7 +73,9 @@ def _make_base_image(engine: Engine, root: Path, name: str) -> None:
     (root / "etc/apt/sources.list").unlink(missing_ok=True)
     shutil.copy(sources, root / "etc/apt" / _sources_place(sources))
     if _OWN_CERTIFICATES.is_dir():
-        shutil.copytree(_OWN_CERTIFICATES, root / "usr/local/share/ca-certificates", dirs_exist_ok=True)
+        shutil.copytree(
+            _OWN_CERTIFICATES, root / "usr/local/share/ca-certificates", dirs_exist_ok=True
+        )
         run(["chroot", root, "update-ca-certificates"], timeout_seconds=_PULL_SECONDS)
     (root / "usr/local/bin/python").symlink_to("/usr/bin/python3")
     run(

@@ -1,0 +1,196 @@
+"""What must be true of the running stack; each check raises when it is not."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.parse
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+from tests.compose.commands import ComposeTestFailed, wait_until
+from tests.compose.stack import ADDRESS, SERVICES, TASKMANAGERS, WORKERS, Stack, Submitted
+
+_HTTP_SECONDS = 10
+_JOB_SECONDS = 240
+_SCRAPED_SECONDS = 60
+_OWN_SHUFFLE = ("spark-submit", "--properties-file", "/etc/spark/spark-own-shuffle.conf")
+_DEMO = "/opt/jobs/demo.py"
+_JOBS = Path(__file__).resolve().parent / "jobs"
+_MANAGER = "io.sluice.spark.SluiceShuffleManager"
+_PROMETHEUS_PORT = 9090
+_HTTP_PORTS = dict(zip(TASKMANAGERS, (7338, 7339), strict=True))
+_NOBODY, _SLUICE = "65534:65534", "sluice"
+_COUNTERS = (
+    'sluice_received_bytes_total{leg="producer"}',
+    'sluice_received_bytes_total{leg="peer"}',
+    'sluice_sent_bytes_total{leg="consumer",source="local"}',
+    'sluice_sent_bytes_total{leg="consumer",source="remote"}',
+    "sluice_credits_received_total",
+    'sluice_map_outputs_finished_total{outcome="committed"}',
+)
+"""Counters that a shuffle between two hosts raises on both."""
+
+
+def containers_are_confined(stack: Stack) -> None:
+    """No container runs as root, can gain rights, or can write to its image."""
+    for service in SERVICES:
+        facts = stack.inspect(service)
+        user, host = facts["Config"]["User"], facts["HostConfig"]
+        expected = _NOBODY if service == "prometheus" else _SLUICE
+        if user != expected or not host["ReadonlyRootfs"] or host["CapDrop"] != ["ALL"]:
+            raise ComposeTestFailed(
+                f"{service} runs as {user!r} (expected {expected!r}), read-only:"
+                f" {host['ReadonlyRootfs']}, capabilities dropped: {host['CapDrop']}"
+            )
+        if not host["Memory"] or not host["PidsLimit"]:
+            raise ComposeTestFailed(f"{service} has no limit of memory or processes")
+
+
+def same_result_as_spark(stack: Stack) -> str:
+    """The documented job gives what it gives with Spark's own shuffle, and used Sluice.
+
+    Returns its digest.
+    """
+    with stack.submit("demo") as job:
+        ours = _facts(job, _JOB_SECONDS)
+    if ours["shuffle"] != _MANAGER:
+        raise ComposeTestFailed(f"the demo job used {ours['shuffle']}, expected {_MANAGER}")
+    with stack.submit("own", *_OWN_SHUFFLE, _DEMO) as job:
+        own = _facts(job, _JOB_SECONDS)
+    if own["shuffle"] != "sort":
+        raise ComposeTestFailed(f"the job to compare with used {own['shuffle']}, expected sort")
+    if ours["digest"] != own["digest"]:
+        raise ComposeTestFailed(f"results differ: Sluice {ours}, Spark's own shuffle {own}")
+    print(f"  seconds: Sluice {ours['seconds']}, Spark's own shuffle {own['seconds']}")
+    return ours["digest"]
+
+
+def same_result_again(stack: Stack, digest: str) -> None:
+    """The documented job still gives that digest."""
+    with stack.submit("again") as job:
+        facts = _facts(job, _JOB_SECONDS)
+    if facts["digest"] != digest:
+        raise ComposeTestFailed(f"digest {facts['digest']}, before it was {digest}")
+
+
+def prometheus_has_scraped(stack: Stack) -> None:
+    """Prometheus has counters above 0, from both TaskManagers."""
+    for counter in _COUNTERS:
+
+        def scraped(query: str = counter) -> bool | str:
+            values = _query(query)
+            return all(values.get(f"{name}:7338", 0) > 0 for name in TASKMANAGERS) or str(values)
+
+        wait_until(f"{counter} above 0", scraped, timeout_seconds=_SCRAPED_SECONDS)
+    up = _query('up{job="sluice"}')
+    if sorted(up.values()) != [1.0, 1.0]:
+        raise ComposeTestFailed(f"not both TaskManagers are up for Prometheus: {up}")
+
+
+def released_after_jobs(stack: Stack) -> None:
+    """No TaskManager holds a map output, gate or lent segment of a job that has ended."""
+    for name, port in _HTTP_PORTS.items():
+
+        def idle(port: int = port) -> bool | str:
+            status = _get(f"http://{ADDRESS}:{port}/api/v1/status")
+            left = {key: status[key] for key in ("applications", "gates") if status[key]}
+            return not left or str(left)[:500]
+
+        wait_until(f"{name} holds nothing", idle, timeout_seconds=_SCRAPED_SECONDS)
+
+
+def killed_taskmanager_is_survived(stack: Stack) -> None:
+    """A TaskManager dies after the map stage: only its map outputs run again, result right."""
+    victim = TASKMANAGERS[1]
+    command = (
+        *("spark-submit", "--conf", "spark.cores.max=2"),
+        # Both workers get map tasks: none starts before both executors are there.
+        *("--conf", "spark.scheduler.minRegisteredResourcesRatio=1.0"),
+        *("--conf", "spark.scheduler.maxRegisteredResourcesWaitingTime=60s"),
+        *("/mounted/interrupted.py", "--resume", "/tmp/resume"),
+    )
+    with stack.submit("interrupted", *command, mount=_JOBS) as job:
+        before = json.loads(job.wait_for_line('{"stage": "mapped"', _JOB_SECONDS))
+        held = {name: _map_outputs(port) for name, port in _HTTP_PORTS.items()}
+        if not all(held.values()):
+            raise ComposeTestFailed(f"not both TaskManagers hold map outputs: {held}")
+        stack.kill(victim)
+        stack.engine.docker("exec", job.container, "sh", "-c", "echo go >/tmp/resume")
+        after = json.loads(job.wait_for_line('{"stage": "reduced"', _JOB_SECONDS))
+        job.finish(_JOB_SECONDS)
+    again = after["map_runs"] - before["map_runs"]
+    if not after["right"]:
+        raise ComposeTestFailed(f"wrong result after {victim} was killed: {after}")
+    if again != held[victim]:
+        raise ComposeTestFailed(
+            f"{victim} held {held[victim]} map outputs, {again} map tasks ran again"
+        )
+    print(f"  {again} of {before['map_runs']} map tasks ran again")
+
+
+def killed_taskmanager_comes_back(stack: Stack) -> None:
+    """Started again, it is healthy and Prometheus sees it."""
+    victim = TASKMANAGERS[1]
+    stack.start(victim)
+    stack.wait_healthy(victim)
+
+    def scraped() -> bool | str:
+        up = _query('up{job="sluice"}')
+        return up.get(f"{victim}:7338") == 1.0 or str(up)
+
+    wait_until(f"Prometheus scrapes {victim}", scraped, timeout_seconds=_SCRAPED_SECONDS)
+
+
+def workers_are_registered(stack: Stack) -> None:
+    """The Spark master knows both workers."""
+
+    def registered() -> bool | str:
+        workers = _get(f"http://{ADDRESS}:8080/json/")["workers"]
+        alive = sorted(worker["host"] for worker in workers if worker["state"] == "ALIVE")
+        return alive == sorted(WORKERS) or str(alive)
+
+    wait_until("both workers registered", registered, timeout_seconds=_SCRAPED_SECONDS)
+
+
+def _facts(job: Submitted, timeout_seconds: float) -> dict[str, str]:
+    """The lines ``name: value`` that the demo job ends with."""
+    said = job.finish(timeout_seconds)
+    names = ("seconds", "shuffle", "digest")
+    facts = {
+        name: line.removeprefix(f"{name}:").strip()
+        for line in said.splitlines()
+        for name in names
+        if line.startswith(f"{name}:")
+    }
+    if len(facts) != len(names):
+        raise ComposeTestFailed(f"the demo job printed no result:\n{said[-4000:]}")
+    return facts
+
+
+def _map_outputs(port: int) -> int:
+    status = _get(f"http://{ADDRESS}:{port}/api/v1/status")
+    return sum(
+        shuffle["committed_map_outputs"]
+        for application in status["applications"]
+        for shuffle in application["shuffles"]
+    )
+
+
+def _query(expression: str) -> dict[str, float]:
+    """A Prometheus query's values by instance."""
+    words = urllib.parse.urlencode({"query": expression})
+    answer = _get(f"http://{ADDRESS}:{_PROMETHEUS_PORT}/api/v1/query?{words}")
+    return {
+        series["metric"].get("instance", ""): float(series["value"][1])
+        for series in answer["data"]["result"]
+    }
+
+
+def _get(url: str) -> Any:
+    try:
+        with urllib.request.urlopen(url, timeout=_HTTP_SECONDS) as answer:
+            return json.load(answer)
+    except (urllib.error.URLError, TimeoutError, ValueError) as error:
+        raise ComposeTestFailed(f"{url}: {error}") from error
