@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections import deque
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,6 +27,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 
 _MASTER_STARTED = re.compile(r"Starting Spark master at (spark://\S+)")
 _MASTER_ELECTED = re.compile(r"I have been elected leader|New state: ALIVE")
+_ERROR = re.compile(r"\bERROR\b|^Caused by: |^(java|scala|org|io)\.[\w.$]*(Error|Exception)\b")
 _WORKER_REGISTERED = re.compile(r"Successfully registered with master")
 
 
@@ -156,3 +158,16 @@ class StandaloneCluster:
             },
             directory=self.directory,
         )
+
+
+def executor_errors(directory: Path, limit: int = 10) -> list[str]:
+    """The last errors that executors of clusters below ``directory`` logged, oldest first.
+
+    A driver only sees that its executors end; why is in their own logs.
+    """
+    logs = sorted(directory.glob("work-*/*/*/stderr"), key=lambda log: log.stat().st_mtime)
+    found: deque[str] = deque(maxlen=limit)
+    for log in logs:
+        with log.open(encoding="utf-8", errors="replace") as lines:
+            found.extend(line.rstrip() for line in lines if _ERROR.search(line))
+    return list(found)

@@ -15,13 +15,14 @@ import argparse
 import sys
 import tempfile
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks import outcome
 from benchmarks.application import JobRecord, SparkApplication
-from benchmarks.cluster import StandaloneCluster
+from benchmarks.cluster import StandaloneCluster, executor_errors
 from benchmarks.comparison import differences
 from benchmarks.eventlog import ShuffleUse, read_event_log, total
 from benchmarks.jobs.tpch import query_title
@@ -35,7 +36,7 @@ from protocol.errors import SluiceError
 from spark_integration import spark_conf
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from rich.console import Console
 
@@ -202,12 +203,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console.print(
         f"  {data_bytes / 1e6:.0f} MB of tables; {len(texts)} text files, {text_bytes / 1e6:.0f} MB"
     )
-    with tempfile.TemporaryDirectory(prefix="sluice-demo-", ignore_cleanup_errors=True) as scratch:
-        demo = Demo(console, jobs_of(options.queries, data, texts), Path(scratch))
+    with scratch_directory(options.keep) as scratch:
+        demo = Demo(console, jobs_of(options.queries, data, texts), scratch)
         try:
             own, sluice = demo.run()
         except (SluiceError, RuntimeError, OSError) as error:
-            console.print(f"The demo failed: {error}", style="red", markup=False)
+            console.print(f"The demo failed: {error}", style="red", markup=False, soft_wrap=True)
+            for line in executor_errors(scratch):
+                console.print(f"  executor: {line}", markup=False, soft_wrap=True)
+            if options.keep is None:
+                console.print("With --keep DIR all logs of the processes stay in DIR.")
             return 1
         outcomes = compare(own, sluice)
     console.print(outcome.table(outcomes))
@@ -223,6 +228,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if found else 0
 
 
+@contextmanager
+def scratch_directory(keep: Path | None) -> Iterator[Path]:
+    """A directory for everything a run writes: ``keep`` if it is given, else a temporary one.
+
+    Raises:
+        RuntimeError: ``keep`` has files in it.
+    """
+    if keep is None:
+        with tempfile.TemporaryDirectory(
+            prefix="sluice-demo-", ignore_cleanup_errors=True
+        ) as scratch:
+            yield Path(scratch)
+        return
+    keep.mkdir(parents=True, exist_ok=True)
+    if any(keep.iterdir()):
+        raise RuntimeError(f"{keep} is not empty: give a directory that is new or empty")
+    yield keep.resolve()
+
+
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.demo", description=__doc__)
     parser.add_argument("--scale-factor", type=float, default=1.0, help="of TPC-H (default 1)")
@@ -231,6 +255,9 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         type=_numbers,
         default=DEFAULT_QUERIES,
         help="comma-separated TPC-H query numbers (default %(default)s)",
+    )
+    parser.add_argument(
+        "--keep", type=Path, metavar="DIR", help="write logs and event logs to DIR and leave them"
     )
     return parser.parse_args(arguments)
 
