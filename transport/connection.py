@@ -22,8 +22,8 @@ from typing import Final, Protocol, cast
 from protocol.codec import encode
 from protocol.errors import ProtocolViolation, SluiceError, UnsupportedVersion
 from protocol.framing import FrameDecoder
-from protocol.limits import VERSION
-from protocol.messages import ErrorResponse, Hello, HelloAck, Message, Ping, Pong
+from protocol.limits import FEATURE_LARGE_PAYLOADS, MAX_LARGE_PAYLOAD_BYTES, VERSION
+from protocol.messages import ROLE_PRODUCER, ErrorResponse, Hello, HelloAck, Message, Ping, Pong
 from protocol.remote_error import RemoteError, error_response
 from protocol.states import ConnectionState, Side, State, answer_hello, payload_limit
 from transport import socket_options
@@ -96,6 +96,8 @@ class Connection(asyncio.BufferedProtocol):
         self.remote = "?"
         self.name = ""
         self.application_id = ""
+        self.features = 0
+        """Feature bits that both sides agreed on."""
         self.bytes_in = 0
         self.bytes_out = 0
         self.writable = False
@@ -104,6 +106,7 @@ class Connection(asyncio.BufferedProtocol):
         """On the side that connects: done when the handshake is."""
         self._config = config
         self._segment_size_bytes = segment_size_bytes
+        self._other_segment_size_bytes = 0
         self._low_bytes, self._high_bytes = config.write_watermarks(segment_size_bytes)
         self._handler_factory = handler_factory
         self._hello = hello
@@ -140,8 +143,19 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def max_payload_bytes(self) -> int:
-        """Largest payload that both sides accept."""
-        return self._decoder.max_payload_bytes
+        """Largest payload that fits in a segment of both sides."""
+        return payload_limit(self._segment_size_bytes, self._other_segment_size_bytes)
+
+    @property
+    def large_payload_bytes(self) -> int:
+        """Largest payload for data that needs no segment of this side.
+
+        Above :attr:`max_payload_bytes` only on client legs that agreed on large payloads.
+        """
+        if not self.features & FEATURE_LARGE_PAYLOADS:
+            return self.max_payload_bytes
+        other = self._other_segment_size_bytes
+        return min(other, MAX_LARGE_PAYLOAD_BYTES) if other else MAX_LARGE_PAYLOAD_BYTES
 
     @property
     def write_buffer_bytes(self) -> int:
@@ -390,7 +404,8 @@ class Connection(asyncio.BufferedProtocol):
             ack = answer_hello(message, self._offer)
             self.name = message.name
             self.application_id = message.application_id
-            self._open(message.role, message, message.segment_size_bytes)
+            self.features = ack.features
+            self._open(message.role, message)
             self.send(ack)
         elif type(message) is HelloAck:
             if message.version != VERSION:
@@ -400,17 +415,19 @@ class Connection(asyncio.BufferedProtocol):
                     limit=VERSION,
                     remedy="Use the same release of Sluice on both sides",
                 )
-            self._open(self.state.role, message, message.segment_size_bytes)
+            self.features = message.features
+            self._open(self.state.role, message)
             if self.opened is not None and not self.opened.done():
                 self.opened.set_result(message)
 
-    def _open(self, role: int, greeting: Hello | HelloAck, segment_size_bytes: int) -> None:
+    def _open(self, role: int, greeting: Hello | HelloAck) -> None:
         if self._handshake_timer is not None:
             self._handshake_timer.cancel()
             self._handshake_timer = None
         self._decoder.handshake_done()
-        self._decoder.max_payload_bytes = payload_limit(
-            self._segment_size_bytes, segment_size_bytes
+        self._other_segment_size_bytes = greeting.segment_size_bytes
+        self._decoder.max_payload_bytes = (
+            self.large_payload_bytes if role == ROLE_PRODUCER else self.max_payload_bytes
         )
         self.state.open(role)
         self._handler = self._handler_factory(self, greeting)

@@ -8,7 +8,7 @@ from protocol.errors import SluiceError
 from protocol.messages import Hello, HelloAck
 from transport.config import TransportConfig
 from transport.connection import Connection, HandlerFactory
-from transport.errors import ConnectFailed
+from transport.errors import ConnectFailed, ConnectionLost
 
 _FIRST_PAUSE_SECONDS = 0.05
 _LONGEST_PAUSE_SECONDS = 1.0
@@ -33,8 +33,9 @@ async def connect(
 ) -> tuple[Connection, HelloAck]:
     """Connect and shake hands.
 
-    A refused attempt is repeated, with growing pauses, until ``connect_timeout_seconds`` are over:
-    a TaskManager that is restarted is back within that time.
+    An attempt that is refused, or that ends without an answer, is repeated, with growing pauses,
+    until ``connect_timeout_seconds`` are over: a TaskManager that is restarted is back within that
+    time, and meanwhile its dying process or a proxy before it may accept and hang up.
 
     Returns:
         The open connection and the other side's answer.
@@ -52,7 +53,7 @@ async def connect(
         try:
             async with asyncio.timeout_at(deadline):
                 return await _attempt(address, hello, handler_factory, config, segment_size_bytes)
-        except (OSError, TimeoutError) as error:
+        except (OSError, ConnectionLost) as error:  # TimeoutError is an OSError
             # A pause with jitter, so that many waiters do not come back at the same instant.
             pause_now = pause * random.uniform(0.5, 1.0)  # noqa: S311
             if isinstance(error, TimeoutError) or loop.time() + pause_now >= deadline:
@@ -86,8 +87,6 @@ async def _attempt(
         raise SluiceError("A connection with a Hello has no handshake to wait for")
     try:
         return connection, await asyncio.shield(connection.opened)
-    except BaseException as error:
+    except BaseException:
         connection.abort(ConnectFailed(f"The handshake with {address} was given up"))
-        if isinstance(error, ConnectionError):
-            raise
         raise

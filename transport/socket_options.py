@@ -10,6 +10,9 @@ _log = logging.getLogger(__name__)
 _KEEPALIVE_PROBES = 4
 """Unanswered probes before the kernel gives the connection up."""
 
+_LONGEST_KEEPALIVE_SECONDS = 32767
+"""Linux refuses more."""
+
 
 def apply(sock: socket.socket, config: TransportConfig) -> None:
     """Set the options of a connected socket; Unix sockets need none.
@@ -20,7 +23,7 @@ def apply(sock: socket.socket, config: TransportConfig) -> None:
     if sock.family not in (socket.AF_INET, socket.AF_INET6):
         return
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    idle = max(1, int(config.keepalive_seconds))
+    idle = min(max(1, int(config.keepalive_seconds)), _LONGEST_KEEPALIVE_SECONDS)
     interval = max(1, idle // _KEEPALIVE_PROBES)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (

@@ -1,8 +1,8 @@
 """A bounded proxy over TCP and Unix sockets that breaks links on purpose.
 
 Each direction of each connection has its own :class:`Fault`; it may be changed at any time. What
-happens is observed through events and counters, never by sleeping. Nothing is buffered beyond one
-chunk per direction, so a stalled direction pushes back on its sender as a slow network does.
+happens is observed through events and counters, never by sleeping. No more than one read
+(64 KiB) is buffered per direction, so a stalled direction pushes back as a slow network does.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 """SO_LINGER on, with no time: close sends RST."""
+
+_READ_BYTES = 64 * 1024
 
 
 class Cut(Enum):
@@ -43,7 +45,7 @@ class Fault:
     """
 
     delay_seconds: float = 0.0
-    chunk_bytes: int = 64 * 1024
+    chunk_bytes: int = _READ_BYTES
     cut_after_bytes: int | None = None
     cut: Cut = Cut.CLOSE
 
@@ -59,7 +61,7 @@ class Direction:
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when this direction carries nothing more."""
     stalled: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when it reads nothing for the time being."""
+    """Set when it reads nothing for the time being (what one read brought before is held)."""
     _flowing: asyncio.Event = field(default_factory=asyncio.Event)
     _moved: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -84,12 +86,13 @@ class Direction:
     async def pump(self, on_cut: Callable[[Cut], None]) -> None:
         """Pass bytes on until an end, an error or a cut."""
         loop = asyncio.get_running_loop()
+        data = b""
         try:
             while True:
                 if not self._flowing.is_set():
                     self.stalled.set()
                     await self._flowing.wait()
-                fault = self.fault
+                fault = self.fault  # looked at anew for each piece: tests change it on the way
                 room = fault.chunk_bytes
                 if fault.cut_after_bytes is not None:
                     room = min(room, fault.cut_after_bytes - self.passed_bytes)
@@ -99,13 +102,16 @@ class Direction:
                             continue
                         on_cut(fault.cut)
                         return
-                data = await loop.sock_recv(self.source, room)
                 if not data:
-                    return
+                    data = await loop.sock_recv(self.source, _READ_BYTES)
+                    if not data:
+                        return
+                    continue
                 if fault.delay_seconds:
                     await asyncio.sleep(fault.delay_seconds)
-                await loop.sock_sendall(self.target, data)
-                self.passed_bytes += len(data)
+                piece, data = data[:room], data[room:]
+                await loop.sock_sendall(self.target, piece)
+                self.passed_bytes += len(piece)
                 self._moved.set()
         except OSError:
             on_cut(Cut.RESET)

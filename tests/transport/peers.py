@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from protocol.codec import decode_control, encode
 from protocol.limits import MAGIC, PREFIX_BYTES, VERSION
-from protocol.messages import FLOW_CREDIT, ROLE_PEER, Hello, HelloAck, Message
+from protocol.messages import FLOW_CREDIT, ROLE_PEER, ROLE_PRODUCER, Hello, HelloAck, Message
 from tests.support.memory_supplier import MemorySupplier
 from transport.config import TransportConfig
 from transport.connector import Address, connect
@@ -35,6 +35,11 @@ def a_config(**changes: Any) -> TransportConfig:
 def a_hello(**changes: Any) -> Hello:
     hello = Hello(MAGIC, VERSION, VERSION, ROLE_PEER, "", b"", SEGMENT, FLOW_CREDIT, 0, "tests")
     return hello._replace(**changes)
+
+
+def a_producer(**changes: Any) -> Hello:
+    """A Hello of the role whose messages upwards carry large payloads."""
+    return a_hello(role=ROLE_PRODUCER, application_id="app", **changes)
 
 
 def an_ack(**changes: Any) -> HelloAck:
@@ -259,3 +264,11 @@ async def until(condition: Callable[[], object]) -> None:
     async with asyncio.timeout(PATIENCE_SECONDS):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0)
+
+
+def small_send_buffer(connection: Connection) -> None:
+    """Let the kernel take little at once, so that a slow peer is felt soon."""
+    transport = connection._transport
+    assert transport is not None
+    sock = transport.get_extra_info("socket")
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)

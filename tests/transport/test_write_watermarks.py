@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from protocol.codec import encode
-from protocol.messages import Pong, TaskEvent
+from protocol.messages import Pong, RegionData
 from tests.support.intercepting_transport import InterceptingTransport, intercept
 from tests.transport.peers import (
     SEGMENT,
@@ -16,9 +16,10 @@ from tests.transport.peers import (
     RecordingHandler,
     Service,
     a_config,
-    a_hello,
+    a_producer,
     a_service,
     end,
+    small_send_buffer,
     turns,
 )
 from transport.connection import Connection
@@ -26,7 +27,7 @@ from transport.connection import Connection
 if TYPE_CHECKING:
     from transport.config import TransportConfig
 
-EVENT = TaskEvent(0, 0)
+EVENT = RegionData(0, 0)
 HEAD = len(encode(EVENT))
 
 
@@ -34,7 +35,7 @@ async def held_client(
     service: Service, config: TransportConfig
 ) -> tuple[RecordingHandler, InterceptingTransport]:
     """Connect; hold what is written from now on."""
-    connection = Connection(config, SEGMENT, RecordingHandler, hello=a_hello())
+    connection = Connection(config, SEGMENT, RecordingHandler, hello=a_producer())
     made = intercept(connection)
     await asyncio.get_running_loop().create_connection(lambda: connection, *service.address)
     assert connection.opened is not None
@@ -165,7 +166,7 @@ async def test_the_end_of_a_drain_watch_is_no_news_for_the_handler() -> None:
         await end(handler)
 
 
-@pytest.mark.parametrize(("low", "high"), [(None, None), (0, 1), (0, 4000), (4000, 4000)])
+@pytest.mark.parametrize(("low", "high"), [(None, None), (0, 1), (0, 20000), (20000, 20000)])
 async def test_a_stopped_writer_goes_on_by_itself_on_a_real_socket(
     low: int | None, high: int | None
 ) -> None:
@@ -176,6 +177,7 @@ async def test_a_stopped_writer_goes_on_by_itself_on_a_real_socket(
             await peer.shake_hands()
             handler = await service.handler()
             connection = handler.connection
+            small_send_buffer(connection)
             peak = sent = 0
 
             def send_on() -> None:

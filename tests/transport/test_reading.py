@@ -1,0 +1,305 @@
+"""Reading: payloads into supplied memory, a pause when there is none, and the frame deadline."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from protocol.codec import encode
+from protocol.errors import ErrorCode, MalformedMessage, SluiceError
+from protocol.messages import (
+    ROLE_PRODUCER,
+    AbortPartition,
+    ErrorResponse,
+    Message,
+    Ping,
+    Pong,
+    RegionData,
+)
+from tests.support.memory_supplier import MemorySupplier
+from tests.support.tcp_proxy import Fault, FaultProxy
+from tests.transport.peers import (
+    PATIENCE_SECONDS,
+    SEGMENT,
+    RawPeer,
+    RecordingHandler,
+    Service,
+    a_config,
+    a_producer,
+    a_service,
+    end,
+    open_client,
+    small_send_buffer,
+    turns,
+)
+from transport import connection as connection_module
+from transport.connector import Address
+from transport.errors import ConnectionLost, DeadlineExceeded
+
+DRIP_SECONDS = 0.02
+PRODUCER: dict[str, Any] = {"role": ROLE_PRODUCER, "application_id": "app"}
+
+
+def payload_of(number: int, length: int = SEGMENT) -> bytes:
+    return (number.to_bytes(4, "big") * (length // 4 + 1))[:length]
+
+
+async def received(handler: RecordingHandler, count: int) -> None:
+    await handler.until(lambda: len(handler.received) >= count)
+
+
+async def asked_in_vain(handler: RecordingHandler) -> None:
+    await handler.until(lambda: handler.supplier.refused)
+
+
+async def opened(service: Service, peer: RawPeer) -> RecordingHandler:
+    await peer.shake_hands(**PRODUCER)
+    return await service.handler()
+
+
+async def test_a_blocked_sink_stops_reading_and_loses_nothing() -> None:
+    """Twelve full payloads through two segments, each given back only when the test says so."""
+    async with a_service() as service:
+        service.segments = 2
+        with await RawPeer.connect(service.address) as peer:
+            handler = await opened(service, peer)
+            handler.keep_memory = True
+            supplier = handler.supplier
+            lengths = [SEGMENT, 1, SEGMENT - 1, 7, SEGMENT, 100] * 2
+            stream = b""
+            for number, length in enumerate(lengths):
+                stream += encode(RegionData(number, 0), length) + payload_of(number, length)
+                stream += encode(AbortPartition(number))
+            sending = asyncio.ensure_future(peer.send(stream))
+            for number in range(0, len(lengths), 2):
+                expected = 2 * number + 3  # two payloads and the credit between (or after)
+                await received(handler, expected)
+                await handler.until(lambda: supplier.refused or len(handler.received) == 24)
+                await turns()
+                assert supplier.lent == 2
+                assert len(handler.received) <= expected + 1
+                transport = handler.connection._transport
+                assert transport is not None
+                if number + 2 < len(lengths):
+                    assert not transport.is_reading()
+                supplier.refused = 0
+                for memory in handler.kept:
+                    supplier.give(memory)
+                handler.kept.clear()
+                handler.connection.resume_reading()
+            await sending
+            await handler.until(lambda: len(handler.received) == 24)
+            for number, length in enumerate(lengths):
+                assert handler.received[2 * number] == (
+                    RegionData(number, 0),
+                    payload_of(number, length),
+                )
+                assert handler.received[2 * number + 1] == (AbortPartition(number), b"")
+            assert supplier.lent == 0
+
+
+async def test_resume_without_memory_stays_blocked_and_without_need_does_nothing() -> None:
+    async with a_service() as service:
+        service.segments = 0
+        with await RawPeer.connect(service.address) as peer:
+            handler = await opened(service, peer)
+            handler.connection.resume_reading()
+            await peer.send_message(RegionData(1, 0), b"abc")
+            await handler.until(lambda: handler.supplier.refused == 1)
+            for count in (2, 3):
+                handler.connection.resume_reading()
+                assert handler.supplier.refused == count
+            handler.supplier = MemorySupplier(1, SEGMENT)
+            handler.connection.resume_reading()
+            await handler.until(lambda: handler.received == [(RegionData(1, 0), b"abc")])
+
+
+async def test_no_memory_is_asked_for_once_the_connection_is_gone() -> None:
+    async with a_service() as service:
+        service.segments = 0
+        with await RawPeer.connect(service.address) as peer:
+            handler = await opened(service, peer)
+            await peer.send_message(RegionData(1, 0), b"abc")
+            await handler.until(lambda: handler.supplier.refused)
+            handler.connection.close()
+            handler.connection.resume_reading()
+            await handler.until_lost()
+            handler.connection.resume_reading()
+            assert handler.supplier.refused == 1
+
+
+async def test_a_frame_that_drips_is_given_up_after_the_deadline() -> None:
+    config = a_config(frame_timeout_seconds=0.2)
+    async with a_service(config) as service, FaultProxy(service.address) as proxy:
+        with await RawPeer.connect(Address(proxy.host, proxy.port)) as peer:
+            handler = await opened(service, peer)
+            link = await proxy.connection()
+            link.up.fault = Fault(delay_seconds=DRIP_SECONDS, chunk_bytes=1)
+            await peer.send_message(RegionData(1, 0), bytes(200))
+            answer, _ = await peer.read_frame()
+            assert isinstance(answer, ErrorResponse)
+            assert answer.code == ErrorCode.DEADLINE_EXCEEDED
+            assert answer.channel is None
+            assert isinstance(await handler.until_lost(), DeadlineExceeded)
+            assert handler.received == []
+            assert handler.supplier.lent == 0
+
+
+@pytest.mark.parametrize("begun", [1, 8, 9, 12, 13, 60])
+async def test_a_frame_that_is_begun_and_not_finished(begun: int) -> None:
+    frame = encode(RegionData(1, 0), 50) + bytes(50)
+    async with a_service(a_config(frame_timeout_seconds=0.1)) as service:
+        with await RawPeer.connect(service.address) as peer:
+            handler = await opened(service, peer)
+            await peer.send(frame[:begun])
+            assert isinstance(await handler.until_lost(), DeadlineExceeded)
+
+
+async def test_a_connection_between_frames_may_be_silent() -> None:
+    async with a_service(a_config(frame_timeout_seconds=0.1)) as service:
+        with await RawPeer.connect(service.address) as peer:
+            handler = await opened(service, peer)
+            await peer.send(encode(Ping(1))[:5])
+            await turns()
+            await peer.send(encode(Ping(1))[5:])
+            assert await peer.read_frame() == (Pong(1), b"")
+            await asyncio.sleep(0.3)  # three deadlines: that nothing happens has no event
+            await peer.send_message(Ping(2))
+            assert await peer.read_frame() == (Pong(2), b"")
+            assert not handler.lost
+
+
+async def test_the_time_for_which_we_do_not_read_does_not_count() -> None:
+    async with a_service(a_config(frame_timeout_seconds=0.1)) as service:
+        service.segments = 0
+        with await RawPeer.connect(service.address) as peer:
+            handler = await opened(service, peer)
+            frame = encode(RegionData(1, 0), SEGMENT) + payload_of(1)
+            await peer.send(frame[:5])
+            await turns(10)
+            await peer.send(frame[5:100])
+            await handler.until(lambda: handler.supplier.refused)
+            await asyncio.sleep(0.35)  # three deadlines: that nothing happens has no event
+            assert not handler.lost
+            handler.supplier = MemorySupplier(1, SEGMENT)
+            handler.connection.resume_reading()
+            await peer.send(frame[100:])
+            await handler.until(lambda: handler.received)
+            assert handler.received == [(RegionData(1, 0), payload_of(1))]
+
+
+async def test_after_a_pause_the_rest_of_the_frame_has_a_deadline_again() -> None:
+    async with a_service(a_config(frame_timeout_seconds=0.1)) as service:
+        service.segments = 0
+        with await RawPeer.connect(service.address) as peer:
+            handler = await opened(service, peer)
+            await peer.send(encode(RegionData(1, 0), SEGMENT))  # the payload never comes
+            await handler.until(lambda: handler.supplier.refused)
+            handler.supplier = MemorySupplier(1, SEGMENT)
+            handler.connection.resume_reading()
+            assert handler.supplier.lent == 1
+            assert isinstance(await handler.until_lost(), DeadlineExceeded)
+            assert handler.supplier.lent == 0
+
+
+@pytest.mark.parametrize("blocked", [False, True])
+async def test_what_a_handler_raises_closes_its_connection_only(
+    blocked: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    for error, code in (
+        (MalformedMessage("Bad", value=1), ErrorCode.MALFORMED_MESSAGE),
+        (KeyError("a bug of ours"), ErrorCode.INTERNAL),
+    ):
+        async with a_service() as service:
+            service.segments = 0 if blocked else 1
+            other = await open_client(service.address, **PRODUCER)
+            with await RawPeer.connect(service.address) as peer:
+                await peer.shake_hands(**PRODUCER)
+                handler = await service.handler(1)
+
+                def refuse(message: Message, error: Exception = error) -> None:
+                    raise error
+
+                handler.on_message = refuse
+                await peer.send_message(RegionData(1, 0), b"x")
+                if blocked:
+                    await asked_in_vain(handler)
+                    handler.supplier = MemorySupplier(1, SEGMENT)
+                    handler.connection.resume_reading()
+                answer, _ = await peer.read_frame()
+                assert isinstance(answer, ErrorResponse)
+                assert answer.code == code
+                assert isinstance(await handler.until_lost(), SluiceError)
+            await _answers(other)
+            await end(other)
+    assert "a bug of ours" in caplog.text
+
+
+async def _answers(client: RecordingHandler) -> None:
+    before = client.connection.bytes_in
+    client.connection.send(Ping(1))
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while client.connection.bytes_in == before:  # noqa: ASYNC110 - Pongs have no event
+            await asyncio.sleep(0)
+
+
+async def test_pings_are_answered_in_order_among_messages() -> None:
+    async with a_service() as service:
+        with await RawPeer.connect(service.address) as peer:
+            handler = await opened(service, peer)
+            await peer.send(
+                encode(Ping(0))
+                + encode(RegionData(5, 0), 3)
+                + b"abc"
+                + encode(Ping(2**64 - 1))
+                + encode(Pong(7))
+            )
+            assert await peer.read_frame() == (Pong(0), b"")
+            assert await peer.read_frame() == (Pong(2**64 - 1), b"")
+            await handler.until(lambda: handler.received)
+            assert handler.received == [(RegionData(5, 0), b"abc")]  # the handler hears of no ping
+
+
+async def test_a_peer_that_asks_and_never_reads_is_dropped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connection_module, "MAX_UNSENT_BYTES", 64 * 1024)
+    async with a_service() as service:
+        with await RawPeer.connect(service.address, receive_buffer_bytes=4096) as peer:
+            await peer.shake_hands(**PRODUCER)
+            handler = await service.handler()
+            small_send_buffer(handler.connection)
+            pings = encode(Ping(2**63)) * 1000
+            peak = 0
+            with pytest.raises(ConnectionError):  # noqa: PT012
+                for _ in range(2000):
+                    await peer.send(pings)
+                    peak = max(peak, handler.connection.write_buffer_bytes)
+            error = await handler.until_lost()
+            assert isinstance(error, ConnectionLost)
+            assert "does not read" in str(error)
+            assert peak < 64 * 1024 + 2 * SEGMENT + len(pings)
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 17, 4095])
+async def test_a_stream_in_small_pieces_gives_the_same_messages(chunk: int) -> None:
+    messages: list[tuple[Message, bytes]] = [
+        (AbortPartition(1), b""),
+        (RegionData(2, 0), payload_of(2, 300)),
+        (RegionData(3, 0), b""),
+        (AbortPartition(4), b""),
+        (RegionData(5, 0), payload_of(5, SEGMENT if chunk > 100 else 70)),
+    ]
+    stream = b"".join(encode(m, len(payload)) + payload for m, payload in messages)
+    async with (
+        a_service() as service,
+        FaultProxy(service.address, up=Fault(chunk_bytes=chunk)) as proxy,
+    ):
+        with await RawPeer.connect(Address(proxy.host, proxy.port)) as peer:
+            handler = await opened(service, peer)
+            await peer.send(stream)
+            await handler.until(lambda: len(handler.received) == len(messages))
+            assert handler.received == messages
+            assert handler.connection.bytes_in == len(encode(a_producer())) + len(stream)
