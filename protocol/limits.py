@@ -42,5 +42,12 @@ MAX_CREDIT: Final = 2**31 - 1
 MAX_NAME_CHARACTERS: Final = 256
 """Longest application id, TaskManager id, host or connection name."""
 
+FEATURE_LARGE_PAYLOADS: Final = 1
+"""Feature bit: payloads above the segment size on client legs, where no segment is involved."""
+
+MAX_LARGE_PAYLOAD_BYTES: Final = 256 * 1024
+"""Largest payload with FEATURE_LARGE_PAYLOADS: eight segments of the default size for the price of
+one message, and still little next to a socket's buffers."""
+
 DEFAULT_SEGMENT_SIZE_BYTES: Final = 32 * 1024
 """Flink's default size of a network buffer."""

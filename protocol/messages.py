@@ -155,6 +155,14 @@ class BeginRegion(NamedTuple):
     crc32c: int
 
 
+class RegionOpened(NamedTuple):
+    """How large the payloads of a region may be; sent before its first credit."""
+
+    partition: int
+    region: int
+    payload_bytes: int
+
+
 class RegionData(NamedTuple):
     """The next bytes (payload) of the region that was begun."""
 
@@ -268,6 +276,7 @@ Message: TypeAlias = (
     | PartitionOpened
     | BeginRegion
     | RegionData
+    | RegionOpened
     | FinishPartition
     | PartitionFinished
     | AbortPartition

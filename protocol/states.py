@@ -67,7 +67,7 @@ ALLOWED_WHEN_OPEN: Final[dict[tuple[Side, int], _Types]] = {
     (Side.CONNECTED, m.ROLE_PEER): _BOTH | _DATA_DOWN,
     (Side.CONNECTED, m.ROLE_CONSUMER): _BOTH | _DATA_DOWN | {m.GateOpened, m.GateClosed},
     (Side.CONNECTED, m.ROLE_PRODUCER): _BOTH
-    | {m.PartitionOpened, m.AddCredit, m.PartitionFinished, m.PartitionAborted},
+    | {m.PartitionOpened, m.RegionOpened, m.AddCredit, m.PartitionFinished, m.PartitionAborted},
     (Side.CONNECTED, m.ROLE_DRIVER): _BOTH | {m.ShuffleReleased, m.ApplicationReleased},
 }
 
@@ -165,7 +165,7 @@ def answer_hello(hello: m.Hello, offer: m.HelloAck) -> m.HelloAck:
             limit=offer.segment_size_bytes,
             remedy="Set memory.segment_size_bytes alike on all TaskManagers",
         )
-    return offer
+    return offer._replace(features=hello.features & offer.features)
 
 
 def payload_limit(own: int, other: int) -> int:

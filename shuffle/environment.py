@@ -9,7 +9,7 @@ import os
 import socket
 
 from protocol.errors import SegmentSizeMismatch
-from protocol.limits import MAGIC, VERSION
+from protocol.limits import FEATURE_LARGE_PAYLOADS, MAGIC, VERSION
 from protocol.messages import (
     FLOW_CREDIT,
     ROLE_CONSUMER,
@@ -140,7 +140,7 @@ class NetworkEnvironment:
             self.store.taskmanager_id,
             self._memory.segment_size_bytes,
             FLOW_CREDIT,
-            0,
+            FEATURE_LARGE_PAYLOADS,
             *self.address,
         )
 

@@ -87,6 +87,7 @@ class InputGate:
         start_subpartition: First subpartition wanted.
         end_subpartition: The one behind the last.
         read_pool: Memory for local reads of the disk tier.
+        local_buffer_bytes: Largest buffer that a local channel may give; a segment by default.
 
     Raises:
         InsufficientNetworkBuffers: Not even the least floating buffer is left for the gate.
@@ -100,6 +101,7 @@ class InputGate:
         start_subpartition: int,
         end_subpartition: int,
         read_pool: ReadPool,
+        local_buffer_bytes: int | None = None,
     ) -> None:
         if start_subpartition >= end_subpartition:
             raise InvalidRequest(
@@ -114,6 +116,9 @@ class InputGate:
         self._start_subpartition = start_subpartition
         self._end_subpartition = end_subpartition
         self._read_pool = read_pool
+        self._local_buffer_bytes = (
+            services.config.segment_size_bytes if local_buffer_bytes is None else local_buffer_bytes
+        )
         self._floating_pool: LocalBufferPool | None = None
         self._opening: set[asyncio.Task[None]] = set()
         self._clients: list[tuple[Address, PartitionRequestClient]] = []
@@ -261,6 +266,7 @@ class InputGate:
                 outputs,
                 self._start_subpartition,
                 self._end_subpartition,
+                self._local_buffer_bytes,
                 self._read_pool,
                 channel.data_available,
             )

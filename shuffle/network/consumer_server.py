@@ -87,6 +87,7 @@ class ConsumerHandler(ServingHandler):
                 message.start_subpartition,
                 message.end_subpartition,
                 self.read_pool,
+                self.connection.large_payload_bytes,
             )
             self.gates[message.gate] = gate, channels
             for wanted in message.channels:

@@ -78,6 +78,7 @@ class PartitionRequestServerHandler(ServingHandler):
                     outputs,
                     request.start_subpartition,
                     request.end_subpartition,
+                    self.connection.max_payload_bytes,
                     self.read_pool,
                     reader.data_available,
                 )

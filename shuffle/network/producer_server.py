@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from protocol.errors import ChannelInUse, SluiceError, UnexpectedMessage
-from protocol.limits import RECEIVE_TAIL_BYTES
+from protocol.limits import FEATURE_LARGE_PAYLOADS, RECEIVE_TAIL_BYTES
 from protocol.messages import (
     AbortPartition,
     AddCredit,
@@ -19,6 +19,7 @@ from protocol.messages import (
     PartitionFinished,
     PartitionOpened,
     RegionData,
+    RegionOpened,
 )
 from protocol.remote_error import error_response
 from shuffle.counters import Counters
@@ -98,9 +99,8 @@ class ProducerHandler:
             except SluiceError as error:
                 self._fail(message.partition, error)
         if self._discard is None:
-            self._discard = memoryview(
-                bytearray(self._services.segment_size_bytes + RECEIVE_TAIL_BYTES)
-            )
+            largest = max(self._connection.large_payload_bytes, self._services.segment_size_bytes)
+            self._discard = memoryview(bytearray(largest + RECEIVE_TAIL_BYTES))
         return self._discard
 
     def message_received(self, message: Message, payload_length: int) -> None:
@@ -160,14 +160,20 @@ class ProducerHandler:
             counters.credits_sent += credit
             connection.send(AddCredit(number, credit))
 
+        def opened(region: int, payload_bytes: int) -> None:
+            if connection.features & FEATURE_LARGE_PAYLOADS:
+                connection.send(RegionOpened(number, region, payload_bytes))
+
         partition.writer = MapOutputWriter(
             services.store,
             ShuffleKey(connection.application_id, message.shuffle_id),
             message.map_attempt_id,
             message.num_subpartitions,
             payload_bytes=connection.max_payload_bytes,
+            memory_payload_bytes=connection.large_payload_bytes,
             verify_checksums=services.verify_checksums,
             pool=pool,
+            opened=opened,
             grant=grant,
             failed=lambda error: self._fail(number, error),
         )

@@ -20,8 +20,11 @@ from transport.connection import Connection
 
 _log = logging.getLogger(__name__)
 
-MOST_BUFFERS_A_TURN = 32
-"""Buffers sent before other connections get a turn of the event loop: 1 MiB at the default size."""
+MOST_BYTES_A_TURN = 1024 * 1024
+"""Bytes sent before other connections get a turn of the event loop: 32 buffers of 32 KiB."""
+
+COST_OF_A_TURN_BYTES = 4 * 1024
+"""What a buffer counts for beside its bytes, so that small ones do not keep the loop either."""
 
 
 class PartitionRequestQueue:
@@ -79,23 +82,24 @@ class PartitionRequestQueue:
     def _send_in_turn(self) -> None:
         connection = self._connection
         queue = self._queue
-        budget = MOST_BUFFERS_A_TURN
+        budget = MOST_BYTES_A_TURN
         while queue and connection.writable:
-            if budget == 0:
+            if budget <= 0:
                 self._turn_due = True
                 asyncio.get_running_loop().call_soon(self.run)
                 break
-            budget -= 1
             reader = queue.popleft()
             try:
                 buffer = reader.next_buffer()
             except SluiceError as error:
+                budget -= COST_OF_A_TURN_BYTES
                 reader.queued = False
                 connection.send(error_response(reader.channel, error))
                 self._end(reader, error)
                 continue
             if buffer is not None:
                 self._send(reader, buffer)
+                budget -= len(buffer.payload) + COST_OF_A_TURN_BYTES
                 if buffer.data_type != DATA:
                     reader.queued = False
                     self._end(reader, None)

@@ -118,6 +118,7 @@ class ResultPartitionManager:
         outputs: Sequence[MapOutput],
         start_subpartition: int,
         end_subpartition: int,
+        buffer_size_bytes: int,
         read_pool: Callable[[], LocalBufferPool],
         listener: DataListener,
     ) -> StoredPartitionView:
@@ -138,7 +139,8 @@ class ResultPartitionManager:
             outputs,
             start_subpartition,
             end_subpartition,
-            self._segment_size_bytes,
+            min(self._segment_size_bytes, buffer_size_bytes),
+            buffer_size_bytes,
             read_pool,
             listener,
         )

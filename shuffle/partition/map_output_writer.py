@@ -46,9 +46,11 @@ class MapOutputWriter:
         key: The shuffle.
         map_attempt_id: The attempt.
         num_subpartitions: Subpartitions of the shuffle.
-        payload_bytes: Largest payload of a RegionData.
+        payload_bytes: Largest payload of a RegionData that is received into a segment.
+        memory_payload_bytes: Largest payload of one that is received into the memory tier.
         verify_checksums: Whether regions are checked as they arrive.
         pool: Gives the pool for writes to the disk tier; called when it is needed first.
+        opened: Tells the producer the number of a region and the payload size it may use.
         grant: Sends credit to the producer.
         failed: Told when a region cannot be written, at a moment when nothing is being received.
     """
@@ -61,8 +63,10 @@ class MapOutputWriter:
         num_subpartitions: int,
         *,
         payload_bytes: int,
+        memory_payload_bytes: int,
         verify_checksums: bool,
         pool: Callable[[], LocalBufferPool],
+        opened: Callable[[int, int], None],
         grant: Callable[[int], None],
         failed: Callable[[SluiceError], None],
     ) -> None:
@@ -74,8 +78,10 @@ class MapOutputWriter:
         """Bytes of the complete regions."""
         self._store = store
         self._payload_bytes = payload_bytes
+        self._memory_payload_bytes = memory_payload_bytes
         self._verify_checksums = verify_checksums
         self._pool = pool
+        self._opened = opened
         self._grant = grant
         self._failed = failed
         self._failure: SluiceError | None = None
@@ -141,7 +147,9 @@ class MapOutputWriter:
             return
         self._receiver = receiver
         self.state = WriterState.IN_REGION
-        receiver.begin(self._payload_bytes, self._grant)
+        payload_bytes = self._memory_payload_bytes if writer.in_memory else self._payload_bytes
+        self._opened(region, payload_bytes)
+        receiver.begin(payload_bytes, self._grant)
 
     def payload_buffer(self, offset: int, length: int) -> memoryview | None:
         """Supply the place for the next bytes of the region; None until there is memory.

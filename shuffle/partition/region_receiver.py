@@ -180,6 +180,12 @@ class DiskRegionReceiver:
         self._progress.require(offset, length)
         if not self._granted:
             raise CreditExceeded("RegionData without credit", value=length, limit=0)
+        if length > self._granted[0].size_bytes:
+            raise RegionMismatch(
+                "RegionData is larger than the payload size of its region",
+                value=length,
+                limit=self._granted[0].size_bytes,
+            )
         return self._granted[0].memory
 
     def received(self, length: int) -> bool:

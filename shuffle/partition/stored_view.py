@@ -38,7 +38,8 @@ class StoredPartitionView:
         outputs: What to read; their order is chosen here, by place in the storage.
         start_subpartition: First subpartition wanted.
         end_subpartition: The one behind the last.
-        segment_size_bytes: Largest buffer to make.
+        segment_size_bytes: Largest buffer to read from the disk tier: what fits in a segment.
+        buffer_size_bytes: Largest buffer to make of the memory tier, which needs no segment.
         read_pool: Gives the pool for reads of the disk tier; called when it is needed first.
         listener: Told when a read of the disk tier is done.
     """
@@ -52,12 +53,14 @@ class StoredPartitionView:
         start_subpartition: int,
         end_subpartition: int,
         segment_size_bytes: int,
+        buffer_size_bytes: int,
         read_pool: Callable[[], LocalBufferPool],
         listener: DataListener,
     ) -> None:
         self.failure: SluiceError | None = None
         self._store = store
         self._segment_size_bytes = segment_size_bytes
+        self._buffer_size_bytes = buffer_size_bytes
         self._read_pool = read_pool
         self._listener = listener
         self._slices = _slices(outputs, start_subpartition, end_subpartition)
@@ -142,7 +145,7 @@ class StoredPartitionView:
     # ---- memory tier ---------------------------------------------------------------------------
 
     def _next_from_memory(self) -> OutgoingBuffer:
-        size = self._segment_size_bytes
+        size = self._buffer_size_bytes
         extent, offset, length = self._slices[self._index]
         left = length - self._used
         if 2 * left >= size or self._left_bytes == left:

@@ -68,6 +68,7 @@ _FIELDS: dict[type[m.Message], tuple[st.SearchStrategy[Any], ...]] = {
     m.PartitionOpened: (U32,),
     m.BeginRegion: (U32, U32, U32, LENGTHS | LONG_LENGTHS, U32),
     m.RegionData: (U32, U64),
+    m.RegionOpened: (U32, U32, POSITIVE),
     m.FinishPartition: (U32, U64, U32),
     m.PartitionFinished: (U32,),
     m.AbortPartition: (U32,),

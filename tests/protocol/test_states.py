@@ -53,6 +53,7 @@ ACCEPTOR_SENDS: dict[int, set[type[m.Message]]] = {
     m.ROLE_CONSUMER: PRODUCER_OF_CHANNELS_SENDS | {m.GateOpened, m.GateClosed},
     m.ROLE_PRODUCER: {
         m.PartitionOpened,
+        m.RegionOpened,
         m.AddCredit,
         m.PartitionFinished,
         m.PartitionAborted,

@@ -132,6 +132,8 @@ MESSAGES: tuple[tuple[str, m.Message, bytes], ...] = (
         m.BeginRegion(MAX_U32, MAX_U32, MAX_U32, [MAX_U64, 0, 127, 128, 255, 256], MAX_U32),
         b"",
     ),
+    ("region opened", m.RegionOpened(1, 0, 262144), b""),
+    ("region opened with the largest values", m.RegionOpened(MAX_U32, MAX_U32, MAX_U32), b""),
     ("region data", m.RegionData(1, 0), b"region bytes"),
     ("region data with the largest offset", m.RegionData(MAX_U32, MAX_U64), b"\x00"),
     ("finish partition", m.FinishPartition(1, 70105, 1), b""),

@@ -144,6 +144,8 @@ public sealed interface Message {
     }
   }
 
+  record RegionOpened(long partition, long region, long payloadBytes) implements Message {}
+
   record RegionData(long partition, long offset) implements Message {}
 
   record FinishPartition(long partition, long totalBytes, long regions) implements Message {}

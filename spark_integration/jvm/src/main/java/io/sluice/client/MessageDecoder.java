@@ -105,6 +105,9 @@ final class MessageDecoder {
       case 21:
         expect(type, n, 1);
         return new Message.PartitionOpened(u32());
+      case 23:
+        expect(type, n, 3);
+        return new Message.RegionOpened(u32(), u32(), positive(MAX_U32));
       case 26:
         expect(type, n, 1);
         return new Message.PartitionFinished(u32());

@@ -86,6 +86,8 @@ final class MessageEncoder {
       s(m.message()).s(m.value()).s(m.limit()).nullable(m.mapAttemptId());
     } else if (message instanceof Message.PartitionOpened m) {
       head(21, 1).u(m.partition());
+    } else if (message instanceof Message.RegionOpened m) {
+      head(23, 3).u(m.partition()).u(m.region()).u(m.payloadBytes());
     } else if (message instanceof Message.PartitionFinished m) {
       head(26, 1).u(m.partition());
     } else if (message instanceof Message.PartitionAborted m) {
