@@ -1,0 +1,168 @@
+"""The receive buffers of one channel: exclusive ones, floating ones, and what becomes credit."""
+
+from __future__ import annotations
+
+import pytest
+
+from shuffle.gate.buffer_manager import BufferManager
+from shuffle.memory import NetworkBufferPool
+
+
+class Credit:
+    def __init__(self) -> None:
+        self.total = 0
+
+    def credit_available(self, buffers: int) -> None:
+        self.total += buffers
+
+
+class Rig:
+    """A buffer manager and its pools."""
+
+    def __init__(self, floating: int, exclusive: int = 2) -> None:
+        self.network_pool = NetworkBufferPool(64, 32)
+        self.pool = self.network_pool.create_local_pool("gate", min(1, floating), floating)
+        self.credit = Credit()
+        self.manager = self.another(self.credit, exclusive)
+
+    def another(self, credit: Credit, exclusive: int = 2) -> BufferManager:
+        segments = self.network_pool.request_segments(exclusive)
+        return BufferManager(self.network_pool, self.pool, segments, credit)
+
+    def check_all_back(self) -> None:
+        self.pool.destroy()
+        assert self.network_pool.available_segments == 64
+
+
+def test_backlog_is_met_by_floating_buffers_and_then_waited_for():
+    """Case 3: with the numbers as stated."""
+    rig = Rig(floating=8)
+    assert rig.manager.available == rig.manager.initial_credit == 2
+    rig.manager.on_backlog(5)
+    assert (rig.manager.available, rig.credit.total) == (7, 5)
+    rig.manager.on_backlog(12)
+    assert (rig.manager.available, rig.manager.required) == (10, 14)
+    assert rig.credit.total == 8
+    assert rig.manager.is_waiting
+    assert rig.pool.waiting_listeners == 1
+    rig.manager.on_backlog(13)
+    assert rig.pool.waiting_listeners == 1
+    rig.manager.release()
+    assert rig.pool.waiting_listeners == 0
+    rig.check_all_back()
+
+
+def test_fourteen_floating_two_exclusive_and_a_growing_backlog():
+    """Case 11: never more than required; a surplus floating buffer goes for an exclusive one."""
+    rig = Rig(floating=14)
+    out = []
+    for backlog in range(1, 25):
+        rig.manager.on_backlog(backlog)
+        assert rig.manager.available <= rig.manager.required == backlog + 2
+    assert (rig.manager.available, rig.manager.is_waiting) == (16, True)
+    while (buffer := rig.manager.take()) is not None:
+        out.append(buffer)
+    assert len(out) == 16
+    # Floating ones were taken first; recycled, they come back for the backlog, one by one.
+    rig.manager.on_backlog(5)
+    for buffer in out[:3]:
+        buffer.recycle()
+    assert rig.manager.available == 3
+    for buffer in out[3:14]:
+        buffer.recycle()
+    assert (rig.manager.available, rig.manager.is_waiting) == (7, False)
+    assert rig.pool.lent_segments == 7
+    rig.manager.on_backlog(0)
+    before = rig.credit.total
+    out[14].recycle()
+    out[15].recycle()
+    # Each exclusive one takes the place, and the credit, of a floating one that goes.
+    assert (rig.manager.available, rig.pool.lent_segments) == (7, 5)
+    assert rig.credit.total == before
+    rig.manager.release()
+    rig.check_all_back()
+
+
+def test_credit_follows_every_buffer_that_becomes_available():
+    """C2: what was granted is what lies here."""
+    rig = Rig(floating=4)
+    rig.manager.on_backlog(1)
+    granted = rig.manager.initial_credit + rig.credit.total
+    assert granted == rig.manager.available == 3
+    first, second = rig.manager.take(), rig.manager.take()
+    assert first is not None
+    assert second is not None
+    first.recycle()  # a floating one: back to the pool, and no credit
+    assert rig.credit.total == 1
+    second.recycle()  # an exclusive one stays
+    assert rig.credit.total == 2
+    assert rig.manager.available == 2
+    rig.manager.release()
+    rig.check_all_back()
+
+
+def test_a_floating_buffer_goes_to_the_channel_that_waits():
+    """C5: and each listener is served once."""
+    rig = Rig(floating=2)
+    other_credit = Credit()
+    other = rig.another(other_credit)
+    rig.manager.on_backlog(2)
+    other.on_backlog(1)
+    assert other.is_waiting
+    taken = rig.manager.take()
+    assert taken is not None
+    taken.recycle()
+    assert (other.available, other_credit.total, other.is_waiting) == (3, 1, False)
+    rig.manager.release()
+    other.release()
+    rig.check_all_back()
+
+
+def test_a_waiting_channel_that_needs_no_more_declines():
+    rig = Rig(floating=1)
+    other_credit = Credit()
+    other = rig.another(other_credit)
+    rig.manager.on_backlog(1)
+    other.on_backlog(1)
+    other.on_backlog(0)
+    taken = rig.manager.take()
+    assert taken is not None
+    taken.recycle()
+    assert other_credit.total == 0
+    assert rig.pool.idle_segments == 1
+    rig.manager.release()
+    other.release()
+    rig.check_all_back()
+
+
+def test_without_floating_buffers_the_exclusive_ones_do():
+    network_pool = NetworkBufferPool(4, 32)
+    credit = Credit()
+    manager = BufferManager(network_pool, None, network_pool.request_segments(2), credit)
+    manager.on_backlog(100)
+    assert (manager.available, manager.is_waiting, credit.total) == (2, False, 0)
+    buffer = manager.take()
+    assert buffer is not None
+    buffer.recycle()
+    assert credit.total == 1
+    manager.release()
+    assert network_pool.available_segments == 4
+
+
+@pytest.mark.parametrize("released_first", [True, False])
+def test_buffers_that_are_out_come_home_after_the_release(released_first):
+    rig = Rig(floating=3)
+    rig.manager.on_backlog(3)
+    out = [rig.manager.take() for _ in range(5)]
+    assert rig.manager.take() is None
+    if released_first:
+        rig.manager.release()
+        rig.manager.release()
+    for buffer in out:
+        assert buffer is not None
+        buffer.recycle()
+    rig.manager.release()
+    total = rig.credit.total
+    rig.manager.on_backlog(9)
+    assert rig.credit.total == total
+    rig.check_all_back()

@@ -1,0 +1,176 @@
+"""Reading through a gate: in turn, without polling, with failures that stay."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+
+import pytest
+
+from protocol.errors import ErrorCode, SluiceError
+from protocol.messages import DATA
+from shuffle.errors import PartitionNotFound
+from shuffle.gate.input_gate import ChannelSource, InputGate
+from shuffle.network.serving import ReadPool
+from shuffle.storage.outputs import ShuffleKey
+from tests.support.clients import write_map_output
+from tests.support.mini_cluster import DISK_ONLY, MEMORY_TIER, SEGMENT_SIZE_BYTES, mini_cluster
+from transport.connector import Address
+
+KEY = ShuffleKey("app", 1)
+PIECES = 20
+PARTS = [random.Random(n).randbytes(PIECES * SEGMENT_SIZE_BYTES) for n in range(4)]
+
+
+@contextlib.asynccontextmanager
+async def a_gate(cluster, start=0, end=1):
+    environment = cluster[0]
+    read_pool = ReadPool(environment.network_pool, "reads", 8)
+    gate = InputGate("gate", environment.gate_services, KEY, start, end, read_pool)
+    try:
+        yield gate
+    finally:
+        gate.release()
+        gate.release()
+        read_pool.destroy()
+        await asyncio.sleep(0)
+
+
+def source(environment, *attempts):
+    return ChannelSource(environment.taskmanager_id, environment.address, attempts)
+
+
+async def read_all(gate):
+    content = [bytearray() for _ in gate.channels]
+    order = []
+    while (taken := await gate.next_buffer_or_event()) is not None:
+        if taken.buffer.data_type == DATA:
+            content[taken.channel_index] += taken.buffer.payload
+            order.append(taken.channel_index)
+        if taken.buffer.release is not None:
+            taken.buffer.release()
+    return [bytes(part) for part in content], order
+
+
+@pytest.mark.parametrize("memory_tier_bytes", [MEMORY_TIER, DISK_ONLY], ids=["memory", "disk"])
+async def test_local_and_remote_channels_through_one_gate(tmp_path, memory_tier_bytes):
+    """P3, P8: the consumer awaits; the end of the gate is the end of all its channels."""
+    async with mini_cluster(tmp_path, memory_tier_bytes=memory_tier_bytes) as cluster:
+        for attempt, part in enumerate(PARTS):
+            await cluster.write(attempt % 2, attempt, [[part]])
+        async with a_gate(cluster) as gate:
+            for attempt in range(len(PARTS)):
+                gate.add_channel(source(cluster[attempt % 2], attempt))
+            assert [channel.is_local for channel in gate.channels] == [True, False, True, False]
+            content, _ = await read_all(gate)
+            assert content == PARTS
+            for channel in gate.channels:
+                assert channel.bytes_in == len(PARTS[0])
+            assert await gate.next_buffer_or_event() is None
+
+
+async def test_channels_with_data_are_read_in_turn(tmp_path):
+    """P7, case 32: reads differ by at most 1."""
+    async with mini_cluster(tmp_path, 1) as cluster:
+        for attempt, part in enumerate(PARTS):
+            await cluster.write(0, attempt, [[part]])
+        async with a_gate(cluster) as gate:
+            for attempt in range(len(PARTS)):
+                gate.add_channel(source(cluster[0], attempt))
+            await asyncio.sleep(0)
+            _, order = await read_all(gate)
+            for count in range(len(order)):
+                reads = [order[:count].count(channel) for channel in range(len(PARTS))]
+                assert max(reads) - min(reads) <= 1
+
+
+async def test_a_late_notification_does_not_queue_an_ended_channel(tmp_path):
+    """Case 32."""
+    async with mini_cluster(tmp_path, 1) as cluster:
+        await cluster.write(0, 1, [[b"x"]])
+        async with a_gate(cluster) as gate:
+            channel = gate.add_channel(source(cluster[0], 1))
+            await read_all(gate)
+            channel.data_available()
+            assert not gate.is_available
+            assert await gate.next_buffer_or_event() is None
+
+
+async def test_a_channel_whose_producer_is_not_known_yet(tmp_path):
+    """P3, P19: the reader waits, without a poll, until the map output is committed."""
+    async with mini_cluster(tmp_path, 1) as cluster, a_gate(cluster) as gate:
+        gate.add_channel(source(cluster[0], 5))
+        reading = asyncio.ensure_future(read_all(gate))
+        producer = await cluster.producer(0)
+        await write_map_output(producer, 1, 5, [[b"late"]])
+        content, _ = await reading
+        assert content == [b"late"]
+
+
+async def test_a_failed_channel_raises_again_and_does_not_hide_the_others(tmp_path):
+    """Case 30: an error, never a hang."""
+    async with mini_cluster(tmp_path, 1, partition_request_timeout_seconds=0.05) as cluster:
+        await cluster.write(0, 1, [[b"good"]])
+        async with a_gate(cluster) as gate:
+            gate.add_channel(source(cluster[0], 99))
+            gate.add_channel(source(cluster[0], 1))
+            read, failures = [], []
+            for _ in range(6):
+                try:
+                    taken = await gate.next_buffer_or_event()
+                except PartitionNotFound as error:
+                    failures.append(error.map_attempt_id)
+                else:
+                    assert taken is not None
+                    read.append(bytes(taken.buffer.payload))
+                    if taken.buffer.release is not None:
+                        taken.buffer.release()
+            assert read[0] == b"good"
+            assert (len(read), failures) == (2, [99] * 4)
+
+
+async def test_releasing_a_gate_wakes_its_reader(tmp_path):
+    async with mini_cluster(tmp_path, 1) as cluster, a_gate(cluster) as gate:
+        gate.add_channel(source(cluster[0], 99))
+        reading = asyncio.ensure_future(gate.next_buffer_or_event())
+        await asyncio.sleep(0)
+        gate.release()
+        assert await reading is None
+
+
+async def test_cancelling_a_reader_takes_nothing(tmp_path):
+    async with mini_cluster(tmp_path, 1) as cluster:
+        producer = await cluster.producer(0)
+        async with a_gate(cluster) as gate:
+            gate.add_channel(source(cluster[0], 1))
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.01):
+                    await gate.next_buffer_or_event()
+            await write_map_output(producer, 1, 1, [[b"x"]])
+            content, _ = await read_all(gate)
+            assert content == [b"x"]
+
+
+async def test_a_gate_is_released_while_its_channels_connect(tmp_path):
+    """P4: release races; the mini cluster checks that nothing is left."""
+    async with mini_cluster(tmp_path) as cluster:
+        await cluster.write(1, 1, [[PARTS[0]]])
+        for turns in range(24):
+            async with a_gate(cluster) as gate:
+                gate.add_channel(source(cluster[1], 1))
+                gate.add_channel(source(cluster[0], 1))
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+
+
+async def test_an_impossible_range_and_address(tmp_path):
+    async with mini_cluster(tmp_path, 1) as cluster:
+        with pytest.raises(SluiceError) as caught:
+            async with a_gate(cluster, 3, 3):
+                pass
+        assert caught.value.code is ErrorCode.MALFORMED_MESSAGE
+        async with a_gate(cluster) as gate:
+            gate.add_channel(ChannelSource("other", Address("/some/socket", 0), [1]))
+            with pytest.raises(SluiceError, match="no TCP port"):
+                await gate.next_buffer_or_event()

@@ -1,0 +1,77 @@
+"""The consuming end of a channel on the same TaskManager."""
+
+from __future__ import annotations
+
+import pytest
+
+from protocol.errors import SluiceError
+from protocol.messages import EVENT
+from shuffle.gate.local_channel import LocalInputChannel
+from tests.support.fakes import FakeView
+
+
+class Rig:
+    def __init__(self) -> None:
+        self.notified = 0
+        self.channel = LocalInputChannel(self._notify)
+        self.view = FakeView()
+
+    def _notify(self) -> None:
+        self.notified += 1
+
+
+@pytest.fixture
+def rig():
+    return Rig()
+
+
+def test_nothing_yet_the_end_and_failed_are_three_answers(rig):
+    """P6."""
+    assert not rig.channel.is_available(1)
+    assert rig.channel.next_buffer(1) is None
+    rig.channel.attach(rig.view)
+    assert rig.channel.next_buffer(1) is None
+    rig.view.put(b"data", end=True)
+    assert rig.channel.backlog == 1
+    assert rig.channel.next_buffer(0) is None
+    assert rig.channel.next_buffer(1).payload == b"data"
+    assert rig.channel.next_buffer(0).data_type == EVENT
+    assert (rig.channel.bytes_in, rig.channel.buffers_in) == (4, 1)
+    rig.view.failure = SluiceError("read failed")
+    assert rig.channel.failure is rig.view.failure
+    with pytest.raises(SluiceError, match="read failed"):
+        rig.channel.next_buffer(1)
+
+
+def test_it_hands_on_the_very_buffer_of_the_partition(rig):
+    """M11, P4: the consumer holds the producer's own buffer until it lets go."""
+    rig.channel.attach(rig.view)
+    rig.view.put(b"own")
+    buffer = rig.channel.next_buffer(1)
+    assert rig.view.recycled == 0
+    buffer.release()
+    assert rig.view.recycled == 1
+
+
+def test_a_view_that_comes_after_the_release_is_given_back(rig):
+    rig.channel.release()
+    rig.channel.attach(rig.view)
+    assert (rig.view.releases, rig.notified) == (1, 0)
+    assert rig.channel.next_buffer(1) is None
+
+
+def test_release_is_idempotent_and_nothing_fails_after_it(rig):
+    rig.channel.attach(rig.view)
+    rig.channel.release()
+    rig.channel.release()
+    rig.channel.fail(SluiceError("late"))
+    assert (rig.view.releases, rig.notified) == (1, 1)
+    assert rig.channel.failure is None
+
+
+def test_the_first_failure_counts(rig):
+    rig.channel.fail(SluiceError("first"))
+    rig.channel.fail(SluiceError("second"))
+    assert rig.notified == 1
+    with pytest.raises(SluiceError, match="first"):
+        rig.channel.next_buffer(1)

@@ -1,0 +1,194 @@
+"""The consuming end of a channel from another TaskManager."""
+
+from __future__ import annotations
+
+import pytest
+
+from protocol.codec import encode_end_of_partition
+from protocol.errors import ErrorCode, SluiceError
+from protocol.messages import DATA, EVENT, BufferResponse
+from shuffle.gate.buffer_manager import BufferManager
+from shuffle.gate.remote_channel import RemoteInputChannel
+from shuffle.memory import NetworkBuffer, NetworkBufferPool
+from tests.support.fakes import FakeCreditSender
+
+PLENTY = 1000
+
+
+class Rig:
+    """A channel with two exclusive and up to eight floating buffers."""
+
+    def __init__(self) -> None:
+        self.pool = NetworkBufferPool(32, 16)
+        self.floating = self.pool.create_local_pool("gate", 1, 8)
+        self.sender = FakeCreditSender()
+        self.notified = 0
+        self.channel = RemoteInputChannel(self._notify)
+        exclusive = self.pool.request_segments(2)
+        self.buffers = BufferManager(self.pool, self.floating, exclusive, self.channel)
+        self.channel.attach(self.buffers, self.sender)
+        self.sequence_number = 0
+
+    def _notify(self) -> None:
+        self.notified += 1
+
+    def data(self, payload: bytes, backlog: int = 0, sequence_number: int | None = None) -> None:
+        content: NetworkBuffer | None = None
+        if payload:
+            content = self.channel.take_buffer()
+            assert content is not None
+            content.segment.memory[: len(payload)] = payload
+            content.length = len(payload)
+        if sequence_number is None:
+            sequence_number, self.sequence_number = self.sequence_number, self.sequence_number + 1
+        self.channel.buffer_received(BufferResponse(1, sequence_number, backlog, DATA), content)
+
+    def event(self, payload: bytes) -> None:
+        number, self.sequence_number = self.sequence_number, self.sequence_number + 1
+        self.channel.buffer_received(BufferResponse(1, number, 0, EVENT), payload)
+
+    def check_all_back(self) -> None:
+        self.channel.release()
+        self.floating.destroy()
+        assert self.pool.available_segments == 32
+
+
+@pytest.fixture
+def rig():
+    rig = Rig()
+    yield rig
+    rig.check_all_back()
+
+
+def test_data_with_backlog_two(rig):
+    """Case 2: one buffer queued; wanted are two more than the initial credit."""
+    rig.data(b"x", backlog=2)
+    assert rig.channel.queued_buffers == 1
+    assert rig.buffers.required == 4
+    assert rig.buffers.available == 4
+    assert rig.channel.credit.granted == 1
+    assert rig.channel.credit.unannounced == 3
+    assert rig.channel.backlog == 3
+
+
+def test_empty_data_keeps_its_credit_and_its_place(rig):
+    """Case 1: no error; sequence and backlog handled; the credit is free again when it is read."""
+    rig.data(b"", backlog=1)
+    assert rig.channel.credit.granted == 1
+    rig.data(b"x")
+    first = rig.channel.next_buffer(PLENTY)
+    assert first == (b"", None, DATA)
+    assert rig.channel.credit.granted + rig.channel.credit.unannounced == rig.buffers.available
+    second = rig.channel.next_buffer(PLENTY)
+    assert bytes(second.payload) == b"x"
+    second.release()
+    rig.event(encode_end_of_partition(1, 2))
+    assert rig.channel.ended
+    assert rig.channel.credit.granted + rig.channel.credit.unannounced >= 2
+
+
+def test_empty_data_without_credit_fails_the_channel_only(rig):
+    rig.data(b"")
+    rig.data(b"")
+    rig.data(b"")
+    assert rig.channel.failure.code is ErrorCode.CREDIT_EXCEEDED
+
+
+def test_data_without_a_free_buffer(rig):
+    """Case 4: there is no memory for it; whoever asks fails the channel."""
+    rig.data(b"a")
+    rig.data(b"b")
+    assert rig.channel.take_buffer() is None
+
+
+def test_a_gap_in_sequence_numbers_fails_the_channel(rig):
+    """Case 12, T9: 0, then 29; what waited is dropped, the next read raises."""
+    rig.data(b"a", sequence_number=0)
+    rig.data(b"b", sequence_number=29)
+    with pytest.raises(SluiceError, match="lost a buffer") as caught:
+        rig.channel.next_buffer(PLENTY)
+    assert caught.value.code is ErrorCode.SEQUENCE_GAP
+    assert (caught.value.value, caught.value.limit) == (29, 1)
+    assert rig.channel.queued_buffers == 0
+    assert rig.buffers.available == 0
+
+
+def test_a_repeated_sequence_number_is_a_gap_too(rig):
+    rig.data(b"a", sequence_number=0)
+    rig.data(b"a", sequence_number=0)
+    assert rig.channel.failure.code is ErrorCode.SEQUENCE_GAP
+
+
+def test_sequence_numbers_wrap(rig):
+    rig.channel._next_sequence_number = 2**32 - 1
+    rig.data(b"a", sequence_number=2**32 - 1)
+    rig.data(b"b", sequence_number=0)
+    assert rig.channel.failure is None
+
+
+@pytest.mark.parametrize("totals", [(3, 1), (2, 2), (0, 0)])
+def test_other_totals_at_the_end_fail_the_channel(rig, totals):
+    rig.data(b"ab")
+    rig.event(encode_end_of_partition(*totals))
+    assert rig.channel.failure.code is ErrorCode.END_OF_PARTITION_MISMATCH
+    assert rig.channel.failure.retryable
+    assert rig.channel.failure.value == "2 bytes in 1 buffers"
+
+
+def test_the_end_is_read_without_credit_and_nothing_fails_after_it(rig):
+    rig.data(b"ab")
+    rig.event(encode_end_of_partition(2, 1))
+    assert not rig.channel.is_available(0)
+    assert rig.channel.backlog == 1
+    rig.channel.next_buffer(1).release()
+    assert rig.channel.is_available(0)
+    rig.channel.fail(SluiceError("the connection is gone"))
+    assert rig.channel.next_buffer(0).data_type == EVENT
+    assert rig.channel.next_buffer(PLENTY) is None
+    assert (rig.channel.backlog, rig.channel.bytes_in, rig.channel.buffers_in) == (0, 2, 1)
+
+
+def test_it_tells_once_until_it_is_empty_again(rig):
+    rig.data(b"a")
+    rig.data(b"b")
+    assert rig.notified == 1
+    for _ in range(2):
+        rig.channel.next_buffer(PLENTY).release()
+    assert rig.channel.credit.announce() == 2
+    rig.data(b"c")
+    assert rig.notified == 2
+
+
+def test_what_arrives_after_the_release_goes_back_and_announces_nothing(rig):
+    """Case 6, 7: also a buffer that was being received when the channel was released."""
+    arriving = rig.channel.take_buffer()
+    rig.channel.release()
+    rig.channel.release()
+    assert rig.sender.cancelled == [rig.channel]
+    announced = len(rig.sender.announcing)
+    arriving.length = 1
+    rig.channel.buffer_received(BufferResponse(1, 0, 9, DATA), arriving)
+    rig.channel.on_backlog(7)
+    rig.channel.fail(SluiceError("late"))
+    assert rig.channel.take_buffer() is None
+    assert (rig.channel.failure, len(rig.sender.announcing)) == (None, announced)
+    assert rig.notified == 0
+
+
+def test_buffers_that_the_consumer_holds_survive_the_release(rig):
+    rig.data(b"held")
+    held = rig.channel.next_buffer(PLENTY)
+    rig.channel.release()
+    assert bytes(held.payload) == b"held"
+    assert rig.pool.statistics().out_segments == 1
+    held.release()
+
+
+def test_a_failure_drops_what_waits_and_is_the_last_word(rig):
+    rig.data(b"a")
+    rig.channel.fail(SluiceError("first"))
+    rig.channel.fail(SluiceError("second"))
+    with pytest.raises(SluiceError, match="first"):
+        rig.channel.next_buffer(PLENTY)
+    assert rig.notified == 2
+    assert rig.channel.credit.granted == 1

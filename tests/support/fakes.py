@@ -1,0 +1,133 @@
+"""Stand-ins for the collaborators of one class of the network stack, driven by hand."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from protocol.codec import encode_end_of_partition
+from protocol.messages import DATA, EVENT, Message
+from shuffle.partition.view import OutgoingBuffer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from protocol.errors import SluiceError
+    from shuffle.gate.remote_channel import RemoteInputChannel
+    from shuffle.network.view_reader import CreditBasedViewReader
+
+
+class FakeConnection:
+    """Records what is sent, and keeps payloads until it is drained."""
+
+    remote = "fake"
+
+    def __init__(self) -> None:
+        self.writable = True
+        self.closing = False
+        self.error: SluiceError | None = None
+        self.sent: list[Message] = []
+        self.payloads: list[bytes] = []
+        self.leases: list[Callable[[], None]] = []
+
+    def send(
+        self,
+        message: Message,
+        payload: memoryview | bytes = b"",
+        release: Callable[[], None] | None = None,
+    ) -> None:
+        self.sent.append(message)
+        self.payloads.append(bytes(payload))
+        if release is not None:
+            self.leases.append(release)
+
+    def send_together(self, messages: Sequence[Message]) -> None:
+        for message in messages:
+            self.send(message)
+
+    def close(self) -> None:
+        self.closing = True
+        self.writable = False
+
+    def fail(self, error: SluiceError) -> None:
+        self.error = error
+        self.close()
+
+    def drain(self) -> None:
+        leases, self.leases = self.leases, []
+        for release in leases:
+            release()
+
+    def take(self, kind: type[Message]) -> list[Message]:
+        """Return the messages of a kind and forget all that was sent."""
+        sent, self.sent = self.sent, []
+        self.payloads = []
+        return [message for message in sent if type(message) is kind]
+
+
+class FakeView:
+    """A view whose buffers a test puts in."""
+
+    is_local = True
+
+    def __init__(self) -> None:
+        self.failure: SluiceError | None = None
+        self.releases = 0
+        self.recycled = 0
+        self.listener: Callable[[], None] = lambda: None
+        self._buffers: deque[tuple[bytes, int]] = deque()
+
+    def put(self, *payloads: bytes, end: bool = False) -> None:
+        self._buffers.extend((payload, DATA) for payload in payloads)
+        if end:
+            self._buffers.append((encode_end_of_partition(0, 0), EVENT))
+        self.listener()
+
+    @property
+    def backlog(self) -> int:
+        return sum(kind == DATA for _, kind in self._buffers)
+
+    def is_available(self, credit: int) -> bool:
+        return bool(self._buffers) and (credit > 0 or self._buffers[0][1] == EVENT)
+
+    def next_buffer(self, credit: int) -> OutgoingBuffer | None:
+        if self.failure is not None:
+            raise self.failure
+        if not self.is_available(credit):
+            return None
+        payload, kind = self._buffers.popleft()
+        return OutgoingBuffer(payload, self._recycle if kind == DATA else None, kind)
+
+    def release(self) -> None:
+        self.releases += 1
+
+    def _recycle(self) -> None:
+        self.recycled += 1
+
+
+class FakeCreditSender:
+    """The peer connection of a remote channel."""
+
+    def __init__(self) -> None:
+        self.announcing: list[RemoteInputChannel] = []
+        self.cancelled: list[RemoteInputChannel] = []
+
+    def announce_credit(self, channel: RemoteInputChannel) -> None:
+        self.announcing.append(channel)
+
+    def cancel(self, channel: RemoteInputChannel) -> None:
+        self.cancelled.append(channel)
+
+
+class Ended:
+    """What a request queue tells of its readers."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[int, int]] = []
+        self.ended: list[tuple[int, SluiceError | None]] = []
+
+    def on_sent(self, reader: CreditBasedViewReader, length: int) -> None:
+        self.sent.append((reader.channel, length))
+
+    def on_ended(self, reader: CreditBasedViewReader, error: SluiceError | None) -> None:
+        self.ended.append((reader.channel, error))
