@@ -51,6 +51,7 @@ class SparkApplication:
         directory: Receives log, event log and control socket; keep its path short, a Unix socket
             path has at most 107 bytes.
         properties_file: A spark-defaults file with further settings; ``settings`` win over it.
+        script: Serves the jobs; another one may know other jobs.
     """
 
     def __init__(
@@ -61,12 +62,14 @@ class SparkApplication:
         directory: Path,
         *,
         properties_file: Path | None = None,
+        script: Path = _SCRIPT,
     ) -> None:
         self.name = name
         self.directory = directory
         self.application_id = ""
         self.spark_version = ""
         self._command = _submit_command(name, master_url, settings, directory, properties_file)
+        self._command.append(str(script))
         self._resources = ExitStack()
         self._process: ManagedProcess | None = None
         self._connection: socket.socket | None = None
@@ -222,4 +225,4 @@ def _submit_command(
         command += ["--properties-file", str(properties_file)]
     for key, value in effective.items():
         command += ["--conf", f"{key}={value}"]
-    return [*command, str(_SCRIPT)]
+    return command
