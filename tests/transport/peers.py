@@ -208,6 +208,10 @@ class RawPeer:
         self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.sock.close()
 
+    def half_close(self) -> None:
+        """Send no more."""
+        self.sock.shutdown(socket.SHUT_WR)
+
     async def send(self, data: bytes) -> None:
         async with asyncio.timeout(PATIENCE_SECONDS):
             await asyncio.get_running_loop().sock_sendall(self.sock, data)
