@@ -75,8 +75,6 @@ class Counters:
 
     producer_credit_wait_seconds: float = 0.0
     """Time for which open partitions had a region begun and no credit outstanding."""
-    pool_wait_seconds: float = 0.0
-    """Time for which requests for segments waited."""
     event_loop_lag_seconds: float = 0.0
     """Time by which timers of the event loop fired late, added up."""
 

@@ -122,11 +122,6 @@ def _network_memory(status: TaskManagerStatus) -> Iterator[Metric]:
         "Requests that wait for a segment, over all local pools.",
         sum(local.waiting_listeners for local in status.pools),
     )
-    yield _total(
-        "pool_wait_seconds",
-        "Time for which requests for segments waited.",
-        status.counters.pool_wait_seconds,
-    )
 
 
 def _storage(status: TaskManagerStatus) -> Iterator[Metric]:

@@ -26,7 +26,7 @@ from shuffle.counters import Counters
 from shuffle.errors import ShuttingDown, internal_error
 from shuffle.memory import LocalBufferPool, NetworkBufferPool
 from shuffle.partition.manager import ResultPartitionManager
-from shuffle.partition.map_output_writer import MapOutputWriter
+from shuffle.partition.map_output_writer import MapOutputWriter, WriterState
 from shuffle.storage.outputs import ShuffleKey
 from shuffle.storage.store import ShuffleStore
 from transport.connection import Connection
@@ -54,9 +54,13 @@ class ProducerServices:
 class _Partition:
     """A map output being written, with its pool and, at the end, its commit."""
 
-    __slots__ = ("commit", "pool", "writer")
+    __slots__ = ("commit", "credit", "pool", "waiting_since", "writer")
 
     def __init__(self) -> None:
+        self.credit = 0
+        """Granted and not used by the producer."""
+        self.waiting_since: float | None = None
+        """Since when the producer has been inside a region without credit, if it is."""
         self.writer: MapOutputWriter | None = None
         self.pool: LocalBufferPool | None = None
         self.commit: asyncio.Task[None] | None = None
@@ -158,6 +162,11 @@ class ProducerHandler:
 
         def grant(credit: int) -> None:
             counters.credits_sent += credit
+            partition.credit += credit
+            if partition.waiting_since is not None:
+                now = asyncio.get_running_loop().time()
+                counters.producer_credit_wait_seconds += now - partition.waiting_since
+                partition.waiting_since = None
             connection.send(AddCredit(number, credit))
 
         def opened(region: int, payload_bytes: int) -> None:
@@ -189,6 +198,7 @@ class ProducerHandler:
                 message.region, message.first_subpartition, message.lengths, message.crc32c
             )
             self._services.counters.regions_written += 1
+            self._note_wait(self._partitions[message.partition])
         except SluiceError as error:
             self._fail(message.partition, error)
 
@@ -200,10 +210,15 @@ class ProducerHandler:
         counters = self._services.counters
         counters.producer_bytes_in += length
         counters.producer_buffers_in += 1
+        partition = self._partitions[message.partition]
+        partition.credit -= 1
         try:
             writer.data_received(message.offset, length)
         except SluiceError as error:
             self._fail(message.partition, error)
+            return
+        if partition.credit == 0:
+            self._note_wait(partition)
 
     def _finish(self, message: FinishPartition) -> None:
         writer = self._writer(message.partition)
@@ -246,6 +261,14 @@ class ProducerHandler:
             self._fail(number, error)
 
     # ---- inner workings --------------------------------------------------------------------------
+
+    def _note_wait(self, partition: _Partition) -> None:
+        """Begin to count the producer's wait if it has more to send and no credit."""
+        writer = partition.writer
+        if writer is None or writer.state is not WriterState.IN_REGION:
+            partition.credit = 0  # what is left of a complete region is void
+        elif partition.credit == 0:
+            partition.waiting_since = asyncio.get_running_loop().time()
 
     def _writer(self, number: int) -> MapOutputWriter | None:
         """Find a map output; None if it has failed and this message is late.

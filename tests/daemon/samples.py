@@ -36,7 +36,6 @@ COUNTERS = Counters(
     connections_refused=1018,
     applications_expired=1019,
     producer_credit_wait_seconds=1020.5,
-    pool_wait_seconds=1021.5,
     event_loop_lag_seconds=1022.5,
     late_messages=BoundedCounts(AddCredit=1023),
     errors_by_code=BoundedCounts(PARTITION_NOT_FOUND=1024),
