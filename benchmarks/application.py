@@ -17,13 +17,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.cluster import REPOSITORY, spark_environment, spark_home
+from benchmarks.cluster import REPOSITORY, installed_spark, spark_environment
 from benchmarks.processes import ManagedProcess, ProcessFailed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from types import TracebackType
     from typing import Self
+
+    from benchmarks.cluster import SparkInstallation
 
 START_TIMEOUT_SECONDS = 120.0
 STOP_TIMEOUT_SECONDS = 60.0
@@ -52,6 +54,7 @@ class SparkApplication:
             path has at most 107 bytes.
         properties_file: A spark-defaults file with further settings; ``settings`` win over it.
         script: Serves the jobs; another one may know other jobs.
+        spark: Which Spark; the installed one when not given.
     """
 
     def __init__(
@@ -63,12 +66,16 @@ class SparkApplication:
         *,
         properties_file: Path | None = None,
         script: Path = _SCRIPT,
+        spark: SparkInstallation | None = None,
     ) -> None:
         self.name = name
         self.directory = directory
         self.application_id = ""
         self.spark_version = ""
-        self._command = _submit_command(name, master_url, settings, directory, properties_file)
+        self._spark = spark or installed_spark()
+        submit = self._spark.home / "bin" / "spark-submit"
+        self._command = [str(submit), "--master", master_url]
+        self._command += _options(name, settings, directory, properties_file)
         self._command.append(str(script))
         self._resources = ExitStack()
         self._process: ManagedProcess | None = None
@@ -92,7 +99,7 @@ class SparkApplication:
                     f"Spark application {self.name}",
                     [*self._command, "--control", str(control)],
                     log_path=self.directory / f"{self.name}.log",
-                    environment=spark_environment("127.0.0.1", self.directory),
+                    environment=spark_environment("127.0.0.1", self.directory, self._spark),
                     directory=self.directory,
                 )
             )
@@ -198,9 +205,8 @@ class SparkApplication:
         return answer
 
 
-def _submit_command(
+def _options(
     name: str,
-    master_url: str,
     settings: Mapping[str, str],
     directory: Path,
     properties_file: Path | None,
@@ -220,9 +226,9 @@ def _submit_command(
         "spark.executorEnv.PYTHONPATH": str(REPOSITORY),
     }
     effective |= settings
-    command = [str(spark_home() / "bin" / "spark-submit"), "--master", master_url]
+    options: list[str] = []
     if properties_file is not None:
-        command += ["--properties-file", str(properties_file)]
+        options += ["--properties-file", str(properties_file)]
     for key, value in effective.items():
-        command += ["--conf", f"{key}={value}"]
-    return command
+        options += ["--conf", f"{key}={value}"]
+    return options

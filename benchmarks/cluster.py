@@ -11,6 +11,7 @@ import re
 import sys
 from collections import deque
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,8 +32,16 @@ _ERROR = re.compile(r"\bERROR\b|^Caused by: |^(java|scala|org|io)\.[\w.$]*(Error
 _WORKER_REGISTERED = re.compile(r"Successfully registered with master")
 
 
-def spark_home() -> Path:
-    """Where the installed PySpark keeps Spark.
+@dataclass(frozen=True, slots=True)
+class SparkInstallation:
+    """A Spark and the Python that its driver and its Python workers run."""
+
+    home: Path
+    python: Path
+
+
+def installed_spark() -> SparkInstallation:
+    """The PySpark of this Python.
 
     Raises:
         RuntimeError: PySpark is not installed.
@@ -41,23 +50,26 @@ def spark_home() -> Path:
         import pyspark
     except ImportError as error:
         raise RuntimeError("PySpark is not installed: run `make setup`") from error
-    return Path(pyspark.__file__).resolve().parent
+    return SparkInstallation(Path(pyspark.__file__).resolve().parent, Path(sys.executable))
 
 
-def spark_environment(host: str, directory: Path) -> dict[str, str]:
-    """Environment of a Spark process that binds ``host`` and runs this Python.
+def spark_environment(
+    host: str, directory: Path, spark: SparkInstallation | None = None
+) -> dict[str, str]:
+    """Environment of a process of ``spark``, by default the installed one, that binds ``host``.
 
     Temporary files go below ``directory``: a JVM leaves its native libraries behind when killed.
     """
+    spark = spark or installed_spark()
     temporary = directory / "tmp"
     temporary.mkdir(exist_ok=True)
     inherited = ("SPARK_", "PYSPARK_")
     environment = {key: os.environ[key] for key in os.environ if not key.startswith(inherited)}
     environment |= {
-        "SPARK_HOME": str(spark_home()),
+        "SPARK_HOME": str(spark.home),
         "SPARK_LOCAL_IP": host,
-        "PYSPARK_PYTHON": sys.executable,
-        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "PYSPARK_PYTHON": str(spark.python),
+        "PYSPARK_DRIVER_PYTHON": str(spark.python),
         # Jobs import `benchmarks` in the driver and in Python workers alike.
         "PYTHONPATH": str(REPOSITORY),
         "TMPDIR": str(temporary),
@@ -78,6 +90,7 @@ class StandaloneCluster:
         cores: Cores each worker offers.
         memory: Memory each worker offers, as Spark writes it (``"3g"``).
         worker_environment: Added to the workers' environment, ``{host}`` replaced in values.
+        spark: Which Spark; the installed one when not given.
     """
 
     def __init__(
@@ -88,10 +101,12 @@ class StandaloneCluster:
         cores: int = 1,
         memory: str = "3g",
         worker_environment: Mapping[str, str] | None = None,
+        spark: SparkInstallation | None = None,
     ) -> None:
         self.directory = directory
         self.hosts = tuple(hosts)
         self.master_url = ""
+        self._spark = spark or installed_spark()
         self._cores = cores
         self._memory = memory
         self._worker_environment = dict(worker_environment or {})
@@ -122,12 +137,12 @@ class StandaloneCluster:
             "Spark master",
             "org.apache.spark.deploy.master.Master",
             ["--host", host, "--port", "0", "--webui-port", "0"],
-            spark_environment(host, self.directory),
+            spark_environment(host, self.directory, self._spark),
         )
 
     def _start_worker(self, host: str) -> ManagedProcess:
         local_directory = self.directory / f"local-{host}"
-        environment = spark_environment(host, self.directory) | {
+        environment = spark_environment(host, self.directory, self._spark) | {
             "SPARK_LOCAL_DIRS": str(local_directory)
         }
         environment |= {
@@ -148,7 +163,7 @@ class StandaloneCluster:
     ) -> ManagedProcess:
         return ManagedProcess(
             name,
-            [str(spark_home() / "bin" / "spark-class"), class_name, *arguments],
+            [str(self._spark.home / "bin" / "spark-class"), class_name, *arguments],
             log_path=self.directory / f"{name.lower().replace(' ', '-')}.log",
             # Master and workers do little and live shortly: compiling them well is wasted.
             environment=environment
