@@ -20,18 +20,6 @@ final class Blocks {
 
   private Blocks() {}
 
-  static void putInt(byte[] bytes, int at, int value) {
-    bytes[at] = (byte) (value >>> 24);
-    bytes[at + 1] = (byte) (value >>> 16);
-    bytes[at + 2] = (byte) (value >>> 8);
-    bytes[at + 3] = (byte) value;
-  }
-
-  static void putLong(byte[] bytes, int at, long value) {
-    putInt(bytes, at, (int) (value >>> 32));
-    putInt(bytes, at + 4, (int) value);
-  }
-
   static int getInt(byte[] bytes, int at) {
     return (bytes[at] & 0xFF) << 24
         | (bytes[at + 1] & 0xFF) << 16

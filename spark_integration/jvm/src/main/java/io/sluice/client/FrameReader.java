@@ -20,15 +20,17 @@ final class FrameReader {
   private int payloadLength;
   private Message message;
   private Chunk payload;
+  private int segmentBytes = Frames.MAX_EVENT_BYTES;
   private int maxPayloadBytes = Frames.MAX_EVENT_BYTES;
 
   FrameReader(ChunkPool chunks) {
     this.chunks = chunks;
   }
 
-  /** The segment size agreed in the handshake. */
-  void allowPayload(int bytes) {
-    maxPayloadBytes = Math.max(bytes, Frames.MAX_EVENT_BYTES);
+  /** What the handshake agreed: the TaskManager's segment size, and the largest payload. */
+  void allowPayload(int segmentBytes, int largestBytes) {
+    this.segmentBytes = Math.max(segmentBytes, Frames.MAX_EVENT_BYTES);
+    maxPayloadBytes = Math.max(largestBytes, this.segmentBytes);
   }
 
   /** Whether the connection stands at a frame border. */
@@ -57,7 +59,7 @@ final class FrameReader {
             throw new ClientException.Protocol(
                 ErrorCode.MALFORMED_MESSAGE, "payload on " + message, null);
           }
-          payload = chunks.take(Math.max(payloadLength, maxPayloadBytes));
+          payload = chunks.take(payloadLength <= segmentBytes ? segmentBytes : maxPayloadBytes);
         }
       }
       if (payload != null) {

@@ -13,6 +13,12 @@ public final class Frames {
   /** The largest segment a TaskManager can be configured with. */
   public static final int MAX_SEGMENT_BYTES = 1024 * 1024;
 
+  /** Feature bit of the handshake: payloads above the segment size where no segment is involved. */
+  public static final long FEATURE_LARGE_PAYLOADS = 1;
+
+  /** The largest payload with {@link #FEATURE_LARGE_PAYLOADS}. */
+  public static final int MAX_LARGE_PAYLOAD_BYTES = 256 * 1024;
+
   /** Events are received outside of segments. */
   public static final int MAX_EVENT_BYTES = 1024;
 

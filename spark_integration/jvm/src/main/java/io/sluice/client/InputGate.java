@@ -113,7 +113,6 @@ public final class InputGate implements AutoCloseable {
   }
 
   private BlockStream openStream() throws IOException {
-    connection.receiveNow();
     while (openChannels > 0) {
       InputChannel channel = pick();
       if (channel == null) {
@@ -208,6 +207,11 @@ public final class InputGate implements AutoCloseable {
   /** Whether nobody has begun to read yet. */
   boolean isIdle() {
     return owner == null;
+  }
+
+  /** Whether the calling thread is the one that reads. */
+  public boolean isReadByCaller() {
+    return owner == Thread.currentThread();
   }
 
   public Endpoint endpoint() {

@@ -1,6 +1,7 @@
 package io.sluice.client;
 
 import java.io.IOException;
+import java.nio.ByteBuffer;
 
 /** The producer leg for one map output: regions under credit, then commit or abort. */
 final class MapOutputSender implements FrameHandler {
@@ -10,6 +11,7 @@ final class MapOutputSender implements FrameHandler {
   private final long partition;
 
   private long credit;
+  private int payloadBytes;
   private long regionNumber;
   private long sentBytes;
   private boolean finished;
@@ -30,21 +32,25 @@ final class MapOutputSender implements FrameHandler {
     return connection;
   }
 
-  /** Sends {@code region[0 .. length)}; returns when all of it is on its way. */
-  void sendRegion(byte[] region, int length, long first, long[] lengths, int count, long crc32c)
+  /** Sends the remaining bytes of {@code region}; returns when all of them are on their way. */
+  void sendRegion(ByteBuffer region, long first, long[] lengths, int count, long crc32c)
       throws IOException {
+    int length = region.remaining();
+    int start = region.position();
     credit = 0;
+    // What RegionOpened says comes before the first credit.
+    payloadBytes = connection.segmentBytes();
     connection.send(
         new Message.BeginRegion(partition, regionNumber, first, lengths, count, crc32c));
-    int segment = connection.segmentBytes();
     int offset = 0;
     while (offset < length) {
       if (credit == 0) {
         connection.await(() -> credit > 0 || error != null, "credit for a region");
         check();
       }
-      int n = Math.min(segment, length - offset);
-      connection.send(new Message.RegionData(partition, offset), region, offset, n);
+      int n = Math.min(payloadBytes, length - offset);
+      region.limit(start + offset + n).position(start + offset);
+      connection.send(new Message.RegionData(partition, offset), region);
       credit--;
       offset += n;
     }
@@ -79,6 +85,16 @@ final class MapOutputSender implements FrameHandler {
     }
   }
 
+  private static int checkedPayload(Message.RegionOpened opened) throws ClientException.Protocol {
+    if (opened.payloadBytes() > Frames.MAX_SEGMENT_BYTES) {
+      throw new ClientException.Protocol(
+          ErrorCode.FRAME_TOO_LARGE,
+          opened + " (limit " + Frames.MAX_SEGMENT_BYTES + " bytes)",
+          null);
+    }
+    return (int) opened.payloadBytes();
+  }
+
   private void check() throws ClientException.Remote {
     if (error != null) {
       throw new ClientException.Remote(connection.endpoint().toString(), error);
@@ -90,6 +106,10 @@ final class MapOutputSender implements FrameHandler {
     if (message instanceof Message.AddCredit add) {
       if (add.channel() == partition) {
         credit += add.credit();
+      }
+    } else if (message instanceof Message.RegionOpened opened) {
+      if (opened.partition() == partition && opened.region() == regionNumber) {
+        payloadBytes = checkedPayload(opened);
       }
     } else if (message instanceof Message.PartitionFinished answer) {
       finished |= answer.partition() == partition;

@@ -1,6 +1,7 @@
 package io.sluice.client;
 
 import java.io.IOException;
+import java.nio.ByteBuffer;
 import java.util.Arrays;
 import java.util.zip.CRC32C;
 
@@ -32,7 +33,7 @@ public final class MapOutputWriter {
   private final int numSubpartitions;
   private final CRC32C checksum = new CRC32C();
 
-  private byte[] region;
+  private ByteBuffer region;
   private long[] lengths = new long[64];
   private int position;
   private int regionFirst = -1;
@@ -81,7 +82,7 @@ public final class MapOutputWriter {
     while (done < length) {
       int room = ensureRoom();
       int n = Math.min(room, length - done);
-      System.arraycopy(bytes, offset + done, region, position, n);
+      region.put(position, bytes, offset + done, n);
       position += n;
       done += n;
     }
@@ -89,7 +90,7 @@ public final class MapOutputWriter {
 
   public void write(int value) throws IOException {
     ensureRoom();
-    region[position++] = (byte) value;
+    region.put(position++, (byte) value);
   }
 
   /** Ends the stream of the current partition; returns its bytes as stored, headers included. */
@@ -144,7 +145,7 @@ public final class MapOutputWriter {
   private void end() {
     ended = true;
     if (region != null) {
-      regions.recycle(region);
+      regions.recycle(region.clear());
       region = null;
     }
   }
@@ -158,7 +159,7 @@ public final class MapOutputWriter {
       if (blockStart >= 0) {
         int room =
             Math.min(
-                region.length - position,
+                region.capacity() - position,
                 blockStart + Blocks.HEADER_BYTES + Blocks.MAX_STORED_BYTES - position);
         if (room > 0) {
           return room;
@@ -174,7 +175,7 @@ public final class MapOutputWriter {
     if (region == null) {
       region = regions.take();
     }
-    boolean full = region.length - position < Blocks.HEADER_BYTES + MIN_ROOM_BYTES;
+    boolean full = region.capacity() - position < Blocks.HEADER_BYTES + MIN_ROOM_BYTES;
     boolean wide = regionFirst >= 0 && subpartition - regionFirst >= MAX_LENGTHS;
     if (position > 0 && (full || wide)) {
       if (regionLast == subpartition) {
@@ -195,20 +196,27 @@ public final class MapOutputWriter {
 
   private void seal(int last) {
     int stored = position - blockStart - Blocks.HEADER_BYTES;
-    checksum.reset();
-    checksum.update(region, blockStart + Blocks.HEADER_BYTES, stored);
-    Blocks.putLong(region, blockStart + Blocks.MAP_ATTEMPT, mapAttemptId);
-    Blocks.putInt(region, blockStart + Blocks.SUBPARTITION, subpartition);
-    Blocks.putInt(region, blockStart + Blocks.STORED_LENGTH, stored);
-    Blocks.putInt(region, blockStart + Blocks.RAW_LENGTH, stored);
-    Blocks.putInt(region, blockStart + Blocks.CRC, (int) checksum.getValue());
-    region[blockStart + Blocks.CODEC] = Blocks.CODEC_NONE;
-    region[blockStart + Blocks.FLAGS] = (byte) (last | (blockNumber == 0 ? Blocks.FIRST : 0));
-    region[blockStart + Blocks.NUMBER] = (byte) (blockNumber >>> 8);
-    region[blockStart + Blocks.NUMBER + 1] = (byte) blockNumber;
+    int flags = last | (blockNumber == 0 ? Blocks.FIRST : 0);
+    // Absolute puts; a region's buffer is big endian, as the block header is.
+    region.putLong(blockStart + Blocks.MAP_ATTEMPT, mapAttemptId);
+    region.putInt(blockStart + Blocks.SUBPARTITION, subpartition);
+    region.putInt(blockStart + Blocks.STORED_LENGTH, stored);
+    region.putInt(blockStart + Blocks.RAW_LENGTH, stored);
+    region.putInt(blockStart + Blocks.CRC, crc32c(blockStart + Blocks.HEADER_BYTES, position));
+    region.put(blockStart + Blocks.CODEC, (byte) Blocks.CODEC_NONE);
+    region.put(blockStart + Blocks.FLAGS, (byte) flags);
+    region.putShort(blockStart + Blocks.NUMBER, (short) blockNumber);
     blockNumber++;
     partitionBytes += position - blockStart;
     blockStart = -1;
+  }
+
+  private int crc32c(int start, int end) {
+    region.limit(end).position(start);
+    checksum.reset();
+    checksum.update(region);
+    region.clear();
+    return (int) checksum.getValue();
   }
 
   private void closePartitionInRegion() {
@@ -224,10 +232,11 @@ public final class MapOutputWriter {
       return;
     }
     openSender();
-    checksum.reset();
-    checksum.update(region, 0, position);
     int count = regionLast - regionFirst + 1;
-    sender.sendRegion(region, position, regionFirst, lengths, count, checksum.getValue());
+    long crc32c = Integer.toUnsignedLong(crc32c(0, position));
+    region.limit(position);
+    sender.sendRegion(region, regionFirst, lengths, count, crc32c);
+    region.clear();
     Arrays.fill(lengths, 0, count, 0);
     totalBytes += position;
     position = 0;

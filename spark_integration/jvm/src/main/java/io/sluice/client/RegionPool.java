@@ -1,11 +1,12 @@
 package io.sluice.client;
 
+import java.nio.ByteBuffer;
 import java.util.concurrent.ArrayBlockingQueue;
 
-/** Recycles region buffers between the tasks of an executor: fresh arrays of megabytes are dear. */
+/** Recycles region buffers between the tasks of an executor: fresh direct memory of megabytes is dear. */
 public final class RegionPool {
   private final int regionBytes;
-  private final ArrayBlockingQueue<byte[]> idle;
+  private final ArrayBlockingQueue<ByteBuffer> idle;
 
   /**
    * @param regionBytes size of each buffer
@@ -16,12 +17,13 @@ public final class RegionPool {
     this.idle = new ArrayBlockingQueue<>(maxIdle);
   }
 
-  byte[] take() {
-    byte[] region = idle.poll();
-    return region != null ? region : new byte[regionBytes];
+  /** A direct buffer: the socket takes it as it is, without a copy. */
+  ByteBuffer take() {
+    ByteBuffer region = idle.poll();
+    return region != null ? region : ByteBuffer.allocateDirect(regionBytes);
   }
 
-  void recycle(byte[] region) {
+  void recycle(ByteBuffer region) {
     idle.offer(region);
   }
 

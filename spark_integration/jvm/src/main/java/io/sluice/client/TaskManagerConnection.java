@@ -21,6 +21,9 @@ public final class TaskManagerConnection implements AutoCloseable {
   private static final int RECEIVE_BYTES = 256 * 1024;
   private static final int SEND_BYTES = 256 * 1024;
 
+  /** Payloads from here on are written from where they are; smaller ones are joined in the send buffer. */
+  private static final int UNCOPIED_BYTES = 64 * 1024;
+
   private final Endpoint endpoint;
   private final ClientOptions options;
   private final int role;
@@ -29,6 +32,7 @@ public final class TaskManagerConnection implements AutoCloseable {
   private final SelectionKey key;
   private final ByteBuffer in = ByteBuffer.allocateDirect(RECEIVE_BYTES);
   private final ByteBuffer out = ByteBuffer.allocateDirect(SEND_BYTES);
+  private final ByteBuffer[] outAndPayload = {out, null};
   private final MessageEncoder encoder = new MessageEncoder();
   private final FrameReader reader;
   private final Dispatcher dispatcher = new Dispatcher();
@@ -105,7 +109,7 @@ public final class TaskManagerConnection implements AutoCloseable {
             new byte[0],
             0,
             0,
-            0,
+            Frames.FEATURE_LARGE_PAYLOADS,
             name.substring(0, Math.min(name.length(), 256))));
     handler = new HandshakeHandler();
     await(
@@ -120,7 +124,9 @@ public final class TaskManagerConnection implements AutoCloseable {
       throw new ClientException.Protocol(
           ErrorCode.UNSUPPORTED_VERSION, "the handshake's answer cannot be used: " + ack, null);
     }
-    reader.allowPayload(segmentBytes());
+    boolean large = (ack.features() & Frames.FEATURE_LARGE_PAYLOADS) != 0;
+    reader.allowPayload(
+        segmentBytes(), large ? Frames.MAX_LARGE_PAYLOAD_BYTES : segmentBytes());
   }
 
   public Endpoint endpoint() {
@@ -139,7 +145,7 @@ public final class TaskManagerConnection implements AutoCloseable {
     return options;
   }
 
-  /** The largest payload both sides take. */
+  /** The TaskManager's segment size: the largest payload where nothing larger was agreed. */
   int segmentBytes() {
     return (int) ack.segmentSizeBytes();
   }
@@ -167,11 +173,36 @@ public final class TaskManagerConnection implements AutoCloseable {
 
   /** Puts a message into the send buffer; waits for room when it is full. */
   void send(Message message) throws IOException {
-    send(message, null, 0, 0);
+    putHead(message, 0);
+    insideFrame = false;
   }
 
-  /** Puts a message with its payload into the send buffer; waits for room when it is full. */
-  void send(Message message, byte[] payload, int offset, int length) throws IOException {
+  /**
+   * Sends a message with its payload; returns when {@code payload} has been taken, that is when the caller may change it.
+   *
+   * @param payload a direct buffer; its position is moved to its limit
+   */
+  void send(Message message, ByteBuffer payload) throws IOException {
+    putHead(message, payload.remaining());
+    if (payload.remaining() < UNCOPIED_BYTES) {
+      put(payload);
+    } else {
+      outAndPayload[1] = payload;
+      await(
+          () -> !payload.hasRemaining(),
+          "the TaskManager to read",
+          options.ioTimeoutMillis(),
+          "spark.sluice.io.timeout");
+      outAndPayload[1] = null;
+    }
+    insideFrame = false;
+  }
+
+  private void putHead(Message message, int payloadBytes) throws IOException {
+    if (insideFrame) {
+      throw new ClientException.ConnectionLost(
+          endpoint.toString(), "a frame on it was given up half way", null);
+    }
     byte[] control = encoder.encode(message);
     if (control.length > Frames.MAX_CONTROL_BYTES) {
       throw new ClientException.Protocol(
@@ -187,21 +218,19 @@ public final class TaskManagerConnection implements AutoCloseable {
       makeRoom();
     }
     insideFrame = true;
-    out.putInt(control.length).putInt(length);
-    put(control, 0, control.length);
-    put(payload, offset, length);
-    insideFrame = false;
+    out.putInt(control.length).putInt(payloadBytes);
+    put(ByteBuffer.wrap(control));
   }
 
-  private void put(byte[] bytes, int offset, int length) throws IOException {
-    int done = 0;
-    while (done < length) {
+  private void put(ByteBuffer bytes) throws IOException {
+    while (bytes.hasRemaining()) {
       if (!out.hasRemaining()) {
         makeRoom();
       }
-      int n = Math.min(out.remaining(), length - done);
-      out.put(bytes, offset + done, n);
-      done += n;
+      int n = Math.min(out.remaining(), bytes.remaining());
+      out.put(out.position(), bytes, bytes.position(), n);
+      out.position(out.position() + n);
+      bytes.position(bytes.position() + n);
     }
   }
 
@@ -249,7 +278,8 @@ public final class TaskManagerConnection implements AutoCloseable {
         deadline = System.nanoTime() + timeoutNanos;
         continue;
       }
-      int interest = SelectionKey.OP_READ | (out.position() > 0 ? SelectionKey.OP_WRITE : 0);
+      boolean unsent = out.position() > 0 || outAndPayload[1] != null;
+      int interest = SelectionKey.OP_READ | (unsent ? SelectionKey.OP_WRITE : 0);
       if (key.interestOps() != interest) {
         key.interestOps(interest);
       }
@@ -317,12 +347,13 @@ public final class TaskManagerConnection implements AutoCloseable {
       pongNonce = null;
       out.putInt(control.length).putInt(0).put(control);
     }
-    if (out.position() == 0) {
+    boolean uncopied = outAndPayload[1] != null;
+    if (out.position() == 0 && !uncopied) {
       return false;
     }
     out.flip();
     try {
-      return channel.write(out) > 0;
+      return (uncopied ? channel.write(outAndPayload) : channel.write(out)) > 0;
     } catch (IOException e) {
       throw whyWriteFailed(e);
     } finally {
@@ -336,7 +367,7 @@ public final class TaskManagerConnection implements AutoCloseable {
       while (read()) {
         continue;
       }
-    } catch (ClientException.Remote answer) {
+    } catch (ClientException.Remote | SourceFailure answer) {
       return answer;
     } catch (IOException e) {
       failure.addSuppressed(e);

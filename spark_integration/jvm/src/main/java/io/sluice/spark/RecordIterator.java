@@ -5,8 +5,12 @@ import io.sluice.client.InputGate;
 import java.io.IOException;
 import java.io.InputStream;
 import java.util.concurrent.TimeUnit;
+import org.apache.spark.SparkConf;
 import org.apache.spark.SparkEnv;
 import org.apache.spark.TaskContext;
+import org.apache.spark.io.CompressionCodec$;
+import org.apache.spark.serializer.DeserializationStream;
+import org.apache.spark.serializer.Serializer;
 import org.apache.spark.serializer.SerializerInstance;
 import org.apache.spark.serializer.SerializerManager;
 import org.apache.spark.shuffle.ShuffleReadMetricsReporter;
@@ -15,18 +19,26 @@ import scala.Tuple2;
 import scala.collection.AbstractIterator;
 import scala.collection.Iterator;
 
-/** The records of a gate, stream after stream, with Spark's read metrics. */
+/**
+ * The records of a gate with Spark's read metrics.
+ *
+ * <p>Where serializer and codec allow it, all streams of the gate are one to the deserializer: its buffers are made once
+ * for a task and not once for each of perhaps a thousand tiny streams.
+ */
 final class RecordIterator extends AbstractIterator<Tuple2<Object, Object>> {
   private final InputGate gate;
   private final FetchFailures failures;
   private final SerializerInstance serializer;
   private final SerializerManager serializerManager = SparkEnv.get().serializerManager();
+  private final boolean joinStreams;
   private final int shuffleId;
   private final TaskContext context;
   private final ShuffleReadMetricsReporter metrics;
 
+  private DeserializationStream deserialization;
   private Iterator<Tuple2<Object, Object>> current;
   private boolean ended;
+  private long unreportedRecords;
   private long reportedLocalBytes;
   private long reportedRemoteBytes;
   private long reportedWaitMillis;
@@ -34,22 +46,36 @@ final class RecordIterator extends AbstractIterator<Tuple2<Object, Object>> {
   RecordIterator(
       InputGate gate,
       FetchFailures failures,
-      SerializerInstance serializer,
+      Serializer serializer,
       int shuffleId,
       TaskContext context,
       ShuffleReadMetricsReporter metrics) {
     this.gate = gate;
     this.failures = failures;
-    this.serializer = serializer;
+    this.serializer = serializer.newInstance();
+    this.joinStreams = canJoinStreams(serializer, serializerManager);
     this.shuffleId = shuffleId;
     this.context = context;
     this.metrics = metrics;
   }
 
+  /** Spark's own condition for fetching several blocks as one. */
+  private static boolean canJoinStreams(Serializer serializer, SerializerManager manager) {
+    SparkConf conf = SparkEnv.get().conf();
+    return serializer.supportsRelocationOfSerializedObjects()
+        && !manager.encryptionEnabled()
+        && (!conf.getBoolean("spark.shuffle.compress", true)
+            || CompressionCodec$.MODULE$.supportsConcatenationOfSerializedStreams(
+                CompressionCodec$.MODULE$.createCodec(conf)));
+  }
+
   @Override
   public boolean hasNext() {
     while (current == null || !current.hasNext()) {
-      if (ended || !nextStream()) {
+      if (ended || !openNext()) {
+        if (unreportedRecords > 0) {
+          report();
+        }
         return false;
       }
     }
@@ -62,90 +88,128 @@ final class RecordIterator extends AbstractIterator<Tuple2<Object, Object>> {
       throw new java.util.NoSuchElementException("end of the shuffle's records");
     }
     Tuple2<Object, Object> record = current.next();
-    metrics.incRecordsRead(1);
+    unreportedRecords++;
     return record;
   }
 
-  private boolean nextStream() {
+  private boolean openNext() {
+    BlockStream stream = nextStream();
+    if (stream == null) {
+      return false;
+    }
+    ShuffleBlockId blockId = new ShuffleBlockId(shuffleId, stream.mapAttemptId(), stream.subpartition());
+    InputStream plain = serializerManager.wrapStream(blockId, new Streams(stream));
+    deserialization = serializer.deserializeStream(plain);
+    current = deserialization.asKeyValueIterator();
+    return true;
+  }
+
+  private BlockStream nextStream() {
     BlockStream stream;
     try {
       stream = gate.nextStream();
     } catch (IOException e) {
       throw failures.thrown(e, gate);
     }
-    report();
     if (stream == null) {
       ended = true;
-      current = null;
-      context.taskMetrics().mergeShuffleReadMetrics();
-      return false;
-    }
-    if (stream.isLocal()) {
-      metrics.incLocalBlocksFetched(1);
     } else {
-      metrics.incRemoteBlocksFetched(1);
+      if (stream.isLocal()) {
+        metrics.incLocalBlocksFetched(1);
+      } else {
+        metrics.incRemoteBlocksFetched(1);
+      }
+      SluiceMetrics.INSTANCE.streamsRead.increment();
     }
-    SluiceMetrics.INSTANCE.streamsRead.increment();
-    ShuffleBlockId blockId = new ShuffleBlockId(shuffleId, stream.mapAttemptId(), stream.subpartition());
-    InputStream plain = serializerManager.wrapStream(blockId, new Checked(stream));
-    current = serializer.deserializeStream(plain).asKeyValueIterator();
-    return true;
+    report();
+    return stream;
   }
 
-  /** Passes on what the gate has counted since the last time. */
+  /** Passes on what has been counted since the last time. */
   private void report() {
     long local = gate.localBytes();
     long remote = gate.remoteBytes();
     long waited = TimeUnit.NANOSECONDS.toMillis(gate.waitedNanos());
+    metrics.incRecordsRead(unreportedRecords);
     metrics.incLocalBytesRead(local - reportedLocalBytes);
     metrics.incRemoteBytesRead(remote - reportedRemoteBytes);
     metrics.incFetchWaitTime(waited - reportedWaitMillis);
     SluiceMetrics.INSTANCE.localBytesRead.add(local - reportedLocalBytes);
     SluiceMetrics.INSTANCE.remoteBytesRead.add(remote - reportedRemoteBytes);
+    unreportedRecords = 0;
     reportedLocalBytes = local;
     reportedRemoteBytes = remote;
     reportedWaitMillis = waited;
-  }
-
-  /** Called at the end of the task, whatever its outcome. */
-  void close() {
-    gate.close();
-    if (!ended) {
-      ended = true;
-      report();
+    if (ended) {
       context.taskMetrics().mergeShuffleReadMetrics();
     }
   }
 
-  /** Turns failures into what Spark understands, below decompression and deserialization. */
-  private final class Checked extends InputStream {
-    private final BlockStream stream;
+  /** Called at the end of the task, whatever its outcome. */
+  void close() {
+    boolean unread = !ended;
+    if (unread && deserialization != null && gate.isReadByCaller()) {
+      // Gives back a codec's native memory; not while another thread may be inside of it.
+      deserialization.close();
+    }
+    gate.close();
+    if (unread || unreportedRecords > 0) {
+      ended = true;
+      report();
+    }
+  }
 
-    Checked(BlockStream stream) {
+  /**
+   * The bytes of one stream or, joined, of all that follow. Turns failures into what Spark understands, below
+   * decompression and deserialization.
+   */
+  private final class Streams extends InputStream {
+    private BlockStream stream;
+
+    Streams(BlockStream stream) {
       this.stream = stream;
     }
 
     @Override
     public int read() {
-      try {
-        return stream.read();
-      } catch (IOException e) {
-        throw failures.thrown(e, gate);
+      while (stream != null) {
+        int value;
+        try {
+          value = stream.read();
+        } catch (IOException e) {
+          throw failures.thrown(e, gate);
+        }
+        if (value >= 0 || !advance()) {
+          return value;
+        }
       }
+      return -1;
     }
 
     @Override
     public int read(byte[] into, int offset, int length) {
-      try {
-        return stream.read(into, offset, length);
-      } catch (IOException e) {
-        throw failures.thrown(e, gate);
+      while (stream != null) {
+        int n;
+        try {
+          n = stream.read(into, offset, length);
+        } catch (IOException e) {
+          throw failures.thrown(e, gate);
+        }
+        if (n >= 0 || !advance()) {
+          return n;
+        }
       }
+      return -1;
+    }
+
+    private boolean advance() {
+      stream = joinStreams && !ended ? nextStream() : null;
+      return stream != null;
     }
 
     @Override
     public int available() {
-      return stream.available();
+      return stream == null ? 0 : stream.available();
     }
   }
 }

@@ -57,7 +57,7 @@ final class SluiceShuffleReader<K, C> implements ShuffleReader<K, C> {
     FetchFailures failures = new FetchFailures(runtime, shuffleId, range.startPartition(), outputs);
     InputGate gate = open(outputs.sources(), failures);
     RecordIterator records =
-        new RecordIterator(gate, failures, dependency.serializer().newInstance(), shuffleId, context, metrics);
+        new RecordIterator(gate, failures, dependency.serializer(), shuffleId, context, metrics);
     // Also runs when the task fails or takes only a part of the records.
     TaskCompletionListener whenDone = done -> records.close();
     context.addTaskCompletionListener(whenDone);

@@ -25,10 +25,12 @@ import java.util.zip.CRC32C;
 final class MockDaemon implements AutoCloseable {
   static final String ID = "tm-mock";
   private static final int SEGMENT = 1024;
+  private static final int LARGE_PAYLOAD = 100_000;
 
   /** What the daemon does instead of the next consumer leg. */
   enum Mode {
     NORMAL,
+    LARGE_PAYLOADS,
     BYTE_BY_BYTE,
     DISCONNECT_IN_DATA,
     SILENT,
@@ -41,6 +43,7 @@ final class MockDaemon implements AutoCloseable {
   volatile Mode mode = Mode.NORMAL;
   final Map<Long, TreeMap<Integer, byte[]>> outputs = new ConcurrentHashMap<>();
   final ConcurrentLinkedQueue<Message> received = new ConcurrentLinkedQueue<>();
+  volatile int largestPayload;
   final AtomicInteger connections = new AtomicInteger();
   private final List<Socket> sockets = new ArrayList<>();
   private final ServerSocket server;
@@ -132,8 +135,9 @@ final class MockDaemon implements AutoCloseable {
     }
 
     private void handle(Message message, byte[] payload) throws IOException {
-      if (message instanceof Message.Hello) {
-        send(new Message.HelloAck(1, ID, SEGMENT, 0, 0, "127.0.0.1", server.getLocalPort()));
+      if (message instanceof Message.Hello hello) {
+        long features = mode == Mode.LARGE_PAYLOADS ? hello.features() : 0;
+        send(new Message.HelloAck(1, ID, SEGMENT, 0, features, "127.0.0.1", server.getLocalPort()));
         send(new Message.Ping(-1L));
       } else if (message instanceof Message.OpenPartition open) {
         output = new TreeMap<>();
@@ -157,6 +161,10 @@ final class MockDaemon implements AutoCloseable {
       }
     }
 
+    private int payloadBytes() {
+      return mode == Mode.LARGE_PAYLOADS ? LARGE_PAYLOAD : SEGMENT;
+    }
+
     private void beginRegion(Message.BeginRegion begin) throws IOException {
       region = begin;
       regionBytes = new ByteArrayOutputStream();
@@ -164,7 +172,10 @@ final class MockDaemon implements AutoCloseable {
       for (long one : begin.lengths()) {
         length += one;
       }
-      long needed = (length + SEGMENT - 1) / SEGMENT;
+      if (mode == Mode.LARGE_PAYLOADS) {
+        send(new Message.RegionOpened(begin.partition(), begin.region(), LARGE_PAYLOAD));
+      }
+      long needed = (length + payloadBytes() - 1) / payloadBytes();
       while (needed > 0) {
         long grant = Math.min(needed, 3);
         send(new Message.AddCredit(begin.partition(), grant));
@@ -178,6 +189,7 @@ final class MockDaemon implements AutoCloseable {
         return;
       }
       regionBytes.write(payload);
+      largestPayload = Math.max(largestPayload, payload.length);
       long length = 0;
       for (long one : region.lengths()) {
         length += one;
@@ -249,7 +261,7 @@ final class MockDaemon implements AutoCloseable {
       long sequence = 0;
       for (int offset = 0; offset < length; ) {
         waitForCredit(channel.channel());
-        int n = Math.min(SEGMENT, length - offset);
+        int n = Math.min(payloadBytes(), length - offset);
         byte[] payload = java.util.Arrays.copyOfRange(bytes, offset, offset + n);
         if (mode == Mode.DISCONNECT_IN_DATA && sequence == 1) {
           byte[] frame = TestFrames.frame(new Message.BufferResponse(channel.channel(), 1, 0, 0), payload);

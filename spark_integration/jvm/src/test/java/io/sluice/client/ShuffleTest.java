@@ -86,7 +86,7 @@ class ShuffleTest {
   }
 
   @ParameterizedTest
-  @EnumSource(names = {"NORMAL", "BYTE_BY_BYTE"}, value = MockDaemon.Mode.class)
+  @EnumSource(names = {"NORMAL", "BYTE_BY_BYTE", "LARGE_PAYLOADS"}, value = MockDaemon.Mode.class)
   void whatIsWrittenIsRead(MockDaemon.Mode mode) throws IOException {
     daemon.mode = mode;
     Map<Integer, byte[]> first = write(7, 1, 10, 0, 3000, 1, 0, 70_000, 64 * 1024 - 28, 5);
@@ -111,6 +111,17 @@ class ShuffleTest {
     regions = new RegionPool(1024 * 1024, 2);
     Map<Integer, byte[]> written = write(7, 3, 2_000_000);
     assertStreams(written, 7, readAll(gate(0, 1, credit, new long[] {7}, new int[] {1})));
+  }
+
+  @ParameterizedTest
+  @ValueSource(ints = {1, 3, 16})
+  void largePayloadsGoBothWays(int credit) throws IOException {
+    daemon.mode = MockDaemon.Mode.LARGE_PAYLOADS;
+    regions = new RegionPool(1024 * 1024, 2);
+    Map<Integer, byte[]> written = write(7, 3, 10, 2_000_000, 0, 300_000, 70_000);
+    assertEquals(100_000, daemon.largestPayload, "what RegionOpened said");
+    assertStreams(written, 7, readAll(gate(0, 5, credit, new long[] {7}, new int[] {4})));
+    assertEquals(2, pool.idleConnections());
   }
 
   @Test
