@@ -52,7 +52,11 @@ class ConnectionHandler(Protocol):
     """
 
     def payload_buffer(self, message: Message, length: int) -> memoryview | None:
-        """Supply memory for a payload; None stops reading until ``resume_reading``."""
+        """Supply memory for a payload; None stops reading until ``resume_reading``.
+
+        The decoder asks directly, for speed: it is the handler that must refuse, with an
+        UnexpectedMessage, a message whose payload has no place on its leg.
+        """
 
     def message_received(self, message: Message, payload_length: int) -> None:
         """Take a message. Ping, Pong and connection-wide errors are dealt with already."""
@@ -431,7 +435,8 @@ class Connection(asyncio.BufferedProtocol):
         )
         self.state.open(role)
         self._handler = self._handler_factory(self, greeting)
-        self._decoder.payloads = self._handler
+        if not self.closing:
+            self._decoder.payloads = self._handler
 
     def _set_limits(self) -> None:
         self._watching_drain = False
@@ -490,7 +495,7 @@ class Connection(asyncio.BufferedProtocol):
         decoder = self._decoder
         if self.closing or not decoder.in_frame:
             return
-        if decoder.blocked or self._decoder.frames != self._frame_timer_mark:
+        if decoder.blocked or decoder.frames != self._frame_timer_mark:
             self._arm_frame_timer()  # another frame than then, or it is us who do not read
             return
         self.fail(

@@ -148,9 +148,11 @@ class ProxiedConnection:
         finally:
             for task in self._tasks:
                 task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
-            for sock in self._sockets:
-                sock.close()
+            try:
+                await asyncio.gather(*self._tasks, return_exceptions=True)
+            finally:  # a cancellation may come here, too
+                for sock in self._sockets:
+                    sock.close()
 
     def close(self) -> None:
         """End the link in an orderly way."""

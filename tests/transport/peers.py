@@ -70,6 +70,7 @@ class RecordingHandler:
         self._changed = asyncio.Event()
 
     def payload_buffer(self, message: Message, length: int) -> memoryview | None:
+        self.connection.state.check(message)
         self._memory = self.supplier.take()
         self._changed.set()
         return self._memory

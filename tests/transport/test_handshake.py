@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,19 +15,24 @@ from protocol.messages import (
     ROLE_DRIVER,
     ROLE_PEER,
     ROLE_PRODUCER,
+    AbortPartition,
     CloseRequest,
     ErrorResponse,
     Hello,
     HelloAck,
     Ping,
     Pong,
+    RegionData,
 )
 from protocol.remote_error import RemoteError
 from tests.transport.peers import (
+    PATIENCE_SECONDS,
     SEGMENT,
     RawPeer,
+    RecordingHandler,
     a_config,
     a_hello,
+    a_producer,
     a_service,
     an_ack,
     end,
@@ -34,6 +40,10 @@ from tests.transport.peers import (
 )
 from transport.connector import Address, connect
 from transport.errors import ConnectFailed, DeadlineExceeded
+from transport.listener import Listener
+
+if TYPE_CHECKING:
+    from transport.connection import Connection
 
 
 @pytest.mark.parametrize(
@@ -229,10 +239,29 @@ async def test_payloads_are_limited_to_the_smaller_segment() -> None:
 
 async def test_connect_hands_the_answer_over() -> None:
     async with a_service(taskmanager_id="tm-9") as service:
-        from tests.transport.peers import RecordingHandler
-
         connection, ack = await connect(
             service.address, a_hello(), RecordingHandler, a_config(), SEGMENT
         )
         assert ack.taskmanager_id == "tm-9"
         connection.close()
+
+
+async def test_a_handler_that_closes_at_once_hears_nothing_more() -> None:
+    made: list[RecordingHandler] = []
+
+    def closing(connection: Connection, greeting: Hello | HelloAck) -> RecordingHandler:
+        made.append(RecordingHandler(connection, greeting))
+        connection.close()
+        return made[0]
+
+    listener = Listener(a_config(), SEGMENT, closing, an_ack)
+    await listener.start()
+    with await RawPeer.connect(Address("127.0.0.1", listener.port)) as peer:
+        event = encode(RegionData(0, 0), 3) + b"abc"
+        await peer.send(encode(a_producer()) + event + encode(AbortPartition(0)))
+        assert await peer.read_to_end() == b""
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        await listener.close()
+    assert made[0].received == []
+    assert made[0].supplier.lent == 0
+    assert len(made[0].lost) == 1

@@ -1,0 +1,172 @@
+"""Connecting: again until a listener is there, one deadline, and nothing left after a cancel."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import TYPE_CHECKING
+
+import pytest
+
+from protocol.errors import UnexpectedMessage
+from protocol.remote_error import RemoteError
+from tests.support.tcp_proxy import Cut, Fault, FaultProxy
+from tests.transport.peers import (
+    PATIENCE_SECONDS,
+    RawPeer,
+    Service,
+    a_config,
+    a_service,
+    end,
+    open_client,
+    turns,
+)
+from transport.connector import Address
+from transport.errors import ConnectFailed
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port: int = sock.getsockname()[1]
+        return port
+
+
+def test_addresses_in_words() -> None:
+    assert str(Address("host", 7337)) == "host:7337"
+    assert str(Address("/run/sluice.sock", 0)) == "unix:/run/sluice.sock"
+
+
+@pytest.mark.parametrize("over", ["tcp", "unix"])
+async def test_a_listener_that_comes_late_is_found(
+    tmp_path: Path, over: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port, path = free_port(), tmp_path / "s"
+    address = Address("127.0.0.1", port) if over == "tcp" else Address(str(path), 0)
+    refused = asyncio.Event()
+    sleep = asyncio.sleep
+
+    async def noticed_sleep(seconds: float) -> None:
+        refused.set()
+        await sleep(seconds)
+
+    monkeypatch.setattr("transport.connector.asyncio.sleep", noticed_sleep)
+    connecting = asyncio.ensure_future(open_client(address))
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        await refused.wait()
+    async with a_service(a_config(data_port=port, socket_path=path)) as service:
+        client = await connecting
+        assert service.listener.accepted_total == 1
+        await end(client)
+
+
+async def test_nobody_there_until_the_deadline() -> None:
+    address = Address("127.0.0.1", free_port())
+    loop = asyncio.get_running_loop()
+    begun = loop.time()
+    with pytest.raises(ConnectFailed) as caught:
+        await open_client(address, a_config(connect_timeout_seconds=0.3))
+    assert loop.time() - begun < 2
+    assert str(address) in str(caught.value)
+    assert caught.value.limit == "0.3 s"
+    assert caught.value.retryable
+    assert isinstance(caught.value.__cause__, OSError)
+
+
+async def test_a_link_that_swallows_everything_ends_at_the_deadline() -> None:
+    swallow = Fault(cut_after_bytes=0, cut=Cut.STALL)
+    async with a_service() as service, FaultProxy(service.address, up=swallow) as proxy:
+        with pytest.raises(ConnectFailed):
+            await open_client(
+                Address(proxy.host, proxy.port), a_config(connect_timeout_seconds=0.3)
+            )
+        assert len(proxy.connections) == 1
+
+
+async def test_one_that_accepts_and_hangs_up_is_tried_again() -> None:
+    """As a dying TaskManager does, or a proxy whose TaskManager is not back yet."""
+    async with (
+        a_service() as service,
+        FaultProxy(service.address, up=Fault(cut_after_bytes=5)) as proxy,
+    ):
+        connecting = asyncio.ensure_future(open_client(Address(proxy.host, proxy.port)))
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await (await proxy.connection(0)).up.ended.wait()
+            proxy.up = Fault()
+            client = await connecting
+        assert len(service.handlers) == 1
+        await end(client)
+
+
+async def test_one_that_always_hangs_up_ends_at_the_deadline() -> None:
+    async with (
+        a_service() as service,
+        FaultProxy(service.address, up=Fault(cut_after_bytes=5)) as proxy,
+    ):
+        with pytest.raises(ConnectFailed):
+            await open_client(
+                Address(proxy.host, proxy.port), a_config(connect_timeout_seconds=0.4)
+            )
+        assert len(proxy.connections) > 1
+
+
+async def test_a_refusal_is_final() -> None:
+    async with a_service() as service:
+        service.refuse = UnexpectedMessage("No")
+        with pytest.raises(RemoteError, match="No"):
+            await open_client(service.address)
+        assert service.listener.accepted_total == 1
+
+
+@pytest.mark.parametrize("turns_before_cancel", [0, 1, 2, 3, 4, 5, 6, 8, 10])
+async def test_cancelled_at_any_time_nothing_is_left(turns_before_cancel: int) -> None:
+    async with a_service() as service:
+        connecting = asyncio.ensure_future(open_client(service.address))
+        await turns(turns_before_cancel)
+        connecting.cancel()
+        try:
+            await end(await connecting)  # it had come through
+        except asyncio.CancelledError:
+            await turns(5)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            for handler in service.handlers:
+                await handler.until_lost()
+    # the leak checks of every test look for descriptors and tasks
+
+
+async def test_cancelled_while_it_waits_for_the_answer() -> None:
+    with socket.socket() as silent:
+        silent.setblocking(False)
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        address = Address("127.0.0.1", silent.getsockname()[1])
+        connecting = asyncio.ensure_future(open_client(address))
+        accepted, _ = await asyncio.get_running_loop().sock_accept(silent)
+        with RawPeer(accepted) as peer:
+            assert await peer.read()  # the Hello
+            connecting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await connecting
+            assert await peer.read_to_end() == b""
+
+
+async def test_cancelled_between_two_attempts() -> None:
+    connecting = asyncio.ensure_future(open_client(Address("127.0.0.1", free_port())))
+    await turns(20)
+    connecting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await connecting
+
+
+async def test_many_at_once() -> None:
+    service = Service(a_config())
+    await service.listener.start()
+    clients = await asyncio.gather(*(open_client(service.address) for _ in range(50)))
+    assert service.listener.accepted_total == 50
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        await service.listener.close()
+        for client in clients:
+            await client.until_lost()

@@ -1,0 +1,56 @@
+"""What is set on the sockets of connections."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.transport.peers import a_config, a_service, end, open_client
+from transport import socket_options
+from transport.connector import Address
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.parametrize(
+    ("keepalive", "idle", "interval"),
+    [(30, 30, 7), (0.5, 1, 1), (100_000, 32767, 8191)],
+)
+async def test_options_of_both_ends(keepalive: float, idle: int, interval: int) -> None:
+    config = a_config(keepalive_seconds=keepalive, congestion_control="reno")
+    async with a_service(config) as service:
+        client = await open_client(service.address, config)
+        server = await service.handler()
+        for connection in (client.connection, server.connection):
+            assert connection._transport is not None
+            sock = connection._transport.get_extra_info("socket")
+            assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
+            assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+            assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == idle
+            assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL) == interval
+            control = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
+            assert control.rstrip(b"\0") == b"reno"
+        await end(client)
+
+
+async def test_an_unknown_congestion_control_is_logged_and_left_out(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    config = a_config(congestion_control="warp")
+    async with a_service() as service:
+        with caplog.at_level(logging.WARNING):
+            await end(await open_client(service.address, config))
+    assert "'warp' is not usable" in caplog.text
+
+
+async def test_unix_sockets_are_left_as_they_are(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    config = a_config(socket_path=path, congestion_control="warp")
+    async with a_service(config):
+        await end(await open_client(Address(str(path), 0), config))
+    with socket.socket(socket.AF_UNIX) as sock:
+        socket_options.apply(sock, config)
