@@ -1,0 +1,161 @@
+"""Spark applications of the tests, and the comparison of a job on two of them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.application import SparkApplication
+from benchmarks.comparison import differences
+from spark_integration import spark_conf
+from tests.spark.eventlog import EventLog, Events
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from concurrent.futures import Future
+    from types import TracebackType
+    from typing import Self
+
+    from benchmarks.metrics import Moved
+    from tests.spark.daemons import Daemons
+
+JOB_TIMEOUT_SECONDS = 120.0
+SCRIPT = Path(__file__).resolve().parent / "jobs" / "serve.py"
+
+SETTINGS = {
+    "spark.driver.memory": "768m",
+    "spark.executor.memory": "768m",
+    "spark.executor.cores": "1",
+    "spark.cores.max": "2",
+    "spark.default.parallelism": "4",
+    "spark.sql.shuffle.partitions": "8",
+    # Small machines compile slowly, and nothing here runs long.
+    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+}
+
+LOCAL_MASTER = "local[2,4]"
+"""Two cores, and as many attempts of a task as on a cluster."""
+
+
+class Application(SparkApplication):
+    """One application that serves the jobs of the tests.
+
+    Args:
+        name: Its name and prefix of its files.
+        master_url: As spark-submit takes it.
+        directory: Receives its files; keep the path short.
+        settings: Spark settings besides those that all tests have.
+    """
+
+    def __init__(
+        self, name: str, master_url: str, directory: Path, settings: Mapping[str, str]
+    ) -> None:
+        super().__init__(name, master_url, SETTINGS | dict(settings), directory, script=SCRIPT)
+        self._log: EventLog | None = None
+        self._killed = False
+        self._driver_pid = 0
+        self._runner = ThreadPoolExecutor(1, thread_name_prefix=f"job-{name}")
+
+    @property
+    def output(self) -> str:
+        """What the driver has written to its log."""
+        return (self.directory / f"{self.name}.log").read_text(encoding="utf-8")
+
+    def new_events(self) -> Events:
+        """Events since the last call."""
+        if self._log is None:
+            self._log = EventLog(self.event_log)
+        return self._log.new_events()
+
+    def rows(self, job: str, **parameters: Any) -> Path:
+        """Run a job; return the file with its canonical rows.
+
+        Raises:
+            ProcessFailed: It failed or took too long.
+        """
+        with tempfile.NamedTemporaryFile(dir=self.directory, delete=False) as file:
+            path = Path(file.name)
+        self.run(job, job, parameters, rows_file=path, timeout_seconds=JOB_TIMEOUT_SECONDS)
+        return path
+
+    def start(self, job: str, **parameters: Any) -> Future[Path]:
+        """Run a job while the test does something else; one at a time."""
+        return self._runner.submit(self.rows, job, **parameters)
+
+    def kill(self) -> None:
+        """End the driver as a crash does."""
+        self._killed = True
+        os.kill(self._driver_pid, signal.SIGKILL)
+
+    def finish(self) -> None:
+        """End the application in good order, unless it was killed."""
+        if not self._killed:
+            super().finish()
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        self._driver_pid = int(self.rows("driver").read_text(encoding="utf-8").strip("[]\n"))
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        super().__exit__(kind, error, traceback)
+        self._runner.shutdown()
+
+
+def sluice_settings(daemons: Daemons) -> dict[str, str]:
+    """What turns Sluice on, with deadlines for a machine that does much else."""
+    return spark_conf(daemons.endpoints) | {
+        "spark.sluice.io.connectTimeout": "30s",
+        # The TaskManagers of the tests let applications expire soon.
+        "spark.sluice.driver.pingInterval": "1s",
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One job with Spark's own shuffle and with Sluice."""
+
+    differences: list[str]
+    events: Events
+    """Of the run with Sluice."""
+    moved: Moved
+    """By the TaskManagers during that run."""
+
+    def unaccounted(self) -> dict[str, tuple[int, int]]:
+        """Where Spark and the TaskManagers counted different bytes: Spark's number and theirs."""
+        use = self.events.shuffle_use()
+        pairs = {
+            "written": (use.bytes_written, self.moved.written_bytes),
+            "read locally": (use.local_bytes_read, self.moved.read_bytes_local),
+            "read remotely": (use.remote_bytes_read, self.moved.read_bytes_remote),
+        }
+        return {what: pair for what, pair in pairs.items() if pair[0] != pair[1]}
+
+
+class Both:
+    """An application with Spark's own shuffle and one with Sluice."""
+
+    def __init__(self, own: Application, sluice: Application, daemons: Daemons) -> None:
+        self.own = own
+        self.sluice = sluice
+        self._daemons = daemons
+
+    def compare(self, job: str, **parameters: Any) -> Comparison:
+        """Run a job on both, one after the other."""
+        expected = self.own.rows(job, **parameters)
+        self.sluice.new_events()
+        before = self._daemons.moved()
+        found = self.sluice.rows(job, **parameters)
+        moved = self._daemons.moved() - before
+        return Comparison(differences(expected, found), self.sluice.new_events(), moved)

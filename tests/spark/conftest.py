@@ -1,0 +1,105 @@
+"""The cluster, TaskManagers and applications that the Spark tests share: each start is dear."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from spark_integration import SparkIntegrationError, jar_path
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from benchmarks.cluster import StandaloneCluster
+    from tests.spark.applications import Application, Both
+    from tests.spark.daemons import Daemons
+
+FOLDER = Path(__file__).resolve().parent
+TEST_TIMEOUT_SECONDS = 300
+"""For each test with the fixtures it is the first to need."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    reason = _why_not()
+    for item in items:
+        if FOLDER in item.path.parents:
+            item.add_marker(pytest.mark.spark)
+            item.add_marker(pytest.mark.slow)
+            item.add_marker(pytest.mark.timeout(TEST_TIMEOUT_SECONDS))
+            if reason:
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def _why_not() -> str:
+    if shutil.which("java") is None:
+        return "Spark needs Java"
+    if importlib.util.find_spec("pyspark") is None:
+        return "PySpark is not installed"
+    try:
+        jar_path()
+    except SparkIntegrationError as error:
+        return str(error)
+    return ""
+
+
+@pytest.fixture(scope="session")
+def directory() -> Iterator[Path]:
+    # Not pytest's own: the path of a Unix socket must stay short.
+    with tempfile.TemporaryDirectory(prefix="sluice-", ignore_cleanup_errors=True) as path:
+        yield Path(path)
+
+
+@pytest.fixture(scope="session")
+def cluster(directory: Path) -> Iterator[StandaloneCluster]:
+    from benchmarks.cluster import StandaloneCluster
+
+    # Cores are what applications ask for, not what the machine has: several share it.
+    with StandaloneCluster(directory, cores=6, memory="6g") as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def daemons(directory: Path) -> Iterator[Daemons]:
+    from tests.spark.daemons import Daemons
+
+    with Daemons(directory / "tm") as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def own(directory: Path) -> Iterator[Application]:
+    """Spark's own shuffle; where it runs does not matter to its results."""
+    from tests.spark.applications import LOCAL_MASTER, Application
+
+    with Application("own", LOCAL_MASTER, directory, {}) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def sluice(directory: Path, cluster: StandaloneCluster, daemons: Daemons) -> Iterator[Application]:
+    """Sluice on two hosts, settings otherwise as Spark has them."""
+    from tests.spark.applications import Application, sluice_settings
+
+    with Application("sluice", cluster.master_url, directory, sluice_settings(daemons)) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def both(own: Application, sluice: Application, daemons: Daemons) -> Both:
+    from tests.spark.applications import Both
+
+    return Both(own, sluice, daemons)
+
+
+@pytest.fixture(scope="session")
+def words(directory: Path) -> str:
+    """A file of 3000 words, most of them several times."""
+    path = directory / "words.txt"
+    lines = (f"word{number * number % 701}" for number in range(3000))
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return str(path)

@@ -1,0 +1,211 @@
+"""TaskManagers that can be killed, started again on their directories, and asked how they are."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import urllib.request
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmarks import metrics
+from benchmarks.cluster import REPOSITORY, WORKER_HOSTS
+from benchmarks.processes import ManagedProcess
+from shuffle.daemon.status import TaskManagerStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import TracebackType
+    from typing import Self
+
+START_TIMEOUT_SECONDS = 60.0
+POLL_SECONDS = 0.1
+"""Pause between two looks at the status page, which cannot be waited for."""
+
+_READY = re.compile(r"is ready: data port \S*:(\d+), HTTP port (\d+)")
+_MEMORY_FILE_SYSTEM = Path("/dev/shm")
+
+
+class Daemon:
+    """One TaskManager; its ports stay the same when it is started again.
+
+    Args:
+        host: Address to bind.
+        directory: Receives socket, log and disk tier.
+        memory_directory: Receives the memory tier.
+        expiry_seconds: Its ``application_expiry_seconds``.
+    """
+
+    def __init__(
+        self, host: str, directory: Path, memory_directory: Path, expiry_seconds: float
+    ) -> None:
+        self.host = host
+        self._directory = directory
+        self._memory_directory = memory_directory
+        self._expiry_seconds = expiry_seconds
+        self._data_port = self._http_port = 0
+        self._starts = 0
+        self._process: ManagedProcess | None = None
+
+    @property
+    def running(self) -> bool:
+        """Whether its process runs."""
+        return self._process is not None and self._process.running
+
+    @property
+    def metrics_url(self) -> str:
+        """Its metrics page."""
+        return f"http://{self.host}:{self._http_port}/metrics"
+
+    def start(self) -> None:
+        """Start it and wait until it is ready; the second time on the ports of the first."""
+        self._starts += 1
+        self._process = ManagedProcess(
+            f"TaskManager on {self.host}",
+            [str(Path(sys.executable).parent / "sluice"), "taskmanager", *self._arguments()],
+            log_path=self._directory / f"taskmanager-{self.host}-{self._starts}.log",
+            environment={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(REPOSITORY)},
+            directory=self._directory,
+        )
+        ready = self._process.wait_for_line(_READY, START_TIMEOUT_SECONDS)
+        self._data_port, self._http_port = int(ready[1]), int(ready[2])
+
+    def kill(self) -> None:
+        """End it as a crash does, and wait until it is gone."""
+        if self._process is not None:
+            os.kill(self._process.pid, signal.SIGKILL)
+            self._process.stop()
+
+    def stop(self) -> None:
+        """End it in good order."""
+        if self._process is not None:
+            self._process.stop()
+
+    def status(self) -> TaskManagerStatus:
+        """What it says about itself."""
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        url = f"http://{self.host}:{self._http_port}/api/v1/status"
+        with opener.open(url, timeout=10.0) as answer:
+            return TaskManagerStatus.from_json(json.load(answer))
+
+    def wait_until(
+        self, what: Callable[[TaskManagerStatus], object], timeout_seconds: float
+    ) -> TaskManagerStatus:
+        """Look at the status until ``what`` is true of it.
+
+        Raises:
+            TimeoutError: It did not become true; the message has the last status.
+        """
+        deadline = time.monotonic() + timeout_seconds
+        while not what(status := self.status()):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"still so after {timeout_seconds:g} s: {status}")
+            time.sleep(POLL_SECONDS)
+        return status
+
+    def _arguments(self) -> list[str]:
+        options = {
+            "bind-host": self.host,
+            "data-port": self._data_port,
+            "http-host": self.host,
+            "http-port": self._http_port,
+            "socket-path": self._directory / f"{self.host}.sock",
+            "data-directories": self._directory / f"data-{self.host}",
+            "memory-directory": self._memory_directory,
+            "memory-tier-bytes": "128 MiB",
+            "application-expiry-seconds": self._expiry_seconds,
+        }
+        return [part for key, value in options.items() for part in (f"--{key}", str(value))]
+
+
+class Daemons:
+    """One TaskManager per host; a context manager that ends them.
+
+    Args:
+        directory: Receives everything but the memory tiers; keep its path short.
+        hosts: Addresses, one TaskManager each.
+        expiry_seconds: Their ``application_expiry_seconds``.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        hosts: Sequence[str] = WORKER_HOSTS,
+        expiry_seconds: float = 15.0,
+    ) -> None:
+        self._directory = directory
+        self._hosts = tuple(hosts)
+        self._expiry_seconds = expiry_seconds
+        self._resources = ExitStack()
+        self._all: list[Daemon] = []
+
+    def __enter__(self) -> Self:
+        self._directory.mkdir(parents=True, exist_ok=True)
+        with ExitStack() as starting:
+            for host in self._hosts:
+                parent = _MEMORY_FILE_SYSTEM if _MEMORY_FILE_SYSTEM.is_dir() else self._directory
+                memory = Path(tempfile.mkdtemp(prefix="sluice-test-", dir=parent))
+                starting.callback(shutil.rmtree, memory, ignore_errors=True)
+                daemon = Daemon(host, self._directory, memory, self._expiry_seconds)
+                starting.callback(daemon.stop)
+                daemon.start()
+                self._all.append(daemon)
+            self._resources = starting.pop_all()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._resources.close()
+
+    def __getitem__(self, number: int) -> Daemon:
+        return self._all[number]
+
+    def __iter__(self):
+        return iter(self._all)
+
+    @property
+    def endpoints(self) -> str:
+        """Value of ``spark.sluice.endpoints``: each executor takes its own host's socket."""
+        return f"unix:{self._directory}/{{host}}.sock"
+
+    def moved(self) -> metrics.Moved:
+        """What all of them have moved since each was started last."""
+        return metrics.scrape([daemon.metrics_url for daemon in self._all])
+
+    def stored(self, application_id: str) -> list[int]:
+        """How many committed map outputs of an application each of them has."""
+        return [
+            sum(
+                shuffle.committed_map_outputs
+                for shuffle in daemon.status().partitions
+                if shuffle.application_id == application_id
+            )
+            for daemon in self._all
+        ]
+
+
+def leftovers(status: TaskManagerStatus) -> dict[str, object]:
+    """What a TaskManager without applications should not have; empty when all is well."""
+    found = {
+        "partitions": status.partitions,
+        "applications": status.applications,
+        "gates": status.gates,
+        "local pools": status.pools,
+        "segments lent": status.network_pool.lent_segments,
+        "connections": tuple(each for each in status.connections if each.role != "peer"),
+        "channels": sum(each.channels for each in status.connections),
+        "bytes stored": sum(tier.used_bytes for tier in status.storage),
+    }
+    return {name: value for name, value in found.items() if value}

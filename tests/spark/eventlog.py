@@ -1,0 +1,76 @@
+"""What Spark writes into its event log, read while the application still runs."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.eventlog import ShuffleUse, summarize, total
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MAP_TASK = "ShuffleMapTask"
+
+
+class Events:
+    """Events of one application, or of a part of its time.
+
+    Args:
+        events: As Spark writes them, parsed.
+    """
+
+    def __init__(self, events: list[dict[str, Any]]) -> None:
+        self.events = events
+
+    def shuffle_use(self) -> ShuffleUse:
+        """What all tasks wrote to and read from shuffles."""
+        return total(summarize(self.events).values())
+
+    def map_runs(self) -> Counter[int]:
+        """How often each map task ran to whatever end, by its index in its stage.
+
+        Of use for jobs with one shuffle only.
+        """
+        return Counter(event["Task Info"]["Index"] for event in self._task_ends(MAP_TASK))
+
+    def task_ends(self) -> Counter[str]:
+        """How tasks of all kinds ended: ``Success``, ``FetchFailed``, ``ExceptionFailure``..."""
+        return Counter(event["Task End Reason"]["Reason"] for event in self._task_ends())
+
+    def speculative_tasks(self) -> int:
+        """How many tasks were copies of slow ones."""
+        return sum(event["Task Info"]["Speculative"] for event in self._task_ends())
+
+    def executors_removed(self) -> int:
+        """How many executors were lost."""
+        return sum(event["Event"] == "SparkListenerExecutorRemoved" for event in self.events)
+
+    def _task_ends(self, kind: str | None = None) -> list[dict[str, Any]]:
+        return [
+            event
+            for event in self.events
+            if event["Event"] == "SparkListenerTaskEnd" and kind in (None, event["Task Type"])
+        ]
+
+
+class EventLog:
+    """Follows the event log of an application.
+
+    Args:
+        path: Where it is when the application has ended.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = 0
+
+    def new_events(self) -> Events:
+        """The events since the last call; all of a job's when its answer has come."""
+        running = self._path.with_name(self._path.name + ".inprogress")
+        with (running if running.exists() else self._path).open("rb") as log:
+            log.seek(self._offset)
+            complete = log.read().rpartition(b"\n")
+        self._offset += len(complete[0]) + len(complete[1])
+        return Events([json.loads(line) for line in complete[0].splitlines()])

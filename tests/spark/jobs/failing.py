@@ -1,0 +1,132 @@
+"""Jobs that stop at a barrier or fail on purpose, for tests that break something meanwhile.
+
+``parameters["barrier"]`` is the path of the test's barrier; None makes the same job run through,
+which gives the rows to compare with.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+from pyspark import TaskContext
+
+from tests.spark.barrier import stop_at
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from pyspark import RDD
+    from pyspark.sql import SparkSession
+
+    from benchmarks.jobs.kinds import Job
+
+MAPS = 4
+REDUCERS = 6
+Rows = list[tuple[Any, ...]]
+
+_kept: dict[str, Any] = {}
+"""Shuffled data sets that a later job reads again; Spark keeps their map outputs as long."""
+
+
+def reduce_waits(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
+    """Reduce tasks stop at ``reduce-N`` before they take their first record."""
+    barrier = parameters.get("barrier")
+
+    def reduce(index: int, pairs: Iterable[tuple[int, str]]) -> Iterator[tuple[int, int, str]]:
+        stop_at(barrier, f"reduce-{index}")
+        return _digest(index, pairs)
+
+    return _shuffled(spark, parameters).mapPartitionsWithIndex(reduce).collect()
+
+
+def reduce_waits_inside(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
+    """Reduce tasks stop at ``reduce-N`` when they have taken one record and many are left."""
+    barrier = parameters.get("barrier")
+
+    def reduce(index: int, pairs: Iterable[tuple[int, str]]) -> Iterator[tuple[int, int, str]]:
+        records = iter(pairs)
+        first = next(records)
+        stop_at(barrier, f"reduce-{index}")
+        return _digest(index, chain([first], records))
+
+    return _shuffled(spark, parameters).mapPartitionsWithIndex(reduce).collect()
+
+
+def prepare(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
+    """Run the map stage and one reduce task; ``read_again`` reads the rest later."""
+    shuffled = _shuffled(spark, parameters)
+    _kept["prepared"] = shuffled
+    counts = spark.sparkContext.runJob(shuffled, lambda pairs: [sum(1 for _ in pairs)], [0])
+    return [(count,) for count in counts]
+
+
+def read_again(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
+    """Read all of what ``prepare`` shuffled."""
+    return _kept.pop("prepared").mapPartitionsWithIndex(_digest).collect()
+
+
+def map_fails_once(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
+    """The first attempt of every other map task fails when it has made most of its records."""
+    fails = bool(parameters.get("fails"))
+
+    def records(number: int) -> Iterator[tuple[int, str]]:
+        yield from _records(number, 5_000)
+        task = TaskContext.get()
+        if fails and number % 2 and task is not None and task.attemptNumber() == 0:
+            raise RuntimeError("this map task fails once")
+
+    numbers = spark.sparkContext.parallelize(range(MAPS), MAPS)
+    shuffled = numbers.flatMap(records).partitionBy(REDUCERS)
+    return shuffled.mapPartitionsWithIndex(_digest).collect()
+
+
+def straggler(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
+    """The first attempt of map task 0 stops at ``original``, its speculative copy at ``copy``."""
+    barrier = parameters.get("barrier")
+
+    def records(number: int) -> Iterator[tuple[int, str]]:
+        yield from _records(number, 2_000)
+        task = TaskContext.get()
+        if number == 0 and task is not None:
+            stop_at(barrier, "copy" if task.attemptNumber() else "original")
+
+    numbers = spark.sparkContext.parallelize(range(MAPS), MAPS)
+    shuffled = numbers.flatMap(records).partitionBy(REDUCERS)
+    return shuffled.mapPartitionsWithIndex(_digest).collect()
+
+
+def _shuffled(spark: SparkSession, parameters: dict[str, Any]) -> RDD[tuple[int, str]]:
+    records = int(parameters.get("records", 20_000))
+    numbers = spark.sparkContext.parallelize(range(MAPS), MAPS)
+    return numbers.flatMap(lambda number: _records(number, records)).partitionBy(REDUCERS)
+
+
+def _records(number: int, count: int) -> Iterator[tuple[int, str]]:
+    """Records of map task ``number``: text that hardly compresses."""
+    for place in range(count):
+        key = number * count + place
+        yield key, hashlib.sha256(str(key).encode()).hexdigest()
+
+
+def _digest(index: int, pairs: Iterable[tuple[int, str]]) -> Iterator[tuple[int, int, str]]:
+    """Number of records of a partition, and a digest that does not depend on their order."""
+    total, count = 0, 0
+    for pair in pairs:
+        total += int.from_bytes(hashlib.sha256(repr(pair).encode()).digest())
+        count += 1
+    yield index, count, hex(total % 2**256)
+
+
+JOBS: dict[str, Job] = {
+    build.__name__: build
+    for build in (
+        reduce_waits,
+        reduce_waits_inside,
+        prepare,
+        read_again,
+        map_fails_once,
+        straggler,
+    )
+}

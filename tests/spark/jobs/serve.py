@@ -1,0 +1,54 @@
+"""The script given to spark-submit by the Spark tests: serves the jobs of this folder.
+
+As ``benchmarks/jobs/serve.py``, whose protocol it speaks, except that an answer comes only when
+Spark has written all events of the job to its event log.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.jobs import serve
+from tests.spark.jobs import failing, frames, jvm, rdds
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql import SparkSession
+
+    from benchmarks.jobs.kinds import Job
+
+EVENTS_TIMEOUT_MILLIS = 60_000
+
+
+def driver(spark: SparkSession, parameters: dict[str, Any]) -> Sequence[Sequence[Any]]:
+    """One row: the process id of the driver's JVM."""
+    jvm_view: Any = spark.sparkContext._jvm
+    return [(int(jvm_view.java.lang.ProcessHandle.current().pid()),)]
+
+
+def events_written(job: Job) -> Job:
+    """The same job; returns when its events are in the event log."""
+
+    def run(spark: SparkSession, parameters: dict[str, Any]) -> Sequence[Sequence[Any]]:
+        context: Any = spark.sparkContext
+        try:
+            return job(spark, parameters)
+        finally:
+            context._jsc.sc().listenerBus().waitUntilEmpty(EVENTS_TIMEOUT_MILLIS)
+
+    return run
+
+
+JOBS: dict[str, Job] = {
+    "driver": driver,
+    **rdds.JOBS,
+    **jvm.JOBS,
+    **frames.JOBS,
+    **failing.JOBS,
+}
+
+
+if __name__ == "__main__":
+    serve.JOBS.update({name: events_written(job) for name, job in JOBS.items()})
+    serve.main()

@@ -1,0 +1,140 @@
+"""Processes that are killed or stopped in the middle of a job, and what Spark then runs again."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.spark.applications import Application, sluice_settings
+from tests.spark.barrier import Barrier
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from benchmarks.cluster import StandaloneCluster
+    from tests.spark.daemons import Daemon, Daemons
+
+MAPS = 4
+"""Map tasks of the jobs in ``jobs/failing.py``."""
+
+SLOTS = 2
+"""Tasks that run at the same time: one on each executor."""
+
+RESULT_SECONDS = 150.0
+PAUSED_RECORDS = 150_000
+"""Of each map task: each reducer gets about 8 MB, more than all buffers on its way hold."""
+
+
+@pytest.fixture(scope="module")
+def frail(directory: Path, cluster: StandaloneCluster, daemons: Daemons) -> Iterator[Application]:
+    with Application("frail", cluster.master_url, directory, sluice_settings(daemons)) as running:
+        yield running
+
+
+@pytest.fixture
+def barrier(directory: Path, request: pytest.FixtureRequest) -> Iterator[Barrier]:
+    with Barrier(directory / f"{abs(hash(request.node.name)) % 10**8}.sock") as running:
+        yield running
+
+
+@pytest.fixture
+def revived(daemons: Daemons) -> Iterator[Daemon]:
+    """The second host's TaskManager, for a test that kills it; runs again afterwards."""
+    yield daemons[1]
+    if not daemons[1].running:
+        daemons[1].start()
+
+
+@pytest.mark.parametrize("job", ["reduce_waits", "reduce_waits_inside"])
+def test_an_executor_killed_after_the_map_stage(
+    own: Application, frail: Application, barrier: Barrier, job: str
+):
+    expected = own.rows(job, barrier=None)
+    frail.new_events()
+    running = frail.start(job, barrier=str(barrier.path))
+    reducers = barrier.wait("reduce", SLOTS)
+    os.kill(reducers[0].executor_pid, signal.SIGKILL)
+    barrier.release()
+    assert running.result(RESULT_SECONDS).read_text() == expected.read_text()
+    events = frail.new_events()
+    assert events.map_runs() == dict.fromkeys(range(MAPS), 1)
+    assert events.executors_removed() == 1
+
+
+def test_a_taskmanager_killed_and_restarted_before_the_reduce_stage(
+    own: Application, frail: Application, daemons: Daemons, revived: Daemon
+):
+    expected = [own.rows("prepare"), own.rows("read_again")]
+    frail.new_events()
+    prepared = frail.rows("prepare")
+    stored = daemons.stored(frail.application_id)
+    assert sum(stored) >= MAPS
+    assert stored[1] >= 1
+    revived.kill()
+    revived.start()
+    assert revived.status().counters.map_outputs_adopted >= stored[1]
+    found = frail.rows("read_again")
+    assert [prepared.read_text(), found.read_text()] == [path.read_text() for path in expected]
+    assert frail.new_events().map_runs() == dict.fromkeys(range(MAPS), 1)
+
+
+def test_a_taskmanager_killed_and_restarted_while_reducers_read(
+    own: Application, frail: Application, barrier: Barrier, revived: Daemon
+):
+    parameters = {"records": 60_000}
+    expected = own.rows("reduce_waits_inside", barrier=None, **parameters)
+    frail.new_events()
+    running = frail.start("reduce_waits_inside", barrier=str(barrier.path), **parameters)
+    barrier.wait("reduce", SLOTS)
+    revived.kill()
+    revived.start()
+    barrier.release()
+    assert running.result(RESULT_SECONDS).read_text() == expected.read_text()
+    assert frail.new_events().map_runs() == dict.fromkeys(range(MAPS), 1)
+
+
+def test_a_taskmanager_killed_for_good(
+    own: Application, frail: Application, daemons: Daemons, revived: Daemon
+):
+    expected = own.rows("prepare").read_text() + own.rows("read_again").read_text()
+    frail.new_events()
+    before = daemons.stored(frail.application_id)
+    prepared = frail.rows("prepare")
+    lost = daemons.stored(frail.application_id)[1] - before[1]
+    assert 1 <= lost < MAPS
+    revived.kill()
+    found = prepared.read_text() + frail.rows("read_again").read_text()
+    assert found == expected
+    events = frail.new_events()
+    assert sorted(events.map_runs().values()) == [1] * (MAPS - lost) + [2] * lost
+
+
+def test_a_paused_reducer_stalls_only_itself(
+    own: Application, frail: Application, sluice: Application, barrier: Barrier, daemons: Daemons
+):
+    parameters = {"records": PAUSED_RECORDS}
+    expected = own.rows("reduce_waits_inside", barrier=None, **parameters)
+    running = frail.start("reduce_waits_inside", barrier=str(barrier.path), **parameters)
+    reducers = barrier.wait("reduce", SLOTS)
+    paused = reducers[0].executor_pid
+    os.kill(paused, signal.SIGSTOP)
+    try:
+        barrier.release()
+        other = sluice.rows("reduce_waits_inside", barrier=None, **parameters)
+        assert other.read_text() == expected.read_text()
+        # It was in the middle of reading, and still is.
+        open_gates = [
+            gate
+            for daemon in daemons
+            for gate in daemon.status().gates
+            if gate.application_id == frail.application_id
+        ]
+        assert open_gates
+        assert not running.done()
+    finally:
+        os.kill(paused, signal.SIGCONT)
+    assert running.result(RESULT_SECONDS).read_text() == expected.read_text()
