@@ -61,8 +61,8 @@ def last_digits(spark: SparkSession, numbers: int) -> list[tuple[str, int]]:
 def main() -> None:
     """Run both parts and print what came out."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--orders", type=int, default=2_000_000)
-    parser.add_argument("--customers", type=int, default=200_000)
+    parser.add_argument("--orders", type=int, default=500_000)
+    parser.add_argument("--customers", type=int, default=50_000)
     arguments = parser.parse_args()
     spark = (
         SparkSession.builder.appName("Sluice demo")

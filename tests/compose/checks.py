@@ -13,7 +13,7 @@ from tests.compose.commands import ComposeTestFailed, wait_until
 from tests.compose.stack import ADDRESS, SERVICES, TASKMANAGERS, WORKERS, Stack, Submitted
 
 _HTTP_SECONDS = 10
-_JOB_SECONDS = 240
+_JOB_SECONDS = 480
 _SCRAPED_SECONDS = 60
 _OWN_SHUFFLE = ("spark-submit", "--properties-file", "/etc/spark/spark-own-shuffle.conf")
 _DEMO = "/opt/jobs/demo.py"

@@ -3,7 +3,7 @@
 ARG PYTHON_IMAGE
 FROM ${PYTHON_IMAGE}
 RUN apt-get update \
- && apt-get install -y --no-install-recommends prometheus \
+ && apt-get install -y --no-install-recommends prometheus wget \
  && rm -rf /var/lib/apt/lists/* \
  && install -d -o 65534 -g 65534 /prometheus
 USER 65534:65534
