@@ -1,0 +1,280 @@
+"""The requesting side of a peer leg, with a connection driven by hand."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, cast
+
+import pytest
+
+from protocol.codec import encode_end_of_partition
+from protocol.errors import ErrorCode, MalformedMessage, SluiceError, UnexpectedMessage
+from protocol.messages import (
+    DATA,
+    EVENT,
+    AddCredit,
+    BacklogAnnouncement,
+    BufferResponse,
+    CancelPartitionRequest,
+    CloseRequest,
+    ErrorResponse,
+    HelloAck,
+    PartitionRequest,
+    RegionData,
+)
+from shuffle.counters import Counters
+from shuffle.gate.buffer_manager import BufferManager
+from shuffle.gate.remote_channel import RemoteInputChannel
+from shuffle.memory import NetworkBufferPool
+from shuffle.network.peer_client import PartitionRequestClient
+from shuffle.storage.outputs import ShuffleKey
+from tests.support.fakes import FakeConnection
+from transport.errors import ConnectionLost
+
+if TYPE_CHECKING:
+    from transport.connection import Connection
+
+KEY = ShuffleKey("app", 7)
+SEGMENT = 16
+MUCH = 1000
+
+
+class Rig:
+    """A client on a fake connection, and its channels."""
+
+    def __init__(self) -> None:
+        self.connection = FakeConnection()
+        self.counters = Counters()
+        ack = HelloAck(1, "tm", SEGMENT, 0, 0, "host", 1)
+        self.client = PartitionRequestClient(
+            cast("Connection", self.connection), ack, SEGMENT, self.counters
+        )
+        self.pool = NetworkBufferPool(32, SEGMENT)
+        self.floating = self.pool.create_local_pool("gate", 1, 8)
+        self.channels: list[RemoteInputChannel] = []
+
+    def channel(self) -> RemoteInputChannel:
+        channel = RemoteInputChannel(lambda: None)
+        exclusive = self.pool.request_segments(2)
+        channel.attach(BufferManager(self.pool, self.floating, exclusive, channel), self.client)
+        self.client.request(channel, KEY, [4, 5], 1, 3)
+        self.channels.append(channel)
+        return channel
+
+    def receive(self, channel: int, sequence_number: int, payload: bytes, backlog: int = 0) -> None:
+        message = BufferResponse(channel, sequence_number, backlog, DATA)
+        if payload:
+            memory = self.client.payload_buffer(message, len(payload))
+            assert memory is not None
+            memory[: len(payload)] = payload
+        self.client.message_received(message, len(payload))
+
+    def end(self, channel: int, sequence_number: int, total_bytes: int, buffers: int) -> None:
+        message = BufferResponse(channel, sequence_number, 0, EVENT)
+        payload = encode_end_of_partition(total_bytes, buffers)
+        memory = self.client.payload_buffer(message, len(payload))
+        assert memory is not None
+        memory[: len(payload)] = payload
+        self.client.message_received(message, len(payload))
+
+
+def read(channel: RemoteInputChannel) -> bytes:
+    content = b""
+    while (buffer := channel.next_buffer(MUCH)) is not None:
+        if buffer.data_type == DATA:
+            content += bytes(buffer.payload)
+        if buffer.release is not None:
+            buffer.release()
+    return content
+
+
+async def turn() -> None:
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+
+
+@pytest.fixture
+async def rig():
+    rig = Rig()
+    yield rig
+    for channel in rig.channels:
+        channel.release()
+    rig.floating.destroy()
+    assert rig.pool.available_segments == 32
+
+
+async def test_a_request_names_everything_and_the_first_credit(rig):
+    """T10."""
+    rig.channel()
+    rig.channel()
+    assert rig.connection.sent == [
+        PartitionRequest(0, "app", 7, [4, 5], 1, 3, 2),
+        PartitionRequest(1, "app", 7, [4, 5], 1, 3, 2),
+    ]
+
+
+async def test_credit_is_one_sum_a_channel_and_a_turn(rig):
+    """Case 5: two channels with two credits each; not writable, it accumulates."""
+    first, second = rig.channel(), rig.channel()
+    rig.connection.take(PartitionRequest)
+    for channel in (0, 1):
+        rig.receive(channel, 0, b"a")
+        rig.receive(channel, 1, b"b")
+    for channel in (first, second):
+        assert read(channel) == b"ab"
+    await turn()
+    sent = rig.connection.take(AddCredit)
+    assert sorted(sent) == [AddCredit(0, 2), AddCredit(1, 2)]
+
+    rig.connection.writable = False
+    for number in (2, 3):
+        rig.receive(0, number, b"c")
+        read(first)
+        await turn()
+    assert rig.connection.take(AddCredit) == []
+    rig.connection.writable = True
+    rig.client.writable()
+    assert rig.connection.take(AddCredit) == [AddCredit(0, 2)]
+
+
+async def test_no_credit_after_release_end_or_failure(rig):
+    """Case 6."""
+    released, ended, failed = rig.channel(), rig.channel(), rig.channel()
+    for channel in range(3):
+        rig.receive(channel, 0, b"a")
+    rig.connection.take(PartitionRequest)
+    for channel in (released, ended, failed):
+        read(channel)
+    released.release()
+    rig.end(1, 1, 1, 1)
+    rig.client.message_received(ErrorResponse(2, 20, 1, False, "gone", "", "", 4), 0)
+    await turn()
+    assert rig.connection.sent == [CancelPartitionRequest(0)]
+    rig.connection.sent.clear()
+    ended.release()
+    failed.release()
+    assert rig.connection.sent == []  # the producer knows
+    assert rig.client.channels == 0
+    assert failed.failure is not None
+    assert failed.failure.code is ErrorCode.PARTITION_NOT_FOUND
+    assert failed.failure.map_attempt_id == 4
+
+
+async def test_closing_says_goodbye_once(rig):
+    rig.client.close()
+    rig.client.close()
+    assert rig.connection.sent == [CloseRequest()]
+    assert rig.client.closing
+    with pytest.raises(ConnectionLost):
+        rig.client.request(RemoteInputChannel(lambda: None), KEY, [1], 0, 1)
+
+
+async def test_data_for_a_removed_channel_is_discarded(rig):
+    """Case 7: also what was arriving; the cancel went out with the removal; memory is back."""
+    channel = rig.channel()
+    message = BufferResponse(0, 0, 0, DATA)
+    assert rig.client.payload_buffer(message, 3) is not None
+    channel.release()
+    assert rig.connection.take(CancelPartitionRequest) == [CancelPartitionRequest(0)]
+    rig.client.message_received(message, 3)
+    rig.receive(0, 1, b"late")
+    rig.receive(0, 2, b"")
+    assert rig.counters.late_messages == {"BufferResponse": 3}
+    assert rig.pool.available_segments + rig.floating.idle_segments == 32
+
+
+async def test_data_without_a_free_buffer_fails_that_channel(rig):
+    """Case 4: the others and the connection live."""
+    greedy, good = rig.channel(), rig.channel()
+    for number in range(3):
+        rig.receive(0, number, b"x")
+    assert greedy.failure is not None
+    assert greedy.failure.code is ErrorCode.CREDIT_EXCEEDED
+    assert CancelPartitionRequest(0) in rig.connection.sent
+    assert rig.connection.error is None
+    rig.receive(1, 0, b"fine")
+    assert read(good) == b"fine"
+
+
+async def test_a_gap_cancels_that_channel(rig):
+    """Case 12, T9."""
+    broken, good = rig.channel(), rig.channel()
+    rig.receive(0, 0, b"x")
+    rig.receive(0, 29, b"y")
+    assert broken.failure is not None
+    assert broken.failure.code is ErrorCode.SEQUENCE_GAP
+    assert CancelPartitionRequest(0) in rig.connection.sent
+    rig.receive(1, 0, b"fine")
+    assert read(good) == b"fine"
+
+
+async def test_the_loss_of_the_connection_fails_every_channel(rig):
+    """Case 16: also one whose buffer was arriving."""
+    channels = [rig.channel(), rig.channel()]
+    rig.receive(0, 0, b"waiting")
+    rig.client.payload_buffer(BufferResponse(1, 0, 0, DATA), 3)
+    lost = ConnectionLost("gone")
+    rig.client.connection_lost(lost)
+    assert [channel.failure for channel in channels] == [lost, lost]
+    for channel in channels:
+        with pytest.raises(ConnectionLost):
+            channel.next_buffer(1)
+    assert rig.client.channels == 0
+
+
+async def test_a_channel_that_has_ended_survives_the_loss(rig):
+    channel = rig.channel()
+    rig.receive(0, 0, b"all")
+    rig.end(0, 1, 3, 1)
+    rig.client.connection_lost(ConnectionLost("gone"))
+    assert read(channel) == b"all"
+    assert channel.failure is None
+
+
+async def test_backlog_alone_brings_floating_buffers(rig):
+    rig.channel()
+    rig.client.message_received(BacklogAnnouncement(0, 4), 0)
+    rig.client.message_received(BacklogAnnouncement(9, 4), 0)
+    await turn()
+    assert rig.connection.take(AddCredit) == [AddCredit(0, 4)]
+
+
+async def test_what_a_peer_must_not_send(rig):
+    rig.channel()
+    with pytest.raises(UnexpectedMessage):
+        rig.client.payload_buffer(RegionData(0, 0), 1)
+    with pytest.raises(MalformedMessage):
+        rig.client.payload_buffer(BufferResponse(0, 0, 0, EVENT), 1025)
+    with pytest.raises(MalformedMessage, match="without content"):
+        rig.client.message_received(BufferResponse(0, 0, 0, EVENT), 0)
+    event = BufferResponse(0, 0, 0, EVENT)
+    memory = rig.client.payload_buffer(event, 1)
+    assert memory is not None
+    memory[0] = 0xC1
+    with pytest.raises(MalformedMessage):
+        rig.client.message_received(event, 1)
+
+
+async def test_events_errors_and_closing_of_strangers(rig):
+    rig.client.message_received(ErrorResponse(5, 20, 1, False, "gone", "", "", None), 0)
+    assert rig.counters.late_messages == {"ErrorResponse": 1}
+    rig.end(5, 0, 0, 0)
+    rig.client.message_received(CloseRequest(), 0)
+    assert rig.connection.closing
+
+
+async def test_numbers_are_unique_while_in_use(rig):
+    rig.client._last_number = 2**32 - 2
+    first, second, third = rig.channel(), rig.channel(), rig.channel()
+    assert [first.number, second.number, third.number] == [2**32 - 1, 0, 1]
+    rig.client._last_number = 2**32 - 2
+    first.release()
+    assert rig.channel().number == 2**32 - 1
+    assert rig.channel().number == 2
+
+
+async def test_a_failure_of_one_user_is_not_of_the_others(rig):
+    one, other = rig.channel(), rig.channel()
+    one.fail(SluiceError("a local error"))
+    rig.receive(1, 0, b"x")
+    assert read(other) == b"x"

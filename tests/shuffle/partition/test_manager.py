@@ -1,0 +1,129 @@
+"""Finding map outputs, waiting for them, and committing."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from shuffle.errors import InvalidRequest, PartitionNotFound
+from shuffle.memory import NetworkBufferPool
+from shuffle.partition.manager import ResultPartitionManager
+from shuffle.storage.errors import DuplicateMapOutput, JournalWriteFailed, StorageClosed
+from shuffle.storage.outputs import MapOutput, ShuffleKey
+from shuffle.storage.store import ShuffleStore
+from tests.support.mini_cluster import configs
+
+KEY = ShuffleKey("app", 1)
+
+
+@pytest.fixture
+async def store(tmp_path):
+    store = ShuffleStore.open(configs(tmp_path)[2])
+    yield store
+    await store.close()
+
+
+@pytest.fixture
+def manager(store):
+    return ResultPartitionManager(store, 1024, 5)
+
+
+def an_output(store: ShuffleStore, attempt: int, data: bytes = b"x", parts: int = 2) -> MapOutput:
+    writer = store.begin_region(KEY, 0, [len(data)] + [0] * (parts - 1))
+    writer.view[:] = data
+    return MapOutput(KEY, attempt, parts, (writer.finish(0),))
+
+
+def used(store: ShuffleStore) -> int:
+    return sum(tier.used_bytes for tier in store.tiers())
+
+
+async def test_a_request_is_served_by_the_last_commit_it_waits_for(store, manager):
+    """P19, case 21."""
+    request = asyncio.ensure_future(manager.request_outputs(KEY, [1, 2, 3]))
+    for attempt in (3, 1, 2):
+        await asyncio.sleep(0)
+        assert manager.waiting_requests == 1
+        await manager.commit(an_output(store, attempt))
+    assert [output.map_attempt_id for output in await request] == [1, 2, 3]
+    assert manager.waiting_requests == 0
+
+
+async def test_not_found_after_the_deadline_names_the_first_missing(store):
+    """Case 13, P5."""
+    manager = ResultPartitionManager(store, 1024, 0.02)
+    await manager.commit(an_output(store, 1))
+    with pytest.raises(PartitionNotFound) as caught:
+        await manager.request_outputs(KEY, [1, 8, 9])
+    assert caught.value.map_attempt_id == 8
+    assert caught.value.limit == "0.02 s"
+    assert manager.waiting_requests == 0
+
+
+async def test_a_cancelled_request_leaves_nothing(manager):
+    request = asyncio.ensure_future(manager.request_outputs(KEY, [1]))
+    await asyncio.sleep(0)
+    request.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await request
+    assert manager.waiting_requests == 0
+
+
+async def test_a_second_commit_is_refused_and_its_extent_free(store, manager):
+    await manager.commit(an_output(store, 1))
+    before = used(store)
+    with pytest.raises(DuplicateMapOutput):
+        await manager.commit(an_output(store, 1))
+    assert used(store) == before
+
+
+async def test_a_commit_that_fails_gives_its_extents_back(store, manager, monkeypatch):
+    output = an_output(store, 1)
+    failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    monkeypatch.setattr(store, "commit", lambda _: failed)
+    failed.set_exception(JournalWriteFailed(store._journal.journal.path, "full"))
+    with pytest.raises(JournalWriteFailed):
+        await manager.commit(output)
+    assert used(store) == 0
+
+
+async def test_a_commit_that_fails_in_the_turn_it_is_cancelled_in(store, manager, monkeypatch):
+    """Nobody else looks after the extents then."""
+    output = an_output(store, 1)
+    failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    monkeypatch.setattr(store, "commit", lambda _: failed)
+    commit = asyncio.ensure_future(manager.commit(output))
+    await asyncio.sleep(0)
+    failed.set_exception(StorageClosed())
+    commit.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await commit
+    assert used(store) == 0
+
+
+async def test_a_cancelled_commit_goes_on(store, manager):
+    commit = asyncio.ensure_future(manager.commit(an_output(store, 1)))
+    await asyncio.sleep(0)
+    commit.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await commit
+    await manager.commit(an_output(store, 2))  # rows reach the journal in order
+    assert store.lookup(KEY, 1) is not None
+
+
+@pytest.mark.parametrize(("start", "end"), [(0, 0), (1, 0), (0, 3), (2, 3)])
+async def test_a_view_of_an_impossible_range(store, manager, start, end):
+    await manager.commit(an_output(store, 1))
+    (output,) = await manager.request_outputs(KEY, [1])
+    pool = NetworkBufferPool(1, 1024)
+    with pytest.raises(InvalidRequest) as caught:
+        manager.create_view(
+            [output],
+            start,
+            end,
+            1024,
+            lambda: pool.create_local_pool("reads", 1, 1),
+            lambda: None,
+        )
+    assert caught.value.limit == 2

@@ -1,0 +1,285 @@
+"""Views over committed map outputs: dense, zero-copy where it pays, and owners of what they use."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+from crc32c import crc32c
+
+from protocol.codec import decode_end_of_partition
+from protocol.errors import SluiceError
+from protocol.messages import EVENT
+from shuffle.memory import NetworkBufferPool
+from shuffle.partition.stored_view import READ_AHEAD_SEGMENTS, StoredPartitionView
+from shuffle.storage.outputs import MapOutput, ShuffleKey
+from shuffle.storage.store import ShuffleStore
+from tests.support.mini_cluster import DISK_ONLY, MEMORY_TIER, configs, eventually
+
+SIZE = 1024
+KEY = ShuffleKey("app", 1)
+MUCH = 1000
+
+
+class Rig:
+    """A store, a pool for reads, and one view at a time."""
+
+    def __init__(self, store: ShuffleStore, segments: int = 16) -> None:
+        self.store = store
+        self.network_pool = NetworkBufferPool(segments, SIZE)
+        self.pool = self.network_pool.create_local_pool("reads", 1, segments)
+        self.available = asyncio.Event()
+
+    async def commit(self, attempt: int, *regions: list[bytes]) -> MapOutput:
+        written = []
+        for parts in regions:
+            content = b"".join(parts)
+            writer = self.store.begin_region(KEY, 0, [len(part) for part in parts])
+            if writer.in_memory and content:
+                writer.view[:] = content
+            elif content:
+                await writer.write(0, [memoryview(content)])
+            written.append(writer.finish(crc32c(content)))
+        output = MapOutput(KEY, attempt, len(regions[0]), tuple(written))
+        await self.store.commit(output)
+        return output
+
+    def view(self, outputs, start=0, end=1) -> StoredPartitionView:
+        return StoredPartitionView(
+            self.store, outputs, start, end, SIZE, SIZE, lambda: self.pool, self.available.set
+        )
+
+    async def next(self, view: StoredPartitionView, credit: int = MUCH):
+        async with asyncio.timeout(10):
+            while (buffer := view.next_buffer(credit)) is None:
+                self.available.clear()
+                await self.available.wait()
+        return buffer
+
+    async def read(self, view: StoredPartitionView, credit: int = MUCH) -> list[bytes]:
+        """Read to the end; return the buffers. Checks totals and backlogs on the way."""
+        buffers: list[bytes] = []
+        while True:
+            buffer = await self.next(view, credit)
+            if buffer.data_type == EVENT:
+                totals = decode_end_of_partition(buffer.payload)
+                assert totals == (len(b"".join(buffers)), len(buffers))
+                assert view.next_buffer(credit) is None
+                assert not view.is_available(credit)
+                assert view.backlog == 0
+                return buffers
+            buffers.append(bytes(buffer.payload))
+            assert buffers[-1], "an empty buffer costs a credit and brings nothing"
+            if buffer.release is not None:
+                buffer.release()
+
+    def used_bytes(self) -> int:
+        return sum(tier.used_bytes for tier in self.store.tiers())
+
+
+@pytest.fixture(params=[MEMORY_TIER, DISK_ONLY], ids=["memory", "disk"])
+async def rig(request, tmp_path):
+    store = ShuffleStore.open(configs(tmp_path, memory_tier_bytes=request.param)[2])
+    rig = Rig(store)
+    yield rig
+    store.release_application("app")
+    rig.pool.destroy()
+    # threads that read have yet to let go
+    await eventually(
+        lambda: not rig.used_bytes() and rig.network_pool.available_segments == 16,
+        "all segments and extents back",
+    )
+    await store.close()
+
+
+def noise(length: int, seed: int = 1) -> bytes:
+    return random.Random(seed).randbytes(length)
+
+
+@pytest.mark.parametrize("credit", [1, 2, 3, MUCH])
+@pytest.mark.parametrize("length", [1, SIZE - 1, SIZE, SIZE + 1, 20 * SIZE + 5])
+async def test_one_region_in_as_few_buffers_as_can_be(rig, length, credit):
+    output = await rig.commit(1, [noise(length)])
+    view = rig.view([output])
+    assert view.backlog == -(-length // SIZE)
+    buffers = await rig.read(view, credit)
+    assert b"".join(buffers) == noise(length)
+    assert len(buffers) == -(-length // SIZE)
+    view.release()
+
+
+async def test_many_small_slices_are_joined_densely(rig):
+    """S13."""
+    outputs = [await rig.commit(n, [b"", noise(60, n), noise(900, 7)]) for n in range(200)]
+    view = rig.view(outputs, 1, 2)
+    buffers = await rig.read(view)
+    content = b"".join(buffers)
+    pieces = {content[n : n + 60] for n in range(0, len(content), 60)}
+    assert pieces == {noise(60, n) for n in range(200)}
+    assert len(buffers) == -(-200 * 60 // SIZE)
+    view.release()
+
+
+async def test_regions_of_a_map_output_stay_in_order(rig):
+    regions = [[noise(700, 1), noise(5, 2)], [b"", b""], [noise(2000, 3), b"z"]]
+    output = await rig.commit(1, *regions)
+    view = rig.view([output], 0, 2)
+    assert b"".join(await rig.read(view)) == b"".join(b"".join(parts) for parts in regions)
+    view.release()
+
+
+async def test_nothing_to_read_is_an_end_at_once(rig):
+    output = await rig.commit(1, [b"", b"x"])
+    view = rig.view([output], 0, 1)
+    assert view.is_available(0)
+    assert await rig.read(view, 0) == []
+    view.release()
+
+
+async def test_no_data_without_credit(rig):
+    output = await rig.commit(1, [noise(3000)])
+    view = rig.view([output])
+    assert not view.is_available(0)
+    assert view.next_buffer(0) is None
+    assert rig.network_pool.statistics().out_segments == 0
+    view.release()
+
+
+async def test_a_release_in_the_middle_gives_all_back_but_what_is_out(rig):
+    """Case 15, M12: buffers already taken stay valid, also when the shuffle is released."""
+    output = await rig.commit(1, [noise(20 * SIZE)])
+    view = rig.view([output])
+    held = await rig.next(view)
+    view.release()
+    view.release()
+    rig.store.release_shuffle(KEY)
+    assert view.next_buffer(MUCH) is None
+    assert not view.is_available(MUCH)
+    assert bytes(held.payload) == noise(20 * SIZE)[:SIZE]
+    held.release()
+
+
+@pytest.mark.parametrize("turns", range(6))
+async def test_a_release_at_any_moment_of_a_read(rig, turns):
+    """No segment is lost, no freed extent is read, whatever the threads are doing."""
+    output = await rig.commit(1, [noise(20 * SIZE)])
+    view = rig.view([output])
+    first = view.next_buffer(MUCH)
+    rig.store.release_shuffle(KEY)
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    view.release()
+    if first is not None:
+        first.release()
+
+
+async def test_ten_readers_get_the_same(rig):
+    """Case 30."""
+    output = await rig.commit(1, [noise(10 * SIZE + 3)])
+    views = [rig.view([output]) for _ in range(10)]
+    rigs = []
+    for view in views:
+        reader = Rig(rig.store)
+        reader.pool.destroy()
+        reader.pool = rig.pool
+        view._listener = reader.available.set
+        rigs.append(reader.read(view, 2))
+    for buffers in await asyncio.gather(*rigs):
+        assert b"".join(buffers) == noise(10 * SIZE + 3)
+    for view in views:
+        view.release()
+
+
+@pytest.fixture
+async def on_disk(tmp_path):
+    store = ShuffleStore.open(configs(tmp_path, memory_tier_bytes=DISK_ONLY)[2])
+    rig = Rig(store, 4)
+    yield rig
+    await store.close()
+    await asyncio.sleep(0)
+    rig.pool.destroy()
+    assert rig.network_pool.available_segments == 4
+
+
+async def test_reads_ahead_within_credit_and_pool(on_disk):
+    output = await on_disk.commit(1, [noise(50 * SIZE)])
+    view = on_disk.view([output])
+    first = await on_disk.next(view, 3)
+    assert on_disk.pool.lent_segments == 3
+    assert view.backlog == 49
+    first.release()
+    view.release()
+    view = on_disk.view([output])
+    second = await on_disk.next(view, MUCH)
+    assert on_disk.pool.lent_segments == min(4, READ_AHEAD_SEGMENTS)
+    second.release()
+    view.release()
+
+
+async def test_the_backlog_counts_what_is_being_read(on_disk):
+    """C4: between the call of the threads and their answer nothing vanishes from it."""
+    output = await on_disk.commit(1, [noise(4 * SIZE)])
+    view = on_disk.view([output])
+    assert view.next_buffer(MUCH) is None
+    assert view.backlog == 4
+    await on_disk.read(view)
+    view.release()
+
+
+async def test_it_waits_for_a_segment_when_the_pool_has_none(on_disk):
+    output = await on_disk.commit(1, [noise(4 * SIZE)])
+    taken = [on_disk.pool.request_segment_nowait() for _ in range(4)]
+    view = on_disk.view([output])
+    assert view.next_buffer(MUCH) is None
+    assert not view.is_available(MUCH)
+    assert on_disk.pool.waiting_listeners == 1
+    for segment in taken:
+        on_disk.pool.recycle(segment)
+    assert b"".join(await on_disk.read(view)) == noise(4 * SIZE)
+    view.release()
+
+
+async def test_a_release_while_it_waits_for_a_segment(on_disk):
+    output = await on_disk.commit(1, [noise(4 * SIZE)])
+    taken = [on_disk.pool.request_segment_nowait() for _ in range(4)]
+    view = on_disk.view([output])
+    view.next_buffer(MUCH)
+    view.release()
+    assert on_disk.pool.waiting_listeners == 0
+    for segment in taken:
+        on_disk.pool.recycle(segment)
+
+
+@pytest.mark.parametrize("error", [OSError(5, "Input/output error"), ZeroDivisionError("a bug")])
+async def test_a_failing_read_is_never_taken_for_data(on_disk, error):
+    output = await on_disk.commit(1, [noise(4 * SIZE)])
+
+    def fail(offset, buffers):
+        raise error
+
+    (disk,) = on_disk.store._storage.disks
+    disk.read = fail
+    view = on_disk.view([output])
+    with pytest.raises(SluiceError):
+        await on_disk.read(view)
+    assert view.failure is not None
+    view.release()
+    assert on_disk.pool.lent_segments == 0
+
+
+async def test_a_map_output_in_both_tiers(tmp_path):
+    """Regions went to memory while there was room: their order stays."""
+    store = ShuffleStore.open(configs(tmp_path, memory_tier_bytes=8192)[2])
+    rig = Rig(store)
+    regions = [[noise(3000, 1)], [noise(50_000, 2)], [noise(100, 3)], [noise(9000, 4)]]
+    output = await rig.commit(1, *regions)
+    kinds = [region.extent is not None and region.extent.in_memory for region in output.regions]
+    assert kinds == [True, False, True, False]
+    for credit in (1, 3, MUCH):
+        view = rig.view([output])
+        assert b"".join(await rig.read(view, credit)) == b"".join(parts[0] for parts in regions)
+        view.release()
+    await store.close()
+    rig.pool.destroy()
+    assert rig.network_pool.available_segments == 16
