@@ -6,8 +6,10 @@ a real cluster. Every port is chosen by the system and read from the log.
 
 from __future__ import annotations
 
+import functools
 import os
 import re
+import subprocess
 import sys
 from collections import deque
 from contextlib import ExitStack
@@ -24,6 +26,10 @@ if TYPE_CHECKING:
 
 WORKER_HOSTS = ("127.0.0.1", "127.0.0.2")
 START_TIMEOUT_SECONDS = 90.0
+LOOK_UP_TIMEOUT_SECONDS = 60.0
+SPARK_PYTHON_VARIABLE = "SPARK_PYTHON"
+"""Names a Python whose PySpark is used instead of the one installed here: other Spark versions."""
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 _MASTER_STARTED = re.compile(r"Starting Spark master at (spark://\S+)")
@@ -38,19 +44,29 @@ class SparkInstallation:
 
     home: Path
     python: Path
+    version: str
 
 
+@functools.cache
 def installed_spark() -> SparkInstallation:
-    """The PySpark of this Python.
+    """The PySpark of this Python, or of the one that the environment variable names.
 
     Raises:
         RuntimeError: PySpark is not installed.
     """
-    try:
-        import pyspark
-    except ImportError as error:
-        raise RuntimeError("PySpark is not installed: run `make setup`") from error
-    return SparkInstallation(Path(pyspark.__file__).resolve().parent, Path(sys.executable))
+    python = os.environ.get(SPARK_PYTHON_VARIABLE) or sys.executable
+    program = "import pyspark; print(pyspark.__file__, pyspark.__version__, sep='\\n')"
+    answer = subprocess.run(
+        [python, "-c", program],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=LOOK_UP_TIMEOUT_SECONDS,
+    )
+    if answer.returncode:
+        raise RuntimeError(f"{python} has no PySpark: run `make setup`\n{answer.stderr}")
+    file, version = answer.stdout.split("\n")[:2]
+    return SparkInstallation(Path(file).resolve().parent, Path(python), version)
 
 
 def spark_environment(
