@@ -238,6 +238,11 @@ class FaultProxy:
         if self._listening is not None:
             self._listening.close()
 
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where it listens: host and port, or path and 0."""
+        return self.host, self.port
+
     async def connection(self, index: int = 0) -> ProxiedConnection:
         """Wait for a connection by its number, from 0."""
         while len(self.connections) <= index:

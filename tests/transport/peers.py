@@ -185,12 +185,13 @@ class RawPeer:
     async def connect(
         cls, address: Address | Path, receive_buffer_bytes: int | None = None
     ) -> RawPeer:
-        tcp = isinstance(address, Address)
-        sock = socket.socket(socket.AF_INET if tcp else socket.AF_UNIX)
+        if not isinstance(address, Address):
+            address = Address(str(address), 0)
+        sock = socket.socket(socket.AF_INET if address.port else socket.AF_UNIX)
         sock.setblocking(False)
         if receive_buffer_bytes is not None:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
-        target = tuple(address) if isinstance(address, Address) else str(address)
+        target = tuple(address) if address.port else address.host
         try:
             await asyncio.get_running_loop().sock_connect(sock, target)
         except BaseException:
