@@ -45,9 +45,12 @@ public record Endpoint(String path, String host, int port) {
       if (colon > 0 && port >= 1 && port <= 65535) {
         String host = trimmed.substring(0, colon);
         if (host.startsWith("[") && host.endsWith("]")) {
-          host = host.substring(1, host.length() - 1);
+          return tcp(host.substring(1, host.length() - 1), port);
         }
-        return tcp(host, port);
+        // An IPv6 address without brackets, or two ports: nobody can tell which.
+        if (host.indexOf(':') < 0) {
+          return tcp(host, port);
+        }
       }
     } catch (NumberFormatException e) {
       // Falls through to the message below, which says more.

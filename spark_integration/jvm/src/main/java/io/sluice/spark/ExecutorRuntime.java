@@ -7,6 +7,7 @@ import io.sluice.client.ConnectionPool;
 import io.sluice.client.Endpoint;
 import io.sluice.client.Message;
 import io.sluice.client.RegionPool;
+import io.sluice.client.Source;
 import io.sluice.client.TaskManagerConnection;
 import java.io.IOException;
 import java.util.ArrayList;
@@ -167,6 +168,19 @@ final class ExecutorRuntime implements AutoCloseable {
     try {
       pool.giveBack(pool.lease(endpoint, Message.ROLE_CONSUMER));
       return true;
+    } catch (ClientException e) {
+      return false;
+    }
+  }
+
+  /** Whether that TaskManager, and no other one at its address, answers now. */
+  boolean answers(Source source) {
+    try {
+      TaskManagerConnection connection =
+          pool.lease(Endpoint.tcp(source.host(), source.port()), Message.ROLE_CONSUMER);
+      boolean same = connection.taskManager().taskManagerId().equals(source.taskManagerId());
+      pool.giveBack(connection);
+      return same;
     } catch (ClientException e) {
       return false;
     }

@@ -1,6 +1,7 @@
 package io.sluice.spark;
 
 import io.sluice.client.ClientException;
+import io.sluice.client.ErrorCode;
 import io.sluice.client.InputGate;
 import io.sluice.client.Source;
 import io.sluice.client.SourceFailure;
@@ -36,6 +37,10 @@ final class FetchFailures {
    */
   RuntimeException thrown(IOException error, InputGate gate) {
     if (error instanceof SourceFailure failure) {
+      if (failure.code() == ErrorCode.CONNECTION_LOST && runtime.answers(failure.source())) {
+        // It went away in the middle and is there again, with its outputs: the next attempt reads them.
+        return Compat.<RuntimeException>sneakyThrow(error);
+      }
       throw failure.mapAttemptId() != null && !failure.isUnreachable()
           ? lostOutput(failure)
           : unreachable(failure.source(), error);
