@@ -40,9 +40,9 @@ def arguments(directory: Path, **keys: object) -> list[str]:
 class Daemon:
     """A running TaskManager; its log is read up to the line that says it is ready."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, **keys: object) -> None:
         self.process = subprocess.Popen(
-            arguments(directory), stderr=subprocess.PIPE, text=True, env=ENVIRONMENT
+            arguments(directory, **keys), stderr=subprocess.PIPE, text=True, env=ENVIRONMENT
         )
         assert self.process.stderr is not None
         self.log = ""
