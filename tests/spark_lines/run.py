@@ -1,11 +1,12 @@
 """The Spark tests (`tests/spark`) on other lines of Spark, with the same jar.
 
     .venv/bin/python -m tests.spark_lines.run 3.5.9 4.0.5
-    .venv/bin/python -m tests.spark_lines.run --directory DIR 4.0.5 -- -k "rdd or frame"
+    .venv/bin/python -m tests.spark_lines.run --directory DIR 4.0.5 -- tests/spark/test_results.py
 
 Each line gets a virtual environment below DIR with that PySpark, pandas and pyarrow (a download of
 about 400 MB and two minutes the first time; kept for the next run). What comes after ``--`` goes to
-pytest. At the end there is one row for each line; the exit code is 0 if all tests passed on all.
+pytest, in the place of ``tests/spark``. At the end there is one row for each line; the exit code is
+0 if all tests passed on all.
 
 Not part of ``make test``: that runs the same tests on the installed line.
 """
@@ -72,7 +73,7 @@ def environment(version: str, directory: Path) -> Path:
 def run_tests(version: str, python: Path, arguments: Sequence[str]) -> Outcome:
     """Run the Spark tests on one line, their output as it comes."""
     command = [sys.executable, "-m", "pytest", "-p", "tests.spark_lines.installed_version"]
-    command += ["tests/spark", *arguments]
+    command += arguments or ["tests/spark"]
     started = time.monotonic()
     with subprocess.Popen(
         command,
