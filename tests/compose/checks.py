@@ -15,6 +15,8 @@ from tests.compose.stack import ADDRESS, SERVICES, TASKMANAGERS, WORKERS, Stack,
 _HTTP_SECONDS = 10
 _JOB_SECONDS = 480
 _SCRAPED_SECONDS = 60
+_RELEASED_SECONDS = 120
+"""More than application_expiry_seconds, for a driver that died without a word."""
 _OWN_SHUFFLE = ("spark-submit", "--properties-file", "/etc/spark/spark-own-shuffle.conf")
 _DEMO = "/opt/jobs/demo.py"
 _JOBS = Path(__file__).resolve().parent / "jobs"
@@ -90,15 +92,16 @@ def prometheus_has_scraped(stack: Stack) -> None:
 
 
 def released_after_jobs(stack: Stack) -> None:
-    """No TaskManager holds a map output, gate or lent segment of a job that has ended."""
+    """No TaskManager holds a map output, a gate or a stored byte of a job that has ended."""
     for name, port in _HTTP_PORTS.items():
 
         def idle(port: int = port) -> bool | str:
             status = _get(f"http://{ADDRESS}:{port}/api/v1/status")
-            left = {key: status[key] for key in ("applications", "gates") if status[key]}
-            return not left or str(left)[:500]
+            used = sum(tier["used_bytes"] for tier in status["storage"])
+            left = (status["partitions"], status["gates"], used)
+            return left == ([], [], 0) or f"map outputs {left[0]}, gates {left[1]}, {used} B"
 
-        wait_until(f"{name} holds nothing", idle, timeout_seconds=_SCRAPED_SECONDS)
+        wait_until(f"{name} holds nothing", idle, timeout_seconds=_RELEASED_SECONDS)
 
 
 def killed_taskmanager_is_survived(stack: Stack) -> None:
@@ -171,11 +174,7 @@ def _facts(job: Submitted, timeout_seconds: float) -> dict[str, str]:
 
 def _map_outputs(port: int) -> int:
     status = _get(f"http://{ADDRESS}:{port}/api/v1/status")
-    return sum(
-        shuffle["committed_map_outputs"]
-        for application in status["applications"]
-        for shuffle in application["shuffles"]
-    )
+    return sum(shuffle["committed_map_outputs"] for shuffle in status["partitions"])
 
 
 def _query(expression: str) -> dict[str, float]:
