@@ -27,9 +27,10 @@ def count_by_key(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
 
 
 def distinct(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
-    """Each word once: also combined in the map tasks."""
-    words = _words(spark, parameters).distinct(REDUCERS)
-    return [(word,) for word in re.findall(r"\w+", str(words.collect()))]
+    """Each pair once: also combined in the map tasks."""
+    pairs = _pairs(spark, parameters)
+    once = str(pairs.union(pairs).distinct(REDUCERS).collect())
+    return [(word, int(place)) for word, place in re.findall(r"\((\w+),(\d+)\)", once)]
 
 
 def group_by_key(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
@@ -66,13 +67,11 @@ def serializer(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
     return [(name, bool(used.supportsRelocationOfSerializedObjects()))]
 
 
-def _words(spark: SparkSession, parameters: dict[str, Any]) -> Any:
-    context: Any = spark.sparkContext
-    return context._jsc.textFile(parameters["words"], MAPS)
-
-
 def _pairs(spark: SparkSession, parameters: dict[str, Any]) -> Any:
-    return _words(spark, parameters).zipWithIndex()
+    """Words and their places, of types that Spark does not know: it would take Kryo for text."""
+    context: Any = spark.sparkContext
+    placed = context._jsc.textFile(parameters["words"], MAPS).zipWithIndex()
+    return context._jvm.org.apache.spark.api.java.JavaPairRDD.fromJavaRDD(placed.rdd().toJavaRDD())
 
 
 JOBS: dict[str, Job] = {
