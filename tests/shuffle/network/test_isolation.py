@@ -17,7 +17,7 @@ from tests.support.mini_cluster import (
     mini_cluster,
 )
 
-LARGE = 24 * 1024 * 1024
+LARGE = 14 * 1024 * 1024
 """More than the kernel's socket buffers take on their way."""
 
 PATIENCE_SECONDS = 60
