@@ -184,16 +184,20 @@ class Daemons:
         """What all of them have moved since each was started last."""
         return metrics.scrape([daemon.metrics_url for daemon in self._all])
 
-    def stored(self, application_id: str) -> list[int]:
-        """How many committed map outputs of an application each of them has."""
-        return [
-            sum(
-                shuffle.committed_map_outputs
-                for shuffle in daemon.status().partitions
-                if shuffle.application_id == application_id
-            )
-            for daemon in self._all
+    def newest_outputs(self, application_id: str) -> list[int]:
+        """How many map outputs of an application's newest shuffle each of them has."""
+        shuffles = [
+            (shuffle.shuffle_id, number, shuffle.committed_map_outputs)
+            for number, daemon in enumerate(self._all)
+            for shuffle in daemon.status().partitions
+            if shuffle.application_id == application_id
         ]
+        newest = max((shuffle_id for shuffle_id, _, _ in shuffles), default=-1)
+        outputs = [0] * len(self._all)
+        for shuffle_id, number, count in shuffles:
+            if shuffle_id == newest:
+                outputs[number] = count
+        return outputs
 
 
 def leftovers(status: TaskManagerStatus) -> dict[str, object]:

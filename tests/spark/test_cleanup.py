@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 EXPIRY_SECONDS = 2.0
 END_SECONDS = 30.0
 SLOTS = 2
-RECORDS = 150_000
-"""Of each map task: each reducer gets about 8 MB, more than all buffers on its way hold."""
+LARGE = {"record_bytes": 4_000}
+"""Each reducer gets 13 MB, more than all buffers on its way hold."""
 
 IN_USE = {"partitions", "applications", "gates", "connections", "channels", "bytes stored"}
 
@@ -66,6 +66,6 @@ def _application(name: str, directory: Path, daemons: Daemons) -> Application:
 
 def _until_it_reads(application: Application, barrier: Barrier) -> Future[Path]:
     """Start a job whose reduce tasks stop in the middle of reading, and wait for that."""
-    running = application.start("reduce_waits_inside", barrier=str(barrier.path), records=RECORDS)
+    running = application.start("reduce_waits_inside", barrier=str(barrier.path), **LARGE)
     barrier.wait("reduce", SLOTS)
     return running

@@ -25,8 +25,9 @@ SLOTS = 2
 """Tasks that run at the same time: one on each executor."""
 
 RESULT_SECONDS = 150.0
-PAUSED_RECORDS = 150_000
-"""Of each map task: each reducer gets about 8 MB, more than all buffers on its way hold."""
+LARGE = {"record_bytes": 4_000}
+"""Each reducer gets 13 MB, more than all buffers on its way hold: it is in the middle of reading
+while its function waits."""
 
 
 @pytest.fixture(scope="module")
@@ -71,8 +72,8 @@ def test_a_taskmanager_killed_and_restarted_before_the_reduce_stage(
     expected = [own.rows("prepare"), own.rows("read_again")]
     frail.new_events()
     prepared = frail.rows("prepare")
-    stored = daemons.stored(frail.application_id)
-    assert sum(stored) >= MAPS
+    stored = daemons.newest_outputs(frail.application_id)
+    assert sum(stored) == MAPS
     assert stored[1] >= 1
     revived.kill()
     revived.start()
@@ -85,10 +86,9 @@ def test_a_taskmanager_killed_and_restarted_before_the_reduce_stage(
 def test_a_taskmanager_killed_and_restarted_while_reducers_read(
     own: Application, frail: Application, barrier: Barrier, revived: Daemon
 ):
-    parameters = {"records": 60_000}
-    expected = own.rows("reduce_waits_inside", barrier=None, **parameters)
+    expected = own.rows("reduce_waits_inside", barrier=None, **LARGE)
     frail.new_events()
-    running = frail.start("reduce_waits_inside", barrier=str(barrier.path), **parameters)
+    running = frail.start("reduce_waits_inside", barrier=str(barrier.path), **LARGE)
     barrier.wait("reduce", SLOTS)
     revived.kill()
     revived.start()
@@ -102,9 +102,8 @@ def test_a_taskmanager_killed_for_good(
 ):
     expected = own.rows("prepare").read_text() + own.rows("read_again").read_text()
     frail.new_events()
-    before = daemons.stored(frail.application_id)
     prepared = frail.rows("prepare")
-    lost = daemons.stored(frail.application_id)[1] - before[1]
+    lost = daemons.newest_outputs(frail.application_id)[1]
     assert 1 <= lost < MAPS
     revived.kill()
     found = prepared.read_text() + frail.rows("read_again").read_text()
@@ -116,15 +115,14 @@ def test_a_taskmanager_killed_for_good(
 def test_a_paused_reducer_stalls_only_itself(
     own: Application, frail: Application, sluice: Application, barrier: Barrier, daemons: Daemons
 ):
-    parameters = {"records": PAUSED_RECORDS}
-    expected = own.rows("reduce_waits_inside", barrier=None, **parameters)
-    running = frail.start("reduce_waits_inside", barrier=str(barrier.path), **parameters)
+    expected = own.rows("reduce_waits_inside", barrier=None, **LARGE)
+    running = frail.start("reduce_waits_inside", barrier=str(barrier.path), **LARGE)
     reducers = barrier.wait("reduce", SLOTS)
     paused = reducers[0].executor_pid
     os.kill(paused, signal.SIGSTOP)
     try:
         barrier.release()
-        other = sluice.rows("reduce_waits_inside", barrier=None, **parameters)
+        other = sluice.rows("reduce_waits_inside", barrier=None, **LARGE)
         assert other.read_text() == expected.read_text()
         # It was in the middle of reading, and still is.
         open_gates = [

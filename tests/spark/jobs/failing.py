@@ -7,6 +7,7 @@ which gives the rows to compare with.
 from __future__ import annotations
 
 import hashlib
+import random
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +35,7 @@ def reduce_waits(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
     """Reduce tasks stop at ``reduce-N`` before they take their first record."""
     barrier = parameters.get("barrier")
 
-    def reduce(index: int, pairs: Iterable[tuple[int, str]]) -> Iterator[tuple[int, int, str]]:
+    def reduce(index: int, pairs: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, int, str]]:
         stop_at(barrier, f"reduce-{index}")
         return _digest(index, pairs)
 
@@ -45,7 +46,7 @@ def reduce_waits_inside(spark: SparkSession, parameters: dict[str, Any]) -> Rows
     """Reduce tasks stop at ``reduce-N`` when they have taken one record and many are left."""
     barrier = parameters.get("barrier")
 
-    def reduce(index: int, pairs: Iterable[tuple[int, str]]) -> Iterator[tuple[int, int, str]]:
+    def reduce(index: int, pairs: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, int, str]]:
         records = iter(pairs)
         first = next(records)
         stop_at(barrier, f"reduce-{index}")
@@ -71,7 +72,7 @@ def map_fails_once(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
     """The first attempt of every other map task fails when it has made most of its records."""
     fails = bool(parameters.get("fails"))
 
-    def records(number: int) -> Iterator[tuple[int, str]]:
+    def records(number: int) -> Iterator[tuple[int, bytes]]:
         yield from _records(number, 5_000)
         task = TaskContext.get()
         if fails and number % 2 and task is not None and task.attemptNumber() == 0:
@@ -86,7 +87,7 @@ def straggler(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
     """The first attempt of map task 0 stops at ``original``, its speculative copy at ``copy``."""
     barrier = parameters.get("barrier")
 
-    def records(number: int) -> Iterator[tuple[int, str]]:
+    def records(number: int) -> Iterator[tuple[int, bytes]]:
         yield from _records(number, 2_000)
         task = TaskContext.get()
         if number == 0 and task is not None:
@@ -97,24 +98,23 @@ def straggler(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
     return shuffled.mapPartitionsWithIndex(_digest).collect()
 
 
-def _shuffled(spark: SparkSession, parameters: dict[str, Any]) -> RDD[tuple[int, str]]:
-    records = int(parameters.get("records", 20_000))
+def _shuffled(spark: SparkSession, parameters: dict[str, Any]) -> RDD[tuple[int, bytes]]:
+    size = int(parameters.get("record_bytes", 100))
     numbers = spark.sparkContext.parallelize(range(MAPS), MAPS)
-    return numbers.flatMap(lambda number: _records(number, records)).partitionBy(REDUCERS)
+    return numbers.flatMap(lambda number: _records(number, 5_000, size)).partitionBy(REDUCERS)
 
 
-def _records(number: int, count: int) -> Iterator[tuple[int, str]]:
-    """Records of map task ``number``: text that hardly compresses."""
-    for place in range(count):
-        key = number * count + place
-        yield key, hashlib.sha256(str(key).encode()).hexdigest()
+def _records(number: int, count: int, size: int = 100) -> Iterator[tuple[int, bytes]]:
+    """Records of map task ``number``: bytes that cannot be compressed."""
+    for key in range(number * count, (number + 1) * count):
+        yield key, random.Random(key).randbytes(size)
 
 
-def _digest(index: int, pairs: Iterable[tuple[int, str]]) -> Iterator[tuple[int, int, str]]:
+def _digest(index: int, pairs: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, int, str]]:
     """Number of records of a partition, and a digest that does not depend on their order."""
     total, count = 0, 0
-    for pair in pairs:
-        total += int.from_bytes(hashlib.sha256(repr(pair).encode()).digest())
+    for key, value in pairs:
+        total += int.from_bytes(hashlib.sha256(b"%d " % key + value).digest())
         count += 1
     yield index, count, hex(total % 2**256)
 
