@@ -86,11 +86,13 @@ RUN install -d -o sluice -g sluice -m 0750 /var/lib/spark
 COPY --from=spark-installed /opt/sluice /opt/sluice
 COPY docker/spark /etc/spark
 COPY docker/jobs /opt/jobs
+# Master and worker do little: a small collector and the quick compiler are enough for them.
 ENV SPARK_HOME=/opt/sluice/spark \
     SPARK_CONF_DIR=/etc/spark \
     SPARK_LOCAL_DIRS=/var/lib/spark/local \
     SPARK_WORKER_DIR=/var/lib/spark/work \
     SPARK_DAEMON_MEMORY=256m \
+    SPARK_DAEMON_JAVA_OPTS="-XX:+UseSerialGC -XX:TieredStopAtLevel=1" \
     PYSPARK_PYTHON=/opt/sluice/bin/python \
     PYTHONHASHSEED=0
 USER sluice

@@ -13,7 +13,7 @@ from tests.compose.commands import ComposeTestFailed, wait_until
 from tests.compose.stack import ADDRESS, SERVICES, TASKMANAGERS, WORKERS, Stack, Submitted
 
 _HTTP_SECONDS = 10
-_JOB_SECONDS = 480
+_JOB_SECONDS = 600
 _SCRAPED_SECONDS = 60
 _RELEASED_SECONDS = 120
 """More than application_expiry_seconds, for a driver that died without a word."""

@@ -31,6 +31,8 @@ _HEALTHY_SECONDS = 180
 _DOWN_SECONDS = 150
 _ANSWER_SECONDS = 30
 _END_SECONDS = 20
+_SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""For a driver that lives for seconds: most of its time would go into compiling."""
 
 
 class Stack:
@@ -119,7 +121,7 @@ class Stack:
     def submit(self, name: str, *command: str, mount: Path | None = None) -> Iterator[Submitted]:
         """Run a driver, by default the one documented; it is ended with the block."""
         container = f"{self.project}-{name}"
-        options = ["--rm", "-T", "--name", container]
+        options = ["--rm", "-T", "--name", container, "-e", f"JAVA_TOOL_OPTIONS={_SHORT_LIVED}"]
         if mount is not None:
             options += ["--volume", f"{mount}:/mounted:ro"]
         process = subprocess.Popen(
