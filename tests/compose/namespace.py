@@ -55,8 +55,9 @@ def private_network(name: str) -> Iterator[None]:
         run(
             [
                 "nft",
-                f"table ip {table} {{ chain out {{ type nat hook postrouting priority srcnat;"
-                f" ip saddr {network}/30 masquerade; }} }}",
+                f"add table ip {table};"
+                f" add chain ip {table} out {{ type nat hook postrouting priority srcnat; }};"
+                f" add rule ip {table} out ip saddr {network}/30 masquerade",
             ],
             timeout_seconds=_SETUP_SECONDS,
         )
