@@ -106,6 +106,9 @@ def _step(what: str) -> Iterator[None]:
 
 
 def _stop(number: int, frame: object) -> NoReturn:
+    # Taking everything down has deadlines of its own, and must not be cut short.
+    for later in (signal.SIGTERM, signal.SIGALRM):
+        signal.signal(later, signal.SIG_IGN)
     raise ComposeTestFailed(
         f"not done after {TIMEOUT_SECONDS} s"
         if number == signal.SIGALRM
