@@ -83,6 +83,19 @@ class Daemon:
             os.kill(self._process.pid, signal.SIGKILL)
             self._process.stop()
 
+    def pause(self) -> None:
+        """Let it stand still, as on a host that hangs."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let it go on."""
+        self._signal(signal.SIGCONT)
+
+    @property
+    def memory_arena(self) -> Path:
+        """The file of its memory tier."""
+        return next(self._memory_directory.glob("arena-*.dat"))
+
     def stop(self) -> None:
         """End it in good order."""
         if self._process is not None:
@@ -109,6 +122,10 @@ class Daemon:
                 raise TimeoutError(f"still so after {timeout_seconds:g} s: {status}")
             time.sleep(POLL_SECONDS)
         return status
+
+    def _signal(self, number: int) -> None:
+        if self._process is not None:
+            os.kill(self._process.pid, number)
 
     def _arguments(self) -> list[str]:
         options = {
@@ -208,8 +225,7 @@ def leftovers(status: TaskManagerStatus) -> dict[str, object]:
         "gates": status.gates,
         "local pools": status.pools,
         "segments lent": status.network_pool.lent_segments,
-        "connections": tuple(each for each in status.connections if each.role != "peer"),
-        "channels": sum(each.channels for each in status.connections),
+        "connections": status.connections,
         "bytes stored": sum(tier.used_bytes for tier in status.storage),
     }
     return {name: value for name, value in found.items() if value}

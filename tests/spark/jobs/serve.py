@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.jobs import serve
-from tests.spark.jobs import failing, frames, jvm, rdds
+from tests.spark.jobs import cancelled, failing, frames, jvm, rdds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,6 +46,7 @@ JOBS: dict[str, Job] = {
     **jvm.JOBS,
     **frames.JOBS,
     **failing.JOBS,
+    **cancelled.JOBS,
 }
 
 
