@@ -113,6 +113,11 @@ class Application(SparkApplication):
         self._runner.shutdown()
 
 
+BACK_PRESSURE = {"spark.python.unix.domain.socket.enabled": "true"}
+"""Makes a waiting Python function hold up the reader that feeds it: a Unix socket holds 200 kB,
+Spark's usual TCP connection to Python workers some 10 MB."""
+
+
 def sluice_settings(daemons: Daemons) -> dict[str, str]:
     """What turns Sluice on, with deadlines for a machine that does much else."""
     return spark_conf(daemons.endpoints) | {

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.spark.applications import Application, sluice_settings
+from tests.spark.applications import BACK_PRESSURE, Application, sluice_settings
 from tests.spark.barrier import Barrier
 
 if TYPE_CHECKING:
@@ -32,7 +32,8 @@ while its function waits."""
 
 @pytest.fixture(scope="module")
 def frail(directory: Path, cluster: StandaloneCluster, daemons: Daemons) -> Iterator[Application]:
-    with Application("frail", cluster.master_url, directory, sluice_settings(daemons)) as running:
+    settings = sluice_settings(daemons) | BACK_PRESSURE
+    with Application("frail", cluster.master_url, directory, settings) as running:
         yield running
 
 
