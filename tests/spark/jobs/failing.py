@@ -86,6 +86,9 @@ def map_fails_once(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
 def straggler(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
     """The first attempt of map task 0 stops at ``original``, its speculative copy at ``copy``."""
     barrier = parameters.get("barrier")
+    context: Any = spark.sparkContext
+    # Spark reads it for every stage: only this job has copies, however slow the machine is.
+    context._jsc.sc().conf().set("spark.speculation.minTaskRuntime", "100ms")
 
     def records(number: int) -> Iterator[tuple[int, bytes]]:
         yield from _records(number, 2_000)
