@@ -156,9 +156,17 @@ class Both:
         self.sluice = sluice
         self._daemons = daemons
 
-    def compare(self, job: str, **parameters: Any) -> Comparison:
-        """Run a job on both, one after the other."""
-        expected = self.own.rows(job, **parameters)
+    def compare(
+        self, job: str, *, other: Mapping[str, Any] | None = None, **parameters: Any
+    ) -> Comparison:
+        """Run a job on both, one after the other.
+
+        Args:
+            job: Its name.
+            other: What Spark's own shuffle gets in place of some of the parameters.
+            parameters: What the job gets.
+        """
+        expected = self.own.rows(job, **(parameters | dict(other or {})))
         self.sluice.new_events()
         before = self._daemons.moved()
         found = self.sluice.rows(job, **parameters)
