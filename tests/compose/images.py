@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 _PULL_SECONDS = 120
-_BOOTSTRAP_SECONDS = 420
-_BUILD_SECONDS = 420
+_BOOTSTRAP_SECONDS = 900
+_BUILD_SECONDS = 900
 _PYTHON_IMAGE = "python:3.11-slim-bookworm"
 _PROMETHEUS_IMAGE = "prom/prometheus:v3.5.0"
 _RELEASE = "bookworm"

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from tests.compose.engine import Engine
 
-TIMEOUT_SECONDS = 45 * 60
+TIMEOUT_SECONDS = 60 * 60
 """Time for everything; each step has a shorter one of its own."""
 LOGS = REPOSITORY / "build" / "compose-test-logs"
 
