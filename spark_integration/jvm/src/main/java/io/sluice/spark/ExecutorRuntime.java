@@ -7,7 +7,6 @@ import io.sluice.client.ConnectionPool;
 import io.sluice.client.Endpoint;
 import io.sluice.client.Message;
 import io.sluice.client.RegionPool;
-import io.sluice.client.Source;
 import io.sluice.client.TaskManagerConnection;
 import java.io.IOException;
 import java.util.ArrayList;
@@ -163,26 +162,36 @@ final class ExecutorRuntime implements AutoCloseable {
     throw failure;
   }
 
-  /** Whether a TaskManager answers there now. */
-  boolean isReachable(Endpoint endpoint) {
-    try {
-      pool.giveBack(pool.lease(endpoint, Message.ROLE_CONSUMER));
-      return true;
-    } catch (ClientException e) {
-      return false;
-    }
-  }
-
-  /** Whether that TaskManager, and no other one at its address, answers now. */
-  boolean answers(Source source) {
-    try {
-      TaskManagerConnection connection =
-          pool.lease(Endpoint.tcp(source.host(), source.port()), Message.ROLE_CONSUMER);
-      boolean same = connection.taskManager().taskManagerId().equals(source.taskManagerId());
-      pool.giveBack(connection);
-      return same;
-    } catch (ClientException e) {
-      return false;
+  /**
+   * Whether that TaskManager answers there; waits for it up to {@code spark.sluice.reader.returnTimeout}. A restarted one
+   * has its data again, which costs less than running map tasks again.
+   *
+   * @throws ClientException.Interrupted the task was interrupted meanwhile
+   */
+  boolean isThereOrReturns(Endpoint endpoint, String taskManagerId) throws ClientException {
+    long deadline =
+        System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(settings.returnTimeoutMillis());
+    long pauseMillis = 100;
+    while (true) {
+      try {
+        TaskManagerConnection connection = pool.lease(endpoint, Message.ROLE_CONSUMER);
+        boolean same = connection.taskManager().taskManagerId().equals(taskManagerId);
+        pool.giveBack(connection);
+        return same;
+      } catch (ClientException.ConnectFailed e) {
+        LOG.debug("Not yet there", e);
+      }
+      long leftMillis = TimeUnit.NANOSECONDS.toMillis(deadline - System.nanoTime());
+      if (leftMillis <= 0) {
+        return false;
+      }
+      try {
+        Thread.sleep(Math.min(pauseMillis, leftMillis));
+      } catch (InterruptedException e) {
+        Thread.currentThread().interrupt();
+        throw new ClientException.Interrupted("the task was interrupted while it waited for " + endpoint);
+      }
+      pauseMillis = Math.min(pauseMillis * 2, 1_000);
     }
   }
 

@@ -1,7 +1,7 @@
 package io.sluice.spark;
 
 import io.sluice.client.ClientException;
-import io.sluice.client.ErrorCode;
+import io.sluice.client.Endpoint;
 import io.sluice.client.InputGate;
 import io.sluice.client.Source;
 import io.sluice.client.SourceFailure;
@@ -12,21 +12,30 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * What a failure means for Spark. A TaskManager out of reach: all of its map outputs are lost. One bad or missing map
- * output: only that one. Anything else fails the task, which Spark tries again.
+ * What a failure means for Spark. A TaskManager that stays out of reach: all of its map outputs are lost. One bad or missing
+ * map output: only that one. Anything else fails the task, which Spark tries again.
  */
 final class FetchFailures {
   private static final Logger LOG = LoggerFactory.getLogger(FetchFailures.class);
 
+  /** Attempts of a task that may end for a TaskManager's return; Spark gives a task four by default. */
+  private static final int PATIENT_ATTEMPTS = 2;
+
   private final ExecutorRuntime runtime;
   private final int shuffleId;
   private final int partition;
+  private final int taskAttempt;
   private final MapOutputs outputs;
 
-  FetchFailures(ExecutorRuntime runtime, int shuffleId, int partition, MapOutputs outputs) {
+  /**
+   * @param taskAttempt how often this task has failed before
+   */
+  FetchFailures(
+      ExecutorRuntime runtime, int shuffleId, int partition, int taskAttempt, MapOutputs outputs) {
     this.runtime = runtime;
     this.shuffleId = shuffleId;
     this.partition = partition;
+    this.taskAttempt = taskAttempt;
     this.outputs = outputs;
   }
 
@@ -37,22 +46,34 @@ final class FetchFailures {
    */
   RuntimeException thrown(IOException error, InputGate gate) {
     if (error instanceof SourceFailure failure) {
-      if (failure.code() == ErrorCode.CONNECTION_LOST && runtime.answers(failure.source())) {
-        // It went away in the middle and is there again, with its outputs: the next attempt reads them.
-        return Compat.<RuntimeException>sneakyThrow(error);
+      if (failure.mapAttemptId() != null && !failure.isUnreachable()) {
+        throw lostOutput(failure);
       }
-      throw failure.mapAttemptId() != null && !failure.isUnreachable()
-          ? lostOutput(failure)
-          : unreachable(failure.source(), error);
-    }
-    if (error instanceof ClientException.ConnectionLost && gate != null) {
+      Source source = failure.source();
+      Endpoint endpoint = Endpoint.tcp(source.host(), source.port());
+      if (!failure.isUnreachable() || !isWorthAnAttempt(source, endpoint)) {
+        throw unreachable(source, error);
+      }
+    } else if (error instanceof ClientException.ConnectionLost && gate != null) {
       Source local = gate.unfinishedLocalSource();
-      if (local != null && !runtime.isReachable(gate.endpoint())) {
+      if (local != null && !isWorthAnAttempt(local, gate.endpoint())) {
         throw unreachable(local, error);
       }
     }
-    // The own TaskManager is there again, or another one serves the next attempt.
+    // The TaskManager is there again with its outputs, or another one takes the place of the own.
     return Compat.<RuntimeException>sneakyThrow(error);
+  }
+
+  private boolean isWorthAnAttempt(Source source, Endpoint endpoint) {
+    // It may answer this executor and never the TaskManager that asks it: not for ever.
+    if (taskAttempt >= PATIENT_ATTEMPTS) {
+      return false;
+    }
+    try {
+      return runtime.isThereOrReturns(endpoint, source.taskManagerId());
+    } catch (ClientException e) {
+      throw Compat.<RuntimeException>sneakyThrow(e);
+    }
   }
 
   private RuntimeException lostOutput(SourceFailure failure) {

@@ -19,6 +19,7 @@ import scala.Tuple2;
  * @param regionBytes size of a writer's region buffer
  * @param creditPerChannel buffers one channel of a reader may have under way
  * @param maxReaderBuffers buffers all channels of a reader together may have under way
+ * @param returnTimeoutMillis how long a reader waits for a TaskManager that went away
  * @param idleConnections unused connections an executor keeps
  * @param pingIntervalMillis time between two signs of life of the driver
  */
@@ -30,6 +31,7 @@ public record SluiceSettings(
     int regionBytes,
     int creditPerChannel,
     int maxReaderBuffers,
+    long returnTimeoutMillis,
     int idleConnections,
     long pingIntervalMillis) {
 
@@ -42,6 +44,7 @@ public record SluiceSettings(
   public static final String REGION_SIZE = "spark.sluice.writer.regionSize";
   public static final String CREDIT_PER_CHANNEL = "spark.sluice.reader.creditPerChannel";
   public static final String MAX_READER_BUFFERS = "spark.sluice.reader.maxBuffers";
+  public static final String RETURN_TIMEOUT = "spark.sluice.reader.returnTimeout";
   public static final String PING_INTERVAL = "spark.sluice.driver.pingInterval";
 
   private static final long KIB = 1024;
@@ -72,6 +75,11 @@ public record SluiceSettings(
               CREDIT_PER_CHANNEL, "16", "number, 2 to 1024", "buffers a reader may have under way from one TaskManager"),
           new Entry(
               MAX_READER_BUFFERS, "1024", "number, 2 to 65536", "buffers a reader may have under way in all"),
+          new Entry(
+              RETURN_TIMEOUT,
+              "10s",
+              "time, 0s to 10min",
+              "how long a reader waits for a TaskManager that went away before its map tasks run again"),
           new Entry(PING_INTERVAL, "10s", "time, 1s to 30s", "signs of life of the driver to each TaskManager"));
 
   /** Reads and checks; all that is wrong is in one message. */
@@ -86,6 +94,7 @@ public record SluiceSettings(
             (int) reading.size(REGION_SIZE, 64 * KIB, 64 * MIB),
             (int) reading.number(CREDIT_PER_CHANNEL, 2, 1024),
             (int) reading.number(MAX_READER_BUFFERS, 2, 65536),
+            reading.time(RETURN_TIMEOUT, 0, 600_000),
             (int) reading.number(IDLE_CONNECTIONS, 0, 1024),
             reading.time(PING_INTERVAL, 1_000, 30_000));
     reading.unknownKeys();

@@ -54,7 +54,8 @@ final class SluiceShuffleReader<K, C> implements ShuffleReader<K, C> {
     if (outputs.sources().isEmpty()) {
       return finish((Iterator) scala.collection.Iterator$.MODULE$.empty());
     }
-    FetchFailures failures = new FetchFailures(runtime, shuffleId, range.startPartition(), outputs);
+    FetchFailures failures = new FetchFailures(
+            runtime, shuffleId, range.startPartition(), context.attemptNumber(), outputs);
     InputGate gate = open(outputs.sources(), failures);
     RecordIterator records =
         new RecordIterator(gate, failures, dependency.serializer(), shuffleId, context, metrics);
