@@ -24,9 +24,8 @@ SETTINGS = {
     "spark.shuffle.spill.numElementsForceSpillThreshold": "1500",
     "spark.shuffle.sort.bypassMergeThreshold": "1",
     "spark.speculation": "true",
-    "spark.speculation.quantile": "0.5",
-    # Longer than any task; the job that is about copies lowers it.
-    "spark.speculation.minTaskRuntime": "1h",
+    # No copy of a task before all have ended; the job that is about copies lowers it.
+    "spark.speculation.quantile": "1.0",
 }
 
 

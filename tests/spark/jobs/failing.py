@@ -87,8 +87,8 @@ def straggler(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
     """The first attempt of map task 0 stops at ``original``, its speculative copy at ``copy``."""
     barrier = parameters.get("barrier")
     context: Any = spark.sparkContext
-    # Spark reads it for every stage: only this job has copies, however slow the machine is.
-    context._jsc.sc().conf().set("spark.speculation.minTaskRuntime", "100ms")
+    # Spark reads it at each stage: only this job has copies, however slow the machine is.
+    context._jsc.sc().conf().set("spark.speculation.quantile", "0.5")
 
     def records(number: int) -> Iterator[tuple[int, bytes]]:
         yield from _records(number, 2_000)
