@@ -70,7 +70,7 @@ public record SluiceSettings(
           new Entry(IO_TIMEOUT, "120s", "time, 1s to 1h", "longest wait for a TaskManager without progress"),
           new Entry(IDLE_CONNECTIONS, "16", "number, 0 to 1024", "unused connections an executor keeps"),
           new Entry(
-              REGION_SIZE, "8m", "size, 64k to 64m", "a map task's buffer; what is full is sent as one region"),
+              REGION_SIZE, "2m", "size, 64k to 64m", "a map task's buffer; what is full is sent as one region"),
           new Entry(
               CREDIT_PER_CHANNEL, "16", "number, 2 to 1024", "buffers a reader may have under way from one TaskManager"),
           new Entry(
