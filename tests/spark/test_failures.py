@@ -51,6 +51,14 @@ def revived(daemons: Daemons) -> Iterator[Daemon]:
         daemons[1].start()
 
 
+def until_both_executors_are_there(application: Application, barrier: Barrier) -> None:
+    """A test before this one may have killed one, whose place takes a while to be filled."""
+    slots = application.start("all_slots", barrier=str(barrier.path))
+    barrier.wait("slot", SLOTS)
+    barrier.release()
+    slots.result(RESULT_SECONDS)
+
+
 @pytest.mark.parametrize("job", ["reduce_waits", "reduce_waits_inside"])
 def test_an_executor_killed_after_the_map_stage(
     own: Application, frail: Application, barrier: Barrier, job: str
@@ -68,9 +76,10 @@ def test_an_executor_killed_after_the_map_stage(
 
 
 def test_a_taskmanager_killed_and_restarted_before_the_reduce_stage(
-    own: Application, frail: Application, daemons: Daemons, revived: Daemon
+    own: Application, frail: Application, barrier: Barrier, daemons: Daemons, revived: Daemon
 ):
     expected = [own.rows("prepare"), own.rows("read_again")]
+    until_both_executors_are_there(frail, barrier)
     frail.new_events()
     prepared = frail.rows("prepare")
     stored = daemons.newest_outputs(frail.application_id)
@@ -99,9 +108,10 @@ def test_a_taskmanager_killed_and_restarted_while_reducers_read(
 
 
 def test_a_taskmanager_killed_for_good(
-    own: Application, frail: Application, daemons: Daemons, revived: Daemon
+    own: Application, frail: Application, barrier: Barrier, daemons: Daemons, revived: Daemon
 ):
     expected = own.rows("prepare").read_text() + own.rows("read_again").read_text()
+    until_both_executors_are_there(frail, barrier)
     frail.new_events()
     prepared = frail.rows("prepare")
     lost = daemons.newest_outputs(frail.application_id)[1]
