@@ -14,10 +14,11 @@ _log = logging.getLogger(__name__)
 
 
 class _Application:
-    __slots__ = ("connections", "expires_at", "expiry")
+    __slots__ = ("connections", "ended", "expires_at", "expiry")
 
     def __init__(self) -> None:
         self.connections = 0
+        self.ended = False
         self.expiry: asyncio.TimerHandle | None = None
         self.expires_at = 0.0
 
@@ -56,8 +57,26 @@ class Applications:
         if application is None:
             return
         application.connections -= 1
-        if application.connections == 0:
+        if application.connections > 0:
+            return
+        if application.ended:
+            del self._applications[application_id]
+            self._release(application_id)  # what an executor may have written after the end
+        else:
             self._start_deadline(application_id, application)
+
+    def release(self, application_id: str) -> int:
+        """Release everything of an application that says it has ended.
+
+        It is forgotten with its last connection, without a deadline.
+
+        Returns:
+            Bytes freed.
+        """
+        application = self._applications.get(application_id)
+        if application is not None:
+            application.ended = True
+        return self._release(application_id)
 
     def snapshot(self) -> list[tuple[str, int, float | None]]:
         """Return (application id, connections, seconds until expiry or None) of each."""

@@ -174,7 +174,7 @@ class NetworkEnvironment:
                 connection, self.partitions, self._read_pool(connection), self.counters, lost
             )
         else:
-            handler = DriverHandler(connection, self.store, lost)
+            handler = DriverHandler(connection, self.store, self.applications, lost)
         self.handlers[connection] = handler
         return handler
 

@@ -11,6 +11,7 @@ from protocol.messages import (
     ReleaseShuffle,
     ShuffleReleased,
 )
+from shuffle.applications import Applications
 from shuffle.storage.outputs import ShuffleKey
 from shuffle.storage.store import ShuffleStore
 from transport.connection import Connection
@@ -22,14 +23,20 @@ class DriverHandler:
     Args:
         connection: The connection to the driver.
         store: Holds the application's map outputs.
+        applications: Releases an application that has ended.
         on_lost: Called when the connection is gone.
     """
 
     def __init__(
-        self, connection: Connection, store: ShuffleStore, on_lost: Callable[[], None]
+        self,
+        connection: Connection,
+        store: ShuffleStore,
+        applications: Applications,
+        on_lost: Callable[[], None],
     ) -> None:
         self._connection = connection
         self._store = store
+        self._applications = applications
         self._on_lost = on_lost
 
     def payload_buffer(self, message: Message, length: int) -> memoryview | None:
@@ -43,7 +50,7 @@ class DriverHandler:
             freed = self._store.release_shuffle(ShuffleKey(application_id, message.shuffle_id))
             self._connection.send(ShuffleReleased(message.shuffle_id, freed))
         elif type(message) is ReleaseApplication:
-            freed = self._store.release_application(application_id)
+            freed = self._applications.release(application_id)
             self._connection.send(ApplicationReleased(freed))
         elif type(message) is CloseRequest:
             self._connection.close()

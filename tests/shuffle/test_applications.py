@@ -47,6 +47,19 @@ async def test_the_deadline_starts_with_the_last_connection(rig):
     assert rig.applications.snapshot() == []
 
 
+async def test_an_application_that_ended_goes_with_its_last_connection(rig):
+    rig.applications.connected("a")
+    rig.applications.connected("a")
+    assert rig.applications.release("a") == 7
+    rig.applications.disconnected("a")
+    assert rig.applications.snapshot() == [("a", 1, None)]
+    rig.released.clear()
+    rig.applications.disconnected("a")
+    assert rig.applications.snapshot() == []
+    assert rig.released == ["a"]  # once more, for what came after the end
+    assert rig.applications.expired_total == 0
+
+
 async def test_a_new_connection_stops_the_deadline():
     rig = Rig(1000)
     rig.applications.connected("a")
