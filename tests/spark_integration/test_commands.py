@@ -29,6 +29,8 @@ def fake_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     jar.touch()
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{REPOSITORY}")
     monkeypatch.syspath_prepend(str(tmp_path))
+    # Another test of this process may have imported the real one, which would be found first.
+    monkeypatch.delitem(sys.modules, "pyspark", raising=False)
     monkeypatch.setattr("spark_integration.conf.jar_path", lambda: jar)
     return package / "bin" / "spark-submit"
 
