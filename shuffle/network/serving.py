@@ -1,5 +1,6 @@
 """What the peer leg and the consumer leg have in common on the serving side: channels by number."""
 
+import abc
 import logging
 from collections.abc import Callable
 
@@ -54,7 +55,7 @@ class ReadPool:
             pool.destroy()
 
 
-class ServingHandler:
+class ServingHandler(abc.ABC):
     """Serves channels on one connection.
 
     Args:
@@ -123,13 +124,13 @@ class ServingHandler:
         else:
             self.request_received(message)
 
+    @abc.abstractmethod
     def request_received(self, message: Message) -> None:
         """Take what only the leg of the subclass knows."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def sent(self, reader: CreditBasedViewReader, length: int) -> None:
         """Count a data buffer that was sent."""
-        raise NotImplementedError
 
     def ended(self, reader: CreditBasedViewReader, error: SluiceError | None) -> None:
         """A channel has sent its end or its error: its number is free again."""
