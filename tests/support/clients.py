@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from crc32c import crc32c
 
-from protocol.codec import decode_end_of_partition
 from protocol.errors import SluiceError
+from protocol.events import decode_end_of_partition
 from protocol.limits import MAGIC, MAX_EVENT_BYTES, VERSION
 from protocol.messages import (
     DATA,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from protocol.codec import encode_end_of_partition
+from protocol.events import encode_end_of_partition
 from protocol.messages import DATA, EVENT, Message
 from shuffle.partition.view import OutgoingBuffer
 

@@ -34,6 +34,7 @@ class Rig:
         assert self.network_pool.available_segments == 64
 
 
+@pytest.mark.network_case(3)
 def test_backlog_is_met_by_floating_buffers_and_then_waited_for():
     """Case 3: with the numbers as stated."""
     rig = Rig(floating=8)
@@ -52,6 +53,7 @@ def test_backlog_is_met_by_floating_buffers_and_then_waited_for():
     rig.check_all_back()
 
 
+@pytest.mark.network_case(11)
 def test_fourteen_floating_two_exclusive_and_a_growing_backlog():
     """Case 11: never more than required; a surplus floating buffer goes for an exclusive one."""
     rig = Rig(floating=14)
@@ -101,6 +103,7 @@ def test_credit_follows_every_buffer_that_becomes_available():
     rig.check_all_back()
 
 
+@pytest.mark.network_case(11)
 def test_a_floating_buffer_goes_to_the_channel_that_waits():
     """C5: and each listener is served once."""
     rig = Rig(floating=2)
@@ -149,6 +152,7 @@ def test_without_floating_buffers_the_exclusive_ones_do():
     assert network_pool.available_segments == 4
 
 
+@pytest.mark.network_case(25)
 @pytest.mark.parametrize("released_first", [True, False])
 def test_buffers_that_are_out_come_home_after_the_release(released_first):
     rig = Rig(floating=3)

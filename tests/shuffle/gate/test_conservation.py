@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -23,6 +24,8 @@ from tests.support.fakes import FakeCreditSender, FakeView
 
 if TYPE_CHECKING:
     from shuffle.partition.view import OutgoingBuffer
+
+pytestmark = pytest.mark.network_case(7, 25)
 
 SEGMENTS = 16
 CHANNELS = 3

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from protocol.codec import encode_end_of_partition
 from protocol.errors import ErrorCode, SluiceError
+from protocol.events import encode_end_of_partition
 from protocol.messages import DATA, EVENT, BufferResponse
 from shuffle.gate.buffer_manager import BufferManager
 from shuffle.gate.remote_channel import RemoteInputChannel
@@ -60,6 +60,7 @@ def rig():
     rig.check_all_back()
 
 
+@pytest.mark.network_case(2)
 def test_data_with_backlog_two(rig):
     """Case 2: one buffer queued; wanted are two more than the initial credit."""
     rig.data(b"x", backlog=2)
@@ -71,6 +72,7 @@ def test_data_with_backlog_two(rig):
     assert rig.channel.backlog == 3
 
 
+@pytest.mark.network_case(1)
 def test_empty_data_keeps_its_credit_and_its_place(rig):
     """Case 1: no error; sequence and backlog handled; the credit is free again when it is read."""
     rig.data(b"", backlog=1)
@@ -87,6 +89,7 @@ def test_empty_data_keeps_its_credit_and_its_place(rig):
     assert rig.channel.credit.granted + rig.channel.credit.unannounced >= 2
 
 
+@pytest.mark.network_case(1, 4)
 def test_empty_data_without_credit_fails_the_channel_only(rig):
     rig.data(b"")
     rig.data(b"")
@@ -94,6 +97,7 @@ def test_empty_data_without_credit_fails_the_channel_only(rig):
     assert rig.channel.failure.code is ErrorCode.CREDIT_EXCEEDED
 
 
+@pytest.mark.network_case(4)
 def test_data_without_a_free_buffer(rig):
     """Case 4: there is no memory for it; whoever asks fails the channel."""
     rig.data(b"a")
@@ -101,6 +105,7 @@ def test_data_without_a_free_buffer(rig):
     assert rig.channel.take_buffer() is None
 
 
+@pytest.mark.network_case(12)
 def test_a_gap_in_sequence_numbers_fails_the_channel(rig):
     """Case 12, T9: 0, then 29; what waited is dropped, the next read raises."""
     rig.data(b"a", sequence_number=0)
@@ -113,12 +118,14 @@ def test_a_gap_in_sequence_numbers_fails_the_channel(rig):
     assert rig.buffers.available == 0
 
 
+@pytest.mark.network_case(12)
 def test_a_repeated_sequence_number_is_a_gap_too(rig):
     rig.data(b"a", sequence_number=0)
     rig.data(b"a", sequence_number=0)
     assert rig.channel.failure.code is ErrorCode.SEQUENCE_GAP
 
 
+@pytest.mark.network_case(12)
 def test_sequence_numbers_wrap(rig):
     rig.channel._next_sequence_number = 2**32 - 1
     rig.data(b"a", sequence_number=2**32 - 1)
@@ -159,6 +166,7 @@ def test_it_tells_once_until_it_is_empty_again(rig):
     assert rig.notified == 2
 
 
+@pytest.mark.network_case(6, 7)
 def test_what_arrives_after_the_release_goes_back_and_announces_nothing(rig):
     """Case 6, 7: also a buffer that was being received when the channel was released."""
     arriving = rig.channel.take_buffer()

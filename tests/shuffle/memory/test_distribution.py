@@ -1,9 +1,11 @@
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from shuffle.memory.distribution import fair_shares
 
 
+@pytest.mark.network_case(22)
 @given(spare=st.integers(0, 5000), rooms=st.lists(st.integers(1, 400), max_size=60))
 def test_shares_are_even_capped_and_use_all_that_can_be_used(spare, rooms):
     rooms.sort()

@@ -116,6 +116,7 @@ def test_recycling_to_another_pool_is_a_typed_error():
     assert (one.lent_segments, two.idle_segments) == (1, 0)
 
 
+@pytest.mark.network_case(24)
 def test_a_waiting_listener_is_served_first_and_cannot_be_overtaken():
     network = NetworkBufferPool(2, 64)
     local, segments = drained(network)
@@ -361,6 +362,7 @@ def test_a_listener_that_takes_more_cannot_overtake_the_listeners_of_other_pools
     conserved(network)
 
 
+@pytest.mark.network_case(24)
 def test_an_over_full_pool_serves_its_own_listener_only_within_its_limit():
     network = NetworkBufferPool(4, 64)
     local, segments = drained(network)
@@ -379,6 +381,7 @@ def test_an_over_full_pool_serves_its_own_listener_only_within_its_limit():
 # ---- destroy, network case 24
 
 
+@pytest.mark.network_case(24)
 def test_destroy_gives_idle_back_now_and_lent_later_and_tells_each_listener_once():
     network = NetworkBufferPool(4, 64)
     local, segments = drained(network)
@@ -407,6 +410,7 @@ def test_destroy_gives_idle_back_now_and_lent_later_and_tells_each_listener_once
     conserved(network)
 
 
+@pytest.mark.network_case(24)
 def test_a_listener_told_of_the_end_may_cancel_the_others():
     network = NetworkBufferPool(1, 64)
     local, _ = drained(network)
@@ -528,6 +532,7 @@ async def test_destroy_fails_a_waiting_request():
         await local.request_segment(LONG_SECONDS)
 
 
+@pytest.mark.network_case(25)
 async def test_concurrent_release_and_arrival_lose_no_segment():
     """Network case 25, as far as the pools go: many tasks, cancels and destroys at once."""
     network = NetworkBufferPool(8, 64)

@@ -67,6 +67,7 @@ def test_a_pool_without_memory_is_refused(total, size):
     assert caught.value.limit == 1
 
 
+@pytest.mark.network_case(23)
 def test_insufficient_network_buffers_names_the_numbers_and_the_remedy():
     pool = NetworkBufferPool(10, 64)
     pool.create_local_pool("a", 4)
@@ -95,6 +96,7 @@ def test_a_local_pool_of_impossible_size_is_refused(required, maximum):
 # ---- network case 22, M7, M13
 
 
+@pytest.mark.network_case(22)
 def test_ten_segments_shared_by_unbounded_pools_and_exclusive_requests():
     pool = NetworkBufferPool(10, 64)
     first = pool.create_local_pool("first", 1)
@@ -114,6 +116,7 @@ def test_ten_segments_shared_by_unbounded_pools_and_exclusive_requests():
     assert sizes(second) == [10]
 
 
+@pytest.mark.network_case(22)
 def test_fixed_pools_keep_their_size():
     pool = NetworkBufferPool(10, 64)
     fixed = pool.create_local_pool("fixed", 3, 3)
@@ -126,6 +129,7 @@ def test_fixed_pools_keep_their_size():
     assert sizes(fixed) == [3]
 
 
+@pytest.mark.network_case(22)
 def test_bounded_pools_stop_at_their_maximum_and_the_rest_flows_on():
     pool = NetworkBufferPool(20, 64)
     small = pool.create_local_pool("small", 1, 3)
@@ -137,6 +141,7 @@ def test_bounded_pools_stop_at_their_maximum_and_the_rest_flows_on():
     assert sizes(large, unbounded) == [8, 12]
 
 
+@pytest.mark.network_case(24)
 def test_only_limits_move_segments_are_taken_lazily():
     pool = NetworkBufferPool(10, 64)
     local = pool.create_local_pool("a", 2)
@@ -185,6 +190,7 @@ def test_under_shortage_every_gate_gets_an_equal_share_of_its_ceiling():
     assert sizes(*gates[:3]) == ceilings[:3]
 
 
+@pytest.mark.network_case(22)
 def test_distribution_error_is_at_most_one_over_a_thousand_random_orders():
     rng = random.Random(22)
     for _ in range(1000):
@@ -225,6 +231,7 @@ def check_distribution(pool, alive, exclusive):
 # ---- exclusive segments, network case 23
 
 
+@pytest.mark.network_case(23)
 def test_exclusive_request_is_all_or_nothing():
     pool = NetworkBufferPool(10, 64)
     local = pool.create_local_pool("a", 2)
@@ -266,6 +273,7 @@ def test_a_segment_of_a_local_pool_is_not_an_exclusive_one():
     assert conserved(pool).out_segments == 2
 
 
+@pytest.mark.network_case(23)
 async def test_exclusive_request_times_out_with_a_typed_error_and_without_effect():
     pool = NetworkBufferPool(10, 64)
     local = pool.create_local_pool("a", 1)

@@ -191,6 +191,7 @@ async def test_many_gates_share_one_connection_of_each_leg(tmp_path):
             await gate.close()
 
 
+@pytest.mark.network_case(21)
 @both_tiers
 async def test_a_request_before_the_commit_is_served_by_it(tmp_path, memory_tier_bytes):
     """P19 and case 21, for a local and a remote channel."""
@@ -214,6 +215,7 @@ async def test_a_request_before_the_commit_is_served_by_it(tmp_path, memory_tier
             await gate.close()
 
 
+@pytest.mark.network_case(13)
 async def test_what_is_never_committed_is_not_found_by_name(tmp_path):
     """P5 and case 13: after the deadline, with the channel and the map attempt."""
     async with mini_cluster(tmp_path, partition_request_timeout_seconds=0.2) as cluster:
@@ -257,6 +259,7 @@ async def test_gates_work_without_floating_buffers(tmp_path):
         assert await read_gate(await cluster.consumer(1), 1, [(ack, [1])], 0, 1) == [data]
 
 
+@pytest.mark.network_case(8)
 async def test_credits_bound_what_is_sent(tmp_path):
     """C2, case 8 on the wire: credit 3 brings exactly three buffers; the end needs no credit."""
     async with mini_cluster(tmp_path) as cluster:

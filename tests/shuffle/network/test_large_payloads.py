@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from crc32c import crc32c
 
-from protocol.codec import decode_end_of_partition
 from protocol.errors import ErrorCode
+from protocol.events import decode_end_of_partition
 from protocol.limits import FEATURE_LARGE_PAYLOADS, MAX_LARGE_PAYLOAD_BYTES
 from protocol.messages import (
     ROLE_CONSUMER,

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from protocol.codec import encode_end_of_partition
 from protocol.errors import ErrorCode, MalformedMessage, SluiceError, UnexpectedMessage
+from protocol.events import encode_end_of_partition
 from protocol.messages import (
     DATA,
     EVENT,
@@ -113,6 +113,7 @@ async def test_a_request_names_everything_and_the_first_credit(rig):
     ]
 
 
+@pytest.mark.network_case(5)
 async def test_credit_is_one_sum_a_channel_and_a_turn(rig):
     """Case 5: two channels with two credits each; not writable, it accumulates."""
     first, second = rig.channel(), rig.channel()
@@ -137,6 +138,7 @@ async def test_credit_is_one_sum_a_channel_and_a_turn(rig):
     assert rig.connection.take(AddCredit) == [AddCredit(0, 2)]
 
 
+@pytest.mark.network_case(6)
 async def test_no_credit_after_release_end_or_failure(rig):
     """Case 6."""
     released, ended, failed = rig.channel(), rig.channel(), rig.channel()
@@ -160,6 +162,7 @@ async def test_no_credit_after_release_end_or_failure(rig):
     assert failed.failure.map_attempt_id == 4
 
 
+@pytest.mark.network_case(6)
 async def test_closing_says_goodbye_once(rig):
     rig.client.close()
     rig.client.close()
@@ -169,6 +172,7 @@ async def test_closing_says_goodbye_once(rig):
         rig.client.request(RemoteInputChannel(lambda: None), KEY, [1], 0, 1)
 
 
+@pytest.mark.network_case(7)
 async def test_data_for_a_removed_channel_is_discarded(rig):
     """Case 7: also what was arriving; the cancel went out with the removal; memory is back."""
     channel = rig.channel()
@@ -183,6 +187,7 @@ async def test_data_for_a_removed_channel_is_discarded(rig):
     assert rig.pool.available_segments + rig.floating.idle_segments == 32
 
 
+@pytest.mark.network_case(4)
 async def test_data_without_a_free_buffer_fails_that_channel(rig):
     """Case 4: the others and the connection live."""
     greedy, good = rig.channel(), rig.channel()
@@ -196,6 +201,7 @@ async def test_data_without_a_free_buffer_fails_that_channel(rig):
     assert read(good) == b"fine"
 
 
+@pytest.mark.network_case(12)
 async def test_a_gap_cancels_that_channel(rig):
     """Case 12, T9."""
     broken, good = rig.channel(), rig.channel()
@@ -208,6 +214,7 @@ async def test_a_gap_cancels_that_channel(rig):
     assert read(good) == b"fine"
 
 
+@pytest.mark.network_case(16)
 async def test_the_loss_of_the_connection_fails_every_channel(rig):
     """Case 16: also one whose buffer was arriving."""
     channels = [rig.channel(), rig.channel()]
@@ -273,6 +280,7 @@ async def test_numbers_are_unique_while_in_use(rig):
     assert rig.channel().number == 2
 
 
+@pytest.mark.network_case(16)
 async def test_a_failure_of_one_user_is_not_of_the_others(rig):
     one, other = rig.channel(), rig.channel()
     one.fail(SluiceError("a local error"))

@@ -49,6 +49,7 @@ def rig():
     return Rig()
 
 
+@pytest.mark.network_case(8)
 async def test_nothing_without_credit_and_exactly_as_many_as_there_is(rig):
     """Case 8."""
     reader, view = rig.reader(1, 0)
@@ -64,6 +65,7 @@ async def test_nothing_without_credit_and_exactly_as_many_as_there_is(rig):
     assert (reader.buffers_out, reader.bytes_out) == (3, 3)
 
 
+@pytest.mark.network_case(9)
 async def test_the_end_needs_no_credit(rig):
     """Case 9: and ends the reader, once."""
     reader, view = rig.reader(1, 1)
@@ -75,6 +77,7 @@ async def test_the_end_needs_no_credit(rig):
     assert view.releases == 1
 
 
+@pytest.mark.network_case(14)
 async def test_an_empty_reader_at_the_head_does_not_stop_the_next(rig):
     """Case 14: a view that has nothing when its turn comes."""
     (empty, empty_view), (_, full_view) = rig.reader(1, 5), rig.reader(2, 5)
@@ -89,6 +92,7 @@ async def test_an_empty_reader_at_the_head_does_not_stop_the_next(rig):
     assert rig.channels() == [2, 1]
 
 
+@pytest.mark.network_case(32)
 async def test_round_robin_one_buffer_a_step(rig):
     """T7, case 32."""
     views = [rig.reader(channel, 100)[1] for channel in range(3)]
@@ -157,6 +161,7 @@ async def test_a_reader_that_fails_before_it_has_a_view_reports_it(rig):
     assert (error.channel, error.message) == (4, "not found")
 
 
+@pytest.mark.network_case(15)
 async def test_cancel_of_an_available_and_of_an_idle_reader(rig):
     """Case 15: taken out, the view released; twice releases once."""
     (available, view), (idle, idle_view) = rig.reader(1, 5), rig.reader(2, 5)

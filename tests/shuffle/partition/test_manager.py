@@ -39,6 +39,7 @@ def used(store: ShuffleStore) -> int:
     return sum(tier.used_bytes for tier in store.tiers())
 
 
+@pytest.mark.network_case(21)
 async def test_a_request_is_served_by_the_last_commit_it_waits_for(store, manager):
     """P19, case 21."""
     request = asyncio.ensure_future(manager.request_outputs(KEY, [1, 2, 3]))
@@ -50,6 +51,7 @@ async def test_a_request_is_served_by_the_last_commit_it_waits_for(store, manage
     assert manager.waiting_requests == 0
 
 
+@pytest.mark.network_case(13)
 async def test_not_found_after_the_deadline_names_the_first_missing(store):
     """Case 13, P5."""
     manager = ResultPartitionManager(store, 1024, 0.02)

@@ -8,8 +8,8 @@ import random
 import pytest
 from crc32c import crc32c
 
-from protocol.codec import decode_end_of_partition
 from protocol.errors import SluiceError
+from protocol.events import decode_end_of_partition
 from protocol.messages import EVENT
 from shuffle.memory import NetworkBufferPool
 from shuffle.partition.stored_view import READ_AHEAD_SEGMENTS, StoredPartitionView
@@ -146,6 +146,7 @@ async def test_no_data_without_credit(rig):
     view.release()
 
 
+@pytest.mark.network_case(15)
 async def test_a_release_in_the_middle_gives_all_back_but_what_is_out(rig):
     """Case 15, M12: buffers already taken stay valid, also when the shuffle is released."""
     output = await rig.commit(1, [noise(20 * SIZE)])
@@ -174,6 +175,7 @@ async def test_a_release_at_any_moment_of_a_read(rig, turns):
         first.release()
 
 
+@pytest.mark.network_case(30)
 async def test_ten_readers_get_the_same(rig):
     """Case 30."""
     output = await rig.commit(1, [noise(10 * SIZE + 3)])
