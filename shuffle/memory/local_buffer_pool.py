@@ -16,6 +16,7 @@ stack stays flat however many listeners wait.
 import asyncio
 import logging
 from collections import OrderedDict
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from shuffle.memory.buffer import NetworkBuffer
@@ -125,6 +126,34 @@ class LocalBufferPool:
                 self._hand_out()
         else:
             self._send_home(segment)
+
+    def recycle_together(self, segments: Iterable["MemorySegment"]) -> None:
+        """Give several lent segments back at once: a listener may then take more than one of them.
+
+        Raises:
+            SegmentNotLent: As :meth:`recycle`; those before it have been given back.
+        """
+        idle = self._idle
+        try:
+            for segment in segments:
+                if segment.holder is not self:
+                    raise SegmentNotLent(self.name, segment.index)
+                segment.holder = None
+                if self._held <= self._limit:
+                    idle.append(segment)
+                else:
+                    self._send_home(segment)
+        finally:
+            if idle and self._listeners:
+                self._hand_out()
+
+    def take_more_nowait(self) -> "MemorySegment | None":
+        """For a listener in its call: one more idle segment, before those who wait behind it."""
+        if not self._idle or self._is_destroyed:
+            return None
+        segment = self._idle.pop()
+        segment.holder = self
+        return segment
 
     def add_listener(self, callback: SegmentListener) -> ListenerHandle:
         """Queue for one segment, first come first served.

@@ -4,28 +4,34 @@ import mmap
 from contextlib import suppress
 from typing import Final
 
-from protocol.limits import RECEIVE_TAIL_BYTES
-
 
 class MemorySegment:
     """A fixed-size piece of network memory. Only :class:`NetworkBufferPool` makes them.
 
     Attributes:
         index: Position in the pool, from 0; stable for the life of the pool.
-        memory: Writable view of ``size_bytes`` + ``RECEIVE_TAIL_BYTES`` bytes. The tail belongs to
-            the receive path alone: one ``recv`` may bring the head of the next frame there.
+        memory: Writable view of the segment's ``size_bytes`` bytes.
         size_bytes: Payload capacity.
         holder: The pool that has lent the segment, ``None`` while it is in a pool. Kept by the
             pools; it makes a second recycle an error instead of memory with two owners.
     """
 
-    __slots__ = ("holder", "index", "memory", "size_bytes")
+    __slots__ = ("_mapping", "holder", "index", "memory", "size_bytes")
 
-    def __init__(self, index: int, memory: memoryview, size_bytes: int) -> None:
+    def __init__(self, index: int, mapping: memoryview, size_bytes: int) -> None:
         self.index: Final = index
-        self.memory: Final = memory
+        self.memory: Final = mapping[index * size_bytes : (index + 1) * size_bytes]
         self.size_bytes: Final = size_bytes
         self.holder: object | None = None
+        self._mapping = mapping
+
+    def run(self, segments: int) -> memoryview:
+        """View of this segment and the ``segments`` - 1 behind it, which lie next to it.
+
+        Whoever asks must hold all of them.
+        """
+        start = self.index * self.size_bytes
+        return self._mapping[start : start + segments * self.size_bytes]
 
     def __repr__(self) -> str:
         return f"<MemorySegment {self.index} of {self.size_bytes} bytes>"
@@ -45,14 +51,10 @@ class SegmentMapping:
     __slots__ = ("_mapping", "_view", "segments")
 
     def __init__(self, total_segments: int, segment_size_bytes: int) -> None:
-        stride = segment_size_bytes + RECEIVE_TAIL_BYTES
-        self._mapping = mmap.mmap(-1, total_segments * stride)
+        self._mapping = mmap.mmap(-1, total_segments * segment_size_bytes)
         self._view = memoryview(self._mapping)
         self.segments: tuple[MemorySegment, ...] = tuple(
-            MemorySegment(
-                index, self._view[index * stride : (index + 1) * stride], segment_size_bytes
-            )
-            for index in range(total_segments)
+            MemorySegment(index, self._view, segment_size_bytes) for index in range(total_segments)
         )
 
     def close(self) -> None:

@@ -569,3 +569,45 @@ async def test_concurrent_release_and_arrival_lose_no_segment():
         pool.destroy()
     assert network.available_segments == 8
     assert conserved(network).waiting_requests == 0
+
+
+# ---- several at once
+
+
+def test_a_listener_may_take_all_that_was_recycled_together():
+    network = NetworkBufferPool(4, 64)
+    local, segments = drained(network)
+    taken = []
+
+    def greedy(segment):
+        taken.append(segment)
+        while (more := local.take_more_nowait()) is not None:
+            taken.append(more)
+        return True
+
+    waiter = Waiter()
+    local.add_listener(greedy)
+    local.add_listener(waiter)
+    local.recycle_together(segments)
+    assert sorted(segment.index for segment in taken) == [0, 1, 2, 3]
+    assert (waiter.segments, local.lent_segments, local.idle_segments) == ([], 4, 0)
+    for segment in taken:
+        local.recycle(segment)
+    assert len(waiter.segments) == 1
+
+
+def test_recycling_together_sends_home_what_is_above_the_limit():
+    network = NetworkBufferPool(4, 64)
+    local, segments = drained(network)
+    other = network.create_local_pool("other", 2, 2)
+    local.recycle_together(segments)
+    assert (local.held_segments, local.idle_segments, network.available_segments) == (2, 2, 2)
+    other.destroy()
+
+
+def test_recycling_together_refuses_a_segment_twice_and_keeps_the_others():
+    local, segments = drained(NetworkBufferPool(4, 64))
+    with pytest.raises(SegmentNotLent):
+        local.recycle_together([segments[0], segments[0], segments[1]])
+    assert (local.idle_segments, local.lent_segments) == (1, 3)
+    assert local.take_more_nowait() is segments[0]

@@ -4,7 +4,6 @@ import random
 import pytest
 
 from protocol.errors import ErrorCode, SluiceError
-from protocol.limits import RECEIVE_TAIL_BYTES
 from shuffle.memory import (
     InsufficientNetworkBuffers,
     InvalidPoolSize,
@@ -54,7 +53,7 @@ def test_the_default_pool_is_allocated_once_at_start():
     segments = pool.request_segments(2048)
     assert len({segment.index for segment in segments}) == 2048
     assert len({id(segment.memory.obj) for segment in segments}) == 1
-    assert {segment.memory.nbytes for segment in segments} == {32 * 1024 + RECEIVE_TAIL_BYTES}
+    assert {segment.memory.nbytes for segment in segments} == {32 * 1024}
     pool.recycle_segments(segments)
     assert pool.available_segments == 2048
 

@@ -2,16 +2,15 @@ import mmap
 
 import pytest
 
-from protocol.limits import RECEIVE_TAIL_BYTES
 from shuffle.memory.segment import SegmentMapping
 
 
-def test_segments_are_slices_of_one_mapping_with_a_tail_each():
+def test_segments_are_slices_of_one_mapping():
     mapping = SegmentMapping(4, 128)
     assert [segment.index for segment in mapping.segments] == [0, 1, 2, 3]
     for segment in mapping.segments:
         assert segment.size_bytes == 128
-        assert segment.memory.nbytes == 128 + RECEIVE_TAIL_BYTES
+        assert segment.memory.nbytes == 128
         assert not segment.memory.readonly
         assert segment.memory.obj is mapping.segments[0].memory.obj
 
@@ -19,9 +18,22 @@ def test_segments_are_slices_of_one_mapping_with_a_tail_each():
 def test_segments_do_not_overlap():
     segments = SegmentMapping(3, 1).segments
     for segment in segments:
-        segment.memory[:] = bytes([segment.index + 1]) * (1 + RECEIVE_TAIL_BYTES)
+        segment.memory[:] = bytes([segment.index + 1])
     for segment in segments:
-        assert bytes(segment.memory) == bytes([segment.index + 1]) * (1 + RECEIVE_TAIL_BYTES)
+        assert bytes(segment.memory) == bytes([segment.index + 1])
+
+
+def test_a_run_is_one_view_over_neighbours():
+    segments = SegmentMapping(4, 8).segments
+    run = segments[1].run(2)
+    run[:] = b"aaaaaaaabbbbbbbb"
+    assert [bytes(segment.memory) for segment in segments] == [
+        bytes(8),
+        b"a" * 8,
+        b"b" * 8,
+        bytes(8),
+    ]
+    assert bytes(segments[3].run(1)) == bytes(8)
 
 
 def test_close_gives_the_memory_back_and_is_idempotent():
