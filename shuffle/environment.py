@@ -116,7 +116,9 @@ class NetworkEnvironment:
             self.applications.adopt(application_id)
         self.counters.map_outputs_adopted = self.store.statistics().adopted_map_outputs
         self.peers: ConnectionPool[PartitionRequestClient] = ConnectionPool(
-            self._connect_peer, self._transport.connections_per_peer
+            self._connect_peer,
+            self._transport.connections_per_peer,
+            self._transport.peer_idle_timeout_seconds,
         )
         self.gate_services = GateServices(
             self.store.taskmanager_id, memory, self.network_pool, self.partitions, self.peers

@@ -54,6 +54,10 @@ class TransportConfig(Settings):
     connect_timeout_seconds: Seconds = Field(5, gt=0)
     """Time to reach another TaskManager, all attempts together."""
 
+    connect_retries: Annotated[Annotated[Count, Field(ge=0)] | None, NONE_ALLOWED] = None
+    """Most attempts after a first one that failed, with growing pauses. None: as many as
+    `connect_timeout_seconds` leaves time for, which outlasts the restart of a TaskManager."""
+
     handshake_timeout_seconds: Seconds = Field(10, gt=0)
     """Time from an accepted connection to the end of its handshake."""
 
@@ -74,6 +78,10 @@ class TransportConfig(Settings):
 
     connections_per_peer: Count = Field(1, ge=1, le=64)
     """TCP connections to each other TaskManager."""
+
+    peer_idle_timeout_seconds: Seconds = Field(30, ge=0)
+    """Time for which a connection to another TaskManager is kept after its last user, for the next
+    one; 0 closes it with the last user."""
 
     close_timeout_seconds: Seconds = Field(5, gt=0)
     """Time in which a closing connection may flush what it holds."""

@@ -1,7 +1,8 @@
 """One connection per peer, shared by all its users (T3, T4 of the acceptance table).
 
-Concurrent first users share one attempt; a failed attempt is not kept; the last user closes the
-connection; a user that meets a closing connection gets a fresh one.
+Concurrent first users share one attempt; a failed attempt is not kept; a connection whose last user
+has gone is kept for a while, for the next one; a user that meets a closing connection gets a fresh
+one.
 """
 
 import asyncio
@@ -31,12 +32,14 @@ PoolKey = tuple[Address, int]
 class _Entry(Generic[C]):
     """An attempt and, once it has succeeded, its client."""
 
-    __slots__ = ("client", "key", "task", "users")
+    __slots__ = ("client", "expiry", "key", "task", "users")
 
     def __init__(self, key: PoolKey) -> None:
         self.key = key
         self.task: asyncio.Task[C] | None = None
         self.client: C | None = None
+        self.expiry: asyncio.TimerHandle | None = None
+        """Closes the client; set while nobody uses it."""
         self.users = 0
 
 
@@ -46,13 +49,18 @@ class ConnectionPool(Generic[C]):
     Args:
         factory: Makes a client; its errors go to every user that waits for it.
         connections_per_peer: How many connections the users of an address are spread over.
+        idle_timeout_seconds: How long a client without users is kept; 0 closes it with its last.
     """
 
     def __init__(
-        self, factory: Callable[[Address], Awaitable[C]], connections_per_peer: int = 1
+        self,
+        factory: Callable[[Address], Awaitable[C]],
+        connections_per_peer: int = 1,
+        idle_timeout_seconds: float = 0,
     ) -> None:
         self._factory = factory
         self._connections_per_peer = connections_per_peer
+        self._idle_timeout_seconds = idle_timeout_seconds
         self._entries: dict[PoolKey, _Entry[C]] = {}
         self._closed = False
 
@@ -60,8 +68,12 @@ class ConnectionPool(Generic[C]):
         return len(self._entries)
 
     def clients(self) -> list[C]:
-        """Return the connected clients, for status."""
-        return [entry.client for entry in self._entries.values() if entry.client is not None]
+        """Return the connected clients, idle ones too, for status."""
+        return [
+            entry.client
+            for entry in self._entries.values()
+            if entry.client is not None and not entry.client.closing
+        ]
 
     async def acquire(self, address: Address) -> C:
         """Return a connected client for an address; give it back with :meth:`release`.
@@ -75,6 +87,9 @@ class ConnectionPool(Generic[C]):
             raise _pool_closed(address)
         entry = self._entry(address)
         entry.users += 1
+        if entry.expiry is not None:
+            entry.expiry.cancel()
+            entry.expiry = None
         if entry.client is not None:
             return entry.client
         if entry.task is None:
@@ -92,7 +107,7 @@ class ConnectionPool(Generic[C]):
             raise
 
     def release(self, address: Address, client: C) -> None:
-        """Give a client back; the last user closes it."""
+        """Give a client back; without users it is closed after the idle time."""
         for index in range(self._connections_per_peer):
             entry = self._entries.get((address, index))
             if entry is not None and entry.client is client:
@@ -106,6 +121,8 @@ class ConnectionPool(Generic[C]):
         self._closed = True
         entries, self._entries = self._entries, {}
         for entry in entries.values():
+            if entry.expiry is not None:
+                entry.expiry.cancel()
             if entry.task is not None:
                 entry.task.cancel()
             if entry.client is not None:
@@ -118,6 +135,8 @@ class ConnectionPool(Generic[C]):
             key = (address, index)
             entry = self._entries.get(key)
             if entry is None or (entry.client is not None and entry.client.closing):
+                if entry is not None and entry.expiry is not None:
+                    entry.expiry.cancel()  # it was idle when the other side closed it
                 entry = self._entries[key] = _Entry(key)
             if entry.users == 0:
                 return entry
@@ -142,6 +161,21 @@ class ConnectionPool(Generic[C]):
         entry.users -= 1
         if entry.users > 0:
             return
+        client = entry.client
+        if (
+            client is not None
+            and not client.closing
+            and self._idle_timeout_seconds > 0
+            and self._entries.get(entry.key) is entry
+        ):
+            entry.expiry = asyncio.get_running_loop().call_later(
+                self._idle_timeout_seconds, self._drop, entry
+            )
+            return
+        self._drop(entry)
+
+    def _drop(self, entry: _Entry[C]) -> None:
+        """Close what nobody uses, or give up the attempt nobody waits for."""
         self._forget(entry)
         if entry.client is not None:
             entry.client.close()

@@ -34,14 +34,15 @@ async def connect(
     """Connect and shake hands.
 
     An attempt that is refused, or that ends without an answer, is repeated, with growing pauses,
-    until ``connect_timeout_seconds`` are over: a TaskManager that is restarted is back within that
-    time, and meanwhile its dying process or a proxy before it may accept and hang up.
+    ``connect_retries`` times or until ``connect_timeout_seconds`` are over: a TaskManager that is
+    restarted is back within that time, and meanwhile its dying process or a proxy before it may
+    accept and hang up.
 
     Returns:
         The open connection and the other side's answer.
 
     Raises:
-        ConnectFailed: Nobody answered in time.
+        ConnectFailed: Nobody answered in time, or no retry is left.
         SluiceError: The other side refused the Hello; not repeated.
 
     Cancellation: safe, a half-made connection is dropped.
@@ -49,6 +50,7 @@ async def connect(
     loop = asyncio.get_running_loop()
     deadline = loop.time() + config.connect_timeout_seconds
     pause = _FIRST_PAUSE_SECONDS
+    failures = 0
     while True:
         try:
             async with asyncio.timeout_at(deadline):
@@ -56,11 +58,15 @@ async def connect(
         except (OSError, ConnectionLost) as error:  # TimeoutError is an OSError
             # A pause with jitter, so that many waiters do not come back at the same instant.
             pause_now = pause * random.uniform(0.5, 1.0)  # noqa: S311
-            if isinstance(error, TimeoutError) or loop.time() + pause_now >= deadline:
+            failures += 1
+            retries = config.connect_retries
+            too_often = retries is not None and failures > retries
+            late = isinstance(error, TimeoutError) or loop.time() + pause_now >= deadline
+            if late or too_often:
                 raise ConnectFailed(
                     f"No TaskManager answers at {address}",
                     value=str(error) or type(error).__name__,
-                    limit=f"{config.connect_timeout_seconds} s",
+                    limit=f"{config.connect_timeout_seconds} s" if late else f"{retries} retries",
                     remedy="Check that it runs and that the address can be reached from here",
                 ) from error
             await asyncio.sleep(pause_now)

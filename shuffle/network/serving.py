@@ -98,6 +98,7 @@ class ServingHandler(abc.ABC):
         if reader is None:
             return False
         self.queue.remove(reader)
+        self._without_readers()
         return True
 
     def payload_buffer(self, message: Message, length: int) -> memoryview | None:
@@ -135,6 +136,7 @@ class ServingHandler(abc.ABC):
     def ended(self, reader: CreditBasedViewReader, error: SluiceError | None) -> None:
         """A channel has sent its end or its error: its number is free again."""
         self.readers.pop(reader.channel, None)
+        self._without_readers()
         if error is not None:
             self.counters.errors_by_code.bump(error.code.name)
             _log.warning(
@@ -144,6 +146,11 @@ class ServingHandler(abc.ABC):
                 error.code.name,
                 error,
             )
+
+    def _without_readers(self) -> None:
+        if not self.readers:
+            # An idle connection may be kept for long; its share of the segments is for others.
+            self.read_pool.destroy()
 
     def writable(self) -> None:
         """Send on."""

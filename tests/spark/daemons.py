@@ -225,7 +225,12 @@ def leftovers(status: TaskManagerStatus) -> dict[str, object]:
         "gates": status.gates,
         "local pools": status.pools,
         "segments lent": status.network_pool.lent_segments,
-        "connections": status.connections,
+        # An idle connection between TaskManagers belongs to no application; it is kept for a while.
+        "connections": [
+            connection
+            for connection in status.connections
+            if connection.channels or not connection.leg.startswith("peer")
+        ],
         "bytes stored": sum(tier.used_bytes for tier in status.storage),
     }
     return {name: value for name, value in found.items() if value}

@@ -128,6 +128,7 @@ def configs(
         "data_port": 0,
         "connect_timeout_seconds": 5,
         "close_timeout_seconds": 2,
+        "peer_idle_timeout_seconds": 0,
         "segment_size_bytes": SEGMENT_SIZE_BYTES,
         "network_segments": 64,
         "partition_request_timeout_seconds": 5,

@@ -1,0 +1,34 @@
+"""Connections between TaskManagers outlive the gates that use them, and hold nothing meanwhile."""
+
+from __future__ import annotations
+
+import pytest
+
+from protocol.messages import ROLE_PEER
+from tests.support.clients import read_gate
+from tests.support.mini_cluster import DISK_ONLY, eventually, mini_cluster
+
+LONG_SECONDS = 1000.0
+
+
+@pytest.mark.network_case(6, 17)
+async def test_gates_one_after_the_other_share_a_connection(tmp_path):
+    """T4: with connection reuse; the disk tier, whose reads take segments of the connection."""
+    async with mini_cluster(
+        tmp_path,
+        memory_tier_bytes=DISK_ONLY,
+        peer_idle_timeout_seconds=LONG_SECONDS,
+        check=False,
+    ) as cluster:
+        ack = await cluster.write(0, 1, [[b"a" * 10_000]])
+        client = await cluster.consumer(1)
+        for _ in range(3):
+            assert await read_gate(client, 1, [(ack, [1])], 0, 1) == [b"a" * 10_000]
+            for environment in cluster.environments:
+                pool = environment.network_pool
+                await eventually(lambda pool=pool: not pool.statistics().local_pools)
+        (peer,) = cluster[1].peers.clients()
+        assert peer.channels == 0
+        assert [c.role for c in cluster[0].listener.connections] == [ROLE_PEER]
+        producers, peers = 1, 1
+        assert cluster[0].listener.accepted_total == producers + peers
