@@ -19,8 +19,8 @@ from crc32c import crc32c
 from benchmarks.processes import stop_on_termination
 from benchmarks.report import Report, open_console
 from benchmarks.taskmanagers import TaskManagers
-from protocol.codec import decode_end_of_partition
 from protocol.errors import SluiceError
+from protocol.events import decode_end_of_partition
 from protocol.messages import (
     DATA,
     AddCredit,

@@ -20,9 +20,8 @@ from protocol.limits import (
     MIN_I64,
 )
 from protocol.messages import (
+    BLOCKING_EVENT,
     DATA,
-    EVENT,
-    EVENT_END_OF_PARTITION,
     AbortPartition,
     AddCredit,
     ApplicationReleased,
@@ -40,13 +39,16 @@ from protocol.messages import (
     Hello,
     HelloAck,
     Message,
+    NewBufferSize,
     OpenGate,
     OpenPartition,
+    OpenPipelinedPartition,
     PartitionAborted,
     PartitionFinished,
     PartitionOpened,
     PartitionRequest,
     Ping,
+    PipelinedData,
     Pong,
     RegionData,
     RegionOpened,
@@ -70,6 +72,7 @@ _U64 = _integer(0, MAX_U64)
 _I64 = _integer(MIN_I64, MAX_I64)
 _PORT = _integer(0, 65535)
 _CREDIT = _integer(1, MAX_U32)
+_DATA_TYPE = _integer(DATA, BLOCKING_EVENT)
 
 
 def _is_name(value: object) -> bool:
@@ -129,7 +132,7 @@ _FORMAT: Final[dict[int, tuple[type[Message], tuple[Check, ...]]]] = {
     ),
     2: (HelloAck, (_U32, _is_name, _U32, _U32, _U32, _is_name, _PORT)),
     3: (PartitionRequest, (_U32, _is_name, _U32, _are_attempts, _U32, _U32, _U32)),
-    4: (BufferResponse, (_U32, _U32, _U32, _integer(DATA, EVENT))),
+    4: (BufferResponse, (_U32, _U32, _U32, _DATA_TYPE)),
     5: (AddCredit, (_U32, _CREDIT)),
     6: (BacklogAnnouncement, (_U32, _U32)),
     7: (ResumeConsumption, (_U32,)),
@@ -151,6 +154,8 @@ _FORMAT: Final[dict[int, tuple[type[Message], tuple[Check, ...]]]] = {
     11: (CloseRequest, ()),
     12: (Ping, (_U64,)),
     13: (Pong, (_U64,)),
+    14: (NewBufferSize, (_U32, _integer(1, MAX_U32))),
+    15: (PipelinedData, (_U32, _U32, _DATA_TYPE)),
     20: (OpenPartition, (_U32, _U32, _I64, _integer(1, MAX_U32))),
     21: (PartitionOpened, (_U32,)),
     22: (BeginRegion, (_U32, _U32, _U32, _are_lengths, _U32)),
@@ -160,6 +165,10 @@ _FORMAT: Final[dict[int, tuple[type[Message], tuple[Check, ...]]]] = {
     26: (PartitionFinished, (_U32,)),
     27: (AbortPartition, (_U32,)),
     28: (PartitionAborted, (_U32,)),
+    29: (
+        OpenPipelinedPartition,
+        (_U32, _U32, _I64, _integer(1, MAX_U32), _integer(0, 2), _integer(0, 2)),
+    ),
     30: (OpenGate, (_U32, _U32, _U32, _U32, _CREDIT, _are_gate_channels)),
     31: (GateOpened, (_U32,)),
     32: (CloseGate, (_U32,)),
@@ -184,7 +193,7 @@ def _buffer_response(fields: list[Any]) -> Message | None:
         and 0 <= channel <= MAX_U32
         and 0 <= sequence_number <= MAX_U32
         and 0 <= backlog <= MAX_U32
-        and DATA <= data_type <= EVENT
+        and DATA <= data_type <= BLOCKING_EVENT
     ):
         return BufferResponse(channel, sequence_number, backlog, data_type)
     return None
@@ -208,16 +217,31 @@ def _region_data(fields: list[Any]) -> Message | None:
     return None
 
 
+def _pipelined_data(fields: list[Any]) -> Message | None:
+    if len(fields) != 4:
+        return None
+    _, partition, subpartition, data_type = fields
+    if (
+        type(partition) is type(subpartition) is type(data_type) is int
+        and 0 <= partition <= MAX_U32
+        and 0 <= subpartition <= MAX_U32
+        and DATA <= data_type <= BLOCKING_EVENT
+    ):
+        return PipelinedData(partition, subpartition, data_type)
+    return None
+
+
 _HOT: Final[dict[int, Callable[[list[Any]], Message | None]]] = {
     4: _buffer_response,
     5: _add_credit,
+    15: _pipelined_data,
     24: _region_data,
 }
 
 TYPE_IDS: Final[dict[type[Message], int]] = {form[0]: number for number, form in _FORMAT.items()}
 
 CARRIES_PAYLOAD: Final[frozenset[type[Message]]] = frozenset(
-    {BufferResponse, RegionData, TaskEvent}
+    {BufferResponse, PipelinedData, RegionData, TaskEvent}
 )
 
 _PREFIX = Struct(">II")
@@ -282,33 +306,3 @@ def decode_control(control: bytes | bytearray | memoryview) -> Message:
     if message_type is OpenGate:
         fields[5] = [GateChannel._make(item) for item in fields[5]]
     return message_type._make(fields)
-
-
-def encode_end_of_partition(total_bytes: int, total_buffers: int) -> bytes:
-    """Make the payload of the event that ends a channel."""
-    payload: bytes = _pack((EVENT_END_OF_PARTITION, total_bytes, total_buffers))
-    return payload
-
-
-def decode_end_of_partition(payload: bytes | bytearray | memoryview) -> tuple[int, int]:
-    """Decode an EndOfPartition event.
-
-    Returns:
-        The channel's total bytes and total data buffers.
-
-    Raises:
-        MalformedMessage: Another event, or none.
-    """
-    try:
-        fields = msgpack.unpackb(payload)
-    except Exception as error:
-        raise MalformedMessage("Event is not valid msgpack", value=_cause(error)) from error
-    if (
-        type(fields) is not list
-        or len(fields) != 3
-        or type(fields[0]) is not int  # True and 1.0 equal 1
-        or fields[0] != EVENT_END_OF_PARTITION
-        or not (_U64(fields[1]) and _U64(fields[2]))
-    ):
-        raise MalformedMessage("Not an EndOfPartition event", value=short_repr(fields))
-    return fields[1], fields[2]

@@ -13,6 +13,7 @@
     │   ├── CreditOverflow
     │   └── CreditExceeded
     ├── SequenceGap              a channel lost a buffer; only that channel fails
+    ├── InvalidEvent             an event nobody understands; only its channel fails
     ├── RemoteError              what the other side reported (protocol.remote_error)
     └── …                            errors of the other layers, each beside its concept
 
@@ -39,6 +40,7 @@ class ErrorCode(enum.IntEnum):
     CREDIT_OVERFLOW = 10
     SEQUENCE_GAP = 11
     CREDIT_EXCEEDED = 12
+    INVALID_EVENT = 13
     PARTITION_NOT_FOUND = 20
     PARTITION_RELEASED = 21
     PRODUCER_FAILED = 22
@@ -46,6 +48,8 @@ class ErrorCode(enum.IntEnum):
     CHECKSUM_MISMATCH = 24
     DUPLICATE_MAP_OUTPUT = 25
     END_OF_PARTITION_MISMATCH = 26
+    SUBPARTITION_IN_USE = 27
+    UNKNOWN_PRODUCER = 28
     INSUFFICIENT_BUFFERS = 30
     STORAGE_FULL = 31
     STORAGE_UNAVAILABLE = 32
@@ -57,6 +61,7 @@ class ErrorCode(enum.IntEnum):
     INTERNAL = 60
     SHUTTING_DOWN = 61
     TOO_MANY_CONNECTIONS = 62
+    LIMIT_EXCEEDED = 63
 
 
 class Fault(enum.IntEnum):
@@ -166,4 +171,11 @@ class SequenceGap(SluiceError):
     """The sequence numbers of a channel are not dense: a buffer was lost. Fails that channel."""
 
     code = ErrorCode.SEQUENCE_GAP
+    fault = Fault.REMOTE
+
+
+class InvalidEvent(SluiceError):
+    """The payload of an event is no event, or one of an unknown id. Fails one channel."""
+
+    code = ErrorCode.INVALID_EVENT
     fault = Fault.REMOTE

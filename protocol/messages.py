@@ -16,8 +16,22 @@ FLOW_WATERMARK: Final = 1
 
 DATA: Final = 0
 EVENT: Final = 1
+PRIORITY_EVENT: Final = 2
+"""An event that overtakes the data that waits before it."""
+BLOCKING_EVENT: Final = 3
+"""An event behind which the channel gives nothing until ResumeConsumption."""
 
-EVENT_END_OF_PARTITION: Final = 1
+PARTITION_BLOCKING: Final = 0
+PARTITION_PIPELINED: Final = 1
+"""Pipelined, and the buffers of the partition are bounded by the whole pool only."""
+PARTITION_PIPELINED_BOUNDED: Final = 2
+
+CONSUME_WHEN_REGISTERED: Final = 0
+CONSUME_AT_FIRST_OUTPUT: Final = 1
+CONSUME_WHEN_FINISHED: Final = 2
+
+EVERY_SUBPARTITION: Final = 2**32 - 1
+"""``PipelinedData.subpartition`` of what goes to all subpartitions and is stored once."""
 
 
 class Hello(NamedTuple):
@@ -128,6 +142,32 @@ class Pong(NamedTuple):
     """Answer to Ping."""
 
     nonce: int
+
+
+class NewBufferSize(NamedTuple):
+    """The consumer wants buffers of at most this size from now on (debloating)."""
+
+    channel: int
+    buffer_size_bytes: int
+
+
+class PipelinedData(NamedTuple):
+    """One buffer or event (payload) of a pipelined partition, on its way in."""
+
+    partition: int
+    subpartition: int
+    data_type: int
+
+
+class OpenPipelinedPartition(NamedTuple):
+    """Begins a pipelined partition, which is read while it is written."""
+
+    partition: int
+    shuffle_id: int
+    map_attempt_id: int
+    num_subpartitions: int
+    partition_type: int
+    consumption: int
 
 
 class OpenPartition(NamedTuple):
@@ -272,6 +312,9 @@ Message: TypeAlias = (
     | CloseRequest
     | Ping
     | Pong
+    | NewBufferSize
+    | PipelinedData
+    | OpenPipelinedPartition
     | OpenPartition
     | PartitionOpened
     | BeginRegion

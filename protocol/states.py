@@ -47,7 +47,7 @@ _BOTH: Final[_Types] = frozenset({m.ErrorResponse, m.CloseRequest, m.Ping, m.Pon
 
 _DATA_DOWN: Final[_Types] = frozenset({m.BufferResponse, m.BacklogAnnouncement})
 _DATA_UP: Final[_Types] = frozenset(
-    {m.AddCredit, m.ResumeConsumption, m.CancelPartitionRequest, m.TaskEvent}
+    {m.AddCredit, m.ResumeConsumption, m.CancelPartitionRequest, m.TaskEvent, m.NewBufferSize}
 )
 
 ALLOWED_WHEN_OPEN: Final[dict[tuple[Side, int], _Types]] = {
@@ -59,6 +59,8 @@ ALLOWED_WHEN_OPEN: Final[dict[tuple[Side, int], _Types]] = {
         m.OpenPartition,
         m.BeginRegion,
         m.RegionData,
+        m.OpenPipelinedPartition,
+        m.PipelinedData,
         m.FinishPartition,
         m.AbortPartition,
     },
@@ -67,7 +69,15 @@ ALLOWED_WHEN_OPEN: Final[dict[tuple[Side, int], _Types]] = {
     (Side.CONNECTED, m.ROLE_PEER): _BOTH | _DATA_DOWN,
     (Side.CONNECTED, m.ROLE_CONSUMER): _BOTH | _DATA_DOWN | {m.GateOpened, m.GateClosed},
     (Side.CONNECTED, m.ROLE_PRODUCER): _BOTH
-    | {m.PartitionOpened, m.RegionOpened, m.AddCredit, m.PartitionFinished, m.PartitionAborted},
+    | {
+        m.PartitionOpened,
+        m.RegionOpened,
+        m.AddCredit,
+        m.PartitionFinished,
+        m.PartitionAborted,
+        m.TaskEvent,
+        m.NewBufferSize,
+    },
     (Side.CONNECTED, m.ROLE_DRIVER): _BOTH | {m.ShuffleReleased, m.ApplicationReleased},
 }
 

@@ -8,7 +8,7 @@ a reader on the consumer leg use both alike.
 from collections import deque
 from typing import Protocol
 
-from protocol.codec import decode_end_of_partition
+from protocol.events import decode_end_of_partition
 from protocol.credit import ReceiverCredit
 from protocol.errors import CreditExceeded, SequenceGap, SluiceError
 from protocol.limits import MAX_U32

@@ -12,8 +12,8 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from protocol.codec import encode_end_of_partition
 from protocol.errors import SluiceError
+from protocol.events import encode_end_of_partition
 from protocol.messages import DATA, EVENT
 from shuffle.errors import internal_error
 from shuffle.memory import ListenerHandle, LocalBufferPool, MemorySegment, NetworkBuffer
@@ -39,7 +39,9 @@ class StoredPartitionView:
         start_subpartition: First subpartition wanted.
         end_subpartition: The one behind the last.
         segment_size_bytes: Largest buffer to read from the disk tier: what fits in a segment.
-        buffer_size_bytes: Largest buffer to make of the memory tier, which needs no segment.
+        buffer_size_bytes: Largest buffer, or group of buffers, to make of the memory tier, which
+            needs no segment.
+        credit_bytes: What one credit pays for: a buffer of a group.
         read_pool: Gives the pool for reads of the disk tier; called when it is needed first.
         listener: Told when a read of the disk tier is done.
     """
@@ -54,6 +56,7 @@ class StoredPartitionView:
         end_subpartition: int,
         segment_size_bytes: int,
         buffer_size_bytes: int,
+        credit_bytes: int,
         read_pool: Callable[[], LocalBufferPool],
         listener: DataListener,
     ) -> None:
@@ -61,6 +64,7 @@ class StoredPartitionView:
         self._store = store
         self._segment_size_bytes = segment_size_bytes
         self._buffer_size_bytes = buffer_size_bytes
+        self._credit_bytes = credit_bytes
         self._read_pool = read_pool
         self._listener = listener
         self._slices = _slices(outputs, start_subpartition, end_subpartition)
@@ -84,7 +88,7 @@ class StoredPartitionView:
         return (
             len(self._ready)
             + self._reading_buffers
-            + -(-self._left_bytes // self._segment_size_bytes)
+            + -(-self._left_bytes // self._credit_bytes)
         )
 
     def is_available(self, credit: int) -> bool:
@@ -113,8 +117,11 @@ class StoredPartitionView:
         if credit <= 0:
             return None
         if not ready and not self._reading and self._slices[self._index][0].view is not None:
-            self._total_buffers += 1
-            return self._next_from_memory()
+            buffer = self._next_from_memory(
+                min(self._buffer_size_bytes, credit * self._credit_bytes)
+            )
+            self._total_buffers += -(-len(buffer.payload) // self._credit_bytes)
+            return buffer
         if (
             not self._reading
             and credit > len(ready)
@@ -144,8 +151,7 @@ class StoredPartitionView:
 
     # ---- memory tier ---------------------------------------------------------------------------
 
-    def _next_from_memory(self) -> OutgoingBuffer:
-        size = self._buffer_size_bytes
+    def _next_from_memory(self, size: int) -> OutgoingBuffer:
         extent, offset, length = self._slices[self._index]
         left = length - self._used
         if 2 * left >= size or self._left_bytes == left:

@@ -41,11 +41,14 @@ TEXT = st.text(_CHARACTERS, max_size=60) | st.integers(1, 3 * HEAD_BYTES).map(la
 ATTEMPTS = st.lists(I64, min_size=1, max_size=12)
 GATE_CHANNEL = st.builds(m.GateChannel, U32, NAME, NAME, PORT, ATTEMPTS)
 
+DATA_TYPE = st.sampled_from([m.DATA, m.EVENT, m.PRIORITY_EVENT, m.BLOCKING_EVENT])
+CHOICE = st.integers(0, 2)
+
 _FIELDS: dict[type[m.Message], tuple[st.SearchStrategy[Any], ...]] = {
     m.Hello: (NAME, U32, U32, U32, NAME, st.binary(max_size=40), U32, U32, U32, NAME),
     m.HelloAck: (U32, NAME, U32, U32, U32, NAME, PORT),
     m.PartitionRequest: (U32, NAME, U32, ATTEMPTS, U32, U32, U32),
-    m.BufferResponse: (U32, U32, U32, st.sampled_from([m.DATA, m.EVENT])),
+    m.BufferResponse: (U32, U32, U32, DATA_TYPE),
     m.AddCredit: (U32, POSITIVE),
     m.BacklogAnnouncement: (U32, U32),
     m.ResumeConsumption: (U32,),
@@ -64,6 +67,9 @@ _FIELDS: dict[type[m.Message], tuple[st.SearchStrategy[Any], ...]] = {
     m.CloseRequest: (),
     m.Ping: (U64,),
     m.Pong: (U64,),
+    m.NewBufferSize: (U32, POSITIVE),
+    m.PipelinedData: (U32, U32, DATA_TYPE),
+    m.OpenPipelinedPartition: (U32, U32, I64, POSITIVE, CHOICE, CHOICE),
     m.OpenPartition: (U32, U32, I64, POSITIVE),
     m.PartitionOpened: (U32,),
     m.BeginRegion: (U32, U32, U32, LENGTHS | LONG_LENGTHS, U32),
@@ -110,7 +116,7 @@ def frames(draw: st.DrawFn, hot: bool = False) -> Frame:
     if type(message) not in CARRIES_PAYLOAD:
         return message, b""
     is_event = isinstance(message, m.TaskEvent) or (
-        isinstance(message, m.BufferResponse) and message.data_type == m.EVENT
+        isinstance(message, m.BufferResponse | m.PipelinedData) and message.data_type != m.DATA
     )
     size = draw(_SIZES if is_event else _SIZES | _LARGE_SIZES)
     start = draw(st.integers(0, 255))

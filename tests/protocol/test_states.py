@@ -34,6 +34,7 @@ CONSUMER_OF_CHANNELS_SENDS = {
     m.ResumeConsumption,
     m.CancelPartitionRequest,
     m.TaskEvent,
+    m.NewBufferSize,
 }
 PRODUCER_OF_CHANNELS_SENDS = {m.BufferResponse, m.BacklogAnnouncement}
 CONNECTOR_SENDS: dict[int, set[type[m.Message]]] = {
@@ -45,6 +46,8 @@ CONNECTOR_SENDS: dict[int, set[type[m.Message]]] = {
         m.RegionData,
         m.FinishPartition,
         m.AbortPartition,
+        m.OpenPipelinedPartition,
+        m.PipelinedData,
     },
     m.ROLE_DRIVER: {m.ReleaseShuffle, m.ReleaseApplication},
 }
@@ -57,6 +60,8 @@ ACCEPTOR_SENDS: dict[int, set[type[m.Message]]] = {
         m.AddCredit,
         m.PartitionFinished,
         m.PartitionAborted,
+        m.TaskEvent,
+        m.NewBufferSize,
     },
     m.ROLE_DRIVER: {m.ShuffleReleased, m.ApplicationReleased},
 }

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from protocol import codec, limits
+from protocol import codec, events, limits
 from protocol import messages as m
 from protocol.errors import ErrorCode
 
@@ -50,6 +50,17 @@ def test_fields_are_documented_in_order(name: str) -> None:
     if inner:
         parts = [part.split()[0] for part in inner.split("]]")[0].split(",")]
         assert parts == list(m.GateChannel._fields)
+
+
+def test_events_are_documented_with_their_fields() -> None:
+    documented = {
+        row[1]: (int(row[0]), [part.split()[0] for part in row[2].split(",") if part])
+        for row in ROWS
+        if len(row) == 3 and row[1] in {kind.__name__ for kind in events.EVENT_IDS}
+    }
+    assert documented == {
+        kind.__name__: (number, list(kind._fields)) for kind, number in events.EVENT_IDS.items()
+    }
 
 
 def test_error_codes() -> None:

@@ -7,7 +7,7 @@ import crc32c
 import msgpack
 import pytest
 
-from protocol import codec
+from protocol import codec, events
 from protocol import messages as m
 from protocol.errors import MalformedMessage
 from protocol.limits import HEAD_BYTES, MAX_HANDSHAKE_CONTROL_BYTES, PREFIX_BYTES
@@ -118,6 +118,22 @@ def test_control_written_by_hand(message: m.Message, control_hex: str) -> None:
     control = bytes.fromhex(control_hex)
     assert codec.encode(message)[PREFIX_BYTES:] == control
     assert codec.decode_control(control) == message
+
+
+def test_every_event_has_a_vector() -> None:
+    assert {(vector["type"], vector["id"]) for vector in GOLDEN["events"]} == {
+        (kind.__name__, number) for kind, number in events.EVENT_IDS.items()
+    }
+
+
+@_named("events")
+def test_event(vector: dict[str, Any]) -> None:
+    fields = [_field(value) for value in vector["fields"]]
+    event = getattr(events, vector["type"])(*fields)
+    payload = bytes.fromhex(vector["payload_hex"])
+    assert events.encode_event(event) == payload
+    assert events.decode_event(payload) == event
+    assert msgpack.unpackb(payload) == [vector["id"], *fields]
 
 
 @_named("malformed")

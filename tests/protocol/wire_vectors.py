@@ -17,7 +17,18 @@ import crc32c
 import msgpack
 
 from protocol import messages as m
-from protocol.codec import encode, encode_end_of_partition
+from protocol.codec import encode
+from protocol.events import (
+    EVENT_IDS,
+    CancelCheckpointMarker,
+    CheckpointBarrier,
+    CustomEvent,
+    EndOfData,
+    EndOfPartition,
+    Event,
+    encode_end_of_partition,
+    encode_event,
+)
 from protocol.limits import MAX_CREDIT, MAX_I64, MAX_U32, MAX_U64, MIN_I64, PREFIX_BYTES
 
 VECTORS = Path(__file__).parent.parent / "vectors" / "wire.json"
@@ -89,6 +100,16 @@ MESSAGES: tuple[tuple[str, m.Message, bytes], ...] = (
         m.BufferResponse(128, 65536, 0, m.EVENT),
         encode_end_of_partition(MAX_U64, MAX_U64),
     ),
+    (
+        "checkpoint barrier that blocks",
+        m.BufferResponse(1, 3, 2, m.BLOCKING_EVENT),
+        encode_event(CheckpointBarrier(7, 1_700_000_000_000, False)),
+    ),
+    (
+        "checkpoint barrier that overtakes",
+        m.BufferResponse(1, 4, 2, m.PRIORITY_EVENT),
+        encode_event(CheckpointBarrier(8, 1_700_000_000_001, True)),
+    ),
     ("add credit", m.AddCredit(1, 2), b""),
     ("add credit, the most that a channel may hold", m.AddCredit(1, MAX_CREDIT), b""),
     ("add credit with the largest values", m.AddCredit(MAX_U32, MAX_U32), b""),
@@ -117,6 +138,26 @@ MESSAGES: tuple[tuple[str, m.Message, bytes], ...] = (
     ("close request", m.CloseRequest(), b""),
     ("ping", m.Ping(1), b""),
     ("pong with the largest nonce", m.Pong(MAX_U64), b""),
+    ("new buffer size", m.NewBufferSize(1, 4096), b""),
+    ("new buffer size with the largest values", m.NewBufferSize(MAX_U32, MAX_U32), b""),
+    ("pipelined data", m.PipelinedData(1, 3, m.DATA), b"buffer bytes"),
+    (
+        "pipelined event for every subpartition",
+        m.PipelinedData(1, m.EVERY_SUBPARTITION, m.EVENT),
+        encode_event(EndOfData()),
+    ),
+    (
+        "open pipelined partition",
+        m.OpenPipelinedPartition(
+            1, 3, 42, 4, m.PARTITION_PIPELINED_BOUNDED, m.CONSUME_AT_FIRST_OUTPUT
+        ),
+        b"",
+    ),
+    (
+        "open pipelined partition with the largest values",
+        m.OpenPipelinedPartition(MAX_U32, MAX_U32, MIN_I64, MAX_U32, 2, 2),
+        b"",
+    ),
     ("open partition", m.OpenPartition(1, 3, 42, 200), b""),
     (
         "open partition with the largest values",
@@ -178,6 +219,17 @@ MESSAGES: tuple[tuple[str, m.Message, bytes], ...] = (
     ("application released", m.ApplicationReleased(1 << 40), b""),
 )
 
+EVENTS: tuple[tuple[str, Event], ...] = (
+    ("end of partition", EndOfPartition(1_000_000, 31)),
+    ("end of partition with the largest totals", EndOfPartition(MAX_U64, MAX_U64)),
+    ("aligned barrier", CheckpointBarrier(7, 1_700_000_000_000, False)),
+    ("unaligned barrier", CheckpointBarrier(MAX_U64, MAX_U64, True)),
+    ("cancelled checkpoint", CancelCheckpointMarker(7)),
+    ("end of data", EndOfData()),
+    ("custom event", CustomEvent("watermark", bytes(range(16)))),
+    ("custom event without payload", CustomEvent(UNICODE, b"")),
+)
+
 _LONG_NAME = "x" * 257
 
 
@@ -206,7 +258,11 @@ def _malformed() -> list[tuple[str, bytes, str]]:
         ("channel true", pack([7, True]), "u32 is a bool"),
         ("channel float", pack([7, 1.0]), "u32 is a float"),
         ("channel string", pack([7, "1"]), "u32 is a string"),
-        ("data type 2", pack([4, 1, 0, 0, 2]), "data type is 0 or 1"),
+        ("data type 4", pack([4, 1, 0, 0, 4]), "data type is 0 to 3"),
+        ("pipelined data type 4", pack([15, 1, 0, 4]), "data type is 0 to 3"),
+        ("buffer size 0", pack([14, 1, 0]), "buffer size is at least 1"),
+        ("partition type 3", pack([29, 1, 3, 42, 4, 3, 0]), "partition type is 0 to 2"),
+        ("consumption negative", pack([29, 1, 3, 42, 4, 1, -1]), "consumption is 0 to 2"),
         ("credit 0", pack([5, 1, 0]), "credit is at least 1"),
         ("gate credit 0", pack([30, 1, 3, 0, 1, 0, []]), "initial credit is at least 1"),
         ("no subpartitions", pack([20, 1, 3, 42, 0]), "num_subpartitions is at least 1"),
@@ -330,7 +386,17 @@ def build() -> dict[str, list[dict[str, Any]]]:
         {"name": name, "control_hex": control.hex(), "reason": reason}
         for name, control, reason in _malformed()
     ]
-    return {"messages": messages, "blocks": blocks, "malformed": malformed}
+    events = [
+        {
+            "name": name,
+            "type": type(event).__name__,
+            "id": EVENT_IDS[type(event)],
+            "fields": _plain(event),
+            "payload_hex": encode_event(event).hex(),
+        }
+        for name, event in EVENTS
+    ]
+    return {"messages": messages, "events": events, "blocks": blocks, "malformed": malformed}
 
 
 if __name__ == "__main__":

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from protocol.errors import ErrorCode, MalformedMessage, SluiceError, UnexpectedMessage
+from protocol.errors import (
+    ErrorCode,
+    InvalidEvent,
+    MalformedMessage,
+    SluiceError,
+    UnexpectedMessage,
+)
 from protocol.events import encode_end_of_partition
 from protocol.messages import (
     DATA,
@@ -258,7 +264,7 @@ async def test_what_a_peer_must_not_send(rig):
     memory = rig.client.payload_buffer(event, 1)
     assert memory is not None
     memory[0] = 0xC1
-    with pytest.raises(MalformedMessage):
+    with pytest.raises(InvalidEvent):
         rig.client.message_received(event, 1)
 
 

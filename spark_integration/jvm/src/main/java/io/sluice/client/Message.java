@@ -15,6 +15,7 @@ public sealed interface Message {
 
   int DATA = 0;
   int EVENT = 1;
+  int BLOCKING_EVENT = 3;
   int EVENT_END_OF_PARTITION = 1;
 
   record Hello(
@@ -118,6 +119,19 @@ public sealed interface Message {
   record Ping(long nonce) implements Message {}
 
   record Pong(long nonce) implements Message {}
+
+  record NewBufferSize(long channel, long bufferSizeBytes) implements Message {}
+
+  record PipelinedData(long partition, long subpartition, int dataType) implements Message {}
+
+  record OpenPipelinedPartition(
+      long partition,
+      long shuffleId,
+      long mapAttemptId,
+      long numSubpartitions,
+      long partitionType,
+      long consumption)
+      implements Message {}
 
   record OpenPartition(long partition, long shuffleId, long mapAttemptId, long numSubpartitions)
       implements Message {}

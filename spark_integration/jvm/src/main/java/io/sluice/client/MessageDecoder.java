@@ -131,7 +131,7 @@ final class MessageDecoder {
     }
   }
 
-  /** Messages that a client sends; decoded for mock daemons and golden vectors. */
+  /** Messages that no daemon sends to this client; for mock daemons and golden vectors. */
   private Message requests(int type, int n) throws IOException {
     switch (type) {
       case 1:
@@ -151,6 +151,16 @@ final class MessageDecoder {
       case 9:
         expect(type, n, 2);
         return new Message.TaskEvent(u32(), u32());
+      case 14:
+        expect(type, n, 2);
+        return new Message.NewBufferSize(u32(), positive(MAX_U32));
+      case 15:
+        expect(type, n, 3);
+        return new Message.PipelinedData(u32(), u32(), dataType());
+      case 29:
+        expect(type, n, 6);
+        return new Message.OpenPipelinedPartition(
+            u32(), u32(), unpacker.unpackLong(), positive(MAX_U32), choice(2), choice(2));
       case 20:
         expect(type, n, 4);
         return new Message.OpenPartition(u32(), u32(), unpacker.unpackLong(), positive(MAX_U32));
@@ -219,6 +229,14 @@ final class MessageDecoder {
     return value;
   }
 
+  private long choice(long limit) throws IOException {
+    long value = unpacker.unpackLong();
+    if (value < 0 || value > limit) {
+      throw malformed("not between 0 and " + limit + ": " + value, null);
+    }
+    return value;
+  }
+
   private int port() throws IOException {
     int value = unpacker.unpackInt();
     if (value < 0 || value > 65535) {
@@ -244,7 +262,7 @@ final class MessageDecoder {
 
   private int dataType() throws IOException {
     int value = unpacker.unpackInt();
-    if (value != Message.DATA && value != Message.EVENT) {
+    if (value < Message.DATA || value > Message.BLOCKING_EVENT) {
       throw malformed("unknown data type " + value, null);
     }
     return value;

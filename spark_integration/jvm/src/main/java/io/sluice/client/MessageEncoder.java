@@ -84,6 +84,13 @@ final class MessageEncoder {
       head(10, 8).nullable(m.channel()).u(m.code()).u(m.fault());
       packer.packBoolean(m.retryable());
       s(m.message()).s(m.value()).s(m.limit()).nullable(m.mapAttemptId());
+    } else if (message instanceof Message.NewBufferSize m) {
+      head(14, 2).u(m.channel()).u(m.bufferSizeBytes());
+    } else if (message instanceof Message.PipelinedData m) {
+      head(15, 3).u(m.partition()).u(m.subpartition()).u(m.dataType());
+    } else if (message instanceof Message.OpenPipelinedPartition m) {
+      head(29, 6).u(m.partition()).u(m.shuffleId()).u(m.mapAttemptId()).u(m.numSubpartitions());
+      u(m.partitionType()).u(m.consumption());
     } else if (message instanceof Message.PartitionOpened m) {
       head(21, 1).u(m.partition());
     } else if (message instanceof Message.RegionOpened m) {

@@ -1,0 +1,180 @@
+"""Events: what travels in a channel beside data (docs/wire.md, "Events").
+
+An event is the payload of a ``BufferResponse`` or ``PipelinedData`` whose data type is not DATA: a
+msgpack array that begins with the event's id, at most MAX_EVENT_BYTES long. A bad event is the
+fault of one producer and fails one channel, so :class:`protocol.errors.InvalidEvent` is no
+violation that closes a connection.
+"""
+
+from collections.abc import Callable
+from reprlib import repr as short_repr
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import msgpack
+
+from protocol.errors import InvalidEvent
+from protocol.limits import MAX_EVENT_BYTES, MAX_NAME_CHARACTERS, MAX_U64
+
+END_OF_PARTITION: Final = 1
+
+
+class EndOfPartition(NamedTuple):
+    """The last thing of a channel, with the totals of its data payloads."""
+
+    total_bytes: int
+    total_buffers: int
+
+
+class CheckpointBarrier(NamedTuple):
+    """Separates what belongs to a checkpoint from what comes after it.
+
+    An unaligned one travels as a priority event; an aligned one as an event, blocking or not.
+    """
+
+    checkpoint_id: int
+    timestamp_ms: int
+    unaligned: bool
+
+
+class CancelCheckpointMarker(NamedTuple):
+    """The checkpoint with this id will not be completed."""
+
+    checkpoint_id: int
+
+
+class EndOfData(NamedTuple):
+    """No more records follow, though other events may."""
+
+
+class CustomEvent(NamedTuple):
+    """An event that only the application understands."""
+
+    name: str
+    payload: bytes
+
+
+Event: TypeAlias = (
+    EndOfPartition | CheckpointBarrier | CancelCheckpointMarker | EndOfData | CustomEvent
+)
+
+_Check: TypeAlias = Callable[[Any], bool]
+
+
+def _is_u64(value: Any) -> bool:
+    # type() rather than isinstance(): True is no number on this wire.
+    return type(value) is int and 0 <= value <= MAX_U64
+
+
+def _is_bool(value: Any) -> bool:
+    return type(value) is bool
+
+
+def _is_name(value: Any) -> bool:
+    return type(value) is str and len(value) <= MAX_NAME_CHARACTERS
+
+
+def _is_bytes(value: Any) -> bool:
+    return type(value) is bytes
+
+
+_FORMAT: Final[dict[int, tuple[type[Event], tuple[_Check, ...]]]] = {
+    END_OF_PARTITION: (EndOfPartition, (_is_u64, _is_u64)),
+    2: (CheckpointBarrier, (_is_u64, _is_u64, _is_bool)),
+    3: (CancelCheckpointMarker, (_is_u64,)),
+    4: (EndOfData, ()),
+    5: (CustomEvent, (_is_name, _is_bytes)),
+}
+
+EVENT_IDS: Final[dict[type[Event], int]] = {form[0]: number for number, form in _FORMAT.items()}
+
+_pack = msgpack.Packer(autoreset=True).pack
+
+
+def encode_event(event: Event) -> bytes:
+    """Make the payload of an event.
+
+    Raises:
+        InvalidEvent: It is longer than MAX_EVENT_BYTES.
+        OverflowError: An integer is beyond 64 bits (a bug of the caller).
+    """
+    payload: bytes = _pack((EVENT_IDS[type(event)], *event))
+    if len(payload) > MAX_EVENT_BYTES:
+        raise InvalidEvent(
+            f"{type(event).__name__} is too large an event",
+            value=f"{len(payload)} bytes",
+            limit=f"{MAX_EVENT_BYTES} bytes",
+            remedy="Events travel outside the buffer pool: send what is large as data",
+        )
+    return payload
+
+
+def decode_event(payload: bytes | bytearray | memoryview) -> Event:
+    """Decode and check the payload of an event.
+
+    Raises:
+        InvalidEvent: Too long, not an event, one of an unknown id, or with wrong fields.
+    """
+    fields = _fields(payload)
+    form = _FORMAT.get(fields[0])
+    if form is None:
+        raise InvalidEvent(
+            "Unknown event", value=fields[0], limit=", ".join(str(number) for number in _FORMAT)
+        )
+    event_type, checks = form
+    del fields[0]
+    if len(fields) != len(checks) or not all(
+        check(field) for check, field in zip(checks, fields, strict=True)
+    ):
+        raise InvalidEvent(
+            f"{event_type.__name__} has wrong fields",
+            value=short_repr(fields),
+            limit=", ".join(event_type._fields) or "no fields",
+        )
+    return event_type._make(fields)
+
+
+def is_end_of_partition(payload: bytes | bytearray | memoryview) -> bool:
+    """Tell whether an event ends its channel.
+
+    Raises:
+        InvalidEvent: It is no event at all.
+    """
+    return bool(_fields(payload)[0] == END_OF_PARTITION)
+
+
+def encode_end_of_partition(total_bytes: int, total_buffers: int) -> bytes:
+    """Make the payload of the event that ends a channel."""
+    return encode_event(EndOfPartition(total_bytes, total_buffers))
+
+
+def decode_end_of_partition(payload: bytes | bytearray | memoryview) -> tuple[int, int]:
+    """Decode an EndOfPartition event.
+
+    Returns:
+        The channel's total bytes and total data buffers.
+
+    Raises:
+        InvalidEvent: Another event, or none.
+    """
+    event = decode_event(payload)
+    if type(event) is not EndOfPartition:
+        raise InvalidEvent("Not an EndOfPartition event", value=type(event).__name__)
+    return event.total_bytes, event.total_buffers
+
+
+def _fields(payload: bytes | bytearray | memoryview) -> list[Any]:
+    """Return the array of an event, which begins with a number."""
+    if len(payload) > MAX_EVENT_BYTES:
+        raise InvalidEvent("Event is too large", value=len(payload), limit=MAX_EVENT_BYTES)
+    try:
+        fields = msgpack.unpackb(payload)
+    except Exception as error:  # msgpack documents no closed set of errors for bad input
+        # Not repr(): that of msgpack's ExtraData holds all of the input.
+        raise InvalidEvent(
+            "Event is not valid msgpack", value=f"{type(error).__name__}: {error}"
+        ) from error
+    if type(fields) is not list or not fields or type(fields[0]) is not int:
+        raise InvalidEvent(
+            "Event is not an array that starts with an event id", value=short_repr(fields)
+        )
+    return fields
