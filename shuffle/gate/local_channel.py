@@ -1,12 +1,29 @@
 """The consuming end of a channel whose partition is on this very TaskManager.
 
 It hands the partition's own buffers on: nothing is copied and no socket is touched. Until the
-partition is found the channel is there already, with nothing to read.
+partition is found the channel is there already, with nothing to read; what the consumer has to say
+to the producer is kept until then.
 """
+
+from collections.abc import Callable
 
 from protocol.errors import SluiceError
 from protocol.messages import DATA
-from shuffle.partition.view import DataListener, OutgoingBuffer, SubpartitionView
+from shuffle.errors import InvalidRequest
+from shuffle.gate.task_events import KeptTaskEvents, UnknownProducer, check_task_event
+from shuffle.partition.view import (
+    DataListener,
+    OutgoingBuffer,
+    PipelinedView,
+    SubpartitionView,
+)
+
+TaskEventPublisher = Callable[[int, bytes], None]
+"""Hands an event's type and payload to the producer; raises UnknownProducer without one."""
+
+
+def _no_producer(event_type: int, payload: bytes) -> None:
+    raise UnknownProducer("Channel has no way back to a producer", value=event_type)
 
 
 class LocalInputChannel:
@@ -14,14 +31,20 @@ class LocalInputChannel:
 
     Args:
         listener: Told when a channel that had nothing has something, or has failed.
+        publish: The way of task events to the producer.
     """
 
     is_local = True
 
-    def __init__(self, listener: DataListener) -> None:
+    def __init__(self, listener: DataListener, publish: TaskEventPublisher = _no_producer) -> None:
         self.bytes_in = 0
         self.buffers_in = 0
         self._listener = listener
+        self._publish = publish
+        self._kept = KeptTaskEvents()
+        self._buffer_size_bytes: int | None = None
+        self._pipelined: PipelinedView | None = None
+        """The view, if it can be told more than to go on reading."""
         self._failure: SluiceError | None = None
         self._view: SubpartitionView | None = None
         self._released = False
@@ -32,7 +55,16 @@ class LocalInputChannel:
             view.release()
             return
         self._view = view
+        if isinstance(view, PipelinedView):
+            self._pipelined = view
+            if self._buffer_size_bytes is not None:
+                view.notify_new_buffer_size(self._buffer_size_bytes)
         self._listener()
+        try:
+            for event_type, payload in self._kept.take():
+                self._publish(event_type, payload)
+        except SluiceError as error:
+            self.fail(error)  # whoever sent it has been told that it was taken
 
     def data_available(self) -> None:
         """The view has something now, or has failed (the view's listener)."""
@@ -56,6 +88,11 @@ class LocalInputChannel:
         """Data buffers that are still to come."""
         return 0 if self._view is None else self._view.backlog
 
+    @property
+    def has_priority_event(self) -> bool:
+        """True if the next one is an event that overtakes data."""
+        return self._pipelined is not None and self._pipelined.has_priority_event
+
     def is_available(self, credit: int) -> bool:
         """True if the view can make use of a turn."""
         return self._view is not None and self._view.is_available(credit)
@@ -72,9 +109,50 @@ class LocalInputChannel:
             self.buffers_in += 1
         return buffer
 
+    # ---- to the producer -------------------------------------------------------------------------
+
+    def resume_consumption(self) -> None:
+        """Go on after a blocking event.
+
+        Raises:
+            InvalidRequest: The partition is not pipelined, so that it never blocks.
+        """
+        if self._released:
+            return
+        if self._pipelined is None:
+            raise InvalidRequest("Channel is not blocked: nothing to resume")
+        self._pipelined.resume_consumption()
+
+    def send_task_event(self, event_type: int, payload: bytes) -> None:
+        """Send an event to the producer; it is kept while the partition is not found yet.
+
+        Raises:
+            InvalidEvent: It does not fit the wire.
+            TooManyTaskEvents: As many are kept already as are kept.
+            UnknownProducer: The producer has finished, or never was.
+        """
+        check_task_event(event_type, payload)
+        if self._released:
+            return
+        if self._view is None and self._failure is None:
+            self._kept.keep(event_type, payload)
+        else:
+            self._publish(event_type, payload)
+
+    def announce_buffer_size(self, size_bytes: int) -> None:
+        """Ask the producer for buffers of at most this size from now on.
+
+        A blocking partition is made already, so that it has no use for it.
+        """
+        self._buffer_size_bytes = size_bytes
+        if self._pipelined is not None:
+            self._pipelined.notify_new_buffer_size(size_bytes)
+
     def release(self) -> None:
         """Give the view up. Idempotent."""
         self._released = True
+        self._kept.take()
+        self._pipelined = None
         view, self._view = self._view, None
         if view is not None:
             view.release()

@@ -6,7 +6,7 @@ once something can. Three answers are kept apart: *nothing yet* (``next_buffer``
 """
 
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from protocol.errors import SluiceError
 
@@ -18,7 +18,7 @@ class OutgoingBuffer(NamedTuple):
         payload: The bytes. They stay as they are until ``release`` is called.
         release: To be called exactly once, when nobody needs the bytes any more; None if the
             bytes belong to nobody.
-        data_type: ``protocol.messages.DATA`` or ``EVENT``.
+        data_type: ``protocol.messages.DATA``, ``EVENT``, ``PRIORITY_EVENT`` or ``BLOCKING_EVENT``.
     """
 
     payload: memoryview | bytes
@@ -57,3 +57,21 @@ class SubpartitionView(Protocol):
 
     def release(self) -> None:
         """Give up reading. Idempotent; buffers already taken stay valid until released."""
+
+
+@runtime_checkable
+class PipelinedView(SubpartitionView, Protocol):
+    """A view of a partition that is being written: its producer can be told things."""
+
+    @property
+    def has_priority_event(self) -> bool:
+        """True if the next one is an event that overtakes data.
+
+        The listener is called when such an event comes, also while data waits to be read.
+        """
+
+    def resume_consumption(self) -> None:
+        """Go on after a blocking event."""
+
+    def notify_new_buffer_size(self, size_bytes: int) -> None:
+        """Make buffers of at most this size from now on."""

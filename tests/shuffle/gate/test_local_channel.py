@@ -6,6 +6,7 @@ import pytest
 
 from protocol.errors import SluiceError
 from protocol.messages import EVENT
+from shuffle.errors import InvalidRequest
 from shuffle.gate.local_channel import LocalInputChannel
 from tests.support.fakes import FakeView
 
@@ -75,3 +76,50 @@ def test_the_first_failure_counts(rig):
     assert rig.notified == 1
     with pytest.raises(SluiceError, match="first"):
         rig.channel.next_buffer(1)
+
+
+class FakePipelinedView(FakeView):
+    has_priority_event = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.resumed = 0
+        self.sizes: list[int] = []
+
+    def resume_consumption(self) -> None:
+        self.resumed += 1
+
+    def notify_new_buffer_size(self, size_bytes: int) -> None:
+        self.sizes.append(size_bytes)
+
+
+def test_a_pipelined_view_is_told_what_the_consumer_wants(rig):
+    rig.view = FakePipelinedView()
+    rig.channel.announce_buffer_size(512)
+    rig.channel.announce_buffer_size(1024)
+    rig.channel.attach(rig.view)
+    assert rig.view.sizes == [1024], "the last size announced while there was no view"
+    rig.channel.announce_buffer_size(2048)
+    rig.channel.resume_consumption()
+    assert (rig.view.sizes, rig.view.resumed) == ([1024, 2048], 1)
+    rig.channel.release()
+    rig.channel.announce_buffer_size(1)
+    rig.channel.resume_consumption()
+    assert (rig.view.sizes, rig.view.resumed) == ([1024, 2048], 1)
+
+
+def test_a_priority_event_shows_in_the_channel(rig):
+    rig.view = FakePipelinedView()
+    assert not rig.channel.has_priority_event
+    rig.channel.attach(rig.view)
+    assert not rig.channel.has_priority_event
+    rig.view.has_priority_event = True
+    assert rig.channel.has_priority_event
+
+
+def test_a_blocking_partition_has_nothing_to_resume_and_no_use_for_a_size(rig):
+    rig.channel.attach(rig.view)
+    rig.channel.announce_buffer_size(512)
+    assert not rig.channel.has_priority_event
+    with pytest.raises(InvalidRequest, match="not blocked"):
+        rig.channel.resume_consumption()

@@ -1,0 +1,58 @@
+"""Waiting for a gate: several waiters, each cancelled on its own, and how long they waited."""
+
+import asyncio
+
+
+class Availability:
+    """Wakes whoever waits for something to read.
+
+    It holds no state of its own: whoever is woken looks again, and waits again if another one was
+    faster. A waiter is a future of its own, so that cancelling one does not touch the others.
+    """
+
+    __slots__ = ("_idle_seconds", "_idle_since", "_waiters")
+
+    def __init__(self) -> None:
+        self._waiters: set[asyncio.Future[None]] = set()
+        self._idle_seconds = 0.0
+        self._idle_since = 0.0
+
+    @property
+    def waiting(self) -> int:
+        """How many wait."""
+        return len(self._waiters)
+
+    @property
+    def idle_seconds(self) -> float:
+        """Time during which at least one waited, up to now."""
+        if not self._waiters:
+            return self._idle_seconds
+        return self._idle_seconds + asyncio.get_running_loop().time() - self._idle_since
+
+    async def wait(self) -> None:
+        """Wait for the next :meth:`wake`.
+
+        Cancellation: safe, without effect on other waiters.
+        """
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[None] = loop.create_future()
+        if not self._waiters:
+            self._idle_since = loop.time()
+        self._waiters.add(waiter)
+        try:
+            await waiter
+        finally:
+            if waiter in self._waiters:  # cancelled before it was woken
+                self._waiters.discard(waiter)
+                if not self._waiters:
+                    self._idle_seconds += loop.time() - self._idle_since
+
+    def wake(self) -> None:
+        """Wake all who wait; they look for themselves what there is."""
+        if not self._waiters:
+            return
+        waiters, self._waiters = self._waiters, set()
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+        self._idle_seconds += asyncio.get_running_loop().time() - self._idle_since

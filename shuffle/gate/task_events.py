@@ -1,0 +1,137 @@
+"""Task events: what consumers tell producers, against the direction of the data (T11).
+
+A producer registers for its map attempt. A local channel publishes straight to it; a remote one
+sends the event over its peer connection, and the serving side publishes it there. An event is never
+dropped in silence: without a producer the caller gets an error.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from protocol.errors import ErrorCode, InvalidEvent, SluiceError
+from protocol.limits import MAX_EVENT_BYTES, MAX_U32
+from shuffle.errors import PartitionError
+from shuffle.storage.outputs import ShuffleKey
+
+MAX_KEPT_TASK_EVENTS: Final = 64
+"""Events kept for one channel that is not open yet: 64 KiB of the longest ones."""
+
+TaskEventHandler = Callable[[int, bytes], None]
+"""Takes an event's type and payload. Called in the event loop; must not wait and must not raise."""
+
+
+class UnknownProducer(PartitionError):
+    """A task event for a map attempt that no running producer answers for."""
+
+    code = ErrorCode.UNKNOWN_PRODUCER
+
+
+class ProducerInUse(PartitionError):
+    """Two producers claim the same map attempt."""
+
+    code = ErrorCode.DUPLICATE_MAP_OUTPUT
+
+
+class TooManyTaskEvents(SluiceError):
+    """More task events for a channel that is not open yet than are kept."""
+
+    code = ErrorCode.LIMIT_EXCEEDED
+
+
+class TaskEventDispatcher:
+    """Knows the running producers of this TaskManager and hands them their task events."""
+
+    def __init__(self) -> None:
+        self._handlers: dict[tuple[ShuffleKey, int], TaskEventHandler] = {}
+
+    def __len__(self) -> int:
+        return len(self._handlers)
+
+    def register(self, key: ShuffleKey, map_attempt_id: int, handler: TaskEventHandler) -> None:
+        """Let a producer hear of events for its map attempt.
+
+        Raises:
+            ProducerInUse: Another producer is registered for it.
+        """
+        if (key, map_attempt_id) in self._handlers:
+            raise ProducerInUse(
+                f"Map attempt {map_attempt_id} of shuffle {key.shuffle_id} has a producer already",
+                value=map_attempt_id,
+                map_attempt_id=map_attempt_id,
+            )
+        self._handlers[key, map_attempt_id] = handler
+
+    def unregister(self, key: ShuffleKey, map_attempt_id: int, handler: TaskEventHandler) -> None:
+        """Forget a producer. Idempotent; one that has come in its place stays."""
+        if self._handlers.get((key, map_attempt_id)) == handler:
+            del self._handlers[key, map_attempt_id]
+
+    def publish(
+        self, key: ShuffleKey, map_attempt_id: int, event_type: int, payload: bytes
+    ) -> None:
+        """Hand an event to the producer of a map attempt.
+
+        Raises:
+            UnknownProducer: There is none: not registered yet, finished or gone.
+        """
+        handler = self._handlers.get((key, map_attempt_id))
+        if handler is None:
+            raise UnknownProducer(
+                f"No producer takes task events for map attempt {map_attempt_id} "
+                f"of shuffle {key.shuffle_id}",
+                value=map_attempt_id,
+                remedy="It has finished, or is not running on this TaskManager",
+                map_attempt_id=map_attempt_id,
+            )
+        handler(event_type, payload)
+
+
+class KeptTaskEvents:
+    """The events for a channel that is not open yet, in their order, and no more than a few."""
+
+    __slots__ = ("_events",)
+
+    def __init__(self) -> None:
+        self._events: deque[tuple[int, bytes]] = deque()
+
+    def __len__(self) -> int:
+        return len(self._events)
+
+    def keep(self, event_type: int, payload: bytes) -> None:
+        """Keep an event.
+
+        Raises:
+            TooManyTaskEvents: There are as many as are kept.
+        """
+        if len(self._events) >= MAX_KEPT_TASK_EVENTS:
+            raise TooManyTaskEvents(
+                "Channel is not open yet and keeps no more task events",
+                value=len(self._events) + 1,
+                limit=MAX_KEPT_TASK_EVENTS,
+                remedy="Send them when its producer is known",
+            )
+        self._events.append((event_type, payload))
+
+    def take(self) -> list[tuple[int, bytes]]:
+        """Return the events in their order, and forget them."""
+        events = list(self._events)
+        self._events.clear()
+        return events
+
+
+def check_task_event(event_type: int, payload: bytes) -> None:
+    """Refuse a task event that does not fit the wire.
+
+    Raises:
+        InvalidEvent: Its type is no unsigned 32-bit number, or its payload is too long.
+    """
+    if not 0 <= event_type <= MAX_U32:
+        raise InvalidEvent("Type of a task event", value=event_type, limit=f"0 to {MAX_U32}")
+    if len(payload) > MAX_EVENT_BYTES:
+        raise InvalidEvent(
+            "Task event is too large",
+            value=f"{len(payload)} bytes",
+            limit=f"{MAX_EVENT_BYTES} bytes",
+            remedy="Send what is large as data",
+        )

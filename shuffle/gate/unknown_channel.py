@@ -1,0 +1,66 @@
+"""A channel whose producer is not known yet (P3).
+
+It holds the place of the channel in its gate, and what the consumer wants to tell the producer,
+until ``InputGate.update_channel`` puts a local or a remote channel there.
+"""
+
+from protocol.errors import SluiceError
+from shuffle.errors import InvalidRequest
+from shuffle.gate.task_events import KeptTaskEvents, check_task_event
+from shuffle.partition.view import DataListener, OutgoingBuffer
+
+
+class UnknownInputChannel:
+    """A channel that is not connected to anything.
+
+    Args:
+        listener: The listener of the channel that will take its place.
+    """
+
+    is_local = False
+    has_priority_event = False
+    backlog = 0
+    bytes_in = 0
+    buffers_in = 0
+    failure: SluiceError | None = None
+
+    def __init__(self, listener: DataListener) -> None:
+        self.listener = listener
+        self.task_events = KeptTaskEvents()
+        """What was sent meanwhile, for the producer."""
+        self.buffer_size_bytes: int | None = None
+        """The size announced last."""
+
+    def is_available(self, credit: int) -> bool:
+        """False: nothing comes before the producer is known."""
+        return False
+
+    def next_buffer(self, credit: int) -> OutgoingBuffer | None:
+        """Return None: nothing yet."""
+        return None
+
+    def resume_consumption(self) -> None:
+        """Refuse: nothing has come that could block the channel.
+
+        Raises:
+            InvalidRequest: Always.
+        """
+        raise InvalidRequest("Channel without a known producer is not blocked")
+
+    def send_task_event(self, event_type: int, payload: bytes) -> None:
+        """Keep an event for the producer.
+
+        Raises:
+            InvalidEvent: It does not fit the wire.
+            TooManyTaskEvents: No more are kept.
+        """
+        check_task_event(event_type, payload)
+        self.task_events.keep(event_type, payload)
+
+    def announce_buffer_size(self, size_bytes: int) -> None:
+        """Keep the size for the producer; only the last one counts."""
+        self.buffer_size_bytes = size_bytes
+
+    def release(self) -> None:
+        """Forget what was kept. Idempotent."""
+        self.task_events.take()

@@ -1,0 +1,96 @@
+"""Waiting for something to read: woken together, cancelled alone, timed."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from shuffle.gate.availability import Availability
+
+
+async def waiters(availability, count):
+    tasks = [asyncio.ensure_future(availability.wait()) for _ in range(count)]
+    await asyncio.sleep(0)
+    return tasks
+
+
+async def test_all_who_wait_are_woken_and_later_ones_wait_anew():
+    availability = Availability()
+    first = await waiters(availability, 3)
+    assert availability.waiting == 3
+    availability.wake()
+    await asyncio.gather(*first)
+    (later,) = await waiters(availability, 1)
+    assert not later.done()
+    availability.wake()
+    await later
+    assert availability.waiting == 0
+
+
+async def test_to_wake_nobody_is_not_remembered():
+    """There is no state here that could be out of date: who comes later looks first."""
+    availability = Availability()
+    availability.wake()
+    (waiter,) = await waiters(availability, 1)
+    assert not waiter.done()
+    availability.wake()
+    await waiter
+
+
+async def test_one_cancelled_waiter_leaves_the_others():
+    availability = Availability()
+    gone, stays = await waiters(availability, 2)
+    gone.cancel()
+    await asyncio.gather(gone, return_exceptions=True)
+    assert gone.cancelled()
+    assert availability.waiting == 1
+    availability.wake()
+    await stays
+
+
+async def test_cancelled_in_the_turn_of_the_wake_up_takes_nothing_from_the_others():
+    availability = Availability()
+    gone, stays = await waiters(availability, 2)
+    availability.wake()
+    gone.cancel()
+    await stays
+    await asyncio.gather(gone, return_exceptions=True)
+    assert availability.waiting == 0
+
+
+async def test_waiting_is_timed_once_however_many_wait(monkeypatch):
+    availability = Availability()
+    now = [100.0]
+    loop = asyncio.get_running_loop()
+    monkeypatch.setattr(
+        "shuffle.gate.availability.asyncio.get_running_loop", lambda: FakeClock(loop, now)
+    )
+    tasks = await waiters(availability, 2)
+    now[0] += 2
+    assert availability.idle_seconds == pytest.approx(2)
+    tasks[0].cancel()
+    await asyncio.gather(tasks[0], return_exceptions=True)
+    now[0] += 1
+    assert availability.idle_seconds == pytest.approx(3)
+    availability.wake()
+    await tasks[1]
+    now[0] += 10
+    assert availability.idle_seconds == pytest.approx(3)
+    (last,) = await waiters(availability, 1)
+    now[0] += 0.5
+    last.cancel()
+    await asyncio.gather(last, return_exceptions=True)
+    now[0] += 10
+    assert availability.idle_seconds == pytest.approx(3.5)
+
+
+class FakeClock:
+    """A loop whose clock the test turns."""
+
+    def __init__(self, loop, now):
+        self.create_future = loop.create_future
+        self._now = now
+
+    def time(self):
+        return self._now[0]
