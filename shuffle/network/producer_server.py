@@ -54,7 +54,7 @@ class ProducerServices:
 class _Partition:
     """A map output being written, with its pool and, at the end, its commit."""
 
-    __slots__ = ("commit", "credit", "pool", "waiting_since", "writer")
+    __slots__ = ("aborts", "commit", "credit", "pool", "waiting_since", "writer")
 
     def __init__(self) -> None:
         self.credit = 0
@@ -64,6 +64,8 @@ class _Partition:
         self.writer: MapOutputWriter | None = None
         self.pool: LocalBufferPool | None = None
         self.commit: asyncio.Task[None] | None = None
+        self.aborts = 0
+        """Times AbortPartition came when the commit was in the journal's hands already."""
 
 
 class ProducerHandler:
@@ -118,9 +120,7 @@ class ProducerHandler:
         elif type(message) is FinishPartition:
             self._finish(message)
         elif type(message) is AbortPartition:
-            self._remove(message.partition, aborted=True)
-            self._failed.pop(message.partition, None)
-            self._connection.send(PartitionAborted(message.partition))
+            self._abort(message.partition)
         elif type(message) is CloseRequest:
             self._connection.close()
 
@@ -254,11 +254,31 @@ class ProducerHandler:
         self._services.counters.map_outputs_committed += 1
         self._remove(message.partition, aborted=False)
         self._connection.send(PartitionFinished(message.partition))
+        self._answer_aborts(message.partition, partition)
 
     def _commit_failed(self, number: int, partition: _Partition, error: SluiceError) -> None:
         if self._partitions.get(number) is partition:
             partition.commit = None
             self._fail(number, error)
+            self._answer_aborts(number, partition)
+
+    def _abort(self, number: int) -> None:
+        """Give a map output up, unless its row is on its way into the journal.
+
+        That cannot be called back: the commit is answered first, then the abort.
+        """
+        partition = self._partitions.get(number)
+        if partition is not None and partition.commit is not None and partition.writer is None:
+            partition.aborts += 1
+            return
+        self._remove(number, aborted=True)
+        self._failed.pop(number, None)
+        self._connection.send(PartitionAborted(number))
+
+    def _answer_aborts(self, number: int, partition: _Partition) -> None:
+        for _ in range(partition.aborts):
+            self._failed.pop(number, None)
+            self._connection.send(PartitionAborted(number))
 
     # ---- inner workings --------------------------------------------------------------------------
 

@@ -48,16 +48,16 @@ class ResultPartitionManager:
         except SluiceError:
             release_regions(output.regions)
             raise
-        try:
-            await committed
-        except SluiceError:
+        # What follows must follow too when the producer is gone by then, and nobody waits here.
+        committed.add_done_callback(lambda done: self._committed(output, done))
+        await asyncio.shield(committed)
+
+    def _committed(self, output: MapOutput, done: "asyncio.Future[None]") -> None:
+        if done.cancelled():
+            return  # then the journal gives the regions up, if they must be
+        if done.exception() is not None:
             release_regions(output.regions)
-            raise
-        except asyncio.CancelledError:
-            # Cancelled in the very turn in which the commit had failed: nobody else knows.
-            if not committed.cancelled() and committed.done() and committed.exception():
-                release_regions(output.regions)
-            raise
+            return
         for waiter in self._waiting.pop(output.key, ()):
             if not waiter.done():
                 waiter.set_result(None)
