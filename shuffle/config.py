@@ -39,6 +39,15 @@ class NetworkMemoryConfig(Settings):
     write_segments_per_partition: Count = Field(16, ge=1, le=65536)
     """Most segments that one map attempt may hold for writes to the disk tier."""
 
+    max_partitions_per_connection: Count = Field(1024, ge=1, le=1 << 20)
+    """Map outputs and pipelined partitions that one connection may be writing at a time."""
+
+    max_channels_per_connection: Count = Field(65536, ge=1, le=1 << 24)
+    """Gates and channels that one connection may have open at a time."""
+
+    max_regions_per_partition: Count = Field(65536, ge=1, le=1 << 24)
+    """Regions that one map output may have."""
+
     @property
     def least_network_segments(self) -> int:
         """Segments below which a transfer may never begin.

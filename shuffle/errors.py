@@ -19,6 +19,12 @@ class PartitionReleased(PartitionError):
     code = ErrorCode.PARTITION_RELEASED
 
 
+class ProducerFailed(PartitionError):
+    """The producer of a pipelined partition failed or went away before it had finished."""
+
+    code = ErrorCode.PRODUCER_FAILED
+
+
 class RegionMismatch(PartitionError):
     """The lengths, offsets or totals of a map output do not add up."""
 
@@ -47,6 +53,12 @@ class InvalidRequest(PartitionError):
 
     code = ErrorCode.MALFORMED_MESSAGE
     fault = Fault.REMOTE
+
+
+class LimitExceeded(PartitionError):
+    """More is open on one connection than a setting allows."""
+
+    code = ErrorCode.LIMIT_EXCEEDED
 
 
 class ShuttingDown(PartitionError):
