@@ -32,7 +32,7 @@ class PartitionAlreadyFinished(PartitionError):
 class SubpartitionAlreadyConsumed(PartitionError):
     """A pipelined subpartition has, or had, its one reader."""
 
-    code = ErrorCode.CHANNEL_IN_USE
+    code = ErrorCode.SUBPARTITION_IN_USE
     fault = Fault.REMOTE
 
 

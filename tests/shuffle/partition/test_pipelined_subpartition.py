@@ -1,0 +1,415 @@
+"""The queue between a producer and its reader: what may be taken, and when the reader is told."""
+
+from __future__ import annotations
+
+import pytest
+
+from protocol.errors import SluiceError
+from protocol.events import decode_end_of_partition
+from protocol.messages import BLOCKING_EVENT, EVENT, PRIORITY_EVENT
+from shuffle.errors import InvalidRequest, PartitionReleased
+from shuffle.partition.buffer_consumer import finished_consumer
+from shuffle.partition.errors import PartitionAlreadyFinished, SubpartitionAlreadyConsumed
+from shuffle.partition.pipelined_subpartition import SubpartitionState
+from shuffle.partition.view import PipelinedView
+from tests.shuffle.partition.rig import SubpartitionRig, read
+
+
+@pytest.fixture
+def rig():
+    rig = SubpartitionRig()
+    yield rig
+    rig.subpartition.release()
+    assert rig.pool.lent_segments == 0, "a buffer was not given up"
+
+
+# ---- notifications and backlog (F6, case 27) ------------------------------------------------
+
+
+@pytest.mark.network_case(27)
+def test_flushing_twice_with_one_unfinished_buffer_tells_the_reader_once(rig):
+    view = rig.view()
+    builder = rig.open(b"abc")
+    assert (rig.told.take(), view.backlog, view.is_available(1)) == (0, 0, False)
+    assert view.next_buffer(1) is None
+    rig.subpartition.flush()
+    assert (rig.told.take(), view.backlog, view.is_available(1)) == (1, 1, True)
+    builder.append_and_commit(b"de")
+    rig.subpartition.flush()
+    assert (rig.told.take(), view.backlog) == (0, 1)
+    assert read(view) == b"abcde"
+    assert (view.backlog, view.is_available(1)) == (0, False)
+    rig.subpartition.flush()  # nothing unread
+    assert rig.told.take() == 0
+    builder.append_and_commit(b"f")
+    rig.subpartition.flush()
+    assert rig.told.take() == 1
+    assert read(view) == b"f"
+    builder.finish()
+    assert (rig.told.take(), view.backlog, view.next_buffer(1)) == (0, 0, None)
+    assert rig.pool.lent_segments == 0
+
+
+@pytest.mark.network_case(27)
+def test_adding_a_finished_buffer_tells_the_reader_once(rig):
+    view = rig.view()
+    rig.subpartition.add(rig.finished(b"a"))
+    assert (rig.told.take(), view.backlog) == (1, 1)
+    rig.subpartition.add(rig.finished(b"b"))
+    assert (rig.told.take(), view.backlog) == (0, 2)
+    rig.subpartition.flush()
+    assert (rig.told.take(), view.backlog) == (0, 2)
+    assert read(view) == b"a"
+    assert view.backlog == 1
+    rig.subpartition.add(rig.finished(b"c"))
+    assert (rig.told.take(), view.backlog) == (0, 2)
+    assert [read(view), read(view), read(view)] == [b"b", b"c", None]
+    rig.subpartition.add(rig.finished(b"d"))
+    assert (rig.told.take(), view.backlog) == (1, 1)
+
+
+@pytest.mark.network_case(27)
+def test_a_buffer_that_is_finished_becomes_the_first_one(rig):
+    view = rig.view()
+    first = rig.open(b"a")
+    assert rig.told.take() == 0
+    first.finish()
+    assert (rig.told.take(), view.backlog) == (1, 1)
+    second = rig.open(b"b")
+    assert (rig.told.take(), view.backlog) == (0, 1)
+    second.finish()
+    assert (rig.told.take(), view.backlog) == (0, 2)
+    assert [read(view), read(view)] == [b"a", b"b"]
+
+
+@pytest.mark.network_case(27)
+def test_adding_behind_an_open_buffer_finishes_it(rig):
+    """The rule of the writer: so the order holds whatever is added."""
+    view = rig.view()
+    first = rig.open(b"a")
+    second = rig.open(b"b")
+    assert (first.is_finished, second.is_finished) == (True, False)
+    assert (rig.told.take(), view.backlog) == (1, 1)
+    assert (read(view), view.next_buffer(1)) == (b"a", None)
+    rig.subpartition.flush()
+    assert (rig.told.take(), view.backlog) == (1, 1)
+    rig.subpartition.flush()
+    assert rig.told.take() == 0
+    assert read(view) == b"b"
+
+
+@pytest.mark.network_case(27)
+def test_a_flush_behind_finished_buffers_tells_nobody_but_counts(rig):
+    view = rig.view()
+    rig.subpartition.add(rig.finished(b"a"))
+    rig.open(b"b")
+    assert (rig.told.take(), view.backlog) == (1, 1)
+    rig.subpartition.flush()
+    assert (rig.told.take(), view.backlog) == (0, 2)
+    assert read(view) == b"a"
+    assert (view.backlog, view.is_available(1)) == (1, True)
+    assert read(view) == b"b"
+    assert view.backlog == 0
+
+
+@pytest.mark.network_case(27)
+def test_empty_buffers_are_not_kept(rig):
+    view = rig.view()
+    rig.subpartition.add(rig.finished(b""))
+    rig.open(b"").finish()
+    rig.open(b"")
+    rig.subpartition.flush()
+    assert (rig.told.take(), view.backlog, rig.pool.lent_segments) == (0, 0, 1)
+    rig.subpartition.add(rig.finished(b"x"))
+    assert (rig.told.take(), view.backlog, rig.pool.lent_segments) == (1, 1, 1)
+    assert read(view) == b"x"
+
+
+@pytest.mark.network_case(27)
+def test_a_second_view_is_refused_and_so_is_adding_after_the_end(rig):
+    view = rig.view()
+    with pytest.raises(SubpartitionAlreadyConsumed, match="subpartition 0"):
+        rig.view()
+    rig.subpartition.finish()
+    with pytest.raises(PartitionAlreadyFinished):
+        rig.subpartition.add(rig.finished(b"late"))
+    with pytest.raises(PartitionAlreadyFinished):
+        rig.subpartition.add_event(b"late", EVENT)
+    assert rig.pool.lent_segments == 0
+    view.release()
+    with pytest.raises(SubpartitionAlreadyConsumed):
+        rig.view()
+
+
+def test_a_view_made_late_is_told_of_what_is_there(rig):
+    rig.subpartition.add(rig.finished(b"a"))
+    view = rig.view()
+    assert (rig.told.take(), view.backlog) == (1, 1)
+    rig.subpartition.add(rig.finished(b"b"))
+    assert rig.told.take() == 0
+    assert isinstance(view, PipelinedView)
+    assert view.is_local
+
+
+def test_a_view_made_for_nothing_is_told_of_nothing(rig):
+    rig.open(b"not flushed")
+    rig.view()
+    assert rig.told.take() == 0
+    rig.subpartition.flush()
+    assert rig.told.take() == 1
+
+
+# ---- credit and events ----------------------------------------------------------------------
+
+
+@pytest.mark.network_case(8)
+def test_data_needs_credit(rig):
+    view = rig.view()
+    rig.subpartition.add(rig.finished(b"a"))
+    assert not view.is_available(0)
+    assert view.next_buffer(0) is None
+    assert view.backlog == 1
+    assert read(view, 1) == b"a"
+
+
+@pytest.mark.network_case(9)
+def test_an_event_needs_no_credit(rig):
+    view = rig.view()
+    rig.subpartition.add_event(b"event", EVENT)
+    assert (rig.told.take(), view.backlog, view.is_available(0)) == (1, 0, True)
+    assert view.next_buffer(0) == (b"event", None, EVENT)
+    assert not view.is_available(0)
+
+
+def test_an_event_behind_a_buffer_that_was_read_needs_no_credit(rig):
+    view = rig.view()
+    builder = rig.open(b"a")
+    rig.subpartition.flush()
+    assert read(view) == b"a"
+    assert rig.told.take() == 1
+    rig.subpartition.add_event(b"event", EVENT)
+    assert builder.is_finished
+    assert (rig.told.take(), rig.pool.lent_segments) == (1, 0)
+    assert view.next_buffer(0).payload == b"event"
+
+
+@pytest.mark.network_case(10)
+def test_behind_a_blocking_event_nothing_until_consumption_is_resumed(rig):
+    view = rig.view()
+    rig.subpartition.add(rig.finished(b"a"))
+    rig.subpartition.add_event(b"barrier", BLOCKING_EVENT)
+    rig.subpartition.add(rig.finished(b"b"))
+    assert read(view) == b"a"
+    assert view.next_buffer(0) == (b"barrier", None, BLOCKING_EVENT)
+    assert rig.told.take() == 1
+    for _ in range(2):
+        assert (view.is_available(5), view.next_buffer(5), view.backlog) == (False, None, 0)
+        rig.subpartition.add(rig.finished(b"c"))
+        rig.subpartition.add_event(b"priority", PRIORITY_EVENT)
+        rig.open(b"d")
+        rig.subpartition.flush()
+        assert (rig.told.take(), view.has_priority_event) == (0, False)
+    view.resume_consumption()
+    assert (rig.told.take(), view.backlog, view.has_priority_event) == (1, 5, True)
+    seen = [read(view) for _ in range(8)]
+    assert seen == [b"priority", b"priority", b"b", b"c", b"d", b"c", b"d", None]
+    with pytest.raises(InvalidRequest, match="not blocked"):
+        view.resume_consumption()
+
+
+def test_resuming_with_nothing_there_tells_nobody(rig):
+    view = rig.view()
+    rig.subpartition.add_event(b"barrier", BLOCKING_EVENT)
+    assert read(view) == b"barrier"
+    rig.told.take()
+    view.resume_consumption()
+    assert rig.told.take() == 0
+    rig.subpartition.add(rig.finished(b"a"))
+    assert rig.told.take() == 1
+
+
+@pytest.mark.network_case(31)
+def test_a_priority_event_is_seen_first_and_the_rest_in_order(rig):
+    view = rig.view()
+    rig.subpartition.add(rig.finished(b"1"))
+    rig.subpartition.add_event(b"2", EVENT)
+    rig.subpartition.add(rig.finished(b"3"))
+    assert rig.told.take() == 1
+    rig.subpartition.add_event(b"first", PRIORITY_EVENT)
+    # It may be taken without credit, which a reader that waits for credit cannot know.
+    assert (rig.told.take(), view.is_available(0), view.has_priority_event) == (1, True, True)
+    rig.subpartition.add_event(b"second", PRIORITY_EVENT)
+    assert (rig.told.take(), view.backlog) == (0, 2)
+    assert view.next_buffer(0) == (b"first", None, PRIORITY_EVENT)
+    assert view.next_buffer(0) == (b"second", None, PRIORITY_EVENT)
+    assert (view.next_buffer(0), view.has_priority_event) == (None, False)
+    assert [read(view) for _ in range(4)] == [b"1", b"2", b"3", None]
+
+
+@pytest.mark.network_case(31)
+def test_a_priority_event_does_not_end_the_open_buffer(rig):
+    view = rig.view()
+    builder = rig.open(b"a")
+    rig.subpartition.add_event(b"event", PRIORITY_EVENT)
+    assert not builder.is_finished
+    assert (read(view), view.next_buffer(1)) == (b"event", None)
+    builder.finish()
+    assert rig.told.take() == 2
+    assert read(view) == b"a"
+
+
+# ---- the three answers: nothing yet, released, the end (P6) ---------------------------------
+
+
+def test_the_end_comes_last_with_the_totals_of_the_channel(rig):
+    view = rig.view()
+    builder = rig.open(b"abc")
+    rig.subpartition.flush()
+    assert read(view) == b"abc"
+    builder.append_and_commit(b"de")
+    rig.subpartition.add(rig.finished(b"fg"))
+    rig.told.take()
+    rig.subpartition.finish()
+    rig.subpartition.finish()
+    assert rig.told.take() == 0
+    assert [read(view), read(view)] == [b"de", b"fg"]
+    assert view.is_available(0)
+    end = view.next_buffer(0)
+    assert end.data_type == EVENT
+    assert decode_end_of_partition(end.payload) == (7, 3)  # the open buffer went in two parts
+    assert (view.is_available(1), view.next_buffer(1)) == (False, None)
+    rig.subpartition.release()
+    assert view.failure is None  # it has had everything
+    view.release()
+    assert rig.owner.consumed == [0]
+
+
+def test_the_end_of_an_empty_subpartition_tells_the_reader(rig):
+    view = rig.view()
+    rig.open()
+    rig.subpartition.finish()
+    assert (rig.told.take(), rig.pool.lent_segments) == (1, 0)
+    assert decode_end_of_partition(view.next_buffer(0).payload) == (0, 0)
+
+
+def test_a_partition_released_under_its_reader_is_an_error(rig):
+    view = rig.view()
+    rig.subpartition.add(rig.finished(b"a"))
+    rig.open(b"b")
+    rig.subpartition.add_event(b"event", PRIORITY_EVENT)
+    rig.told.take()
+    rig.subpartition.release()
+    rig.subpartition.release()
+    assert (rig.told.take(), rig.pool.lent_segments) == (1, 0)
+    assert isinstance(view.failure, PartitionReleased)
+    with pytest.raises(PartitionReleased):
+        view.next_buffer(1)
+    assert (view.is_available(1), view.backlog, view.has_priority_event) == (False, 0, False)
+
+
+def test_a_failure_reaches_the_reader_that_is_there_and_the_one_that_comes(rig):
+    cause = SluiceError("the producer died")
+    rig.subpartition.release(cause)
+    with pytest.raises(SluiceError, match="the producer died"):
+        rig.view()
+    other = SubpartitionRig()
+    view = other.view()
+    other.subpartition.release(cause)
+    assert view.failure is cause
+    assert other.told.take() == 1
+
+
+def test_buffers_that_were_taken_outlive_the_release(rig):
+    """M11: the consumer holds the producer's own buffer, not a copy."""
+    view = rig.view()
+    source = rig.buffer(b"abc")
+    rig.subpartition.add(finished_consumer(source))
+    taken = view.next_buffer(1)
+    rig.subpartition.release()
+    view.release()
+    assert rig.pool.lent_segments == 1
+    source.segment.memory[:3] = b"xyz"
+    assert bytes(taken.payload) == b"xyz"
+    taken.release()
+    with pytest.raises(SluiceError):
+        taken.release()
+
+
+def test_what_is_added_after_the_reader_left_is_dropped(rig):
+    view = rig.view()
+    builder = rig.open(b"a")
+    rig.subpartition.add_event(b"barrier", BLOCKING_EVENT)
+    view.release()
+    view.release()
+    assert rig.owner.consumed == [0]
+    assert rig.subpartition.state is SubpartitionState.RELEASED
+    assert (builder.is_finished, rig.pool.lent_segments) == (True, 0)
+    rig.subpartition.add(rig.finished(b"b"))
+    rig.open(b"c").finish()
+    rig.subpartition.add_event(b"event", EVENT)
+    rig.subpartition.flush()
+    rig.subpartition.finish()
+    assert rig.pool.lent_segments == 0
+    assert (view.next_buffer(1), view.is_available(1), view.failure) == (None, False, None)
+    view.resume_consumption()
+    view.notify_new_buffer_size(5)
+    assert rig.owner.sizes == []
+
+
+def test_resuming_a_subpartition_that_was_just_released_is_no_error(rig):
+    view = rig.view()
+    rig.subpartition.add_event(b"barrier", BLOCKING_EVENT)
+    read(view)
+    rig.subpartition.release()
+    view.resume_consumption()
+    assert isinstance(view.failure, PartitionReleased)
+
+
+def test_a_release_finishes_the_open_buffer_for_its_writer(rig):
+    builder = rig.open(b"a")
+    rig.subpartition.release()
+    assert (builder.is_finished, rig.pool.lent_segments) == (True, 0)
+
+
+def test_the_reader_announces_the_size_of_buffers(rig):
+    view = rig.view()
+    view.notify_new_buffer_size(100)
+    assert (rig.subpartition.buffer_size_bytes, rig.owner.sizes) == (100, [(0, 100)])
+    with pytest.raises(InvalidRequest, match="value 0"):
+        view.notify_new_buffer_size(0)
+    assert rig.subpartition.buffer_size_bytes == 100
+
+
+def test_a_broadcast_buffer_is_finished_in_every_subpartition_at_once(rig):
+    other = SubpartitionRig()
+    other.view()
+    view = rig.view()
+    builder = rig.builder()
+    consumer = builder.create_consumer()
+    other.subpartition.add(consumer.copy())
+    rig.subpartition.add(consumer)
+    builder.append_and_commit(b"both")
+    rig.subpartition.add_event(b"event", EVENT)
+    assert (rig.told.take(), other.told.take()) == (1, 1)
+    assert [read(view), read(view)] == [b"both", b"event"]
+    assert rig.pool.lent_segments == 1
+    other.subpartition.release()
+    assert rig.pool.lent_segments == 0
+
+
+def test_a_listener_that_reads_at_once_finds_everything_in_order(rig):
+    seen: list[bytes] = []
+
+    def listen():
+        while (content := read(view)) is not None:
+            seen.append(content)
+
+    view = rig.subpartition.create_view(listen)
+    rig.subpartition.add(rig.finished(b"a"))
+    rig.open(b"b")
+    rig.open(b"c")
+    rig.subpartition.flush()
+    rig.subpartition.add_event(b"d", EVENT)
+    rig.subpartition.add_event(b"e", PRIORITY_EVENT)
+    assert seen == [b"a", b"b", b"c", b"d", b"e"]
+    view.release()
