@@ -55,12 +55,16 @@ def test_every_key_can_be_given_in_each_way(key: Key, toml):
         "data_directories": "/a:/b", "memory_directory": "/shm/x", "verify_checksums": "false",
         "http_host": "127.0.0.3", "log_level": "debug", "write_low_watermark_bytes": "1 KiB",
         "write_high_watermark_bytes": "1 MiB", "segment_size_bytes": "16 KiB",
+        "tls_enabled": "true", "tls_require_client_certificate": "no",
+        "tls_check_host_name": "no", "tls_pinned_fingerprints": "ab" * 32,
+        "tls_minimum_version": "1.2",
     }.get(key.name, "37")  # fmt: skip
+    needed = {"SLUICE_TLS_CA_FILE": "/ca"} if key.name == "tls_enabled" else {}
     heading = f"[{key.section}]\n" if key.section else ""
-    by_file = load(toml(f'{heading}{key.name} = "{shown}"\n'), {}, {})
-    assert by_file != TaskManagerConfig()
-    assert load(None, {key.variable: shown}, {}) == by_file
-    assert load(None, {}, {key.name: shown}) == by_file
+    by_file = load(toml(f'{heading}{key.name} = "{shown}"\n'), needed, {})
+    assert by_file != load(None, needed, {})
+    assert load(None, {key.variable: shown} | needed, {}) == by_file
+    assert load(None, needed, {key.name: shown}) == by_file
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import os
 import socket
 from typing import Annotated, Final, Literal
 
-from pydantic import Field, field_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from transport.settings import (
     NONE_ALLOWED,
@@ -18,10 +18,14 @@ from transport.settings import (
     Port,
     Seconds,
     Settings,
+    split_list,
 )
 
 MAX_SOCKET_PATH_BYTES: Final = 107
 """Longest path of a Unix socket: ``sun_path`` has 108 bytes on Linux, the last one is a zero."""
+
+_FINGERPRINT_DIGITS: Final = 64
+_HEXADECIMAL: Final = frozenset("0123456789abcdef")
 
 
 class TransportConfig(Settings):
@@ -89,6 +93,33 @@ class TransportConfig(Settings):
     event_loop: Literal["uvloop", "asyncio"] = "uvloop"
     """Event loop of the data plane; `asyncio` is for debugging and twice as slow."""
 
+    tls_enabled: bool = False
+    """Speak TLS on the data port and to other TaskManagers, see `docs/tls.md`. The Unix socket
+    stays without: it never leaves the host."""
+
+    tls_certificate_file: Annotated[FilePath | None, NONE_ALLOWED] = None
+    """Certificate to show, PEM, followed by those between it and its authority. A TaskManager
+    needs one; a client as well, where TaskManagers require it."""
+
+    tls_key_file: Annotated[FilePath | None, NONE_ALLOWED] = None
+    """Private key of `tls_certificate_file`, PEM, not encrypted."""
+
+    tls_ca_file: Annotated[FilePath | None, NONE_ALLOWED] = None
+    """Certificates of the authorities to trust, PEM. Others, those of the system too, are not."""
+
+    tls_require_client_certificate: bool = True
+    """Accept only clients and TaskManagers that show a certificate of a trusted authority."""
+
+    tls_check_host_name: bool = True
+    """Connect only to a TaskManager whose certificate names the host that was asked for."""
+
+    tls_pinned_fingerprints: Annotated[tuple[str, ...], BeforeValidator(split_list)] = ()
+    """SHA-256 fingerprints of the only certificates to accept, trusted ones all the same. Empty:
+    any trusted certificate. As a flag or variable: separated by commas."""
+
+    tls_minimum_version: Literal["1.2", "1.3"] = "1.3"
+    """Oldest version of TLS to speak."""
+
     @field_validator("socket_path")
     @classmethod
     def _short_enough(cls, path: FilePath | None) -> FilePath | None:
@@ -98,6 +129,36 @@ class TransportConfig(Settings):
                 "choose a shorter path"
             )
         return path
+
+    @field_validator("tls_pinned_fingerprints")
+    @classmethod
+    def _fingerprints(cls, given: tuple[str, ...]) -> tuple[str, ...]:
+        pins = []
+        for text in given:
+            pin = text.rpartition("=")[2].replace(":", "").strip().lower()
+            if len(pin) != _FINGERPRINT_DIGITS or not _HEXADECIMAL.issuperset(pin):
+                raise ValueError(
+                    f'"{text}" is no SHA-256 fingerprint of {_FINGERPRINT_DIGITS} hexadecimal '
+                    "digits: take what openssl x509 -noout -fingerprint -sha256 -in FILE prints"
+                )
+            pins.append(pin)
+        return tuple(pins)
+
+    @model_validator(mode="after")
+    def _tls_complete(self) -> TransportConfig:
+        if not self.tls_enabled:
+            return self
+        if (self.tls_certificate_file is None) != (self.tls_key_file is None):
+            raise ValueError(
+                f"tls_certificate_file = {self.tls_certificate_file} and tls_key_file = "
+                f"{self.tls_key_file}: give both or neither"
+            )
+        if self.tls_ca_file is None:
+            raise ValueError(
+                "tls_enabled = true without tls_ca_file: name the file with the certificates of "
+                "the authorities to trust"
+            )
+        return self
 
     def write_watermarks(self, segment_size_bytes: int) -> tuple[int, int]:
         """Return the low and the high write watermark in bytes, with the defaults filled in."""

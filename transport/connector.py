@@ -9,6 +9,8 @@ from protocol.messages import Hello, HelloAck
 from transport.config import TransportConfig
 from transport.connection import Connection, HandlerFactory
 from transport.errors import ConnectFailed, ConnectionLost
+from transport.tls import load_tls
+from transport.tls_transport import TlsTransport
 
 _FIRST_PAUSE_SECONDS = 0.05
 _LONGEST_PAUSE_SECONDS = 1.0
@@ -43,6 +45,8 @@ async def connect(
 
     Raises:
         ConnectFailed: Nobody answered in time, or no retry is left.
+        TlsConfigurationError: The TLS settings cannot be used.
+        TlsRefused: One side does not trust the other; not repeated.
         SluiceError: The other side refused the Hello; not repeated.
 
     Cancellation: safe, a half-made connection is dropped.
@@ -81,14 +85,18 @@ async def _attempt(
     segment_size_bytes: int,
 ) -> tuple[Connection, HelloAck]:
     loop = asyncio.get_running_loop()
+    connection = Connection(config, segment_size_bytes, handler_factory, hello=hello)
+    tls = load_tls(config) if address.port else None
 
-    def factory() -> Connection:
-        return Connection(config, segment_size_bytes, handler_factory, hello=hello)
+    def factory() -> asyncio.BaseProtocol:
+        if tls is None:
+            return connection
+        return TlsTransport(connection, tls, config.handshake_timeout_seconds, address.host)
 
     if address.port:
-        _, connection = await loop.create_connection(factory, address.host, address.port)
+        await loop.create_connection(factory, address.host, address.port)
     else:
-        _, connection = await loop.create_unix_connection(factory, address.host)
+        await loop.create_unix_connection(factory, address.host)
     if connection.opened is None:
         raise SluiceError("A connection with a Hello has no handshake to wait for")
     try:

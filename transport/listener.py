@@ -14,6 +14,8 @@ from protocol.messages import HelloAck
 from transport.config import TransportConfig
 from transport.connection import Connection, HandlerFactory
 from transport.errors import AddressUnavailable, TooManyConnections
+from transport.tls import load_server_tls
+from transport.tls_transport import TlsTransport
 
 _log = logging.getLogger(__name__)
 
@@ -55,6 +57,7 @@ class Listener:
 
         Raises:
             AddressUnavailable: An address is in use or not ours.
+            TlsConfigurationError: The TLS settings cannot be used.
         """
         self._accepting = True
         await self._start_tcp()
@@ -95,9 +98,17 @@ class Listener:
     async def _start_tcp(self) -> None:
         host, port = self._config.bind_host, self._config.data_port
         loop = asyncio.get_running_loop()
+        tls = load_server_tls(self._config)
+
+        def accept() -> asyncio.BaseProtocol:
+            connection = self._accept()
+            if tls is None:
+                return connection
+            return TlsTransport(connection, tls, self._config.handshake_timeout_seconds)
+
         try:
             server = await loop.create_server(
-                self._accept, host, port, backlog=self._config.listen_backlog
+                accept, host, port, backlog=self._config.listen_backlog
             )
         except OSError as error:
             raise AddressUnavailable(

@@ -93,6 +93,13 @@ def _parse_path(value: object) -> object:
     return Path(value).expanduser() if isinstance(value, str | Path) and str(value) else value
 
 
+def split_list(value: object) -> object:
+    """Take ``"a,b"`` for a list of two, as an environment variable or a flag gives it."""
+    if not isinstance(value, str):
+        return value
+    return tuple(part.strip() for part in value.split(",") if part.strip())
+
+
 Bytes = Annotated[int, BeforeValidator(_parse_size)]
 """A size in bytes; also read from a text with a binary unit."""
 

@@ -292,7 +292,7 @@ _KINDS: Final = {
     "float": "a number",
     "bool": "true or false",
     "string": "a text",
-    "tuple": "a list of paths",
+    "tuple": "a list",
 }
 
 

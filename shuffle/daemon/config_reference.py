@@ -98,7 +98,7 @@ def _default(key: Key) -> str:
     if isinstance(extra, dict) and "default_text" in extra:  # depends on the machine
         return str(extra["default_text"])
     default: Any = key.field.default
-    if default is PydanticUndefined or default is None:
+    if default is PydanticUndefined or default is None or default == ():
         return "*none*"
     if key.name.endswith("_bytes"):
         return f"`{format_size(default)}`"
@@ -126,6 +126,8 @@ def _kind(key: Key) -> str:
         ("_path", "path"),
         ("_directory", "path"),
         ("_directories", "paths"),
+        ("_file", "path"),
+        ("_fingerprints", "texts"),
     ):
         if key.name.endswith(ending):
             return kind

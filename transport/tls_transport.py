@@ -1,0 +1,339 @@
+"""TLS below a connection: the loop's protocol, and the transport that the connection sees.
+
+asyncio and uvloop have TLS transports of their own. They are not used, for what they do not tell:
+a handshake that fails on the accepting side reaches neither the protocol (which would be counted
+as a connection for ever) nor the log, the other side gets no alert, and the bytes that a plain
+client sent are gone before anybody can answer it. They also deliver one receive buffer a turn of
+the loop. Here the same ``ssl.SSLObject`` sits between the loop's plain transport and the
+connection.
+
+**Memory.** ``write`` encrypts before it returns, so nobody looks at what was written any more: a
+lease could end at once. It ends by the rule of :mod:`transport.connection`, which holds unchanged:
+``get_write_buffer_size`` counts encrypted bytes, which are never fewer than the plain bytes in
+them, so the mark is at most too low, and exact when the buffer is empty. The write limits and
+``pause_writing`` and ``resume_writing`` are those of the loop's transport.
+
+**Order of things.** The connection is made at once, and its deadline for the handshake covers that
+of TLS; what it says before TLS is up is kept until then.
+"""
+
+import asyncio
+import contextlib
+import enum
+import logging
+import ssl
+import threading
+from collections.abc import Iterable
+from typing import Any, Final, cast
+
+from transport.connection import Connection
+from transport.errors import DeadlineExceeded
+from transport.tls import Tls, TlsRefused, pin_refusal, refusal
+
+_log = logging.getLogger(__name__)
+
+_RECEIVE_BYTES: Final = 256 * 1024
+_LINGER_SECONDS: Final = 1.0
+"""Time for the other side to take the alert that says why it was refused."""
+
+_RECORD_TYPES: Final = frozenset({20, 21, 22, 23})
+"""First byte of every TLS record. A frame of Sluice begins with a zero."""
+
+
+class _Scratch(threading.local):
+    """Encrypted bytes between the kernel and OpenSSL, which copies them at once.
+
+    One for all connections of an event loop: between ``get_buffer`` and ``buffer_updated`` no
+    other connection has its turn.
+    """
+
+    def __init__(self) -> None:
+        self.view = memoryview(bytearray(_RECEIVE_BYTES))
+
+
+_scratch = _Scratch()
+
+
+class _State(enum.Enum):
+    HANDSHAKE = enum.auto()
+    OPEN = enum.auto()
+    PLAIN = enum.auto()
+    """The other side does not speak TLS: it is told so in plain."""
+    REFUSED = enum.auto()
+    """An alert is on its way; nothing else is said or heard."""
+    CLOSED = enum.auto()
+
+
+class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
+    """Speaks TLS for one connection.
+
+    Args:
+        connection: What speaks through it.
+        tls: Contexts and pins.
+        handshake_timeout_seconds: Time for the TLS handshake; the same as the connection's own.
+        host: On the side that connects: whom to expect. None on the side that accepts.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        tls: Tls,
+        handshake_timeout_seconds: float,
+        host: str | None = None,
+    ) -> None:
+        super().__init__()
+        self._connection = connection
+        self._handshake_timeout_seconds = handshake_timeout_seconds
+        self._pins = tls.pins
+        self._incoming = ssl.MemoryBIO()
+        self._outgoing = ssl.MemoryBIO()
+        if host is not None:
+            name = host if tls.client.check_hostname else None
+            self._tls = tls.client.wrap_bio(self._incoming, self._outgoing, server_hostname=name)
+        elif tls.server is not None:
+            self._tls = tls.server.wrap_bio(self._incoming, self._outgoing, server_side=True)
+        else:
+            raise ValueError("the side that accepts needs a certificate")
+        self._transport: asyncio.Transport
+        self._state = _State.HANDSHAKE
+        self._close_when_open = False
+        self._reading_paused = False
+        self._heard = False
+        self._early: list[bytes] = []
+        """What was written before TLS was up: a Hello, or why the connection is not wanted."""
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+
+    # ---- asyncio.BufferedProtocol: what the loop calls --------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take the plain transport and begin the handshake."""
+        self._transport = cast("asyncio.Transport", transport)
+        self._timer = self._loop.call_later(self._handshake_timeout_seconds, self._late)
+        self._connection.connection_made(self)
+        if not self._tls.server_side and self._state is _State.HANDSHAKE:
+            self._shake_hands()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Receive encrypted bytes into memory that all connections share."""
+        return _scratch.view
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Decrypt what came."""
+        if self._state is _State.OPEN:
+            self._incoming.write(_scratch.view[:nbytes])
+            self._deliver()
+        elif self._state is _State.HANDSHAKE:
+            if not self._heard:
+                self._heard = True
+                if _scratch.view[0] not in _RECORD_TYPES:
+                    self._answer_in_plain()
+                    return
+            self._incoming.write(_scratch.view[:nbytes])
+            self._shake_hands()
+
+    def eof_received(self) -> bool:
+        """Pass on that the other side sends no more; frames say whether something is missing."""
+        if self._state is _State.OPEN:
+            self._connection.eof_received()
+        return False
+
+    def pause_writing(self) -> None:
+        """Pass on."""
+        self._connection.pause_writing()
+
+    def resume_writing(self) -> None:
+        """Pass on."""
+        self._connection.resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Pass on."""
+        self._state = _State.CLOSED
+        self._cancel_timer()
+        self._connection.connection_lost(exc)
+
+    # ---- asyncio.Transport: what the connection calls ----------------------------------------
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Encrypt and send."""
+        self.writelines((data,))
+
+    def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
+        """Encrypt and send, in one write."""
+        if self._state is _State.OPEN:
+            encrypt = self._tls.write
+            for data in list_of_data:
+                if len(data):
+                    encrypt(data)
+            self._transport.write(self._outgoing.read())
+        elif self._state is _State.HANDSHAKE:
+            self._early.extend(map(bytes, list_of_data))
+        elif self._state is _State.PLAIN:
+            self._transport.writelines(list_of_data)
+
+    def get_write_buffer_size(self) -> int:
+        """Return how many encrypted bytes the kernel has not taken; never too few plain ones."""
+        waiting = self._transport.get_write_buffer_size()
+        return waiting + sum(map(len, self._early)) if self._early else waiting
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """Pass on."""
+        self._transport.set_write_buffer_limits(high, low)
+
+    def pause_reading(self) -> None:
+        """Deliver no more until :meth:`resume_reading`."""
+        self._reading_paused = True
+        self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Deliver again from the next turn on, first what has come already."""
+        if self._reading_paused:
+            self._reading_paused = False
+            self._loop.call_soon(self._deliver_and_read_on)
+
+    def close(self) -> None:
+        """Send what was written and close, without waiting for the other side's goodbye."""
+        if self._state is _State.HANDSHAKE and self._early:
+            self._close_when_open = True
+        elif self._state is _State.OPEN:
+            self._state = _State.CLOSED
+            with contextlib.suppress(ssl.SSLError):  # the other side has not said goodbye yet
+                self._tls.unwrap()
+            self._flush()
+            self._transport.close()
+        elif self._state is not _State.REFUSED:
+            self._state = _State.CLOSED
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Drop the connection at once, except for an alert on its way."""
+        if self._state is not _State.REFUSED:
+            self._state = _State.CLOSED
+            self._transport.abort()
+
+    def is_closing(self) -> bool:
+        """Return whether nothing more can be written."""
+        return self._close_when_open or self._transport.is_closing()
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        """Return what the plain transport knows, and ``ssl_object``."""
+        return self._tls if name == "ssl_object" else self._transport.get_extra_info(name, default)
+
+    # ---- inner workings ----------------------------------------------------------------------
+
+    def _shake_hands(self) -> None:
+        try:
+            self._tls.do_handshake()
+        except ssl.SSLWantReadError:
+            self._flush()
+            return
+        except ssl.SSLError as error:
+            self._refuse(refusal(error, self._connection.remote))
+            return
+        self._flush()
+        self._cancel_timer()
+        self._state = _State.OPEN
+        early, self._early = self._early, []
+        unpinned = pin_refusal(self._tls, self._pins)
+        if unpinned is not None:
+            self._connection.fail(unpinned)  # over TLS, so that the other side learns it
+            self.close()  # fail() does nothing for a connection that was not wanted anyway
+            return
+        self.writelines(early)
+        if self._close_when_open:
+            self.close()
+        else:
+            self._deliver()  # what came with the last flight
+
+    def _deliver(self) -> bool:
+        """Decrypt into the connection's buffers until nothing is left or it reads no more.
+
+        Returns:
+            True if more may be received.
+        """
+        read = self._tls.read
+        connection = self._connection
+        dry = False
+        while self._state is _State.OPEN and not self._reading_paused and not dry:
+            buffer = connection.get_buffer(-1)
+            wanted = len(buffer)
+            filled = 0
+            try:
+                # A read gives at most one record of 16 KiB, and the connection likes full buffers.
+                while filled < wanted and not dry:
+                    # With a buffer ``read`` returns the number of bytes.
+                    count = cast("int", read(wanted - filled, cast("bytearray", buffer[filled:])))
+                    filled += count
+                    dry = count == 0  # the other side said goodbye
+            except ssl.SSLWantReadError:
+                if filled:
+                    connection.buffer_updated(filled)
+                break
+            except ssl.SSLError as error:
+                self._refuse(refusal(error, connection.remote))
+                break
+            if filled:
+                connection.buffer_updated(filled)
+            if dry:
+                connection.eof_received()
+                self.close()
+        if self._outgoing.pending and self._state is _State.OPEN:
+            self._flush()  # an answer to a change of keys
+        return self._state is _State.OPEN and not self._reading_paused
+
+    def _deliver_and_read_on(self) -> None:
+        if self._state is _State.OPEN and not self._reading_paused and self._deliver():
+            self._transport.resume_reading()
+
+    def _flush(self) -> None:
+        if self._outgoing.pending:
+            self._transport.write(self._outgoing.read())
+
+    def _refuse(self, error: TlsRefused) -> None:
+        """End the connection for a reason that OpenSSL has put into an alert."""
+        _log.warning("refusing connection %s: %s", self._connection.remote, error)
+        self._flush()
+        self._state = _State.REFUSED
+        self._early.clear()
+        # Closed now, with bytes unread, the kernel would send a reset that overtakes the alert.
+        self._transport.write_eof()
+        self._cancel_timer()
+        self._timer = self._loop.call_later(_LINGER_SECONDS, self._transport.abort)
+        self._connection.abort(error)
+
+    def _answer_in_plain(self) -> None:
+        """Deal with another side that does not speak TLS."""
+        self._early.clear()
+        self._cancel_timer()
+        remote = self._connection.remote
+        if self._tls.server_side and not self._connection.closing:
+            self._state = _State.PLAIN
+            self._connection.fail(
+                TlsRefused(
+                    "This port speaks TLS only, and a client without TLS came",
+                    remedy="Set transport.tls_enabled and transport.tls_ca_file on the client, or "
+                    "use the Unix socket",
+                )
+            )
+            return
+        error = TlsRefused(
+            f"{remote} does not speak TLS",
+            remedy="Set transport.tls_enabled on both sides, or on neither",
+        )
+        _log.warning("refusing connection %s: %s", remote, error)
+        self._connection.abort(error)
+
+    def _late(self) -> None:
+        self._timer = None
+        error = DeadlineExceeded(
+            "No TLS handshake in time",
+            limit=f"{self._handshake_timeout_seconds} s",
+            remedy="Check that the other side speaks TLS to this port",
+        )
+        _log.warning("closing connection %s: %s", self._connection.remote, error)
+        self._connection.abort(error)
+
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
