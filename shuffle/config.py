@@ -27,6 +27,14 @@ class NetworkMemoryConfig(Settings):
     floating_buffers_per_gate: Count = Field(8, ge=0, le=65536)
     """Segments that the channels of a gate share, given to where the backlog is."""
 
+    max_overdraft_buffers: Count = Field(5, ge=0, le=65536)
+    """Segments that a pipelined partition may use beyond its share, while others leave some free,
+    to end a record that it has begun."""
+
+    max_buffers_per_channel: Count = Field(10, ge=1, le=1 << 24)
+    """Segments that may wait for one consumer of a pipelined partition until its producer begins
+    no further record."""
+
     exclusive_request_timeout_seconds: Seconds = Field(30, gt=0)
     """Time for which a new gate may wait for its exclusive segments."""
 
@@ -47,6 +55,10 @@ class NetworkMemoryConfig(Settings):
 
     max_regions_per_partition: Count = Field(65536, ge=1, le=1 << 24)
     """Regions that one map output may have."""
+
+    def pool_ceiling_segments(self, channels: int) -> int:
+        """Return the most segments that a gate or partition of so many channels can use."""
+        return channels * self.exclusive_buffers_per_channel + self.floating_buffers_per_gate
 
     @property
     def least_network_segments(self) -> int:

@@ -8,11 +8,16 @@ Everything here belongs to one event-loop thread and takes no locks. The books a
 - ``buffer``: :class:`NetworkBuffer`, a segment with a length, a reference count and a recycler.
 - ``network_buffer_pool``: :class:`NetworkBufferPool`, owns every segment and sets the limits.
 - ``local_buffer_pool``: :class:`LocalBufferPool`, the share of one gate, partition or connection.
+- ``local_pool_books``, ``channel_accounts``: its numbers; who has how many of its segments.
 - ``listener``: :class:`ListenerHandle`, a place in the queue for a segment.
+- ``arrival``, ``exclusive_request``: a task that waits for one segment, for several at once.
+- ``demand``: :class:`MemoryDemand`, warns when more is wanted than there is.
 - ``distribution``: how spare segments are shared among local pools.
 """
 
 from shuffle.memory.buffer import NetworkBuffer
+from shuffle.memory.channel_accounts import NO_CHANNEL
+from shuffle.memory.demand import MemoryDemand
 from shuffle.memory.errors import (
     BufferAlreadyRecycled,
     InsufficientNetworkBuffers,
@@ -29,12 +34,14 @@ from shuffle.memory.segment import MemorySegment
 from shuffle.memory.statistics import LocalBufferPoolStatistics, NetworkBufferPoolStatistics
 
 __all__ = [
+    "NO_CHANNEL",
     "BufferAlreadyRecycled",
     "InsufficientNetworkBuffers",
     "InvalidPoolSize",
     "ListenerHandle",
     "LocalBufferPool",
     "LocalBufferPoolStatistics",
+    "MemoryDemand",
     "MemoryPoolError",
     "MemorySegment",
     "NetworkBuffer",

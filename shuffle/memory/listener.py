@@ -17,29 +17,28 @@ raises has declined. It runs inside the call that made the segment available, so
 
 
 class ListenerHandle:
-    """A listener's place in the queue: one shot, called at most once."""
+    """A listener's place in the queue: one shot, called at most once.
 
-    __slots__ = ("_callback", "_queue")
+    Attributes:
+        callback: For the pool, which takes it away before the call; ``None`` from then on, and
+            after :meth:`cancel`.
+    """
+
+    __slots__ = ("_queue", "callback")
 
     def __init__(
         self, queue: "OrderedDict[ListenerHandle, None]", callback: SegmentListener
     ) -> None:
         self._queue = queue
-        self._callback: SegmentListener | None = callback
+        self.callback: SegmentListener | None = callback
         queue[self] = None
 
     @property
     def is_waiting(self) -> bool:
         """Whether the listener is still to be called."""
-        return self._callback is not None
+        return self.callback is not None
 
     def cancel(self) -> None:
         """Leave the queue; the listener will not be called. Idempotent, also after the call."""
-        self._callback = None
+        self.callback = None
         self._queue.pop(self, None)
-
-    def take_callback(self) -> SegmentListener | None:
-        """For the pool: the callback, this once; ``None`` when cancelled or called before."""
-        callback = self._callback
-        self._callback = None
-        return callback

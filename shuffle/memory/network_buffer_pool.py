@@ -13,9 +13,10 @@ import asyncio
 import bisect
 from collections import OrderedDict
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from shuffle.memory.distribution import fair_shares
+from shuffle.memory.demand import MemoryDemand
+from shuffle.memory.distribution import Sharing
 from shuffle.memory.errors import (
     InsufficientNetworkBuffers,
     InvalidPoolSize,
@@ -23,24 +24,12 @@ from shuffle.memory.errors import (
     PoolDestroyed,
     SegmentNotLent,
 )
+from shuffle.memory.exclusive_request import ExclusiveRequest
 from shuffle.memory.local_buffer_pool import LocalBufferPool
-from shuffle.memory.segment import MemorySegment, SegmentMapping
+from shuffle.memory.segment import MemorySegment, SegmentMapping, from_the_end
 from shuffle.memory.statistics import NetworkBufferPoolStatistics
 
-if TYPE_CHECKING:
-    from asyncio import Future
-
 _NAME: Final = "the network buffer pool"
-
-
-class _ExclusiveRequest:
-    """A waiting exclusive request: ``count`` segments at once, or none."""
-
-    __slots__ = ("arrival", "count")
-
-    def __init__(self, count: int, arrival: "Future[list[MemorySegment]]") -> None:
-        self.count = count
-        self.arrival = arrival
 
 
 class NetworkBufferPool:
@@ -50,44 +39,56 @@ class NetworkBufferPool:
         total_segments: Number of segments, at least 1.
         segment_size_bytes: Payload capacity of a segment, at least 1.
 
+    Attributes:
+        demand: What everybody wants together, beside what there is; warns when it is more.
+        refused_requests: Local pools and exclusive requests refused as insufficient; only grows.
+        expired_requests: Exclusive requests that ended by their deadline; only grows.
+
     Raises:
         InvalidPoolSize: One of the numbers is below 1.
     """
 
     def __init__(self, total_segments: int, segment_size_bytes: int) -> None:
-        for what, number in (
-            ("number of network memory segments", total_segments),
-            ("segment size in bytes", segment_size_bytes),
-        ):
-            if number < 1:
-                raise InvalidPoolSize(f"{what} below 1", value=number, limit=1)
+        if total_segments < 1:
+            raise InvalidPoolSize("network memory segments below 1", value=total_segments, limit=1)
+        if segment_size_bytes < 1:
+            raise InvalidPoolSize("segment size below 1 byte", value=segment_size_bytes, limit=1)
         self.total_segments: Final = total_segments
         self.segment_size_bytes: Final = segment_size_bytes
         self._mapping = SegmentMapping(total_segments, segment_size_bytes)
-        # Used as a stack: the segment that came home last is the warmest. Lowest index on top.
+        # Lowest index last, to be lent first: what is lent together lies together, so that one
+        # payload finds neighbours, and what is resident stays at the start of the mapping.
         self._free: list[MemorySegment] = list(reversed(self._mapping.segments))
-
+        self.demand: Final = MemoryDemand(total_segments)
+        self.refused_requests = 0
+        self.expired_requests = 0
         self._required = 0  # sum over the local pools
+        self._wanted = 0  # sum over the local pools: what each could use
         self._exclusive = 0  # segments out as exclusive ones
         self._reserved = 0  # _exclusive + what the requests in _promised wait for
-        # Exclusive requests in order of arrival: those without a reservation, those with one.
-        self._unpromised: OrderedDict[_ExclusiveRequest, None] = OrderedDict()
-        self._promised: OrderedDict[_ExclusiveRequest, None] = OrderedDict()
+        # Exclusive requests in order of arrival, without and with a reservation.
+        self._unpromised: OrderedDict[ExclusiveRequest, None] = OrderedDict()
+        self._promised: OrderedDict[ExclusiveRequest, None] = OrderedDict()
 
         self._local_pools: dict[LocalBufferPool, None] = {}
-        self._flexible: list[LocalBufferPool] = []  # those with room to grow, least room first
-        self._flexible_rooms: list[int] = []
+        self._sharing: Sharing[LocalBufferPool] = Sharing()  # who shares the spare segments
         self._draining: dict[LocalBufferPool, None] = {}
-        # Local pools with a listener and below their limit, in the order they are served. May hold
-        # pools that want nothing any more; they are dropped when their turn comes.
+        # Local pools below their limit that somebody waits for, in the order they are served. Those
+        # that want nothing any more are dropped when their turn comes.
         self._starving: OrderedDict[LocalBufferPool, None] = OrderedDict()
         self._serving = False
         self._is_destroyed = False
 
-    # ---- local pools
+    # ---- local pools and exclusive segments
 
     def create_local_pool(
-        self, name: str, required_segments: int, maximum_segments: int | None = None
+        self,
+        name: str,
+        required_segments: int,
+        maximum_segments: int | None = None,
+        *,
+        max_overdraft_buffers: int = 0,
+        max_buffers_per_channel: int | None = None,
     ) -> LocalBufferPool:
         """Make a local pool and give every pool its new share of the spare segments.
 
@@ -95,39 +96,34 @@ class NetworkBufferPool:
             name: For errors, logs and status pages.
             required_segments: What the pool is sure to get, 0 or more.
             maximum_segments: What it gets at most, at least 1; ``None`` for unbounded.
+            max_overdraft_buffers: How many it may lend beyond its limit, while this pool has some
+                to spare, 0 or more. For result partitions: a record that was begun can be ended.
+            max_buffers_per_channel: Segments of one channel at which the pool is no longer
+                available, at least 1; ``None``: segments are not counted by channel.
 
         Raises:
             InsufficientNetworkBuffers: ``required_segments`` cannot be promised.
-            InvalidPoolSize: Negative, or a maximum below the required number or below 1.
+            InvalidPoolSize: A number below its least one, or a maximum below the required number.
             PoolDestroyed: This pool is destroyed.
         """
         self._check_open()
-        if required_segments < 0:
-            raise InvalidPoolSize(
-                f"required segments of pool {name} below 0", value=required_segments, limit=0
-            )
-        least = max(1, required_segments)
-        if maximum_segments is not None and maximum_segments < least:
-            raise InvalidPoolSize(
-                f"maximum segments of pool {name} too small", value=maximum_segments, limit=least
-            )
+        pool = LocalBufferPool(
+            self,
+            name,
+            required_segments,
+            maximum_segments,
+            max_overdraft_buffers,
+            max_buffers_per_channel,
+        )
         if required_segments > self.unpromised_segments:
-            raise InsufficientNetworkBuffers(
-                required_segments, self.unpromised_segments, self.total_segments
-            )
-        pool = LocalBufferPool(self, name, required_segments, maximum_segments)
+            raise self._insufficient(required_segments, self.unpromised_segments)
         self._local_pools[pool] = None
         self._required += required_segments
-        if pool.room:
-            # Behind those with the same room: the order of creation decides who gets the odd one.
-            position = bisect.bisect_right(self._flexible_rooms, pool.room)
-            self._flexible.insert(position, pool)
-            self._flexible_rooms.insert(position, pool.room)
+        self._wanted += pool.wanted_segments
+        self._sharing.add(pool)
         self._rebalance()
         self._serve()
         return pool
-
-    # ---- exclusive segments
 
     def request_segments(self, count: int) -> list[MemorySegment]:
         """Take ``count`` exclusive segments, all or nothing; back with :meth:`recycle_segments`.
@@ -138,8 +134,7 @@ class NetworkBufferPool:
             InvalidPoolSize: ``count`` is negative.
             PoolDestroyed: This pool is destroyed.
         """
-        self._check_open()
-        _check_count(count)
+        self._check_open(count)
         if count == 0:
             return []
         available = 0 if self._unpromised or self._promised else self.unpromised_segments
@@ -154,7 +149,7 @@ class NetworkBufferPool:
             self._reserved -= count
             self._rebalance()
             self._serve()
-        raise InsufficientNetworkBuffers(count, available, self.total_segments)
+        raise self._insufficient(count, available)
 
     async def request_segments_within(
         self, count: int, timeout_seconds: float
@@ -174,37 +169,27 @@ class NetworkBufferPool:
             InvalidPoolSize: ``count`` is negative.
             PoolDestroyed: This pool is destroyed, or was while waiting.
         """
-        self._check_open()
-        _check_count(count)
+        self._check_open(count)
         if count == 0:
             return []
         if count > self.total_segments:
-            raise InsufficientNetworkBuffers(count, self.unpromised_segments, self.total_segments)
-        loop = asyncio.get_running_loop()
-        arrival: Future[list[MemorySegment]] = loop.create_future()
-        request = _ExclusiveRequest(count, arrival)
+            raise self._insufficient(count, self.unpromised_segments)
 
-        def expire() -> None:
-            if not arrival.done():
-                error = NetworkBufferTimeout(_NAME, count, len(self._free), timeout_seconds)
-                arrival.set_exception(error)
+        def expired() -> NetworkBufferTimeout:
+            self.expired_requests += 1
+            return NetworkBufferTimeout(_NAME, count, len(self._free), timeout_seconds)
 
+        request = ExclusiveRequest(count)
         self._unpromised[request] = None
         self._rebalance()
         self._serve()
-        if arrival.done():
-            return arrival.result()
-        # The timer settles the future itself, so that segments and the deadline cannot both win.
-        timer = loop.call_later(timeout_seconds, expire)
         try:
-            return await arrival
+            return await request.wait(timeout_seconds, expired)
         except asyncio.CancelledError:
             # Cancelled after the segments had been handed over, before this task could run.
-            if not arrival.cancelled() and arrival.done() and arrival.exception() is None:
-                self.recycle_segments(arrival.result())
+            self.recycle_segments(request.handed_over)
             raise
         finally:
-            timer.cancel()
             self._withdraw(request)
 
     def recycle_segments(self, segments: Iterable[MemorySegment]) -> None:
@@ -219,7 +204,7 @@ class NetworkBufferPool:
         for segment in segments:
             if segment.holder is self:
                 segment.holder = None
-                self._free.append(segment)
+                bisect.insort(self._free, segment, key=from_the_end)
                 returned += 1
             else:
                 stranger = segment
@@ -304,11 +289,11 @@ class NetworkBufferPool:
 
     def put_home(self, segment: MemorySegment) -> None:
         """For local pools while limits move: take a segment; nobody is served yet."""
-        self._free.append(segment)
+        bisect.insort(self._free, segment, key=from_the_end)
 
     def give_back(self, segment: MemorySegment) -> None:
         """For local pools: a segment comes home; whoever waits first gets it."""
-        self._free.append(segment)
+        bisect.insort(self._free, segment, key=from_the_end)
         if self._promised or self._starving or self._is_destroyed:
             self._serve()
 
@@ -317,10 +302,8 @@ class NetworkBufferPool:
         del self._local_pools[pool]
         self._starving.pop(pool, None)
         self._required -= pool.required_segments
-        if pool.room:
-            position = self._flexible.index(pool)
-            del self._flexible[position]
-            del self._flexible_rooms[position]
+        self._wanted -= pool.wanted_segments
+        self._sharing.remove(pool)
         if pool.held_segments:
             self._draining[pool] = None
         self._rebalance()
@@ -332,9 +315,15 @@ class NetworkBufferPool:
 
     # ---- inside
 
-    def _check_open(self) -> None:
+    def _check_open(self, count: int = 0) -> None:
         if self._is_destroyed:
             raise PoolDestroyed(_NAME)
+        if count < 0:
+            raise InvalidPoolSize("number of segments below 0", value=count, limit=0)
+
+    def _insufficient(self, required: int, available: int) -> InsufficientNetworkBuffers:
+        self.refused_requests += 1
+        return InsufficientNetworkBuffers(required, available, self.total_segments)
 
     def _take_exclusive(self, count: int) -> list[MemorySegment]:
         segments = self._free[-count:]
@@ -344,7 +333,7 @@ class NetworkBufferPool:
         self._exclusive += count
         return segments
 
-    def _withdraw(self, request: _ExclusiveRequest) -> None:
+    def _withdraw(self, request: ExclusiveRequest) -> None:
         """A waiting request ends without segments; nothing to do when it was served."""
         if request in self._promised:
             del self._promised[request]
@@ -368,8 +357,10 @@ class NetworkBufferPool:
                 self._reserved += request.count
                 self._promised[request] = None
             del self._unpromised[request]
-        shares = fair_shares(self.unpromised_segments, self._flexible_rooms)
-        for pool, share in zip(self._flexible, shares, strict=True):
+        self.demand.update(
+            self._wanted + self._reserved + sum(request.count for request in self._unpromised)
+        )
+        for pool, share in self._sharing.shares(self.unpromised_segments):
             limit = pool.required_segments + share
             if limit != pool.size_segments:
                 pool.set_limit(limit)
@@ -406,8 +397,3 @@ class NetworkBufferPool:
                             self._starving[pool] = None  # behind the others: round robin
         finally:
             self._serving = False
-
-
-def _check_count(count: int) -> None:
-    if count < 0:
-        raise InvalidPoolSize("number of segments below 0", value=count, limit=0)

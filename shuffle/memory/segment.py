@@ -37,6 +37,11 @@ class MemorySegment:
         return f"<MemorySegment {self.index} of {self.size_bytes} bytes>"
 
 
+def from_the_end(segment: MemorySegment) -> int:
+    """Sort key: the lowest index last."""
+    return -segment.index
+
+
 class SegmentMapping:
     """The one anonymous mapping that all segments of a pool are slices of.
 

@@ -8,7 +8,9 @@ class LocalBufferPoolStatistics:
     """A local pool at one moment, in segments.
 
     ``size_segments`` is the current limit; ``idle + lent`` may be above it until lent segments
-    are recycled. ``maximum_segments`` is ``None`` for an unbounded pool.
+    are recycled, which is what ``overdraft_segments`` counts; ``overdrafts`` is how many were ever
+    lent beyond the limit. ``full_channels`` have their maximum of segments. ``maximum_segments`` is
+    ``None`` for an unbounded pool.
     """
 
     name: str
@@ -18,6 +20,9 @@ class LocalBufferPoolStatistics:
     idle_segments: int
     lent_segments: int
     waiting_listeners: int
+    overdraft_segments: int
+    overdrafts: int
+    full_channels: int
     is_destroyed: bool
 
 

@@ -50,6 +50,10 @@ class Waiter:
         return True
 
 
+def no_listener_failed(caplog):
+    return not [r for r in caplog.records if r.name == "shuffle.memory.local_buffer_pool"]
+
+
 def conserved(pool):
     seen = pool.statistics()
     assert seen.free_segments + seen.idle_segments + seen.out_segments == seen.total_segments
@@ -235,7 +239,7 @@ def test_thousands_of_listeners_that_recycle_at_once_do_not_deepen_the_stack(cap
     assert order == list(range(5000))
     assert set(overtaken) == {None}
     assert len(depths) == 1
-    assert caplog.records == []
+    assert no_listener_failed(caplog)
     conserved(network)
 
 
@@ -261,7 +265,7 @@ def test_a_segment_handed_through_hundreds_of_pools_does_not_deepen_the_stack(ca
     greedy.recycle(segments.pop())
     assert visited == pools
     assert len(depths) == 1
-    assert caplog.records == []
+    assert no_listener_failed(caplog)
     conserved(network)
 
 
