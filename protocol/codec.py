@@ -58,6 +58,7 @@ from protocol.messages import (
     ShuffleReleased,
     TaskEvent,
 )
+from protocol.unpacking import FLAT_BYTES, WrongField, unpack_by_fields, unpack_flat
 
 Check: TypeAlias = Callable[[Any], bool]
 
@@ -264,16 +265,33 @@ def encode(message: Message, payload_length: int = 0) -> bytes:
     return _PREFIX.pack(len(control), payload_length) + control
 
 
+def _unpack(control: bytes | bytearray | memoryview) -> Any:
+    try:
+        if len(control) <= FLAT_BYTES:
+            try:
+                return unpack_flat(control)
+            except ValueError:  # a long array, legal or not
+                return unpack_by_fields(control)
+        return unpack_by_fields(control)
+    except WrongField as error:
+        form = _FORMAT.get(error.type_id) if type(error.type_id) is int else None
+        if form is None or error.index >= len(form[1]):
+            raise MalformedMessage("Unknown message", value=short_repr(error.type_id)) from error
+        raise MalformedMessage(
+            f"{form[0].__name__}.{form[0]._fields[error.index]} has a wrong type or range",
+            value=_cause(error),
+        ) from error
+    except Exception as error:  # msgpack documents no closed set of errors for bad input
+        raise MalformedMessage("Control part is not valid msgpack", value=_cause(error)) from error
+
+
 def decode_control(control: bytes | bytearray | memoryview) -> Message:
     """Decode and check the control part of a frame.
 
     Raises:
         MalformedMessage: Not msgpack, an unknown type id, or a field of the wrong type or range.
     """
-    try:
-        fields = msgpack.unpackb(control)
-    except Exception as error:  # msgpack documents no closed set of errors for bad input
-        raise MalformedMessage("Control part is not valid msgpack", value=_cause(error)) from error
+    fields = _unpack(control)
     if type(fields) is not list or not fields or type(fields[0]) is not int:
         raise MalformedMessage(
             "Control part is not an array that starts with a message type",

@@ -107,9 +107,9 @@ class FrameDecoder:
         """True when a frame has begun and is not complete."""
         return self._head_filled > 0 or self._control is not None or self._message is not None
 
-    def handshake_done(self) -> None:
-        """Allow control parts of full size from now on."""
-        self.max_control_bytes = MAX_CONTROL_BYTES
+    def handshake_done(self, max_control_bytes: int = MAX_CONTROL_BYTES) -> None:
+        """Allow control parts of that size from now on."""
+        self.max_control_bytes = max_control_bytes
 
     def get_buffer(self, sizehint: int = -1) -> memoryview:
         """Return where the next bytes go; never empty. Not to be called while blocked.

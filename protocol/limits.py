@@ -15,6 +15,9 @@ MAX_HANDSHAKE_CONTROL_BYTES: Final = 4 * 1024
 MAX_CONTROL_BYTES: Final = 4 * 1024 * 1024
 """The longest legal message is an OpenGate: 5 bytes a map attempt make some 800,000 of them."""
 
+MAX_GATE_CHANNELS: Final = 16 * 1024
+"""Most channels of a gate: there is one for each TaskManager that holds map outputs."""
+
 MAX_EVENT_BYTES: Final = 1024
 """Events are a few integers; they are received outside the segment pool, so they are kept small."""
 

@@ -22,7 +22,7 @@ from protocol.errors import (
     UnexpectedMessage,
     UnsupportedVersion,
 )
-from protocol.limits import MAGIC, VERSION
+from protocol.limits import MAGIC, MAX_CONTROL_BYTES, MAX_HANDSHAKE_CONTROL_BYTES, VERSION
 
 
 class State(enum.Enum):
@@ -80,6 +80,17 @@ ALLOWED_WHEN_OPEN: Final[dict[tuple[Side, int], _Types]] = {
     },
     (Side.CONNECTED, m.ROLE_DRIVER): _BOTH | {m.ShuffleReleased, m.ApplicationReleased},
 }
+
+CONTROL_LIMITS: Final[dict[tuple[Side, int], int]] = {
+    key: (
+        MAX_CONTROL_BYTES
+        if allowed & {m.OpenGate, m.PartitionRequest, m.BeginRegion}
+        else MAX_HANDSHAKE_CONTROL_BYTES
+    )
+    for key, allowed in ALLOWED_WHEN_OPEN.items()
+}
+"""Longest control part to receive. Only what names map attempts or subpartitions is long; all that
+a driver says, and all that comes back on any leg, is shorter than a Hello may be."""
 
 ROLES: Final = frozenset({m.ROLE_PEER, m.ROLE_PRODUCER, m.ROLE_CONSUMER, m.ROLE_DRIVER})
 

@@ -25,7 +25,14 @@ from protocol.framing import FrameDecoder
 from protocol.limits import FEATURE_LARGE_PAYLOADS, MAX_LARGE_PAYLOAD_BYTES, VERSION
 from protocol.messages import ROLE_PRODUCER, ErrorResponse, Hello, HelloAck, Message, Ping, Pong
 from protocol.remote_error import RemoteError, error_response
-from protocol.states import ConnectionState, Side, State, answer_hello, payload_limit
+from protocol.states import (
+    CONTROL_LIMITS,
+    ConnectionState,
+    Side,
+    State,
+    answer_hello,
+    payload_limit,
+)
 from transport import socket_options
 from transport.config import TransportConfig
 from transport.errors import ConnectionLost, DeadlineExceeded
@@ -428,7 +435,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._handshake_timer is not None:
             self._handshake_timer.cancel()
             self._handshake_timer = None
-        self._decoder.handshake_done()
+        self._decoder.handshake_done(CONTROL_LIMITS[self.state.side, role])
         self._other_segment_size_bytes = greeting.segment_size_bytes
         self._decoder.max_payload_bytes = (
             self.large_payload_bytes if role == ROLE_PRODUCER else self.max_payload_bytes
