@@ -45,7 +45,10 @@ $(JAR): $(JVM_SOURCES)
 	  echo "Maven finds no JDK 17 or later: install one (Debian: openjdk-17-jdk-headless) and" \
 	       "point JAVA_HOME to it" >&2; exit 1; }
 	@echo "Building and testing the Spark plugin"
-	mvn -q -B -Dstyle.color=never -f $(JVM)/pom.xml package
+	@# Renamed into place: a JVM that runs has the old file mapped and must not see it change.
+	@mkdir -p $(dir $(JAR))
+	mvn -q -B -Dstyle.color=never -Dsluice.jar=$(abspath $(JAR)).new -f $(JVM)/pom.xml package
+	@mv -f $(JAR).new $@
 	@touch $@
 
 demo: setup ## TPC-H and RDD jobs with Spark's own shuffle and with Sluice, compared

@@ -39,6 +39,14 @@ class Events:
         """How tasks of all kinds ended: ``Success``, ``FetchFailed``, ``ExceptionFailure``..."""
         return Counter(event["Task End Reason"]["Reason"] for event in self._task_ends())
 
+    def task_starts(self) -> Counter[tuple[int, int]]:
+        """How often each task began, whatever became of it, by stage and its index there."""
+        return Counter(
+            (event["Stage ID"], event["Task Info"]["Index"])
+            for event in self.events
+            if event["Event"] == "SparkListenerTaskStart"
+        )
+
     def speculative_tasks(self) -> int:
         """How many tasks were copies of slow ones."""
         return sum(event["Task Info"]["Speculative"] for event in self._task_ends())

@@ -10,7 +10,8 @@ import pytest
 
 from benchmarks.processes import ProcessFailed
 from spark_integration import spark_conf
-from tests.spark.applications import LOCAL_MASTER, Application
+from tests.spark.applications import LOCAL_MASTER, Application, sluice_settings
+from tests.spark.daemons import Daemons
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -72,9 +73,64 @@ def test_no_taskmanager_and_the_policy_to_fall_back(directory: Path, own: Applic
 
 
 def test_no_taskmanager_on_the_executors_hosts(directory: Path, cluster: StandaloneCluster):
+    """Only the executors can tell, so the driver waits for their word before any task runs."""
     settings = spark_conf(f"unix:{directory}/nowhere-{{host}}.sock")
-    application = Application("unix", cluster.master_url, directory, settings)
-    with application, pytest.raises(ProcessFailed) as failure:
-        application.rows("rdd_reduce_by_key")
-    assert "nowhere-127.0.0." in str(failure.value)
-    assert "spark.sluice.endpoints" in str(failure.value)
+    with Application("unix", cluster.master_url, directory, settings) as application:
+        application.new_events()
+        started = time.monotonic()
+        with pytest.raises(ProcessFailed) as failure:
+            application.rows("rdd_reduce_by_key")
+        assert time.monotonic() - started < AT_ONCE_SECONDS
+        assert not application.new_events().task_starts()
+    message = str(failure.value)
+    assert "no TaskManager is reachable for shuffle 0: " in message
+    assert "executor 0: unix:" in message
+    assert "nowhere-127.0.0." in message
+    assert "Start TaskManagers (sluice taskmanager)" in message
+    assert "spark.sluice.fallback.policy=spark" in message
+
+
+def test_no_taskmanager_on_the_executors_hosts_and_the_policy_to_fall_back(
+    directory: Path, cluster: StandaloneCluster, own: Application
+):
+    metrics = directory / "metrics"
+    metrics.mkdir()
+    settings = spark_conf(f"unix:{directory}/nowhere-{{host}}.sock") | {
+        "spark.sluice.fallback.policy": "spark",
+        "spark.metrics.conf.driver.sink.csv.class": "org.apache.spark.metrics.sink.CsvSink",
+        "spark.metrics.conf.driver.sink.csv.directory": str(metrics),
+    }
+    with Application("unixfallback", cluster.master_url, directory, settings) as application:
+        for job in ("rdd_reduce_by_key", "frame_join"):
+            assert application.rows(job).read_text() == own.rows(job).read_text()
+        assert application.new_events().task_ends().keys() == {"Success"}
+    told = application.output.count("uses Spark's own shuffle: no TaskManager is reachable (unix:")
+    assert told >= 2
+    (counter,) = metrics.glob("*.driver.*.fallbackShuffles.csv")
+    assert counter.read_text().splitlines()[-1].split(",")[1] == str(told)
+
+
+def test_the_last_taskmanager_dies_during_a_job(
+    directory: Path, cluster: StandaloneCluster, own: Application
+):
+    """The job whose data is gone fails at once; the next one begins without TaskManagers."""
+    with Daemons(directory / "mortal") as mortal:
+        settings = sluice_settings(mortal) | {
+            "spark.sluice.fallback.policy": "spark",
+            "spark.sluice.reader.returnTimeout": "1s",
+        }
+        with Application("widow", cluster.master_url, directory, settings) as application:
+            application.rows("prepare")
+            application.new_events()
+            for daemon in mortal:
+                daemon.kill()
+            with pytest.raises(ProcessFailed) as failure:
+                application.rows("read_again")
+            starts = application.new_events().task_starts()
+            assert starts
+            assert set(starts.values()) == {1}
+            job = "rdd_reduce_by_key"
+            assert application.rows(job).read_text() == own.rows(job).read_text()
+    message = str(failure.value)
+    assert "cancelled because no TaskManager is reachable from any executor: " in message
+    assert "Start TaskManagers (sluice taskmanager)" in message

@@ -35,6 +35,8 @@ public abstract class ClientException extends IOException {
   public static final class ConnectFailed extends ClientException {
     private static final long serialVersionUID = 1L;
 
+    private final String summary;
+
     public ConnectFailed(String endpoint, String why, Throwable cause) {
       super(
           ErrorCode.CONNECT_FAILED,
@@ -44,6 +46,12 @@ public abstract class ClientException extends IOException {
               + why
               + ". Start one there (sluice taskmanager) or correct spark.sluice.endpoints",
           cause);
+      this.summary = endpoint + ": " + why;
+    }
+
+    /** Endpoint and reason without the remedy, for a list of several. */
+    public String summary() {
+      return summary;
     }
   }
 

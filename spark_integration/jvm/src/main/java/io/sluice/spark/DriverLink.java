@@ -18,7 +18,7 @@ final class DriverLink {
   private DriverClient client;
   private volatile boolean connected;
   private volatile Message.HelloAck taskManager;
-  private String lastFailure = "";
+  private volatile String lastFailure = "";
   private boolean closed;
 
   DriverLink(Endpoint endpoint, ClientOptions options) {
@@ -40,6 +40,7 @@ final class DriverLink {
     return taskManager;
   }
 
+  /** Endpoint and reason; empty before the first failure. */
   String lastFailure() {
     return lastFailure;
   }
@@ -96,7 +97,10 @@ final class DriverLink {
       LOG.warn("TaskManager at {}: {} failed: {}", endpoint, what, e.getMessage());
     }
     connected = false;
-    lastFailure = String.valueOf(e.getMessage());
+    lastFailure =
+        e instanceof ClientException.ConnectFailed connectFailed
+            ? connectFailed.summary()
+            : endpoint + ": " + e.getMessage();
     if (client != null) {
       client.close();
       client = null;

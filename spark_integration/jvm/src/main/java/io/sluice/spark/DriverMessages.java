@@ -5,15 +5,27 @@ package io.sluice.spark;
  * RPC threads have.
  */
 final class DriverMessages {
-  static final String REPORT = "report";
+  static final String REACHED = "reached";
+  static final String UNREACHABLE = "unreachable";
+  static final String TASK_MET_NOBODY = "task-met-nobody";
   static final String ENDPOINTS = "endpoints";
   static final String LOST_OUTPUT = "lost-output";
 
   private DriverMessages() {}
 
   /** An executor uses the TaskManager that other hosts reach at {@code host:port}. */
-  static String[] report(String taskManagerId, String host, int port) {
-    return new String[] {REPORT, taskManagerId, host, Integer.toString(port)};
+  static String[] reached(String executorId, String taskManagerId, String host, int port) {
+    return new String[] {REACHED, executorId, taskManagerId, host, Integer.toString(port)};
+  }
+
+  /** An executor reaches no TaskManager. */
+  static String[] unreachable(String executorId, String why) {
+    return new String[] {UNREACHABLE, executorId, why};
+  }
+
+  /** A task is about to fail because its executor reaches no TaskManager; answered by whether its jobs are cancelled. */
+  static String[] taskMetNobody(int stageId) {
+    return new String[] {TASK_MET_NOBODY, Integer.toString(stageId)};
   }
 
   /** Asks for all endpoints the driver has a connection to; answered by an array of HOST:PORT. */

@@ -1,6 +1,7 @@
 package io.sluice.spark;
 
 import io.sluice.client.ChunkPool;
+import io.sluice.client.ClientException;
 import io.sluice.client.ClientOptions;
 import io.sluice.client.Endpoint;
 import io.sluice.client.Message;
@@ -34,15 +35,34 @@ final class DriverRuntime {
   private final SluiceSettings settings;
   private final List<Endpoint> configured;
   private final boolean localMaster;
+  private final Reachability reachability;
+  private final StageCanceller canceller;
   private final Map<String, DriverLink> links = new ConcurrentHashMap<>();
   private final ScheduledThreadPoolExecutor threads;
   private volatile ClientOptions options;
   private boolean released;
 
-  DriverRuntime(SluiceSettings settings, String ownHost, boolean localMaster) {
+  /** Ends the jobs of a stage. */
+  @FunctionalInterface
+  interface StageCanceller {
+    void cancel(int stageId, String reason);
+  }
+
+  /**
+   * @param localMaster whether tasks run in this process, so that what the driver reaches is what they reach
+   * @param reachability what executors say they reach
+   */
+  DriverRuntime(
+      SluiceSettings settings,
+      String ownHost,
+      boolean localMaster,
+      Reachability reachability,
+      StageCanceller canceller) {
     this.settings = settings;
     this.configured = settings.endpointsFor(ownHost);
     this.localMaster = localMaster;
+    this.reachability = reachability;
+    this.canceller = canceller;
     this.threads =
         new ScheduledThreadPoolExecutor(
             THREADS,
@@ -75,6 +95,10 @@ final class DriverRuntime {
             settings.connectTimeoutMillis(),
             Math.min(settings.ioTimeoutMillis(), 30_000),
             new ChunkPool(1));
+    addConfigured();
+  }
+
+  private void addConfigured() {
     for (Endpoint endpoint : configured) {
       if (!endpoint.isUnix() || endpoint.socketExists()) {
         add(endpoint);
@@ -83,7 +107,7 @@ final class DriverRuntime {
   }
 
   /** An executor uses that TaskManager. */
-  void report(String taskManagerId, String host, int port) {
+  void reached(String executorId, String taskManagerId, String host, int port) {
     boolean known =
         links.values().stream()
             .map(DriverLink::taskManager)
@@ -92,6 +116,13 @@ final class DriverRuntime {
       LOG.info("TaskManager {} at {}:{} serves this application", taskManagerId, host, port);
       add(Endpoint.tcp(host, port));
     }
+    reachability.reached(executorId, taskManagerId);
+  }
+
+  /** An executor reaches no TaskManager. */
+  void unreachable(String executorId, String why) {
+    LOG.warn("Executor {} reaches no TaskManager: {}", executorId, why);
+    reachability.unreachable(executorId, why);
   }
 
   private DriverLink add(Endpoint endpoint) {
@@ -124,36 +155,89 @@ final class DriverRuntime {
    */
   boolean useSluice(int shuffleId) {
     start(SparkEnv.get().conf().getAppId());
-    if (anyReachable()) {
+    // A TaskManager may have been started on this host since.
+    addConfigured();
+    if (isSomebodyReachable(shuffleId)) {
       return true;
     }
-    boolean onlyOnExecutors = configured.stream().allMatch(Endpoint::isUnix) && !localMaster;
-    if (onlyOnExecutors) {
-      // The sockets are on the executors' hosts; executors that find none say so themselves.
-      return true;
-    }
-    String failures = failures();
     if (settings.fallbackToSpark()) {
       SluiceMetrics.INSTANCE.fallbackShuffles.increment();
       LOG.warn(
           "Shuffle {} uses Spark's own shuffle: no TaskManager is reachable ({}). It is the policy {}=spark",
           shuffleId,
-          failures,
+          failures(),
           SluiceSettings.FALLBACK_POLICY);
       return false;
     }
     throw new IllegalStateException(
-        "no TaskManager is reachable for shuffle "
-            + shuffleId
-            + ": "
-            + failures
-            + ". Start TaskManagers (sluice taskmanager), correct "
-            + SluiceSettings.ENDPOINTS
-            + " (now "
-            + settings.endpoints()
-            + "), or set "
-            + SluiceSettings.FALLBACK_POLICY
-            + "=spark to use Spark's own shuffle");
+        NoTaskManagerException.message("for shuffle " + shuffleId, failures(), settings));
+  }
+
+  private boolean isSomebodyReachable(int shuffleId) {
+    // With the policy to fail, an executor's outdated word must not keep out a TaskManager that was just started.
+    boolean driverDecides =
+        localMaster || !settings.fallbackToSpark() || !reachability.nobody(this::isGone);
+    if (anyReachableOrReturns()) {
+      if (driverDecides) {
+        return true;
+      }
+    } else if (localMaster || configured.stream().noneMatch(EndpointChooser::isOfEachHost)) {
+      return false;
+    }
+    Reachability.Verdict verdict = askExecutors();
+    if (verdict == Reachability.Verdict.UNKNOWN) {
+      if (settings.fallbackToSpark() && reachability.lastSaidNobody()) {
+        return false;
+      }
+      LOG.warn(
+          "Whether a TaskManager is reachable for shuffle {} is not known: no executor has said so yet. If none is,"
+              + " the first task fails and its job with it",
+          shuffleId);
+    }
+    return verdict != Reachability.Verdict.NOBODY;
+  }
+
+  private Reachability.Verdict askExecutors() {
+    try {
+      return reachability.await(this::isGone, settings.reachabilityTimeoutMillis());
+    } catch (InterruptedException e) {
+      Thread.currentThread().interrupt();
+      throw new IllegalStateException(
+          "interrupted while waiting for an executor that reaches a TaskManager", e);
+    }
+  }
+
+  /** Whether the driver was connected to that TaskManager and is no more. */
+  private boolean isGone(String taskManagerId) {
+    boolean known = false;
+    for (DriverLink link : links.values()) {
+      Message.HelloAck taskManager = link.taskManager();
+      if (taskManager != null && taskManager.taskManagerId().equals(taskManagerId)) {
+        if (link.isConnected()) {
+          return false;
+        }
+        known = true;
+      }
+    }
+    return known;
+  }
+
+  /**
+   * A task met no TaskManager: cancels the jobs of its stage when no executor reaches one; says whether it did. Otherwise
+   * the task is tried again, perhaps on another executor.
+   */
+  boolean cancelIfNobody(int stageId) {
+    if (!reachability.nobody(this::isGone)) {
+      // Those that executors say they reach may have gone since the last sign of life.
+      pingAll().forEach(this::await);
+      if (!reachability.nobody(this::isGone)) {
+        return false;
+      }
+    }
+    String reason = NoTaskManagerException.message("from any executor", failures(), settings);
+    LOG.warn("The jobs of stage {} are cancelled: {}", stageId, reason);
+    canceller.cancel(stageId, reason);
+    return true;
   }
 
   private boolean anyReachable() {
@@ -163,11 +247,7 @@ final class DriverRuntime {
       }
     }
     // None is known to be well: ask all at once, the first that answers is enough.
-    List<Future<Boolean>> answers = new ArrayList<>();
-    for (DriverLink link : links.values()) {
-      answers.add(threads.submit(link::ping));
-    }
-    for (Future<Boolean> answer : answers) {
+    for (Future<Boolean> answer : pingAll()) {
       if (Boolean.TRUE.equals(await(answer))) {
         return true;
       }
@@ -175,10 +255,48 @@ final class DriverRuntime {
     return false;
   }
 
+  /**
+   * As {@link #anyReachable}. With the policy to fail, one that was there before gets
+   * {@code spark.sluice.reader.returnTimeout} to return, as a task would wait for it.
+   */
+  private boolean anyReachableOrReturns() {
+    Patience patience = new Patience(settings.returnTimeoutMillis());
+    boolean patient =
+        !settings.fallbackToSpark()
+            && links.values().stream().anyMatch(link -> link.taskManager() != null);
+    try {
+      do {
+        if (anyReachable()) {
+          return true;
+        }
+      } while (patient && patience.pause("a TaskManager's return"));
+      return false;
+    } catch (ClientException.Interrupted e) {
+      throw new IllegalStateException(e.getMessage(), e);
+    }
+  }
+
+  private List<Future<Boolean>> pingAll() {
+    List<Future<Boolean>> answers = new ArrayList<>();
+    for (DriverLink link : links.values()) {
+      answers.add(threads.submit(link::ping));
+    }
+    return answers;
+  }
+
   private String failures() {
     List<String> all = new ArrayList<>();
-    links.values().forEach(link -> all.add(link.endpoint() + ": " + link.lastFailure()));
-    return all.isEmpty() ? "none of the Unix sockets exists here" : String.join("; ", all);
+    for (Endpoint endpoint : configured) {
+      if (!links.containsKey(endpoint.toString())) {
+        all.add(endpoint + ": there is no such socket on the driver's host");
+      }
+    }
+    links.values().stream()
+        .filter(link -> !link.isConnected() && !link.lastFailure().isEmpty())
+        .map(DriverLink::lastFailure)
+        .forEach(all::add);
+    all.addAll(reachability.failures());
+    return String.join("; ", all);
   }
 
   /** Releases a shuffle everywhere; with {@code blocking} waits for it, within the deadlines of the links. */

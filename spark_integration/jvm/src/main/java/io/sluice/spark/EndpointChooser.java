@@ -22,6 +22,15 @@ final class EndpointChooser {
     return ordered;
   }
 
+  /** Whether the endpoint means another TaskManager on each host, so that no host can try it for another. */
+  static boolean isOfEachHost(Endpoint endpoint) {
+    if (endpoint.isUnix()) {
+      return true;
+    }
+    String host = endpoint.host();
+    return host.equals("localhost") || host.startsWith("127.") || host.equals("::1");
+  }
+
   private static int rank(Endpoint endpoint, String ownHost) {
     if (endpoint.isUnix()) {
       return endpoint.socketExists() ? 0 : 3;

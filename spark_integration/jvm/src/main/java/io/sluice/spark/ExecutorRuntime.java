@@ -10,13 +10,14 @@ import io.sluice.client.RegionPool;
 import io.sluice.client.TaskManagerConnection;
 import java.io.IOException;
 import java.util.ArrayList;
-import java.util.LinkedHashSet;
+import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
-import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.TimeUnit;
+import java.util.stream.Collectors;
 import org.apache.spark.SparkEnv;
+import org.apache.spark.TaskContext;
 import org.apache.spark.api.plugin.PluginContext;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
@@ -38,9 +39,10 @@ final class ExecutorRuntime implements AutoCloseable {
   private final ConnectionPool pool;
   private final RegionPool regions;
   private final String hostname;
+  private final String name;
   private final List<Endpoint> endpoints;
   private final Map<Endpoint, Long> penalties = new ConcurrentHashMap<>();
-  private final Set<String> reported = ConcurrentHashMap.newKeySet();
+  private final ReachabilityReporter reporter;
   private final Map<Long, MapTask> mapTasks = new ConcurrentHashMap<>();
 
   private ExecutorRuntime(PluginContext context, SluiceSettings settings, String applicationId) {
@@ -49,7 +51,7 @@ final class ExecutorRuntime implements AutoCloseable {
     // Not PluginContext.hostname(): it needs an RPC server, and executors have none.
     this.hostname = SparkEnv.get().blockManager().blockManagerId().host();
     this.endpoints = settings.endpointsFor(hostname);
-    String name = "executor " + context.executorID() + " on " + hostname;
+    this.name = "executor " + context.executorID() + " on " + hostname;
     this.pool =
         new ConnectionPool(
             new ClientOptions(
@@ -61,6 +63,7 @@ final class ExecutorRuntime implements AutoCloseable {
             settings.idleConnections());
     this.regions =
         new RegionPool(settings.regionBytes(), Math.max(2, Runtime.getRuntime().availableProcessors()));
+    this.reporter = new ReachabilityReporter(context, this::probe, settings.pingIntervalMillis());
   }
 
   private static volatile PluginContext pluginContext;
@@ -127,39 +130,73 @@ final class ExecutorRuntime implements AutoCloseable {
   }
 
   /**
-   * A connection to this executor's TaskManager, or to another one when it does not answer.
+   * A connection to this executor's TaskManager, or to another one when it does not answer. For the thread of a task.
    *
-   * @throws ClientException.ConnectFailed none of the known ones answers
+   * <p>When none answers and one did before, this waits up to {@code spark.sluice.reader.returnTimeout}: a task that fails
+   * at once would use up its attempts before a restarted TaskManager is ready.
+   *
+   * @throws NoTaskManagerException none of the known ones answers; the driver has been told
+   * @throws ClientException.Interrupted the task was interrupted meanwhile
    */
   TaskManagerConnection lease(int role) throws IOException {
-    Set<Endpoint> tried = new LinkedHashSet<>();
-    ClientException.ConnectFailed failure = null;
+    Patience patience = new Patience(settings.returnTimeoutMillis());
+    while (true) {
+      try {
+        return leaseNow(role);
+      } catch (NoTaskManagerException e) {
+        if (!reporter.everReached() || !patience.pause("a TaskManager's return")) {
+          reporter.unreachable(e.reasons());
+          tellThatTaskFails();
+          throw e;
+        }
+      }
+    }
+  }
+
+  private TaskManagerConnection leaseNow(int role) throws IOException {
+    Map<Endpoint, ClientException.ConnectFailed> failures = new LinkedHashMap<>();
     for (boolean askDriver : new boolean[] {false, true}) {
       List<Endpoint> candidates = askDriver ? endpointsOfDriver() : endpoints;
       for (Endpoint endpoint : candidateOrder(candidates)) {
-        if (!tried.add(endpoint)) {
+        if (failures.containsKey(endpoint)) {
           continue;
         }
         try {
           TaskManagerConnection connection = pool.lease(endpoint, role);
-          if (failure != null) {
+          if (!failures.isEmpty()) {
             SluiceMetrics.INSTANCE.endpointFailovers.increment();
-            LOG.warn("Using the TaskManager at {} because {}", endpoint, failure.getMessage());
+            LOG.warn("Using the TaskManager at {} because others do not answer: {}", endpoint, reasons(failures));
           }
           penalties.remove(endpoint);
-          report(connection.taskManager());
+          reporter.reached(connection.taskManager());
           return connection;
         } catch (ClientException.ConnectFailed e) {
           penalties.put(endpoint, System.nanoTime());
-          if (failure == null) {
-            failure = e;
-          } else {
-            failure.addSuppressed(e);
-          }
+          failures.put(endpoint, e);
         }
       }
     }
-    throw failure;
+    throw new NoTaskManagerException("from " + name, reasons(failures), settings);
+  }
+
+  private static String reasons(Map<Endpoint, ClientException.ConnectFailed> failures) {
+    return failures.values().stream()
+        .map(ClientException.ConnectFailed::summary)
+        .collect(Collectors.joining("; "));
+  }
+
+  /** The driver cancels the task's jobs when no executor reaches a TaskManager: more attempts would be in vain. */
+  private void tellThatTaskFails() {
+    TaskContext task = TaskContext.get();
+    if (task == null) {
+      return;
+    }
+    try {
+      context.ask(DriverMessages.taskMetNobody(task.stageId()));
+    } catch (Exception e) {
+      // The task fails all the same; without this it only takes more attempts.
+      LOG.warn("The driver was not told that a task met no TaskManager", e);
+    }
   }
 
   /**
@@ -169,10 +206,8 @@ final class ExecutorRuntime implements AutoCloseable {
    * @throws ClientException.Interrupted the task was interrupted meanwhile
    */
   boolean isThereOrReturns(Endpoint endpoint, String taskManagerId) throws ClientException {
-    long deadline =
-        System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(settings.returnTimeoutMillis());
-    long pauseMillis = 100;
-    while (true) {
+    Patience patience = new Patience(settings.returnTimeoutMillis());
+    do {
       try {
         TaskManagerConnection connection = pool.lease(endpoint, Message.ROLE_CONSUMER);
         boolean same = connection.taskManager().taskManagerId().equals(taskManagerId);
@@ -181,23 +216,17 @@ final class ExecutorRuntime implements AutoCloseable {
       } catch (ClientException.ConnectFailed e) {
         LOG.debug("Not yet there", e);
       }
-      long leftMillis = TimeUnit.NANOSECONDS.toMillis(deadline - System.nanoTime());
-      if (leftMillis <= 0) {
-        return false;
-      }
-      try {
-        Thread.sleep(Math.min(pauseMillis, leftMillis));
-      } catch (InterruptedException e) {
-        Thread.currentThread().interrupt();
-        throw new ClientException.Interrupted("the task was interrupted while it waited for " + endpoint);
-      }
-      pauseMillis = Math.min(pauseMillis * 2, 1_000);
-    }
+    } while (patience.pause(endpoint.toString()));
+    return false;
   }
 
-  /** Connects once, so that the driver learns which TaskManager this executor uses. */
-  void probe() throws IOException {
-    pool.giveBack(lease(Message.ROLE_PRODUCER));
+  /** Tells the driver whether this executor reaches a TaskManager, and which; off the calling thread. */
+  void reportReachability() {
+    reporter.start();
+  }
+
+  private void probe() throws IOException {
+    pool.giveBack(leaseNow(Message.ROLE_PRODUCER));
   }
 
   private List<Endpoint> candidateOrder(List<Endpoint> candidates) {
@@ -227,20 +256,6 @@ final class ExecutorRuntime implements AutoCloseable {
     }
   }
 
-  private void report(Message.HelloAck taskManager) {
-    if (reported.add(taskManager.taskManagerId())) {
-      try {
-        context.send(
-            DriverMessages.report(
-                taskManager.taskManagerId(), taskManager.advertisedHost(), taskManager.dataPort()));
-      } catch (IOException e) {
-        // The next connection says it again.
-        reported.remove(taskManager.taskManagerId());
-        LOG.warn("The driver was not told of TaskManager {}", taskManager.taskManagerId(), e);
-      }
-    }
-  }
-
   /** Asks the driver to forget one lost map output. */
   void forgetMapOutput(int shuffleId, long mapId, int mapIndex) {
     try {
@@ -254,6 +269,7 @@ final class ExecutorRuntime implements AutoCloseable {
 
   @Override
   public void close() {
+    reporter.close();
     pool.close();
   }
 }

@@ -10,8 +10,6 @@ import org.apache.spark.api.plugin.ExecutorPlugin;
 import org.apache.spark.api.plugin.PluginContext;
 import org.apache.spark.api.plugin.SparkPlugin;
 import org.apache.spark.shuffle.ShuffleManager;
-import org.slf4j.Logger;
-import org.slf4j.LoggerFactory;
 
 /**
  * The entry: {@code spark.plugins=io.sluice.spark.SluicePlugin}. On Spark 4 it sets everything else; on 3.5, where the
@@ -21,8 +19,6 @@ public final class SluicePlugin implements SparkPlugin {
   static final String SHUFFLE_MANAGER = "spark.shuffle.manager";
   static final String DATA_IO = "spark.shuffle.sort.io.plugin.class";
   static final String SHUFFLE_TRACKING = "spark.dynamicAllocation.shuffleTracking.enabled";
-
-  private static final Logger LOG = LoggerFactory.getLogger(SluicePlugin.class);
 
   @Override
   public DriverPlugin driverPlugin() {
@@ -76,10 +72,29 @@ public final class SluicePlugin implements SparkPlugin {
       conf.set(DATA_IO, dataIo);
       // With its default, executors that wrote map outputs would never be released.
       conf.set(SHUFFLE_TRACKING, "false");
+      boolean localMaster = context.master().equals("local") || context.master().startsWith("local[");
+      Reachability reachability =
+          new Reachability(initialExecutors(conf), Reachability.SETTLE_MILLIS);
+      context.addSparkListener(new ExecutorListener(reachability));
       runtime =
-          new DriverRuntime(settings, pluginContext.hostname(), context.master().startsWith("local["));
+          new DriverRuntime(
+              settings,
+              pluginContext.hostname(),
+              localMaster,
+              reachability,
+              (stageId, reason) -> context.cancelStage(stageId, reason));
       DriverRuntime.install(runtime);
       return Collections.emptyMap();
+    }
+
+    /** How many executors dynamic allocation begins with, as Spark computes it; -1 without it. */
+    private static int initialExecutors(SparkConf conf) {
+      if (!conf.getBoolean("spark.dynamicAllocation.enabled", false)) {
+        return -1;
+      }
+      int least = conf.getInt("spark.dynamicAllocation.minExecutors", 0);
+      int initial = conf.getInt("spark.dynamicAllocation.initialExecutors", least);
+      return Math.max(Math.max(initial, least), conf.getInt("spark.executor.instances", 0));
     }
 
     @Override
@@ -92,9 +107,14 @@ public final class SluicePlugin implements SparkPlugin {
     public Object receive(Object message) {
       String[] parts = (String[]) message;
       switch (parts[0]) {
-        case DriverMessages.REPORT:
-          runtime.report(parts[1], parts[2], Integer.parseInt(parts[3]));
+        case DriverMessages.REACHED:
+          runtime.reached(parts[1], parts[2], parts[3], Integer.parseInt(parts[4]));
           return null;
+        case DriverMessages.UNREACHABLE:
+          runtime.unreachable(parts[1], parts[2]);
+          return null;
+        case DriverMessages.TASK_MET_NOBODY:
+          return Boolean.toString(runtime.cancelIfNobody(Integer.parseInt(parts[1])));
         case DriverMessages.ENDPOINTS:
           return runtime.endpoints();
         case DriverMessages.LOST_OUTPUT:
@@ -121,27 +141,11 @@ public final class SluicePlugin implements SparkPlugin {
       SluiceSettings.of(context.conf());
       ExecutorRuntime.install(context);
       if (context.conf().contains("spark.app.id") && SparkEnv.get() != null) {
-        reportTaskManager();
+        ExecutorRuntime.get().reportReachability();
       }
       if (!"driver".equals(context.executorID())) {
         SluiceMetrics.INSTANCE.register(context.metricRegistry());
       }
-    }
-
-    /** Tells the driver early which TaskManager this executor uses; off the start-up path, with the connect deadline. */
-    private static void reportTaskManager() {
-      Thread thread =
-          new Thread(
-              () -> {
-                try {
-                  ExecutorRuntime.get().probe();
-                } catch (Exception e) {
-                  LOG.warn("No TaskManager is reachable from this executor: {}", e.getMessage());
-                }
-              },
-              "sluice-report");
-      thread.setDaemon(true);
-      thread.start();
     }
 
     @Override

@@ -22,6 +22,7 @@ import scala.Tuple2;
  * @param returnTimeoutMillis how long a reader waits for a TaskManager that went away
  * @param idleConnections unused connections an executor keeps
  * @param pingIntervalMillis time between two signs of life of the driver
+ * @param reachabilityTimeoutMillis how long a shuffle's registration waits for the executors' word on TaskManagers
  */
 public record SluiceSettings(
     String endpoints,
@@ -33,7 +34,8 @@ public record SluiceSettings(
     int maxReaderBuffers,
     long returnTimeoutMillis,
     int idleConnections,
-    long pingIntervalMillis) {
+    long pingIntervalMillis,
+    long reachabilityTimeoutMillis) {
 
   public static final String PREFIX = "spark.sluice.";
   public static final String ENDPOINTS = "spark.sluice.endpoints";
@@ -46,6 +48,7 @@ public record SluiceSettings(
   public static final String MAX_READER_BUFFERS = "spark.sluice.reader.maxBuffers";
   public static final String RETURN_TIMEOUT = "spark.sluice.reader.returnTimeout";
   public static final String PING_INTERVAL = "spark.sluice.driver.pingInterval";
+  public static final String REACHABILITY_TIMEOUT = "spark.sluice.reachability.timeout";
 
   private static final long KIB = 1024;
   private static final long MIB = 1024 * KIB;
@@ -80,7 +83,12 @@ public record SluiceSettings(
               "10s",
               "time, 0s to 10min",
               "how long a reader waits for a TaskManager that went away before its map tasks run again"),
-          new Entry(PING_INTERVAL, "10s", "time, 1s to 30s", "signs of life of the driver to each TaskManager"));
+          new Entry(PING_INTERVAL, "10s", "time, 1s to 30s", "signs of life of the driver to each TaskManager"),
+          new Entry(
+              REACHABILITY_TIMEOUT,
+              "30s",
+              "time, 0s to 10min",
+              "how long a shuffle waits for the executors' word on TaskManagers when the driver cannot tell"));
 
   /** Reads and checks; all that is wrong is in one message. */
   public static SluiceSettings of(SparkConf conf) {
@@ -96,7 +104,8 @@ public record SluiceSettings(
             (int) reading.number(MAX_READER_BUFFERS, 2, 65536),
             reading.time(RETURN_TIMEOUT, 0, 600_000),
             (int) reading.number(IDLE_CONNECTIONS, 0, 1024),
-            reading.time(PING_INTERVAL, 1_000, 30_000));
+            reading.time(PING_INTERVAL, 1_000, 30_000),
+            reading.time(REACHABILITY_TIMEOUT, 0, 600_000));
     reading.unknownKeys();
     reading.refuse("spark.shuffle.push.enabled", "push-based shuffle needs Spark's own shuffle files");
     reading.refuse(

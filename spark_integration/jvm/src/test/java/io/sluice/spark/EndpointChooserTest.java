@@ -1,6 +1,7 @@
 package io.sluice.spark;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
@@ -54,5 +55,15 @@ class EndpointChooserTest {
           error.getMessage());
     }
     assertEquals(Endpoint.tcp("::1", 7), Endpoint.parse("[::1]:7", "x"));
+  }
+
+  @Test
+  void endpointsThatMeanAnotherTaskManagerOnEachHost() {
+    for (String own : new String[] {"unix:/run/s.sock", "127.0.0.1:1", "localhost:1", "[::1]:1"}) {
+      assertTrue(EndpointChooser.isOfEachHost(Endpoint.parse(own, "x")), own);
+    }
+    for (String other : new String[] {"tm1:1", "10.0.0.127:1", "[2001:db8::1]:1"}) {
+      assertFalse(EndpointChooser.isOfEachHost(Endpoint.parse(other, "x")), other);
+    }
   }
 }
