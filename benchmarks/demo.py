@@ -25,7 +25,7 @@ from benchmarks.application import JobRecord, SparkApplication
 from benchmarks.cluster import StandaloneCluster, executor_errors
 from benchmarks.comparison import differences
 from benchmarks.eventlog import ShuffleUse, read_event_log, total
-from benchmarks.jobs.tpch import query_title
+from benchmarks.jobs import tpch
 from benchmarks.metrics import Moved
 from benchmarks.processes import stop_on_termination
 from benchmarks.report import open_console
@@ -53,12 +53,7 @@ BASE_SETTINGS: dict[str, str] = {
     "spark.executor.memory": "2g",
     "spark.executor.cores": "1",
     "spark.cores.max": "2",
-    # Joins must shuffle: neither the planner nor adaptive execution may broadcast a side.
-    "spark.sql.autoBroadcastJoinThreshold": "-1",
-    "spark.sql.adaptive.autoBroadcastJoinThreshold": "-1",
-    "spark.sql.shuffle.partitions": "32",
-    # About eight map tasks for the largest table, so that an output has several sources.
-    "spark.sql.files.maxPartitionBytes": "32m",
+    **tpch.SETTINGS,
 }
 
 
@@ -166,7 +161,10 @@ def jobs_of(queries: Sequence[int], data: Path, texts: Sequence[str]) -> list[De
     """The TPC-H queries of those numbers, then the RDD job over those files."""
     jobs = [
         DemoJob(
-            f"tpch q{number}", query_title(number), "tpch", {"query": number, "data": str(data)}
+            f"tpch q{number}",
+            tpch.query_title(number),
+            "tpch",
+            {"query": number, "data": str(data)},
         )
         for number in queries
     ]

@@ -12,6 +12,16 @@ if TYPE_CHECKING:
 
 TABLES = ("customer", "lineitem", "nation", "orders", "part", "partsupp", "region", "supplier")
 QUERIES = tuple(range(1, 23))
+SETTINGS = {
+    # Joins must shuffle: neither the planner nor adaptive execution may broadcast a side.
+    "spark.sql.autoBroadcastJoinThreshold": "-1",
+    "spark.sql.adaptive.autoBroadcastJoinThreshold": "-1",
+    "spark.sql.shuffle.partitions": "32",
+    # About eight map tasks for the largest table, so that an output has several sources.
+    "spark.sql.files.maxPartitionBytes": "32m",
+}
+"""Spark settings of an application that runs the queries at scale factor 1 on two cores."""
+
 _DIRECTORY = Path(__file__).resolve().parent / "queries"
 
 

@@ -1,0 +1,209 @@
+"""`make bench-tpch`: the 22 TPC-H queries, wall time with Sluice over Spark's own shuffle.
+
+Two one-core executors, broadcast joins off. A first round runs every query on both sides, compares
+the rows and warms both up; then rounds are timed, in which the sides begin in turn with each query.
+The figure ``total`` is the median over the rounds of the ratio of the sums of all queries.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmarks.jobs.tpch import QUERIES, SETTINGS, query_title
+from benchmarks.processes import stop_on_termination
+from benchmarks.report import Report, median_and_spread, open_console
+from benchmarks.sides import BASELINE_CONF_VARIABLE, Pair, Sides
+from benchmarks.tpch_data import ensure_tpch, warm_page_cache
+from protocol.errors import SluiceError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import Console
+
+AIMS = {"total": "≤ 1.0", "queries_equal": str(len(QUERIES))}
+TIME_LIMIT_SECONDS = 1800.0
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """Every query once on both sides."""
+
+    pairs: dict[int, Pair]
+    """By the number of the query."""
+
+    @property
+    def total(self) -> Pair:
+        """The sums over all queries."""
+        return Pair(
+            sum(pair.own_seconds for pair in self.pairs.values()),
+            sum(pair.sluice_seconds for pair in self.pairs.values()),
+        )
+
+
+@dataclass(slots=True)
+class Findings:
+    """What the rounds gave."""
+
+    equal: list[int] = field(default_factory=list)
+    """Queries with the same rows on both sides."""
+    rounds: list[Round] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    def report(self, versions: dict[str, str]) -> Report:
+        """Figures by the contract of all benchmarks."""
+        total, spread = median_and_spread([round_.total.ratio for round_ in self.rounds])
+        return Report(
+            name="tpch",
+            figures={"total": total, "queries_equal": len(self.equal)},
+            runs=[
+                {
+                    "round": number,
+                    "query": query,
+                    "own_seconds": pair.own_seconds,
+                    "sluice_seconds": pair.sluice_seconds,
+                    "ratio": pair.ratio,
+                }
+                for number, round_ in enumerate(self.rounds)
+                for query, pair in round_.pairs.items()
+            ],
+            spread={"total": spread},
+            versions=versions,
+        )
+
+
+def measure(
+    sides: Sides,
+    console: Console,
+    queries: Sequence[int],
+    data: Path,
+    rounds: int,
+    time_limit_seconds: float,
+) -> Findings:
+    """Compare and time the queries; there are fewer rounds, at least one, when time runs out."""
+    deadline = time.monotonic() + time_limit_seconds
+    findings = Findings()
+    for query in queries:
+        name = f"q{query:02} check"
+        differences = sides.check(name, "tpch", {"query": query, "data": str(data)})
+        findings.problems += [f"q{query:02}: {difference}" for difference in differences]
+        if not differences:
+            findings.equal.append(query)
+    console.print(
+        f"  {len(findings.equal)} of {len(queries)} results are equal, both sides are warm"
+    )
+    for number in range(rounds):
+        if findings.rounds and time.monotonic() > deadline:
+            findings.problems.append(
+                f"{number} of {rounds} rounds, {time_limit_seconds:g} s are over"
+            )
+            break
+        findings.rounds.append(_time_round(sides, console, queries, data, number))
+    return findings
+
+
+def _time_round(
+    sides: Sides, console: Console, queries: Sequence[int], data: Path, number: int
+) -> Round:
+    pairs = {}
+    for place, query in enumerate(queries):
+        pairs[query] = sides.pair(
+            f"q{query:02} {number}",
+            "tpch",
+            {"query": query, "data": str(data)},
+            own_first=(place + number) % 2 == 0,
+        )
+        _print_pair(console, f"q{query:02}", pairs[query], query_title(query))
+    timed = Round(pairs)
+    _print_pair(console, "total", timed.total, f"round {number + 1}")
+    return timed
+
+
+def _print_pair(console: Console, name: str, pair: Pair, note: str) -> None:
+    console.print(
+        f"  {name:<5} Spark {pair.own_seconds:7.2f} s   Sluice {pair.sluice_seconds:7.2f} s"
+        f"   ratio {pair.ratio:5.3f}   [dim]{note}[/dim]",
+        soft_wrap=True,
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, print, write the results file; the exit code is 1 when results differ."""
+    options = _parse(arguments)
+    stop_on_termination()
+    console = open_console()
+    with tempfile.TemporaryDirectory(prefix="sluice-tpch-", ignore_cleanup_errors=True) as scratch:
+        sides = Sides(Path(scratch), SETTINGS, memory_tier=options.memory_tier)
+        if sides.baseline_conf is not None:
+            console.print(f"Baseline: settings of {sides.baseline_conf}")
+        try:
+            console.print(f"TPC-H data, scale factor {options.scale_factor:g}")
+            data = ensure_tpch(options.scale_factor)
+            warm_page_cache(data)
+            with sides:
+                findings = measure(
+                    sides,
+                    console,
+                    options.queries,
+                    data,
+                    options.rounds,
+                    options.time_limit_seconds,
+                )
+                versions = {"spark": sides.own.spark_version}
+        except (SluiceError, RuntimeError, OSError) as error:
+            console.print(f"bench-tpch failed: {error}", style="red", markup=False)
+            return 1
+    report = findings.report(versions)
+    complete = options.scale_factor == 1 and set(options.queries) == set(QUERIES)
+    report.show(console, AIMS if complete else None)
+    console.print(f"Written: {report.write()}", soft_wrap=True)
+    for problem in findings.problems:
+        console.print(problem, style="red", markup=False)
+    return 1 if findings.problems else 0
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.tpch",
+        description=__doc__,
+        epilog=f"{BASELINE_CONF_VARIABLE}=FILE: settings of another baseline (spark-defaults).",
+    )
+    parser.add_argument("--scale-factor", type=float, default=1.0, help="of TPC-H (default 1)")
+    parser.add_argument("--rounds", type=_positive, default=3, help="timed rounds (default 3)")
+    parser.add_argument(
+        "--queries",
+        type=_numbers,
+        default=QUERIES,
+        metavar="N,N",
+        help="numbers of the queries (default all)",
+    )
+    parser.add_argument(
+        "--memory-tier", default="512 MiB", help="of each TaskManager (default %(default)s)"
+    )
+    parser.add_argument("--time-limit-seconds", type=float, default=TIME_LIMIT_SECONDS)
+    return parser.parse_args(arguments)
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} rounds: there must be at least one")
+    return number
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    numbers = tuple(int(part) for part in text.split(","))
+    unknown = [str(number) for number in numbers if number not in QUERIES]
+    if unknown:
+        raise argparse.ArgumentTypeError(f"TPC-H has queries 1 to 22, not {', '.join(unknown)}")
+    return numbers
+
+
+if __name__ == "__main__":
+    sys.exit(main())

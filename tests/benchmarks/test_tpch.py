@@ -1,0 +1,87 @@
+"""How bench-tpch takes its rounds and what it makes of them."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from benchmarks import tpch
+from benchmarks.sides import Pair
+
+SECONDS = {3: Pair(own_seconds=1.0, sluice_seconds=0.5), 5: Pair(3.0, 3.5)}
+
+
+class ScriptedSides:
+    """Stands in for two applications: answers from a script and notes what it was asked."""
+
+    def __init__(self, different: int | None = None) -> None:
+        self.different = different
+        self.asked: list[tuple[str, bool | None]] = []
+
+    def check(self, name: str, job: str, parameters: dict[str, Any]) -> list[str]:
+        assert (job, parameters["data"]) == ("tpch", "tables")
+        self.asked.append((name, None))
+        return ["row 1: ..."] if parameters["query"] == self.different else []
+
+    def pair(self, name: str, job: str, parameters: dict[str, Any], *, own_first: bool) -> Pair:
+        assert (job, parameters["data"]) == ("tpch", "tables")
+        self.asked.append((name, own_first))
+        return SECONDS[parameters["query"]]
+
+
+def run(sides: ScriptedSides, rounds: int, time_limit_seconds: float = 60.0) -> tpch.Findings:
+    console = Console(file=io.StringIO())
+    return tpch.measure(
+        sides,  # type: ignore[arg-type]
+        console,
+        (3, 5),
+        Path("tables"),
+        rounds,
+        time_limit_seconds,
+    )
+
+
+def test_a_warm_up_comes_before_rounds_in_which_the_sides_begin_in_turn():
+    sides = ScriptedSides()
+    findings = run(sides, 2)
+    assert sides.asked == [
+        ("q03 check", None),
+        ("q05 check", None),
+        ("q03 0", True),
+        ("q05 0", False),
+        ("q03 1", False),
+        ("q05 1", True),
+    ]
+    assert findings.problems == []
+
+
+def test_the_total_is_the_ratio_of_the_sums():
+    report = run(ScriptedSides(), 3).report({})
+    assert report.name == "tpch"
+    assert report.figures == {"total": pytest.approx(4.0 / 4.0), "queries_equal": 2}
+    assert set(report.figures) == set(tpch.AIMS)
+    assert len(report.runs) == 6
+
+
+def test_results_that_differ_are_a_problem_and_not_counted():
+    findings = run(ScriptedSides(different=5), 1)
+    assert findings.problems == ["q05: row 1: ..."]
+    assert findings.report({}).figures["queries_equal"] == 1
+
+
+def test_one_round_is_taken_even_when_time_is_over_and_the_lack_is_told():
+    findings = run(ScriptedSides(), 3, time_limit_seconds=-1)
+    assert len(findings.rounds) == 1
+    assert findings.problems == ["1 of 3 rounds, -1 s are over"]
+
+
+@pytest.mark.parametrize("wrong", [["--queries", "0"], ["--queries", "1,23"], ["--rounds", "0"]])
+def test_wrong_options_are_told(wrong: list[str], capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit):
+        tpch.main(wrong)
+    told = capsys.readouterr().err
+    assert "TPC-H has queries 1 to 22" in told or "at least one" in told
