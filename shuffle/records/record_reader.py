@@ -1,0 +1,291 @@
+"""The record reader: buffers of an input gate in, records and events out.
+
+Each channel has a deserializer of its own, since its records span its own buffers. A buffer is
+released once, as soon as nothing refers to it. Events are handed out where they stand among the
+records of their channel, the end of a partition too.
+"""
+
+import enum
+import time
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
+
+from protocol.events import EndOfPartition, Event, decode_event
+from protocol.messages import DATA
+from shuffle.records.errors import GateReleased
+from shuffle.records.framing import DEFAULT_MAXIMUM_RECORD_BYTES
+from shuffle.records.serializers import ValueSerializer
+from shuffle.records.spanning_deserializer import (
+    DEFAULT_SPILL_THRESHOLD_BYTES,
+    DeserializationResult,
+    SpanningRecordDeserializer,
+)
+
+if TYPE_CHECKING:
+    from shuffle.gate.input_gate import BufferOrEvent
+
+T = TypeVar("T")
+T_contra = TypeVar("T_contra", contravariant=True)
+
+_LAST = DeserializationResult.LAST_RECORD_FROM_BUFFER
+
+
+class BufferSource(Protocol):
+    """What is read: an input gate, or what looks like one."""
+
+    def poll(self) -> "BufferOrEvent | None":
+        """Take the next buffer or event if one is there."""
+
+    async def next_buffer_or_event(self) -> "BufferOrEvent | None":
+        """Wait for the next buffer or event; None after the end. Cancellation: takes nothing."""
+
+
+class ReadStatus(enum.Enum):
+    """What a step of the read loop leaves behind."""
+
+    MORE_AVAILABLE = enum.auto()
+    NOTHING_AVAILABLE = enum.auto()
+    END_OF_INPUT = enum.auto()
+
+
+class ChannelRecord(NamedTuple, Generic[T]):
+    """A record and the index of the channel it came from."""
+
+    channel_index: int
+    value: T
+
+
+class ChannelRecords(NamedTuple, Generic[T]):
+    """The records that ended in one buffer, at least one, and the index of its channel."""
+
+    channel_index: int
+    values: list[T]
+
+
+class ChannelEvent(NamedTuple):
+    """An event and the index of the channel it came from."""
+
+    channel_index: int
+    event: Event
+
+
+ReadElement: TypeAlias = ChannelRecord[T] | ChannelEvent
+
+
+class ReaderOutput(Protocol[T_contra]):
+    """Takes what :meth:`RecordReader.emit_next` finds."""
+
+    def record(self, value: T_contra, channel_index: int) -> None:
+        """Take a record."""
+
+    def event(self, event: Event, channel_index: int) -> None:
+        """Take an event."""
+
+
+class RecordReader(Generic[T]):
+    """Reads the records of one task. One caller at a time.
+
+    Args:
+        gate: Where the buffers come from. It stays the caller's, who releases it after the reader
+            is closed.
+        serializer: Makes values of the records' bytes.
+        num_channels: Channels of the gate; the input ends with the last one.
+        spill_threshold_bytes: Longer records are gathered in temporary files, whose blocks are
+            written on the caller's thread.
+        maximum_record_bytes: Longer records are an error.
+        spill_directory: For those files; the system's temporary directory by default.
+
+    Attributes:
+        idle_seconds: How long calls have waited for input.
+    """
+
+    def __init__(
+        self,
+        gate: BufferSource,
+        serializer: ValueSerializer[T],
+        num_channels: int,
+        *,
+        spill_threshold_bytes: int = DEFAULT_SPILL_THRESHOLD_BYTES,
+        maximum_record_bytes: int = DEFAULT_MAXIMUM_RECORD_BYTES,
+        spill_directory: str | None = None,
+    ) -> None:
+        self._gate = gate
+        self._deserialize = serializer.deserialize
+        self._borrows = serializer.borrows
+        self._deserializers = [
+            SpanningRecordDeserializer(spill_threshold_bytes, maximum_record_bytes, spill_directory)
+            for _ in range(num_channels)
+        ]
+        self._open_channels = num_channels
+        self._channel_index = 0
+        self._current: SpanningRecordDeserializer | None = None  # has a buffer with unread bytes
+        self._lender: SpanningRecordDeserializer | None = None  # what was handed out refers to it
+        self._closed = False
+        self.idle_seconds = 0.0
+
+    @property
+    def is_ended(self) -> bool:
+        """True if nothing more will be read: every channel has ended, or the reader is closed."""
+        return self._closed or (self._open_channels == 0 and self._current is None)
+
+    # ---- one by one
+
+    def emit_next(self, output: ReaderOutput[T]) -> ReadStatus:
+        """Hand the next record or event, if one is there, to an output. Never waits.
+
+        Returns:
+            MORE_AVAILABLE if one was handed over and another may be there; NOTHING_AVAILABLE if
+            there was none: wait for the gate; END_OF_INPUT after the last one.
+
+        Raises:
+            SluiceError: As :meth:`next`.
+        """
+        element = self._take()
+        if element is not None:
+            if isinstance(element, ChannelEvent):
+                output.event(element.event, element.channel_index)
+            else:
+                output.record(element.value, element.channel_index)
+        if self.is_ended:
+            return ReadStatus.END_OF_INPUT
+        return ReadStatus.NOTHING_AVAILABLE if element is None else ReadStatus.MORE_AVAILABLE
+
+    async def next(self) -> ReadElement[T] | None:
+        """Wait for the next record or event.
+
+        Returns:
+            The record or event, or None after the end of the input. A value of a serializer that
+            ``borrows`` is valid until the next call.
+
+        Raises:
+            MalformedElement: The record is no value; the next call goes on after it.
+            RecordTooLarge, IncompleteRecord, SpillFailed: The channel can be read no further.
+            InvalidEvent: An event does not decode.
+            GateReleased: Somebody released the gate while there was more to come.
+            SluiceError: A channel of the gate failed.
+
+        Cancellation: safe, nothing is lost.
+        """
+        while True:
+            element = self._take()
+            if element is not None:
+                return element
+            if self.is_ended:
+                return None
+            event = await self._wait()
+            if event is not None:
+                return event
+
+    async def __aiter__(self) -> AsyncIterator[ReadElement[T]]:
+        """Read to the end of the input; see :meth:`next`."""
+        while (element := await self.next()) is not None:
+            yield element
+
+    # ---- a buffer's records at once
+
+    async def read_batch(self) -> ChannelRecords[T] | ChannelEvent | None:
+        """Wait for records or an event; all records that end in one buffer come together.
+
+        Returns:
+            The records or the event, or None after the end of the input. Values of a serializer
+            that ``borrows`` are valid until the next call.
+
+        Raises:
+            SluiceError: As :meth:`next`, but with a malformed record all records of its buffer
+                are lost.
+
+        Cancellation: safe, nothing is lost.
+        """
+        while True:
+            self._release_lender()
+            current = self._current
+            if current is not None:
+                records = self._take_records(current)
+                if records:
+                    return ChannelRecords(self._channel_index, records)
+            if self.is_ended:
+                return None
+            taken = self._gate.poll()
+            event = await self._wait() if taken is None else self._accept(taken)
+            if event is not None:
+                return event
+
+    def _take_records(self, deserializer: SpanningRecordDeserializer) -> list[T]:
+        self._current = None
+        self._lender = deserializer
+        borrows = self._borrows
+        payloads = deserializer.take_records(owned=not borrows)
+        values = list(map(self._deserialize, payloads))
+        if not borrows:
+            self._release_lender()
+        return values
+
+    # ---- the end
+
+    def close(self) -> None:
+        """Release the buffers that are still held, and remove temporary files. Idempotent."""
+        self._closed = True
+        self._current = self._lender = None
+        for deserializer in self._deserializers:
+            deserializer.close()
+
+    # ---- inside
+
+    def _take(self) -> ReadElement[T] | None:
+        """Return the next record or event if one is there."""
+        if self._lender is not None:
+            self._release_lender()
+        while True:
+            current = self._current
+            if current is not None:
+                result, payload = current.next_record()
+                if result.is_buffer_consumed:
+                    self._current = None
+                    self._lender = current
+                if payload is not None:
+                    value = self._deserialize(payload)
+                    if result is _LAST and not self._borrows:
+                        self._release_lender()
+                    return ChannelRecord(self._channel_index, value)
+            if self.is_ended:
+                return None
+            taken = self._gate.poll()
+            if taken is None:
+                return None
+            event = self._accept(taken)
+            if event is not None:
+                return event
+
+    async def _wait(self) -> ChannelEvent | None:
+        began = time.monotonic()
+        try:
+            taken = await self._gate.next_buffer_or_event()
+        finally:
+            self.idle_seconds += time.monotonic() - began
+        if taken is None:
+            raise GateReleased(self._open_channels)
+        return self._accept(taken)
+
+    def _accept(self, taken: "BufferOrEvent") -> ChannelEvent | None:
+        index = taken.channel_index
+        buffer = taken.buffer
+        deserializer = self._deserializers[index]
+        if buffer.data_type == DATA:
+            deserializer.set_next_buffer(buffer.payload, buffer.release)
+            self._channel_index = index
+            self._current = deserializer
+            return None
+        try:
+            event = decode_event(buffer.payload)
+        finally:
+            if buffer.release is not None:
+                buffer.release()
+        if type(event) is EndOfPartition:
+            self._open_channels -= 1
+            deserializer.end()
+        return ChannelEvent(index, event)
+
+    def _release_lender(self) -> None:
+        lender, self._lender = self._lender, None
+        if lender is not None:
+            lender.release_consumed()

@@ -1,0 +1,284 @@
+"""The spanning deserializer: puts the records of one channel together again.
+
+It has one buffer at a time. A record that lies in it whole is handed out as a view, uncopied; one
+that spans buffers is gathered in memory of its own, a very long one in a temporary file. Even the
+length before a record may be cut.
+
+A view is valid until the next call; a buffer is given back when its last view has ended. Gathered
+records of the in-memory kind are bytearrays and belong to whoever gets them.
+"""
+
+import enum
+from collections.abc import Callable
+from typing import Final
+
+from shuffle.records.errors import BufferUnread, IncompleteRecord, RecordTooLarge
+from shuffle.records.framing import (
+    DEFAULT_MAXIMUM_RECORD_BYTES,
+    LENGTH,
+    LENGTH_BYTES,
+    BytesLike,
+)
+from shuffle.records.spill_file import SpillFile
+
+DEFAULT_SPILL_THRESHOLD_BYTES: Final = 5 << 20
+"""Longer records are gathered in a file: a gate may have one such record for each channel."""
+
+_unpack_length: Final = LENGTH.unpack_from
+
+
+class DeserializationResult(enum.Enum):
+    """What a call brought, and whether the buffer has more."""
+
+    PARTIAL_RECORD = (False, True)
+    INTERMEDIATE_RECORD_FROM_BUFFER = (True, False)
+    LAST_RECORD_FROM_BUFFER = (True, True)
+
+    def __init__(self, is_full_record: bool, is_buffer_consumed: bool) -> None:
+        self.is_full_record: Final = is_full_record
+        self.is_buffer_consumed: Final = is_buffer_consumed
+
+
+_PARTIAL: Final = (DeserializationResult.PARTIAL_RECORD, None)
+
+
+class SpanningRecordDeserializer:
+    """Reads the records of one channel, buffer by buffer.
+
+    Args:
+        spill_threshold_bytes: Records longer than this are gathered in a temporary file.
+        maximum_record_bytes: A longer length is an error.
+        spill_directory: Where temporary files go; the system's own by default.
+    """
+
+    def __init__(
+        self,
+        spill_threshold_bytes: int = DEFAULT_SPILL_THRESHOLD_BYTES,
+        maximum_record_bytes: int = DEFAULT_MAXIMUM_RECORD_BYTES,
+        spill_directory: str | None = None,
+    ) -> None:
+        self._spill_threshold = spill_threshold_bytes
+        self._maximum = maximum_record_bytes
+        self._spill_directory = spill_directory
+        self._payload: BytesLike = b""
+        self._position = 0
+        self._end = 0
+        self._release: Callable[[], None] | None = None
+        self._prefix = b""  # the part of a length that the last buffer ended with
+        self._gathering: bytearray | SpillFile | None = None
+        self._gathered = 0
+        self._spilled: SpillFile | None = None  # handed out, to be closed by the next call
+
+    # ---- what there is to see
+
+    @property
+    def has_partial_record(self) -> bool:
+        """True if the stream must not end here."""
+        return self._gathering is not None or bool(self._prefix)
+
+    @property
+    def unread_bytes(self) -> int:
+        """Bytes of the buffer that are still to be read."""
+        return self._end - self._position
+
+    # ---- reading
+
+    def set_next_buffer(
+        self, payload: BytesLike, release: Callable[[], None] | None = None
+    ) -> None:
+        """Go on with the next buffer of the channel; the one before must have been read.
+
+        Args:
+            payload: Its bytes, which stay as they are until ``release`` is called. Records in it
+                are slices of it: views of a memoryview, copies of bytes.
+            release: Called once, when nobody needs the payload any more.
+
+        Raises:
+            BufferUnread: The buffer before has records that were not taken. The new one is not
+                taken over.
+        """
+        if self._position < self._end:
+            raise BufferUnread(
+                "A buffer was set while the one before still has records",
+                value=self._end - self._position,
+            )
+        self.release_consumed()
+        self._payload = payload
+        self._position = 0
+        self._end = len(payload)
+        self._release = release
+
+    def next_record(self) -> tuple[DeserializationResult, BytesLike | None]:
+        """Take the next record.
+
+        Returns:
+            The result and, if it is a full record, the record: a memoryview until the next call,
+            or bytes that belong to the caller.
+
+        Raises:
+            RecordTooLarge: The record's length is above the limit. Nothing more can be read.
+            SpillFailed: The record is very long and its temporary file failed. Nothing more can be
+                read.
+        """
+        if self._spilled is not None or self._position >= self._end:
+            self.release_consumed()
+        position = self._position
+        end = self._end
+        start = position + LENGTH_BYTES
+        if start <= end and self._gathering is None and not self._prefix:
+            length = _unpack_length(self._payload, position)[0]
+            if length > self._maximum:
+                raise RecordTooLarge(length, self._maximum)
+            stop = start + length
+            if stop <= end:
+                self._position = stop
+                if stop < end:
+                    result = DeserializationResult.INTERMEDIATE_RECORD_FROM_BUFFER
+                else:
+                    result = DeserializationResult.LAST_RECORD_FROM_BUFFER
+                return result, self._payload[start:stop]
+        record = self._gather()
+        if self._position < end:  # never so without a record
+            return DeserializationResult.INTERMEDIATE_RECORD_FROM_BUFFER, record
+        self._release_buffer()  # a gathered record has memory of its own
+        if record is None:
+            return _PARTIAL
+        return DeserializationResult.LAST_RECORD_FROM_BUFFER, record
+
+    def take_records(self, owned: bool = False) -> list[BytesLike]:
+        """Take all records that end in the buffer; it is read to its end.
+
+        Args:
+            owned: The records belong to the caller: the buffer's are bytes, copied as one and then
+                cut, which is faster than to cut views and copy each. Except for a very long record
+                from a temporary file, which is first if it is there.
+
+        Returns:
+            The records, as :meth:`next_record` gives them, valid until the next call.
+
+        Raises:
+            RecordTooLarge, SpillFailed: As :meth:`next_record`. Records before it are lost with
+                the channel.
+        """
+        self._close_spilled()
+        records: list[BytesLike] = []
+        if self._gathering is not None or self._prefix:
+            first = self._gather()
+            if first is not None:
+                records.append(first)
+        payload = self._payload
+        end = self._end
+        position = base = self._position
+        if owned:
+            payload = bytes(payload[position:end])
+            end -= position
+            position = 0
+        else:
+            base = 0
+        limit = self._maximum
+        unpack = _unpack_length
+        append = records.append
+        start = position + LENGTH_BYTES
+        while start <= end:
+            length = unpack(payload, position)[0]
+            if length > limit:
+                raise RecordTooLarge(length, limit)
+            stop = start + length
+            if stop > end:
+                break
+            append(payload[start:stop])
+            position = stop
+            start = stop + LENGTH_BYTES
+        self._position = base + position
+        if position < end:
+            self._gather()  # the beginning of what goes on in the next buffer
+        return records
+
+    def release_consumed(self) -> None:
+        """End what was handed out, and give the buffer back if it is read to its end."""
+        self._close_spilled()
+        if self._position >= self._end:
+            self._release_buffer()
+
+    def end(self) -> None:
+        """Say that the channel has ended.
+
+        Raises:
+            IncompleteRecord: In the middle of a record.
+        """
+        if self.has_partial_record or self._position < self._end:
+            gathering = self._gathering
+            raise IncompleteRecord(
+                "The channel ended in the middle of a record",
+                value=self._gathered if gathering is not None else len(self._prefix),
+                limit=_length_of(gathering) if gathering is not None else LENGTH_BYTES,
+            )
+
+    def close(self) -> None:
+        """Give everything back: the buffer, read or not, and temporary files. Idempotent."""
+        if isinstance(self._gathering, SpillFile):
+            self._gathering.close()
+        self._gathering = None
+        self._prefix = b""
+        self._close_spilled()
+        self._release_buffer()
+
+    # ---- records that span buffers
+
+    def _gather(self) -> BytesLike | None:
+        """Move what the buffer has of a spanning record into memory of its own."""
+        gathering = self._gathering
+        if gathering is None:
+            position = self._position
+            stop = min(self._end, position + LENGTH_BYTES - len(self._prefix))
+            prefix = self._prefix + self._payload[position:stop]
+            if len(prefix) < LENGTH_BYTES:
+                self._prefix = prefix
+                self._position = stop
+                return None
+            length = _unpack_length(prefix)[0]
+            if length > self._maximum:
+                raise RecordTooLarge(length, self._maximum)
+            if length > self._spill_threshold:
+                gathering = SpillFile(length, self._spill_directory)
+            else:
+                gathering = bytearray(length)
+            self._gathering = gathering
+            self._gathered = 0
+            self._prefix = b""
+            self._position = stop
+        length = _length_of(gathering)
+        gathered = self._gathered
+        position = self._position
+        count = min(length - gathered, self._end - position)
+        if count:
+            part = self._payload[position : position + count]
+            if isinstance(gathering, SpillFile):
+                gathering.write(part)
+            else:
+                gathering[gathered : gathered + count] = part
+            self._position = position + count
+            self._gathered = gathered = gathered + count
+        if gathered < length:
+            return None
+        self._gathering = None
+        if isinstance(gathering, SpillFile):
+            self._spilled = gathering
+            return gathering.read()
+        return gathering
+
+    def _release_buffer(self) -> None:
+        self._payload = b""
+        self._position = self._end = 0
+        release, self._release = self._release, None
+        if release is not None:
+            release()
+
+    def _close_spilled(self) -> None:
+        spilled, self._spilled = self._spilled, None
+        if spilled is not None:
+            spilled.close()
+
+
+def _length_of(gathering: bytearray | SpillFile) -> int:
+    return gathering.length_bytes if isinstance(gathering, SpillFile) else len(gathering)

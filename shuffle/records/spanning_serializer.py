@@ -1,0 +1,160 @@
+"""The spanning serializer: cuts records into buffers.
+
+The caller owns the loop: it asks for a buffer, has it filled by :meth:`copy_to`, and does as the
+result says. A record that ends exactly where its segment ends asks for no further segment.
+"""
+
+import enum
+from bisect import bisect_left
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import TYPE_CHECKING, Final
+
+from shuffle.records.errors import MalformedElement, RecordTooLarge
+from shuffle.records.framing import (
+    DEFAULT_MAXIMUM_RECORD_BYTES,
+    LENGTH,
+    LENGTH_BYTES,
+    BytesLike,
+    join_frames,
+)
+
+if TYPE_CHECKING:
+    from shuffle.partition.buffer_builder import BufferBuilder
+
+_JOINED_BYTES: Final = 64 << 10
+"""Up to this length prefix and record are copied into one piece: one append instead of two."""
+
+
+class SerializationResult(enum.Enum):
+    """How a record and a buffer came out."""
+
+    PARTIAL_RECORD_MEMORY_SEGMENT_FULL = (False, True)
+    FULL_RECORD_MEMORY_SEGMENT_FULL = (True, True)
+    FULL_RECORD = (True, False)
+
+    def __init__(self, is_full_record: bool, is_full_buffer: bool) -> None:
+        self.is_full_record: Final = is_full_record
+        self.is_full_buffer: Final = is_full_buffer
+
+
+class SpanningRecordSerializer:
+    """Frames one record, or a batch of them, and copies it into one buffer after the other.
+
+    Args:
+        maximum_record_bytes: Longer records are refused.
+    """
+
+    __slots__ = ("_data", "_maximum", "_payloads", "_position", "_tail")
+
+    def __init__(self, maximum_record_bytes: int = DEFAULT_MAXIMUM_RECORD_BYTES) -> None:
+        self._maximum = maximum_record_bytes
+        self._data = memoryview(b"")
+        self._tail: memoryview | None = None  # what follows _data: the bytes of a long record
+        self._payloads: Sequence[BytesLike] = ()
+        self._position = 0  # in _data and _tail together
+
+    def set_record(self, payload: BytesLike) -> None:
+        """Begin with a record. What is left of the one before is forgotten.
+
+        Args:
+            payload: The record's bytes; not to be changed until they are all copied.
+
+        Raises:
+            RecordTooLarge: They are more than the limit.
+        """
+        view = flat(payload)
+        if len(view) > self._maximum:
+            raise RecordTooLarge(len(view), self._maximum)
+        prefix = LENGTH.pack(len(view))
+        if len(view) <= _JOINED_BYTES:
+            self._data, self._tail = memoryview(prefix + view), None
+        else:
+            self._data, self._tail = memoryview(prefix), view
+        self._payloads = ()
+        self._position = 0
+
+    def set_records(self, payloads: Sequence[BytesLike]) -> None:
+        """Begin with a batch of records, which is copied as one.
+
+        Args:
+            payloads: The bytes of each record, at least one; copied at once.
+
+        Raises:
+            RecordTooLarge: A record is longer than the limit.
+        """
+        self.set_frames(join_frames(payloads, self._maximum), payloads)
+
+    def set_frames(self, frames: bytes, payloads: Sequence[BytesLike]) -> None:
+        """Begin with a batch that :func:`join_frames` has made of the payloads."""
+        self._data, self._tail = memoryview(frames), None
+        self._payloads = payloads
+        self._position = 0
+
+    def clear(self) -> None:
+        """Forget the record."""
+        self._data, self._tail = memoryview(b""), None
+        self._payloads = ()
+        self._position = 0
+
+    @property
+    def copied_bytes(self) -> int:
+        """How much of the record or batch is in buffers."""
+        return self._position
+
+    @property
+    def remaining_bytes(self) -> int:
+        """How much of the record or batch is still to be copied."""
+        tail = self._tail
+        return len(self._data) + (0 if tail is None else len(tail)) - self._position
+
+    @property
+    def continued_bytes(self) -> int:
+        """What is left of the very record that the last buffer cut; 0 at a record's start."""
+        position = self._position
+        if position == 0 or not self._payloads:
+            return self.remaining_bytes if position else 0
+        # Only a batch that spans buffers gets here, once a buffer.
+        ends = list(accumulate(len(payload) + LENGTH_BYTES for payload in self._payloads))
+        at = bisect_left(ends, position)
+        return ends[at] - position if at < len(ends) else 0
+
+    def copy_to(self, builder: "BufferBuilder") -> SerializationResult:
+        """Copy what fits, and commit it.
+
+        Args:
+            builder: A buffer that is not full.
+        """
+        data = self._data
+        tail = self._tail
+        head_bytes = len(data)
+        position = self._position
+        if position < head_bytes:
+            position += builder.append(data[position:] if position else data)
+        total_bytes = head_bytes
+        if tail is not None:
+            total_bytes += len(tail)
+            if position >= head_bytes:
+                position += builder.append(tail[position - head_bytes :])
+        builder.commit()
+        self._position = position
+        if position < total_bytes:
+            return SerializationResult.PARTIAL_RECORD_MEMORY_SEGMENT_FULL
+        if builder.is_full:
+            return SerializationResult.FULL_RECORD_MEMORY_SEGMENT_FULL
+        return SerializationResult.FULL_RECORD
+
+
+def flat(payload: BytesLike) -> memoryview:
+    """Return a view of single bytes.
+
+    Raises:
+        MalformedElement: The memory has gaps.
+    """
+    view = memoryview(payload)
+    if view.itemsize == 1 and view.ndim == 1 and view.c_contiguous:
+        return view
+    try:
+        return view.cast("B")
+    except TypeError as error:
+        raise MalformedElement("Memory of a record is not contiguous", value=str(error)) from error

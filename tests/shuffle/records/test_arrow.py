@@ -1,0 +1,69 @@
+"""Arrow record batches as records."""
+
+import pyarrow as pa
+import pytest
+
+from shuffle.records.arrow import ArrowSerializer
+from shuffle.records.errors import MalformedElement
+
+BATCH = pa.RecordBatch.from_pydict(
+    {"key": [1, 2, None], "text": ["a", "bb", None], "list": [[1], [], None]},
+    schema=pa.schema([("key", pa.int64()), ("text", pa.string()), ("list", pa.list_(pa.int8()))]),
+)
+
+
+@pytest.mark.parametrize("memory", [bytes, bytearray])
+def test_round_trip(memory):
+    serializer = ArrowSerializer()
+    assert serializer.deserialize(memory(serializer.serialize(BATCH))).equals(BATCH)
+
+
+def test_a_batch_outlives_memory_that_was_borrowed():
+    serializer = ArrowSerializer()
+    memory = bytearray(serializer.serialize(BATCH))
+    batch = serializer.deserialize(memoryview(memory))
+    memory[:] = bytes(len(memory))
+    assert batch.equals(BATCH)
+    batch.validate(full=True)
+
+
+def test_memory_that_is_handed_over_is_not_copied():
+    serializer = ArrowSerializer()
+    memory = bytearray(serializer.serialize(BATCH))
+    batch = serializer.deserialize(memory)
+    values = batch.column("key").buffers()[1].address
+    begin = pa.py_buffer(memory).address
+    assert begin <= values < begin + len(memory)
+
+
+def test_dictionaries_and_empty_batches():
+    serializer = ArrowSerializer()
+    for batch in (
+        pa.RecordBatch.from_pydict({"d": pa.array(["x", "y", "x"]).dictionary_encode()}),
+        BATCH.slice(0, 0),
+        BATCH.slice(1, 2),
+    ):
+        assert serializer.deserialize(bytes(serializer.serialize(batch))).equals(batch)
+
+
+def _stream(*batches: pa.RecordBatch) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, BATCH.schema) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+    return sink.getvalue().to_pybytes()
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [b"", b"abc", bytes(64), _stream(BATCH)[:-40], _stream(), _stream(BATCH, BATCH)],
+    ids=["empty", "text", "zeros", "cut", "no batch", "two batches"],
+)
+def test_what_is_no_single_batch(payload):
+    with pytest.raises(MalformedElement):
+        ArrowSerializer().deserialize(payload)
+
+
+def test_only_record_batches():
+    with pytest.raises(MalformedElement, match="dict"):
+        ArrowSerializer().serialize({"a": 1})

@@ -1,0 +1,312 @@
+"""The spanning deserializer: which result when, who owns what, and when it is given back."""
+
+import itertools
+import os
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shuffle.records.errors import BufferUnread, IncompleteRecord, RecordTooLarge, SpillFailed
+from shuffle.records.spanning_deserializer import DeserializationResult, SpanningRecordDeserializer
+
+PARTIAL = DeserializationResult.PARTIAL_RECORD
+INTERMEDIATE = DeserializationResult.INTERMEDIATE_RECORD_FROM_BUFFER
+LAST = DeserializationResult.LAST_RECORD_FROM_BUFFER
+
+
+def frame(record: bytes) -> bytes:
+    return struct.pack(">I", len(record)) + record
+
+
+class Lent:
+    """A buffer that is spoilt when it is given back."""
+
+    def __init__(self, payload: bytes) -> None:
+        self.memory = bytearray(payload)
+        self.releases = 0
+
+    def release(self) -> None:
+        self.releases += 1
+        self.memory[:] = b"\xdd" * len(self.memory)
+
+
+def feed(deserializer: SpanningRecordDeserializer, payload: bytes) -> Lent:
+    lent = Lent(payload)
+    deserializer.set_next_buffer(memoryview(lent.memory), lent.release)
+    return lent
+
+
+def read(deserializer: SpanningRecordDeserializer) -> list[tuple[DeserializationResult, bytes]]:
+    """Take everything the buffer has."""
+    found = []
+    while True:
+        result, record = deserializer.next_record()
+        if record is not None:
+            found.append((result, bytes(record)))
+        else:
+            assert result is PARTIAL
+        if result.is_buffer_consumed:
+            return found
+
+
+@pytest.mark.parametrize(
+    ("buffers", "results"),
+    [
+        ([frame(b"ab")], [[(LAST, b"ab")]]),
+        ([frame(b"")], [[(LAST, b"")]]),
+        ([frame(b"a") + frame(b"b")], [[(INTERMEDIATE, b"a"), (LAST, b"b")]]),
+        ([frame(b"a") + frame(b"")], [[(INTERMEDIATE, b"a"), (LAST, b"")]]),
+        ([frame(b"ab")[:5], b"b"], [[], [(LAST, b"ab")]]),
+        ([frame(b"ab")[:4], b"ab"], [[], [(LAST, b"ab")]]),
+        ([frame(b"ab")[:2], frame(b"ab")[2:]], [[], [(LAST, b"ab")]]),
+        ([b"\0", b"\0", b"\0", b"\1", b"x"], [[], [], [], [], [(LAST, b"x")]]),
+        ([b"\0\0\0", b"\0" + frame(b"y")], [[], [(INTERMEDIATE, b""), (LAST, b"y")]]),
+        ([frame(b"ab")[:5], b"b" + frame(b"c") + b"\0"],
+         [[], [(INTERMEDIATE, b"ab"), (INTERMEDIATE, b"c")]]),
+        ([b""], [[]]),
+        ([frame(b"ab")[:5], b"", b"b"], [[], [], [(LAST, b"ab")]]),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("threshold", [1000, 0])
+def test_results(buffers, results, threshold):
+    deserializer = SpanningRecordDeserializer(spill_threshold_bytes=threshold)
+    lent = []
+    for payload, expected in zip(buffers, results, strict=True):
+        lent.append(feed(deserializer, payload))
+        assert read(deserializer) == expected
+    deserializer.release_consumed()
+    assert [each.releases for each in lent] == [1] * len(lent)
+    deserializer.close()
+    assert [each.releases for each in lent] == [1] * len(lent)
+
+
+def test_what_a_result_says():
+    assert [(result.is_full_record, result.is_buffer_consumed)
+            for result in (PARTIAL, INTERMEDIATE, LAST)
+            ] == [(False, True), (True, False), (True, True)]  # fmt: skip
+
+
+def test_no_buffer_is_no_record():
+    assert SpanningRecordDeserializer().next_record() == (PARTIAL, None)
+
+
+def test_a_record_in_one_buffer_is_a_view_until_the_next_call():
+    deserializer = SpanningRecordDeserializer()
+    lent = feed(deserializer, frame(b"ab"))
+    result, record = deserializer.next_record()
+    assert result is LAST
+    assert type(record) is memoryview
+    assert record.obj is lent.memory
+    assert lent.releases == 0
+    assert deserializer.next_record() == (PARTIAL, None)
+    assert lent.releases == 1
+
+
+def test_a_record_over_buffers_is_copied_once_and_both_buffers_go_back_at_once():
+    deserializer = SpanningRecordDeserializer()
+    first = feed(deserializer, frame(b"abcd")[:6])
+    assert deserializer.next_record() == (PARTIAL, None)
+    assert first.releases == 1
+    second = feed(deserializer, b"cd")
+    result, record = deserializer.next_record()
+    assert (result, second.releases) == (LAST, 1)
+    assert type(record) is bytearray
+    assert record == b"abcd"
+
+
+def test_a_buffer_too_early_is_refused_and_not_taken_over():
+    deserializer = SpanningRecordDeserializer()
+    feed(deserializer, frame(b"a") + frame(b"b"))
+    deserializer.next_record()
+    second = Lent(b"")
+    with pytest.raises(BufferUnread, match="value 5"):
+        deserializer.set_next_buffer(second.memory, second.release)
+    assert read(deserializer) == [(LAST, b"b")]
+    assert second.releases == 0
+
+
+def test_the_end_in_the_middle_of_a_record():
+    deserializer = SpanningRecordDeserializer()
+    deserializer.end()
+    feed(deserializer, frame(b"ab") + b"\0\0")
+    with pytest.raises(IncompleteRecord):
+        deserializer.end()
+    read(deserializer)
+    with pytest.raises(IncompleteRecord, match="value 2, limit 4"):
+        deserializer.end()
+    feed(deserializer, b"\0\x07xyz")
+    read(deserializer)
+    with pytest.raises(IncompleteRecord, match="value 3, limit 7"):
+        deserializer.end()
+    feed(deserializer, b"1234")
+    assert read(deserializer) == [(LAST, b"xyz1234")]
+    deserializer.end()
+
+
+@pytest.mark.parametrize("cut", [0, 2, 4])
+@pytest.mark.parametrize("batch", [False, True])
+def test_a_length_that_lies(cut, batch):
+    deserializer = SpanningRecordDeserializer(maximum_record_bytes=10)
+    payload = b"\0\0\0\x0bABCDEFGHIJKL"
+    lent = []
+    if cut:
+        lent.append(feed(deserializer, payload[:cut]))
+        if cut < 4:
+            assert deserializer.next_record() == (PARTIAL, None)
+    if cut < 4:
+        lent.append(feed(deserializer, payload[cut:]))
+    for _ in range(2):  # it stays so
+        with pytest.raises(RecordTooLarge, match="value 11, limit 10"):
+            deserializer.take_records() if batch else deserializer.next_record()
+    deserializer.close()
+    assert [each.releases for each in lent] == [1] * len(lent)
+
+
+def test_a_length_within_the_limit_takes_no_memory_before_the_bytes_are_there(tmp_path):
+    """Above the threshold the file grows with what arrives."""
+    deserializer = SpanningRecordDeserializer(
+        spill_threshold_bytes=100, spill_directory=str(tmp_path)
+    )
+    feed(deserializer, struct.pack(">I", 1 << 30) + b"abc")
+    assert deserializer.next_record() == (PARTIAL, None)
+    with pytest.raises(IncompleteRecord, match=f"value 3, limit {1 << 30}"):
+        deserializer.end()
+    deserializer.close()
+    assert not deserializer.has_partial_record
+
+
+def test_a_very_long_record_goes_through_a_file(tmp_path):
+    deserializer = SpanningRecordDeserializer(
+        spill_threshold_bytes=100, spill_directory=str(tmp_path)
+    )
+    before = len(os.listdir("/proc/self/fd"))
+    record = bytes(index % 251 for index in range(1000))
+    stream = frame(record) + frame(b"x")
+    feed(deserializer, stream[:500])
+    assert deserializer.next_record() == (PARTIAL, None)
+    assert len(os.listdir("/proc/self/fd")) == before + 1
+    feed(deserializer, stream[500:])
+    result, found = deserializer.next_record()
+    assert result is INTERMEDIATE
+    assert found == record
+    assert type(found) is memoryview
+    assert deserializer.next_record()[1] == b"x"
+    with pytest.raises(ValueError, match="released"):
+        found[0]
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_record_of_the_threshold_does_not_spill_and_one_byte_more_does():
+    deserializer = SpanningRecordDeserializer(spill_threshold_bytes=100)
+    for length, kind in ((100, bytearray), (101, memoryview)):
+        stream = frame(bytes(length))
+        feed(deserializer, stream[:50])
+        deserializer.next_record()
+        feed(deserializer, stream[50:])
+        assert type(deserializer.next_record()[1]) is kind
+    deserializer.close()
+
+
+def test_a_spill_that_fails_is_typed_and_leaves_nothing():
+    deserializer = SpanningRecordDeserializer(
+        spill_threshold_bytes=3, spill_directory="/nonexistent"
+    )
+    lent = feed(deserializer, frame(b"abcd")[:6])
+    with pytest.raises(SpillFailed):
+        deserializer.next_record()
+    deserializer.close()
+    assert lent.releases == 1
+
+
+@pytest.mark.parametrize("read_bytes", [0, 1])
+def test_close_gives_all_back(read_bytes):
+    deserializer = SpanningRecordDeserializer(spill_threshold_bytes=1)
+    feed(deserializer, frame(b"abcd")[:6])
+    deserializer.next_record()
+    lent = feed(deserializer, b"cd" + frame(b"x") * 3)
+    for _ in range(read_bytes):
+        deserializer.next_record()
+    deserializer.close()
+    deserializer.close()
+    assert lent.releases == 1
+    assert not deserializer.has_partial_record
+    assert deserializer.next_record() == (PARTIAL, None)
+
+
+# ---- all records of a buffer at once
+
+
+@pytest.mark.parametrize("owned", [False, True])
+def test_the_records_of_a_buffer(owned):
+    deserializer = SpanningRecordDeserializer()
+    lent = feed(deserializer, frame(b"ab") + frame(b"") + frame(b"cdef")[:6])
+    assert deserializer.take_records(owned) == [b"ab", b""]
+    assert lent.releases == 0
+    deserializer.release_consumed()
+    assert lent.releases == 1
+    feed(deserializer, b"ef" + frame(b"g"))
+    assert deserializer.take_records(owned) == [b"cdef", b"g"]
+    feed(deserializer, frame(b"hi")[:3])
+    assert deserializer.take_records(owned) == []
+    feed(deserializer, b"\x02h")
+    assert deserializer.take_records(owned) == []
+    feed(deserializer, b"i")
+    assert deserializer.take_records(owned) == [b"hi"]
+    deserializer.end()
+
+
+def test_owned_records_outlive_the_buffer_and_views_do_not():
+    for owned, expected in ((True, b"ab"), (False, b"\xdd\xdd")):
+        deserializer = SpanningRecordDeserializer()
+        feed(deserializer, frame(b"ab"))
+        (record,) = deserializer.take_records(owned)
+        deserializer.release_consumed()
+        assert record == expected
+
+
+def test_records_after_some_were_read_singly():
+    deserializer = SpanningRecordDeserializer()
+    feed(deserializer, frame(b"a") + frame(b"b") + frame(b"c"))
+    deserializer.next_record()
+    assert deserializer.take_records(True) == [b"b", b"c"]
+    assert deserializer.unread_bytes == 0
+
+
+@pytest.mark.parametrize("owned", [False, True])
+def test_a_spilled_record_among_others(owned):
+    deserializer = SpanningRecordDeserializer(spill_threshold_bytes=10)
+    long = bytes(range(20))
+    stream = frame(b"a") + frame(long) + frame(b"b") + frame(long)
+    feed(deserializer, stream[:15])
+    assert deserializer.take_records(owned) == [b"a"]
+    feed(deserializer, stream[15:50])
+    assert deserializer.take_records(owned) == [long, b"b"]
+    feed(deserializer, stream[50:])
+    assert deserializer.take_records(owned) == [long]
+    deserializer.close()
+
+
+@given(
+    records=st.lists(st.binary(max_size=30), max_size=12),
+    cuts=st.lists(st.integers(0, 400), max_size=20),
+    threshold=st.sampled_from([0, 10, 1000]),
+    mode=st.sampled_from(["single", "views", "owned"]),
+)
+def test_any_cuts_give_the_same_records(records, cuts, threshold, mode):
+    stream = b"".join(map(frame, records))
+    edges = [0, *sorted(min(cut, len(stream)) for cut in cuts), len(stream)]
+    deserializer = SpanningRecordDeserializer(spill_threshold_bytes=threshold)
+    lent, found = [], []
+    for begin, end in itertools.pairwise(edges):
+        lent.append(feed(deserializer, stream[begin:end]))
+        if mode == "single":
+            found += [record for _, record in read(deserializer)]
+        else:
+            found += [bytes(each) for each in deserializer.take_records(mode == "owned")]
+    deserializer.end()
+    deserializer.close()
+    assert found == records
+    assert [each.releases for each in lent] == [1] * len(lent)

@@ -1,0 +1,159 @@
+"""The spanning serializer: which result when, and what is in the buffers."""
+
+import array
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shuffle.partition.buffer_builder import BufferBuilder
+from shuffle.records.errors import MalformedElement, RecordTooLarge
+from shuffle.records.spanning_serializer import SerializationResult, SpanningRecordSerializer
+from tests.shuffle.records.fakes import FakePartition
+
+PARTIAL = SerializationResult.PARTIAL_RECORD_MEMORY_SEGMENT_FULL
+FULL_BOTH = SerializationResult.FULL_RECORD_MEMORY_SEGMENT_FULL
+FULL = SerializationResult.FULL_RECORD
+
+
+def builder_of(size_bytes: int) -> BufferBuilder:
+    builder = FakePartition(segment_bytes=size_bytes).request_builder(0)
+    assert builder is not None
+    return builder
+
+
+def content(builder: BufferBuilder) -> bytes:
+    consumer = builder.create_consumer_from_beginning()
+    builder.finish()
+    piece = consumer.build_last()
+    found = bytes(piece.payload)
+    piece.recycle()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("record_bytes", "segment_bytes", "results"),
+    [
+        (0, 4, [FULL_BOTH]),
+        (0, 5, [FULL]),
+        (0, 3, [PARTIAL, FULL]),
+        (0, 1, [PARTIAL, PARTIAL, PARTIAL, FULL_BOTH]),
+        (4, 8, [FULL_BOTH]),
+        (4, 9, [FULL]),
+        (4, 7, [PARTIAL, FULL]),
+        (12, 8, [PARTIAL, FULL_BOTH]),
+        (13, 8, [PARTIAL, PARTIAL, FULL]),
+        (100_000, 50_002, [PARTIAL, FULL_BOTH]),  # prefix and record are two pieces
+        (100_000, 50_003, [PARTIAL, FULL]),
+        (65_537, 4, [PARTIAL] * 16_385 + [FULL]),
+    ],
+)
+def test_results(record_bytes, segment_bytes, results):
+    record = bytes(index % 251 for index in range(record_bytes))
+    serializer = SpanningRecordSerializer()
+    serializer.set_record(record)
+    found: list[SerializationResult] = []
+    stream = b""
+    while not found or not found[-1].is_full_record:
+        assert serializer.remaining_bytes == 4 + record_bytes - len(stream)
+        assert serializer.copied_bytes == len(stream)
+        builder = builder_of(segment_bytes)
+        found.append(serializer.copy_to(builder))
+        assert found[-1].is_full_buffer is builder.is_full
+        stream += content(builder)
+    assert found == results
+    assert stream == struct.pack(">I", record_bytes) + record
+    assert serializer.remaining_bytes == 0
+
+
+def test_what_a_result_says():
+    assert [(result.is_full_record, result.is_full_buffer) for result in (PARTIAL, FULL_BOTH, FULL)
+            ] == [(False, True), (True, True), (True, False)]  # fmt: skip
+
+
+def test_small_records_share_a_buffer():
+    serializer = SpanningRecordSerializer()
+    builder = builder_of(16)
+    results = []
+    for record in (b"a", b"bc", b"d"):
+        serializer.set_record(record)
+        results.append(serializer.copy_to(builder))
+    assert results == [FULL, FULL, FULL_BOTH]
+    assert content(builder) == b"\0\0\0\1a\0\0\0\2bc\0\0\0\1d"
+
+
+def test_what_is_copied_is_committed():
+    serializer = SpanningRecordSerializer()
+    serializer.set_record(b"abc")
+    builder = builder_of(10)
+    serializer.copy_to(builder)
+    assert builder.committed_bytes == 7
+
+
+@given(st.lists(st.binary(max_size=20), min_size=1), st.integers(1, 40))
+def test_a_batch_is_its_records_one_after_the_other(records, segment_bytes):
+    serializer = SpanningRecordSerializer()
+    serializer.set_records(records)
+    frames = [struct.pack(">I", len(record)) + record for record in records]
+    ends = [sum(map(len, frames[: count + 1])) for count in range(len(frames))]
+    stream = b""
+    while True:
+        # What is left of the record that the last buffer cut.
+        expected = 0 if len(stream) in (0, *ends) else min(
+            end - len(stream) for end in ends if end > len(stream)
+        )  # fmt: skip
+        assert serializer.continued_bytes == expected
+        builder = builder_of(segment_bytes)
+        result = serializer.copy_to(builder)
+        stream += content(builder)
+        if result.is_full_record:
+            break
+    assert stream == b"".join(frames)
+    assert serializer.continued_bytes == 0
+
+
+@pytest.mark.parametrize("length", [5, 100_000])
+def test_what_is_left_of_one_record(length):
+    serializer = SpanningRecordSerializer()
+    serializer.set_record(bytes(length))
+    assert serializer.continued_bytes == 0
+    serializer.copy_to(builder_of(3))
+    assert serializer.continued_bytes == length + 1
+    serializer.copy_to(builder_of(length))
+    assert serializer.continued_bytes == 1
+    serializer.copy_to(builder_of(9))
+    assert serializer.continued_bytes == 0
+
+
+def test_too_long():
+    serializer = SpanningRecordSerializer(maximum_record_bytes=10)
+    serializer.set_record(bytes(10))
+    with pytest.raises(RecordTooLarge, match="value 11, limit 10"):
+        serializer.set_record(bytes(11))
+    with pytest.raises(RecordTooLarge):
+        serializer.set_records([b"", bytes(11), b""])
+
+
+def test_memory_of_wider_items_is_taken_as_bytes():
+    numbers = array.array("I", [1, 2])
+    serializer = SpanningRecordSerializer()
+    serializer.set_record(memoryview(numbers))
+    builder = builder_of(20)
+    serializer.copy_to(builder)
+    assert content(builder) == b"\0\0\0\x08" + numbers.tobytes()
+    with pytest.raises(MalformedElement, match="contiguous"):
+        serializer.set_record(memoryview(b"abcdef")[::2])
+
+
+def test_a_batch_of_wider_items_is_refused_rather_than_framed_wrongly():
+    with pytest.raises(MalformedElement, match="single bytes"):
+        SpanningRecordSerializer().set_records([b"a", memoryview(array.array("I", [1, 2]))])
+
+
+def test_a_cleared_record_is_forgotten():
+    serializer = SpanningRecordSerializer()
+    serializer.set_record(bytes(100_000))
+    serializer.copy_to(builder_of(10))
+    serializer.clear()
+    assert (serializer.copied_bytes, serializer.remaining_bytes) == (0, 0)

@@ -1,0 +1,66 @@
+"""The temporary file of a very long record."""
+
+import os
+
+import pytest
+
+from shuffle.records.errors import SpillFailed
+from shuffle.records.spill_file import SpillFile
+
+
+def test_what_is_written_is_read(tmp_path):
+    spill = SpillFile(7, str(tmp_path))
+    for part in (b"abc", memoryview(b"de"), bytearray(b"fg")):
+        spill.write(part)
+    assert spill.written_bytes == 7
+    view = spill.read()
+    assert bytes(view) == b"abcdefg"
+    assert view.readonly
+    spill.close()
+    spill.close()
+    with pytest.raises(ValueError, match="released"):
+        view[0]
+    assert os.listdir(tmp_path) == []
+
+
+def test_closed_without_reading_it_leaves_nothing(tmp_path):
+    spill = SpillFile(7, str(tmp_path))
+    spill.write(b"abc")
+    spill.close()
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_view_of_a_view_keeps_the_bytes(tmp_path):
+    spill = SpillFile(3, str(tmp_path))
+    spill.write(b"abc")
+    late = spill.read()[1:]
+    spill.close()
+    assert bytes(late) == b"bc"
+
+
+def test_no_directory():
+    with pytest.raises(SpillFailed, match="spill_directory"):
+        SpillFile(7, "/nonexistent")
+
+
+def test_a_disk_that_is_full(monkeypatch):
+    class FullDisk:
+        def write(self, data: memoryview) -> int:
+            raise OSError(28, "No space left on device")
+
+        def close(self) -> None:
+            pass
+
+    spill = SpillFile(7)
+    spill._file.close()
+    monkeypatch.setattr(spill, "_file", FullDisk())
+    with pytest.raises(SpillFailed, match="No space left"):
+        spill.write(b"abc")
+
+
+def test_a_file_that_is_too_short_is_an_error_not_a_crash():
+    spill = SpillFile(1 << 20)
+    spill.write(b"abc")
+    with pytest.raises(SpillFailed):
+        spill.read()
+    spill.close()
