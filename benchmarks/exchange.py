@@ -1,7 +1,7 @@
 """bench-exchange: TaskManager → TaskManager over loopback TCP, beside a bare socket pair.
 
 Both sides are two processes on uvloop that move the same number of bytes in buffers of 32 KiB.
-Ours: stored partitions in the memory tier of one network environment, read through an input gate of
+Ours: stored partitions in the memory tier of one network environment, read through ten input gates of
 another one with credit flow control; the reader checksums every buffer (CRC-32C), as a reduce task
 does. Bare: one ``transport.write`` a buffer on one side, a ``BufferedProtocol`` that counts bytes
 on the other, no checksum. They alternate after a warm-up each; the figure is the median of the
@@ -35,7 +35,8 @@ from transport.connector import Address
 
 SEGMENT_SIZE_BYTES = 32 * 1024
 CHANNELS = 10
-"""Channels of the gate, on one connection: ten reduce tasks' worth, or one with ten sources."""
+"""Channels on the one connection: as many reduce tasks, each with a gate and a channel to the
+other TaskManager."""
 MAP_OUTPUTS = 2 * CHANNELS
 MAP_OUTPUT_BYTES = 8 * 1024 * 1024
 KEY = ShuffleKey("bench", 0)
@@ -88,14 +89,23 @@ async def serve_partitions(directory: Path, congestion: str | None) -> None:
 async def read_partitions(
     running: NetworkEnvironment, sources: list[ChannelSource], rounds: int, *, checksum: bool
 ) -> tuple[int, float]:
-    """Read everything ``rounds`` times through gates; return bytes and seconds."""
-    total = 0
+    """Read all sources at once, as so many reduce tasks; return bytes and seconds."""
     began = time.perf_counter()
+    totals = await asyncio.gather(
+        *(read_gate(running, source, rounds, checksum=checksum) for source in sources)
+    )
+    return sum(totals), time.perf_counter() - began
+
+
+async def read_gate(
+    running: NetworkEnvironment, source: ChannelSource, rounds: int, *, checksum: bool
+) -> int:
+    """Read one source ``rounds`` times, each time through a gate of its own; return bytes."""
+    total = 0
     for _ in range(rounds):
         read_pool = ReadPool(running.network_pool, "bench", 1)
         gate = InputGate("bench", running.gate_services, KEY, 0, 1, read_pool)
-        for source in sources:
-            gate.add_channel(source)
+        gate.add_channel(source)
         try:
             while (taken := await gate.next_buffer_or_event()) is not None:
                 payload, release, kind = taken.buffer
@@ -108,7 +118,7 @@ async def read_partitions(
         finally:
             gate.release()
             read_pool.destroy()
-    return total, time.perf_counter() - began
+    return total
 
 
 class BareSender(asyncio.Protocol):

@@ -69,8 +69,8 @@ class ReceiverCredit:
         self.unannounced = 0
         return credit
 
-    def used(self, channel: int) -> bool:
-        """Note that a data buffer came.
+    def used(self, channel: int, buffers: int = 1) -> bool:
+        """Note that data buffers came.
 
         Returns:
             True if an announcement is due now, as in :meth:`free`.
@@ -78,7 +78,9 @@ class ReceiverCredit:
         Raises:
             CreditExceeded: It was sent without credit.
         """
-        if self.granted <= 0:
-            raise CreditExceeded(f"Data without credit on channel {channel}", value=1, limit=0)
-        self.granted -= 1
+        if self.granted < buffers:
+            raise CreditExceeded(
+                f"Data without credit on channel {channel}", value=buffers, limit=self.granted
+            )
+        self.granted -= buffers
         return 0 < self.unannounced >= self.granted

@@ -10,15 +10,17 @@ reports how many came. Three phases:
 ``PAYLOAD``
     Bytes go to the memory that the sink supplied. That memory may be longer than the payload by
     up to RECEIVE_TAIL_BYTES: then one read brings the payload and the head of the next frame,
-    which is copied out of the tail before the sink hears of the payload.
+    which is copied out of the tail before the sink hears of the payload. It may also be several
+    pieces, which are filled one after the other.
 
 When the sink has no memory for a payload the decoder is *blocked*: the driver must stop reading and
 call :meth:`FrameDecoder.unblock` when there is some. A violation is raised to the driver, which
 closes the connection; the decoder must not be used after it.
 """
 
+from collections.abc import Iterator
 from struct import Struct
-from typing import NoReturn, Protocol
+from typing import NoReturn, Protocol, TypeAlias
 
 from protocol.codec import CARRIES_PAYLOAD, decode_control
 from protocol.errors import FrameTooLarge, MalformedMessage
@@ -41,10 +43,14 @@ def _is_event(message: Message) -> bool:
     return isinstance(message, TaskEvent)
 
 
+PayloadMemory: TypeAlias = memoryview | list[memoryview] | None
+"""Where a payload goes: one piece, or a list of pieces that together are long enough."""
+
+
 class FrameSink(Protocol):
     """What a decoder reports to."""
 
-    def payload_buffer(self, message: Message, length: int) -> memoryview | None:
+    def payload_buffer(self, message: Message, length: int) -> PayloadMemory:
         """Supply memory of at least ``length`` bytes, or None while there is none.
 
         It is asked again for the same message after :meth:`FrameDecoder.unblock`.
@@ -69,8 +75,11 @@ class FrameDecoder:
         "_head",
         "_head_filled",
         "_head_view",
+        "_left",
         "_length",
         "_message",
+        "_needed",
+        "_pieces",
         "_sink",
         "_target",
         "blocked",
@@ -101,6 +110,11 @@ class FrameDecoder:
         self._length = 0
         self._target: memoryview | None = None
         self._filled = 0
+        self._needed = 0
+        """Bytes of the payload that the target takes; what it has more is its tail."""
+        self._left = 0
+        """Bytes of the payload behind the target, for the pieces that follow."""
+        self._pieces: Iterator[memoryview] = iter(())
 
     @property
     def in_frame(self) -> bool:
@@ -133,14 +147,18 @@ class FrameDecoder:
         target = self._target
         if target is not None:
             filled = self._filled + count
-            length = self._length
-            if filled < length:
+            needed = self._needed
+            if filled < needed:
                 self._filled = filled
                 return
-            extra = filled - length
+            if self._left:
+                self._set_target(next(self._pieces), self._left)
+                return
+            length = self._length
+            extra = filled - needed
             if extra:
                 # Out of the tail before the sink may hand this memory to someone else.
-                self._head_view[:extra] = target[length:filled]
+                self._head_view[:extra] = target[needed:filled]
             self._head_filled = extra
             self._target = None
             message = self._message
@@ -262,18 +280,37 @@ class FrameDecoder:
             self._message = message
             self.blocked = True
             return position
-        count = self._head_filled - position
-        if count >= length:
-            target[:length] = self._head_view[position : position + length]
-            self.frames += 1
-            self.payloads.message_received(message, length)
-            return position + length
-        if count:
-            target[:count] = self._head_view[position : position + count]
-        self._message = message
-        self._filled = count
-        self._target = target[: length + RECEIVE_TAIL_BYTES]
-        return position + count
+        self._pieces = pieces = iter(target if isinstance(target, list) else (target,))
+        self._left = length
+        # What came with the head goes first; often that is all of a small payload.
+        while self._left:
+            self._set_target(next(pieces), self._left)
+            count = min(self._head_filled - position, self._needed)
+            if count:
+                piece = self._target
+                piece[:count] = self._head_view[position : position + count]  # type: ignore[index]
+                position += count
+            if count < self._needed:
+                self._message = message
+                self._filled = count
+                return position
+        self._target = None
+        self.frames += 1
+        self.payloads.message_received(message, length)
+        return position
+
+    def _set_target(self, piece: memoryview, left: int) -> None:
+        """Receive into ``piece`` next; ``left`` bytes of the payload go there or behind it."""
+        self._filled = 0
+        size = len(piece)
+        if size < left:
+            self._needed = size
+            self._left = left - size
+            self._target = piece
+        else:
+            self._needed = left
+            self._left = 0
+            self._target = piece[: left + RECEIVE_TAIL_BYTES]
 
     def _refuse_lengths(self, control_length: int, payload_length: int) -> NoReturn:
         if control_length > self.max_control_bytes:

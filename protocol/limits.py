@@ -49,7 +49,7 @@ FEATURE_LARGE_PAYLOADS: Final = 1
 """Feature bit: payloads above the segment size on client legs, where no segment is involved."""
 
 FEATURE_BUFFER_GROUPS: Final = 2
-"""Feature bit: several buffers of one channel in one frame."""
+"""Feature bit: several buffers of one channel in one frame of a peer leg, a credit for each."""
 
 MAX_LARGE_PAYLOAD_BYTES: Final = 256 * 1024
 """Largest payload with FEATURE_LARGE_PAYLOADS: eight segments of the default size for the price of

@@ -9,7 +9,7 @@ import os
 import socket
 
 from protocol.errors import SegmentSizeMismatch
-from protocol.limits import FEATURE_LARGE_PAYLOADS, MAGIC, VERSION
+from protocol.limits import FEATURE_BUFFER_GROUPS, FEATURE_LARGE_PAYLOADS, MAGIC, VERSION
 from protocol.messages import (
     FLOW_CREDIT,
     ROLE_CONSUMER,
@@ -142,7 +142,7 @@ class NetworkEnvironment:
             self.store.taskmanager_id,
             self._memory.segment_size_bytes,
             FLOW_CREDIT,
-            FEATURE_LARGE_PAYLOADS,
+            FEATURE_LARGE_PAYLOADS | FEATURE_BUFFER_GROUPS,
             *self.address,
         )
 
@@ -204,7 +204,7 @@ class NetworkEnvironment:
         def handler(connection: Connection, greeting: Hello | HelloAck) -> ConnectionHandler:
             if not isinstance(greeting, HelloAck):
                 raise TypeError("the side that connects is greeted with a HelloAck")
-            client = PartitionRequestClient(connection, greeting, segment_size_bytes, self.counters)
+            client = PartitionRequestClient(connection, greeting, self.counters)
             clients.append(client)
             return client
 
@@ -217,7 +217,7 @@ class NetworkEnvironment:
             b"",
             segment_size_bytes,
             FLOW_CREDIT,
-            0,
+            FEATURE_BUFFER_GROUPS,
             f"{socket.gethostname()} {os.getpid()}",
         )
         await connect(address, hello, handler, self._transport, segment_size_bytes)

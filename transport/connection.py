@@ -21,9 +21,23 @@ from typing import Final, Protocol, cast
 
 from protocol.codec import encode
 from protocol.errors import ProtocolViolation, SluiceError, UnsupportedVersion
-from protocol.framing import FrameDecoder
-from protocol.limits import FEATURE_LARGE_PAYLOADS, MAX_LARGE_PAYLOAD_BYTES, VERSION
-from protocol.messages import ROLE_PRODUCER, ErrorResponse, Hello, HelloAck, Message, Ping, Pong
+from protocol.framing import FrameDecoder, PayloadMemory
+from protocol.limits import (
+    FEATURE_BUFFER_GROUPS,
+    FEATURE_LARGE_PAYLOADS,
+    MAX_LARGE_PAYLOAD_BYTES,
+    VERSION,
+)
+from protocol.messages import (
+    ROLE_CONSUMER,
+    ROLE_PEER,
+    ErrorResponse,
+    Hello,
+    HelloAck,
+    Message,
+    Ping,
+    Pong,
+)
 from protocol.remote_error import RemoteError, error_response
 from protocol.states import (
     CONTROL_LIMITS,
@@ -58,7 +72,7 @@ class ConnectionHandler(Protocol):
     connection.
     """
 
-    def payload_buffer(self, message: Message, length: int) -> memoryview | None:
+    def payload_buffer(self, message: Message, length: int) -> PayloadMemory:
         """Supply memory for a payload; None stops reading until ``resume_reading``.
 
         The decoder asks directly, for speed: it is the handler that must refuse, with an
@@ -159,11 +173,16 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def large_payload_bytes(self) -> int:
-        """Largest payload for data that needs no segment of this side.
+        """Largest payload of data messages.
 
-        Above :attr:`max_payload_bytes` only on client legs that agreed on large payloads.
+        Above :attr:`max_payload_bytes` on client legs that agreed on large payloads, for data that
+        needs no segment of this side, and on peer legs that agreed on groups of buffers, where it
+        is a multiple of the segment size.
         """
-        if not self.features & FEATURE_LARGE_PAYLOADS:
+        if self.role == ROLE_PEER and self.features & FEATURE_BUFFER_GROUPS:
+            segment = self.max_payload_bytes
+            return max(segment, MAX_LARGE_PAYLOAD_BYTES // segment * segment)
+        if self.role == ROLE_PEER or not self.features & FEATURE_LARGE_PAYLOADS:
             return self.max_payload_bytes
         other = self._other_segment_size_bytes
         return min(other, MAX_LARGE_PAYLOAD_BYTES) if other else MAX_LARGE_PAYLOAD_BYTES
@@ -374,7 +393,7 @@ class Connection(asyncio.BufferedProtocol):
 
     # ---- protocol.framing.FrameSink ----------------------------------------------------------
 
-    def payload_buffer(self, message: Message, length: int) -> memoryview | None:
+    def payload_buffer(self, message: Message, length: int) -> PayloadMemory:
         """Pass the decoder's wish for memory to the handler, once the message is legal."""
         self.state.check(message)
         if self._handler is None:
@@ -437,10 +456,10 @@ class Connection(asyncio.BufferedProtocol):
             self._handshake_timer = None
         self._decoder.handshake_done(CONTROL_LIMITS[self.state.side, role])
         self._other_segment_size_bytes = greeting.segment_size_bytes
-        self._decoder.max_payload_bytes = (
-            self.large_payload_bytes if role == ROLE_PRODUCER else self.max_payload_bytes
-        )
         self.state.open(role)
+        self._decoder.max_payload_bytes = (
+            self.max_payload_bytes if role == ROLE_CONSUMER else self.large_payload_bytes
+        )
         self._handler = self._handler_factory(self, greeting)
         if not self.closing:
             self._decoder.payloads = self._handler

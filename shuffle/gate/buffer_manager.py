@@ -8,11 +8,11 @@ Each buffer that becomes available here is one credit for the sender.
 from collections.abc import Sequence
 from typing import Protocol
 
+from shuffle.gate.buffer_group import BufferGroup, group_neighbours
 from shuffle.memory import (
     ListenerHandle,
     LocalBufferPool,
     MemorySegment,
-    NetworkBuffer,
     NetworkBufferPool,
 )
 
@@ -44,10 +44,12 @@ class BufferManager:
         self._network_pool = network_pool
         self._floating_pool = floating_pool
         self._exclusive = list(exclusive)
+        self._own = frozenset(segment.index for segment in exclusive)
         self._floating: list[MemorySegment] = []
         self._listener = listener
         self._waiting: ListenerHandle | None = None
         self._released = False
+        self.segment_size_bytes = network_pool.segment_size_bytes
         self.initial_credit = len(self._exclusive)
         self.required = self.initial_credit
         """Buffers the channel wants: backlog + exclusive ones."""
@@ -62,13 +64,31 @@ class BufferManager:
         """True while a floating buffer is waited for."""
         return self._waiting is not None
 
-    def take(self) -> NetworkBuffer | None:
-        """Take a buffer to receive into; None if there is none, which means data without credit."""
-        if self._floating:
-            return NetworkBuffer(self._floating.pop(), 0, self._recycle_floating)
-        if self._exclusive:
-            return NetworkBuffer(self._exclusive.pop(), 0, self._recycle_exclusive)
-        return None
+    def take(self, length: int) -> list[BufferGroup] | None:
+        """Take buffers to receive a payload into, as few runs of neighbours as there are.
+
+        Args:
+            length: Bytes of the payload, at least 1.
+
+        Returns:
+            None if there are too few buffers, which means data without credit.
+        """
+        floating, exclusive = self._floating, self._exclusive
+        if not floating and not exclusive:
+            return None
+        size_bytes = self.segment_size_bytes
+        if length <= size_bytes:
+            segment = floating.pop() if floating else exclusive.pop()
+            return [BufferGroup((segment,), length, self._recycle)]
+        needed = -(-length // size_bytes)
+        if needed > len(floating) + len(exclusive):
+            return None
+        taken = floating[-needed:]
+        del floating[-needed:]
+        if (more := needed - len(taken)) > 0:
+            taken += exclusive[-more:]
+            del exclusive[-more:]
+        return group_neighbours(taken, length, self._recycle)
 
     def on_backlog(self, backlog: int) -> None:
         """Take note of the sender's backlog, and get floating buffers if it asks for them.
@@ -102,18 +122,25 @@ class BufferManager:
             self._waiting = None
         exclusive, self._exclusive = self._exclusive, []
         floating, self._floating = self._floating, []
-        for segment in floating:
-            self._recycle_floating(segment)
+        self._give_back(floating)
         self._network_pool.recycle_segments(exclusive)
 
     def _floating_came(self, segment: MemorySegment | None) -> bool:
         self._waiting = None
-        if segment is None or self._released or self.available >= self.required:
+        pool = self._floating_pool
+        missing = self.required - self.available
+        if segment is None or pool is None or self._released or missing <= 0:
             return False
-        self._floating.append(segment)
-        if self.available < self.required and self._floating_pool is not None:
-            self._wait_for_floating(self._floating_pool)
-        self._listener.credit_available(1)
+        floating = self._floating
+        floating.append(segment)
+        added = 1
+        # What was recycled together stays together: neighbours receive in one piece.
+        while added < missing and (more := pool.take_more_nowait()) is not None:
+            floating.append(more)
+            added += 1
+        if added < missing:
+            self._wait_for_floating(pool)
+        self._listener.credit_available(added)
         return True
 
     def _wait_for_floating(self, pool: LocalBufferPool) -> None:
@@ -121,18 +148,43 @@ class BufferManager:
         if handle.is_waiting:  # else it was called already, and waits anew if need be
             self._waiting = handle
 
-    def _recycle_floating(self, segment: MemorySegment) -> None:
+    def _recycle(self, segments: Sequence[MemorySegment]) -> None:
+        """Take back what a group of buffers was made of."""
+        own = self._own
+        exclusive = [segment for segment in segments if segment.index in own]
         # To the pool and not to this channel: the floating ones go where the backlog is.
-        if self._floating_pool is not None:
-            self._floating_pool.recycle(segment)
+        floating = [segment for segment in segments if segment.index not in own]
+        if exclusive:
+            if self._released:
+                self._network_pool.recycle_segments(exclusive)
+            else:
+                self._exclusive += exclusive
+                surplus = min(len(exclusive), len(self._floating), self.available - self.required)
+                if surplus > 0:
+                    floating += self._floating[-surplus:]
+                    del self._floating[-surplus:]
+                else:
+                    surplus = 0
+                if surplus < len(exclusive):
+                    self._listener.credit_available(len(exclusive) - surplus)
+        if floating and not self._keep(floating):
+            self._give_back(floating)
 
-    def _recycle_exclusive(self, segment: MemorySegment) -> None:
-        if self._released:
-            self._network_pool.recycle_segments((segment,))
-            return
-        exclusive = self._exclusive
-        exclusive.append(segment)
-        if self._floating and len(exclusive) + len(self._floating) > self.required:
-            self._recycle_floating(self._floating.pop())
-        else:
-            self._listener.credit_available(1)
+    def _keep(self, floating: list[MemorySegment]) -> bool:
+        """Keep floating segments that would come back anyhow: this channel is the only one in want.
+
+        The round through the pool is the same for one segment as for a channel's whole share.
+        """
+        waiting, pool = self._waiting, self._floating_pool
+        if waiting is None or pool is None or not pool.is_only_waiting(waiting):
+            return False
+        missing = self.required - self.available
+        if len(floating) >= missing:
+            return False  # enough for this channel, and some for others: the pool sees to it
+        self._floating += floating
+        self._listener.credit_available(len(floating))
+        return True
+
+    def _give_back(self, floating: Sequence[MemorySegment]) -> None:
+        if floating and self._floating_pool is not None:
+            self._floating_pool.recycle_together(floating)

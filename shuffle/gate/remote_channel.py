@@ -8,14 +8,14 @@ a reader on the consumer leg use both alike.
 from collections import deque
 from typing import Protocol
 
-from protocol.events import decode_end_of_partition
 from protocol.credit import ReceiverCredit
 from protocol.errors import CreditExceeded, SequenceGap, SluiceError
+from protocol.events import decode_end_of_partition, encode_end_of_partition
 from protocol.limits import MAX_U32
 from protocol.messages import DATA, EVENT, BufferResponse
 from shuffle.errors import EndOfPartitionMismatch
+from shuffle.gate.buffer_group import BufferGroup
 from shuffle.gate.buffer_manager import BufferManager
-from shuffle.memory import NetworkBuffer
 from shuffle.partition.view import DataListener, OutgoingBuffer
 
 
@@ -34,11 +34,12 @@ class RemoteInputChannel:
 
     Args:
         listener: Told when a channel that had nothing has a buffer, or has failed.
+        buffer_bytes: Largest buffer to give; None for any, as they came.
     """
 
     is_local = False
 
-    def __init__(self, listener: DataListener) -> None:
+    def __init__(self, listener: DataListener, buffer_bytes: int | None = None) -> None:
         self.failure: SluiceError | None = None
         self.number = 0
         """Number on the peer connection, given by the client."""
@@ -49,9 +50,12 @@ class RemoteInputChannel:
         self.credit = ReceiverCredit(0)
         self.sender_backlog = 0
         self._listener = listener
+        self._buffer_bytes = buffer_bytes
+        self._given_buffers = 0
+        self._given_bytes = 0  # of the first one that waits, when it is given in parts
         self._buffers: BufferManager | None = None
         self._sender: CreditSender | None = None
-        self._received: deque[NetworkBuffer | bytes | None] = deque()
+        self._received: deque[BufferGroup | bytes | None] = deque()
         """What waits to be read: buffers, the bytes of events, None for an empty buffer."""
         self._next_sequence_number = 0
         self._released = False
@@ -71,24 +75,24 @@ class RemoteInputChannel:
 
     # ---- called by the peer client ---------------------------------------------------------------
 
-    def take_buffer(self) -> NetworkBuffer | None:
-        """Supply memory for data that arrives; None if it was sent without credit."""
-        if self._buffers is None or self._released or self.credit.granted <= 0:
+    def take_buffers(self, length: int) -> list[BufferGroup] | None:
+        """Supply memory for ``length`` bytes that arrive; None if they were sent without credit."""
+        buffers = self._buffers
+        if buffers is None or self._released:
             return None
-        return self._buffers.take()
+        if length > self.credit.granted * buffers.segment_size_bytes:
+            return None
+        return buffers.take(length)
 
     def buffer_received(
-        self, message: BufferResponse, content: NetworkBuffer | bytes | None
+        self, message: BufferResponse, content: list[BufferGroup] | bytes | None
     ) -> None:
-        """Take a buffer, an event's bytes, or an empty data message (None)."""
+        """Take buffers, an event's bytes, or an empty data message (None)."""
         if self._released or self.failure is not None:
-            if isinstance(content, NetworkBuffer):
-                content.recycle()
+            _recycle(content)
             return
-        is_data = message.data_type == DATA
         if message.sequence_number != self._next_sequence_number:
-            if isinstance(content, NetworkBuffer):
-                content.recycle()
+            _recycle(content)
             self.fail(
                 SequenceGap(
                     f"Channel {message.channel} lost a buffer",
@@ -99,26 +103,15 @@ class RemoteInputChannel:
             )
             return
         self._next_sequence_number = (message.sequence_number + 1) & MAX_U32
-        if is_data:
-            if self.credit.granted <= 0:  # an empty one: no memory was asked for
-                self.fail(
-                    CreditExceeded(
-                        f"Data without credit on channel {message.channel}", value=1, limit=0
-                    )
-                )
+        received = self._received
+        had_nothing = not received
+        if message.data_type != DATA:
+            if isinstance(content, bytes) and not self._end_received(content):
                 return
-            self.sender_backlog = backlog = message.backlog
-            self.buffers_in += 1
-            if content is not None:
-                self.bytes_in += content.length  # type: ignore[union-attr]
-            if self._buffers is not None:
-                self._buffers.on_backlog(backlog)
-            if self.credit.used(message.channel) and self._sender is not None:
-                self._sender.announce_credit(self)
-        elif isinstance(content, bytes) and not self._end_received(content):
+            received.append(content)  # type: ignore[arg-type]
+        elif not self._data_received(message, content):  # type: ignore[arg-type]
             return
-        self._received.append(content)
-        if len(self._received) == 1:
+        if had_nothing:
             self._listener()
 
     def fail(self, error: SluiceError) -> None:
@@ -167,14 +160,23 @@ class RemoteInputChannel:
         received = self._received
         if not received or (credit <= 0 and type(received[0]) is not bytes):
             return None
-        content = received.popleft()
+        content = received[0]
         if isinstance(content, bytes):
-            return OutgoingBuffer(content, None, EVENT)
+            received.popleft()
+            # Buffers were counted as they came; the next reader counts them as they go on.
+            event = encode_end_of_partition(self.bytes_in, self._given_buffers)
+            return OutgoingBuffer(event, None, EVENT)
+        self._given_buffers += 1
         if content is None:
             # An empty buffer took no memory, but a credit, which is free again now.
+            received.popleft()
             self.credit_available(1)
             return OutgoingBuffer(b"", None, DATA)
-        return OutgoingBuffer(content.payload, content.recycle, DATA)
+        most = self._buffer_bytes
+        if most is None or content.length <= most:
+            received.popleft()
+            return OutgoingBuffer(content.payload, content.recycle, DATA)
+        return self._part_of(content, most)
 
     def release(self) -> None:
         """Give up the channel: memory goes back, the producer is told."""
@@ -186,6 +188,45 @@ class RemoteInputChannel:
             self._sender.cancel(self)
 
     # ---- inner workings --------------------------------------------------------------------------
+
+    def _part_of(self, group: BufferGroup, most_bytes: int) -> OutgoingBuffer:
+        """Give a group in parts; with the last one it leaves the queue."""
+        start = self._given_bytes
+        part = group.payload[start : start + most_bytes]
+        self._given_bytes = start + len(part)
+        if self._given_bytes < group.length:
+            group.retain()
+        else:
+            self._given_bytes = 0
+            self._received.popleft()
+        return OutgoingBuffer(part, group.recycle, DATA)
+
+    def _data_received(self, message: BufferResponse, content: list[BufferGroup] | None) -> bool:
+        """Queue data, count it, and see what the backlog asks for; False if the channel failed."""
+        credit = self.credit
+        if credit.granted <= 0:  # an empty one: no memory was asked for
+            self.fail(
+                CreditExceeded(
+                    f"Data without credit on channel {message.channel}", value=1, limit=0
+                )
+            )
+            return False
+        buffers = 0
+        if content is None:
+            self._received.append(None)
+            buffers = 1
+        else:
+            for group in content:
+                buffers += len(group.segments)
+                self.bytes_in += group.length
+            self._received += content
+        self.buffers_in += buffers
+        self.sender_backlog = message.backlog
+        if self._buffers is not None:
+            self._buffers.on_backlog(message.backlog)
+        if credit.used(message.channel, buffers) and self._sender is not None:
+            self._sender.announce_credit(self)
+        return True
 
     def _end_received(self, content: bytes) -> bool:
         """Check the totals; return False if the channel failed."""
@@ -206,7 +247,13 @@ class RemoteInputChannel:
     def _give_back(self) -> None:
         received, self._received = self._received, deque()
         for content in received:
-            if isinstance(content, NetworkBuffer):
+            if isinstance(content, BufferGroup):
                 content.recycle()
         if self._buffers is not None:
             self._buffers.release()
+
+
+def _recycle(content: list[BufferGroup] | bytes | None) -> None:
+    if isinstance(content, list):
+        for group in content:
+            group.recycle()

@@ -39,7 +39,9 @@ class ConsumerHandler(ServingHandler):
         counters: Counters,
         on_lost: Callable[[], None],
     ) -> None:
-        super().__init__(connection, read_pool, counters, on_lost)
+        # A message of this leg needs no segment of the reader's: it costs one credit, always.
+        credit_bytes = connection.large_payload_bytes
+        super().__init__(connection, read_pool, counters, on_lost, credit_bytes)
         self._services = services
         self.gates: dict[int, tuple[InputGate, list[CreditBasedViewReader]]] = {}
         """Open gates by number, each with the readers of its channels."""

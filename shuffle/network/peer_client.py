@@ -5,9 +5,10 @@ loop, one sum a channel, and accumulates while the connection cannot be written.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from protocol.errors import CreditExceeded, MalformedMessage, SluiceError, UnexpectedMessage
+from protocol.framing import PayloadMemory
 from protocol.limits import MAX_EVENT_BYTES, MAX_U32, RECEIVE_TAIL_BYTES
 from protocol.messages import (
     DATA,
@@ -23,8 +24,8 @@ from protocol.messages import (
 )
 from protocol.remote_error import RemoteError
 from shuffle.counters import Counters
+from shuffle.gate.buffer_group import BufferGroup
 from shuffle.gate.remote_channel import RemoteInputChannel
-from shuffle.memory import NetworkBuffer
 from shuffle.storage.outputs import ShuffleKey
 from transport.connection import Connection
 from transport.errors import ConnectionLost
@@ -36,21 +37,18 @@ class PartitionRequestClient:
     Args:
         connection: The open connection.
         ack: What the other TaskManager said of itself.
-        segment_size_bytes: Size of the segments that receive.
         counters: The TaskManager's counters.
     """
 
-    def __init__(
-        self, connection: Connection, ack: HelloAck, segment_size_bytes: int, counters: Counters
-    ) -> None:
+    def __init__(self, connection: Connection, ack: HelloAck, counters: Counters) -> None:
         self.connection = connection
         self.taskmanager_id = ack.taskmanager_id
         self._counters = counters
         self._channels: dict[int, RemoteInputChannel] = {}
         self._last_number = -1
-        self._arriving: NetworkBuffer | None = None
+        self._arriving: list[BufferGroup] | None = None
         self._arriving_event: bytearray | None = None
-        self._discard = memoryview(bytearray(segment_size_bytes + RECEIVE_TAIL_BYTES))
+        self._discard: memoryview | None = None
         self._announcing: set[RemoteInputChannel] = set()
         self._flush_due = False
 
@@ -119,7 +117,7 @@ class PartitionRequestClient:
 
     # ---- transport.connection.ConnectionHandler -------------------------------------------------
 
-    def payload_buffer(self, message: Message, length: int) -> memoryview | None:
+    def payload_buffer(self, message: Message, length: int) -> PayloadMemory:
         """Supply a segment of the channel, or a place to throw away what nobody wants."""
         if type(message) is not BufferResponse:
             raise UnexpectedMessage("Payload on a peer leg", value=type(message).__name__)
@@ -130,34 +128,38 @@ class PartitionRequestClient:
             return memoryview(self._arriving_event)
         channel = self._channels.get(message.channel)
         if channel is not None:
-            buffer = channel.take_buffer()
-            if buffer is not None:
-                buffer.length = length
-                self._arriving = buffer
-                return buffer.segment.memory
+            groups = channel.take_buffers(length)
+            if groups is not None:
+                self._arriving = groups
+                if len(groups) == 1:
+                    return groups[0].memory
+                return [group.memory for group in groups]
             channel.fail(
                 CreditExceeded(
                     f"Data without credit on channel {message.channel}", value=length, limit=0
                 )
             )
             self._refuse(message.channel)
+        if self._discard is None:
+            largest = self.connection.large_payload_bytes
+            self._discard = memoryview(bytearray(largest + RECEIVE_TAIL_BYTES))
         return self._discard
 
     def message_received(self, message: Message, payload_length: int) -> None:
         """Take what the producer sends."""
         if type(message) is BufferResponse:
-            content: NetworkBuffer | bytes | None = None
+            content: list[BufferGroup] | bytes | None = None
             if payload_length and message.data_type == DATA:
                 content, self._arriving = self._arriving, None
                 counters = self._counters
                 counters.peer_bytes_in += payload_length
-                counters.peer_buffers_in += 1
+                counters.peer_buffers_in += self._buffers_of(payload_length)
             elif message.data_type != DATA:
                 content = self._take_event(payload_length)
             channel = self._channels.get(message.channel)
             if channel is None:
-                if isinstance(content, NetworkBuffer):
-                    content.recycle()
+                if isinstance(content, list):
+                    _recycle(content)
                 self._counters.late_messages.bump("BufferResponse")
                 return
             channel.buffer_received(message, content)
@@ -185,9 +187,8 @@ class PartitionRequestClient:
 
     def connection_lost(self, error: SluiceError) -> None:
         """Fail every channel."""
-        if self._arriving is not None:
-            self._arriving.recycle()
-            self._arriving = None
+        arriving, self._arriving = self._arriving, None
+        _recycle(arriving or ())
         self._announcing.clear()
         channels, self._channels = self._channels, {}
         for channel in channels.values():
@@ -200,6 +201,9 @@ class PartitionRequestClient:
         if not payload_length or event is None:
             raise MalformedMessage("Event without content", value=0, limit=1)
         return bytes(event)
+
+    def _buffers_of(self, length: int) -> int:
+        return -(-length // self.connection.max_payload_bytes)
 
     def _refuse(self, number: int) -> None:
         """Drop a channel that broke a rule; the connection and the others live on."""
@@ -231,3 +235,8 @@ class PartitionRequestClient:
             if number not in self._channels:
                 self._last_number = number
                 return number
+
+
+def _recycle(groups: Iterable[BufferGroup]) -> None:
+    for group in groups:
+        group.recycle()

@@ -63,6 +63,7 @@ class ServingHandler(abc.ABC):
         read_pool: Memory for reads of the disk tier.
         counters: The TaskManager's counters.
         on_lost: Called when the connection is gone, after everything was given back.
+        credit_bytes: What one credit of a channel pays for.
     """
 
     def __init__(
@@ -71,8 +72,10 @@ class ServingHandler(abc.ABC):
         read_pool: ReadPool,
         counters: Counters,
         on_lost: Callable[[], None],
+        credit_bytes: int,
     ) -> None:
         self.connection = connection
+        self.credit_bytes = credit_bytes
         self.readers: dict[int, CreditBasedViewReader] = {}
         self.read_pool = read_pool
         self.counters = counters
@@ -87,7 +90,9 @@ class ServingHandler(abc.ABC):
         """
         if channel in self.readers:
             raise ChannelInUse("Channel number is in use on this connection", value=channel)
-        reader = CreditBasedViewReader(channel, initial_credit, self.queue.notify)
+        reader = CreditBasedViewReader(
+            channel, initial_credit, self.queue.notify, self.credit_bytes
+        )
         self.readers[channel] = reader
         self.counters.credits_received += initial_credit
         return reader

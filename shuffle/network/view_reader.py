@@ -20,6 +20,7 @@ class CreditBasedViewReader:
         channel: Number chosen by the consumer.
         initial_credit: Credit that came with the request.
         notify: Told when the reader may have something to send; the queue of readers.
+        credit_bytes: What one credit pays for.
     """
 
     __slots__ = (
@@ -28,6 +29,7 @@ class CreditBasedViewReader:
         "bytes_out",
         "channel",
         "credit",
+        "credit_bytes",
         "failure",
         "queued",
         "sequence_number",
@@ -39,6 +41,7 @@ class CreditBasedViewReader:
         channel: int,
         initial_credit: int,
         notify: "Callable[[CreditBasedViewReader], None]",
+        credit_bytes: int,
     ) -> None:
         self.channel = channel
         self.credit = SenderCredit(initial_credit)
@@ -48,6 +51,7 @@ class CreditBasedViewReader:
         self.failure: SluiceError | None = None
         self.queued = False
         """True while the reader is in the queue; only the queue sets it."""
+        self.credit_bytes = credit_bytes
         self.bytes_out = 0
         self.buffers_out = 0
         self._notify = notify
@@ -85,7 +89,7 @@ class CreditBasedViewReader:
         )
 
     def next_buffer(self) -> OutgoingBuffer | None:
-        """Take the next buffer of the view; a data buffer costs one credit.
+        """Take the next buffer, or group of buffers, of the view; each buffer costs one credit.
 
         Raises:
             SluiceError: The channel failed.
@@ -96,9 +100,11 @@ class CreditBasedViewReader:
             return None
         buffer = self.view.next_buffer(self.credit.available)
         if buffer is not None and buffer.data_type == 0:
-            self.credit.available -= 1
-            self.bytes_out += len(buffer.payload)
-            self.buffers_out += 1
+            length = len(buffer.payload)
+            buffers = 1 if length <= self.credit_bytes else -(-length // self.credit_bytes)
+            self.credit.available -= buffers
+            self.bytes_out += length
+            self.buffers_out += buffers
         return buffer
 
     def next_sequence_number(self) -> int:

@@ -121,8 +121,18 @@ class ResultPartitionManager:
         buffer_size_bytes: int,
         read_pool: Callable[[], LocalBufferPool],
         listener: DataListener,
+        credit_bytes: int | None = None,
     ) -> StoredPartitionView:
         """Make a view over a range of subpartitions of committed map outputs.
+
+        Args:
+            outputs: The map outputs.
+            start_subpartition: First subpartition wanted.
+            end_subpartition: The one behind the last.
+            buffer_size_bytes: Largest buffer, or group of buffers, to give.
+            read_pool: Memory for reads of the disk tier.
+            listener: Told when a view that had nothing has something.
+            credit_bytes: What one credit pays for; a whole ``buffer_size_bytes`` by default.
 
         Raises:
             InvalidRequest: The range is empty or beyond what a map output has.
@@ -141,6 +151,7 @@ class ResultPartitionManager:
             end_subpartition,
             min(self._segment_size_bytes, buffer_size_bytes),
             buffer_size_bytes,
+            buffer_size_bytes if credit_bytes is None else credit_bytes,
             read_pool,
             listener,
         )

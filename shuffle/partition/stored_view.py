@@ -39,7 +39,9 @@ class StoredPartitionView:
         start_subpartition: First subpartition wanted.
         end_subpartition: The one behind the last.
         segment_size_bytes: Largest buffer to read from the disk tier: what fits in a segment.
-        buffer_size_bytes: Largest buffer to make of the memory tier, which needs no segment.
+        buffer_size_bytes: Largest buffer, or group of buffers, to make of the memory tier, which
+            needs no segment.
+        credit_bytes: What one credit pays for: a buffer of a group.
         read_pool: Gives the pool for reads of the disk tier; called when it is needed first.
         listener: Told when a read of the disk tier is done.
     """
@@ -54,6 +56,7 @@ class StoredPartitionView:
         end_subpartition: int,
         segment_size_bytes: int,
         buffer_size_bytes: int,
+        credit_bytes: int,
         read_pool: Callable[[], LocalBufferPool],
         listener: DataListener,
     ) -> None:
@@ -61,6 +64,7 @@ class StoredPartitionView:
         self._store = store
         self._segment_size_bytes = segment_size_bytes
         self._buffer_size_bytes = buffer_size_bytes
+        self._credit_bytes = credit_bytes
         self._read_pool = read_pool
         self._listener = listener
         self._slices = _slices(outputs, start_subpartition, end_subpartition)
@@ -81,11 +85,7 @@ class StoredPartitionView:
     @property
     def backlog(self) -> int:
         """Data buffers still to come, if they are full."""
-        return (
-            len(self._ready)
-            + self._reading_buffers
-            + -(-self._left_bytes // self._segment_size_bytes)
-        )
+        return len(self._ready) + self._reading_buffers + -(-self._left_bytes // self._credit_bytes)
 
     def is_available(self, credit: int) -> bool:
         """True if there is a buffer for the credit, the end, or a read to begin."""
@@ -113,8 +113,10 @@ class StoredPartitionView:
         if credit <= 0:
             return None
         if not ready and not self._reading and self._slices[self._index][0].view is not None:
-            self._total_buffers += 1
-            return self._next_from_memory()
+            most = min(self._buffer_size_bytes, credit * self._credit_bytes)
+            group = self._next_from_memory(most)
+            self._total_buffers += -(-len(group.payload) // self._credit_bytes)
+            return group
         if (
             not self._reading
             and credit > len(ready)
@@ -144,8 +146,7 @@ class StoredPartitionView:
 
     # ---- memory tier ---------------------------------------------------------------------------
 
-    def _next_from_memory(self) -> OutgoingBuffer:
-        size = self._buffer_size_bytes
+    def _next_from_memory(self, size: int) -> OutgoingBuffer:
         extent, offset, length = self._slices[self._index]
         left = length - self._used
         if 2 * left >= size or self._left_bytes == left:

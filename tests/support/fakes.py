@@ -6,6 +6,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from protocol.events import encode_end_of_partition
+from protocol.limits import MAX_LARGE_PAYLOAD_BYTES
 from protocol.messages import DATA, EVENT, Message
 from shuffle.partition.view import OutgoingBuffer
 
@@ -26,6 +27,7 @@ class FakeConnection:
         self.writable = True
         self.closing = False
         self.error: SluiceError | None = None
+        self.max_payload_bytes = self.large_payload_bytes = MAX_LARGE_PAYLOAD_BYTES
         self.sent: list[Message] = []
         self.payloads: list[bytes] = []
         self.leases: list[Callable[[], None]] = []
@@ -66,11 +68,16 @@ class FakeConnection:
 
 
 class FakeView:
-    """A view whose buffers a test puts in."""
+    """A view whose buffers a test puts in.
+
+    Args:
+        credit_bytes: What one credit pays for, if a buffer can cost more than one.
+    """
 
     is_local = True
 
-    def __init__(self) -> None:
+    def __init__(self, credit_bytes: int = MAX_LARGE_PAYLOAD_BYTES) -> None:
+        self._credit_bytes = credit_bytes
         self.failure: SluiceError | None = None
         self.releases = 0
         self.recycled = 0
@@ -88,7 +95,10 @@ class FakeView:
         return sum(kind == DATA for _, kind in self._buffers)
 
     def is_available(self, credit: int) -> bool:
-        return bool(self._buffers) and (credit > 0 or self._buffers[0][1] == EVENT)
+        if not self._buffers:
+            return False
+        payload, kind = self._buffers[0]
+        return kind == EVENT or (len(payload) <= credit * self._credit_bytes and credit > 0)
 
     def next_buffer(self, credit: int) -> OutgoingBuffer | None:
         if self.failure is not None:

@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from shuffle.gate.buffer_manager import BufferManager
 from shuffle.memory import NetworkBufferPool
+
+if TYPE_CHECKING:
+    from shuffle.gate.buffer_group import BufferGroup
+
+
+def take(manager: BufferManager) -> BufferGroup | None:
+    """One buffer."""
+    groups = manager.take(1)
+    if groups is None:
+        return None
+    (group,) = groups
+    return group
 
 
 class Credit:
@@ -62,8 +76,8 @@ def test_fourteen_floating_two_exclusive_and_a_growing_backlog():
         rig.manager.on_backlog(backlog)
         assert rig.manager.available <= rig.manager.required == backlog + 2
     assert (rig.manager.available, rig.manager.is_waiting) == (16, True)
-    while (buffer := rig.manager.take()) is not None:
-        out.append(buffer)
+    while (group := take(rig.manager)) is not None:
+        out.append(group)
     assert len(out) == 16
     # Floating ones were taken first; recycled, they come back for the backlog, one by one.
     rig.manager.on_backlog(5)
@@ -91,7 +105,7 @@ def test_credit_follows_every_buffer_that_becomes_available():
     rig.manager.on_backlog(1)
     granted = rig.manager.initial_credit + rig.credit.total
     assert granted == rig.manager.available == 3
-    first, second = rig.manager.take(), rig.manager.take()
+    first, second = take(rig.manager), take(rig.manager)
     assert first is not None
     assert second is not None
     first.recycle()  # a floating one: back to the pool, and no credit
@@ -112,7 +126,7 @@ def test_a_floating_buffer_goes_to_the_channel_that_waits():
     rig.manager.on_backlog(2)
     other.on_backlog(1)
     assert other.is_waiting
-    taken = rig.manager.take()
+    taken = take(rig.manager)
     assert taken is not None
     taken.recycle()
     assert (other.available, other_credit.total, other.is_waiting) == (3, 1, False)
@@ -128,7 +142,7 @@ def test_a_waiting_channel_that_needs_no_more_declines():
     rig.manager.on_backlog(1)
     other.on_backlog(1)
     other.on_backlog(0)
-    taken = rig.manager.take()
+    taken = take(rig.manager)
     assert taken is not None
     taken.recycle()
     assert other_credit.total == 0
@@ -144,7 +158,7 @@ def test_without_floating_buffers_the_exclusive_ones_do():
     manager = BufferManager(network_pool, None, network_pool.request_segments(2), credit)
     manager.on_backlog(100)
     assert (manager.available, manager.is_waiting, credit.total) == (2, False, 0)
-    buffer = manager.take()
+    buffer = take(manager)
     assert buffer is not None
     buffer.recycle()
     assert credit.total == 1
@@ -157,8 +171,8 @@ def test_without_floating_buffers_the_exclusive_ones_do():
 def test_buffers_that_are_out_come_home_after_the_release(released_first):
     rig = Rig(floating=3)
     rig.manager.on_backlog(3)
-    out = [rig.manager.take() for _ in range(5)]
-    assert rig.manager.take() is None
+    out = [take(rig.manager) for _ in range(5)]
+    assert take(rig.manager) is None
     if released_first:
         rig.manager.release()
         rig.manager.release()
@@ -169,4 +183,67 @@ def test_buffers_that_are_out_come_home_after_the_release(released_first):
     total = rig.credit.total
     rig.manager.on_backlog(9)
     assert rig.credit.total == total
+    rig.check_all_back()
+
+
+@pytest.mark.network_case(25)
+def test_a_payload_of_several_buffers_takes_neighbours_as_one_piece():
+    rig = Rig(floating=8)
+    rig.manager.on_backlog(6)
+    assert rig.manager.available == 8
+    groups = rig.manager.take(7 * 32 + 1)
+    assert groups is not None
+    assert (sum(len(group.segments) for group in groups), rig.manager.available) == (8, 0)
+    assert sum(group.length for group in groups) == 7 * 32 + 1
+    assert [len(group.memory) for group in groups] == [32 * len(group.segments) for group in groups]
+    content = bytes(range(7 * 32 + 1))
+    left = content
+    for group in groups:
+        group.payload[:] = left[: group.length]
+        left = left[group.length :]
+    assert (b"".join(group.payload for group in groups), left) == (content, b"")
+    assert rig.manager.take(1) is None
+    for group in groups:
+        group.recycle()
+    rig.manager.release()
+    rig.check_all_back()
+
+
+def test_more_than_there_is_takes_nothing():
+    rig = Rig(floating=1)
+    assert rig.manager.take(2 * 32 + 1) is None
+    assert rig.manager.available == 2
+    rig.manager.release()
+    rig.check_all_back()
+
+
+def test_the_only_channel_in_want_keeps_its_floating_buffers():
+    """They would come straight back to it, one by one."""
+    rig = Rig(floating=2)
+    rig.manager.on_backlog(9)
+    groups = rig.manager.take(4 * 32)
+    assert groups is not None
+    before = rig.credit.total
+    for group in groups:
+        group.recycle()
+    assert (rig.credit.total - before, rig.manager.available, rig.pool.lent_segments) == (4, 4, 2)
+    assert rig.pool.waiting_listeners == 1
+    rig.manager.release()
+    rig.check_all_back()
+
+
+def test_what_is_recycled_together_goes_to_the_channel_that_waits_longest():
+    rig = Rig(floating=4)
+    credits = [Credit(), Credit()]
+    others = [rig.another(credit) for credit in credits]
+    rig.manager.on_backlog(4)
+    for other in others:
+        other.on_backlog(3)
+    groups = rig.manager.take(4 * 32)
+    assert groups is not None
+    for group in groups:
+        group.recycle()
+    assert [credit.total for credit in credits] == [3, 1]
+    for manager in (rig.manager, *others):
+        manager.release()
     rig.check_all_back()

@@ -18,17 +18,19 @@ from protocol.errors import SluiceError
 from protocol.messages import DATA, BufferResponse
 from shuffle.gate.buffer_manager import BufferManager
 from shuffle.gate.remote_channel import RemoteInputChannel
-from shuffle.memory import NetworkBuffer, NetworkBufferPool
+from shuffle.memory import NetworkBufferPool
 from shuffle.network.view_reader import CreditBasedViewReader
 from tests.support.fakes import FakeCreditSender, FakeView
 
 if TYPE_CHECKING:
+    from shuffle.gate.buffer_group import BufferGroup
     from shuffle.partition.view import OutgoingBuffer
 
 pytestmark = pytest.mark.network_case(7, 25)
 
 SEGMENTS = 16
 CHANNELS = 3
+SEGMENT_BYTES = 8
 index = st.integers(0, CHANNELS - 1)
 
 
@@ -41,12 +43,14 @@ class Pair:
         exclusive = network_pool.request_segments(2)
         self.buffers = BufferManager(network_pool, gate_pool, exclusive, self.receiver)
         self.receiver.attach(self.buffers, self.announcer)
-        self.sender = CreditBasedViewReader(1, self.receiver.initial_credit, lambda reader: None)
-        self.view = FakeView()
+        self.sender = CreditBasedViewReader(
+            1, self.receiver.initial_credit, lambda reader: None, SEGMENT_BYTES
+        )
+        self.view = FakeView(SEGMENT_BYTES)
         self.sender.attach(self.view)
         self.data_wire: deque[tuple[BufferResponse, bytes]] = deque()
         self.credit_wire: deque[int] = deque()
-        self.arriving: tuple[BufferResponse, NetworkBuffer] | None = None
+        self.arriving: tuple[BufferResponse, list[BufferGroup]] | None = None
         self.held: list[OutgoingBuffer] = []
         self.sent = b""
         self.read = b""
@@ -56,16 +60,16 @@ class Pair:
 class ChannelMachine(RuleBasedStateMachine):
     @initialize()
     def start(self) -> None:
-        self.pool = NetworkBufferPool(SEGMENTS, 8)
+        self.pool = NetworkBufferPool(SEGMENTS, SEGMENT_BYTES)
         self.gate_pool = self.pool.create_local_pool("gate", 1, 6)
         self.pairs = [Pair(self.pool, self.gate_pool) for _ in range(CHANNELS)]
         self.byte = 0
 
-    @rule(at=index, count=st.integers(1, 12), empty=st.booleans())
-    def produce(self, at: int, count: int, empty: bool) -> None:
+    @rule(at=index, count=st.integers(1, 12), size=st.sampled_from([0, 1, 8, 9, 16, 30]))
+    def produce(self, at: int, count: int, size: int) -> None:
         for _ in range(count):
             self.byte = (self.byte + 1) % 256
-            self.pairs[at].view.put(b"" if empty else bytes([self.byte]))
+            self.pairs[at].view.put(bytes([self.byte]) * size)
 
     @rule(at=index, most=st.integers(1, 8))
     def send(self, at: int, most: int) -> None:
@@ -88,14 +92,16 @@ class ChannelMachine(RuleBasedStateMachine):
         if not payload:
             pair.receiver.buffer_received(message, None)
             return
-        buffer = pair.receiver.take_buffer()
+        groups = pair.receiver.take_buffers(len(payload))
         if pair.over:
-            assert buffer is None
+            assert groups is None
             return  # discarded
-        assert buffer is not None, "data was sent without a buffer for it"
-        buffer.segment.memory[: len(payload)] = payload
-        buffer.length = len(payload)
-        pair.arriving = message, buffer
+        assert groups is not None, "data was sent without a buffer for it"
+        for group in groups:
+            group.payload[:] = payload[: group.length]
+            payload = payload[group.length :]
+        assert not payload
+        pair.arriving = message, groups
 
     @rule(at=index)
     def end_arrival(self, at: int) -> None:
@@ -153,12 +159,16 @@ class ChannelMachine(RuleBasedStateMachine):
             if pair.over:
                 continue
             credit = pair.receiver.credit
-            on_the_wire = len(pair.data_wire) + (pair.arriving is not None)
+            arriving = 0
+            if pair.arriving is not None:
+                arriving = sum(len(group.segments) for group in pair.arriving[1])
+            on_the_wire = arriving + sum(
+                max(1, -(-len(payload) // SEGMENT_BYTES)) for _, payload in pair.data_wire
+            )
             assert (
                 pair.sender.credit.available + on_the_wire + sum(pair.credit_wire) == credit.granted
             )
             empty_waiting = sum(content is None for content in pair.receiver._received)
-            arriving = pair.arriving is not None
             assert (
                 credit.granted - arriving + credit.unannounced + empty_waiting
                 == pair.buffers.available

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from protocol.errors import ErrorCode, SluiceError
-from protocol.events import encode_end_of_partition
+from protocol.events import decode_end_of_partition, encode_end_of_partition
 from protocol.messages import DATA, EVENT, BufferResponse
 from shuffle.gate.buffer_manager import BufferManager
 from shuffle.gate.remote_channel import RemoteInputChannel
-from shuffle.memory import NetworkBuffer, NetworkBufferPool
+from shuffle.memory import NetworkBufferPool
 from tests.support.fakes import FakeCreditSender
+
+if TYPE_CHECKING:
+    from shuffle.gate.buffer_group import BufferGroup
 
 PLENTY = 1000
 
@@ -33,12 +38,15 @@ class Rig:
         self.notified += 1
 
     def data(self, payload: bytes, backlog: int = 0, sequence_number: int | None = None) -> None:
-        content: NetworkBuffer | None = None
+        content: list[BufferGroup] | None = None
         if payload:
-            content = self.channel.take_buffer()
+            content = self.channel.take_buffers(len(payload))
             assert content is not None
-            content.segment.memory[: len(payload)] = payload
-            content.length = len(payload)
+            left = payload
+            for group in content:
+                group.payload[:] = left[: group.length]
+                left = left[group.length :]
+            assert not left
         if sequence_number is None:
             sequence_number, self.sequence_number = self.sequence_number, self.sequence_number + 1
         self.channel.buffer_received(BufferResponse(1, sequence_number, backlog, DATA), content)
@@ -102,7 +110,7 @@ def test_data_without_a_free_buffer(rig):
     """Case 4: there is no memory for it; whoever asks fails the channel."""
     rig.data(b"a")
     rig.data(b"b")
-    assert rig.channel.take_buffer() is None
+    assert rig.channel.take_buffers(1) is None
 
 
 @pytest.mark.network_case(12)
@@ -169,16 +177,15 @@ def test_it_tells_once_until_it_is_empty_again(rig):
 @pytest.mark.network_case(6, 7)
 def test_what_arrives_after_the_release_goes_back_and_announces_nothing(rig):
     """Case 6, 7: also a buffer that was being received when the channel was released."""
-    arriving = rig.channel.take_buffer()
+    arriving = rig.channel.take_buffers(1)
     rig.channel.release()
     rig.channel.release()
     assert rig.sender.cancelled == [rig.channel]
     announced = len(rig.sender.announcing)
-    arriving.length = 1
     rig.channel.buffer_received(BufferResponse(1, 0, 9, DATA), arriving)
     rig.channel.on_backlog(7)
     rig.channel.fail(SluiceError("late"))
-    assert rig.channel.take_buffer() is None
+    assert rig.channel.take_buffers(1) is None
     assert (rig.channel.failure, len(rig.sender.announcing)) == (None, announced)
     assert rig.notified == 0
 
@@ -200,3 +207,47 @@ def test_a_failure_drops_what_waits_and_is_the_last_word(rig):
         rig.channel.next_buffer(PLENTY)
     assert rig.notified == 2
     assert rig.channel.credit.granted == 1
+
+
+def test_a_group_is_given_whole_or_in_parts_of_the_size_asked_for(rig):
+    content = bytes(range(40))
+    rig.channel.on_backlog(2)
+    rig.channel.credit.announce()
+    rig.data(content, backlog=2)
+    assert (rig.channel.buffers_in, rig.channel.credit.granted) == (3, 1)
+    whole = b""
+    while (buffer := rig.channel.next_buffer(PLENTY)) is not None:
+        whole += bytes(buffer.payload)
+        buffer.release()
+    assert whole == content
+
+    rig.channel._buffer_bytes = 7
+    rig.channel.credit.announce()
+    rig.data(content, backlog=2)
+    parts = []
+    while (buffer := rig.channel.next_buffer(PLENTY)) is not None:
+        parts.append((bytes(buffer.payload), buffer.release))
+    assert b"".join(part for part, _ in parts) == content
+    assert all(0 < len(part) <= 7 for part, _ in parts)
+    for _, release in parts:
+        release()
+    assert rig.buffers.available == 4
+
+
+def test_a_group_beyond_the_credit_is_refused(rig):
+    rig.channel.on_backlog(5)  # buffers are here, and not announced
+    assert rig.buffers.available == 7
+    assert rig.channel.take_buffers(2 * 16 + 1) is None
+
+
+def test_the_end_tells_the_next_reader_how_many_buffers_it_got(rig):
+    rig.channel.on_backlog(2)
+    rig.channel.credit.announce()
+    rig.data(bytes(40))
+    rig.event(encode_end_of_partition(40, 3))
+    rig.channel._buffer_bytes = 10
+    given = []
+    while (buffer := rig.channel.next_buffer(PLENTY)) is not None and buffer.data_type == DATA:
+        given.append(bytes(buffer.payload))
+        buffer.release()
+    assert decode_end_of_partition(buffer.payload) == (40, len(given))

@@ -50,10 +50,11 @@ class Rig:
 
     def __init__(self) -> None:
         self.connection = FakeConnection()
+        self.connection.max_payload_bytes = SEGMENT
         self.counters = Counters()
         ack = HelloAck(1, "tm", SEGMENT, 0, 0, "host", 1)
         self.client = PartitionRequestClient(
-            cast("Connection", self.connection), ack, SEGMENT, self.counters
+            cast("Connection", self.connection), ack, self.counters
         )
         self.pool = NetworkBufferPool(32, SEGMENT)
         self.floating = self.pool.create_local_pool("gate", 1, 8)

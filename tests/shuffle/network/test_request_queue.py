@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from protocol.errors import ErrorCode, SluiceError
+from protocol.limits import MAX_LARGE_PAYLOAD_BYTES
 from protocol.messages import BufferResponse, ErrorResponse
 from shuffle.network.request_queue import PartitionRequestQueue
 from shuffle.network.view_reader import CreditBasedViewReader
@@ -28,7 +29,7 @@ class Rig:
         )
 
     def reader(self, channel: int, credit: int) -> tuple[CreditBasedViewReader, FakeView]:
-        reader = CreditBasedViewReader(channel, credit, self.queue.notify)
+        reader = CreditBasedViewReader(channel, credit, self.queue.notify, MAX_LARGE_PAYLOAD_BYTES)
         view = FakeView()
         view.listener = reader.data_available
         reader.attach(view)
@@ -152,7 +153,7 @@ async def test_a_failing_view_reports_and_releases_only_itself(rig):
 
 
 async def test_a_reader_that_fails_before_it_has_a_view_reports_it(rig):
-    reader = CreditBasedViewReader(4, 0, rig.queue.notify)
+    reader = CreditBasedViewReader(4, 0, rig.queue.notify, MAX_LARGE_PAYLOAD_BYTES)
     assert not reader.is_available()
     assert reader.next_buffer() is None
     reader.fail(SluiceError("not found"))

@@ -47,7 +47,7 @@ class Rig:
 
     def view(self, outputs, start=0, end=1) -> StoredPartitionView:
         return StoredPartitionView(
-            self.store, outputs, start, end, SIZE, SIZE, lambda: self.pool, self.available.set
+            self.store, outputs, start, end, SIZE, SIZE, SIZE, lambda: self.pool, self.available.set
         )
 
     async def next(self, view: StoredPartitionView, credit: int = MUCH):

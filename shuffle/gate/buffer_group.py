@@ -1,0 +1,93 @@
+"""What one payload arrived in: a run of neighbouring segments, seen as one piece of memory."""
+
+from collections.abc import Callable, Sequence
+from operator import attrgetter
+from typing import TypeAlias
+
+from shuffle.memory import BufferAlreadyRecycled, MemorySegment
+
+GroupRecycler: TypeAlias = Callable[[Sequence[MemorySegment]], None]
+"""Takes the segments when the last reference to their group is recycled."""
+
+_index = attrgetter("index")
+
+
+class BufferGroup:
+    """Bytes in neighbouring segments, shared by reference counting; the count starts at 1.
+
+    Args:
+        segments: Neighbours in the pool's mapping, in order; each is one buffer, and one credit.
+        length: Bytes of payload in them.
+        recycler: Called with the segments when the count reaches 0.
+    """
+
+    __slots__ = ("_recycler", "_references", "length", "memory", "segments")
+
+    def __init__(
+        self, segments: Sequence[MemorySegment], length: int, recycler: GroupRecycler
+    ) -> None:
+        self.segments = segments
+        first = segments[0]
+        self.memory = first.memory if len(segments) == 1 else first.run(len(segments))
+        self.length = length
+        self._recycler = recycler
+        self._references = 1
+
+    @property
+    def payload(self) -> memoryview:
+        """View of the bytes; valid until the last reference is recycled.
+
+        Raises:
+            BufferAlreadyRecycled: After the last :meth:`recycle`.
+        """
+        if self._references < 1:
+            raise BufferAlreadyRecycled("payload")
+        return self.memory[: self.length]
+
+    def retain(self) -> "BufferGroup":
+        """Add a reference, to be recycled by whoever gets this very object.
+
+        Raises:
+            BufferAlreadyRecycled: The last reference is gone.
+        """
+        if self._references < 1:
+            raise BufferAlreadyRecycled("retain()")
+        self._references += 1
+        return self
+
+    def recycle(self) -> None:
+        """Drop one reference; with the last one the segments go to the recycler.
+
+        Raises:
+            BufferAlreadyRecycled: More recycles than references.
+        """
+        references = self._references - 1
+        if references < 0:
+            raise BufferAlreadyRecycled("recycle()")
+        self._references = references
+        if references == 0:
+            self._recycler(self.segments)
+
+
+def group_neighbours(
+    segments: list[MemorySegment], length: int, recycler: GroupRecycler
+) -> list[BufferGroup]:
+    """Cut segments into runs of neighbours that together hold a payload.
+
+    Args:
+        segments: As many as the payload needs; sorted in place.
+        length: Bytes of payload; all segments but the last one will be full.
+        recycler: Of each group.
+    """
+    segments.sort(key=_index)
+    groups: list[BufferGroup] = []
+    size = segments[0].size_bytes
+    begin = 0
+    for end in range(1, len(segments) + 1):
+        if end < len(segments) and segments[end].index == segments[end - 1].index + 1:
+            continue
+        count = min(length, (end - begin) * size)
+        groups.append(BufferGroup(segments[begin:end], count, recycler))
+        length -= count
+        begin = end
+    return groups
