@@ -1,19 +1,30 @@
-"""Finds map outputs by name: who asks before the producer has committed waits, up to a deadline."""
+"""Finds partitions by name: who asks before the producer is there waits, up to a deadline.
+
+A map output is there once it is committed; a pipelined partition once it is registered and its
+consumption constraint lets readers in. Both are asked for alike, with :meth:`request_view`. Waiting
+is an event: a commit, a registration, a first output or a release wakes those who wait.
+"""
 
 import asyncio
 from collections.abc import Callable, Sequence
 
 from protocol.errors import SluiceError
-from shuffle.errors import InvalidRequest, PartitionNotFound
+from shuffle.errors import InvalidRequest, PartitionNotFound, PartitionReleased
 from shuffle.memory import LocalBufferPool
+from shuffle.partition.pipelined_registry import (
+    ConsumablePartition,
+    PipelinedRegistry,
+    Registration,
+)
 from shuffle.partition.stored_view import StoredPartitionView
-from shuffle.partition.view import DataListener
+from shuffle.partition.view import DataListener, SubpartitionView
+from shuffle.storage.errors import DuplicateMapOutput
 from shuffle.storage.outputs import MapOutput, ShuffleKey
 from shuffle.storage.store import ShuffleStore, release_regions
 
 
 class ResultPartitionManager:
-    """The registry of committed map outputs, and of those who wait for one.
+    """The registry of map outputs and pipelined partitions, and of those who wait for one.
 
     Args:
         store: Holds what is committed.
@@ -28,6 +39,12 @@ class ResultPartitionManager:
         self._segment_size_bytes = segment_size_bytes
         self._request_timeout_seconds = request_timeout_seconds
         self._waiting: dict[ShuffleKey, set[asyncio.Future[None]]] = {}
+        self._pipelined = PipelinedRegistry()
+
+    @property
+    def pipelined_partitions(self) -> int:
+        """Pipelined partitions that are being written or read."""
+        return len(self._pipelined)
 
     @property
     def waiting_requests(self) -> int:
@@ -58,9 +75,85 @@ class ResultPartitionManager:
         if done.exception() is not None:
             release_regions(output.regions)
             return
-        for waiter in self._waiting.pop(output.key, ()):
+        self.wake(output.key)
+
+    def register_pipelined(
+        self,
+        key: ShuffleKey,
+        map_attempt_id: int,
+        partition: ConsumablePartition,
+        release: Callable[[SluiceError], None],
+    ) -> None:
+        """Make a pipelined partition known and serve those who waited for it.
+
+        Args:
+            key: The shuffle.
+            map_attempt_id: Its name within the shuffle.
+            partition: The partition; call :meth:`wake` when it becomes consumable later.
+            release: Called when the shuffle is released; the partition is forgotten then.
+
+        Raises:
+            DuplicateMapOutput: There is a partition or a committed map output of that name.
+        """
+        if self._store.lookup(key, map_attempt_id) is not None:
+            raise DuplicateMapOutput(key.application_id, key.shuffle_id, map_attempt_id)
+        self._pipelined.register(key, map_attempt_id, Registration(partition, release))
+        self.wake(key)
+
+    def unregister_pipelined(
+        self,
+        key: ShuffleKey,
+        map_attempt_id: int,
+        partition: ConsumablePartition,
+        failure: SluiceError | None = None,
+    ) -> None:
+        """Forget a pipelined partition that has been consumed, or has failed. Idempotent.
+
+        Args:
+            key: The shuffle.
+            map_attempt_id: Its name within the shuffle.
+            partition: The partition itself: one that has come in its place stays.
+            failure: Told to those who wait for it and to those who ask in the near future.
+        """
+        if self._pipelined.unregister(key, map_attempt_id, partition, failure):
+            self.wake(key)
+
+    def wake(self, key: ShuffleKey) -> None:
+        """Let the requests that wait for something of a shuffle look again."""
+        for waiter in self._waiting.pop(key, ()):
             if not waiter.done():
                 waiter.set_result(None)
+
+    def release_shuffle(self, key: ShuffleKey) -> int:
+        """Release everything of a shuffle; requests that wait for it fail at once.
+
+        Returns:
+            Bytes of storage freed.
+        """
+        freed = self._store.release_shuffle(key)
+        self._release_unstored(key)
+        return freed
+
+    def release_application(self, application_id: str) -> int:
+        """Release everything of an application, as :meth:`release_shuffle` does.
+
+        Returns:
+            Bytes of storage freed.
+        """
+        freed = self._store.release_application(application_id)
+        waiting = [key for key in self._waiting if key.application_id == application_id]
+        for key in dict.fromkeys((*self._pipelined.keys(application_id), *waiting)):
+            self._release_unstored(key)
+        return freed
+
+    def _release_unstored(self, key: ShuffleKey) -> None:
+        error = PartitionReleased(
+            f"Shuffle {key.shuffle_id} was released", value=key.application_id or None
+        )
+        self._pipelined.release(key, error)
+        for waiter in self._waiting.pop(key, ()):
+            if not waiter.done():
+                waiter.set_exception(error)
 
     def find(
         self, key: ShuffleKey, map_attempt_ids: Sequence[int]
@@ -85,33 +178,108 @@ class ResultPartitionManager:
 
         Raises:
             PartitionNotFound: One is still missing at the deadline.
+            PartitionReleased: The shuffle was released meanwhile.
 
         Cancellation: safe, nothing is left behind.
         """
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._request_timeout_seconds
+        deadline = self._deadline()
         while True:
             found, missing = self.find(key, map_attempt_ids)
             if missing is None:
                 return found
-            waiter: asyncio.Future[None] = loop.create_future()
-            waiters = self._waiting.setdefault(key, set())
-            waiters.add(waiter)
-            try:
-                async with asyncio.timeout_at(deadline):
-                    await waiter
-            except TimeoutError as error:
-                raise PartitionNotFound(
-                    f"Map attempt {missing} of shuffle {key.shuffle_id} is not here",
-                    value=missing,
-                    limit=f"{self._request_timeout_seconds} s",
-                    remedy="Spark runs the map task again",
-                    map_attempt_id=missing,
-                ) from error
-            finally:
-                waiters.discard(waiter)
-                if not waiters and self._waiting.get(key) is waiters:
-                    del self._waiting[key]
+            await self._wait(key, missing, deadline, "is not here", "Spark runs the map task again")
+
+    async def request_view(
+        self,
+        key: ShuffleKey,
+        map_attempt_ids: Sequence[int],
+        start_subpartition: int,
+        end_subpartition: int,
+        buffer_size_bytes: int,
+        read_pool: Callable[[], LocalBufferPool],
+        listener: DataListener,
+    ) -> SubpartitionView:
+        """Make a view of committed map outputs or of a pipelined partition, waiting for them.
+
+        Args:
+            key: The shuffle.
+            map_attempt_ids: What to read: any number of map outputs, or one pipelined partition.
+            start_subpartition: First subpartition wanted.
+            end_subpartition: The one behind the last; of a pipelined partition, one is read.
+            buffer_size_bytes: Largest buffer, or group of buffers, to give.
+            read_pool: Memory for reads of the disk tier.
+            listener: Told when a view that had nothing has something.
+
+        Raises:
+            PartitionNotFound: Something is still missing, or may not be read yet, at the deadline.
+            PartitionReleased: The shuffle was released meanwhile.
+            ProducerFailed: The producer of the pipelined partition is gone.
+            SubpartitionAlreadyConsumed: The subpartition of a pipelined partition has its reader.
+            InvalidRequest: Not one attempt and one subpartition of a pipelined partition, or no
+                range that there is.
+
+        Cancellation: safe, nothing is left behind.
+        """
+        deadline = self._deadline()
+        while True:
+            pipelined = self._pipelined.find(key, map_attempt_ids)
+            missing: int | None
+            if pipelined is not None:
+                partition, missing = pipelined
+                if not start_subpartition < end_subpartition <= partition.num_subpartitions:
+                    raise _bad_range(
+                        start_subpartition, end_subpartition, partition.num_subpartitions
+                    )
+                if len(map_attempt_ids) > 1 or end_subpartition - start_subpartition > 1:
+                    raise InvalidRequest(
+                        "A pipelined partition is read one subpartition at a time",
+                        value=f"{len(map_attempt_ids)} map attempts, "
+                        f"{end_subpartition - start_subpartition} subpartitions",
+                        limit="1 map attempt, 1 subpartition",
+                        remedy="Open a channel for each",
+                    )
+                if partition.is_consumable:
+                    return partition.create_view(start_subpartition, listener)
+                what, remedy = "has no output yet", "Ask again, or let it be read when registered"
+            else:
+                found, missing = self.find(key, map_attempt_ids)
+                if missing is None:
+                    return self.create_view(
+                        found,
+                        start_subpartition,
+                        end_subpartition,
+                        buffer_size_bytes,
+                        read_pool,
+                        listener,
+                    )
+                what, remedy = "is not here", "Its task has to run again"
+            await self._wait(key, missing, deadline, what, remedy)
+
+    def _deadline(self) -> float:
+        return asyncio.get_running_loop().time() + self._request_timeout_seconds
+
+    async def _wait(
+        self, key: ShuffleKey, missing: int | None, deadline: float, what: str, remedy: str
+    ) -> None:
+        """Wait until something of the shuffle changes."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiters = self._waiting.setdefault(key, set())
+        waiters.add(waiter)
+        try:
+            async with asyncio.timeout_at(deadline):
+                await waiter
+        except TimeoutError as error:
+            raise PartitionNotFound(
+                f"Map attempt {missing} of shuffle {key.shuffle_id} {what}",
+                value=missing,
+                limit=f"{self._request_timeout_seconds} s",
+                remedy=remedy,
+                map_attempt_id=missing,
+            ) from error
+        finally:
+            waiters.discard(waiter)
+            if not waiters and self._waiting.get(key) is waiters:
+                del self._waiting[key]
 
     def create_view(
         self,
@@ -121,7 +289,6 @@ class ResultPartitionManager:
         buffer_size_bytes: int,
         read_pool: Callable[[], LocalBufferPool],
         listener: DataListener,
-        credit_bytes: int | None = None,
     ) -> StoredPartitionView:
         """Make a view over a range of subpartitions of committed map outputs.
 
@@ -132,18 +299,13 @@ class ResultPartitionManager:
             buffer_size_bytes: Largest buffer, or group of buffers, to give.
             read_pool: Memory for reads of the disk tier.
             listener: Told when a view that had nothing has something.
-            credit_bytes: What one credit pays for; a whole ``buffer_size_bytes`` by default.
 
         Raises:
             InvalidRequest: The range is empty or beyond what a map output has.
         """
         most = min(output.num_subpartitions for output in outputs)
         if not 0 <= start_subpartition < end_subpartition <= most:
-            raise InvalidRequest(
-                "Range of subpartitions is empty or too large",
-                value=f"{start_subpartition} to {end_subpartition}",
-                limit=most,
-            )
+            raise _bad_range(start_subpartition, end_subpartition, most)
         return StoredPartitionView(
             self._store,
             outputs,
@@ -151,7 +313,12 @@ class ResultPartitionManager:
             end_subpartition,
             min(self._segment_size_bytes, buffer_size_bytes),
             buffer_size_bytes,
-            buffer_size_bytes if credit_bytes is None else credit_bytes,
             read_pool,
             listener,
         )
+
+
+def _bad_range(start: int, end: int, most: int) -> InvalidRequest:
+    return InvalidRequest(
+        "Range of subpartitions is empty or too large", value=f"{start} to {end}", limit=most
+    )
