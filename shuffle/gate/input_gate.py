@@ -87,7 +87,8 @@ class InputGate:
         start_subpartition: First subpartition wanted.
         end_subpartition: The one behind the last.
         read_pool: Memory for local reads of the disk tier.
-        local_buffer_bytes: Largest buffer that a local channel may give; a segment by default.
+        local_buffer_bytes: Largest buffer that a channel may give; by default a segment from a
+            local channel, and what came in one message from a remote one.
 
     Raises:
         InsufficientNetworkBuffers: Not even the least floating buffer is left for the gate.
@@ -116,6 +117,7 @@ class InputGate:
         self._start_subpartition = start_subpartition
         self._end_subpartition = end_subpartition
         self._read_pool = read_pool
+        self._most_bytes = local_buffer_bytes
         self._local_buffer_bytes = (
             services.config.segment_size_bytes if local_buffer_bytes is None else local_buffer_bytes
         )
@@ -154,7 +156,7 @@ class InputGate:
             opening = self._open_local(channel, source)
         else:
             pool = self._pool()
-            channel = RemoteInputChannel(told)
+            channel = RemoteInputChannel(told, self._most_bytes)
             opening = self._open_remote(channel, source, pool)
         self.channels.append(channel)
         self.sources.append(source)

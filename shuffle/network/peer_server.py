@@ -36,7 +36,7 @@ class PartitionRequestServerHandler(ServingHandler):
         counters: Counters,
         on_lost: Callable[[], None],
     ) -> None:
-        super().__init__(connection, read_pool, counters, on_lost)
+        super().__init__(connection, read_pool, counters, on_lost, connection.max_payload_bytes)
         self._partitions = partitions
         self._waiting: dict[CreditBasedViewReader, asyncio.Task[None]] = {}
 
@@ -53,7 +53,7 @@ class PartitionRequestServerHandler(ServingHandler):
     def sent(self, reader: CreditBasedViewReader, length: int) -> None:
         """Count a data buffer that was sent."""
         self.counters.peer_bytes_out += length
-        self.counters.peer_buffers_out += 1
+        self.counters.peer_buffers_out += -(-length // self.credit_bytes)
 
     def close_channel(self, channel: int) -> bool:
         """Close a channel; a request that still waits for its partition is given up."""
@@ -78,9 +78,10 @@ class PartitionRequestServerHandler(ServingHandler):
                     request.map_attempt_ids,
                     request.start_subpartition,
                     request.end_subpartition,
-                    self.connection.max_payload_bytes,
+                    self.connection.large_payload_bytes,
                     self.read_pool,
                     reader.data_available,
+                    self.credit_bytes,
                 )
             )
         except SluiceError as error:

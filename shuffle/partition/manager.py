@@ -198,6 +198,7 @@ class ResultPartitionManager:
         buffer_size_bytes: int,
         read_pool: Callable[[], LocalBufferPool],
         listener: DataListener,
+        credit_bytes: int | None = None,
     ) -> SubpartitionView:
         """Make a view of committed map outputs or of a pipelined partition, waiting for them.
 
@@ -209,6 +210,7 @@ class ResultPartitionManager:
             buffer_size_bytes: Largest buffer, or group of buffers, to give.
             read_pool: Memory for reads of the disk tier.
             listener: Told when a view that had nothing has something.
+            credit_bytes: What one credit pays for; a whole ``buffer_size_bytes`` by default.
 
         Raises:
             PartitionNotFound: Something is still missing, or may not be read yet, at the deadline.
@@ -251,6 +253,7 @@ class ResultPartitionManager:
                         buffer_size_bytes,
                         read_pool,
                         listener,
+                        credit_bytes,
                     )
                 what, remedy = "is not here", "Its task has to run again"
             await self._wait(key, missing, deadline, what, remedy)
@@ -289,6 +292,7 @@ class ResultPartitionManager:
         buffer_size_bytes: int,
         read_pool: Callable[[], LocalBufferPool],
         listener: DataListener,
+        credit_bytes: int | None = None,
     ) -> StoredPartitionView:
         """Make a view over a range of subpartitions of committed map outputs.
 
@@ -299,6 +303,7 @@ class ResultPartitionManager:
             buffer_size_bytes: Largest buffer, or group of buffers, to give.
             read_pool: Memory for reads of the disk tier.
             listener: Told when a view that had nothing has something.
+            credit_bytes: What one credit pays for; a whole ``buffer_size_bytes`` by default.
 
         Raises:
             InvalidRequest: The range is empty or beyond what a map output has.
@@ -313,6 +318,7 @@ class ResultPartitionManager:
             end_subpartition,
             min(self._segment_size_bytes, buffer_size_bytes),
             buffer_size_bytes,
+            buffer_size_bytes if credit_bytes is None else credit_bytes,
             read_pool,
             listener,
         )
