@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from protocol.messages import HelloAck
+from transport.acceptor import Acceptor, bind, listen
 from transport.config import TransportConfig
 from transport.connection import Connection, HandlerFactory
 from transport.errors import AddressUnavailable, TooManyConnections
@@ -41,7 +42,7 @@ class Listener:
         self._segment_size_bytes = segment_size_bytes
         self._handler_factory = handler_factory
         self._offer = offer
-        self._servers: list[asyncio.AbstractServer] = []
+        self._acceptors: list[Acceptor] = []
         self._socket_file: tuple[int, int] | None = None
         """Device and inode of the Unix socket that this listener made."""
         self._accepting = False
@@ -60,8 +61,8 @@ class Listener:
             TlsConfigurationError: The TLS settings cannot be used.
         """
         self._accepting = True
-        await self._start_tcp()
         try:
+            await self._start_tcp()
             if self._config.socket_path is not None:
                 await self._start_unix(self._config.socket_path)
         except BaseException:
@@ -71,9 +72,8 @@ class Listener:
     def stop_accepting(self) -> None:
         """Close the listening sockets; connections go on. Idempotent."""
         self._accepting = False
-        servers, self._servers = self._servers, []
-        for server in servers:
-            server.close()
+        for acceptor in self._acceptors:
+            acceptor.close()
         made, self._socket_file = self._socket_file, None
         if made is not None and self._config.socket_path is not None:
             # Whoever has put another file there since then keeps it.
@@ -89,6 +89,8 @@ class Listener:
         Cancellation: safe; connections go on closing.
         """
         self.stop_accepting()
+        for acceptor in self._acceptors:
+            await acceptor.wait_started()
         for connection in list(self.connections):
             connection.close()
         while self.connections:
@@ -97,7 +99,6 @@ class Listener:
 
     async def _start_tcp(self) -> None:
         host, port = self._config.bind_host, self._config.data_port
-        loop = asyncio.get_running_loop()
         tls = load_server_tls(self._config)
 
         def accept() -> asyncio.BaseProtocol:
@@ -107,9 +108,10 @@ class Listener:
             return TlsTransport(connection, tls, self._config.handshake_timeout_seconds)
 
         try:
-            server = await loop.create_server(
-                accept, host, port, backlog=self._config.listen_backlog
-            )
+            sockets = await bind(host, port)
+            self.port = sockets[0].getsockname()[1]
+            name = f"the data port {host}:{self.port}"
+            self._acceptors += listen(sockets, accept, self._config.listen_backlog, name)
         except OSError as error:
             raise AddressUnavailable(
                 f"Cannot listen on {host}:{port}",
@@ -117,20 +119,21 @@ class Listener:
                 remedy="Stop the process that has it (ss -ltnp), or set transport.data_port and "
                 "transport.bind_host",
             ) from error
-        self._servers.append(server)
-        self.port = server.sockets[0].getsockname()[1]
 
     async def _start_unix(self, path: Path) -> None:
-        loop = asyncio.get_running_loop()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             _remove_stale(path)
-            server = await loop.create_unix_server(
-                self._accept, str(path), backlog=self._config.listen_backlog
-            )
-            self._servers.append(server)
-            self._socket_file = _identity(path)
-            os.chmod(path, self._config.socket_mode)
+            sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            try:
+                sock.bind(str(path))
+                self._socket_file = _identity(path)
+                os.chmod(path, self._config.socket_mode)
+            except BaseException:
+                sock.close()
+                raise
+            name = f"the socket {path}"
+            self._acceptors += listen([sock], self._accept, self._config.listen_backlog, name)
         except OSError as error:
             raise AddressUnavailable(
                 f"Cannot listen on the Unix socket {path}",

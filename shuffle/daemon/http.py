@@ -10,8 +10,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from aiohttp import web
@@ -19,6 +17,7 @@ from prometheus_client.exposition import choose_encoder
 
 from protocol.errors import ErrorCode, SluiceError
 from shuffle.daemon.metrics import registry
+from transport.acceptor import Acceptor, bind, listen
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,6 +26,9 @@ if TYPE_CHECKING:
 
     from shuffle.daemon.config import HttpConfig
     from shuffle.daemon.status import TaskManagerStatus
+
+LISTEN_BACKLOG: Final = 128
+"""Requests that may wait to be accepted; a scraper or two, and people."""
 
 CLOSE_TIMEOUT_SECONDS: Final = 1.0
 """Time that requests under way get when the server closes; each takes milliseconds."""
@@ -51,6 +53,7 @@ class HttpServer:
         self._runner = web.AppRunner(
             create_app(status), access_log=None, shutdown_timeout=CLOSE_TIMEOUT_SECONDS
         )
+        self._acceptors: list[Acceptor] = []
 
     async def start(self) -> int:
         """Start to listen and return the port. Cancelling leaves nothing open after `close`.
@@ -59,24 +62,28 @@ class HttpServer:
             HttpAddressUnavailable: The port is taken, or the address is not this host's.
         """
         await self._runner.setup()
+        factory = self._runner.server
+        if factory is None:
+            raise RuntimeError("the runner has no server after its setup")
         host, port = self._config.http_host, self._config.http_port
         try:
-            await web.TCPSite(self._runner, host, port).start()
+            sockets = await bind(host, port)
+            port = int(sockets[0].getsockname()[1])
+            name = f"the HTTP port {host}:{port}"
+            self._acceptors += listen(sockets, factory, LISTEN_BACKLOG, name)
         except OSError as error:
-            await self._runner.cleanup()
-            # asyncio buries the cause in a sentence of its own; a failed look-up has it plain.
-            if error.errno is None or isinstance(error, socket.gaierror):
-                reason = str(error.strerror or error)
-            else:
-                reason = os.strerror(error.errno)
+            await self.close()
             raise HttpAddressUnavailable(
-                f"HTTP cannot listen on {host}:{port}: {reason}",
+                f"HTTP cannot listen on {host}:{port}: {error.strerror or error}",
                 remedy="Choose another with http_host and http_port, or 0 for a free port",
             ) from error
-        return int(self._runner.addresses[0][1])
+        return port
 
     async def close(self) -> None:
         """Stop listening and end requests under way. May be called at any time, and twice."""
+        for acceptor in self._acceptors:
+            acceptor.close()
+            await acceptor.wait_started()
         await self._runner.cleanup()
 
 

@@ -115,7 +115,7 @@ async def test_a_listener_does_not_start_with_it(given: Given, case: str) -> Non
     assert caught.value.value is not None
     assert caught.value.remedy
     assert service.listener.port == 0
-    assert not service.listener._servers
+    assert not service.listener._acceptors
 
 
 @pytest.mark.parametrize(
