@@ -22,6 +22,7 @@ from shuffle.applications import Applications
 from shuffle.config import ApplicationConfig, NetworkMemoryConfig, StorageConfig
 from shuffle.counters import Counters
 from shuffle.gate.input_gate import GateServices
+from shuffle.gate.task_events import TaskEventDispatcher
 from shuffle.memory import NetworkBufferPool
 from shuffle.network.consumer_server import ConsumerHandler
 from shuffle.network.driver_server import DriverHandler
@@ -109,8 +110,9 @@ class NetworkEnvironment:
         self.partitions = ResultPartitionManager(
             self.store, memory.segment_size_bytes, memory.partition_request_timeout_seconds
         )
+        self.task_events = TaskEventDispatcher()
         self.applications = Applications(
-            self._application_config.application_expiry_seconds, self.store.release_application
+            self._application_config.application_expiry_seconds, self.partitions.release_application
         )
         for application_id in self.store.applications():
             self.applications.adopt(application_id)
@@ -176,7 +178,7 @@ class NetworkEnvironment:
                 connection, self.partitions, self._read_pool(connection), self.counters, lost
             )
         else:
-            handler = DriverHandler(connection, self.store, self.applications, lost)
+            handler = DriverHandler(connection, self.partitions, self.applications, lost)
         self.handlers[connection] = handler
         return handler
 

@@ -12,8 +12,8 @@ from protocol.messages import (
     ShuffleReleased,
 )
 from shuffle.applications import Applications
+from shuffle.partition.manager import ResultPartitionManager
 from shuffle.storage.outputs import ShuffleKey
-from shuffle.storage.store import ShuffleStore
 from transport.connection import Connection
 
 
@@ -22,7 +22,7 @@ class DriverHandler:
 
     Args:
         connection: The connection to the driver.
-        store: Holds the application's map outputs.
+        partitions: Knows the application's partitions.
         applications: Releases an application that has ended.
         on_lost: Called when the connection is gone.
     """
@@ -30,12 +30,12 @@ class DriverHandler:
     def __init__(
         self,
         connection: Connection,
-        store: ShuffleStore,
+        partitions: ResultPartitionManager,
         applications: Applications,
         on_lost: Callable[[], None],
     ) -> None:
         self._connection = connection
-        self._store = store
+        self._partitions = partitions
         self._applications = applications
         self._on_lost = on_lost
 
@@ -47,7 +47,7 @@ class DriverHandler:
         """Release what the driver names."""
         application_id = self._connection.application_id
         if type(message) is ReleaseShuffle:
-            freed = self._store.release_shuffle(ShuffleKey(application_id, message.shuffle_id))
+            freed = self._partitions.release_shuffle(ShuffleKey(application_id, message.shuffle_id))
             self._connection.send(ShuffleReleased(message.shuffle_id, freed))
         elif type(message) is ReleaseApplication:
             freed = self._applications.release(application_id)
