@@ -6,6 +6,7 @@
     ├── BufferBuilderFinished        bytes for a buffer that is finished: a bug of the writer
     ├── PartitionAlreadyFinished     output for a partition that has ended
     ├── SubpartitionAlreadyConsumed  a second reader for what can be read once
+    ├── TooManyEvents                events that nobody reads, beyond what is kept
     └── InvalidPartitionType         a type and a consumption constraint that do not go together
 """
 
@@ -34,6 +35,12 @@ class SubpartitionAlreadyConsumed(PartitionError):
 
     code = ErrorCode.SUBPARTITION_IN_USE
     fault = Fault.REMOTE
+
+
+class TooManyEvents(PartitionError):
+    """More events wait in a subpartition than are kept for a reader that does not read."""
+
+    code = ErrorCode.LIMIT_EXCEEDED
 
 
 class InvalidPartitionType(PartitionError, ValueError):

@@ -1,15 +1,7 @@
 """A subpartition that is read once, while it is being written.
 
 It is a queue of buffers, complete ones and at its end perhaps one that is still being filled (the
-*open* one), and of events between them. Its states::
-
-    state      add, add_event   finish     fail, release   create_view
-    OPEN       queued           FINISHED   RELEASED        the one view
-    FINISHED   refused          –          RELEASED        the one view
-    RELEASED   dropped          –          –               refused, with the reason
-
-A view that is released leads to RELEASED too. What comes then is dropped: the producer need not
-stop because one of its readers has lost interest.
+*open* one), and of events between them. Its states are in ``pipelined_states``.
 
 **What a reader may take**: every complete buffer; of the open one, once it was flushed, what is
 there; every event in its turn; a priority event before everything else; after FINISHED, when the
@@ -28,36 +20,37 @@ and when it gets credit. One exception: a priority event may be taken without cr
 that knows of data but has no credit for it is told of the first one.
 """
 
-import enum
 from collections import deque
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from protocol.errors import SluiceError
 from protocol.events import encode_end_of_partition
 from protocol.messages import BLOCKING_EVENT, DATA, EVENT, PRIORITY_EVENT
 from shuffle.errors import InvalidRequest, PartitionReleased
+from shuffle.partition.buffer_builder import BufferBuilder
 from shuffle.partition.buffer_consumer import BufferConsumer
-from shuffle.partition.errors import PartitionAlreadyFinished, SubpartitionAlreadyConsumed
+from shuffle.partition.errors import (
+    PartitionAlreadyFinished,
+    SubpartitionAlreadyConsumed,
+    TooManyEvents,
+)
+from shuffle.partition.pipelined_states import SubpartitionOwner, SubpartitionState
 from shuffle.partition.pipelined_view import PipelinedSubpartitionView
 from shuffle.partition.view import DataListener, OutgoingBuffer
 
-
-class SubpartitionState(enum.Enum):
-    """States of a pipelined subpartition; the table is above."""
-
-    OPEN = "open"
-    FINISHED = "finished"
-    RELEASED = "released"
+MAX_QUEUED_EVENTS: Final = 1024
+"""Events that may wait in a subpartition. They cost no credit and no pool, so that something else
+must bound them; 1 MiB at the most, and hundreds of checkpoints behind."""
 
 
-class SubpartitionOwner(Protocol):
-    """The partition, as its subpartitions see it."""
+def check_buffer_size(size_bytes: int) -> None:
+    """Refuse a size that no buffer can have.
 
-    def subpartition_consumed(self, index: int) -> None:
-        """The view of a subpartition was released: nobody reads it any more."""
-
-    def buffer_size_announced(self, index: int, size_bytes: int) -> None:
-        """The reader of a subpartition wants buffers of at most this size."""
+    Raises:
+        InvalidRequest: Less than 1 byte.
+    """
+    if size_bytes < 1:
+        raise InvalidRequest("Buffer size", value=size_bytes, limit="at least 1 byte")
 
 
 class _Event(NamedTuple):
@@ -77,6 +70,7 @@ class PipelinedSubpartition:
         "_blocked",
         "_complete",
         "_end_taken",
+        "_events",
         "_failure",
         "_flushed",
         "_open",
@@ -106,6 +100,7 @@ class PipelinedSubpartition:
         self._priority: deque[_Event] = deque()
         # Complete buffers in the queue. Each has unread bytes, for empty ones are not kept.
         self._complete = 0
+        self._events = 0  # in both queues
         # The last of the queue, if that is a buffer still being filled; it may have nothing unread.
         self._open: BufferConsumer | None = None
         self._flushed = False  # there is an open buffer, and bytes in it that may be taken
@@ -147,10 +142,19 @@ class PipelinedSubpartition:
 
         Raises:
             PartitionAlreadyFinished: Too late.
+            TooManyEvents: The reader leaves too many of them waiting.
         """
         if self.state is not SubpartitionState.OPEN:
             self._refuse_if_finished()
             return
+        if self._events >= MAX_QUEUED_EVENTS:
+            raise TooManyEvents(
+                "More events wait for a reader than are kept",
+                value=self._events + 1,
+                limit=MAX_QUEUED_EVENTS,
+                remedy="The reader does not read; send what is frequent as data",
+            )
+        self._events += 1
         event = _Event(payload, data_type)
         if data_type == PRIORITY_EVENT:
             self._priority.append(event)
@@ -182,28 +186,43 @@ class PipelinedSubpartition:
         if not self._reader_knows:
             self._tell_reader()
 
-    def release(self, failure: SluiceError | None = None) -> None:
+    def release(self, failure: SluiceError | None = None) -> BufferBuilder | None:
         """Give all buffers up; a reader that has not come to the end gets the failure.
 
         Args:
             failure: Why; PartitionReleased if there is no better reason. The first one counts.
+
+        Returns:
+            The builder of the open buffer, if there is one: to be finished, so that it holds no
+            memory, when no other subpartition that shares it is to be told of that any more.
         """
         if self.state is SubpartitionState.RELEASED:
-            return
+            return None
         self.state = SubpartitionState.RELEASED
         self._failure = failure or PartitionReleased(
             "The pipelined partition was released", value=f"subpartition {self.index}"
         )
-        self._drop_all()
+        builder = self._drop_all()
         view = self._view
         if view is not None and not self._end_taken:
             view.failure = self._failure
             view.listener()
+        return builder
 
     @property
     def has_open_buffer(self) -> bool:
         """Whether the last buffer is still being filled, so that flushing may be of use."""
         return self._open is not None
+
+    @property
+    def has_flushed_bytes(self) -> bool:
+        """Whether bytes of the open buffer were flushed and wait to be read."""
+        return self._flushed
+
+    @property
+    def queued_buffers(self) -> int:
+        """Buffers and events in the queue."""
+        return len(self._queue) + len(self._priority)
 
     def finish_open(self) -> None:
         """Finish the open buffer, if there is one, so that it can be read and recycled."""
@@ -265,6 +284,7 @@ class PipelinedSubpartition:
         buffer: OutgoingBuffer
         if self._priority:
             event = self._priority.popleft()
+            self._events -= 1
             buffer = OutgoingBuffer(event.payload, None, PRIORITY_EVENT)
         elif queue:
             head = queue[0]
@@ -286,6 +306,7 @@ class PipelinedSubpartition:
                 buffer = OutgoingBuffer(payload, piece.recycle, DATA)
             else:
                 queue.popleft()
+                self._events -= 1
                 self._blocked = head.data_type == BLOCKING_EVENT
                 buffer = OutgoingBuffer(head.payload, None, head.data_type)
         elif self.state is SubpartitionState.FINISHED and not self._end_taken:
@@ -317,8 +338,7 @@ class PipelinedSubpartition:
         Raises:
             InvalidRequest: Less than 1 byte.
         """
-        if size_bytes < 1:
-            raise InvalidRequest("Buffer size", value=size_bytes, limit="at least 1 byte")
+        check_buffer_size(size_bytes)
         self.buffer_size_bytes = size_bytes
         self._owner.buffer_size_announced(self.index, size_bytes)
 
@@ -329,7 +349,9 @@ class PipelinedSubpartition:
             self._failure = PartitionReleased(
                 "The reader of the subpartition is gone", value=f"subpartition {self.index}"
             )
-            self._drop_all()
+            builder = self._drop_all()
+            if builder is not None:
+                builder.finish()
         self._owner.subpartition_consumed(self.index)
 
     # ---- inside ------------------------------------------------------------------------------
@@ -366,21 +388,13 @@ class PipelinedSubpartition:
                 "Nothing can be added to a finished subpartition", value=self.index
             )
 
-    def _drop_all(self) -> None:
+    def _drop_all(self) -> BufferBuilder | None:
         queue, self._queue = self._queue, deque()
         unfinished, self._open = self._open, None
         self._priority.clear()
-        self._complete = 0
+        self._complete = self._events = 0
         self._flushed = self._blocked = False
         for entry in queue:
             if isinstance(entry, BufferConsumer):
                 entry.close()
-        if unfinished is not None and unfinished.builder is not None:
-            # Its writer may not look at it for long; finished, it holds no memory.
-            unfinished.builder.finish()
-
-    def __repr__(self) -> str:
-        return (
-            f"<PipelinedSubpartition {self.index} {self.state.value}, {len(self._queue)} queued,"
-            f" backlog {self.backlog}>"
-        )
+        return None if unfinished is None else unfinished.builder

@@ -49,6 +49,12 @@ class SubpartitionRig:
     def view(self):
         return self.subpartition.create_view(self.told)
 
+    def release(self) -> None:
+        """What a partition does."""
+        builder = self.subpartition.release()
+        if builder is not None:
+            builder.finish()
+
     def buffer(self, content: bytes = b"") -> NetworkBuffer:
         buffer = self.pool.request_buffer_nowait()
         assert buffer is not None

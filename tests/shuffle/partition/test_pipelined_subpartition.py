@@ -9,8 +9,13 @@ from protocol.events import decode_end_of_partition
 from protocol.messages import BLOCKING_EVENT, EVENT, PRIORITY_EVENT
 from shuffle.errors import InvalidRequest, PartitionReleased
 from shuffle.partition.buffer_consumer import finished_consumer
-from shuffle.partition.errors import PartitionAlreadyFinished, SubpartitionAlreadyConsumed
-from shuffle.partition.pipelined_subpartition import SubpartitionState
+from shuffle.partition.errors import (
+    PartitionAlreadyFinished,
+    SubpartitionAlreadyConsumed,
+    TooManyEvents,
+)
+from shuffle.partition.pipelined_states import SubpartitionState
+from shuffle.partition.pipelined_subpartition import MAX_QUEUED_EVENTS
 from shuffle.partition.view import PipelinedView
 from tests.shuffle.partition.rig import SubpartitionRig, read
 
@@ -19,7 +24,7 @@ from tests.shuffle.partition.rig import SubpartitionRig, read
 def rig():
     rig = SubpartitionRig()
     yield rig
-    rig.subpartition.release()
+    rig.release()
     assert rig.pool.lent_segments == 0, "a buffer was not given up"
 
 
@@ -258,6 +263,22 @@ def test_a_priority_event_does_not_end_the_open_buffer(rig):
     assert read(view) == b"a"
 
 
+def test_the_events_that_wait_are_bounded(rig):
+    view = rig.view()
+    for data_type in (EVENT, PRIORITY_EVENT):
+        for _ in range(MAX_QUEUED_EVENTS // 2):
+            rig.subpartition.add_event(b"event", data_type)
+    for data_type in (EVENT, PRIORITY_EVENT):
+        with pytest.raises(TooManyEvents, match=f"limit {MAX_QUEUED_EVENTS}"):
+            rig.subpartition.add_event(b"one more", data_type)
+    assert read(view) == b"event"
+    rig.subpartition.add_event(b"last", EVENT)
+    rest = [read(view) for _ in range(MAX_QUEUED_EVENTS + 1)]
+    assert rest[-2:] == [b"last", None]
+    rig.subpartition.add_event(b"again", EVENT)
+    assert (read(view), rig.told.take()) == (b"again", 3)  # also of the first priority event
+
+
 # ---- the three answers: nothing yet, released, the end (P6) ---------------------------------
 
 
@@ -298,12 +319,15 @@ def test_a_partition_released_under_its_reader_is_an_error(rig):
     rig.open(b"b")
     rig.subpartition.add_event(b"event", PRIORITY_EVENT)
     rig.told.take()
-    rig.subpartition.release()
-    rig.subpartition.release()
-    assert (rig.told.take(), rig.pool.lent_segments) == (1, 0)
+    builder = rig.subpartition.release()
+    assert builder is not None
+    assert rig.subpartition.release() is None
+    assert (rig.told.take(), rig.pool.lent_segments) == (1, 1)  # the builder has it
     assert isinstance(view.failure, PartitionReleased)
     with pytest.raises(PartitionReleased):
         view.next_buffer(1)
+    builder.finish()
+    assert rig.pool.lent_segments == 0
     assert (view.is_available(1), view.backlog, view.has_priority_event) == (False, 0, False)
 
 
@@ -365,10 +389,12 @@ def test_resuming_a_subpartition_that_was_just_released_is_no_error(rig):
     assert isinstance(view.failure, PartitionReleased)
 
 
-def test_a_release_finishes_the_open_buffer_for_its_writer(rig):
+def test_a_release_hands_the_open_buffer_to_whoever_ends_its_writing(rig):
     builder = rig.open(b"a")
-    rig.subpartition.release()
-    assert (builder.is_finished, rig.pool.lent_segments) == (True, 0)
+    assert rig.subpartition.release() is builder
+    assert (builder.is_finished, rig.pool.lent_segments) == (False, 1)
+    builder.finish()
+    assert rig.pool.lent_segments == 0
 
 
 def test_the_reader_announces_the_size_of_buffers(rig):
@@ -393,7 +419,7 @@ def test_a_broadcast_buffer_is_finished_in_every_subpartition_at_once(rig):
     assert (rig.told.take(), other.told.take()) == (1, 1)
     assert [read(view), read(view)] == [b"both", b"event"]
     assert rig.pool.lent_segments == 1
-    other.subpartition.release()
+    other.release()
     assert rig.pool.lent_segments == 0
 
 

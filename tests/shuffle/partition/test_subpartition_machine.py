@@ -49,7 +49,7 @@ class SubpartitionMachine(RuleBasedStateMachine):
     def teardown(self):
         if not hasattr(self, "rig"):
             return
-        self.subpartition.release()
+        self.rig.release()
         for buffer, _ in self.taken:
             buffer.release()
         assert self.rig.pool.lent_segments == 0
@@ -178,7 +178,7 @@ class SubpartitionMachine(RuleBasedStateMachine):
     def release(self):
         was_waiting = self.view is not None and not self.gone and not self.end_taken
         self.rig.told.take()
-        self.subpartition.release()
+        self.rig.release()
         assert self.rig.told.take() == was_waiting
         if not self.gone:
             self.released = True

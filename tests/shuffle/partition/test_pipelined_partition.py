@@ -1,0 +1,538 @@
+"""A partition that is read while it is written: memory, broadcast, order, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from protocol.errors import SluiceError
+from protocol.events import decode_end_of_partition
+from protocol.messages import BLOCKING_EVENT, DATA, EVENT, PRIORITY_EVENT
+from shuffle.errors import InvalidRequest, PartitionReleased
+from shuffle.memory import NetworkBufferPool
+from shuffle.partition.errors import (
+    InvalidPartitionType,
+    PartitionAlreadyFinished,
+    SubpartitionAlreadyConsumed,
+    TooManyEvents,
+)
+from shuffle.partition.partition_type import ConsumptionConstraint, ResultPartitionType
+from shuffle.partition.pipelined_partition import PipelinedResultPartition
+from shuffle.partition.pipelined_states import PartitionState
+from shuffle.partition.pipelined_subpartition import MAX_QUEUED_EVENTS
+from shuffle.partition.result_partition_writer import ALL_SUBPARTITIONS, ResultPartitionWriter
+from tests.shuffle.partition.rig import Notifications, read
+
+SIZE = 8
+
+
+class Rig:
+    def __init__(self, subpartitions=3, segments=8, *, per_channel=None, **options) -> None:
+        self.network = NetworkBufferPool(segments, SIZE)
+        self.pool = self.network.create_local_pool(
+            "partition", 1, segments, max_buffers_per_channel=per_channel
+        )
+        self.consumable = Notifications()
+        self.consumed = Notifications()
+        self.sizes: list[int] = []
+        self.partition = PipelinedResultPartition(
+            "test",
+            subpartitions,
+            self.pool,
+            consumable=self.consumable,
+            fully_consumed=self.consumed,
+            buffer_size_announced=self.sizes.append,
+            **options,
+        )
+        self.writer: ResultPartitionWriter = self.partition
+        self.told = [Notifications() for _ in range(subpartitions)]
+
+    def views(self):
+        return [self.partition.create_view(i, told) for i, told in enumerate(self.told)]
+
+    def write(self, content: bytes, subpartition: int):
+        """Begin a buffer with some bytes."""
+        builder = self.builder(subpartition)
+        self.writer.add_consumer(builder.create_consumer(), subpartition)
+        builder.append_and_commit(content)
+        return builder
+
+    def builder(self, subpartition: int = 0):
+        builder = self.writer.request_builder(subpartition)
+        assert builder is not None
+        return builder
+
+    def received(self, content: bytes):
+        """A buffer as the producer leg gets it."""
+        buffer = self.pool.request_buffer_nowait()
+        assert buffer is not None
+        buffer.segment.memory[: len(content)] = content
+        buffer.length = len(content)
+        return buffer
+
+
+@pytest.fixture
+def rig():
+    rig = Rig()
+    yield rig
+    rig.partition.release()
+    settled(rig)
+
+
+def settled(rig) -> None:
+    seen = rig.network.statistics()
+    assert seen.free_segments == seen.total_segments, "a buffer was not given up"
+
+
+def contents(view) -> list[bytes]:
+    return list(iter(lambda: read(view), None))
+
+
+# ---- writing --------------------------------------------------------------------------------
+
+
+def test_a_record_goes_from_builder_to_reader(rig):
+    views = rig.views()
+    builder = rig.write(b"abc", 1)
+    assert [told.take() for told in rig.told] == [0, 0, 0]
+    rig.writer.flush(1)
+    assert [told.take() for told in rig.told] == [0, 1, 0]
+    assert [contents(view) for view in views] == [[], [b"abc"], []]
+    builder.append_and_commit(b"d")
+    rig.writer.flush_all()
+    rig.writer.flush(ALL_SUBPARTITIONS)
+    assert [told.take() for told in rig.told] == [0, 1, 0]
+    assert contents(views[1]) == [b"d"]
+    builder.finish()
+
+
+@pytest.mark.network_case(29)
+def test_a_broadcast_buffer_is_stored_once(rig):
+    views = rig.views()
+    builder = rig.write(b"all", ALL_SUBPARTITIONS)
+    rig.writer.flush_all()
+    assert rig.pool.lent_segments == 1
+    assert contents(views[0]) == [b"all"]
+    builder.append_and_commit(b"more")
+    builder.finish()
+    taken = [view.next_buffer(1) for view in views]
+    assert [bytes(buffer.payload) for buffer in taken] == [b"more", b"allmore", b"allmore"]
+    for buffer in taken:
+        assert rig.pool.lent_segments == 1
+        buffer.release()
+    assert rig.pool.lent_segments == 0
+
+
+@pytest.mark.network_case(29)
+def test_a_broadcast_event_follows_the_buffers_that_were_open(rig):
+    views = rig.views()
+    for subpartition in range(3):
+        rig.write(b"record %d" % subpartition, subpartition)
+    rig.writer.emit_event(b"event", EVENT, ALL_SUBPARTITIONS)
+    assert [told.take() for told in rig.told] == [1, 1, 1]
+    assert [contents(view) for view in views] == [
+        [b"record 0", b"event"],
+        [b"record 1", b"event"],
+        [b"record 2", b"event"],
+    ]
+
+
+@pytest.mark.network_case(29)
+def test_a_broadcast_event_follows_the_broadcast_buffer_that_was_open(rig):
+    views = rig.views()
+    builder = rig.write(b"record", ALL_SUBPARTITIONS)
+    rig.writer.emit_event(b"event", BLOCKING_EVENT, ALL_SUBPARTITIONS)
+    assert builder.is_finished
+    assert [contents(view) for view in views] == [[b"record", b"event"]] * 3
+
+
+@pytest.mark.network_case(29)
+def test_alternating_broadcast_and_unicast_keeps_the_order_of_each_channel(rig):
+    views = rig.views()
+    builders = [
+        rig.write(b"a", 0),
+        rig.write(b"b", ALL_SUBPARTITIONS),
+        rig.write(b"c", 1),
+        rig.write(b"d", 1),
+        rig.write(b"e", ALL_SUBPARTITIONS),
+        rig.write(b"f", 0),
+    ]
+    # What something was put behind is finished; a broadcast buffer for all at once.
+    assert [builder.is_finished for builder in builders] == [True] * 5 + [False]
+    rig.writer.flush_all()
+    assert [contents(view) for view in views] == [
+        [b"a", b"b", b"e", b"f"],
+        [b"b", b"c", b"d", b"e"],
+        [b"b", b"e"],
+    ]
+
+
+def test_priority_events_go_to_the_readers_named(rig):
+    views = rig.views()
+    rig.write(b"a", 1).finish()
+    rig.writer.emit_event(b"event", PRIORITY_EVENT, 1)
+    assert [contents(view) for view in views] == [[], [b"event", b"a"], []]
+
+
+def test_received_buffers_and_events(rig):
+    """What the producer leg of a TaskManager adds."""
+    views = rig.views()
+    rig.partition.add_finished_buffer(0, rig.received(b"one"))
+    rig.partition.add_finished_buffer(ALL_SUBPARTITIONS, rig.received(b"all"), DATA)
+    rig.partition.add_finished_buffer(0, rig.received(b"event"), EVENT)
+    rig.partition.add_finished_buffer(ALL_SUBPARTITIONS, rig.received(b"now"), PRIORITY_EVENT)
+    assert rig.pool.lent_segments == 2
+    assert [told.take() for told in rig.told] == [2, 2, 2]
+    assert [contents(view) for view in views] == [
+        [b"now", b"one", b"all", b"event"],
+        [b"now", b"all"],
+        [b"now", b"all"],
+    ]
+    assert rig.pool.lent_segments == 0
+
+
+@pytest.mark.parametrize("subpartition", [-2, 3, 2**32 - 1])
+def test_a_subpartition_that_does_not_exist_is_refused(rig, subpartition):
+    with pytest.raises(InvalidRequest, match="limit 2"):
+        rig.partition.add_finished_buffer(subpartition, rig.received(b"x"))
+    with pytest.raises(InvalidRequest, match="limit 2"):
+        rig.writer.emit_event(b"x", EVENT, subpartition)
+    with pytest.raises(InvalidRequest, match="limit 2"):
+        rig.writer.flush(subpartition)
+    with pytest.raises(InvalidRequest, match="limit 2"):
+        rig.partition.create_view(subpartition, lambda: None)
+    assert rig.pool.lent_segments == 0
+
+
+def test_an_event_has_the_type_of_one(rig):
+    for data_type in (DATA, 4):
+        with pytest.raises(InvalidRequest, match="Data type"):
+            rig.writer.emit_event(b"x", data_type, 0)
+
+
+def test_too_many_events_fail_the_partition(rig):
+    rig.write(b"a", 0)
+    for _ in range(MAX_QUEUED_EVENTS):
+        rig.writer.emit_event(b"x", EVENT, 1)
+    with pytest.raises(TooManyEvents) as told:
+        rig.writer.emit_event(b"x", EVENT, ALL_SUBPARTITIONS)
+    assert rig.partition.state is PartitionState.FAILED
+    with pytest.raises(TooManyEvents) as again:
+        rig.writer.request_builder(0)
+    assert again.value is told.value
+
+
+# ---- memory ---------------------------------------------------------------------------------
+
+
+async def test_a_writer_waits_for_memory_and_gets_it_from_the_reader():
+    rig = Rig(subpartitions=1, segments=2)
+    (view,) = rig.views()
+    rig.write(b"a", 0).finish()
+    rig.write(b"b", 0).finish()
+    assert rig.writer.request_builder(0) is None
+    assert not rig.writer.is_available
+    waiting = asyncio.create_task(rig.writer.wait_for_builder(0))
+    soft = asyncio.create_task(rig.writer.wait_available())
+    await asyncio.sleep(0)
+    taken = view.next_buffer(1)
+    await asyncio.sleep(0)
+    assert not waiting.done()  # the reader has it still
+    taken.release()
+    builder = await waiting
+    assert not soft.done()
+    builder.recycle()
+    await soft
+    assert rig.writer.is_available
+    assert rig.partition.memory.hard_back_pressured_seconds > 0
+    assert rig.partition.memory.soft_back_pressured_seconds > 0
+    await rig.writer.wait_available()
+    rig.partition.release()
+    settled(rig)
+
+
+async def test_a_cancelled_wait_has_no_effect():
+    rig = Rig(subpartitions=1, segments=1)
+    builder = rig.builder()
+    early = asyncio.create_task(rig.writer.wait_for_builder(0))
+    late = asyncio.create_task(rig.writer.wait_for_builder(0))
+    await asyncio.sleep(0)
+    early.cancel()
+    await asyncio.sleep(0)
+    builder.recycle()
+    late.cancel()  # it has been handed the segment already
+    await asyncio.gather(early, late, return_exceptions=True)
+    assert early.cancelled()
+    assert late.cancelled()
+    assert rig.writer.is_available
+    rig.partition.release()
+    settled(rig)
+
+
+async def test_open_buffers_make_room_where_there_are_too_few_for_all():
+    """A pool of two segments for three subpartitions goes on: what is open is read."""
+    rig = Rig(subpartitions=3, segments=2)
+    views = rig.views()
+    first, second = rig.write(b"a", 0), rig.write(b"b", 1)
+    waiting = asyncio.create_task(rig.writer.wait_for_builder(2))
+    await asyncio.sleep(0)
+    assert first.is_finished
+    assert second.is_finished
+    assert contents(views[1]) == [b"b"]
+    (await waiting).recycle()
+    rig.partition.release()
+    settled(rig)
+
+
+async def test_with_enough_memory_open_buffers_stay_open():
+    rig = Rig(subpartitions=1, segments=2)
+    (view,) = rig.views()
+    rig.write(b"a", 0)
+    last = rig.write(b"b", 0)
+    waiting = asyncio.create_task(rig.writer.wait_for_builder(0))
+    await asyncio.sleep(0)
+    assert not last.is_finished
+    assert contents(view) == [b"a"]
+    (await waiting).recycle()
+    rig.partition.release()
+
+
+async def test_a_channel_at_its_maximum_makes_the_partition_unavailable():
+    rig = Rig(subpartitions=2, segments=8, per_channel=2)
+    views = rig.views()
+    rig.write(b"a", 0).finish()
+    rig.write(b"b", 1).finish()
+    assert rig.writer.is_available
+    rig.write(b"c", 0).finish()
+    assert not rig.writer.is_available
+    waiting = asyncio.create_task(rig.writer.wait_available())
+    assert contents(views[1]) == [b"b"]
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    # It refuses nothing to a record that has begun.
+    rig.write(b"d", 0).finish()
+    assert contents(views[0]) == [b"a", b"c", b"d"]
+    await waiting
+    # Memory that was waited for counts too.
+    builders = [rig.builder(1) for _ in range(8)]
+    late = asyncio.create_task(rig.writer.wait_for_builder(0))
+    await asyncio.sleep(0)
+    for builder in builders:
+        builder.recycle()
+    last = await late
+    assert rig.pool.lent_to(0) == 1
+    last.recycle()
+    rig.partition.release()
+    settled(rig)
+
+
+@pytest.mark.parametrize("end", ["fail", "release", "finish", "pool"])
+async def test_the_end_of_the_partition_ends_every_wait(end):
+    rig = Rig(subpartitions=1, segments=1)
+    builder = rig.builder()
+    waiting = asyncio.create_task(rig.writer.wait_for_builder(0))
+    soft = asyncio.create_task(rig.writer.wait_available())
+    await asyncio.sleep(0)
+    cause = SluiceError("the task failed")
+    if end == "fail":
+        rig.writer.fail(cause)
+    elif end == "release":
+        rig.writer.release()
+    elif end == "finish":
+        await rig.writer.finish()
+    else:
+        rig.pool.destroy()
+    expected = {"fail": SluiceError, "finish": PartitionAlreadyFinished}.get(end, PartitionReleased)
+    with pytest.raises(expected):
+        await waiting
+    if end == "pool":
+        with pytest.raises(PartitionReleased):
+            await soft
+    else:
+        await soft
+        with pytest.raises(expected):
+            await rig.writer.wait_for_builder(0)
+        await rig.writer.wait_available()
+        assert not rig.writer.is_available
+    builder.recycle()
+    settled(rig)
+
+
+async def test_memory_that_comes_as_the_partition_ends_is_given_back():
+    rig = Rig(subpartitions=1, segments=1)
+    builder = rig.builder()
+    waiting = asyncio.create_task(rig.writer.wait_for_builder(0))
+    await asyncio.sleep(0)
+    builder.recycle()  # handed over ...
+    rig.writer.fail(SluiceError("too late"))  # ... and the task has not run yet
+    with pytest.raises(SluiceError, match="too late"):
+        await waiting
+    settled(rig)
+
+
+# ---- the readers ----------------------------------------------------------------------------
+
+
+async def test_readers_read_on_after_the_end_and_the_memory_follows_them(rig):
+    views = rig.views()
+    rig.write(b"a", 0)
+    rig.write(b"b", 1).finish()
+    await rig.writer.finish()
+    await rig.writer.finish()
+    assert rig.pool.is_destroyed
+    assert bytes(views[0].next_buffer(1).payload) == b"a"  # kept until the release
+    assert read(views[1]) == b"b"
+    ends = [decode_end_of_partition(read(view) or b"") for view in views]
+    assert ends == [(1, 1), (1, 1), (0, 0)]
+    rig.writer.fail(SluiceError("no effect: it is complete"))
+    for view in views:
+        assert view.failure is None
+        assert rig.consumed.count == 0
+        view.release()
+    assert rig.consumed.count == 1
+    with pytest.raises(PartitionAlreadyFinished):
+        rig.writer.emit_event(b"x", EVENT, 0)
+    with pytest.raises(PartitionAlreadyFinished):
+        rig.writer.request_builder(0)
+    rig.network.destroy()
+    rig.network = NetworkBufferPool(1, 1)
+
+
+async def test_a_failure_reaches_all_readers_and_the_writer(rig):
+    views = rig.views()
+    rig.write(b"a", 0)
+    rig.write(b"b", ALL_SUBPARTITIONS)
+    late = rig.received(b"late")
+    cause = SluiceError("the producer died")
+    rig.writer.fail(cause)
+    rig.writer.fail(SluiceError("another"))
+    assert [told.take() for told in rig.told] == [2, 1, 1]
+    assert [view.failure for view in views] == [cause] * 3
+    with pytest.raises(SluiceError, match="died"):
+        views[0].next_buffer(1)
+    with pytest.raises(SluiceError, match="died"):
+        rig.partition.add_finished_buffer(0, late)
+    with pytest.raises(SluiceError, match="died"):
+        await rig.writer.finish()
+    rig.writer.release()
+    rig.writer.release()
+    assert rig.partition.state is PartitionState.RELEASED
+    with pytest.raises(SluiceError, match="died"):
+        await rig.writer.finish()
+
+
+def test_a_released_partition_is_an_error_for_its_readers(rig):
+    (view, *_) = rig.views()
+    rig.write(b"a", 0)
+    rig.writer.release()
+    with pytest.raises(PartitionReleased):
+        view.next_buffer(1)
+    with pytest.raises(PartitionReleased):
+        rig.writer.request_builder(0)
+    rig.writer.flush(0)
+    rig.writer.flush_all()
+
+
+def test_a_subpartition_has_one_reader(rig):
+    rig.views()
+    with pytest.raises(SubpartitionAlreadyConsumed):
+        rig.partition.create_view(1, lambda: None)
+
+
+def test_readers_that_leave_early_do_not_stop_the_others(rig):
+    views = rig.views()
+    builder = rig.write(b"a", ALL_SUBPARTITIONS)
+    views[0].release()
+    views[0].release()
+    for _ in range(20):
+        rig.write(b"b", 0).finish()
+    rig.write(b"c", ALL_SUBPARTITIONS).finish()
+    assert builder.is_finished
+    assert [contents(view) for view in views] == [[], [b"a", b"c"], [b"a", b"c"]]
+    views[1].release()
+    assert rig.consumed.count == 0
+    views[2].release()
+    assert rig.consumed.count == 1
+
+
+# ---- type and constraint --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("first", ["data", "event", "finish", "fail"])
+async def test_at_first_output_readers_wait_for_it(first):
+    rig = Rig(consumption=ConsumptionConstraint.AT_FIRST_OUTPUT)
+    assert not rig.partition.is_consumable
+    with pytest.raises(InvalidRequest, match="AT_FIRST_OUTPUT"):
+        rig.views()
+    if first == "data":
+        rig.write(b"a", 2)
+    elif first == "event":
+        rig.writer.emit_event(b"e", EVENT, 1)
+    elif first == "finish":
+        await rig.writer.finish()
+    else:
+        rig.writer.fail(SluiceError("died"))
+    assert (rig.partition.is_consumable, rig.consumable.count) == (True, 1)
+    if first == "fail":
+        with pytest.raises(SluiceError, match="died"):
+            rig.views()
+    else:
+        rig.views()
+        await rig.writer.finish()
+    assert rig.consumable.count == 1
+    rig.partition.release()
+    settled(rig)
+
+
+def test_when_registered_readers_may_come_at_once(rig):
+    assert rig.partition.is_consumable
+    rig.views()
+    assert rig.consumable.count == 0
+
+
+def test_what_is_not_pipelined_or_has_no_subpartition_is_refused():
+    with pytest.raises(InvalidPartitionType, match="WHEN_FINISHED"):
+        Rig(consumption=ConsumptionConstraint.WHEN_FINISHED)
+    with pytest.raises(InvalidPartitionType, match="BLOCKING"):
+        Rig(
+            partition_type=ResultPartitionType.BLOCKING,
+            consumption=ConsumptionConstraint.WHEN_FINISHED,
+        )
+    with pytest.raises(InvalidRequest, match="value 0"):
+        Rig(subpartitions=0)
+
+
+# ---- the size of buffers, and what there is to see ------------------------------------------
+
+
+def test_the_next_buffers_have_the_size_that_readers_announced(rig):
+    views = rig.views()
+    before = rig.write(b"1234", 0)
+    views[0].notify_new_buffer_size(3)
+    views[1].notify_new_buffer_size(5)
+    assert rig.sizes == [3, 3]
+    assert before.append_and_commit(b"5678") == 4
+    assert [rig.write(b"", i).capacity_bytes for i in range(3)] == [3, 5, SIZE]
+    assert rig.write(b"", ALL_SUBPARTITIONS).capacity_bytes == 3
+    views[0].notify_new_buffer_size(100)
+    assert rig.sizes == [3, 3, 5]
+    rig.partition.set_buffer_size(2)  # told by the TaskManager
+    assert [rig.write(b"", i).capacity_bytes for i in range(3)] == [2, 2, 2]
+    with pytest.raises(InvalidRequest, match="value 0"):
+        rig.partition.set_buffer_size(0)
+
+
+def test_statistics(rig):
+    (view, *_) = rig.views()
+    rig.write(b"ab", 0).finish()
+    rig.write(b"c", 0).finish()
+    rig.writer.emit_event(b"event", EVENT, 1)
+    assert read(view) == b"ab"
+    seen = rig.partition.statistics()
+    assert (seen.name, seen.state) == ("test", "open")
+    assert seen.queued_buffers == (1, 1, 0)
+    assert (seen.bytes_out, seen.buffers_out) == (2, 1)
+    assert seen.pool.lent_segments == 1
+    assert (seen.soft_back_pressured_seconds, seen.hard_back_pressured_seconds) == (0, 0)
