@@ -18,7 +18,6 @@ because readers have the beginning of a record whose end will not come.
 
 import inspect
 import random
-import time
 from collections.abc import Coroutine, Iterator, Sequence
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
@@ -65,9 +64,6 @@ class RecordWriter(Generic[T]):
             flusher does so at that interval, or only full buffers go out if it is negative.
         maximum_record_bytes: Longer records are refused.
         generator: For :meth:`random_emit`.
-
-    Attributes:
-        back_pressured_seconds: How long calls have waited for buffers.
     """
 
     def __init__(
@@ -95,7 +91,6 @@ class RecordWriter(Generic[T]):
         self._pending: Coroutine[Any, Any, None] | None = None
         self._batch_begun = False
         self._failure: SluiceError | None = None
-        self.back_pressured_seconds = 0.0
 
     # ---- records
 
@@ -286,7 +281,10 @@ class RecordWriter(Generic[T]):
     async def _write_rest(self, subpartition: int, parts: Iterator[BatchPart]) -> None:
         try:
             while True:
-                await self._fill_next(subpartition)
+                builder = await self._partition.wait_for_builder(subpartition)
+                self._buffers.copy_to_new(self._spanning, builder, subpartition)
+                if self._spanning.remaining_bytes:
+                    self._buffers.copy(self._spanning, subpartition)
                 while self._spanning.remaining_bytes == 0:
                     self._part_written(subpartition)
                     part = next(parts, None)
@@ -300,16 +298,6 @@ class RecordWriter(Generic[T]):
         except BaseException as error:
             self._interrupted(error)
             raise
-
-    async def _fill_next(self, subpartition: int) -> None:
-        began = time.monotonic()
-        try:
-            builder = await self._partition.wait_for_builder(subpartition)
-        finally:
-            self.back_pressured_seconds += time.monotonic() - began
-        result = self._buffers.copy_to_new(self._spanning, builder, subpartition)
-        if not result.is_full_record:
-            self._buffers.copy(self._spanning, subpartition)
 
     def _interrupted(self, error: BaseException | None) -> None:
         """The rest of a record or batch will not be written."""

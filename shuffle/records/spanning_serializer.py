@@ -45,13 +45,14 @@ class SpanningRecordSerializer:
         maximum_record_bytes: Longer records are refused.
     """
 
-    __slots__ = ("_data", "_maximum", "_payloads", "_position", "_tail")
+    __slots__ = ("_data", "_ends", "_maximum", "_payloads", "_position", "_tail")
 
     def __init__(self, maximum_record_bytes: int = DEFAULT_MAXIMUM_RECORD_BYTES) -> None:
         self._maximum = maximum_record_bytes
         self._data = memoryview(b"")
         self._tail: memoryview | None = None  # what follows _data: the bytes of a long record
         self._payloads: Sequence[BytesLike] = ()
+        self._ends: list[int] | None = None  # where each of them ends, once that is asked for
         self._position = 0  # in _data and _tail together
 
     def set_record(self, payload: BytesLike) -> None:
@@ -89,6 +90,7 @@ class SpanningRecordSerializer:
         """Begin with a batch that :func:`join_frames` has made of the payloads."""
         self._data, self._tail = memoryview(frames), None
         self._payloads = payloads
+        self._ends = None
         self._position = 0
 
     def clear(self) -> None:
@@ -114,8 +116,11 @@ class SpanningRecordSerializer:
         position = self._position
         if position == 0 or not self._payloads:
             return self.remaining_bytes if position else 0
-        # Only a batch that spans buffers gets here, once a buffer.
-        ends = list(accumulate(len(payload) + LENGTH_BYTES for payload in self._payloads))
+        # Only a batch that spans buffers gets here.
+        ends = self._ends
+        if ends is None:
+            ends = list(accumulate(len(payload) + LENGTH_BYTES for payload in self._payloads))
+            self._ends = ends
         at = bisect_left(ends, position)
         return ends[at] - position if at < len(ends) else 0
 
@@ -146,13 +151,13 @@ class SpanningRecordSerializer:
 
 
 def flat(payload: BytesLike) -> memoryview:
-    """Return a view of single bytes.
+    """Return a view of unsigned bytes, which is the only kind that can be copied into a segment.
 
     Raises:
         MalformedElement: The memory has gaps.
     """
     view = memoryview(payload)
-    if view.itemsize == 1 and view.ndim == 1 and view.c_contiguous:
+    if view.format == "B" and view.ndim == 1 and view.c_contiguous:
         return view
     try:
         return view.cast("B")

@@ -3,8 +3,12 @@
 import pyarrow as pa
 import pytest
 
+from protocol.events import EndOfPartition
 from shuffle.records.arrow import ArrowSerializer
 from shuffle.records.errors import MalformedElement
+from shuffle.records.record_reader import ChannelRecord, RecordReader
+from shuffle.records.record_writer import RecordWriter
+from tests.shuffle.records.fakes import FakeGate, FakePartition
 
 BATCH = pa.RecordBatch.from_pydict(
     {"key": [1, 2, None], "text": ["a", "bb", None], "list": [[1], [], None]},
@@ -44,6 +48,29 @@ def test_dictionaries_and_empty_batches():
         BATCH.slice(1, 2),
     ):
         assert serializer.deserialize(bytes(serializer.serialize(batch))).equals(batch)
+
+
+@pytest.mark.parametrize("segment_bytes", [7, 32 << 10])
+@pytest.mark.parametrize("batch", [False, True])
+async def test_through_buffers(segment_bytes, batch):
+    large = pa.RecordBatch.from_pydict({"number": list(range(2_000))})
+    partition, gate = FakePartition(segment_bytes=segment_bytes), FakeGate()
+    writer = RecordWriter(partition, ArrowSerializer())
+    if batch:
+        writer.emit_batch([BATCH, large])
+    else:
+        for each in (BATCH, large):
+            writer.emit(each)
+    for part in partition.read():
+        assert isinstance(part, bytes)
+        gate.put(0, part)
+    gate.put_event(0, EndOfPartition(0, 0))
+    reader = RecordReader(gate, ArrowSerializer(), 1)
+    found = [element.value async for element in reader if isinstance(element, ChannelRecord)]
+    assert len(found) == 2
+    assert found[0].equals(BATCH)
+    assert found[1].equals(large)
+    assert gate.released == gate.given
 
 
 def _stream(*batches: pa.RecordBatch) -> bytes:
