@@ -68,6 +68,16 @@ class ShuttingDown(PartitionError):
     retryable = True
 
 
+def detached(error: SluiceError) -> SluiceError:
+    """Drop an error's traceback and causes, for errors that are kept.
+
+    A channel's error lives as long as somebody may ask for it, or as a log record does; the frames
+    it came through hold map outputs, and those hold the memory that a release would free.
+    """
+    error.__cause__ = error.__context__ = None
+    return error.with_traceback(None)
+
+
 def internal_error(error: Exception) -> SluiceError:
     """Make the error that others are told when a bug of ours struck; the log has the traceback."""
     return SluiceError("Internal error", value=repr(error), remedy="See the TaskManager's log")

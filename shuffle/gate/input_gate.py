@@ -17,7 +17,7 @@ from protocol.errors import SluiceError
 from protocol.limits import MAX_CREDIT
 from protocol.messages import DATA
 from shuffle.config import NetworkMemoryConfig
-from shuffle.errors import InvalidRequest, internal_error
+from shuffle.errors import InvalidRequest, detached, internal_error
 from shuffle.gate.buffer_manager import BufferManager
 from shuffle.gate.local_channel import LocalInputChannel
 from shuffle.gate.remote_channel import RemoteInputChannel
@@ -315,7 +315,7 @@ class InputGate:
 
     def _opening_failed(self, channel: InputChannel, error: Exception) -> None:
         if isinstance(error, SluiceError):
-            channel.fail(error)
+            channel.fail(detached(error))
             return
         # Also what the client's host name does to the resolver: the channel must not just wait.
         _log.exception("internal error while opening a channel of %s", self.name)

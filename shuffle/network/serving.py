@@ -149,7 +149,7 @@ class ServingHandler(abc.ABC):
                 reader.channel,
                 self.connection.remote,
                 error.code.name,
-                error,
+                str(error),  # a record must not keep the frames the error came through
             )
 
     def _without_readers(self) -> None:

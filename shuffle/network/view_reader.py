@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from protocol.credit import SenderCredit
 from protocol.errors import SluiceError
 from protocol.limits import MAX_U32
+from shuffle.errors import detached
 from shuffle.partition.view import OutgoingBuffer, SubpartitionView
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ class CreditBasedViewReader:
 
     def fail(self, error: SluiceError) -> None:
         """End the channel with an error; it is reported in the reader's turn."""
-        self.failure = error
+        self.failure = detached(error)
         self._notify(self)
 
     def add_credit(self, credit: int) -> None:
