@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.certificates import Authority
+
 SLUICE = Path(sys.executable).with_name("sluice")
 TIMEOUT_SECONDS = 30
 READY = re.compile(r"is ready: data port 127\.0\.0\.1:(\d+), HTTP port (\d+)")
@@ -152,4 +154,16 @@ def test_no_usable_data_directory_is_named_with_the_remedy(tmp_path):
     last = done.stderr.splitlines()[-1]
     assert last.startswith(f"sluice: storage directory {blocked} cannot be used")
     assert "data_directories" in last
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.network_case(20)
+def test_a_certificate_that_cannot_be_used_is_one_line(tmp_path):
+    authority = Authority(tmp_path / "authority")
+    settings = authority.settings(tls_key_file=authority.issue()[1])
+    done = run(arguments(tmp_path, **settings))
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("sluice: transport.tls_key_file does not belong to ")
+    assert str(settings["tls_key_file"]) in last
     assert "Traceback" not in done.stderr

@@ -149,16 +149,22 @@ class Client:
             self._waiter.set_result(None)
 
 
-async def producer(address: Address, application_id: str = "app") -> Client:
-    return await Client.connect(address, ROLE_PRODUCER, application_id)
+async def producer(
+    address: Address, application_id: str = "app", config: TransportConfig | None = None
+) -> Client:
+    return await Client.connect(address, ROLE_PRODUCER, application_id, config)
 
 
-async def consumer(address: Address, application_id: str = "app") -> Client:
-    return await Client.connect(address, ROLE_CONSUMER, application_id)
+async def consumer(
+    address: Address, application_id: str = "app", config: TransportConfig | None = None
+) -> Client:
+    return await Client.connect(address, ROLE_CONSUMER, application_id, config)
 
 
-async def driver(address: Address, application_id: str = "app") -> Client:
-    return await Client.connect(address, ROLE_DRIVER, application_id)
+async def driver(
+    address: Address, application_id: str = "app", config: TransportConfig | None = None
+) -> Client:
+    return await Client.connect(address, ROLE_DRIVER, application_id, config)
 
 
 async def write_region(

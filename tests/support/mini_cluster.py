@@ -37,6 +37,8 @@ class MiniCluster:
         self.directory = directory
         self.environments: list[NetworkEnvironment] = []
         self.clients: list[Client] = []
+        self.client_config: TransportConfig | None = None
+        """How clients connect; the TLS settings of the cluster are theirs too."""
 
     def __getitem__(self, index: int) -> NetworkEnvironment:
         return self.environments[index]
@@ -48,13 +50,13 @@ class MiniCluster:
         return environment
 
     async def producer(self, index: int, application_id: str = "app") -> Client:
-        return self._keep(await producer(self[index].address, application_id))
+        return self._keep(await producer(self[index].address, application_id, self.client_config))
 
     async def consumer(self, index: int, application_id: str = "app") -> Client:
-        return self._keep(await consumer(self[index].address, application_id))
+        return self._keep(await consumer(self[index].address, application_id, self.client_config))
 
     async def driver(self, index: int, application_id: str = "app") -> Client:
-        return self._keep(await driver(self[index].address, application_id))
+        return self._keep(await driver(self[index].address, application_id, self.client_config))
 
     async def write(
         self,
@@ -65,7 +67,7 @@ class MiniCluster:
         shuffle_id: int = 1,
     ) -> HelloAck:
         """Write and commit one map output over a connection of its own."""
-        client = await producer(self[index].address)
+        client = await producer(self[index].address, config=self.client_config)
         await write_map_output(client, shuffle_id, map_attempt_id, regions)
         ack = client.ack
         await client.close()
@@ -101,6 +103,8 @@ async def mini_cluster(
         settings: Keys of any table of the configuration.
     """
     cluster = MiniCluster(directory)
+    if settings.get("tls_enabled"):
+        cluster.client_config = configs(directory, **settings)[0]
     try:
         for index in range(count):
             cluster.environments.append(await cluster.start_one(index, settings))
