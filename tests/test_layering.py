@@ -23,6 +23,7 @@ THIRD_PARTY = {
     "transport": {"uvloop", "pydantic"},
     "shuffle": {"pydantic", "crc32c"},
     "shuffle.storage": {"msgpack", "crc32c"},  # the rows of its journal
+    "shuffle.partition": {"crc32c", "lz4"},  # blocks of blocking partitions
     "shuffle.records": {"msgpack", "crc32c", "pyarrow"},  # values; pyarrow at its first use
     "shuffle.daemon": {
         "aiohttp", "click", "prometheus_client", "pydantic", "pydantic_core", "rich",

@@ -1,4 +1,4 @@
-"""Errors of writing result partitions.
+"""Errors of writing and reading result partitions.
 
 ::
 
@@ -6,6 +6,7 @@
     ├── BufferBuilderFinished        bytes for a buffer that is finished: a bug of the writer
     ├── PartitionAlreadyFinished     output for a partition that has ended
     ├── SubpartitionAlreadyConsumed  a second reader for what can be read once
+    ├── BlockCorrupt                 stored bytes that are not what was stored
     ├── TooManyEvents                events that nobody reads, beyond what is kept
     └── InvalidPartitionType         a type and a consumption constraint that do not go together
 """
@@ -41,6 +42,14 @@ class TooManyEvents(PartitionError):
     """More events wait in a subpartition than are kept for a reader that does not read."""
 
     code = ErrorCode.LIMIT_EXCEEDED
+
+
+class BlockCorrupt(PartitionError):
+    """A block of a blocking partition is damaged: its bytes are not those that were written."""
+
+    code = ErrorCode.CHECKSUM_MISMATCH
+    fault = Fault.REMOTE
+    retryable = True
 
 
 class InvalidPartitionType(PartitionError, ValueError):
