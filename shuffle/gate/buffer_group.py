@@ -80,6 +80,8 @@ def group_neighbours(
         recycler: Of each group.
     """
     segments.sort(key=_index)
+    if segments[-1].index - segments[0].index == len(segments) - 1:
+        return [BufferGroup(segments, length, recycler)]
     groups: list[BufferGroup] = []
     size = segments[0].size_bytes
     begin = 0
