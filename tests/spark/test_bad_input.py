@@ -110,6 +110,19 @@ def test_no_taskmanager_on_the_executors_hosts_and_the_policy_to_fall_back(
     assert counter.read_text().splitlines()[-1].split(",")[1] == str(told)
 
 
+def test_executors_tell_the_driver_and_each_other_of_a_taskmanager(
+    directory: Path, cluster: StandaloneCluster, own: Application
+):
+    """Driver and one executor have no socket on their host; the other executor has."""
+    with Daemons(directory / "second", hosts=cluster.hosts[1:]) as second:
+        settings = sluice_settings(second)
+        with Application("second", cluster.master_url, directory, settings) as application:
+            job = "rdd_reduce_by_key"
+            assert application.rows(job).read_text() == own.rows(job).read_text()
+            assert second.moved().written_bytes > 0
+            assert second.moved().read_bytes > 0
+
+
 def test_the_last_taskmanager_dies_during_a_job(
     directory: Path, cluster: StandaloneCluster, own: Application
 ):

@@ -121,8 +121,9 @@ final class DriverRuntime {
 
   /** An executor reaches no TaskManager. */
   void unreachable(String executorId, String why) {
-    LOG.warn("Executor {} reaches no TaskManager: {}", executorId, why);
-    reachability.unreachable(executorId, why);
+    if (reachability.unreachable(executorId, why)) {
+      LOG.warn("Executor {} reaches no TaskManager: {}", executorId, why);
+    }
   }
 
   private DriverLink add(Endpoint endpoint) {
@@ -198,8 +199,10 @@ final class DriverRuntime {
   }
 
   private Reachability.Verdict askExecutors() {
+    // Where the job would fail, what was said before a TaskManager was started must not decide.
+    long maxAgeMillis = settings.fallbackToSpark() ? Long.MAX_VALUE : Reachability.SETTLE_MILLIS;
     try {
-      return reachability.await(this::isGone, settings.reachabilityTimeoutMillis());
+      return reachability.await(this::isGone, settings.reachabilityTimeoutMillis(), maxAgeMillis);
     } catch (InterruptedException e) {
       Thread.currentThread().interrupt();
       throw new IllegalStateException(

@@ -28,9 +28,10 @@ final class Reachability {
    *
    * @param taskManagerId the one it reaches, or null
    * @param why why it reaches none, or null
+   * @param nanos when it came
    */
-  private record Word(String taskManagerId, String why) {
-    static final Word NOTHING_YET = new Word(null, null);
+  private record Word(String taskManagerId, String why, long nanos) {
+    static final Word NOTHING_YET = new Word(null, null, 0);
   }
 
   /** Executors of an application begin within this time of each other, where there is room for them. */
@@ -67,11 +68,14 @@ final class Reachability {
   }
 
   synchronized void reached(String executorId, String taskManagerId) {
-    said(executorId, new Word(taskManagerId, null));
+    said(executorId, new Word(taskManagerId, null, System.nanoTime()));
   }
 
-  synchronized void unreachable(String executorId, String why) {
-    said(executorId, new Word(null, why));
+  /** Says whether it is news: the executor has not said so the last time. */
+  synchronized boolean unreachable(String executorId, String why) {
+    Word before = executors.get(executorId);
+    said(executorId, new Word(null, why, System.nanoTime()));
+    return before == null || before.why() == null;
   }
 
   private void said(String executorId, Word word) {
@@ -119,8 +123,11 @@ final class Reachability {
    *
    * @param isGone as for {@link #nobody}
    * @param timeoutMillis the longest wait
+   * @param maxAgeMillis how old a word may be that an executor reaches none; older ones are waited for to be said again
    */
-  synchronized Verdict await(Predicate<String> isGone, long timeoutMillis) throws InterruptedException {
+  synchronized Verdict await(Predicate<String> isGone, long timeoutMillis, long maxAgeMillis)
+      throws InterruptedException {
+    long maxAgeNanos = TimeUnit.MILLISECONDS.toNanos(maxAgeMillis);
     long deadline = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(timeoutMillis);
     while (true) {
       if (somebody(isGone)) {
@@ -130,7 +137,10 @@ final class Reachability {
       long leftNanos = deadline - now;
       boolean nobody = nobody(isGone);
       if (nobody) {
-        leftNanos = Math.min(leftNanos, newestNanos + settleNanos - now);
+        if (executors.values().stream()
+            .allMatch(word -> word.why() == null || now - word.nanos() <= maxAgeNanos)) {
+          leftNanos = Math.min(leftNanos, newestNanos + settleNanos - now);
+        }
       } else if (waitedInVain || !someoneIsExpected()) {
         return Verdict.UNKNOWN;
       }

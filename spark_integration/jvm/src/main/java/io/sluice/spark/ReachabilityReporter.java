@@ -85,8 +85,9 @@ final class ReachabilityReporter implements AutoCloseable {
     if (!NOBODY.equals(lastWord)) {
       LOG.warn("No TaskManager is reachable from this executor: {}", why);
       pauseMillis = FIRST_PAUSE_MILLIS;
-      say(NOBODY, DriverMessages.unreachable(context.executorID(), why));
     }
+    // Said every time: the driver goes by how old a word is.
+    say(NOBODY, DriverMessages.unreachable(context.executorID(), why));
     look(pauseMillis);
   }
 

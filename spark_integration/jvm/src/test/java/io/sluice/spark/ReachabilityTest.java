@@ -24,7 +24,7 @@ class ReachabilityTest {
     return CompletableFuture.supplyAsync(
         () -> {
           try {
-            return reachability.await(NONE_GONE, LONG_MILLIS);
+            return reachability.await(NONE_GONE, LONG_MILLIS, LONG_MILLIS);
           } catch (InterruptedException e) {
             throw new IllegalStateException(e);
           }
@@ -80,18 +80,32 @@ class ReachabilityTest {
   }
 
   @Test
+  void anOldWordIsWaitedForToBeSaidAgain() throws Exception {
+    Reachability reachability = new Reachability(STATIC, 0);
+    assertTrue(reachability.unreachable("0", "no socket"));
+    long began = System.nanoTime();
+    // No word is as young as that.
+    assertEquals(NOBODY, reachability.await(NONE_GONE, 50, -1));
+    assertTrue(System.nanoTime() - began >= TimeUnit.MILLISECONDS.toNanos(50));
+    assertFalse(reachability.unreachable("0", "no socket"));
+    assertEquals(NOBODY, reachability.await(NONE_GONE, LONG_MILLIS, LONG_MILLIS));
+    // What overflows is no limit.
+    assertEquals(NOBODY, reachability.await(NONE_GONE, LONG_MILLIS, Long.MAX_VALUE));
+  }
+
+  @Test
   void aWordOnATaskManagerThatIsGoneDoesNotCount() throws Exception {
     Reachability reachability = new Reachability(STATIC, 0);
     reachability.reached("0", "tm");
-    assertEquals(NOBODY, reachability.await("tm"::equals, LONG_MILLIS));
-    assertEquals(SOMEBODY, reachability.await("another"::equals, LONG_MILLIS));
+    assertEquals(NOBODY, reachability.await("tm"::equals, LONG_MILLIS, LONG_MILLIS));
+    assertEquals(SOMEBODY, reachability.await("another"::equals, LONG_MILLIS, LONG_MILLIS));
   }
 
   @Test
   void aWaitInVainIsNotRepeated() throws Exception {
     Reachability reachability = new Reachability(STATIC, 0);
-    assertEquals(UNKNOWN, reachability.await(NONE_GONE, 1));
-    assertEquals(UNKNOWN, reachability.await(NONE_GONE, LONG_MILLIS));
+    assertEquals(UNKNOWN, reachability.await(NONE_GONE, 1, LONG_MILLIS));
+    assertEquals(UNKNOWN, reachability.await(NONE_GONE, LONG_MILLIS, LONG_MILLIS));
     reachability.executorAdded("0");
     CompletableFuture<Reachability.Verdict> verdict = waiting(reachability);
     reachability.reached("0", "tm");
@@ -101,10 +115,10 @@ class ReachabilityTest {
   @Test
   void dynamicAllocationWithoutExecutorsIsNotWaitedFor() throws Exception {
     Reachability none = new Reachability(0, 0);
-    assertEquals(UNKNOWN, none.await(NONE_GONE, LONG_MILLIS));
+    assertEquals(UNKNOWN, none.await(NONE_GONE, LONG_MILLIS, LONG_MILLIS));
     none.unreachable("0", "no socket");
     none.executorRemoved("0");
-    assertEquals(UNKNOWN, none.await(NONE_GONE, LONG_MILLIS));
+    assertEquals(UNKNOWN, none.await(NONE_GONE, LONG_MILLIS, LONG_MILLIS));
     assertTrue(none.lastSaidNobody());
 
     Reachability some = new Reachability(2, 0);
@@ -113,6 +127,6 @@ class ReachabilityTest {
     assertEquals(SOMEBODY, verdict.get(30, TimeUnit.SECONDS));
     assertFalse(some.lastSaidNobody());
     some.executorRemoved("0");
-    assertEquals(UNKNOWN, some.await(NONE_GONE, LONG_MILLIS));
+    assertEquals(UNKNOWN, some.await(NONE_GONE, LONG_MILLIS, LONG_MILLIS));
   }
 }
