@@ -15,7 +15,7 @@ from transport.acceptor import Acceptor, bind, listen
 from transport.config import TransportConfig
 from transport.connection import Connection, HandlerFactory
 from transport.errors import AddressUnavailable, TooManyConnections
-from transport.tls import load_server_tls
+from transport.tls import load_tls
 from transport.tls_transport import TlsTransport
 
 _log = logging.getLogger(__name__)
@@ -99,7 +99,7 @@ class Listener:
 
     async def _start_tcp(self) -> None:
         host, port = self._config.bind_host, self._config.data_port
-        tls = load_server_tls(self._config)
+        tls = load_tls(self._config, accepts=True)
 
         def accept() -> asyncio.BaseProtocol:
             connection = self._accept()

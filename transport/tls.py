@@ -51,51 +51,46 @@ class Tls:
     client: ssl.SSLContext
     """For the side that connects."""
     server: ssl.SSLContext | None
-    """For the side that accepts; None without a certificate."""
+    """For the side that accepts; None in a process that only connects."""
     pins: frozenset[str]
     """SHA-256 fingerprints of the certificates to accept; empty: all that are trusted."""
 
 
-def load_tls(config: TransportConfig) -> Tls | None:
+def load_tls(config: TransportConfig, *, accepts: bool = False) -> Tls | None:
     """Return the TLS contexts of a configuration, None when TLS is off.
 
     The first call with given settings reads the files and tries a handshake with itself; later
     calls return the same contexts.
 
+    Args:
+        config: The settings.
+        accepts: Whether this process accepts connections, and so needs a certificate.
+
     Raises:
         TlsConfigurationError: A file is missing or unreadable, a key does not match, or a
-            certificate is expired or not signed by any of the authorities.
+            certificate is expired, not signed by any of the authorities or not fit for its use.
     """
     if not config.tls_enabled:
         return None
     if config.tls_ca_file is None:  # the configuration class refuses it; for the type checker
         raise TlsConfigurationError("TLS is on without transport.tls_ca_file")
-    return _load(
-        config.tls_certificate_file,
-        config.tls_key_file,
-        config.tls_ca_file,
-        config.tls_require_client_certificate,
-        config.tls_check_host_name,
-        config.tls_minimum_version,
-        frozenset(config.tls_pinned_fingerprints),
-    )
-
-
-def load_server_tls(config: TransportConfig) -> Tls | None:
-    """Like :func:`load_tls`, for a process that accepts connections and so needs a certificate.
-
-    Raises:
-        TlsConfigurationError: As for :func:`load_tls`, and when there is no certificate.
-    """
-    tls = load_tls(config)
-    if tls is not None and tls.server is None:
+    if accepts and config.tls_certificate_file is None:
         raise TlsConfigurationError(
             "TLS is on, and the data port has no certificate to show",
             value="transport.tls_certificate_file = none",
             remedy="Set transport.tls_certificate_file and transport.tls_key_file, or "
             "transport.tls_enabled = false",
         )
-    return tls
+    return _load(
+        config.tls_certificate_file,
+        config.tls_key_file,
+        config.tls_ca_file,
+        accepts,
+        config.tls_require_client_certificate,
+        config.tls_check_host_name,
+        config.tls_minimum_version,
+        frozenset(config.tls_pinned_fingerprints),
+    )
 
 
 def fingerprint(certificate: bytes) -> str:
@@ -158,25 +153,27 @@ def _load(
     certificate: Path | None,
     key: Path | None,
     ca: Path,
+    accepts: bool,
     require_client_certificate: bool,
     check_host_name: bool,
     minimum_version: Literal["1.2", "1.3"],
     pins: frozenset[str],
 ) -> Tls:
     client = _context(ssl.PROTOCOL_TLS_CLIENT, minimum_version, ca)
-    if certificate is None or key is None:
-        client.check_hostname = check_host_name
-        return Tls(client, None, pins)
     server = _context(ssl.PROTOCOL_TLS_SERVER, minimum_version, ca)
-    for context in (client, server):
-        _load_certificate(context, certificate, key)
-    server.verify_mode = ssl.CERT_REQUIRED
-    client.check_hostname = False
-    _try_out(server, client, certificate, ca)
+    if certificate is not None and key is not None:
+        for context in (client, server):
+            _load_certificate(context, certificate, key)
+        server.verify_mode = ssl.CERT_REQUIRED
+        client.check_hostname = False
+        if not accepts:  # a certificate for clients alone will do
+            client.verify_mode = ssl.CERT_NONE
+        _try_out(server, client, certificate, ca)
+    client.verify_mode = ssl.CERT_REQUIRED
     client.check_hostname = check_host_name
     if not require_client_certificate:
         server.verify_mode = ssl.CERT_NONE
-    return Tls(client, server, pins)
+    return Tls(client, server if accepts else None, pins)
 
 
 def _context(side: int, minimum_version: str, ca: Path) -> ssl.SSLContext:
@@ -271,5 +268,6 @@ def _try_out(server: ssl.SSLContext, client: ssl.SSLContext, certificate: Path, 
             "transport.tls_ca_file",
             value=f"{certificate}, {ca}: {found}",
             remedy="Renew the certificate, sign it by an authority in the file, and let it serve "
-            "as a server's and as a client's (extendedKeyUsage serverAuth, clientAuth)",
+            "as a client's and, on a TaskManager, as a server's (extendedKeyUsage clientAuth, "
+            "serverAuth)",
         ) from error

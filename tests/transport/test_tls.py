@@ -218,7 +218,7 @@ async def test_a_client_that_is_not_trusted(
 ) -> None:
     """With TLS 1.3 the client's own handshake is over when it is refused."""
     server = tls_config(authority, tls_minimum_version="1.2")
-    contexts = load_tls(server)
+    contexts = load_tls(server, accepts=True)
     assert contexts is not None
     assert contexts.server is not None
     contexts.server.maximum_version = version

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from protocol.errors import ErrorCode
 from tests.support.certificates import YESTERDAY, Authority, fingerprint_of
 from tests.transport.peers import Service, a_config
-from transport.tls import TlsConfigurationError, load_server_tls, load_tls
+from transport.tls import TlsConfigurationError, load_tls
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -147,7 +147,7 @@ def test_fingerprints_as_openssl_prints_them(given: Given) -> None:
 
 def test_without_tls_no_file_is_read(given: Given) -> None:
     spoilt = given.settings | {"tls_enabled": False, "tls_ca_file": given.directory / "no.pem"}
-    assert load_server_tls(a_config(**spoilt)) is None
+    assert load_tls(a_config(**spoilt), accepts=True) is None
 
 
 def test_files_are_read_once(given: Given) -> None:
