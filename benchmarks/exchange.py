@@ -19,6 +19,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import uvloop
 from crc32c import crc32c
@@ -45,12 +46,14 @@ START_DEADLINE_SECONDS = 30
 
 @contextlib.asynccontextmanager
 async def environment(
-    directory: Path, host: str, congestion: str | None
+    directory: Path, host: str, congestion: str | None, **transport: Any
 ) -> AsyncIterator[NetworkEnvironment]:
     """Run a network environment with a memory tier that holds all the data."""
     with tempfile.TemporaryDirectory(prefix="sluice-bench-", dir="/dev/shm") as memory:
         running = NetworkEnvironment(
-            TransportConfig(bind_host=host, data_port=0, congestion_control=congestion),
+            TransportConfig(
+                bind_host=host, data_port=0, congestion_control=congestion, **transport
+            ),
             NetworkMemoryConfig(segment_size_bytes=SEGMENT_SIZE_BYTES),
             StorageConfig(
                 data_directories=(directory / host,),
@@ -196,10 +199,12 @@ async def read_bare(port: int, total: int) -> float:
 
 
 @contextlib.contextmanager
-def child(role: str, *arguments: str) -> Iterator[tuple[str, int]]:
-    """Run this module in a process of its own; give what its first line says."""
+def child(
+    role: str, *arguments: str, module: str = "benchmarks.exchange"
+) -> Iterator[tuple[str, int]]:
+    """Run this module, or another one, in a process of its own; give what its first line says."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.exchange", "--role", role, *arguments],
+        [sys.executable, "-m", module, "--role", role, *arguments],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
