@@ -4,6 +4,7 @@ import random
 import pytest
 
 from protocol.errors import ErrorCode, SluiceError
+from shuffle.config import NetworkMemoryConfig
 from shuffle.memory import (
     InsufficientNetworkBuffers,
     InvalidPoolSize,
@@ -177,7 +178,9 @@ def test_idle_segments_above_a_shrunk_limit_go_home_at_once():
 def test_under_shortage_every_gate_gets_an_equal_share_of_its_ceiling():
     """M13: ceiling = channels * buffers_per_channel + floating_buffers_per_gate."""
     pool = NetworkBufferPool(101, 64)
-    ceilings = [channels * 2 + 8 for channels in (1, 4, 20, 50, 60)]
+    config = NetworkMemoryConfig(exclusive_buffers_per_channel=2, floating_buffers_per_gate=8)
+    ceilings = [config.pool_ceiling_segments(channels) for channels in (1, 4, 20, 50, 60)]
+    assert ceilings == [10, 16, 48, 108, 128]
     gates = [pool.create_local_pool(f"gate {i}", 2, ceiling) for i, ceiling in enumerate(ceilings)]
     assert sum(sizes(*gates)) == 101
     assert sizes(*gates[:2]) == ceilings[:2]  # below an equal share: they get all they can use

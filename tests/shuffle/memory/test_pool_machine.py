@@ -66,7 +66,7 @@ class Listener:
         if segment is None:
             assert pool.is_destroyed
             return False
-        # Nobody may take a segment past those who still wait.
+        # Nobody may take a segment past those who still wait, not even by overdraft.
         if pool.waiting_listeners:
             assert pool.request_segment_nowait() is None
         if self.behaviour == "decline":
@@ -95,15 +95,18 @@ class PoolMachine(RuleBasedStateMachine):
         self.lent: list = []  # (pool, segment) in the hands of the test
         self.exclusive: list = []
         self.listeners: list = []
-        self.tasks: list = []  # (pool or None, task)
+        self.tasks: list = []  # (pool or None, task) that bring segments
+        self.watchers: list = []  # (pool, task) that wait for the pool to be available
+        self.expired = 0
         self.failures: list = []  # what listeners found wrong
 
     def teardown(self):
         if not hasattr(self, "loop"):
             return
-        for _, task in self.tasks:
+        for _, task in self.tasks + self.watchers:
             task.cancel()
         self.collect()
+        assert self.watchers == []
         for pool in list(self.pools):
             self.forget(pool)
         for pool, segment in self.lent:
@@ -141,12 +144,23 @@ class PoolMachine(RuleBasedStateMachine):
                     self.lent.append((pool, task.result()))
                 else:
                     assert isinstance(error, NetworkBufferTimeout | PoolDestroyed)
+                    self.expired += pool is None and isinstance(error, NetworkBufferTimeout)
         self.tasks = waiting
+        for pool, task in self.watchers:
+            if task.done() and not task.cancelled() and task.exception() is not None:
+                assert isinstance(task.exception(), PoolDestroyed)
+                assert pool.is_destroyed
+        self.watchers = [(pool, task) for pool, task in self.watchers if not task.done()]
 
     # ---- rules
 
-    @rule(required=st.integers(0, 4), extra=st.none() | st.integers(1, 6))
-    def create_pool(self, required, extra):
+    @rule(
+        required=st.integers(0, 4),
+        extra=st.none() | st.integers(1, 6),
+        overdraft=st.sampled_from([0, 0, 1, 5]),
+        per_channel=st.none() | st.integers(1, 3),
+    )
+    def create_pool(self, required, extra, overdraft, per_channel):
         unpromised = self.network.unpromised_segments
         maximum = None if extra is None else required + extra - (1 if required else 0)
         if required > unpromised:
@@ -154,7 +168,15 @@ class PoolMachine(RuleBasedStateMachine):
                 self.network.create_local_pool("p", required, maximum)
             assert (caught.value.required, caught.value.available) == (required, unpromised)
         else:
-            self.pools.append(self.network.create_local_pool("p", required, maximum))
+            self.pools.append(
+                self.network.create_local_pool(
+                    "p",
+                    required,
+                    maximum,
+                    max_overdraft_buffers=overdraft,
+                    max_buffers_per_channel=per_channel,
+                )
+            )
 
     @precondition(lambda self: self.pools)
     @rule(data=st.data())
@@ -162,20 +184,44 @@ class PoolMachine(RuleBasedStateMachine):
         self.forget(data.draw(st.sampled_from(self.pools)))
 
     @precondition(lambda self: self.pools)
-    @rule(data=st.data())
-    def take(self, data):
+    @rule(data=st.data(), channel=st.integers(-1, 2), count=st.sampled_from([1, 2, 5, 20]))
+    def take(self, data, channel, count):
         pool = data.draw(st.sampled_from(self.pools))
-        expected = pool.is_available
-        segment = pool.request_segment_nowait()
-        assert (segment is not None) is expected
+        for _ in range(count):
+            self.take_one(pool, channel)
+
+    def take_one(self, pool, channel):
+        available = pool.is_available
+        full = pool.full_channels
+        overdrafts, over = pool.overdrafts, pool.overdraft_segments
+        segment = pool.request_segment_nowait(channel)
+        if available:
+            assert segment is not None
+            assert (pool.overdrafts, pool.overdraft_segments) == (overdrafts, 0)
         if segment is not None:
             self.lent.append((pool, segment))
+            if not available and not full:  # beyond the limit
+                assert (pool.overdrafts, pool.overdraft_segments) == (overdrafts + 1, over + 1)
+                assert pool.overdraft_segments <= pool.max_overdraft_buffers
+                assert not pool.is_available
 
     @precondition(lambda self: self.lent)
     @rule(data=st.data())
     def give_back(self, data):
         pool, segment = self.lent.pop(data.draw(st.integers(0, len(self.lent) - 1)))
+        over = pool.overdraft_segments
         pool.recycle(segment)
+        if over:  # given back first: nothing of it stays with the pool
+            assert pool.overdraft_segments < over
+
+    @precondition(lambda self: self.lent)
+    @rule(data=st.data())
+    def give_several_back(self, data):
+        pool = data.draw(st.sampled_from(self.lent))[0]
+        mine = [entry for entry in self.lent if entry[0] is pool]
+        some = data.draw(st.lists(st.sampled_from(mine), unique_by=id, min_size=1))
+        self.lent = [entry for entry in self.lent if not any(entry is one for one in some)]
+        pool.recycle_together([segment for _, segment in some])
 
     @precondition(lambda self: self.pools)
     @rule(
@@ -219,18 +265,34 @@ class PoolMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def wait_local(self, data):
         pool = data.draw(st.sampled_from(self.pools))
-        request = pool.request_segment(TIMEOUT_SECONDS)
+        request = pool.request_segment(TIMEOUT_SECONDS, data.draw(st.integers(-1, 2)))
         self.tasks.append((pool, self.loop.create_task(request)))
 
-    @precondition(lambda self: self.tasks)
+    @precondition(lambda self: self.pools)
+    @rule(data=st.data(), drain=st.booleans())
+    def wait_available(self, data, drain):
+        pool = data.draw(st.sampled_from(self.pools))
+        while drain and pool.is_available:
+            self.take_one(pool, data.draw(st.integers(-1, 2)))
+
+        async def watch():
+            await pool.wait_available()
+            assert pool.is_available  # in the turn in which it returns
+
+        self.watchers.append((pool, self.loop.create_task(watch())))
+        self.collect()
+
+    @precondition(lambda self: self.tasks or self.watchers)
     @rule(data=st.data())
     def cancel_task(self, data):
-        data.draw(st.sampled_from(self.tasks))[1].cancel()
+        data.draw(st.sampled_from(self.tasks + self.watchers))[1].cancel()
 
     @rule(seconds=st.sampled_from([0.0, 0.0, 4.0, 11.0]))
     def run(self, seconds):
         self.loop.now += seconds
         self.collect()
+        assert self.network.expired_requests == self.expired
+        assert not any(pool.is_available or pool.is_destroyed for pool, _ in self.watchers)
 
     # ---- what holds after every step
 
@@ -265,10 +327,35 @@ class PoolMachine(RuleBasedStateMachine):
     def nobody_waits_for_what_is_there(self):
         collecting = self.network.statistics().waiting_requests > 0
         for pool in self.pools:
+            assert not (pool.waiting_for_availability and pool.is_available)
             if pool.waiting_listeners:
                 assert pool.idle_segments == 0
                 at_limit = pool.held_segments >= pool.size_segments
                 assert at_limit or self.network.available_segments == 0 or collecting
+
+    @invariant()
+    def channels_have_what_was_lent_to_them(self):
+        tasks = {pool for pool, _ in self.tasks}  # may bring a charge that is not seen here yet
+        holders = Counter(id(segment.holder) for _, segment in self.lent)
+        for pool in {*self.pools, *(pool for pool, _ in self.lent)} - tasks:
+            most = pool.max_buffers_per_channel
+            counts = [pool.lent_to(channel) for channel in range(3)]
+            without = holders[id(pool)]
+            if most is None:
+                assert counts == [0, 0, 0]
+            else:
+                assert pool.lent_segments == without + sum(counts)
+                assert pool.full_channels == sum(count >= most for count in counts)
+                assert not (pool.full_channels and pool.is_available)
+
+    @invariant()
+    def demand_is_counted(self):
+        seen = self.network.statistics()
+        pools = sum(pool.wanted_segments for pool in self.pools)
+        demand = self.network.demand
+        assert demand.wanted_segments >= pools + seen.reserved_exclusive_segments
+        if not seen.waiting_requests:
+            assert demand.wanted_segments == pools + seen.exclusive_segments
 
     @invariant()
     def listeners_are_called_at_most_once(self):

@@ -1,0 +1,251 @@
+"""Waiting until a local pool is available: whatever makes it so wakes those who wait."""
+
+import asyncio
+
+import pytest
+
+from shuffle.memory import NetworkBufferPool, NetworkBufferTimeout, PoolDestroyed
+
+LONG_SECONDS = 30.0  # never reached: the event under test comes first
+SHORT_SECONDS = 0.02
+
+
+def take(pool, count=1, channel=-1):
+    """Segments that are known to be there."""
+    segments = [pool.request_segment_nowait(channel) for _ in range(count)]
+    assert None not in segments
+    return segments
+
+
+async def waiting_for(*pools):
+    """Tasks that wait for the pools, and do wait."""
+    tasks = [asyncio.ensure_future(pool.wait_available()) for pool in pools]
+    await asyncio.sleep(0)
+    assert not any(task.done() for task in tasks)
+    return tasks
+
+
+async def done(*tasks):
+    async with asyncio.timeout(LONG_SECONDS):
+        await asyncio.gather(*tasks)
+
+
+async def test_an_available_pool_makes_nobody_wait():
+    network = NetworkBufferPool(2, 64)
+    local = network.create_local_pool("a", 1)
+    await local.wait_available()
+    assert local.held_segments == 0
+    segments = take(local, 2)
+    local.recycle(segments.pop())
+    await local.wait_available()
+    assert local.waiting_for_availability == 0
+
+
+async def test_a_recycle_wakes():
+    network = NetworkBufferPool(2, 64)
+    local = network.create_local_pool("a", 1)
+    segments = take(local, 2)
+    (task,) = await waiting_for(local)
+    local.recycle(segments.pop())
+    await done(task)
+    assert (local.is_available, local.waiting_for_availability) == (True, 0)
+    local.recycle(segments.pop())
+    assert local.idle_segments == 2
+
+
+async def test_segments_recycled_together_wake():
+    network = NetworkBufferPool(2, 64)
+    local = network.create_local_pool("a", 1)
+    segments = take(local, 2)
+    (task,) = await waiting_for(local)
+    local.recycle_together(segments)
+    await done(task)
+
+
+@pytest.mark.network_case(24)
+async def test_a_channel_that_comes_below_its_maximum_wakes_and_no_other_recycle_does():
+    network = NetworkBufferPool(10, 64)
+    local = network.create_local_pool("a", 1, 4, max_buffers_per_channel=2)
+    full = take(local, 2, channel=1)
+    others = take(local, 1, channel=2)
+    (task,) = await waiting_for(local)
+    local.recycle(others.pop())
+    await asyncio.sleep(0)
+    assert (task.done(), local.idle_segments) == (False, 1)
+    take(local, 1)
+    local.recycle(full.pop())
+    await done(task)
+    assert local.is_available
+
+
+async def test_overdraft_has_to_be_paid_back_before_anybody_is_woken():
+    network = NetworkBufferPool(10, 64)
+    local = network.create_local_pool("a", 1, 1, max_overdraft_buffers=2)
+    segments = take(local, 3)
+    (task,) = await waiting_for(local)
+    for _ in range(2):
+        local.recycle(segments.pop())
+        await asyncio.sleep(0)
+        assert not task.done()
+    local.recycle(segments.pop())
+    await done(task)
+
+
+async def test_a_limit_that_grows_wakes():
+    network = NetworkBufferPool(4, 64)
+    exclusive = network.request_segments(3)
+    local = network.create_local_pool("a", 1)
+    take(local)
+    (task,) = await waiting_for(local)
+    network.recycle_segments(exclusive)
+    await done(task)
+    assert local.is_available
+
+
+async def test_another_pool_that_gives_back_wakes():
+    network = NetworkBufferPool(4, 64)
+    greedy = network.create_local_pool("greedy", 1)
+    lent = take(greedy, 4)
+    local = network.create_local_pool("a", 1)
+    (task,) = await waiting_for(local)
+    greedy.recycle(lent.pop())
+    await done(task)
+    assert (local.is_available, local.idle_segments) == (True, 1)
+
+
+async def test_another_pool_that_is_destroyed_wakes():
+    network = NetworkBufferPool(4, 64)
+    other = network.create_local_pool("other", 2, 2)
+    local = network.create_local_pool("a", 1)
+    take(local, 2)
+    (task,) = await waiting_for(local)
+    other.destroy()
+    await done(task)
+
+
+@pytest.mark.network_case(23)
+@pytest.mark.parametrize("end", ["cancel", "expire"])
+async def test_an_exclusive_request_that_ends_without_its_segments_wakes(end):
+    network = NetworkBufferPool(6, 64)
+    take(network.create_local_pool("greedy", 1), 5)
+    local = network.create_local_pool("a", 1)
+    exclusive = asyncio.ensure_future(
+        network.request_segments_within(2, LONG_SECONDS if end == "cancel" else SHORT_SECONDS)
+    )
+    await asyncio.sleep(0)
+    (task,) = await waiting_for(local)
+    # One is free, but the request collects.
+    assert (network.available_segments, local.size_segments, local.is_available) == (1, 2, False)
+    if end == "cancel":
+        exclusive.cancel()
+    await asyncio.wait([exclusive])
+    await done(task)
+    assert local.is_available
+    assert network.expired_requests == (end == "expire")
+    assert exclusive.cancelled() or isinstance(exclusive.exception(), NetworkBufferTimeout)
+
+
+async def test_cancelling_leaves_nothing_behind():
+    network = NetworkBufferPool(2, 64)
+    local = network.create_local_pool("a", 1)
+    segments = take(local, 2)
+    tasks = await waiting_for(local, local)
+    assert local.waiting_for_availability == 2
+    tasks[0].cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await tasks[0]
+    assert local.waiting_for_availability == 1
+    tasks[1].cancel()
+    local.recycle(segments.pop())  # in the very turn of the cancel
+    with pytest.raises(asyncio.CancelledError):
+        await tasks[1]
+    assert (local.waiting_for_availability, local.is_available) == (0, True)
+    assert (local.idle_segments, local.lent_segments) == (1, 1)
+
+
+async def test_who_is_woken_and_finds_nothing_waits_on():
+    network = NetworkBufferPool(1, 64)
+    local = network.create_local_pool("a", 1)
+    (segment,) = take(local)
+    order = []
+
+    async def use(number):
+        await local.wait_available()
+        (mine,) = take(local)  # it is there, whoever else was woken
+        order.append(number)
+        await asyncio.sleep(0)
+        local.recycle(mine)
+
+    tasks = [asyncio.ensure_future(use(number)) for number in range(20)]
+    await asyncio.sleep(0)
+    local.recycle(segment)
+    await done(*tasks)
+    assert sorted(order) == list(range(20))
+    assert (local.idle_segments, local.waiting_for_availability) == (1, 0)
+
+
+async def test_listeners_come_first():
+    network = NetworkBufferPool(1, 64)
+    local = network.create_local_pool("a", 1)
+    (segment,) = take(local)
+    (task,) = await waiting_for(local)
+    got = []
+    local.add_listener(lambda segment: not got.append(segment))
+    local.recycle(segment)
+    await asyncio.sleep(0)
+    assert (len(got), task.done()) == (1, False)
+    local.recycle(segment)
+    await done(task)
+
+
+async def test_a_listener_that_declines_leaves_the_segment_to_who_waits():
+    network = NetworkBufferPool(1, 64)
+    local = network.create_local_pool("a", 1)
+    (segment,) = take(local)
+    (task,) = await waiting_for(local)
+    local.add_listener(lambda _segment: False)
+    local.recycle(segment)
+    await done(task)
+    assert local.idle_segments == 1
+
+
+async def test_a_listener_that_gave_up_does_not_hide_a_recycle():
+    network = NetworkBufferPool(1, 64)
+    local = network.create_local_pool("a", 1)
+    (segment,) = take(local)
+    local.add_listener(lambda _segment: True).cancel()
+    (task,) = await waiting_for(local)
+    local.recycle(segment)
+    await done(task)
+    assert take(local) == [segment]
+    local.recycle(segment)
+    assert local.idle_segments == 1
+
+
+@pytest.mark.parametrize("which", ["local", "network"])
+async def test_destroy_wakes_with_a_typed_error(which):
+    network = NetworkBufferPool(2, 64)
+    local = network.create_local_pool("gate 4", 1)
+    segments = take(local, 2)
+    tasks = await waiting_for(local, local)
+    (local if which == "local" else network).destroy()
+    for task in tasks:
+        with pytest.raises(PoolDestroyed, match="gate 4"):
+            await task
+    with pytest.raises(PoolDestroyed):
+        await local.wait_available()
+    for segment in segments:
+        local.recycle(segment)
+    assert network.available_segments == 2
+
+
+async def test_destroy_and_cancel_at_once_are_a_cancel():
+    network = NetworkBufferPool(1, 64)
+    local = network.create_local_pool("a", 1)
+    take(local)
+    (task,) = await waiting_for(local)
+    local.destroy()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert local.waiting_for_availability == 0
