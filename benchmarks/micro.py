@@ -1,4 +1,4 @@
-"""Cost of the wire protocol's work per buffer, without sockets: ``python -m benchmarks.micro``.
+"""Cost of the work per buffer in protocol and pools, no sockets: ``python -m benchmarks.micro``.
 
 Each number is the best of many short rounds, in microseconds per operation, on one thread. The two
 framing rows include the copies that stand for ``recv()``; the row before them says what those cost.
@@ -8,13 +8,14 @@ import argparse
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
-from itertools import repeat
+from itertools import chain, repeat
 from typing import Final
 
 from protocol import messages as m
 from protocol.codec import decode_control, encode
 from protocol.framing import FrameDecoder
 from protocol.limits import DEFAULT_SEGMENT_SIZE_BYTES, PREFIX_BYTES, RECEIVE_TAIL_BYTES
+from shuffle.memory import MemorySegment, NetworkBufferPool
 
 FRAMES: Final = 64
 """Frames of the stream that the framing rows decode: 2 MiB, which stays in the CPU's cache."""
@@ -127,12 +128,51 @@ def measure(rounds: int = 100, count: int = 2_000) -> Iterable[tuple[str, float]
         yield f"frame of 32 KiB {name}", elapsed
 
 
+def measure_pools(rounds: int = 100, count: int = 2_000) -> Iterable[tuple[str, float]]:
+    """Measure taking from and giving to a local pool; rows and arguments as :func:`measure`."""
+    network = NetworkBufferPool(64, 1024)
+    pool = network.create_local_pool("plain", 2, 8)
+    charged = network.create_local_pool("by channel", 2, 8, max_buffers_per_channel=10)
+
+    def segment() -> None:
+        if (taken := pool.request_segment_nowait()) is not None:
+            pool.recycle(taken)
+
+    def segment_of_a_channel() -> None:
+        if (taken := charged.request_segment_nowait(3)) is not None:
+            charged.recycle(taken)
+
+    def buffer() -> None:
+        if (taken := pool.request_buffer_nowait()) is not None:
+            taken.recycle()
+
+    # One segment goes round: each recycle serves the listener, which queues again.
+    small = network.create_local_pool("one segment", 1, 1)
+    hand = [one for one in (small.request_segment_nowait(),) if one is not None]
+
+    def keep(one: MemorySegment | None) -> bool:
+        if one is None:
+            return False
+        hand.append(one)
+        small.add_listener(keep)
+        return True
+
+    small.add_listener(keep)
+    for name, call in (
+        ("pool: take and recycle a segment", segment),
+        ("pool: ... counted by channel", segment_of_a_channel),
+        ("pool: take and recycle a buffer", buffer),
+        ("pool: recycle to a listener", lambda: small.recycle(hand.pop())),
+    ):
+        yield name, _best_us(_repeated(call, count), count, rounds)
+
+
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--rounds", type=int, default=100, help="measurements of each row")
     arguments = parser.parse_args()
-    for name, microseconds in measure(arguments.rounds):
+    for name, microseconds in chain(measure(arguments.rounds), measure_pools(arguments.rounds)):
         print(f"{name:<34} {microseconds:8.3f} µs")
 
 
