@@ -122,6 +122,10 @@ def main() -> None:
         make_certificates(directory)
         runs = uvloop.run(measure(directory, arguments.pairs, arguments.rounds))
     ratios = [run["tls_bytes_per_second"] / run["plain_bytes_per_second"] for run in runs]
+    cpu_ratios = [
+        run["tls_receiver_cpu_us_per_buffer"] / run["plain_receiver_cpu_us_per_buffer"]
+        for run in runs
+    ]
     gigabytes = {
         f"{kind}_gb_per_second": statistics.median(run[f"{kind}_bytes_per_second"] for run in runs)
         / 1e9
@@ -129,9 +133,16 @@ def main() -> None:
     }
     report = Report(
         name="tls",
-        figures={"tls_rate_ratio": statistics.median(ratios), **gigabytes},
+        figures={
+            "tls_rate_ratio": statistics.median(ratios),
+            "tls_receiver_cpu_ratio": statistics.median(cpu_ratios),
+            **gigabytes,
+        },
         runs=runs,
-        spread={"tls_rate_ratio": (min(ratios), max(ratios))},
+        spread={
+            "tls_rate_ratio": (min(ratios), max(ratios)),
+            "tls_receiver_cpu_ratio": (min(cpu_ratios), max(cpu_ratios)),
+        },
         versions={"openssl": ssl.OPENSSL_VERSION},
     )
     report.write()
