@@ -14,9 +14,10 @@ PACKAGES := protocol transport shuffle spark_integration
 JVM := spark_integration/jvm
 JAR := spark_integration/jars/sluice-spark.jar
 JVM_SOURCES := $(JVM)/pom.xml $(shell find $(JVM)/src 2>/dev/null) tests/vectors/wire.json
+FUZZ_SECONDS := 60
 QUICK_BENCHMARKS := exchange memory
 
-.PHONY: help setup jar demo test check format bench compose-test docs constraints clean
+.PHONY: help setup jar demo test fuzz check format bench compose-test docs constraints clean
 
 help: ## list these targets
 	@grep -hE '^[a-z%-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -56,6 +57,10 @@ demo: setup ## TPC-H and RDD jobs with Spark's own shuffle and with Sluice, comp
 
 test: setup ## all tests
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+fuzz: setup ## damaged streams for framing and connections, for FUZZ_SECONDS=60
+	SLUICE_FUZZ_SECONDS=$(FUZZ_SECONDS) $(BIN)/python -m pytest tests/fuzz -x -q -p no:logging \
+	  -o faulthandler_timeout=0
 
 check: setup ## formatting, lint, types
 	$(BIN)/ruff format --check .

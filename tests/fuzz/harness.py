@@ -1,0 +1,257 @@
+"""A TaskManager whose connections are in memory, and what must hold whatever is said to it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from typing import TYPE_CHECKING, Any
+
+import shuffle.environment
+from protocol.codec import decode_control
+from protocol.errors import ErrorCode
+from protocol.limits import (
+    FEATURE_BUFFER_GROUPS,
+    MAX_LARGE_PAYLOAD_BYTES,
+    PREFIX_BYTES,
+    VERSION,
+)
+from protocol.messages import (
+    FLOW_CREDIT,
+    ROLE_PRODUCER,
+    ErrorResponse,
+    Hello,
+    HelloAck,
+    Message,
+    PartitionFinished,
+    Ping,
+    Pong,
+)
+from protocol.states import ALLOWED_WHEN_OPEN, Side
+from shuffle.storage.outputs import ShuffleKey
+from tests.fuzz.memory_transport import MemoryTransport
+from tests.fuzz.streams import (
+    REMOTE_ID,
+    SEGMENT_SIZE_BYTES,
+    SHUFFLE,
+    STORED_ATTEMPTS,
+    hello,
+    map_output,
+)
+from tests.support.mini_cluster import (
+    eventually,
+    mini_cluster,
+    network_leftovers,
+    storage_leftovers,
+    until_clean,
+)
+from transport.config import TransportConfig
+from transport.connection import Connection, HandlerFactory
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from shuffle.environment import NetworkEnvironment
+    from tests.fuzz.streams import Step
+
+CLEAN_SECONDS = 2.0
+"""Time in which everything must be given back; it takes milliseconds."""
+
+LOOK_AGAIN_SECONDS = 0.001
+
+MOST_STORED_BYTES = 2 * 1024 * 1024
+"""What the fuzzer may commit before everything is released."""
+
+CONFIG = TransportConfig(write_low_watermark_bytes=4096, write_high_watermark_bytes=8192)
+KEY = ShuffleKey("app", SHUFFLE)
+
+
+class Complaints(logging.Handler):
+    """Collects what must never be logged or reported to the event loop."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.found: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = record.getMessage()
+        if record.exc_info and record.exc_info[1] is not None:
+            text += f": {record.exc_info[1]!r}"
+        self.found.append(text)
+
+    def from_loop(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        self.found.append(f"event loop: {context}")
+
+
+class Target:
+    """A TaskManager to speak to.
+
+    Args:
+        environment: Its network environment.
+        complaints: Where its bugs show.
+    """
+
+    def __init__(self, environment: NetworkEnvironment, complaints: Complaints) -> None:
+        self.environment = environment
+        self.complaints = complaints
+        self.peers: asyncio.Queue[MemoryTransport] = asyncio.Queue()
+        """Connections that the TaskManager made to another one."""
+        self.transports: list[MemoryTransport] = []
+        self.ended = False
+        """True when an example has failed: nothing is checked any more."""
+
+    def accept(self) -> MemoryTransport:
+        """Let the TaskManager accept a connection."""
+        environment = self.environment
+        return self._keep(
+            Connection(
+                CONFIG, SEGMENT_SIZE_BYTES, environment._accepted, offer=environment._offer()
+            )
+        )
+
+    async def connect(
+        self,
+        address: object,
+        hello: Hello,
+        handler_factory: HandlerFactory,
+        config: TransportConfig,
+        segment_size_bytes: int,
+    ) -> tuple[Connection, HelloAck]:
+        """Stand in for transport.connector.connect: another TaskManager shakes hands."""
+        connection = Connection(config, segment_size_bytes, handler_factory, hello=hello)
+        transport = self._keep(connection)
+        ack = HelloAck(
+            VERSION,
+            REMOTE_ID,
+            segment_size_bytes,
+            FLOW_CREDIT,
+            FEATURE_BUFFER_GROUPS,
+            "127.0.0.1",
+            1,
+        )
+        connection.message_received(ack, 0)
+        self.peers.put_nowait(transport)
+        return connection, ack
+
+    async def stock(self) -> None:
+        """Commit what the fuzzer asks for; release everything when that has become much."""
+        store = self.environment.store
+        if store.statistics().stored_bytes > MOST_STORED_BYTES:
+            self.environment.applications.release(KEY.application_id)
+        missing = [n for n in STORED_ATTEMPTS if store.lookup(KEY, n) is None]
+        if not missing:
+            return
+        transport = self.accept()
+        await transport.feed(hello(ROLE_PRODUCER))
+        for attempt in missing:
+            for part in map_output(attempt, attempt):
+                assert await transport.feed(part)
+        await eventually(
+            lambda: sum(type(said) is PartitionFinished for said in sent(transport)) == len(missing)
+        )
+        await transport.end()
+
+    async def play(self, transport: MemoryTransport, steps: list[Step]) -> None:
+        """Say what a fuzzer made up, as far as the connection listens."""
+        for step in steps:
+            if step.hold:
+                transport.hold()
+            else:
+                transport.flow()
+            if not await transport.feed(step.data):
+                return
+            for _ in range(step.turns):
+                await asyncio.sleep(0)
+
+    async def check(self) -> None:
+        """End everything; nothing is left, nothing was a bug, all that was said is the protocol."""
+        for transport in self.transports:
+            await transport.end()
+        await self._until_clean()
+        for transport in self.transports:
+            check_sent(transport)
+        self.transports.clear()
+        while not self.peers.empty():
+            self.peers.get_nowait()
+        assert not self.complaints.found, self.complaints.found
+
+    async def _until_clean(self) -> None:
+        """Wait until nothing is left; what is left stays, so the wait is short."""
+        try:
+            async with asyncio.timeout(CLEAN_SECONDS):
+                while network_leftovers(self.environment):  # noqa: ASYNC110
+                    await asyncio.sleep(LOOK_AGAIN_SECONDS)
+        except TimeoutError:
+            raise AssertionError(f"left behind: {network_leftovers(self.environment)}") from None
+
+    def _keep(self, connection: Connection) -> MemoryTransport:
+        transport = MemoryTransport(connection)
+        self.transports.append(transport)
+        return transport
+
+
+@contextlib.asynccontextmanager
+async def target(directory: Path, **settings: Any) -> AsyncIterator[Target]:
+    """Start a TaskManager for a fuzzer; at the end all memory is back in its pool."""
+    complaints = Complaints()
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(complaints.from_loop)
+    logging.getLogger().addHandler(complaints)
+    original = shuffle.environment.connect
+    try:
+        async with mini_cluster(
+            directory,
+            1,
+            check=False,
+            segment_size_bytes=SEGMENT_SIZE_BYTES,
+            memory_tier_bytes=64 * 1024,
+            peer_idle_timeout_seconds=0,
+            partition_request_timeout_seconds=0.05,
+            **settings,
+        ) as cluster:
+            made = Target(cluster[0], complaints)
+            shuffle.environment.connect = made.connect  # type: ignore[assignment]
+            yield made
+            if not made.ended:
+                await made.check()
+                made.environment.applications.release(KEY.application_id)
+                await until_clean(made.environment, storage_leftovers)
+    finally:
+        shuffle.environment.connect = original
+        logging.getLogger().removeHandler(complaints)
+        loop.set_exception_handler(None)
+
+
+def sent(transport: MemoryTransport) -> list[Message]:
+    """Return the complete messages that a connection has sent so far."""
+    data = bytes(transport.written)
+    messages: list[Message] = []
+    position = 0
+    while len(data) - position >= PREFIX_BYTES:
+        control, payload = (
+            int.from_bytes(data[position + at : position + at + 4]) for at in (0, 4)
+        )
+        start = position + PREFIX_BYTES
+        if len(data) < start + control + payload:
+            break
+        messages.append(decode_control(data[start : start + control]))
+        assert payload <= MAX_LARGE_PAYLOAD_BYTES
+        position = start + control + payload
+    assert position == len(data), "the last frame is not complete"
+    return messages
+
+
+def check_sent(transport: MemoryTransport) -> None:
+    """Whatever came in, what goes out is the protocol, and its errors are documented ones."""
+    connection = transport.connection
+    side = Side.CONNECTED if connection.state.side is Side.ACCEPTED else Side.ACCEPTED
+    role = connection.state.role
+    legal = {Hello, HelloAck, ErrorResponse, Ping, Pong}
+    if role:
+        legal |= ALLOWED_WHEN_OPEN[side, role]
+    for message in sent(transport):
+        assert type(message) in legal, message
+        if type(message) is ErrorResponse:
+            assert message.code in set(ErrorCode), message
+            assert message.code != ErrorCode.INTERNAL, message
