@@ -34,6 +34,11 @@ class BufferSlice:
         """Bytes of the slice."""
         return len(self.payload)
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether somebody else has a reference to the buffer, so that it must stay as it is."""
+        return self._buffer is None or self._buffer.reference_count > 1
+
     def recycle(self) -> None:
         """Give the reference up.
 

@@ -92,12 +92,15 @@ class PipelinedResultPartition:
         """Take a builder for a buffer of a subpartition; None: no memory now.
 
         Raises:
+            InvalidRequest: No such subpartition.
             PartitionReleased: It is released.
             PartitionAlreadyFinished: It is finished.
             SluiceError: Its failure.
         """
         if self.state is not PartitionState.OPEN:
             raise self._refusal()
+        if subpartition != ALL_SUBPARTITIONS:
+            self._check_index(subpartition)
         buffer = self.memory.pool.request_buffer_nowait(subpartition)
         return None if buffer is None else self._builder(buffer, subpartition)
 

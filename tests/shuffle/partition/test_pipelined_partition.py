@@ -199,6 +199,8 @@ def test_a_subpartition_that_does_not_exist_is_refused(rig, subpartition):
     with pytest.raises(InvalidRequest, match="limit 2"):
         rig.writer.emit_event(b"x", EVENT, subpartition)
     with pytest.raises(InvalidRequest, match="limit 2"):
+        rig.writer.request_builder(subpartition)
+    with pytest.raises(InvalidRequest, match="limit 2"):
         rig.writer.flush(subpartition)
     with pytest.raises(InvalidRequest, match="limit 2"):
         rig.partition.create_view(subpartition, lambda: None)
