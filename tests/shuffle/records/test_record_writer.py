@@ -68,14 +68,14 @@ def test_the_selector_chooses():
 
 @pytest.mark.parametrize("batch", [False, True])
 def test_a_record_that_ends_with_its_segment_asks_for_no_other(batch):
-    partition = FakePartition(segment_bytes=16, buffers=2)
+    partition = FakePartition(segment_bytes=16, buffers=1)
     writer = writer_of(partition)
-    for number, record in enumerate((bytes(4), bytes(4), bytes(12)), 1):
-        pending = writer.emit_batch([record]) if batch else writer.emit(record)
-        assert pending is None
-        assert partition.taken == (1, 1, 2)[number - 1]
-    assert [len(part) for part in partition.read()] == [16, 16]
-    assert partition.free == 2, "every segment is back: none is left open"
+    # 8 and 8 bytes with their lengths; then 16; then 4 and 12.
+    for records in ((bytes(4), bytes(4)), (bytes(12),), (b"", bytes(8))):
+        for record in records:
+            assert (writer.emit_batch([record]) if batch else writer.emit(record)) is None
+        assert [len(part) for part in partition.read()] == [16]
+        assert partition.free == 1, "the full buffer was complete and came back"
 
 
 def test_a_full_buffer_is_complete_when_it_is_added():

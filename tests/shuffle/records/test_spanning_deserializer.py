@@ -282,11 +282,29 @@ def test_a_spilled_record_among_others(owned):
     stream = frame(b"a") + frame(long) + frame(b"b") + frame(long)
     feed(deserializer, stream[:15])
     assert deserializer.take_records(owned) == [b"a"]
-    feed(deserializer, stream[15:50])
-    assert deserializer.take_records(owned) == [long, b"b"]
+    feed(deserializer, stream[15:45])
+    found = deserializer.take_records(owned)
+    assert found == [long, b"b"]
+    deserializer.set_next_buffer(stream[45:50])
+    assert deserializer.take_records(owned) == []
+    with pytest.raises(ValueError, match="released"):
+        found[0][0]
     feed(deserializer, stream[50:])
     assert deserializer.take_records(owned) == [long]
     deserializer.close()
+
+
+def test_a_spilled_record_ends_with_the_next_call_of_either_kind():
+    deserializer = SpanningRecordDeserializer(spill_threshold_bytes=10)
+    stream = frame(bytes(20)) + frame(b"a")
+    feed(deserializer, stream[:10])
+    deserializer.next_record()
+    feed(deserializer, stream[10:])
+    found = deserializer.next_record()[1]
+    assert found == bytes(20)
+    assert deserializer.take_records() == [b"a"]
+    with pytest.raises(ValueError, match="released"):
+        found[0]
 
 
 @given(
