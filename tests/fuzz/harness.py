@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import shuffle.environment
 from protocol.codec import decode_control
@@ -198,7 +199,6 @@ async def target(directory: Path, **settings: Any) -> AsyncIterator[Target]:
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(complaints.from_loop)
     logging.getLogger().addHandler(complaints)
-    original = shuffle.environment.connect
     try:
         async with mini_cluster(
             directory,
@@ -211,14 +211,13 @@ async def target(directory: Path, **settings: Any) -> AsyncIterator[Target]:
             **settings,
         ) as cluster:
             made = Target(cluster[0], complaints)
-            shuffle.environment.connect = made.connect  # type: ignore[assignment]
-            yield made
-            if not made.ended:
-                await made.check()
-                made.environment.applications.release(KEY.application_id)
-                await until_clean(made.environment, storage_leftovers)
+            with mock.patch.object(shuffle.environment, "connect", made.connect):
+                yield made
+                if not made.ended:
+                    await made.check()
+                    made.environment.applications.release(KEY.application_id)
+                    await until_clean(made.environment, storage_leftovers)
     finally:
-        shuffle.environment.connect = original
         logging.getLogger().removeHandler(complaints)
         loop.set_exception_handler(None)
 
@@ -254,4 +253,5 @@ def check_sent(transport: MemoryTransport) -> None:
         assert type(message) in legal, message
         if type(message) is ErrorResponse:
             assert message.code in set(ErrorCode), message
-            assert message.code != ErrorCode.INTERNAL, message
+            # By its text: the code may be one that another TaskManager made up, passed on.
+            assert not message.message.startswith("Internal error"), message
