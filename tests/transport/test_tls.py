@@ -323,7 +323,7 @@ async def test_a_client_that_does_not_finish_its_handshake(
 
 
 async def test_after_tls_the_deadline_goes_on_for_the_hello(authority: Authority) -> None:
-    config = tls_config(authority, handshake_timeout_seconds=0.3)
+    config = tls_config(authority, handshake_timeout_seconds=1)
     async with a_service(config) as service:
         reader, writer = await asyncio.open_connection(
             *service.address, ssl=authority.client_context()

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from protocol.remote_error import RemoteError
+from tests.support.certificates import fingerprint_of
 from tests.transport.peers import a_config, a_service, end, open_client
 from transport.tls import TlsConfigurationError, load_tls
 
@@ -102,3 +104,42 @@ async def test_a_certificate_for_clients_alone_does_for_clients(
         await end(await open_client(service.address, config))
     with pytest.raises(TlsConfigurationError, match="extendedKeyUsage clientAuth, serverAuth"):
         load_tls(config, accepts=True)
+
+
+@pytest.fixture
+def self_signed(tmp_path: Path) -> tuple[str, ...]:
+    """Make certificates as the page says, each its own authority; return their names."""
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not installed")
+    names = ("one", "two", "three")
+    for name in names:
+        subprocess.run(
+            ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256",
+             "-nodes", "-days", "9", "-subj", f"/CN={name}", "-keyout", f"{name}.key",
+             "-out", f"{name}.pem", "-addext", "subjectAltName = IP:127.0.0.1"],
+            cwd=tmp_path, capture_output=True, check=True, timeout=20,
+        )  # fmt: skip
+    return names
+
+
+async def test_certificates_that_are_their_own_authority(
+    self_signed: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Pinning without an authority: all three are trusted, two of them pinned."""
+    together = tmp_path / "ca.pem"
+    together.write_text("".join((tmp_path / f"{name}.pem").read_text() for name in self_signed))
+    pins = [fingerprint_of(tmp_path / f"{name}.pem") for name in self_signed[:2]]
+    one, two, three = (
+        a_config(
+            tls_enabled=True,
+            tls_certificate_file=tmp_path / f"{name}.pem",
+            tls_key_file=tmp_path / f"{name}.key",
+            tls_ca_file=together,
+            tls_pinned_fingerprints=pins,
+        )
+        for name in self_signed
+    )
+    async with a_service(one) as service:
+        await end(await open_client(service.address, two))
+        with pytest.raises(RemoteError, match="not one of the pinned"):
+            await open_client(service.address, three)
