@@ -6,68 +6,32 @@ through the gate, in turn (:meth:`InputGate.next_buffer_or_event`), or each by a
 """
 
 import asyncio
-import logging
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from protocol.errors import SluiceError
+from protocol.events import is_end_of_partition
 from protocol.limits import MAX_CREDIT
 from protocol.messages import DATA
-from shuffle.config import NetworkMemoryConfig
-from shuffle.errors import InvalidRequest, detached, internal_error
-from shuffle.gate.buffer_manager import BufferManager
+from shuffle.errors import InvalidRequest
+from shuffle.gate.availability import Availability
+from shuffle.gate.channel_opener import UNKNOWN_SOURCE, ChannelOpener, ChannelSource, GateServices
 from shuffle.gate.local_channel import LocalInputChannel
 from shuffle.gate.remote_channel import RemoteInputChannel
-from shuffle.memory import LocalBufferPool, NetworkBufferPool
-from shuffle.network.peer_client import PartitionRequestClient
+from shuffle.gate.statistics import GateStatistics, channel_statistics
+from shuffle.gate.unknown_channel import UnknownInputChannel
 from shuffle.network.serving import ReadPool
-from shuffle.partition.manager import ResultPartitionManager
 from shuffle.partition.view import DataListener, OutgoingBuffer
 from shuffle.storage.outputs import ShuffleKey
-from transport.connection_pool import ConnectionPool
-from transport.connector import Address
-from transport.errors import TaskManagerMismatch
 
-_log = logging.getLogger(__name__)
+__all__ = ["BufferOrEvent", "ChannelSource", "GateServices", "InputChannel", "InputGate"]
 
+BUFFERS_A_TURN: Final = 64
+"""Buffers a reader may take while others of the event loop wait: 2 MiB at the default size."""
 
-@dataclass(frozen=True, slots=True)
-class GateServices:
-    """What gates use of their TaskManager.
-
-    Attributes:
-        taskmanager_id: Channels that name it are local.
-        config: Numbers of exclusive and floating buffers, deadlines.
-        network_pool: The TaskManager's segments.
-        partitions: Finds local partitions.
-        peers: Connections to other TaskManagers.
-    """
-
-    taskmanager_id: str
-    config: NetworkMemoryConfig
-    network_pool: NetworkBufferPool
-    partitions: ResultPartitionManager
-    peers: ConnectionPool[PartitionRequestClient]
-
-
-class ChannelSource(NamedTuple):
-    """Where the data of one channel comes from.
-
-    Attributes:
-        taskmanager_id: The TaskManager that holds the map outputs.
-        address: Where it can be reached.
-        map_attempt_ids: The map outputs wanted of it.
-    """
-
-    taskmanager_id: str
-    address: Address
-    map_attempt_ids: Sequence[int]
-
-
-InputChannel = LocalInputChannel | RemoteInputChannel
+InputChannel = LocalInputChannel | RemoteInputChannel | UnknownInputChannel
 
 
 class BufferOrEvent(NamedTuple):
@@ -113,23 +77,26 @@ class InputGate:
         self.key = key
         self.channels: list[InputChannel] = []
         self.sources: list[ChannelSource] = []
-        self._services = services
-        self._start_subpartition = start_subpartition
-        self._end_subpartition = end_subpartition
-        self._read_pool = read_pool
-        self._most_bytes = local_buffer_bytes
-        self._local_buffer_bytes = (
-            services.config.segment_size_bytes if local_buffer_bytes is None else local_buffer_bytes
+        self._opener = ChannelOpener(
+            name,
+            services,
+            key,
+            start_subpartition,
+            end_subpartition,
+            read_pool,
+            local_buffer_bytes,
         )
-        self._floating_pool: LocalBufferPool | None = None
-        self._opening: set[asyncio.Task[None]] = set()
-        self._clients: list[tuple[Address, PartitionRequestClient]] = []
         self._released = False
+        self._urgent: deque[int] = deque()
+        """Channels with a priority event, in the order in which the events came."""
         self._ready: deque[int] = deque()
+        """Channels that may have something, in turn."""
         self._queued: set[int] = set()
+        """What is in ``_ready``: no channel is there twice."""
         self._ended: set[int] = set()
-        self._open_channels = 0
-        self._waiter: asyncio.Future[None] | None = None
+        self._availability = Availability()
+        self._listener: Callable[[], None] | None = None
+        self._taken_this_turn = 0
 
     # ---- set-up --------------------------------------------------------------------------------
 
@@ -147,51 +114,116 @@ class InputGate:
 
         Raises:
             InsufficientNetworkBuffers: No floating buffer is left for the gate.
+            InvalidRequest: The gate is released, or part of a union.
         """
-        index = len(self.channels)
-        told = listener if listener is not None else partial(self._channel_available, index)
-        channel: InputChannel
-        if source.taskmanager_id == self._services.taskmanager_id:
-            channel = LocalInputChannel(told)
-            opening = self._open_local(channel, source)
-        else:
-            pool = self._pool()
-            channel = RemoteInputChannel(told, self._most_bytes)
-            opening = self._open_remote(channel, source, pool)
+        channel = self._opener.make(source, self._listener_of_next_channel(listener))
         self.channels.append(channel)
         self.sources.append(source)
-        self._open_channels += 1
-        task = asyncio.get_running_loop().create_task(opening)
-        self._opening.add(task)
-        task.add_done_callback(self._opening.discard)
+        self._opener.open(channel, source)
         return channel
+
+    def add_unknown_channel(self, listener: DataListener | None = None) -> UnknownInputChannel:
+        """Add a channel whose producer is not known yet; :meth:`update_channel` tells it.
+
+        Args:
+            listener: Reads the channel that takes its place, instead of the gate.
+
+        Raises:
+            InvalidRequest: The gate is released, or part of a union.
+        """
+        channel = UnknownInputChannel(self._listener_of_next_channel(listener))
+        self.channels.append(channel)
+        self.sources.append(UNKNOWN_SOURCE)
+        return channel
+
+    def update_channel(self, index: int, source: ChannelSource) -> InputChannel:
+        """Put a local or a remote channel where one with an unknown producer was.
+
+        The deadline for finding the partition starts here. Task events and the buffer size that
+        were kept meanwhile go to the producer.
+
+        Returns:
+            The new channel; if the gate is released, the old one, and nothing is done.
+
+        Raises:
+            InsufficientNetworkBuffers: No floating buffer is left; the channel stays unknown.
+            InvalidRequest: There is no such channel, or its producer is known already.
+        """
+        unknown = self._channel(index)
+        if not isinstance(unknown, UnknownInputChannel):
+            raise InvalidRequest(f"Producer of a channel of {self.name} is known", value=index)
+        if self._released:
+            return unknown
+        channel = self._opener.make(source, unknown.listener)
+        self.channels[index] = channel
+        self.sources[index] = source
+        if unknown.buffer_size_bytes is not None:
+            channel.announce_buffer_size(unknown.buffer_size_bytes)
+        for event_type, payload in unknown.task_events.take():
+            channel.send_task_event(event_type, payload)
+        self._opener.open(channel, source)
+        return channel
+
+    def set_listener(self, listener: Callable[[], None]) -> None:
+        """Let somebody be told, beside the waiters, when there is something to look at.
+
+        From then on the gate takes no more channels: a union numbers them one after the other.
+
+        Raises:
+            InvalidRequest: The gate is part of a union already.
+        """
+        if self._listener is not None:
+            raise InvalidRequest(f"Gate {self.name} is part of a union already")
+        self._listener = listener
 
     def release(self) -> None:
         """Give everything back. Idempotent; buffers already taken stay valid until released."""
         if self._released:
             return
         self._released = True
-        for task in list(self._opening):
-            task.cancel()
+        self._opener.stop()
         for channel in self.channels:
             channel.release()
-        clients, self._clients = self._clients, []
-        for address, client in clients:
-            self._services.peers.release(address, client)
-        if self._floating_pool is not None:
-            self._floating_pool.destroy()
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        self._opener.close()
+        self._urgent.clear()
+        self._ready.clear()
+        self._queued.clear()
+        self._signal()
 
     # ---- reading through the gate ----------------------------------------------------------------
 
     @property
     def is_available(self) -> bool:
-        """True if a buffer, an event or a failure can be taken without waiting."""
-        return bool(self._ready)
+        """True if it is worth the while to poll: there is a buffer, an event or a failure.
+
+        Or a read of the disk tier is to begin, by the poll.
+        """
+        return bool(self._ready or self._urgent)
+
+    @property
+    def has_priority_event(self) -> bool:
+        """True if what is taken next is a priority event."""
+        return bool(self._urgent)
+
+    @property
+    def has_ended(self) -> bool:
+        """True if nothing more will come: all channels have ended, or the gate is released."""
+        return self._released or len(self._ended) == len(self.channels)
+
+    async def wait_available(self) -> None:
+        """Wait until it is worth the while to poll, or nothing more will come.
+
+        What is there may be taken by another one before the caller looks.
+
+        Cancellation: safe, without effect on others that wait.
+        """
+        while not (self.is_available or self.has_ended):
+            await self._availability.wait()
 
     async def next_buffer_or_event(self) -> BufferOrEvent | None:
         """Wait for the next buffer or event; channels with data are served in turn.
+
+        Whoever reads without ever having to wait lets others of the event loop run now and then.
 
         Returns:
             The buffer, to be released by the caller, or None after the end of all channels.
@@ -199,124 +231,149 @@ class InputGate:
         Raises:
             SluiceError: A channel failed.
 
-        Cancellation: safe, nothing is taken. One caller at a time.
+        Cancellation: safe, nothing is taken. Several callers share what comes.
         """
+        if self._taken_this_turn >= BUFFERS_A_TURN:
+            self._taken_this_turn = 0
+            await asyncio.sleep(0)
         while not self._released:
             taken = self.poll()
             if taken is not None:
+                self._taken_this_turn += 1
                 return taken
-            if self._open_channels == 0:
+            if self.has_ended:
                 return None
-            if not self._ready:
-                self._waiter = asyncio.get_running_loop().create_future()
-                try:
-                    await self._waiter
-                finally:
-                    self._waiter = None
+            self._taken_this_turn = 0
+            await self._availability.wait()
         return None
 
     def poll(self) -> BufferOrEvent | None:
-        """Take the next buffer or event if one is there.
+        """Take the next buffer or event if one is there; channels with a priority event come first.
 
         Raises:
             SluiceError: A channel failed.
         """
-        ready = self._ready
-        while ready:
-            index = ready.popleft()
-            self._queued.discard(index)
+        urgent, ready = self._urgent, self._ready
+        while urgent or ready:
+            if urgent:
+                index = urgent.popleft()
+            else:
+                index = ready.popleft()
+                self._queued.discard(index)
             channel = self.channels[index]
             try:
                 buffer = channel.next_buffer(MAX_CREDIT)
             except SluiceError:
                 self._queue(index)  # failed for good: whoever asks again must not wait for it
                 raise
-            if channel.is_available(MAX_CREDIT):
+            if buffer is not None and buffer.data_type != DATA:
+                self._event_taken(index, channel, buffer)
+            elif channel.is_available(MAX_CREDIT):
                 self._queue(index)
-            if buffer is None:
-                continue
-            if buffer.data_type != DATA:
-                self._open_channels -= 1
-                self._ended.add(index)
-            return BufferOrEvent(index, buffer)
+            if buffer is not None:
+                return BufferOrEvent(index, buffer)
         return None
+
+    # ---- to the producers ------------------------------------------------------------------------
+
+    def resume_consumption(self, channel_index: int) -> None:
+        """Let a channel go on after a blocking event.
+
+        Raises:
+            InvalidRequest: There is no such channel, or nothing can have blocked it.
+        """
+        self._channel(channel_index).resume_consumption()
+
+    def send_task_event(self, event_type: int, payload: bytes = b"") -> None:
+        """Send an event to the producers of all channels that have not ended.
+
+        Every channel is tried, whatever happens to others.
+
+        Raises:
+            InvalidEvent: It does not fit the wire.
+            TooManyTaskEvents: A channel that is not open yet keeps no more.
+            UnknownProducer: A local producer has finished, or never was. The first error is raised.
+        """
+        failure: SluiceError | None = None
+        for index, channel in enumerate(self.channels):
+            if index in self._ended:
+                continue
+            try:
+                channel.send_task_event(event_type, payload)
+            except SluiceError as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+
+    def announce_buffer_size(self, size_bytes: int) -> None:
+        """Ask all producers for buffers of at most this size from now on.
+
+        Raises:
+            InvalidRequest: It is no size of a buffer.
+        """
+        if size_bytes < 1:
+            raise InvalidRequest("Size of a buffer", value=size_bytes, limit="at least 1")
+        for index, channel in enumerate(self.channels):
+            if index not in self._ended:
+                channel.announce_buffer_size(size_bytes)
+
+    # ---- what it has done ------------------------------------------------------------------------
+
+    def statistics(self) -> GateStatistics:
+        """Return what has come in so far, and the time spent waiting for it."""
+        return channel_statistics(self.channels, len(self._ended), self._availability.idle_seconds)
 
     # ---- inner workings --------------------------------------------------------------------------
 
+    def _listener_of_next_channel(self, listener: DataListener | None) -> DataListener:
+        if self._released or self._listener is not None:
+            raise InvalidRequest(
+                f"Gate {self.name} takes no more channels",
+                value="released" if self._released else "part of a union",
+            )
+        return listener or partial(self._channel_available, len(self.channels))
+
+    def _channel(self, index: int) -> InputChannel:
+        if not 0 <= index < len(self.channels):
+            raise InvalidRequest(
+                f"No such channel in {self.name}", value=index, limit=len(self.channels) - 1
+            )
+        return self.channels[index]
+
     def _channel_available(self, index: int) -> None:
-        if index in self._queued or index in self._ended:
+        if index in self._ended or self._released:
             return
-        self._queue(index)
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        channel = self.channels[index]
+        if channel.has_priority_event:
+            if index not in self._urgent:
+                self._urgent.append(index)
+        elif index in self._queued:
+            return
+        elif channel.is_available(MAX_CREDIT) or channel.failure is not None:
+            self._queue(index)
+        else:
+            return  # it has just been opened
+        self._signal()
 
     def _queue(self, index: int) -> None:
-        self._queued.add(index)
-        self._ready.append(index)
+        if index not in self._queued:
+            self._queued.add(index)
+            self._ready.append(index)
 
-    def _pool(self) -> LocalBufferPool | None:
-        most = self._services.config.floating_buffers_per_gate
-        if self._floating_pool is None and most > 0:
-            self._floating_pool = self._services.network_pool.create_local_pool(self.name, 1, most)
-        return self._floating_pool
+    def _event_taken(self, index: int, channel: InputChannel, event: OutgoingBuffer) -> None:
+        if is_end_of_partition(event.payload):
+            self._ended.add(index)
+            if index in self._queued:
+                self._queued.discard(index)
+                self._ready.remove(index)
+            if self.has_ended:
+                self._signal()  # others that wait here wait for nothing now
+        elif channel.has_priority_event:
+            self._urgent.append(index)
+        elif channel.is_available(MAX_CREDIT):
+            self._queue(index)
 
-    async def _open_local(self, channel: LocalInputChannel, source: ChannelSource) -> None:
-        services = self._services
-        try:
-            view = await services.partitions.request_view(
-                self.key,
-                source.map_attempt_ids,
-                self._start_subpartition,
-                self._end_subpartition,
-                self._local_buffer_bytes,
-                self._read_pool,
-                channel.data_available,
-            )
-            channel.attach(view)
-        except Exception as error:  # noqa: BLE001
-            self._opening_failed(channel, error)
-
-    async def _open_remote(
-        self, channel: RemoteInputChannel, source: ChannelSource, pool: LocalBufferPool | None
-    ) -> None:
-        services = self._services
-        try:
-            if source.address.port == 0:
-                # A port of 0 would mean the path of a Unix socket, of the client's choice.
-                raise InvalidRequest(
-                    "A TaskManager on another host has no TCP port",
-                    value=source.address.host,
-                    limit="1 to 65535",
-                )
-            client = await services.peers.acquire(source.address)
-            self._clients.append((source.address, client))
-            if client.taskmanager_id != source.taskmanager_id:
-                raise TaskManagerMismatch(
-                    f"Another TaskManager answers at {source.address}",
-                    value=client.taskmanager_id,
-                    limit=source.taskmanager_id,
-                    remedy="The wanted one is gone with its data; Spark runs its map tasks again",
-                )
-            exclusive = await services.network_pool.request_segments_within(
-                services.config.exclusive_buffers_per_channel,
-                services.config.exclusive_request_timeout_seconds,
-            )
-            buffers = BufferManager(services.network_pool, pool, exclusive, channel)
-            channel.attach(buffers, client)
-            client.request(
-                channel,
-                self.key,
-                source.map_attempt_ids,
-                self._start_subpartition,
-                self._end_subpartition,
-            )
-        except Exception as error:  # noqa: BLE001
-            self._opening_failed(channel, error)
-
-    def _opening_failed(self, channel: InputChannel, error: Exception) -> None:
-        if isinstance(error, SluiceError):
-            channel.fail(detached(error))
-            return
-        # Also what the client's host name does to the resolver: the channel must not just wait.
-        _log.exception("internal error while opening a channel of %s", self.name)
-        channel.fail(internal_error(error))
+    def _signal(self) -> None:
+        self._availability.wake()
+        if self._listener is not None:
+            self._listener()

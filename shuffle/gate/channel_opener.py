@@ -1,0 +1,212 @@
+"""Opening the channels of a gate: finding what is here, asking for what is elsewhere."""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final, NamedTuple
+
+from protocol.errors import SluiceError
+from shuffle.config import NetworkMemoryConfig
+from shuffle.errors import InvalidRequest, detached, internal_error
+from shuffle.gate.buffer_manager import BufferManager
+from shuffle.gate.local_channel import LocalInputChannel
+from shuffle.gate.remote_channel import RemoteInputChannel
+from shuffle.gate.task_events import TaskEventDispatcher
+from shuffle.memory import LocalBufferPool, NetworkBufferPool
+from shuffle.network.peer_client import PartitionRequestClient
+from shuffle.network.serving import ReadPool
+from shuffle.partition.manager import ResultPartitionManager
+from shuffle.partition.view import DataListener
+from shuffle.storage.outputs import ShuffleKey
+from transport.connection_pool import ConnectionPool
+from transport.connector import Address
+from transport.errors import TaskManagerMismatch
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class GateServices:
+    """What gates use of their TaskManager.
+
+    Attributes:
+        taskmanager_id: Channels that name it are local.
+        config: Numbers of exclusive and floating buffers, deadlines.
+        network_pool: The TaskManager's segments.
+        partitions: Finds local partitions.
+        peers: Connections to other TaskManagers.
+        task_events: The producers that run on this TaskManager.
+    """
+
+    taskmanager_id: str
+    config: NetworkMemoryConfig
+    network_pool: NetworkBufferPool
+    partitions: ResultPartitionManager
+    peers: ConnectionPool[PartitionRequestClient]
+    task_events: TaskEventDispatcher = field(default_factory=TaskEventDispatcher)
+
+
+class ChannelSource(NamedTuple):
+    """Where the data of one channel comes from.
+
+    Attributes:
+        taskmanager_id: The TaskManager that holds the map outputs.
+        address: Where it can be reached.
+        map_attempt_ids: The map outputs wanted of it.
+    """
+
+    taskmanager_id: str
+    address: Address
+    map_attempt_ids: Sequence[int]
+
+
+UNKNOWN_SOURCE: Final = ChannelSource("", Address("unknown", 0), ())
+"""Of a channel whose producer is not known yet."""
+
+
+class ChannelOpener:
+    """Makes and opens local and remote channels for one gate.
+
+    Args:
+        name: The gate's, for pools and logs.
+        services: The TaskManager's parts.
+        key: The shuffle to read.
+        start_subpartition: First subpartition wanted.
+        end_subpartition: The one behind the last.
+        read_pool: Memory for local reads of the disk tier.
+        local_buffer_bytes: Largest buffer that a channel may give; by default a segment from a
+            local channel, and what came in one message from a remote one.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        services: GateServices,
+        key: ShuffleKey,
+        start_subpartition: int,
+        end_subpartition: int,
+        read_pool: ReadPool,
+        local_buffer_bytes: int | None,
+    ) -> None:
+        self.name = name
+        self.key = key
+        self._services = services
+        self._start_subpartition = start_subpartition
+        self._end_subpartition = end_subpartition
+        self._read_pool = read_pool
+        self._most_bytes = local_buffer_bytes
+        self._local_buffer_bytes = (
+            services.config.segment_size_bytes if local_buffer_bytes is None else local_buffer_bytes
+        )
+        self._floating_pool: LocalBufferPool | None = None
+        self._opening: set[asyncio.Task[None]] = set()
+        self._clients: list[tuple[Address, PartitionRequestClient]] = []
+
+    def make(
+        self, source: ChannelSource, listener: DataListener
+    ) -> LocalInputChannel | RemoteInputChannel:
+        """Make the channel that fits a source; it is opened by :meth:`open`.
+
+        Raises:
+            InsufficientNetworkBuffers: No floating buffer is left for the gate.
+        """
+        if source.taskmanager_id == self._services.taskmanager_id:
+            return LocalInputChannel(listener, partial(self._publish, source.map_attempt_ids))
+        self._pool()  # what it cannot have it shall not wait for
+        return RemoteInputChannel(listener, self._most_bytes)
+
+    def open(self, channel: LocalInputChannel | RemoteInputChannel, source: ChannelSource) -> None:
+        """Begin to open a channel; what goes wrong fails the channel."""
+        if isinstance(channel, LocalInputChannel):
+            opening = self._open_local(channel, source)
+        else:
+            opening = self._open_remote(channel, source)
+        task = asyncio.get_running_loop().create_task(opening)
+        self._opening.add(task)
+        task.add_done_callback(self._opening.discard)
+
+    def stop(self) -> None:
+        """Give up what is being opened. Idempotent; :meth:`close` comes after it."""
+        for task in list(self._opening):
+            task.cancel()
+
+    def close(self) -> None:
+        """Give connections and memory back, when the channels are released. Idempotent."""
+        clients, self._clients = self._clients, []
+        for address, client in clients:
+            self._services.peers.release(address, client)
+        if self._floating_pool is not None:
+            self._floating_pool.destroy()
+
+    def _pool(self) -> LocalBufferPool | None:
+        most = self._services.config.floating_buffers_per_gate
+        if self._floating_pool is None and most > 0:
+            self._floating_pool = self._services.network_pool.create_local_pool(self.name, 1, most)
+        return self._floating_pool
+
+    def _publish(self, map_attempt_ids: Sequence[int], event_type: int, payload: bytes) -> None:
+        for map_attempt_id in map_attempt_ids:
+            self._services.task_events.publish(self.key, map_attempt_id, event_type, payload)
+
+    async def _open_local(self, channel: LocalInputChannel, source: ChannelSource) -> None:
+        services = self._services
+        try:
+            view = await services.partitions.request_view(
+                self.key,
+                source.map_attempt_ids,
+                self._start_subpartition,
+                self._end_subpartition,
+                self._local_buffer_bytes,
+                self._read_pool,
+                channel.data_available,
+            )
+            channel.attach(view)
+        except Exception as error:  # noqa: BLE001
+            self._opening_failed(channel, error)
+
+    async def _open_remote(self, channel: RemoteInputChannel, source: ChannelSource) -> None:
+        services = self._services
+        try:
+            if source.address.port == 0:
+                # A port of 0 would mean the path of a Unix socket, of the client's choice.
+                raise InvalidRequest(
+                    "A TaskManager on another host has no TCP port",
+                    value=source.address.host,
+                    limit="1 to 65535",
+                )
+            client = await services.peers.acquire(source.address)
+            self._clients.append((source.address, client))
+            if client.taskmanager_id != source.taskmanager_id:
+                raise TaskManagerMismatch(
+                    f"Another TaskManager answers at {source.address}",
+                    value=client.taskmanager_id,
+                    limit=source.taskmanager_id,
+                    remedy="The wanted one is gone with its data; Spark runs its map tasks again",
+                )
+            exclusive = await services.network_pool.request_segments_within(
+                services.config.exclusive_buffers_per_channel,
+                services.config.exclusive_request_timeout_seconds,
+            )
+            buffers = BufferManager(services.network_pool, self._pool(), exclusive, channel)
+            channel.attach(buffers, client)
+            client.request(
+                channel,
+                self.key,
+                source.map_attempt_ids,
+                self._start_subpartition,
+                self._end_subpartition,
+            )
+        except Exception as error:  # noqa: BLE001
+            self._opening_failed(channel, error)
+
+    def _opening_failed(
+        self, channel: LocalInputChannel | RemoteInputChannel, error: Exception
+    ) -> None:
+        if isinstance(error, SluiceError):
+            channel.fail(detached(error))
+            return
+        # Also what the client's host name does to the resolver: the channel must not just wait.
+        _log.exception("internal error while opening a channel of %s", self.name)
+        channel.fail(internal_error(error))

@@ -1,0 +1,199 @@
+"""A union of input gates: one reader for what comes from several upstream tasks.
+
+The gates take turns, whatever the number of their channels; one with a priority event comes first.
+Channels are numbered through: those of the first gate, then those of the second, and so on.
+"""
+
+import asyncio
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Sequence
+from functools import partial
+from itertools import accumulate
+
+from protocol.errors import SluiceError
+from shuffle.errors import InvalidRequest
+from shuffle.gate.availability import Availability
+from shuffle.gate.input_gate import BUFFERS_A_TURN, BufferOrEvent, InputGate
+from shuffle.gate.statistics import GateStatistics, sum_up
+
+
+class UnionInputGate:
+    """Reads several gates as one.
+
+    Args:
+        gates: They have all their channels (known or not) and are read by nobody else.
+
+    Raises:
+        InvalidRequest: No gates, or one that is part of a union already.
+    """
+
+    def __init__(self, gates: Sequence[InputGate]) -> None:
+        if not gates:
+            raise InvalidRequest("Union of no gates", value=0, limit="at least 1")
+        self.gates = tuple(gates)
+        self._offsets = [0, *accumulate(len(gate.channels) for gate in gates)]
+        self._urgent: deque[int] = deque()
+        self._ready: deque[int] = deque()
+        self._queued: set[int] = set()
+        self._availability = Availability()
+        self._taken_this_turn = 0
+        for number, gate in enumerate(self.gates):
+            gate.set_listener(partial(self._gate_available, number))
+            if gate.is_available:
+                self._gate_available(number)
+
+    @property
+    def channels(self) -> int:
+        """Number of channels of all gates."""
+        return self._offsets[-1]
+
+    def offset_of(self, gate: InputGate) -> int:
+        """Return the number of a gate's first channel in the union.
+
+        Raises:
+            ValueError: It is not one of its gates.
+        """
+        return self._offsets[self.gates.index(gate)]
+
+    # ---- reading ---------------------------------------------------------------------------------
+
+    @property
+    def is_available(self) -> bool:
+        """True if it is worth the while to poll, as ``InputGate.is_available`` says."""
+        return bool(self._ready or self._urgent)
+
+    @property
+    def has_priority_event(self) -> bool:
+        """True if what is taken next is a priority event."""
+        return bool(self._urgent)
+
+    @property
+    def has_ended(self) -> bool:
+        """True if nothing more will come from any gate."""
+        return all(gate.has_ended for gate in self.gates)
+
+    async def wait_available(self) -> None:
+        """Wait until it is worth the while to poll, or nothing more will come.
+
+        Cancellation: safe, without effect on others that wait.
+        """
+        while not (self.is_available or self.has_ended):
+            await self._availability.wait()
+
+    async def next_buffer_or_event(self) -> BufferOrEvent | None:
+        """Wait for the next buffer or event; gates with data are served in turn.
+
+        Returns:
+            The buffer with its channel's number in the union, to be released by the caller, or None
+            after the end of all gates.
+
+        Raises:
+            SluiceError: A channel failed.
+
+        Cancellation: safe, nothing is taken. Several callers share what comes.
+        """
+        if self._taken_this_turn >= BUFFERS_A_TURN:
+            self._taken_this_turn = 0
+            await asyncio.sleep(0)
+        while True:
+            taken = self.poll()
+            if taken is not None:
+                self._taken_this_turn += 1
+                return taken
+            if self.has_ended:
+                return None
+            self._taken_this_turn = 0
+            await self._availability.wait()
+
+    def poll(self) -> BufferOrEvent | None:
+        """Take the next buffer or event if one is there.
+
+        Raises:
+            SluiceError: A channel failed.
+        """
+        urgent, ready = self._urgent, self._ready
+        while urgent or ready:
+            if urgent:
+                number = urgent.popleft()
+            else:
+                number = ready.popleft()
+                self._queued.discard(number)
+            gate = self.gates[number]
+            try:
+                taken = gate.poll()
+            finally:  # a failed channel leaves its gate available: it fails whoever asks again
+                if gate.has_priority_event:
+                    self._hurry(number)
+                elif gate.is_available:
+                    self._queue(number)
+            if taken is not None:
+                return BufferOrEvent(self._offsets[number] + taken.channel_index, taken.buffer)
+        return None
+
+    # ---- to the producers ------------------------------------------------------------------------
+
+    def resume_consumption(self, channel_index: int) -> None:
+        """Let a channel go on after a blocking event.
+
+        Raises:
+            InvalidRequest: There is no such channel, or nothing can have blocked it.
+        """
+        if not 0 <= channel_index < self.channels:
+            raise InvalidRequest(
+                "No such channel in the union", value=channel_index, limit=self.channels - 1
+            )
+        number = bisect_right(self._offsets, channel_index) - 1
+        self.gates[number].resume_consumption(channel_index - self._offsets[number])
+
+    def send_task_event(self, event_type: int, payload: bytes = b"") -> None:
+        """Send an event to the producers of all channels that have not ended.
+
+        Raises:
+            SluiceError: As ``InputGate.send_task_event``; every gate is tried.
+        """
+        failure: SluiceError | None = None
+        for gate in self.gates:
+            try:
+                gate.send_task_event(event_type, payload)
+            except SluiceError as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+
+    def announce_buffer_size(self, size_bytes: int) -> None:
+        """Ask all producers for buffers of at most this size from now on.
+
+        Raises:
+            InvalidRequest: It is no size of a buffer.
+        """
+        for gate in self.gates:
+            gate.announce_buffer_size(size_bytes)
+
+    def statistics(self) -> GateStatistics:
+        """Return what has come in through all gates, and the time spent waiting for any of it."""
+        return sum_up([gate.statistics() for gate in self.gates], self._availability.idle_seconds)
+
+    def release(self) -> None:
+        """Release all gates. Idempotent; buffers already taken stay valid until released."""
+        for gate in self.gates:
+            gate.release()
+
+    # ---- inner workings --------------------------------------------------------------------------
+
+    def _gate_available(self, number: int) -> None:
+        gate = self.gates[number]
+        if gate.has_priority_event:
+            self._hurry(number)
+        elif gate.is_available:
+            self._queue(number)
+        self._availability.wake()
+
+    def _hurry(self, number: int) -> None:
+        if number not in self._urgent:
+            self._urgent.append(number)
+
+    def _queue(self, number: int) -> None:
+        if number not in self._queued:
+            self._queued.add(number)
+            self._ready.append(number)

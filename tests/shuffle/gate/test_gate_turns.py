@@ -1,0 +1,276 @@
+"""Whose turn it is in a gate: fairness, priority events, blocking events, ends and failures."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.errors import SluiceError
+from protocol.messages import BLOCKING_EVENT, PRIORITY_EVENT
+from shuffle.errors import InvalidRequest
+from shuffle.gate.input_gate import BUFFERS_A_TURN
+from tests.support.gates import HandFilledGate, shown
+
+CHANNELS = 50
+BUFFERS = 27
+
+
+async def opened(gate: HandFilledGate) -> HandFilledGate:
+    """Let the channels find their views."""
+    await asyncio.sleep(0)
+    return gate
+
+
+async def a_gate(channels: int) -> HandFilledGate:
+    return await opened(HandFilledGate(channels))
+
+
+@pytest.mark.network_case(32)
+@pytest.mark.parametrize("order", ["one by one", "all at once", "random"])
+async def test_reads_of_channels_with_data_differ_by_at_most_1(order):
+    """P7: whatever the order in which the data came."""
+    gate = await a_gate(CHANNELS)
+    puts = [channel for channel in range(CHANNELS) for _ in range(BUFFERS)]
+    if order == "random":
+        random.Random(7).shuffle(puts)
+    if order == "all at once":
+        for channel in range(CHANNELS):
+            gate.views[channel].put(*(b"x" for _ in range(BUFFERS)))
+    else:
+        for channel in puts:
+            gate.views[channel].put(b"x")
+    reads = [0] * CHANNELS
+    while (taken := gate.take()) is not None:
+        reads[taken[0]] += 1
+        assert max(reads) - min(reads) <= 1
+    assert reads == [BUFFERS] * CHANNELS
+    gate.release()
+
+
+@pytest.mark.network_case(32)
+async def test_a_channel_that_gets_data_again_stands_behind_those_that_wait():
+    gate = await a_gate(3)
+    for channel in range(3):
+        gate.views[channel].put(b"1")
+    assert gate.take() == (0, b"1")
+    gate.views[0].put(b"2")
+    assert [gate.take() for _ in range(3)] == [(1, b"1"), (2, b"1"), (0, b"2")]
+    gate.release()
+
+
+@pytest.mark.network_case(32)
+async def test_after_the_end_a_late_notification_does_not_queue_a_channel_again():
+    gate = await a_gate(2)
+    gate.views[0].end()
+    assert gate.take() == (0, "event")
+    gate.views[0].listener()
+    assert not gate.is_available
+    assert gate.take() is None
+    assert not gate.has_ended
+    gate.views[1].end()
+    gate.views[1].listener()  # twice queued would be twice ended
+    assert gate.take() == (1, "event")
+    assert not gate.is_available
+    assert gate.has_ended
+    assert await gate.next_buffer_or_event() is None
+    gate.release()
+
+
+async def test_events_that_are_no_end_do_not_end_the_channel():
+    gate = await a_gate(1)
+    view = gate.views[0]
+    view.put(b"a")
+    view.put_event("marker")
+    view.put(b"b")
+    view.end()
+    assert [gate.take() for _ in range(5)] == [
+        (0, b"a"),
+        (0, "event"),
+        (0, b"b"),
+        (0, "event"),
+        None,
+    ]
+    gate.release()
+
+
+@pytest.mark.network_case(31)
+async def test_the_channel_with_a_priority_event_is_served_first():
+    """Seen first, the rest in order, and the others keep their turns."""
+    gate = await a_gate(3)
+    for channel in range(3):
+        gate.views[channel].put(b"1", b"2")
+    gate.views[2].put_event("barrier", PRIORITY_EVENT)
+    assert gate.has_priority_event
+    assert [gate.take() for _ in range(8)] == [
+        (2, "priority event"),
+        (0, b"1"),
+        (1, b"1"),
+        (2, b"1"),
+        (0, b"2"),
+        (1, b"2"),
+        (2, b"2"),
+        None,
+    ]
+    gate.release()
+
+
+@pytest.mark.network_case(31)
+async def test_priority_events_of_several_channels_come_in_their_order():
+    gate = await a_gate(3)
+    gate.views[0].put(b"x")
+    for channel in (2, 1, 2):
+        gate.views[channel].put_event(f"from {channel}", PRIORITY_EVENT)
+    assert [gate.take() for _ in range(5)] == [
+        (2, "priority event"),
+        (1, "priority event"),
+        (2, "priority event"),
+        (0, b"x"),
+        None,
+    ]
+    gate.release()
+
+
+@pytest.mark.network_case(31)
+async def test_a_priority_event_wakes_a_reader_of_a_gate_without_data():
+    gate = await a_gate(2)
+    reading = asyncio.ensure_future(gate.next_buffer_or_event())
+    await asyncio.sleep(0)
+    gate.views[1].put_event("barrier", PRIORITY_EVENT)
+    assert shown(await reading) == (1, "priority event")
+    assert not gate.is_available
+    gate.release()
+
+
+@pytest.mark.network_case(10)
+async def test_a_blocked_channel_waits_for_its_resumption_and_the_others_go_on():
+    gate = await a_gate(2)
+    gate.views[0].put_event("barrier", BLOCKING_EVENT)
+    gate.views[0].put(b"behind")
+    gate.views[1].put(b"1")
+    assert [gate.take() for _ in range(3)] == [(0, "blocking event"), (1, b"1"), None]
+    gate.views[1].put(b"2")
+    assert gate.take() == (1, b"2")
+    gate.resume_consumption(0)
+    assert gate.take() == (0, b"behind")
+    for index in (-1, 2):
+        with pytest.raises(InvalidRequest, match="No such channel"):
+            gate.resume_consumption(index)
+    gate.release()
+
+
+async def test_a_failed_channel_fails_each_reader_and_the_others_are_served_between():
+    gate = await a_gate(2)
+    gate.views[0].fail(SluiceError("broken"))
+    gate.views[1].put(b"1", b"2")
+    seen: list[Any] = []
+    for _ in range(4):
+        try:
+            seen.append(gate.take())
+        except SluiceError as error:
+            seen.append(error.message)
+    assert seen == ["broken", (1, b"1"), "broken", (1, b"2")]
+    assert gate.is_available
+    gate.release()
+
+
+async def test_a_failed_channel_with_a_priority_event_does_not_hide_the_others():
+    gate = await a_gate(2)
+    gate.views[1].put(b"1")
+    gate.views[0].put_event("barrier", PRIORITY_EVENT)
+    gate.views[0].fail(SluiceError("broken"))
+    with pytest.raises(SluiceError, match="broken"):
+        gate.take()
+    assert gate.take() == (1, b"1")
+    gate.release()
+
+
+async def test_who_never_has_to_wait_lets_the_loop_go_round():
+    gate = await a_gate(1)
+    gate.views[0].put(*(b"x" for _ in range(3 * BUFFERS_A_TURN)))
+    rounds = 0
+
+    def count() -> None:
+        nonlocal rounds, handle
+        rounds += 1
+        handle = asyncio.get_running_loop().call_soon(count)
+
+    handle = asyncio.get_running_loop().call_soon(count)
+    for _ in range(3 * BUFFERS_A_TURN):
+        assert await gate.next_buffer_or_event() is not None
+    handle.cancel()
+    assert rounds == 2
+    gate.release()
+
+
+PUT, PRIORITY, END, TAKE = "put", "priority", "end", "take"
+
+
+@pytest.mark.network_case(31, 32)
+@given(
+    st.integers(1, 4).flatmap(
+        lambda channels: st.tuples(
+            st.just(channels),
+            st.lists(
+                st.tuples(
+                    st.sampled_from([PUT, PUT, PRIORITY, END, TAKE, TAKE]), st.integers(0, 9)
+                ),
+                max_size=60,
+            ),
+        )
+    )
+)
+def test_whatever_comes_every_channel_gives_what_it_got_in_order(case):
+    """Model: data in order, priority events before the data that waits, nothing lost or doubled."""
+    channels, steps = case
+
+    async def run() -> None:
+        gate = await a_gate(channels)
+        data: list[list[bytes]] = [[] for _ in range(channels)]
+        urgent = [0] * channels
+        ended: set[int] = set()
+        number = 0
+
+        def take() -> bool:
+            taken = gate.take()
+            if taken is None:
+                assert not any(data)
+                assert not any(urgent)
+                return False
+            channel, what = taken
+            if any(urgent):
+                assert what == "priority event"
+                urgent[channel] -= 1
+                assert urgent[channel] >= 0
+            else:
+                assert what == data[channel].pop(0)
+            return True
+
+        for step, choice in steps:
+            channel = choice % channels
+            if step == TAKE:
+                take()
+            elif channel in ended:
+                gate.views[channel].listener()
+            elif step == PUT:
+                number += 1
+                data[channel].append(b"%d" % number)
+                gate.views[channel].put(data[channel][-1])
+            elif step == PRIORITY:
+                urgent[channel] += 1
+                gate.views[channel].put_event("barrier", PRIORITY_EVENT)
+            else:
+                ended.add(channel)
+                data[channel].append("event")  # type: ignore[arg-type]
+                gate.views[channel].end()
+        while take():
+            pass
+        assert not gate.is_available
+        assert gate.has_ended is (len(ended) == channels)
+        gate.release()
+
+    asyncio.run(run())

@@ -1,0 +1,144 @@
+"""Gates whose local channels a test fills by hand."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from protocol.events import CustomEvent, encode_end_of_partition, encode_event
+from protocol.messages import BLOCKING_EVENT, DATA, EVENT, PRIORITY_EVENT
+from shuffle.config import NetworkMemoryConfig
+from shuffle.gate.input_gate import ChannelSource, GateServices, InputGate
+from shuffle.memory import NetworkBufferPool
+from shuffle.partition.view import OutgoingBuffer
+from shuffle.storage.outputs import ShuffleKey
+from transport.connector import Address
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from protocol.errors import SluiceError
+
+KEY = ShuffleKey("app", 1)
+HERE = "here"
+
+
+class HandFilledView:
+    """A pipelined view: priority events overtake, a blocking event stops it until it is resumed."""
+
+    is_local = True
+
+    def __init__(self, listener: Callable[[], None]) -> None:
+        self.failure: SluiceError | None = None
+        self.listener = listener
+        self.sizes: list[int] = []
+        self.released = False
+        self._blocked = False
+        self._waiting: deque[OutgoingBuffer] = deque()
+        self._priority: deque[OutgoingBuffer] = deque()
+
+    def put(self, *payloads: bytes) -> None:
+        self._add(*(OutgoingBuffer(payload, None, DATA) for payload in payloads))
+
+    def put_event(self, name: str, data_type: int = EVENT) -> None:
+        payload = encode_event(CustomEvent(name, b""))
+        if data_type == PRIORITY_EVENT:
+            self._priority.append(OutgoingBuffer(payload, None, data_type))
+            self.listener()
+        else:
+            self._add(OutgoingBuffer(payload, None, data_type))
+
+    def end(self) -> None:
+        self._add(OutgoingBuffer(encode_end_of_partition(0, 0), None, EVENT))
+
+    def fail(self, error: SluiceError) -> None:
+        self.failure = error
+        self.listener()
+
+    @property
+    def backlog(self) -> int:
+        return sum(buffer.data_type == DATA for buffer in self._waiting)
+
+    @property
+    def has_priority_event(self) -> bool:
+        return bool(self._priority) and not self._blocked
+
+    def is_available(self, credit: int) -> bool:
+        return bool(self._priority or self._waiting) and not self._blocked
+
+    def next_buffer(self, credit: int) -> OutgoingBuffer | None:
+        if self.failure is not None:
+            raise self.failure
+        if not self.is_available(credit):
+            return None
+        buffer = (self._priority or self._waiting).popleft()
+        self._blocked = buffer.data_type == BLOCKING_EVENT
+        return buffer
+
+    def resume_consumption(self) -> None:
+        self._blocked = False
+        self.listener()
+
+    def notify_new_buffer_size(self, size_bytes: int) -> None:
+        self.sizes.append(size_bytes)
+
+    def release(self) -> None:
+        self.released = True
+
+    def _add(self, *buffers: OutgoingBuffer) -> None:
+        had_nothing = not self._waiting
+        self._waiting.extend(buffers)
+        if had_nothing:
+            self.listener()
+
+
+class HandFilledPartitions:
+    """Finds a view for every request at once; the test takes it by its map attempt."""
+
+    def __init__(self) -> None:
+        self.views: dict[int, HandFilledView] = {}
+
+    async def request_view(self, key: Any, map_attempt_ids: Sequence[int], *rest: Any) -> Any:
+        listener = rest[-1]
+        view = self.views[map_attempt_ids[0]] = HandFilledView(listener)
+        return view
+
+
+class HandFilledGate(InputGate):
+    """A gate of local channels; channel ``n`` reads ``views[n]``, once the loop has gone round."""
+
+    def __init__(self, channels: int = 0, name: str = "gate") -> None:
+        self.partitions = HandFilledPartitions()
+        self.pool = NetworkBufferPool(8, 1024)
+        self.services = GateServices(
+            HERE,
+            NetworkMemoryConfig(segment_size_bytes=1024, network_segments=8),
+            self.pool,
+            self.partitions,  # type: ignore[arg-type]
+            None,  # type: ignore[arg-type]
+        )
+        super().__init__(name, self.services, KEY, 0, 1, None)  # type: ignore[arg-type]
+        for number in range(channels):
+            self.add_channel(here(number))
+
+    @property
+    def views(self) -> dict[int, HandFilledView]:
+        return self.partitions.views
+
+    def take(self) -> tuple[int, bytes | str] | None:
+        """Poll; return the channel and the data, or the type of an event by its name."""
+        return shown(self.poll())
+
+
+def here(*map_attempt_ids: int) -> ChannelSource:
+    """A source on this TaskManager."""
+    return ChannelSource(HERE, Address("here", 1), map_attempt_ids)
+
+
+def shown(taken: Any) -> Any:
+    """What was taken, in a form that reads well in an assertion."""
+    if taken is None:
+        return None
+    buffer = taken.buffer
+    kinds = {EVENT: "event", PRIORITY_EVENT: "priority event", BLOCKING_EVENT: "blocking event"}
+    return taken.channel_index, kinds.get(buffer.data_type, bytes(buffer.payload))
