@@ -1,0 +1,195 @@
+"""Writer and reader on the two sides of a real pipelined partition, without a network."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TypeVar
+
+import pytest
+
+from protocol.events import CheckpointBarrier, CustomEvent, EndOfPartition
+from protocol.messages import BLOCKING_EVENT, PRIORITY_EVENT
+from shuffle.gate.input_gate import BufferOrEvent
+from shuffle.memory import NetworkBufferPool
+from shuffle.partition.pipelined_partition import PipelinedResultPartition
+from shuffle.partition.result_partition_writer import ALL_SUBPARTITIONS
+from shuffle.records.errors import WriterUnusable
+from shuffle.records.record_reader import ChannelEvent, ChannelRecord, RecordReader
+from shuffle.records.record_writer import RecordWriter
+from shuffle.records.serializers import BytesSerializer
+from shuffle.records.stream_elements import StreamElementSerializer, StreamRecord, Watermark
+from shuffle.records.writer_output import RecordWriterOutput
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+T = TypeVar("T")
+
+TIMEOUT_SECONDS = 30
+SUBPARTITIONS = 3
+
+
+class ViewGate:
+    """A gate with one subpartition, and a credit that never ends."""
+
+    def __init__(self, partition: PipelinedResultPartition, index: int = 0) -> None:
+        self._told = asyncio.Event()
+        self.view = partition.create_view(index, self._told.set)
+
+    def poll(self) -> BufferOrEvent | None:
+        buffer = self.view.next_buffer(1)
+        return None if buffer is None else BufferOrEvent(0, buffer)
+
+    async def next_buffer_or_event(self) -> BufferOrEvent | None:
+        while (taken := self.poll()) is None:
+            self._told.clear()
+            await self._told.wait()
+        return taken
+
+
+@contextmanager
+def partition_of(
+    segment_bytes: int, segments: int, num_subpartitions: int = SUBPARTITIONS
+) -> Iterator[PipelinedResultPartition]:
+    network_pool = NetworkBufferPool(segments, segment_bytes)
+    pool = network_pool.create_local_pool("partition", segments, segments)
+    partition = PipelinedResultPartition("partition", num_subpartitions, pool)
+    try:
+        yield partition
+    finally:
+        partition.release()
+        free = network_pool.available_segments
+        network_pool.destroy()
+    assert free == segments, "segments were lost"
+
+
+def reader_of(partition: PipelinedResultPartition, index: int) -> RecordReader[bytes]:
+    return RecordReader(ViewGate(partition, index), BytesSerializer(), 1)
+
+
+async def read_all(reader: RecordReader[T]) -> list[object]:
+    found: list[object] = []
+    async for element in reader:
+        found.append(element.value if isinstance(element, ChannelRecord) else element.event)
+    reader.close()
+    return found
+
+
+@pytest.mark.network_case(29)
+@pytest.mark.parametrize("timeout_seconds", [0, -1])
+@pytest.mark.parametrize(("segment_bytes", "segments"), [(7, 3), (64, 4), (4096, 8)])
+async def test_broadcast_unicast_and_events_by_turns(segment_bytes, segments, timeout_seconds):
+    """With few segments the writer waits all the time, and the open buffers must not block it."""
+    chance = random.Random(segment_bytes)
+    expected: list[list[object]] = [[] for _ in range(SUBPARTITIONS)]
+    with partition_of(segment_bytes, segments) as partition:
+        readers = [reader_of(partition, index) for index in range(SUBPARTITIONS)]
+        writer = RecordWriter(partition, BytesSerializer(), buffer_timeout_seconds=timeout_seconds)
+        async with asyncio.timeout(TIMEOUT_SECONDS), asyncio.TaskGroup() as tasks:
+            reads = [tasks.create_task(read_all(reader)) for reader in readers]
+            for number in range(400):
+                subpartition = chance.choice([ALL_SUBPARTITIONS, 0, 1, 2])
+                targets = range(3) if subpartition == ALL_SUBPARTITIONS else [subpartition]
+                if chance.random() < 0.1:
+                    event = CustomEvent("", b"%d" % number)
+                    writer.emit_event(event, subpartition)
+                    for index in targets:
+                        expected[index].append(event)
+                    continue
+                records = [
+                    bytes([number % 256]) * chance.choice([0, 3, 60, 200])
+                    for _ in range(chance.choice([1, 1, 5]))
+                ]
+                if len(records) == 1:
+                    pending = writer.emit_to(records[0], subpartition)
+                else:
+                    pending = writer.emit_batch(records, subpartition)
+                if pending is not None:
+                    await pending
+                for index in targets:
+                    expected[index] += records
+            await writer.finish()
+        for index in range(SUBPARTITIONS):
+            found = reads[index].result()
+            assert isinstance(found[-1], EndOfPartition)
+            assert found[:-1] == expected[index]
+
+
+async def test_a_priority_event_overtakes_records_that_wait():
+    with partition_of(64, 4, 1) as partition:
+        writer = RecordWriter(partition, BytesSerializer())
+        barrier = CheckpointBarrier(1, 2, True)
+        for record in (b"a" * 50, b"b" * 50):
+            assert writer.emit(record) is None
+        writer.broadcast_event(barrier, PRIORITY_EVENT)
+        await writer.finish()
+        found = await read_all(reader_of(partition, 0))
+        assert found[:-1] == [barrier, b"a" * 50, b"b" * 50]
+
+
+async def test_behind_a_blocking_event_the_reader_waits():
+    with partition_of(64, 4, 1) as partition:
+        writer = RecordWriter(partition, BytesSerializer())
+        barrier = CheckpointBarrier(1, 2, False)
+        writer.emit(b"a")
+        writer.broadcast_event(barrier, BLOCKING_EVENT)
+        writer.emit(b"b")
+        gate = ViewGate(partition)
+        reader = RecordReader(gate, BytesSerializer(), 1)
+        assert await reader.next() == ChannelRecord(0, b"a")
+        assert await reader.next() == ChannelEvent(0, barrier)
+        task = asyncio.ensure_future(reader.next())
+        writer.flush_all()
+        await asyncio.sleep(0)
+        assert not task.done()
+        gate.view.resume_consumption()
+        async with asyncio.timeout(TIMEOUT_SECONDS):
+            assert await task == ChannelRecord(0, b"b")
+        reader.close()
+
+
+async def test_a_record_cut_off_by_a_cancelled_wait_never_reaches_a_reader():
+    with partition_of(16, 2, 1) as partition:
+        reader = reader_of(partition, 0)
+        writer = RecordWriter(partition, BytesSerializer())
+        assert writer.emit(b"whole") is None
+        pending = writer.emit(bytes(100))
+        assert pending is not None
+        task = asyncio.ensure_future(pending)
+        await asyncio.sleep(0)  # it waits for a buffer now
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        with pytest.raises(WriterUnusable, match="interrupted"):
+            await read_all(reader)
+        with pytest.raises(WriterUnusable):
+            writer.emit(b"")
+        reader.close()
+
+
+async def test_elements_of_a_chain_through_a_partition():
+    """R4, R10 and P18: what a chain's last output writes is what the next task reads."""
+    elements = StreamElementSerializer(BytesSerializer())
+    with partition_of(64, 6, 2) as partition:
+        readers = [RecordReader(ViewGate(partition, index), elements, 1) for index in range(2)]
+        writer = RecordWriter(partition, elements)
+        output = RecordWriterOutput(writer)
+        async with asyncio.timeout(TIMEOUT_SECONDS), asyncio.TaskGroup() as tasks:
+            reads = [tasks.create_task(read_all(reader)) for reader in readers]
+            for number in range(20):
+                pending = output.collect(StreamRecord(b"%d" % number, number))
+                if pending is not None:
+                    await pending
+                if (pending := output.emit_watermark(Watermark(number))) is not None:
+                    await pending
+            await writer.finish()
+        for index in range(2):
+            expected: list[object] = []
+            for number in range(20):
+                if number % 2 == index:
+                    expected.append(StreamRecord(b"%d" % number, number))
+                expected.append(Watermark(number))
+            assert reads[index].result()[:-1] == expected
