@@ -1,6 +1,7 @@
 """Waiting for a gate: several waiters, each cancelled on its own, and how long they waited."""
 
 import asyncio
+import time
 
 
 class Availability:
@@ -27,17 +28,17 @@ class Availability:
         """Time during which at least one waited, up to now."""
         if not self._waiters:
             return self._idle_seconds
-        return self._idle_seconds + asyncio.get_running_loop().time() - self._idle_since
+        return self._idle_seconds + time.monotonic() - self._idle_since
 
     async def wait(self) -> None:
         """Wait for the next :meth:`wake`.
 
         Cancellation: safe, without effect on other waiters.
         """
-        loop = asyncio.get_running_loop()
-        waiter: asyncio.Future[None] = loop.create_future()
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if not self._waiters:
-            self._idle_since = loop.time()
+            # Not the loop's time: uvloop counts in milliseconds, and most waits are shorter.
+            self._idle_since = time.monotonic()
         self._waiters.add(waiter)
         try:
             await waiter
@@ -45,7 +46,7 @@ class Availability:
             if waiter in self._waiters:  # cancelled before it was woken
                 self._waiters.discard(waiter)
                 if not self._waiters:
-                    self._idle_seconds += loop.time() - self._idle_since
+                    self._idle_seconds += time.monotonic() - self._idle_since
 
     def wake(self) -> None:
         """Wake all who wait; they look for themselves what there is."""
@@ -55,4 +56,4 @@ class Availability:
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
-        self._idle_seconds += asyncio.get_running_loop().time() - self._idle_since
+        self._idle_seconds += time.monotonic() - self._idle_since

@@ -62,10 +62,7 @@ async def test_cancelled_in_the_turn_of_the_wake_up_takes_nothing_from_the_other
 async def test_waiting_is_timed_once_however_many_wait(monkeypatch):
     availability = Availability()
     now = [100.0]
-    loop = asyncio.get_running_loop()
-    monkeypatch.setattr(
-        "shuffle.gate.availability.asyncio.get_running_loop", lambda: FakeClock(loop, now)
-    )
+    monkeypatch.setattr("shuffle.gate.availability.time.monotonic", lambda: now[0])
     tasks = await waiters(availability, 2)
     now[0] += 2
     assert availability.idle_seconds == pytest.approx(2)
@@ -83,14 +80,3 @@ async def test_waiting_is_timed_once_however_many_wait(monkeypatch):
     await asyncio.gather(last, return_exceptions=True)
     now[0] += 10
     assert availability.idle_seconds == pytest.approx(3.5)
-
-
-class FakeClock:
-    """A loop whose clock the test turns."""
-
-    def __init__(self, loop, now):
-        self.create_future = loop.create_future
-        self._now = now
-
-    def time(self):
-        return self._now[0]
