@@ -328,3 +328,22 @@ def test_any_cuts_give_the_same_records(records, cuts, threshold, mode):
     deserializer.close()
     assert found == records
     assert [each.releases for each in lent] == [1] * len(lent)
+
+
+@given(st.lists(st.binary(max_size=40), max_size=10), st.booleans())
+def test_arbitrary_bytes_are_records_or_a_typed_error(buffers, batch):
+    deserializer = SpanningRecordDeserializer(spill_threshold_bytes=30, maximum_record_bytes=1000)
+    lent = []
+    try:
+        for payload in buffers:
+            lent.append(feed(deserializer, payload))
+            if batch:
+                deserializer.take_records()
+            else:
+                read(deserializer)
+        deserializer.end()
+    except (RecordTooLarge, IncompleteRecord):
+        pass
+    finally:
+        deserializer.close()
+    assert [each.releases for each in lent] == [1] * len(lent)
