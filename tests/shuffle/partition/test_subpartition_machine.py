@@ -41,6 +41,7 @@ class SubpartitionMachine(RuleBasedStateMachine):
         self.pending = b""  # appended, not committed
         self.taken: list = []  # buffers in the reader's hands, and what they held
         self.blocked = self.finished = self.released = self.left = self.end_taken = False
+        self.failed = False  # the reader was told that the rest is gone
         self.totals = [0, 0]
         self.knew = False
         self.urgent = False  # a priority event came first in a queue without one
@@ -180,6 +181,7 @@ class SubpartitionMachine(RuleBasedStateMachine):
         self.rig.told.take()
         self.rig.release()
         assert self.rig.told.take() == was_waiting
+        self.failed = self.failed or was_waiting
         if not self.gone:
             self.released = True
         self.forget()
@@ -198,7 +200,7 @@ class SubpartitionMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.view is not None)
     @rule(credit=st.sampled_from([0, 1, 1, 5]))
     def read(self, credit):
-        if self.released and not self.left and not self.end_taken:
+        if self.failed:
             with pytest.raises(PartitionReleased):
                 self.view.next_buffer(credit)
             return
