@@ -36,6 +36,9 @@ from protocol.messages import EVENT, BufferResponse, Message, TaskEvent
 
 _unpack_prefix = Struct(">II").unpack_from
 
+_NO_PIECES: Iterator[memoryview] = iter(())
+"""A decoder that waits must not hold on to the memory of the last payload."""
+
 
 def _is_event(message: Message) -> bool:
     if isinstance(message, BufferResponse):
@@ -114,7 +117,7 @@ class FrameDecoder:
         """Bytes of the payload that the target takes; what it has more is its tail."""
         self._left = 0
         """Bytes of the payload behind the target, for the pieces that follow."""
-        self._pieces: Iterator[memoryview] = iter(())
+        self._pieces: Iterator[memoryview] = _NO_PIECES
 
     @property
     def in_frame(self) -> bool:
@@ -161,6 +164,7 @@ class FrameDecoder:
                 self._head_view[:extra] = target[needed:filled]
             self._head_filled = extra
             self._target = None
+            self._pieces = _NO_PIECES
             message = self._message
             self._message = None
             self.frames += 1
@@ -295,6 +299,7 @@ class FrameDecoder:
                 self._filled = count
                 return position
         self._target = None
+        self._pieces = _NO_PIECES
         self.frames += 1
         self.payloads.message_received(message, length)
         return position
