@@ -1,0 +1,129 @@
+"""Gates over pipelined partitions of both kinds of channels: events there and back."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import pytest
+
+from protocol.events import CustomEvent, encode_event
+from protocol.messages import BLOCKING_EVENT, PRIORITY_EVENT
+from shuffle.gate.input_gate import ChannelSource, InputGate
+from shuffle.network.serving import ReadPool
+from shuffle.partition.pipelined_partition import PipelinedResultPartition
+from shuffle.storage.outputs import ShuffleKey
+from tests.support.gates import shown
+from tests.support.mini_cluster import eventually, mini_cluster
+
+KEY = ShuffleKey("app", 1)
+ATTEMPT = 5
+PATIENCE_SECONDS = 20
+EVENT_PAYLOAD = encode_event(CustomEvent("barrier", b""))
+
+pytestmark = [
+    pytest.mark.timeout(60),
+    pytest.mark.parametrize("producer", [0, 1], ids=["local", "remote"]),
+]
+
+
+class Rig:
+    """A pipelined partition on one TaskManager and a gate with an unknown channel on the first."""
+
+    def __init__(self, cluster, producer: int) -> None:
+        self.there = there = cluster[producer]
+        pool = there.network_pool.create_local_pool("partition", 2, 16)
+        self.sizes: list[int] = []
+        self.partition = PipelinedResultPartition(
+            "A.1", 1, pool, buffer_size_announced=self.sizes.append
+        )
+        there.partitions.register_pipelined(KEY, ATTEMPT, self.partition, self.partition.fail)
+        self.heard: list[tuple[int, bytes]] = []
+        there.task_events.register(KEY, ATTEMPT, self._hear)
+        self.read_pool = ReadPool(cluster[0].network_pool, "reads", 1)
+        self.gate = InputGate("gate", cluster[0].gate_services, KEY, 0, 1, self.read_pool)
+        self.gate.add_unknown_channel()
+
+    def _hear(self, event_type: int, payload: bytes) -> None:
+        self.heard.append((event_type, payload))
+
+    def connect(self) -> None:
+        self.gate.update_channel(
+            0, ChannelSource(self.there.taskmanager_id, self.there.address, [ATTEMPT])
+        )
+
+    async def write(self, content: bytes) -> None:
+        builder = await self.partition.wait_for_builder(0)
+        builder.append_and_commit(content)
+        self.partition.add_consumer(builder.create_consumer_from_beginning(), 0)
+        builder.finish()
+
+    def emit(self, data_type: int) -> None:
+        self.partition.emit_event(EVENT_PAYLOAD, data_type, 0)
+
+    async def take(self):
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            taken = await self.gate.next_buffer_or_event()
+        seen = shown(taken)
+        if taken is not None and taken.buffer.release is not None:
+            taken.buffer.release()
+        return seen
+
+    def close(self) -> None:
+        self.gate.release()
+        self.read_pool.destroy()
+        self.there.task_events.unregister(KEY, ATTEMPT, self._hear)
+        self.there.partitions.unregister_pipelined(KEY, ATTEMPT, self.partition)
+        self.partition.release()
+
+
+@contextlib.asynccontextmanager
+async def a_rig(tmp_path, producer):
+    async with mini_cluster(tmp_path) as cluster:
+        rig = Rig(cluster, producer)
+        try:
+            yield rig
+        finally:
+            rig.close()
+            await asyncio.sleep(0)
+
+
+@pytest.mark.network_case(32)
+async def test_what_was_said_to_an_unknown_channel_reaches_the_producer(tmp_path, producer):
+    """T11."""
+    async with a_rig(tmp_path, producer) as rig:
+        rig.gate.send_task_event(1, b"first")
+        rig.gate.send_task_event(2)
+        rig.gate.announce_buffer_size(1024)
+        rig.connect()
+        rig.gate.send_task_event(3, b"third")
+        await eventually(lambda: len(rig.heard) == 3 and rig.sizes, "events at the producer")
+        assert rig.heard == [(1, b"first"), (2, b""), (3, b"third")]
+        assert rig.sizes == [1024]
+
+
+@pytest.mark.network_case(31)
+async def test_a_priority_event_is_seen_before_the_data_that_waits(tmp_path, producer):
+    async with a_rig(tmp_path, producer) as rig:
+        rig.connect()
+        await rig.write(b"1")
+        await rig.gate.wait_available()
+        await rig.write(b"2")
+        rig.emit(PRIORITY_EVENT)
+        await eventually(lambda: rig.gate.has_priority_event, "the priority event at the gate")
+        seen = [await rig.take() for _ in range(3)]
+        assert seen == [(0, "priority event"), (0, b"1"), (0, b"2")]
+
+
+@pytest.mark.network_case(10)
+async def test_a_blocking_event_stops_the_channel_until_the_gate_resumes_it(tmp_path, producer):
+    async with a_rig(tmp_path, producer) as rig:
+        rig.connect()
+        await rig.write(b"before")
+        rig.emit(BLOCKING_EVENT)
+        await rig.write(b"behind")
+        await rig.partition.finish()
+        assert [await rig.take() for _ in range(2)] == [(0, b"before"), (0, "blocking event")]
+        assert rig.gate.poll() is None
+        rig.gate.resume_consumption(0)
+        assert [await rig.take() for _ in range(3)] == [(0, b"behind"), (0, "event"), None]
