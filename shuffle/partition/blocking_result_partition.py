@@ -275,7 +275,7 @@ class BlockingResultPartition:
 
     def _refusal(self) -> SluiceError:
         if self._failure is not None:
-            return self._failure
+            return self._failure.with_traceback(None)  # its frames would pile up
         if self.state is PartitionState.RELEASED or self._is_writable:
             return PartitionReleased("Partition is released", value=self.name)
         return PartitionAlreadyFinished(

@@ -1,9 +1,8 @@
 """A result partition that is read while it is written: subpartitions over one pool of buffers.
 
 The pool bounds it. When the readers are slow the pool runs dry, and the writer waits for a buffer:
-that is how back pressure reaches the task. The same class serves a task that fills buffers through
-builders, and a TaskManager that receives complete ones from a task in another process. The states
-are in ``pipelined_states``.
+that is how back pressure reaches the task. The same class serves a task that fills buffers, and a
+TaskManager that receives them from a task in another process. ``pipelined_states`` has the states.
 """
 
 from collections.abc import Callable
@@ -43,10 +42,8 @@ class PipelinedResultPartition:
         consumption: When readers may begin.
         flusher: Told of open buffers; None if the writer flushes, or only full buffers shall go.
         consumable: Called once when ``is_consumable`` becomes true.
-        fully_consumed: Called once when every subpartition's reader has come and gone, whether it
-            read to the end or not.
-        buffer_size_announced: Told of the smallest buffer size that readers want, in bytes, when
-            one has announced another.
+        fully_consumed: Called once when every subpartition's reader has come and gone, anyhow.
+        buffer_size_announced: Told of the smallest size that readers want, when one announces any.
 
     Raises:
         InvalidPartitionType: Type and consumption constraint do not go together.
@@ -93,9 +90,7 @@ class PipelinedResultPartition:
 
         Raises:
             InvalidRequest: No such subpartition.
-            PartitionReleased: It is released.
-            PartitionAlreadyFinished: It is finished.
-            SluiceError: Its failure.
+            SluiceError: Its failure; PartitionAlreadyFinished; PartitionReleased.
         """
         if self.state is not PartitionState.OPEN:
             raise self._refusal()
@@ -254,10 +249,8 @@ class PipelinedResultPartition:
         """Give everything up, memory included. Idempotent."""
         if self.state is PartitionState.RELEASED:
             return
-        self._give_up(
-            PartitionState.RELEASED,
-            self._failure or PartitionReleased("Partition is released", value=self.name),
-        )
+        released = PartitionReleased("Partition is released", value=self.name)
+        self._give_up(PartitionState.RELEASED, self._failure or released)
 
     # ---- the readers -------------------------------------------------------------------------
 
@@ -306,12 +299,8 @@ class PipelinedResultPartition:
 
     def flush_open(self) -> int:
         """For the flusher: flush; return how many open buffers have unread bytes."""
-        unread = 0
-        for subpartition in self._subpartitions:
-            if subpartition.has_open_buffer:
-                subpartition.flush()
-                unread += subpartition.has_flushed_bytes
-        return unread
+        self.flush_all()
+        return sum(subpartition.has_flushed_bytes for subpartition in self._subpartitions)
 
     def finish_read_buffers(self) -> None:
         """For the flusher: finish the open buffers of which everything was read."""
@@ -377,7 +366,7 @@ class PipelinedResultPartition:
 
     def _refusal(self) -> SluiceError:
         if self._failure is not None:
-            return self._failure
+            return self._failure.with_traceback(None)  # its frames would pile up
         if self.state is PartitionState.OPEN:
             return PartitionReleased("The buffer pool of the partition is gone", value=self.name)
         return PartitionAlreadyFinished(

@@ -193,8 +193,8 @@ class PipelinedSubpartition:
             failure: Why; PartitionReleased if there is no better reason. The first one counts.
 
         Returns:
-            The builder of the open buffer, if there is one: to be finished, so that it holds no
-            memory, when no other subpartition that shares it is to be told of that any more.
+            The builder of the open buffer, if any: to be finished, so that it holds no memory, when
+            no subpartition that shares it is to be told of that any more.
         """
         if self.state is SubpartitionState.RELEASED:
             return None
@@ -245,7 +245,7 @@ class PipelinedSubpartition:
                 remedy="Read it through one channel, or make the partition blocking",
             )
         if self._failure is not None:
-            raise self._failure
+            raise self._failure.with_traceback(None)
         view = self._view = PipelinedSubpartitionView(self, listener)
         if self.is_available(1):
             self._tell_reader()

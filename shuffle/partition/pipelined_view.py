@@ -48,7 +48,8 @@ class PipelinedSubpartitionView:
             SluiceError: The partition failed or was released by its producer.
         """
         if self.failure is not None:
-            raise self.failure
+            # Without the frames of the last time, which would pile up and keep buffers alive.
+            raise self.failure.with_traceback(None)
         return self._subpartition.poll(credit)
 
     def resume_consumption(self) -> None:
