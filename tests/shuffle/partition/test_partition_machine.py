@@ -260,10 +260,11 @@ class PartitionMachine(RuleBasedStateMachine):
         return [builder for builder in self.open.values() if not builder.is_finished]
 
 
-TestPartitionMachine = pytest.mark.network_case(25, 29)(PartitionMachine.TestCase)
-TestPartitionMachine.settings = settings(
-    max_examples=100,
-    stateful_step_count=30,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow],
-)
+@pytest.mark.network_case(25, 29)
+class TestPartitionMachine(PartitionMachine.TestCase):  # type: ignore[misc, valid-type]
+    settings = settings(
+        max_examples=100,
+        stateful_step_count=30,
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
