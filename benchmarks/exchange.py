@@ -1,11 +1,11 @@
 """bench-exchange: TaskManager → TaskManager over loopback TCP, beside a bare socket pair.
 
 Both sides are two processes on uvloop that move the same number of bytes in buffers of 32 KiB.
-Ours: stored partitions in the memory tier of one network environment, read through ten input gates of
-another one with credit flow control; the reader checksums every buffer (CRC-32C), as a reduce task
-does. Bare: one ``transport.write`` a buffer on one side, a ``BufferedProtocol`` that counts bytes
-on the other, no checksum. They alternate after a warm-up each; the figure is the median of the
-pairwise ratios of rates.
+Ours: stored partitions in the memory tier of one network environment, read through ten input gates
+of another one with credit flow control; the reader checksums every buffer (CRC-32C), as a reduce
+task does. Bare: one ``transport.write`` a buffer on one side, a ``BufferedProtocol`` that counts
+bytes on the other, no checksum. They alternate after a warm-up each; the figure is the median of
+the pairwise ratios of rates.
 """
 
 import argparse
@@ -28,7 +28,8 @@ from benchmarks.report import Report, open_console
 from protocol.messages import DATA
 from shuffle.config import ApplicationConfig, NetworkMemoryConfig, StorageConfig
 from shuffle.environment import NetworkEnvironment
-from shuffle.gate.input_gate import ChannelSource, InputGate
+from shuffle.gate.channel_opener import ChannelOpener, ChannelSource
+from shuffle.gate.input_gate import InputGate
 from shuffle.network.serving import ReadPool
 from shuffle.storage.outputs import MapOutput, ShuffleKey
 from transport.config import TransportConfig
@@ -107,7 +108,8 @@ async def read_gate(
     total = 0
     for _ in range(rounds):
         read_pool = ReadPool(running.network_pool, "bench", 1)
-        gate = InputGate("bench", running.gate_services, KEY, 0, 1, read_pool)
+        opener = ChannelOpener("bench", running.gate_services, KEY, 0, 1, read_pool)
+        gate = InputGate("bench", KEY, opener)
         gate.add_channel(source)
         try:
             while (taken := await gate.next_buffer_or_event()) is not None:

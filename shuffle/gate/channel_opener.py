@@ -78,6 +78,9 @@ class ChannelOpener:
         read_pool: Memory for local reads of the disk tier.
         local_buffer_bytes: Largest buffer that a channel may give; by default a segment from a
             local channel, and what came in one message from a remote one.
+
+    Raises:
+        InvalidRequest: The range is empty.
     """
 
     def __init__(
@@ -88,8 +91,13 @@ class ChannelOpener:
         start_subpartition: int,
         end_subpartition: int,
         read_pool: ReadPool,
-        local_buffer_bytes: int | None,
+        local_buffer_bytes: int | None = None,
     ) -> None:
+        if start_subpartition >= end_subpartition:
+            raise InvalidRequest(
+                "Range of subpartitions is empty",
+                value=f"{start_subpartition} to {end_subpartition}",
+            )
         self.name = name
         self.key = key
         self._services = services

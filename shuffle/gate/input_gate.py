@@ -9,7 +9,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from protocol.errors import SluiceError
 from protocol.events import is_end_of_partition
@@ -17,12 +17,11 @@ from protocol.limits import MAX_CREDIT
 from protocol.messages import DATA
 from shuffle.errors import InvalidRequest
 from shuffle.gate.availability import Availability
-from shuffle.gate.channel_opener import UNKNOWN_SOURCE, ChannelOpener, ChannelSource, GateServices
+from shuffle.gate.channel_opener import UNKNOWN_SOURCE, ChannelSource, GateServices
 from shuffle.gate.local_channel import LocalInputChannel
 from shuffle.gate.remote_channel import RemoteInputChannel
 from shuffle.gate.statistics import GateStatistics, channel_statistics
 from shuffle.gate.unknown_channel import UnknownInputChannel
-from shuffle.network.serving import ReadPool
 from shuffle.partition.view import DataListener, OutgoingBuffer
 from shuffle.storage.outputs import ShuffleKey
 
@@ -41,51 +40,48 @@ class BufferOrEvent(NamedTuple):
     buffer: OutgoingBuffer
 
 
+class GateOpener(Protocol):
+    """Makes and opens the channels of one gate, and has the memory that they share."""
+
+    def make(
+        self, source: ChannelSource, listener: DataListener
+    ) -> LocalInputChannel | RemoteInputChannel:
+        """Make the channel that fits a source.
+
+        Raises:
+            InsufficientNetworkBuffers: No floating buffer is left for the gate.
+        """
+
+    def open(self, channel: LocalInputChannel | RemoteInputChannel, source: ChannelSource) -> None:
+        """Begin to open a channel that it made; what goes wrong fails the channel."""
+
+    def stop(self) -> None:
+        """Give up what is being opened. Idempotent; :meth:`close` comes after it."""
+
+    def close(self) -> None:
+        """Give connections and memory back, when the channels are released. Idempotent."""
+
+
 class InputGate:
     """The gate of one consumer.
 
     Args:
         name: For pools, logs and status.
-        services: The TaskManager's parts.
         key: The shuffle to read.
-        start_subpartition: First subpartition wanted.
-        end_subpartition: The one behind the last.
-        read_pool: Memory for local reads of the disk tier.
-        local_buffer_bytes: Largest buffer that a channel may give; by default a segment from a
-            local channel, and what came in one message from a remote one.
-
-    Raises:
-        InsufficientNetworkBuffers: Not even the least floating buffer is left for the gate.
+        opener: Makes its channels and opens them.
     """
 
     def __init__(
         self,
         name: str,
-        services: GateServices,
         key: ShuffleKey,
-        start_subpartition: int,
-        end_subpartition: int,
-        read_pool: ReadPool,
-        local_buffer_bytes: int | None = None,
+        opener: GateOpener,
     ) -> None:
-        if start_subpartition >= end_subpartition:
-            raise InvalidRequest(
-                "Range of subpartitions is empty",
-                value=f"{start_subpartition} to {end_subpartition}",
-            )
         self.name = name
         self.key = key
         self.channels: list[InputChannel] = []
         self.sources: list[ChannelSource] = []
-        self._opener = ChannelOpener(
-            name,
-            services,
-            key,
-            start_subpartition,
-            end_subpartition,
-            read_pool,
-            local_buffer_bytes,
-        )
+        self._opener = opener
         self._released = False
         self._urgent: deque[int] = deque()
         """Channels with a priority event, in the order in which the events came."""

@@ -12,7 +12,8 @@ from protocol.errors import ChannelInUse, SluiceError
 from protocol.messages import CloseGate, CloseRequest, GateClosed, GateOpened, Message, OpenGate
 from protocol.remote_error import error_response
 from shuffle.counters import Counters
-from shuffle.gate.input_gate import ChannelSource, GateServices, InputGate
+from shuffle.gate.channel_opener import ChannelOpener, ChannelSource, GateServices
+from shuffle.gate.input_gate import InputGate
 from shuffle.network.serving import ReadPool, ServingHandler
 from shuffle.network.view_reader import CreditBasedViewReader
 from shuffle.storage.outputs import ShuffleKey
@@ -82,8 +83,9 @@ class ConsumerHandler(ServingHandler):
         key = ShuffleKey(self.connection.application_id, message.shuffle_id)
         channels: list[CreditBasedViewReader] = []
         try:
-            gate = InputGate(
-                f"gate {message.gate} of {self.connection.remote}",
+            name = f"gate {message.gate} of {self.connection.remote}"
+            opener = ChannelOpener(
+                name,
                 self._services,
                 key,
                 message.start_subpartition,
@@ -91,6 +93,7 @@ class ConsumerHandler(ServingHandler):
                 self.read_pool,
                 self.connection.large_payload_bytes,
             )
+            gate = InputGate(name, key, opener)
             self.gates[message.gate] = gate, channels
             for wanted in message.channels:
                 reader = self.new_reader(wanted.channel, message.initial_credit)

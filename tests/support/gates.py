@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from protocol.events import CustomEvent, encode_end_of_partition, encode_event
 from protocol.messages import BLOCKING_EVENT, DATA, EVENT, PRIORITY_EVENT
 from shuffle.config import NetworkMemoryConfig
-from shuffle.gate.input_gate import ChannelSource, GateServices, InputGate
+from shuffle.gate.channel_opener import ChannelOpener, ChannelSource, GateServices
+from shuffle.gate.input_gate import InputGate
 from shuffle.memory import NetworkBufferPool
 from shuffle.partition.view import OutgoingBuffer
 from shuffle.storage.outputs import ShuffleKey
@@ -117,7 +118,8 @@ class HandFilledGate(InputGate):
             self.partitions,  # type: ignore[arg-type]
             None,  # type: ignore[arg-type]
         )
-        super().__init__(name, self.services, KEY, 0, 1, None)  # type: ignore[arg-type]
+        opener = ChannelOpener(name, self.services, KEY, 0, 1, None)  # type: ignore[arg-type]
+        super().__init__(name, KEY, opener)
         for number in range(channels):
             self.add_channel(here(number))
 

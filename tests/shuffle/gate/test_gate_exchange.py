@@ -9,7 +9,8 @@ import pytest
 
 from protocol.events import CustomEvent, encode_event
 from protocol.messages import BLOCKING_EVENT, PRIORITY_EVENT
-from shuffle.gate.input_gate import ChannelSource, InputGate
+from shuffle.gate.channel_opener import ChannelOpener, ChannelSource
+from shuffle.gate.input_gate import InputGate
 from shuffle.network.serving import ReadPool
 from shuffle.partition.pipelined_partition import PipelinedResultPartition
 from shuffle.storage.outputs import ShuffleKey
@@ -41,7 +42,9 @@ class Rig:
         self.heard: list[tuple[int, bytes]] = []
         there.task_events.register(KEY, ATTEMPT, self._hear)
         self.read_pool = ReadPool(cluster[0].network_pool, "reads", 1)
-        self.gate = InputGate("gate", cluster[0].gate_services, KEY, 0, 1, self.read_pool)
+        self.gate = InputGate(
+            "gate", KEY, ChannelOpener("gate", cluster[0].gate_services, KEY, 0, 1, self.read_pool)
+        )
         self.gate.add_unknown_channel()
 
     def _hear(self, event_type: int, payload: bytes) -> None:

@@ -11,7 +11,8 @@ import pytest
 from protocol.errors import ErrorCode, SluiceError
 from protocol.messages import DATA
 from shuffle.errors import PartitionNotFound
-from shuffle.gate.input_gate import ChannelSource, InputGate
+from shuffle.gate.channel_opener import ChannelOpener, ChannelSource
+from shuffle.gate.input_gate import InputGate
 from shuffle.network.serving import ReadPool
 from shuffle.storage.outputs import ShuffleKey
 from tests.support.clients import write_map_output
@@ -27,7 +28,8 @@ PARTS = [random.Random(n).randbytes(PIECES * SEGMENT_SIZE_BYTES) for n in range(
 async def a_gate(cluster, start=0, end=1):
     environment = cluster[0]
     read_pool = ReadPool(environment.network_pool, "reads", 8)
-    gate = InputGate("gate", environment.gate_services, KEY, start, end, read_pool)
+    opener = ChannelOpener("gate", environment.gate_services, KEY, start, end, read_pool)
+    gate = InputGate("gate", KEY, opener)
     try:
         yield gate
     finally:

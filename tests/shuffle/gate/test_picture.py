@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from protocol.messages import DATA, EVENT
-from shuffle.gate.input_gate import ChannelSource, InputGate
+from shuffle.gate.channel_opener import ChannelOpener, ChannelSource
+from shuffle.gate.input_gate import InputGate
 from shuffle.network.serving import ReadPool
 from shuffle.partition.pipelined_partition import PipelinedResultPartition
 from shuffle.storage.outputs import ShuffleKey
@@ -56,7 +57,11 @@ class Consumer:
         environment = cluster[home(task)]
         self.read_pool = ReadPool(environment.network_pool, f"reads of B.{task + 1}", 16)
         self.gate = InputGate(
-            f"B.{task + 1}", environment.gate_services, KEY, task, task + 1, self.read_pool
+            f"B.{task + 1}",
+            KEY,
+            ChannelOpener(
+                f"B.{task + 1}", environment.gate_services, KEY, task, task + 1, self.read_pool
+            ),
         )
         for producer in range(TASKS):
             there = cluster[home(producer)]
@@ -201,7 +206,9 @@ async def test_a_local_consumer_holds_the_producers_own_buffers(tmp_path):
         mini_cluster(tmp_path, 1) as cluster,
         a_pipelined_partition(cluster[0], 1, 1, segments) as partition,
     ):
-        gate = InputGate("gate", cluster[0].gate_services, KEY, 0, 1, no_reads)
+        gate = InputGate(
+            "gate", KEY, ChannelOpener("gate", cluster[0].gate_services, KEY, 0, 1, no_reads)
+        )
         gate.add_channel(ChannelSource(cluster[0].taskmanager_id, cluster[0].address, [1]))
         written = 0
 

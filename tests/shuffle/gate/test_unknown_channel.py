@@ -9,7 +9,8 @@ import pytest
 
 from protocol.messages import DATA
 from shuffle.errors import InvalidRequest, PartitionNotFound
-from shuffle.gate.input_gate import ChannelSource, InputGate
+from shuffle.gate.channel_opener import ChannelOpener, ChannelSource
+from shuffle.gate.input_gate import InputGate
 from shuffle.gate.local_channel import LocalInputChannel
 from shuffle.gate.remote_channel import RemoteInputChannel
 from shuffle.gate.task_events import MAX_KEPT_TASK_EVENTS, TooManyTaskEvents, UnknownProducer
@@ -157,7 +158,8 @@ async def test_the_listener_of_an_unknown_channel_is_that_of_its_successor():
 @contextlib.asynccontextmanager
 async def a_gate(cluster):
     read_pool = ReadPool(cluster[0].network_pool, "reads", 8)
-    gate = InputGate("gate", cluster[0].gate_services, CLUSTER_KEY, 0, 1, read_pool)
+    opener = ChannelOpener("gate", cluster[0].gate_services, CLUSTER_KEY, 0, 1, read_pool)
+    gate = InputGate("gate", CLUSTER_KEY, opener)
     try:
         yield gate
     finally:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from shuffle.gate.input_gate import ChannelSource, InputGate
+from shuffle.gate.channel_opener import ChannelOpener, ChannelSource
+from shuffle.gate.input_gate import InputGate
 from shuffle.network.serving import ReadPool
 from shuffle.partition.output_flusher import OutputFlusher
 from shuffle.partition.partition_type import ResultPartitionType, pool_bounds
@@ -92,14 +93,12 @@ async def pipelined(
 async def reading(
     reader: NetworkEnvironment, source: NetworkEnvironment, subpartition: int
 ) -> AsyncIterator[RecordReader[bytes]]:
-    gate = InputGate(
-        f"gate {subpartition}",
-        reader.gate_services,
-        KEY,
-        subpartition,
-        subpartition + 1,
-        ReadPool(reader.network_pool, "not used", 1),
+    name = f"gate {subpartition}"
+    read_pool = ReadPool(reader.network_pool, "not used", 1)
+    opener = ChannelOpener(
+        name, reader.gate_services, KEY, subpartition, subpartition + 1, read_pool
     )
+    gate = InputGate(name, KEY, opener)
     gate.add_channel(ChannelSource(source.taskmanager_id, source.address, [ATTEMPT]))
     try:
         yield RecordReader(gate, BytesSerializer(), 1)

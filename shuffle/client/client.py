@@ -1,0 +1,339 @@
+"""The client: one process's way to its TaskManager."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from types import TracebackType
+from typing import Self
+
+from protocol.limits import FEATURE_BUFFER_GROUPS, FEATURE_LARGE_PAYLOADS, MAGIC, VERSION
+from protocol.messages import (
+    FLOW_CREDIT,
+    ROLE_CONSUMER,
+    ROLE_PRODUCER,
+    Hello,
+    HelloAck,
+    Message,
+    OpenPartition,
+    OpenPipelinedPartition,
+)
+from shuffle.client.config import ClientConfig
+from shuffle.client.consumer_leg import ConsumerLeg
+from shuffle.client.endpoint import parse_endpoint
+from shuffle.client.gate import ClientGate
+from shuffle.client.gate_opener import ClientChannelOpener
+from shuffle.client.location import PartitionLocation
+from shuffle.client.pipelined_partition import ClientPipelinedPartition
+from shuffle.client.producer_leg import ProducerLeg
+from shuffle.client.result_partition import ResultPartition
+from shuffle.client.stored_sink import LegRegionSink
+from shuffle.counters import Counters
+from shuffle.errors import InvalidRequest
+from shuffle.gate.input_gate import InputGate
+from shuffle.memory import NetworkBufferPool
+from shuffle.partition.blocking_result_partition import BlockingResultPartition
+from shuffle.partition.blocks import BlockCodec
+from shuffle.partition.output_flusher import OutputFlusher
+from shuffle.partition.partition_type import (
+    ConsumptionConstraint,
+    ResultPartitionType,
+    checked_partition_type,
+)
+from shuffle.storage.outputs import ShuffleKey
+from transport.connection import Connection, ConnectionHandler
+from transport.connector import Address, connect
+
+
+class ShuffleClient:
+    """Result partitions and input gates on one TaskManager. Made by :meth:`connect`.
+
+    Not for several threads: everything runs on the event loop that connected.
+    """
+
+    def __init__(
+        self,
+        application_id: str,
+        config: ClientConfig,
+        producer: ProducerLeg,
+        consumer: ConsumerLeg,
+        ack: HelloAck,
+        counters: Counters,
+    ) -> None:
+        self.application_id = application_id
+        self.config = config
+        self.taskmanager_id = ack.taskmanager_id
+        self.address = Address(ack.advertised_host, ack.data_port)
+        """Where other TaskManagers reach this client's TaskManager."""
+        self.counters = counters
+        self.network_pool = NetworkBufferPool(config.network_segments, ack.segment_size_bytes)
+        self._producer = producer
+        self._consumer = consumer
+        self._flushers: dict[float, OutputFlusher] = {}
+
+    @classmethod
+    async def connect(
+        cls, endpoint: str | Address, application_id: str, config: ClientConfig | None = None
+    ) -> Self:
+        """Connect to a TaskManager.
+
+        Args:
+            endpoint: ``unix:/path`` or ``host:port``; the one on this host, if there is one.
+            application_id: Partitions are found, and released, by application.
+            config: Memory and deadlines.
+
+        Raises:
+            InvalidEndpoint: The endpoint is neither form.
+            ConnectFailed: Nobody answered in time.
+            SluiceError: The TaskManager refused.
+
+        Cancellation: safe.
+        """
+        address = parse_endpoint(endpoint) if isinstance(endpoint, str) else endpoint
+        config = ClientConfig() if config is None else config
+        counters = Counters()
+        legs: list[ProducerLeg | ConsumerLeg] = []
+
+        def producer(connection: Connection, greeting: Hello | HelloAck) -> ConnectionHandler:
+            leg = ProducerLeg(connection, _ack(greeting), config.answer_timeout_seconds)
+            legs.append(leg)
+            return leg
+
+        def consumer(connection: Connection, greeting: Hello | HelloAck) -> ConnectionHandler:
+            leg = ConsumerLeg(connection, _ack(greeting), counters, config.answer_timeout_seconds)
+            legs.append(leg)
+            return leg
+
+        try:
+            for role, features, factory in (
+                (ROLE_PRODUCER, FEATURE_LARGE_PAYLOADS, producer),
+                (ROLE_CONSUMER, FEATURE_BUFFER_GROUPS, consumer),
+            ):
+                hello = Hello(
+                    MAGIC,
+                    VERSION,
+                    VERSION,
+                    role,
+                    application_id,
+                    b"",
+                    0,
+                    FLOW_CREDIT,
+                    features,
+                    f"python client {os.getpid()}",
+                )
+                _, ack = await connect(address, hello, factory, config.transport, 0)
+        except BaseException:
+            for leg in legs:
+                leg.close()
+            raise
+        first, second = legs
+        if not isinstance(first, ProducerLeg) or not isinstance(second, ConsumerLeg):
+            raise TypeError("legs in another order than they were asked for")
+        return cls(application_id, config, first, second, ack, counters)
+
+    @asynccontextmanager
+    async def open_result_partition(
+        self,
+        shuffle_id: int,
+        map_attempt_id: int,
+        num_subpartitions: int,
+        *,
+        partition_type: ResultPartitionType = ResultPartitionType.PIPELINED_BOUNDED,
+        consumption: ConsumptionConstraint | None = None,
+        max_segments: int | None = None,
+        buffer_timeout_seconds: float | None = None,
+        codec: BlockCodec = BlockCodec.LZ4,
+    ) -> AsyncIterator[ResultPartition]:
+        """Open a result partition on the TaskManager; it is finished, or failed, at the end.
+
+        ::
+
+            async with client.open_result_partition(1, 0, 4) as partition:
+                ...
+
+        Args:
+            shuffle_id: With the map attempt, the partition's name in the application.
+            map_attempt_id: One task's output; unique in the shuffle.
+            num_subpartitions: Number of subpartitions, at least 1.
+            partition_type: Stored and read later, or read while it is written.
+            consumption: When a consumer may begin; as soon as the type allows by default.
+            max_segments: Of the client's memory; a fair share of it by default.
+            buffer_timeout_seconds: Instead of the configuration's.
+            codec: How a blocking partition is compressed.
+
+        Raises:
+            InvalidPartitionType: Type and consumption do not go together.
+            InsufficientNetworkBuffers: The client's memory is promised to others.
+            SluiceError: The TaskManager refused it, or took it and failed.
+        """
+        if consumption is None:
+            consumption = (
+                ConsumptionConstraint.WHEN_REGISTERED
+                if partition_type.is_pipelined
+                else ConsumptionConstraint.WHEN_FINISHED
+            )
+        checked_partition_type(partition_type, consumption)
+        timeout = (
+            self.config.buffer_timeout_seconds
+            if buffer_timeout_seconds is None
+            else buffer_timeout_seconds
+        )
+        location = PartitionLocation(
+            shuffle_id, map_attempt_id, int(partition_type), self.taskmanager_id, *self.address
+        )
+        partition = await self._open_result_partition(
+            location, num_subpartitions, consumption, max_segments, timeout, codec
+        )
+        async with partition:
+            yield partition
+
+    @asynccontextmanager
+    async def open_gate(
+        self,
+        locations: Sequence[PartitionLocation],
+        subpartition: int,
+        end_subpartition: int | None = None,
+    ) -> AsyncIterator[ClientGate]:
+        """Open a gate over partitions of one shuffle, a channel for each.
+
+        ::
+
+            async with client.open_gate(locations, 2) as gate:
+                async for word in gate.records(StringSerializer()):
+                    ...
+
+        Partitions need not be there yet: the TaskManagers wait for them, up to their deadline.
+
+        Args:
+            locations: What producers told of their partitions.
+            subpartition: The one to read, or the first one of a range (of blocking partitions).
+            end_subpartition: The one behind the last.
+
+        Raises:
+            InvalidRequest: No partitions, or of several shuffles or kinds.
+            InsufficientNetworkBuffers: The client's memory is promised to others.
+        """
+        if not locations:
+            raise InvalidRequest("A gate needs partitions to read", value=0, limit=1)
+        shuffles = {location.shuffle_id for location in locations}
+        blocking = {location.is_blocking for location in locations}
+        if len(shuffles) > 1 or len(blocking) > 1:
+            raise InvalidRequest(
+                "The partitions of a gate are of one shuffle, all stored or all pipelined",
+                value=f"shuffles {sorted(shuffles)}",
+                remedy="Open several gates, and a UnionInputGate over them",
+            )
+        name = f"gate of shuffle {locations[0].shuffle_id}"
+        opener = ClientChannelOpener(
+            name,
+            self._consumer,
+            self.network_pool,
+            locations[0].shuffle_id,
+            subpartition,
+            subpartition + 1 if end_subpartition is None else end_subpartition,
+            self.config.exclusive_buffers_per_channel,
+            self.config.floating_buffers_per_gate,
+        )
+        key = ShuffleKey(self.application_id, locations[0].shuffle_id)
+        gate = ClientGate(InputGate(name, key, opener), blocking=locations[0].is_blocking)
+        try:
+            for location in locations:
+                gate.gate.add_channel(location.source)
+            yield gate
+        finally:
+            gate.close()
+
+    async def close(self) -> None:
+        """Close both connections; what is not finished fails. Idempotent.
+
+        Waits until the connections are gone, at most the transport's close deadline.
+
+        Cancellation: safe; they go on closing.
+        """
+        for flusher in self._flushers.values():
+            flusher.close()
+        self._producer.close()
+        self._consumer.close()
+        await asyncio.gather(self._producer.closed.wait(), self._consumer.closed.wait())
+        self.network_pool.destroy()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def _open_result_partition(
+        self,
+        location: PartitionLocation,
+        num_subpartitions: int,
+        consumption: ConsumptionConstraint,
+        max_segments: int | None,
+        buffer_timeout_seconds: float,
+        codec: BlockCodec,
+    ) -> ResultPartition:
+        config = self.config
+        name = f"partition {location.map_attempt_id} of shuffle {location.shuffle_id}"
+        pool = self.network_pool.create_local_pool(
+            name,
+            1,
+            max_segments,
+            max_overdraft_buffers=0 if location.is_blocking else config.max_overdraft_buffers,
+            max_buffers_per_channel=None
+            if location.is_blocking
+            else config.max_buffers_per_channel,
+        )
+
+        def message(number: int) -> Message:
+            if location.is_blocking:
+                return OpenPartition(
+                    number, location.shuffle_id, location.map_attempt_id, num_subpartitions
+                )
+            return OpenPipelinedPartition(
+                number,
+                location.shuffle_id,
+                location.map_attempt_id,
+                num_subpartitions,
+                location.partition_type,
+                int(consumption),
+            )
+
+        writer: ClientPipelinedPartition | BlockingResultPartition
+        try:
+            number = await self._producer.open(message)
+            if location.is_blocking:
+                sink = LegRegionSink(self._producer, number)
+                self._producer.attach(number, sink)
+                writer = BlockingResultPartition(name, num_subpartitions, pool, sink, codec=codec)
+            else:
+                writer = ClientPipelinedPartition(
+                    self._producer,
+                    number,
+                    num_subpartitions,
+                    pool,
+                    flusher=self._flusher(buffer_timeout_seconds),
+                )
+                self._producer.attach(number, writer)
+        except BaseException:
+            pool.destroy()
+            raise
+        return ResultPartition(location, writer, buffer_timeout_seconds)
+
+    def _flusher(self, interval_seconds: float) -> OutputFlusher | None:
+        if interval_seconds <= 0:
+            return None
+        flusher = self._flushers.get(interval_seconds)
+        if flusher is None:
+            flusher = self._flushers[interval_seconds] = OutputFlusher(interval_seconds)
+        return flusher
+
+
+def _ack(greeting: Hello | HelloAck) -> HelloAck:
+    if not isinstance(greeting, HelloAck):
+        raise TypeError("the side that connects is greeted with a HelloAck")
+    return greeting

@@ -1,0 +1,38 @@
+"""Settings of a client."""
+
+from pydantic import Field
+
+from transport.config import TransportConfig
+from transport.settings import Count, Seconds, Settings
+
+
+class ClientConfig(Settings):
+    """Memory, deadlines and the transport of one client.
+
+    The segment size is the TaskManager's.
+    """
+
+    network_segments: Count = Field(256, ge=2, le=1 << 24)
+    """Segments of the client's own pool, shared by its partitions and gates; 8 MiB by default."""
+
+    exclusive_buffers_per_channel: Count = Field(2, ge=1, le=1024)
+    """Segments that each channel of a gate owns while it is open."""
+
+    floating_buffers_per_gate: Count = Field(8, ge=0, le=65536)
+    """Segments that the channels of a gate share, given to where the backlog is."""
+
+    max_buffers_per_channel: Count = Field(10, ge=1, le=1 << 24)
+    """Segments that may wait for one subpartition until its partition says it is unavailable."""
+
+    max_overdraft_buffers: Count = Field(5, ge=0, le=65536)
+    """Segments beyond its share that a partition may take to end a record that it has begun."""
+
+    buffer_timeout_seconds: float = Field(0.1, ge=-1, le=3600)
+    """Time after which records in a buffer that is not full are sent; 0: after every call, -1: only
+    full buffers."""
+
+    answer_timeout_seconds: Seconds = Field(60, gt=0)
+    """Time for the TaskManager's answers that need no reader's help."""
+
+    transport: TransportConfig = Field(default_factory=TransportConfig)
+    """Deadlines, watermarks, TLS."""

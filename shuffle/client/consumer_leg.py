@@ -1,0 +1,164 @@
+"""The consumer leg, client side: one connection, the channels of many gates.
+
+To a channel it makes no difference whether another TaskManager or its own one sends: memory,
+credit, sequence numbers and failures are those of a peer connection, and so is the code. Only what
+opens and closes channels is different: a gate is asked for with all its channels at once.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from protocol.errors import SluiceError
+from protocol.messages import (
+    CloseGate,
+    ErrorResponse,
+    GateChannel,
+    GateClosed,
+    GateOpened,
+    HelloAck,
+    Message,
+    OpenGate,
+)
+from protocol.remote_error import RemoteError
+from shuffle.counters import Counters
+from shuffle.gate.channel_opener import ChannelSource
+from shuffle.gate.remote_channel import RemoteInputChannel
+from shuffle.network.peer_client import PartitionRequestClient
+from transport.connection import Connection
+from transport.errors import ConnectionLost, DeadlineExceeded
+
+
+class _Gate(NamedTuple):
+    channels: Sequence[RemoteInputChannel]
+    deadline: asyncio.TimerHandle
+
+
+class ConsumerLeg(PartitionRequestClient):
+    """Opens gates on one TaskManager.
+
+    Args:
+        connection: The open connection.
+        ack: What the TaskManager said of itself.
+        counters: The client's counters.
+        answer_timeout_seconds: How long the TaskManager may take to open a gate.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        ack: HelloAck,
+        counters: Counters,
+        answer_timeout_seconds: float,
+    ) -> None:
+        super().__init__(connection, ack, counters)
+        self._answer_timeout_seconds = answer_timeout_seconds
+        self._opening: dict[int, _Gate] = {}
+        self._gates: set[int] = set()
+        self.closed = asyncio.Event()
+        """Set when the connection is gone."""
+
+    def open_gate(
+        self,
+        shuffle_id: int,
+        start_subpartition: int,
+        end_subpartition: int,
+        channels: Sequence[tuple[RemoteInputChannel, ChannelSource]],
+    ) -> int:
+        """Ask for a gate with these channels, which have their buffers already.
+
+        A refusal, or no answer, fails all of them.
+
+        Returns:
+            The number of the gate, for :meth:`close_gate`.
+
+        Raises:
+            ConnectionLost: The connection has ended meanwhile.
+        """
+        if self.closing:
+            raise ConnectionLost(f"Connection to {self.connection.remote} was lost")
+        gate = self._new_number()
+        wanted: list[GateChannel] = []
+        initial_credit = channels[0][0].initial_credit
+        for channel, source in channels:
+            channel.number = self._new_number()
+            self._channels[channel.number] = channel
+            self._counters.credits_sent += initial_credit
+            wanted.append(
+                GateChannel(
+                    channel.number,
+                    source.taskmanager_id,
+                    source.address.host,
+                    source.address.port,
+                    list(source.map_attempt_ids),
+                )
+            )
+        self._gates.add(gate)
+        deadline = asyncio.get_running_loop().call_later(
+            self._answer_timeout_seconds, self._opening_late, gate
+        )
+        self._opening[gate] = _Gate([channel for channel, _ in channels], deadline)
+        self.connection.send(
+            OpenGate(gate, shuffle_id, start_subpartition, end_subpartition, initial_credit, wanted)
+        )
+        for channel, _ in channels:
+            channel.request_sent()
+        return gate
+
+    def close_gate(self, gate: int) -> None:
+        """Close a gate; its channels are released by whoever owns them. Idempotent."""
+        if gate not in self._gates:
+            return
+        opening = self._opening.pop(gate, None)
+        if opening is not None:
+            opening.deadline.cancel()
+        if not self.closing:
+            self.connection.send(CloseGate(gate))
+
+    def message_received(self, message: Message, payload_length: int) -> None:
+        """Take what the TaskManager sends."""
+        if type(message) is GateOpened:
+            opening = self._opening.pop(message.gate, None)
+            if opening is not None:
+                opening.deadline.cancel()
+        elif type(message) is GateClosed:
+            self._gates.discard(message.gate)
+        elif type(message) is ErrorResponse and message.channel in self._opening:
+            self._refused(message.channel, RemoteError(message))
+        else:
+            super().message_received(message, payload_length)
+
+    def connection_lost(self, error: SluiceError) -> None:
+        """Fail every channel."""
+        self.closed.set()
+        for opening in self._opening.values():
+            opening.deadline.cancel()
+        self._opening.clear()
+        self._gates.clear()
+        super().connection_lost(error)
+
+    def _opening_late(self, gate: int) -> None:
+        self._refused(
+            gate,
+            DeadlineExceeded(
+                "TaskManager does not answer OpenGate",
+                value=self.connection.remote,
+                limit=f"{self._answer_timeout_seconds} s",
+                remedy="Look at its log and its load; answer_timeout_seconds",
+            ),
+        )
+
+    def _refused(self, gate: int, error: SluiceError) -> None:
+        opening = self._opening.pop(gate)
+        opening.deadline.cancel()
+        self._gates.discard(gate)
+        for channel in opening.channels:
+            self._channels.pop(channel.number, None)
+            channel.fail(error)
+
+    def _new_number(self) -> int:
+        """A number that is neither a channel's nor a gate's; both share one space."""
+        while True:
+            number = self._free_number()
+            if number not in self._gates:
+                return number

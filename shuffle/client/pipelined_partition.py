@@ -1,0 +1,331 @@
+"""A pipelined result partition of a client: its buffers go to the TaskManager as they fill.
+
+The client's pool holds what is being filled and what the TaskManager has not taken; the TaskManager
+grants credit as its own pool for the partition has segments, and so two pools bound what is between
+this task and its readers. When both are full the writer waits for a buffer.
+
+::
+
+    state      add     flush   finish             fail, aborted, connection lost   release
+    OPEN       queue   queue   FINISHED, drains   FAILED                           RELEASED
+    FINISHED   –       –       –                  FAILED (until it is answered)    RELEASED
+    FAILED     error   –       error              –                                RELEASED
+    RELEASED   error   –       error              –                                –
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from protocol.errors import SluiceError
+from protocol.messages import (
+    DATA,
+    EVERY_SUBPARTITION,
+    AbortPartition,
+    FinishPartition,
+    PipelinedData,
+)
+from shuffle.client.producer_leg import ProducerLeg
+from shuffle.client.send_queue import SendQueue
+from shuffle.errors import InvalidRequest, PartitionReleased
+from shuffle.memory import LocalBufferPool, PoolDestroyed
+from shuffle.partition.buffer_builder import BufferBuilder
+from shuffle.partition.buffer_consumer import BufferConsumer
+from shuffle.partition.errors import PartitionAlreadyFinished
+from shuffle.partition.output_flusher import OutputFlusher
+from shuffle.partition.partition_memory import PartitionMemory
+from shuffle.partition.pipelined_states import PartitionState
+from shuffle.partition.result_partition_writer import ALL_SUBPARTITIONS
+
+
+class ClientPipelinedPartition:
+    """One task's output, on its way to a TaskManager. A ``ResultPartitionWriter``.
+
+    Args:
+        leg: The producer connection.
+        number: Of the partition on that connection.
+        num_subpartitions: Number of subpartitions, at least 1.
+        pool: Memory; the partition owns it and destroys it.
+        flusher: Told of open buffers; None if the writer flushes, or only full buffers shall go.
+        task_event: Told of events that readers send back: their type and bytes.
+    """
+
+    def __init__(
+        self,
+        leg: ProducerLeg,
+        number: int,
+        num_subpartitions: int,
+        pool: LocalBufferPool,
+        *,
+        flusher: OutputFlusher | None = None,
+        task_event: Callable[[int, bytes], None] | None = None,
+    ) -> None:
+        self.number: Final = number
+        self.num_subpartitions: Final = num_subpartitions
+        self.state = PartitionState.OPEN
+        self.memory = PartitionMemory(pool)
+        self.credit = 0
+        """Data buffers that the TaskManager can take now."""
+        self.bytes_out = 0
+        """Bytes of data sent; of a broadcast buffer once."""
+        self.buffers_out = 0
+        self.buffer_size_bytes: int | None = None
+        """What readers ask buffers to be at most; None for whole segments."""
+        self._leg = leg
+        self._flusher = flusher
+        self._task_event = task_event
+        self._failure: SluiceError | None = None
+        self._queue = SendQueue(self._send_available)
+        self._drained: asyncio.Future[None] | None = None
+        self._answered: asyncio.Future[None] | None = None
+
+    # ---- ResultPartitionWriter -----------------------------------------------------------------
+
+    def request_builder(self, subpartition: int) -> BufferBuilder | None:
+        """Take a builder; None: no memory now.
+
+        Raises:
+            SluiceError: Why the partition takes nothing more.
+        """
+        self._require_open()
+        buffer = self.memory.pool.request_buffer_nowait(subpartition)
+        return None if buffer is None else self._trimmed(BufferBuilder(buffer))
+
+    async def wait_for_builder(self, subpartition: int) -> BufferBuilder:
+        """Take a builder, waiting for memory as long as it takes: this is back pressure.
+
+        Raises:
+            SluiceError: As :meth:`request_builder`, also while waiting.
+
+        Cancellation: safe, no memory is taken.
+        """
+        builder = self.request_builder(subpartition)
+        if builder is not None:
+            return builder
+        self._make_room()
+        try:
+            buffer = await self.memory.wait(subpartition)
+        except PoolDestroyed:
+            raise self._refusal() from None
+        if self.state is not PartitionState.OPEN:
+            buffer.recycle()
+            raise self._refusal()
+        return self._trimmed(BufferBuilder(buffer))
+
+    def add_consumer(
+        self, consumer: BufferConsumer, subpartition: int, partial_record_bytes: int = 0
+    ) -> None:
+        """Queue a buffer, complete or being filled; a broadcast one is sent and stored once.
+
+        Raises:
+            SluiceError: Why the partition takes nothing more; the consumer is closed.
+        """
+        try:
+            self._require_open()
+            self._check_index(subpartition)
+        except SluiceError:
+            consumer.close()
+            raise
+        self._queue.add(consumer, subpartition)
+        if self._flusher is not None and self._queue.has_open_buffers:
+            self._flusher.arm(self)
+
+    def emit_event(self, payload: bytes, data_type: int, subpartition: int) -> None:
+        """Queue an event; ``PRIORITY_EVENT`` overtakes, the others finish the open buffer first.
+
+        Raises:
+            SluiceError: Why the partition takes nothing more.
+        """
+        self._require_open()
+        self._check_index(subpartition)
+        self._queue.add_event(payload, data_type, subpartition)
+
+    def flush(self, subpartition: int) -> None:
+        """Let what is committed in a subpartition's open buffer go."""
+        if self.state is PartitionState.OPEN:
+            self._queue.flush(subpartition)
+
+    def flush_all(self) -> None:
+        """Flush every subpartition."""
+        if self.state is PartitionState.OPEN:
+            self._queue.flush_all()
+
+    @property
+    def is_available(self) -> bool:
+        """Whether ``request_builder`` would give one now."""
+        return self.state is PartitionState.OPEN and self.memory.pool.is_available
+
+    async def wait_available(self) -> None:
+        """Wait until :attr:`is_available`, or until the partition takes nothing more.
+
+        Cancellation: safe.
+        """
+        if self.state is not PartitionState.OPEN or self.memory.pool.is_available:
+            return
+        self._make_room()
+        try:
+            await self.memory.wait_available()
+        except PoolDestroyed:
+            if self.state is PartitionState.OPEN:
+                raise self._refusal() from None
+
+    async def finish(self) -> None:
+        """Send what is left and end every subpartition; returns when the TaskManager has it all.
+
+        That may be as long as its readers take: what does not fit in its pool waits here.
+
+        Raises:
+            SluiceError: The partition failed, or the connection was lost.
+
+        Cancellation: the partition is to be released then.
+        """
+        if self.state is PartitionState.FINISHED:
+            return
+        self._require_open()
+        self.state = PartitionState.FINISHED
+        if self._flusher is not None:
+            self._flusher.remove(self)
+        self._queue.finish_open()
+        loop = asyncio.get_running_loop()
+        if len(self._queue):
+            self._drained = loop.create_future()
+            await self._drained
+        self._answered = loop.create_future()
+        self._leg.send(FinishPartition(self.number, self.bytes_out, 0))
+        await self._leg.answer(self._answered, "FinishPartition")
+        self._leg.forget(self.number)
+        self.memory.pool.destroy()
+
+    def fail(self, error: SluiceError) -> None:
+        """End with an error, here and for the readers. Idempotent."""
+        if self.state is PartitionState.OPEN:
+            self._leg.send(AbortPartition(self.number))
+            self.failed(error)
+
+    def release(self) -> None:
+        """Give everything up, memory included; an unfinished one fails for its readers."""
+        if self.state is PartitionState.RELEASED:
+            return
+        unanswered = self._answered is None or not self._answered.done()
+        if self.state is not PartitionState.FAILED and unanswered:
+            self._leg.send(AbortPartition(self.number))
+        self._end(
+            PartitionState.RELEASED,
+            self._failure or PartitionReleased("Partition is released", value=self.number),
+        )
+
+    # ---- shuffle.partition.output_flusher.Flushable ---------------------------------------------
+
+    def flush_open(self) -> int:
+        """For the flusher: flush; return how many open buffers have bytes to send."""
+        self._queue.flush_all()
+        return self._queue.unread_flushed()
+
+    def finish_read_buffers(self) -> None:
+        """For the flusher: finish the open buffers of which everything was sent."""
+        self._queue.finish_open(only_sent=True)
+
+    @property
+    def has_open_buffers(self) -> bool:
+        """Whether a buffer is still being filled."""
+        return self._queue.has_open_buffers
+
+    # ---- called by the leg ----------------------------------------------------------------------
+
+    def credit_granted(self, credit: int) -> None:
+        """The TaskManager can take more."""
+        self.credit += credit
+        self._send_available()
+
+    def send(self) -> bool:
+        """Send one buffer or event; return whether there may be more to send now."""
+        entry = self._queue.next(self.credit)
+        if entry is None:
+            self._check_drained()
+            return False
+        subpartition, (payload, release, data_type) = entry
+        wire_number = EVERY_SUBPARTITION if subpartition == ALL_SUBPARTITIONS else subpartition
+        if data_type == DATA:
+            self.credit -= 1
+            self.bytes_out += len(payload)
+            self.buffers_out += 1
+        self._leg.send(PipelinedData(self.number, wire_number, data_type), payload, release)
+        if self._queue.is_available(self.credit):
+            return True
+        self._check_drained()
+        return False
+
+    def finished(self) -> None:
+        """The TaskManager has everything, and readers will find its end."""
+        if self._answered is not None and not self._answered.done():
+            self._answered.set_result(None)
+
+    def failed(self, error: SluiceError) -> None:
+        """The TaskManager gave the partition up, or is gone."""
+        if self.state in (PartitionState.OPEN, PartitionState.FINISHED):
+            self._end(PartitionState.FAILED, error)
+
+    def region_opened(self, payload_bytes: int) -> None:
+        """Pipelined partitions have no regions."""
+
+    def new_buffer_size(self, size_bytes: int) -> None:
+        """Readers want buffers of at most this size (debloating)."""
+        self.buffer_size_bytes = size_bytes
+
+    def task_event_received(self, event_type: int, payload: bytes) -> None:
+        """A reader sent an event back."""
+        if self._task_event is not None:
+            self._task_event(event_type, payload)
+
+    # ---- inside ---------------------------------------------------------------------------------
+
+    def _send_available(self) -> None:
+        if self._queue.is_available(self.credit):
+            self._leg.queue(self)
+
+    def _check_drained(self) -> None:
+        drained = self._drained
+        if drained is not None and not len(self._queue) and not drained.done():
+            drained.set_result(None)
+
+    def _trimmed(self, builder: BufferBuilder) -> BufferBuilder:
+        if self.buffer_size_bytes is not None:
+            builder.trim(self.buffer_size_bytes)
+        return builder
+
+    def _make_room(self) -> None:
+        """Before waiting: the open buffers must not hold all the memory, or nothing ever moves."""
+        if self.memory.pool.size_segments <= self.num_subpartitions:
+            self._queue.finish_open()
+
+    def _require_open(self) -> None:
+        if self.state is not PartitionState.OPEN:
+            raise self._refusal()
+
+    def _refusal(self) -> SluiceError:
+        if self._failure is not None:
+            return self._failure
+        return PartitionAlreadyFinished(
+            "Nothing can be added to a finished partition", value=self.number
+        )
+
+    def _check_index(self, subpartition: int) -> None:
+        if not ALL_SUBPARTITIONS <= subpartition < self.num_subpartitions:
+            raise InvalidRequest(
+                "Partition has no such subpartition",
+                value=subpartition,
+                limit=self.num_subpartitions - 1,
+            )
+
+    def _end(self, state: PartitionState, error: SluiceError) -> None:
+        self.state = state
+        self._failure = error
+        if self._flusher is not None:
+            self._flusher.remove(self)
+        self._queue.clear()
+        self._leg.forget(self.number)
+        self.memory.pool.destroy()
+        for waiting in (self._drained, self._answered):
+            if waiting is not None and not waiting.done():
+                waiting.set_exception(error)
+                waiting.exception()  # retrieved: the task that waits may have been cancelled

@@ -1,0 +1,274 @@
+"""The producer leg, client side: one connection, many partitions being written."""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from protocol.errors import SluiceError, UnexpectedMessage
+from protocol.limits import FEATURE_LARGE_PAYLOADS, MAX_EVENT_BYTES, MAX_U32
+from protocol.messages import (
+    AddCredit,
+    CloseRequest,
+    ErrorResponse,
+    HelloAck,
+    Message,
+    NewBufferSize,
+    PartitionAborted,
+    PartitionFinished,
+    PartitionOpened,
+    RegionOpened,
+    TaskEvent,
+)
+from protocol.remote_error import RemoteError
+from shuffle.errors import internal_error
+from transport.connection import EMPTY, Connection
+from transport.errors import ConnectionLost, DeadlineExceeded
+
+_log = logging.getLogger(__name__)
+
+MOST_MESSAGES_A_TURN: Final = 32
+"""Sent for all partitions together before the event loop has a turn."""
+
+
+class LegPartition(Protocol):
+    """A partition being written, as the leg sees it."""
+
+    def credit_granted(self, credit: int) -> None:
+        """More can be sent."""
+
+    def send(self) -> bool:
+        """Send one message, if there is one; return whether there may be more."""
+
+    def finished(self) -> None:
+        """It is complete at the TaskManager."""
+
+    def failed(self, error: SluiceError) -> None:
+        """It will never be complete."""
+
+    def region_opened(self, payload_bytes: int) -> None:
+        """How large the payloads of the region begun may be (blocking partitions)."""
+
+    def new_buffer_size(self, size_bytes: int) -> None:
+        """Readers want buffers of at most this size (pipelined partitions)."""
+
+    def task_event_received(self, event_type: int, payload: bytes) -> None:
+        """A reader sent an event back (pipelined partitions)."""
+
+
+class ProducerLeg:
+    """Writes partitions to one TaskManager.
+
+    Args:
+        connection: The open connection.
+        ack: What the TaskManager said of itself.
+        answer_timeout_seconds: How long it may take to answer what needs no reader's help.
+    """
+
+    def __init__(
+        self, connection: Connection, ack: HelloAck, answer_timeout_seconds: float
+    ) -> None:
+        self.connection = connection
+        self.taskmanager_id = ack.taskmanager_id
+        self._answer_timeout_seconds = answer_timeout_seconds
+        self._partitions: dict[int, LegPartition] = {}
+        self._opening: dict[int, asyncio.Future[None]] = {}
+        self._last_number = -1
+        self._queue: deque[LegPartition] = deque()
+        self._queued: set[LegPartition] = set()
+        self._turn_due = False
+        self._event = bytearray(MAX_EVENT_BYTES)
+        self.lost: SluiceError | None = None
+        self.closed = asyncio.Event()
+        """Set when the connection is gone."""
+
+    @property
+    def large_payloads(self) -> bool:
+        """Whether the TaskManager says how large the payloads of a region may be."""
+        return bool(self.connection.features & FEATURE_LARGE_PAYLOADS)
+
+    @property
+    def partitions(self) -> int:
+        """Partitions being written."""
+        return len(self._partitions)
+
+    async def open(self, make_message: Callable[[int], Message]) -> int:
+        """Open a partition; return its number. :meth:`attach` it before anything else is awaited.
+
+        Args:
+            make_message: Makes the message that opens it, of its number.
+
+        Raises:
+            SluiceError: The TaskManager refused it, or the connection is gone.
+            DeadlineExceeded: It did not answer.
+
+        Cancellation: safe; what was opened is given up with the connection.
+        """
+        number = self._free_number()
+        opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._opening[number] = opened
+        try:
+            self.send(make_message(number))
+            await self.answer(opened, "OpenPartition")
+        finally:
+            del self._opening[number]
+        return number
+
+    def attach(self, number: int, partition: LegPartition) -> None:
+        """Say who takes the messages of a partition that was opened."""
+        self._partitions[number] = partition
+
+    def forget(self, number: int) -> None:
+        """Nothing more is expected for a partition. Idempotent."""
+        self._partitions.pop(number, None)
+
+    def send(
+        self,
+        message: Message,
+        payload: memoryview | bytes = EMPTY,
+        release: Callable[[], None] | None = None,
+    ) -> None:
+        """Send a message; a dead connection has told every partition already."""
+        self.connection.send(message, payload, release)
+
+    def queue(self, partition: LegPartition) -> None:
+        """A partition has something to send."""
+        if partition in self._queued:
+            return
+        self._queued.add(partition)
+        self._queue.append(partition)
+        if not self._turn_due:
+            self._turn_due = True
+            asyncio.get_running_loop().call_soon(self._run)
+
+    async def answer(self, waiting: asyncio.Future[None], to: str) -> None:
+        """Wait for an answer, up to the deadline.
+
+        Raises:
+            DeadlineExceeded: None came.
+            SluiceError: What the answer, or the end of the connection, was.
+
+        Cancellation: safe.
+        """
+        if self.lost is not None:
+            waiting.cancel()
+            raise self.lost
+        try:
+            async with asyncio.timeout(self._answer_timeout_seconds):
+                await waiting
+        except TimeoutError:
+            raise DeadlineExceeded(
+                f"TaskManager does not answer {to}",
+                value=self.connection.remote,
+                limit=f"{self._answer_timeout_seconds} s",
+                remedy="Look at its log and its load; answer_timeout_seconds",
+            ) from None
+
+    def close(self) -> None:
+        """Say goodbye and close; partitions that are not finished fail. Idempotent."""
+        if not self.connection.closing:
+            self.connection.send(CloseRequest())
+            self.connection.close()
+
+    # ---- transport.connection.ConnectionHandler -------------------------------------------------
+
+    def payload_buffer(self, message: Message, length: int) -> memoryview | None:
+        """Supply memory for the bytes of a task event."""
+        if type(message) is not TaskEvent:
+            raise UnexpectedMessage("Payload on a producer leg", value=type(message).__name__)
+        return memoryview(self._event)
+
+    def message_received(self, message: Message, payload_length: int) -> None:
+        """Take what the TaskManager says."""
+        if type(message) is AddCredit:
+            partition = self._partitions.get(message.channel)
+            if partition is not None:
+                partition.credit_granted(message.credit)
+        elif type(message) is PartitionOpened:
+            opened = self._opening.get(message.partition)
+            if opened is not None and not opened.done():
+                opened.set_result(None)
+        elif type(message) is PartitionFinished:
+            partition = self._partitions.get(message.partition)
+            if partition is not None:
+                partition.finished()
+        elif type(message) is RegionOpened:
+            partition = self._partitions.get(message.partition)
+            if partition is not None:
+                partition.region_opened(message.payload_bytes)
+        elif type(message) is TaskEvent:
+            partition = self._partitions.get(message.channel)
+            if partition is not None:
+                payload = bytes(self._event[:payload_length])
+                partition.task_event_received(message.event_type, payload)
+        elif type(message) is NewBufferSize:
+            partition = self._partitions.get(message.channel)
+            if partition is not None:
+                partition.new_buffer_size(message.buffer_size_bytes)
+        elif type(message) is ErrorResponse and message.channel is not None:
+            self._failed(message.channel, RemoteError(message))
+        elif type(message) is CloseRequest:
+            self.connection.close()
+        elif type(message) is not PartitionAborted:
+            raise UnexpectedMessage("Message on a producer leg", value=type(message).__name__)
+
+    def writable(self) -> None:
+        """Send on."""
+        self._run()
+
+    def connection_lost(self, error: SluiceError) -> None:
+        """Fail everything that is not finished."""
+        self.lost = error
+        self.closed.set()
+        self._queue.clear()
+        self._queued.clear()
+        for opened in self._opening.values():
+            if not opened.done():
+                opened.set_exception(error)
+        partitions, self._partitions = self._partitions, {}
+        for partition in partitions.values():
+            partition.failed(error)
+
+    # ---- inside ---------------------------------------------------------------------------------
+
+    def _failed(self, number: int, error: SluiceError) -> None:
+        opened = self._opening.get(number)
+        if opened is not None and not opened.done():
+            opened.set_exception(error)
+        partition = self._partitions.pop(number, None)
+        if partition is not None:
+            partition.failed(error)
+
+    def _run(self) -> None:
+        self._turn_due = False
+        queue = self._queue
+        left = MOST_MESSAGES_A_TURN
+        try:
+            while queue and self.connection.writable:
+                if not left:
+                    self._turn_due = True
+                    asyncio.get_running_loop().call_soon(self._run)
+                    return
+                left -= 1
+                partition = queue.popleft()
+                if partition.send():
+                    queue.append(partition)
+                else:
+                    self._queued.discard(partition)
+        except Exception as error:  # noqa: BLE001
+            # A bug of ours must end what it breaks, and be seen.
+            _log.exception("internal error while sending to %s", self.connection.remote)
+            self.connection.abort(internal_error(error))
+
+    def _free_number(self) -> int:
+        if self.lost is not None:
+            raise self.lost
+        if self.connection.closing:
+            raise ConnectionLost(f"Connection to {self.connection.remote} is closed")
+        number = self._last_number
+        while True:
+            number = (number + 1) & MAX_U32
+            if number not in self._partitions and number not in self._opening:
+                self._last_number = number
+                return number

@@ -1,0 +1,102 @@
+"""A result partition as the Python API shows it."""
+
+from types import TracebackType
+from typing import Self, TypeVar
+
+from protocol.errors import SluiceError
+from shuffle.client.location import PartitionLocation
+from shuffle.client.pipelined_partition import ClientPipelinedPartition
+from shuffle.errors import PartitionReleased
+from shuffle.partition.blocking_result_partition import BlockingResultPartition
+from shuffle.records.channel_selector import ChannelSelector
+from shuffle.records.record_writer import RecordWriter
+from shuffle.records.serializers import ValueSerializer
+
+T = TypeVar("T")
+
+
+class ResultPartition:
+    """One task's output, open for writing. Leave its context to finish it, or raise to fail it.
+
+    Args:
+        location: Its name and place; tell it to the consumers.
+        writer: Takes the buffers.
+        buffer_timeout_seconds: For record writers.
+    """
+
+    def __init__(
+        self,
+        location: PartitionLocation,
+        writer: ClientPipelinedPartition | BlockingResultPartition,
+        buffer_timeout_seconds: float,
+    ) -> None:
+        self.location = location
+        self.writer = writer
+        """The ``ResultPartitionWriter``, for buffers and events."""
+        self._buffer_timeout_seconds = buffer_timeout_seconds
+        self._records: RecordWriter[object] | None = None
+
+    def record_writer(
+        self, serializer: ValueSerializer[T], selector: ChannelSelector[T] | None = None
+    ) -> RecordWriter[T]:
+        """Make the record writer of this partition; there is one, and it is ended with it."""
+        writer = RecordWriter(
+            self.writer, serializer, selector, buffer_timeout_seconds=self._buffer_timeout_seconds
+        )
+        self._records = writer  # type: ignore[assignment]
+        return writer
+
+    async def emit_buffer(self, data: bytes | memoryview, subpartition: int) -> None:
+        """Write bytes to a subpartition, or to ``ALL_SUBPARTITIONS``, as complete buffers.
+
+        Waits for memory when there is none: that is back pressure.
+
+        Raises:
+            SluiceError: Why the partition takes nothing more.
+
+        Cancellation: some of the bytes may have been written.
+        """
+        view = memoryview(data)
+        while view:
+            builder = self.writer.request_builder(subpartition)
+            if builder is None:
+                builder = await self.writer.wait_for_builder(subpartition)
+            self.writer.add_consumer(builder.create_consumer_from_beginning(), subpartition)
+            view = view[builder.append_and_commit(view) :]
+            builder.finish()
+
+    async def finish(self) -> None:
+        """End the partition after all that was written; see the writer's ``finish``."""
+        if self._records is not None:
+            records, self._records = self._records, None
+            await records.finish()
+        else:
+            await self.writer.finish()
+
+    def fail(self, error: SluiceError) -> None:
+        """End the partition with an error. Idempotent."""
+        if self._records is not None:
+            self._records.fail(error)
+        else:
+            self.writer.fail(error)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            if error is None:
+                await self.finish()
+            elif isinstance(error, SluiceError):
+                self.fail(error)
+            else:
+                self.fail(
+                    PartitionReleased("Its task failed", value=repr(error), remedy="Run it again")
+                )
+        finally:
+            self.writer.release()

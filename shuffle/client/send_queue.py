@@ -1,0 +1,173 @@
+"""What a pipelined partition has to send: one queue for all its subpartitions.
+
+A client has one connection for all subpartitions and one credit account for all of a partition's
+buffers, so one queue is enough; and a broadcast buffer goes over it once. What is complete, or was
+flushed, waits in the queue; a buffer that is being filled is *open*, one for each subpartition at
+most, and none beside an open broadcast buffer. Since whatever is added behind an open buffer
+finishes it first, the order of every channel is kept although subpartitions overtake one another.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+from protocol.messages import DATA, PRIORITY_EVENT
+from shuffle.partition.buffer_consumer import BufferConsumer
+from shuffle.partition.result_partition_writer import ALL_SUBPARTITIONS
+from shuffle.partition.view import OutgoingBuffer
+
+
+class Outgoing(NamedTuple):
+    """One message to send: a buffer or event, and whose it is."""
+
+    subpartition: int
+    buffer: OutgoingBuffer
+
+
+class _Entry(NamedTuple):
+    subpartition: int
+    consumer: BufferConsumer | None
+    event: bytes
+    data_type: int
+    partly: bool
+    """A flush of an open buffer: take what is there, the rest comes later."""
+
+
+class SendQueue:
+    """Buffers and events on their way to a TaskManager.
+
+    Args:
+        available: Called when a queue that had nothing to send has something.
+    """
+
+    def __init__(self, available: Callable[[], None]) -> None:
+        self._available = available
+        self._ready: deque[_Entry] = deque()
+        self._open: dict[int, BufferConsumer] = {}
+        self._flushed: set[int] = set()
+
+    def __len__(self) -> int:
+        return len(self._ready)
+
+    @property
+    def has_open_buffers(self) -> bool:
+        """Whether a buffer is still being filled."""
+        return bool(self._open)
+
+    def add(self, consumer: BufferConsumer, subpartition: int) -> None:
+        """Queue a buffer, complete or being filled; finishes what is open before it."""
+        self._finish_before(subpartition)
+        builder = consumer.builder
+        if builder is None or builder.is_finished:
+            self._put(_Entry(subpartition, consumer, b"", DATA, partly=False))
+            return
+        self._open[subpartition] = consumer
+        builder.add_finish_listener(partial(self._completed, subpartition, consumer))
+
+    def add_event(self, payload: bytes, data_type: int, subpartition: int) -> None:
+        """Queue an event; ``PRIORITY_EVENT`` overtakes everything, others finish what is open."""
+        entry = _Entry(subpartition, None, payload, data_type, partly=False)
+        if data_type == PRIORITY_EVENT:
+            # Behind the priority events that wait already, which keep their order.
+            place = 0
+            for waiting in self._ready:
+                if waiting.data_type != PRIORITY_EVENT:
+                    break
+                place += 1
+            self._ready.insert(place, entry)
+            if len(self._ready) == 1:
+                self._available()
+            return
+        self._finish_before(subpartition)
+        self._put(entry)
+
+    def flush(self, subpartition: int) -> None:
+        """Let what is committed in an open buffer go; without effect if it is on its way."""
+        consumer = self._open.get(subpartition)
+        if consumer is not None and subpartition not in self._flushed and consumer.has_unread:
+            self._flushed.add(subpartition)
+            self._put(_Entry(subpartition, consumer, b"", DATA, partly=True))
+
+    def flush_all(self) -> None:
+        """Flush every open buffer."""
+        for subpartition in list(self._open):
+            self.flush(subpartition)
+
+    def unread_flushed(self) -> int:
+        """Open buffers whose flushed bytes have still to go."""
+        return len(self._flushed)
+
+    def finish_open(self, *, only_sent: bool = False) -> None:
+        """Finish open buffers.
+
+        Args:
+            only_sent: Only those of which every byte has been sent.
+        """
+        for consumer in list(self._open.values()):
+            if consumer.builder is not None and not (only_sent and consumer.has_unread):
+                consumer.builder.finish()
+
+    def next(self, credit: int) -> Outgoing | None:
+        """Take what is to be sent next; None if there is nothing, or no credit for it."""
+        ready = self._ready
+        while ready:
+            entry = ready[0]
+            subpartition, consumer, event, data_type, partly = entry
+            if consumer is None:
+                ready.popleft()
+                return Outgoing(subpartition, OutgoingBuffer(event, None, data_type))
+            if credit <= 0:
+                return None
+            ready.popleft()
+            if partly:
+                self._flushed.discard(subpartition)
+                if consumer.is_closed:
+                    continue
+                taken = consumer.build()
+            else:
+                taken = consumer.build_last()
+            if taken.length:
+                return Outgoing(
+                    subpartition, OutgoingBuffer(taken.payload, taken.recycle, data_type)
+                )
+            taken.recycle()  # all of it went with a flush
+        return None
+
+    def is_available(self, credit: int) -> bool:
+        """Whether :meth:`next` might give something."""
+        ready = self._ready
+        return bool(ready) and (credit > 0 or ready[0].consumer is None)
+
+    def clear(self) -> None:
+        """Drop everything and give its memory back."""
+        ready, self._ready = self._ready, deque()
+        opened, self._open = self._open, {}
+        self._flushed.clear()
+        for consumer in opened.values():
+            if consumer.builder is not None:
+                consumer.builder.finish()
+            consumer.close()
+        for entry in ready:
+            if entry.consumer is not None:
+                entry.consumer.close()
+
+    def _finish_before(self, subpartition: int) -> None:
+        if subpartition == ALL_SUBPARTITIONS:
+            self.finish_open()
+            return
+        for number in (subpartition, ALL_SUBPARTITIONS):
+            consumer = self._open.get(number)
+            if consumer is not None and consumer.builder is not None:
+                consumer.builder.finish()
+
+    def _completed(self, subpartition: int, consumer: BufferConsumer) -> None:
+        """Move a buffer that has just been finished from the open ones to the queue."""
+        if self._open.get(subpartition) is consumer:
+            del self._open[subpartition]
+            self._put(_Entry(subpartition, consumer, b"", DATA, partly=False))
+
+    def _put(self, entry: _Entry) -> None:
+        self._ready.append(entry)
+        if len(self._ready) == 1:
+            self._available()
