@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -49,7 +49,7 @@ def refused_in(allowed: frozenset[type[m.Message]]) -> list[str]:
     return sorted(SAMPLES.keys() - {kind.__name__ for kind in allowed})
 
 
-def cases(side: Side) -> list[pytest.param]:
+def cases(side: Side) -> list[Any]:
     return [
         pytest.param(role, name, id=f"{ROLE_NAMES[role]}-{name}")
         for role in sorted(ROLES)
