@@ -45,13 +45,13 @@ class LocalBufferPool(LocalPoolBooks):
     """Segments of one task's gate or partition. Made by ``NetworkBufferPool.create_local_pool``.
 
     Args:
-        network_pool: Where the segments come from and go home to.
+        network_pool: Where the segments come from.
         name: For errors, logs and status pages.
         required_segments: The limit never goes below this.
         maximum_segments: The limit never goes above this; ``None`` for unbounded.
         max_overdraft_buffers: Segments that may be lent beyond the limit.
-        max_buffers_per_channel: Segments of one channel at which the pool stops being available;
-            ``None`` for no such maximum, and no accounts.
+        max_buffers_per_channel: Segments of one channel at which the pool is unavailable, or None.
+        kind: What it is for, in a word: metrics add up the pools of a kind.
     """
 
     __slots__ = ("__weakref__", "_handing_out", "_network_pool", "_quick_limit", "_recycler")
@@ -64,6 +64,7 @@ class LocalBufferPool(LocalPoolBooks):
         maximum_segments: int | None,
         max_overdraft_buffers: int = 0,
         max_buffers_per_channel: int | None = None,
+        kind: str = "other",
     ) -> None:
         super().__init__(
             name,
@@ -72,6 +73,7 @@ class LocalBufferPool(LocalPoolBooks):
             network_pool.total_segments,
             max_overdraft_buffers,
             max_buffers_per_channel,
+            kind,
         )
         self._network_pool = network_pool
         # The limit while nobody waits for this pool, else -1: one comparison tells a recycle that

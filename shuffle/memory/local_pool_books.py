@@ -25,6 +25,7 @@ class LocalPoolBooks:
         max_overdraft_buffers: Segments that may be lent beyond the limit.
         max_buffers_per_channel: Segments of one channel at which the pool stops being available;
             ``None`` for no such maximum, and no accounts.
+        kind: What it is for, in a word: metrics add up the pools of a kind.
 
     Raises:
         InvalidPoolSize: A number below its least one, or a maximum below the required number.
@@ -42,6 +43,7 @@ class LocalPoolBooks:
         "_limit",
         "_listeners",
         "_waiters",
+        "kind",
         "max_overdraft_buffers",
         "maximum_segments",
         "name",
@@ -58,6 +60,7 @@ class LocalPoolBooks:
         total_segments: int,
         max_overdraft_buffers: int,
         max_buffers_per_channel: int | None,
+        kind: str,
     ) -> None:
         for what, number, least in (
             ("required segments", required_segments, 0),
@@ -70,6 +73,7 @@ class LocalPoolBooks:
                     f"{what} of pool {name} below {least}", value=number, limit=least
                 )
         self.name: Final = name
+        self.kind: Final = kind
         self.required_segments: Final = required_segments
         self.maximum_segments: Final = maximum_segments
         self.max_overdraft_buffers: Final = max_overdraft_buffers
@@ -153,6 +157,7 @@ class LocalPoolBooks:
         """A frozen snapshot."""
         return LocalBufferPoolStatistics(
             name=self.name,
+            kind=self.kind,
             required_segments=self.required_segments,
             maximum_segments=self.maximum_segments,
             size_segments=self._limit,

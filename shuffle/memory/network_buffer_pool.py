@@ -89,6 +89,7 @@ class NetworkBufferPool:
         *,
         max_overdraft_buffers: int = 0,
         max_buffers_per_channel: int | None = None,
+        kind: str = "other",
     ) -> LocalBufferPool:
         """Make a local pool and give every pool its new share of the spare segments.
 
@@ -98,8 +99,8 @@ class NetworkBufferPool:
             maximum_segments: What it gets at most, at least 1; ``None`` for unbounded.
             max_overdraft_buffers: How many it may lend beyond its limit, while this pool has some
                 to spare, 0 or more. For result partitions: a record that was begun can be ended.
-            max_buffers_per_channel: Segments of one channel at which the pool is no longer
-                available, at least 1; ``None``: segments are not counted by channel.
+            max_buffers_per_channel: Segments of a channel that make the pool unavailable, or None.
+            kind: What it is for, in a word: metrics add up the pools of a kind.
 
         Raises:
             InsufficientNetworkBuffers: ``required_segments`` cannot be promised.
@@ -114,6 +115,7 @@ class NetworkBufferPool:
             maximum_segments,
             max_overdraft_buffers,
             max_buffers_per_channel,
+            kind,
         )
         if required_segments > self.unpromised_segments:
             raise self._insufficient(required_segments, self.unpromised_segments)
@@ -129,8 +131,7 @@ class NetworkBufferPool:
         """Take ``count`` exclusive segments, all or nothing; back with :meth:`recycle_segments`.
 
         Raises:
-            InsufficientNetworkBuffers: They cannot be promised, or are not free at this moment, or
-                other requests wait before this one.
+            InsufficientNetworkBuffers: They cannot be promised, are not free now, or others wait.
             InvalidPoolSize: ``count`` is negative.
             PoolDestroyed: This pool is destroyed.
         """
@@ -156,8 +157,7 @@ class NetworkBufferPool:
     ) -> list[MemorySegment]:
         """Take ``count`` exclusive segments, all or nothing, first come first served.
 
-        Waits for the promise too: other tasks may end before the deadline. Cancelling is safe: it
-        has no effect on the pool.
+        Waits for the promise too: other tasks may end. Cancelling has no effect on the pool.
 
         Args:
             count: Number of segments; give them back with :meth:`recycle_segments`.

@@ -14,6 +14,7 @@ class LocalBufferPoolStatistics:
     """
 
     name: str
+    kind: str
     required_segments: int
     maximum_segments: int | None
     size_segments: int
