@@ -14,7 +14,7 @@ class Availability:
     __slots__ = ("_idle_seconds", "_idle_since", "_waiters")
 
     def __init__(self) -> None:
-        self._waiters: set[asyncio.Future[None]] = set()
+        self._waiters: dict[asyncio.Future[None], None] = {}  # a set that keeps their order
         self._idle_seconds = 0.0
         self._idle_since = 0.0
 
@@ -39,20 +39,20 @@ class Availability:
         if not self._waiters:
             # Not the loop's time: uvloop counts in milliseconds, and most waits are shorter.
             self._idle_since = time.monotonic()
-        self._waiters.add(waiter)
+        self._waiters[waiter] = None
         try:
             await waiter
         finally:
             if waiter in self._waiters:  # cancelled before it was woken
-                self._waiters.discard(waiter)
+                del self._waiters[waiter]
                 if not self._waiters:
                     self._idle_seconds += time.monotonic() - self._idle_since
 
     def wake(self) -> None:
-        """Wake all who wait; they look for themselves what there is."""
+        """Wake all who wait, in their order; they look for themselves what there is."""
         if not self._waiters:
             return
-        waiters, self._waiters = self._waiters, set()
+        waiters, self._waiters = self._waiters, {}
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)

@@ -28,6 +28,21 @@ async def test_all_who_wait_are_woken_and_later_ones_wait_anew():
     assert availability.waiting == 0
 
 
+async def test_who_came_first_looks_first():
+    availability = Availability()
+    order: list[int] = []
+
+    async def look(number: int) -> None:
+        await availability.wait()
+        order.append(number)
+
+    tasks = [asyncio.ensure_future(look(number)) for number in range(20)]
+    await asyncio.sleep(0)
+    availability.wake()
+    await asyncio.gather(*tasks)
+    assert order == list(range(20))
+
+
 async def test_to_wake_nobody_is_not_remembered():
     """There is no state here that could be out of date: who comes later looks first."""
     availability = Availability()
