@@ -22,10 +22,13 @@ from shuffle.partition.result_partition_writer import ALL_SUBPARTITIONS
 
 SIZE = 8
 
+SELDOM = st.integers(0, 4).map(lambda number: number == 3)
+"""For what ends everything: hypothesis would do it early, and learn nothing afterwards."""
+
 
 class PartitionMachine(RuleBasedStateMachine):
-    @initialize(subpartitions=st.integers(1, 3), segments=st.integers(1, 5))
-    def start(self, subpartitions, segments):
+    @initialize(subpartitions=st.integers(1, 3), segments=st.integers(1, 5), late=st.integers(0, 3))
+    def start(self, subpartitions, segments, late):
         self.loop = asyncio.new_event_loop()
         self.count = subpartitions
         self.network = NetworkBufferPool(segments, SIZE)
@@ -43,6 +46,8 @@ class PartitionMachine(RuleBasedStateMachine):
         self.tasks: list = []
         self.taken: list = []
         self.number = 0
+        for _ in range(subpartitions if late else 0):
+            self.view()
 
     def teardown(self):
         if not hasattr(self, "loop"):
@@ -177,6 +182,17 @@ class PartitionMachine(RuleBasedStateMachine):
     @rule(data=st.data(), credit=st.integers(0, 2), keep=st.booleans())
     def read(self, data, credit, keep):
         index = data.draw(st.sampled_from([i for i in range(self.count) if self.views[i]]))
+        self.read_one(index, credit, keep)
+
+    @precondition(lambda self: any(self.views))
+    @rule(keep=st.booleans())
+    def flush_and_read_all(self, keep):
+        self.partition.flush_all()
+        for index in range(self.count):
+            if self.views[index]:
+                self.read_one(index, 1, keep)
+
+    def read_one(self, index, credit, keep):
         view = self.views[index]
         if view.failure is not None:
             return
@@ -216,16 +232,20 @@ class PartitionMachine(RuleBasedStateMachine):
         self.taken.pop(0).release()
 
     @precondition(lambda self: any(self.views) and self.number > 10)
-    @rule(data=st.data())
-    def leave(self, data):
+    @rule(data=st.data(), really=SELDOM)
+    def leave(self, data, really):
+        if not really:
+            return
         index = data.draw(st.sampled_from([i for i in range(self.count) if self.views[i]]))
         self.views[index].release()
         self.left[index] = True
         self.blocked[index] = False
 
     @precondition(lambda self: self.number > 10)
-    @rule(how=st.sampled_from(["finish", "fail", "release"]))
-    def end(self, how):
+    @rule(how=st.sampled_from(["finish", "fail", "release"]), really=SELDOM)
+    def end(self, how, really):
+        if not really:
+            return
         if how == "finish":
             if self.is_open:
                 self.loop.run_until_complete(self.partition.finish())

@@ -18,6 +18,9 @@ from tests.shuffle.partition.rig import SubpartitionRig
 SEGMENTS = 12
 SIZE = 16
 
+SELDOM = st.integers(0, 9).map(lambda number: number == 7)
+"""For what ends everything: hypothesis would do it early, and learn nothing afterwards."""
+
 
 class Item:
     """Something in the model's queue: unread data of one buffer, or an event."""
@@ -30,8 +33,8 @@ class Item:
 
 
 class SubpartitionMachine(RuleBasedStateMachine):
-    @initialize()
-    def start(self):
+    @initialize(late=st.integers(0, 3))
+    def start(self, late):
         self.rig = SubpartitionRig(SEGMENTS, SIZE)
         self.subpartition = self.rig.subpartition
         self.view: Any = None
@@ -46,6 +49,8 @@ class SubpartitionMachine(RuleBasedStateMachine):
         self.knew = False
         self.urgent = False  # a priority event came first in a queue without one
         self.number = 0
+        if late:
+            self.create_view()
 
     def teardown(self):
         if not hasattr(self, "rig"):
@@ -167,16 +172,20 @@ class SubpartitionMachine(RuleBasedStateMachine):
         if self.queue and self.queue[-1].open and self.queue[-1].content:
             self.queue[-1].flushed = True
 
-    @rule()
-    def finish(self):
+    @rule(really=SELDOM)
+    def finish(self, really):
+        if not really:
+            return
         self.subpartition.finish()
         if not self.gone:
             self.close_open()
             self.finished = True
 
     @precondition(lambda self: self.number > 12)
-    @rule()
-    def release(self):
+    @rule(really=SELDOM)
+    def release(self, really):
+        if not really:
+            return
         was_waiting = self.view is not None and not self.gone and not self.end_taken
         self.rig.told.take()
         self.rig.release()
@@ -200,6 +209,22 @@ class SubpartitionMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.view is not None)
     @rule(credit=st.sampled_from([0, 1, 1, 5]))
     def read(self, credit):
+        self.read_one(credit)
+
+    @precondition(lambda self: self.view is not None)
+    @rule(credit=st.integers(0, 3))
+    def flush_and_read(self, credit):
+        self.flush()
+        self.check_told()
+        self.read_one(credit)
+
+    @precondition(lambda self: self.builder is not None and not self.builder.is_finished)
+    @rule()
+    def write_and_flush(self):
+        self.write(commit=True)
+        self.flush()
+
+    def read_one(self, credit):
         if self.failed:
             with pytest.raises(PartitionReleased):
                 self.view.next_buffer(credit)
@@ -245,8 +270,10 @@ class SubpartitionMachine(RuleBasedStateMachine):
         self.blocked = False
 
     @precondition(lambda self: self.view is not None and self.number > 12)
-    @rule()
-    def leave(self):
+    @rule(really=SELDOM)
+    def leave(self, really):
+        if not really:
+            return
         self.view.release()
         self.left = True
         self.forget()
@@ -256,6 +283,9 @@ class SubpartitionMachine(RuleBasedStateMachine):
 
     @invariant()
     def the_reader_was_told_exactly_when_it_had_to_be(self):
+        self.check_told()
+
+    def check_told(self):
         items = self.takable()
         urgent = self.urgent and not self.blocked and self.view is not None
         expected = 1 if items and (not self.knew or urgent) else 0
