@@ -23,6 +23,7 @@ from protocol.codec import encode
 from protocol.errors import ProtocolViolation, SluiceError, UnsupportedVersion
 from protocol.framing import FrameDecoder, PayloadMemory
 from protocol.limits import (
+    DEFAULT_SEGMENT_SIZE_BYTES,
     FEATURE_BUFFER_GROUPS,
     FEATURE_LARGE_PAYLOADS,
     MAX_LARGE_PAYLOAD_BYTES,
@@ -97,7 +98,8 @@ class Connection(asyncio.BufferedProtocol):
 
     Args:
         config: Deadlines and watermarks.
-        segment_size_bytes: Largest payload this process receives.
+        segment_size_bytes: Largest payload this process receives; 0 for whatever the other side
+            has, on a client that makes its memory when it knows.
         handler_factory: Called once, after a good handshake, with the other side's Hello or ack.
         hello: What to say first, on the side that connects.
         offer: What to answer a good Hello, on the side that accepts.
@@ -132,7 +134,9 @@ class Connection(asyncio.BufferedProtocol):
         self._config = config
         self._segment_size_bytes = segment_size_bytes
         self._other_segment_size_bytes = 0
-        self._low_bytes, self._high_bytes = config.write_watermarks(segment_size_bytes)
+        self._low_bytes, self._high_bytes = config.write_watermarks(
+            segment_size_bytes or DEFAULT_SEGMENT_SIZE_BYTES
+        )
         self._handler_factory = handler_factory
         self._hello = hello
         self._offer = offer

@@ -14,7 +14,6 @@ from protocol.messages import (
     ROLE_PRODUCER,
     Hello,
     HelloAck,
-    Message,
     OpenPartition,
     OpenPipelinedPartition,
 )
@@ -289,36 +288,27 @@ class ShuffleClient:
             else config.max_buffers_per_channel,
         )
 
-        def message(number: int) -> Message:
-            if location.is_blocking:
-                return OpenPartition(
-                    number, location.shuffle_id, location.map_attempt_id, num_subpartitions
-                )
-            return OpenPipelinedPartition(
-                number,
-                location.shuffle_id,
-                location.map_attempt_id,
-                num_subpartitions,
-                location.partition_type,
-                int(consumption),
-            )
-
         writer: ClientPipelinedPartition | BlockingResultPartition
+        names = (location.shuffle_id, location.map_attempt_id, num_subpartitions)
+        leg = self._producer
         try:
-            number = await self._producer.open(message)
+            number = leg.new_number()
             if location.is_blocking:
-                sink = LegRegionSink(self._producer, number)
-                self._producer.attach(number, sink)
+                sink = LegRegionSink(leg, number)
                 writer = BlockingResultPartition(name, num_subpartitions, pool, sink, codec=codec)
+                await leg.open(number, OpenPartition(number, *names), sink)
             else:
                 writer = ClientPipelinedPartition(
-                    self._producer,
+                    leg,
                     number,
                     num_subpartitions,
                     pool,
                     flusher=self._flusher(buffer_timeout_seconds),
                 )
-                self._producer.attach(number, writer)
+                message = OpenPipelinedPartition(
+                    number, *names, location.partition_type, int(consumption)
+                )
+                await leg.open(number, message, writer)
         except BaseException:
             pool.destroy()
             raise

@@ -93,31 +93,48 @@ class ProducerLeg:
         """Partitions being written."""
         return len(self._partitions)
 
-    async def open(self, make_message: Callable[[int], Message]) -> int:
-        """Open a partition; return its number. :meth:`attach` it before anything else is awaited.
+    def new_number(self) -> int:
+        """Return a free partition number.
+
+        Raises:
+            SluiceError: The connection is gone.
+        """
+        if self.lost is not None:
+            raise self.lost
+        if self.connection.closing:
+            raise ConnectionLost(f"Connection to {self.connection.remote} is closed")
+        number = self._last_number
+        while True:
+            number = (number + 1) & MAX_U32
+            if number not in self._partitions:
+                self._last_number = number
+                return number
+
+    async def open(self, number: int, message: Message, partition: LegPartition) -> None:
+        """Open a partition.
 
         Args:
-            make_message: Makes the message that opens it, of its number.
+            number: Its number, new.
+            message: Opens it.
+            partition: Takes what the TaskManager says of it, from its first credit on.
 
         Raises:
             SluiceError: The TaskManager refused it, or the connection is gone.
             DeadlineExceeded: It did not answer.
 
-        Cancellation: safe; what was opened is given up with the connection.
+        Cancellation: safe; the TaskManager gives it up with the connection.
         """
-        number = self._free_number()
         opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._opening[number] = opened
+        self._partitions[number] = partition
         try:
-            self.send(make_message(number))
+            self.send(message)
             await self.answer(opened, "OpenPartition")
+        except BaseException:
+            self.forget(number)
+            raise
         finally:
             del self._opening[number]
-        return number
-
-    def attach(self, number: int, partition: LegPartition) -> None:
-        """Say who takes the messages of a partition that was opened."""
-        self._partitions[number] = partition
 
     def forget(self, number: int) -> None:
         """Nothing more is expected for a partition. Idempotent."""
@@ -226,6 +243,7 @@ class ProducerLeg:
         for opened in self._opening.values():
             if not opened.done():
                 opened.set_exception(error)
+                opened.exception()  # retrieved: the task that waits may have been cancelled
         partitions, self._partitions = self._partitions, {}
         for partition in partitions.values():
             partition.failed(error)
@@ -260,15 +278,3 @@ class ProducerLeg:
             # A bug of ours must end what it breaks, and be seen.
             _log.exception("internal error while sending to %s", self.connection.remote)
             self.connection.abort(internal_error(error))
-
-    def _free_number(self) -> int:
-        if self.lost is not None:
-            raise self.lost
-        if self.connection.closing:
-            raise ConnectionLost(f"Connection to {self.connection.remote} is closed")
-        number = self._last_number
-        while True:
-            number = (number + 1) & MAX_U32
-            if number not in self._partitions and number not in self._opening:
-                self._last_number = number
-                return number
