@@ -32,7 +32,7 @@ from protocol.limits import (
     PREFIX_BYTES,
     RECEIVE_TAIL_BYTES,
 )
-from protocol.messages import EVENT, BufferResponse, Message, TaskEvent
+from protocol.messages import DATA, BufferResponse, Message, PipelinedData, TaskEvent
 
 _unpack_prefix = Struct(">II").unpack_from
 
@@ -41,8 +41,8 @@ _NO_PIECES: Iterator[memoryview] = iter(())
 
 
 def _is_event(message: Message) -> bool:
-    if isinstance(message, BufferResponse):
-        return message.data_type == EVENT
+    if isinstance(message, BufferResponse | PipelinedData):
+        return message.data_type != DATA
     return isinstance(message, TaskEvent)
 
 

@@ -123,15 +123,20 @@ class NetworkEnvironment:
             self._transport.peer_idle_timeout_seconds,
         )
         self.gate_services = GateServices(
-            self.store.taskmanager_id, memory, self.network_pool, self.partitions, self.peers
+            self.store.taskmanager_id,
+            memory,
+            self.network_pool,
+            self.partitions,
+            self.peers,
+            self.task_events,
         )
         self.producer_services = ProducerServices(
             store=self.store,
             partitions=self.partitions,
             network_pool=self.network_pool,
+            task_events=self.task_events,
             counters=self.counters,
-            write_segments_per_partition=memory.write_segments_per_partition,
-            segment_size_bytes=memory.segment_size_bytes,
+            config=memory,
             verify_checksums=self._storage_config.verify_checksums,
         )
         self.listener = Listener(
@@ -175,7 +180,13 @@ class NetworkEnvironment:
             )
         elif connection.role == ROLE_PEER:
             handler = PartitionRequestServerHandler(
-                connection, self.partitions, self._read_pool(connection), self.counters, lost
+                connection,
+                self.partitions,
+                self.task_events,
+                self._read_pool(connection),
+                self.counters,
+                lost,
+                self._memory.max_channels_per_connection,
             )
         else:
             handler = DriverHandler(connection, self.partitions, self.applications, lost)

@@ -89,6 +89,11 @@ class LocalInputChannel:
         return 0 if self._view is None else self._view.backlog
 
     @property
+    def is_pipelined(self) -> bool:
+        """True if the partition was found and is one that is read while it is written."""
+        return self._pipelined is not None
+
+    @property
     def has_priority_event(self) -> bool:
         """True if the next one is an event that overtakes data."""
         return self._pipelined is not None and self._pipelined.has_priority_event

@@ -1,22 +1,30 @@
 """The consuming end of a channel whose partition is on another TaskManager.
 
 Buffers arrive straight in segments of this channel, wait here in sequence, and become credit again
-when the consumer has recycled them. The channel is a view like a stored partition's, so a gate and
-a reader on the consumer leg use both alike.
+when the consumer has recycled them. Priority events overtake what waits. The channel is a view like
+a stored partition's, so a gate and a reader on the consumer leg use both alike.
+
+What the consumer tells the producer before the request has gone out is kept until then.
 """
 
 from collections import deque
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from protocol.credit import ReceiverCredit
-from protocol.errors import CreditExceeded, SequenceGap, SluiceError
-from protocol.events import decode_end_of_partition, encode_end_of_partition
+from protocol.errors import CreditExceeded, InvalidEvent, SequenceGap, SluiceError
+from protocol.events import EndOfPartition, decode_event, encode_end_of_partition
 from protocol.limits import MAX_U32
-from protocol.messages import DATA, EVENT, BufferResponse
-from shuffle.errors import EndOfPartitionMismatch
+from protocol.messages import BLOCKING_EVENT, DATA, EVENT, PRIORITY_EVENT, BufferResponse
+from shuffle.errors import EndOfPartitionMismatch, InvalidRequest
 from shuffle.gate.buffer_group import BufferGroup
 from shuffle.gate.buffer_manager import BufferManager
+from shuffle.gate.task_events import KeptTaskEvents, UnknownProducer, check_task_event
 from shuffle.partition.view import DataListener, OutgoingBuffer
+
+
+class _Event(NamedTuple):
+    payload: bytes
+    data_type: int
 
 
 class CreditSender(Protocol):
@@ -27,6 +35,21 @@ class CreditSender(Protocol):
 
     def cancel(self, channel: "RemoteInputChannel") -> None:
         """The channel is of no more use; tell the producer unless it has ended."""
+
+    def resume_consumption(self, channel: "RemoteInputChannel") -> None:
+        """Tell the producer to go on after a blocking event."""
+
+    def send_task_event(
+        self, channel: "RemoteInputChannel", event_type: int, payload: bytes
+    ) -> None:
+        """Send an event to the producer.
+
+        Raises:
+            TooManyTaskEvents: The connection takes nothing now and no more are kept.
+        """
+
+    def announce_buffer_size(self, channel: "RemoteInputChannel", size_bytes: int) -> None:
+        """Ask the producer for buffers of at most this size; only the last one counts."""
 
 
 class RemoteInputChannel:
@@ -55,8 +78,15 @@ class RemoteInputChannel:
         self._given_bytes = 0  # of the first one that waits, when it is given in parts
         self._buffers: BufferManager | None = None
         self._sender: CreditSender | None = None
-        self._received: deque[BufferGroup | bytes | None] = deque()
-        """What waits to be read: buffers, the bytes of events, None for an empty buffer."""
+        self._received: deque[BufferGroup | _Event | None] = deque()
+        """What waits to be read: buffers, events, None for an empty buffer."""
+        self._priority: deque[_Event] = deque()
+        """Events that are read before it."""
+        self._events = 0  # in _received
+        self._blocked = False  # a blocking event was read and not resumed from
+        self._requested = False
+        self._kept = KeptTaskEvents()
+        self._buffer_size_bytes: int | None = None
         self._next_sequence_number = 0
         self._released = False
 
@@ -103,13 +133,11 @@ class RemoteInputChannel:
             )
             return
         self._next_sequence_number = (message.sequence_number + 1) & MAX_U32
-        received = self._received
-        had_nothing = not received
         if message.data_type != DATA:
-            if isinstance(content, bytes) and not self._end_received(content):
-                return
-            received.append(content)  # type: ignore[arg-type]
-        elif not self._data_received(message, content):  # type: ignore[arg-type]
+            self._event_received(message.data_type, content)  # type: ignore[arg-type]
+            return
+        had_nothing = not self._received
+        if not self._data_received(message, content):  # type: ignore[arg-type]
             return
         if had_nothing:
             self._listener()
@@ -138,10 +166,12 @@ class RemoteInputChannel:
     @property
     def backlog(self) -> int:
         """Data buffers waiting here and at the sender."""
-        waiting = len(self._received)
-        if self.ended and waiting:
-            waiting -= 1  # the end itself is no buffer
-        return waiting + self.sender_backlog
+        return len(self._received) - self._events + self.sender_backlog
+
+    @property
+    def has_priority_event(self) -> bool:
+        """True if the next one is an event that overtakes data."""
+        return bool(self._priority)
 
     @property
     def queued_buffers(self) -> int:
@@ -149,23 +179,27 @@ class RemoteInputChannel:
         return len(self._received)
 
     def is_available(self, credit: int) -> bool:
-        """True if the next buffer is here and there is credit for it, or the end is."""
+        """True if the next buffer is here and there is credit for it, or an event is."""
         received = self._received
-        return bool(received) and (credit > 0 or type(received[0]) is bytes)
+        if received and (credit > 0 or type(received[0]) is _Event):
+            return True
+        return bool(self._priority)
 
     def next_buffer(self, credit: int) -> OutgoingBuffer | None:
         """Take the next buffer; None if there is none yet."""
         if self.failure is not None:
             raise self.failure
+        if self._priority:
+            return OutgoingBuffer(self._priority.popleft().payload, None, PRIORITY_EVENT)
         received = self._received
-        if not received or (credit <= 0 and type(received[0]) is not bytes):
+        if not received:
             return None
         content = received[0]
-        if isinstance(content, bytes):
+        if isinstance(content, _Event):
             received.popleft()
-            # Buffers were counted as they came; the next reader counts them as they go on.
-            event = encode_end_of_partition(self.bytes_in, self._given_buffers)
-            return OutgoingBuffer(event, None, EVENT)
+            return self._give_event(content)
+        if credit <= 0:
+            return None
         self._given_buffers += 1
         if content is None:
             # An empty buffer took no memory, but a credit, which is free again now.
@@ -177,6 +211,66 @@ class RemoteInputChannel:
             received.popleft()
             return OutgoingBuffer(content.payload, content.recycle, DATA)
         return self._part_of(content, most)
+
+    # ---- to the producer -------------------------------------------------------------------------
+
+    def request_sent(self) -> None:
+        """The request has gone out: what was kept for the producer follows it.
+
+        Raises:
+            TooManyTaskEvents: The connection does not take them now.
+        """
+        self._requested = True
+        if self._sender is None:
+            return
+        if self._buffer_size_bytes is not None:
+            self._sender.announce_buffer_size(self, self._buffer_size_bytes)
+        for event_type, payload in self._kept.take():
+            self._sender.send_task_event(self, event_type, payload)
+
+    def resume_consumption(self) -> None:
+        """Go on after a blocking event.
+
+        Raises:
+            InvalidRequest: None was read, or it was resumed from already.
+        """
+        if self._released or self.failure is not None:
+            return
+        if not self._blocked or self._sender is None:
+            raise InvalidRequest("Channel is not blocked: nothing to resume", value=self.number)
+        self._blocked = False
+        self._sender.resume_consumption(self)
+
+    def send_task_event(self, event_type: int, payload: bytes) -> None:
+        """Send an event to the producer; it is kept while the request has not gone out.
+
+        Raises:
+            InvalidEvent: It does not fit the wire.
+            TooManyTaskEvents: As many are kept already as are kept.
+            UnknownProducer: The partition has ended.
+            SluiceError: The failure of the channel.
+        """
+        check_task_event(event_type, payload)
+        if self._released:
+            return
+        if self.failure is not None:
+            raise self.failure
+        if self.ended:
+            raise UnknownProducer("The producer of this channel has finished", value=event_type)
+        if self._requested and self._sender is not None:
+            self._sender.send_task_event(self, event_type, payload)
+        else:
+            self._kept.keep(event_type, payload)
+
+    def announce_buffer_size(self, size_bytes: int) -> None:
+        """Ask the producer for buffers of at most this size from now on."""
+        self._buffer_size_bytes = size_bytes
+        if (
+            self._requested
+            and self._sender is not None
+            and not (self._released or self.ended or self.failure is not None)
+        ):
+            self._sender.announce_buffer_size(self, size_bytes)
 
     def release(self) -> None:
         """Give up the channel: memory goes back, the producer is told."""
@@ -228,9 +322,38 @@ class RemoteInputChannel:
             self._sender.announce_credit(self)
         return True
 
-    def _end_received(self, content: bytes) -> bool:
+    def _event_received(self, data_type: int, payload: bytes) -> None:
+        """Queue an event; a bad one fails the channel, and no other."""
+        try:
+            event = decode_event(payload)
+            if type(event) is EndOfPartition and data_type != EVENT:
+                raise InvalidEvent("EndOfPartition has the wrong data type", value=data_type)
+        except InvalidEvent as error:
+            self.fail(error)
+            return
+        if type(event) is EndOfPartition and not self._end_received(event):
+            return
+        if data_type == PRIORITY_EVENT:
+            queue: deque[_Event] | deque[BufferGroup | _Event | None] = self._priority
+        else:
+            queue = self._received
+            self._events += 1
+        queue.append(_Event(payload, data_type))
+        if len(queue) == 1:
+            self._listener()
+
+    def _give_event(self, event: _Event) -> OutgoingBuffer:
+        self._events -= 1
+        self._blocked = event.data_type == BLOCKING_EVENT
+        payload = event.payload
+        if self.ended and not self._received:
+            # Buffers were counted as they came; the next reader counts them as they go on.
+            payload = encode_end_of_partition(self.bytes_in, self._given_buffers)
+        return OutgoingBuffer(payload, None, event.data_type)
+
+    def _end_received(self, event: EndOfPartition) -> bool:
         """Check the totals; return False if the channel failed."""
-        total_bytes, total_buffers = decode_end_of_partition(content)
+        total_bytes, total_buffers = event
         if (total_bytes, total_buffers) != (self.bytes_in, self.buffers_in):
             self.fail(
                 EndOfPartitionMismatch(
@@ -245,6 +368,9 @@ class RemoteInputChannel:
         return True
 
     def _give_back(self) -> None:
+        self._priority.clear()
+        self._kept.take()
+        self._events = 0
         received, self._received = self._received, deque()
         for content in received:
             if isinstance(content, BufferGroup):

@@ -7,13 +7,16 @@ channels and nothing else.
 """
 
 from collections.abc import Callable
+from typing import cast
 
 from protocol.errors import ChannelInUse, SluiceError
 from protocol.messages import CloseGate, CloseRequest, GateClosed, GateOpened, Message, OpenGate
 from protocol.remote_error import error_response
 from shuffle.counters import Counters
+from shuffle.errors import InvalidRequest
 from shuffle.gate.channel_opener import ChannelOpener, ChannelSource, GateServices
-from shuffle.gate.input_gate import InputGate
+from shuffle.gate.input_gate import InputChannel, InputGate
+from shuffle.gate.local_channel import LocalInputChannel
 from shuffle.network.serving import ReadPool, ServingHandler
 from shuffle.network.view_reader import CreditBasedViewReader
 from shuffle.storage.outputs import ShuffleKey
@@ -42,7 +45,14 @@ class ConsumerHandler(ServingHandler):
     ) -> None:
         # A message of this leg needs no segment of the reader's: it costs one credit, always.
         credit_bytes = connection.large_payload_bytes
-        super().__init__(connection, read_pool, counters, on_lost, credit_bytes)
+        super().__init__(
+            connection,
+            read_pool,
+            counters,
+            on_lost,
+            credit_bytes,
+            services.config.max_channels_per_connection,
+        )
         self._services = services
         self.gates: dict[int, tuple[InputGate, list[CreditBasedViewReader]]] = {}
         """Open gates by number, each with the readers of its channels."""
@@ -66,6 +76,34 @@ class ConsumerHandler(ServingHandler):
         else:
             counters.consumer_bytes_out_remote += length
             counters.consumer_buffers_out_remote += 1
+
+    def has_producer(self, reader: CreditBasedViewReader) -> bool:
+        """Tell whether the channel may have had a producer that has finished."""
+        channel = reader.view
+        return not isinstance(channel, LocalInputChannel) or channel.is_pipelined
+
+    def publish_task_event(
+        self, reader: CreditBasedViewReader, event_type: int, payload: bytes
+    ) -> None:
+        """Hand an event to the producer, by way of the gate's channel.
+
+        Raises:
+            UnknownProducer: It has finished, or a stored map output is read.
+            TooManyTaskEvents: As many wait as are kept.
+        """
+        _channel(reader).send_task_event(event_type, payload)
+
+    def announce_buffer_size(self, reader: CreditBasedViewReader, size_bytes: int) -> None:
+        """Tell the producer, by way of the gate's channel."""
+        _channel(reader).announce_buffer_size(size_bytes)
+
+    def resume_consumption(self, reader: CreditBasedViewReader) -> None:
+        """Go on after a blocking event, by way of the gate's channel.
+
+        Raises:
+            InvalidRequest: It is not blocked.
+        """
+        _channel(reader).resume_consumption()
 
     def connection_lost(self, error: SluiceError) -> None:
         """Give everything back."""
@@ -93,6 +131,7 @@ class ConsumerHandler(ServingHandler):
                 self.read_pool,
                 self.connection.large_payload_bytes,
             )
+            self.require_room(len(self.gates) + len(self.readers) + len(numbers))
             gate = InputGate(name, key, opener)
             self.gates[message.gate] = gate, channels
             for wanted in message.channels:
@@ -121,3 +160,14 @@ class ConsumerHandler(ServingHandler):
             if self.readers.get(reader.channel) is reader:
                 self.close_channel(reader.channel)
         gate.release()
+
+
+def _channel(reader: CreditBasedViewReader) -> InputChannel:
+    """Return the gate's channel that a reader reads.
+
+    Raises:
+        InvalidRequest: It has ended.
+    """
+    if reader.view is None:
+        raise InvalidRequest("Channel has ended", value=reader.channel)
+    return cast("InputChannel", reader.view)  # of a gate, as all views of this leg

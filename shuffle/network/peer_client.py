@@ -5,7 +5,9 @@ loop, one sum a channel, and accumulates while the connection cannot be written.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from protocol.errors import CreditExceeded, MalformedMessage, SluiceError, UnexpectedMessage
 from protocol.framing import PayloadMemory
@@ -20,15 +22,22 @@ from protocol.messages import (
     ErrorResponse,
     HelloAck,
     Message,
+    NewBufferSize,
     PartitionRequest,
+    ResumeConsumption,
+    TaskEvent,
 )
 from protocol.remote_error import RemoteError
 from shuffle.counters import Counters
 from shuffle.gate.buffer_group import BufferGroup
 from shuffle.gate.remote_channel import RemoteInputChannel
+from shuffle.gate.task_events import TooManyTaskEvents
 from shuffle.storage.outputs import ShuffleKey
 from transport.connection import Connection
 from transport.errors import ConnectionLost
+
+MOST_WAITING_TASK_EVENTS: Final = 1024
+"""Task events kept while the connection takes nothing: 1 MiB of the longest ones."""
 
 
 class PartitionRequestClient:
@@ -51,6 +60,8 @@ class PartitionRequestClient:
         self._discard: memoryview | None = None
         self._announcing: set[RemoteInputChannel] = set()
         self._flush_due = False
+        self._task_events: deque[tuple[RemoteInputChannel, int, bytes]] = deque()
+        self._buffer_sizes: dict[RemoteInputChannel, int] = {}
 
     @property
     def closing(self) -> bool:
@@ -74,6 +85,7 @@ class PartitionRequestClient:
 
         Raises:
             ConnectionLost: The connection has ended meanwhile.
+            TooManyTaskEvents: The channel has kept more than the connection takes now.
         """
         if self.closing:
             raise ConnectionLost(f"Connection to {self.connection.remote} was lost")
@@ -92,6 +104,7 @@ class PartitionRequestClient:
             )
         )
         self._counters.credits_sent += channel.initial_credit
+        channel.request_sent()
 
     def announce_credit(self, channel: RemoteInputChannel) -> None:
         """Announce the channel's free buffers, with all others, after this turn."""
@@ -100,9 +113,39 @@ class PartitionRequestClient:
             self._flush_due = True
             asyncio.get_running_loop().call_soon(self._flush)
 
+    def resume_consumption(self, channel: RemoteInputChannel) -> None:
+        """Tell the producer to go on after a blocking event; at most once for each of them."""
+        if self._channels.get(channel.number) is channel:
+            self.connection.send(ResumeConsumption(channel.number))
+
+    def send_task_event(self, channel: RemoteInputChannel, event_type: int, payload: bytes) -> None:
+        """Send an event to a channel's producer, now or when the connection can be written.
+
+        Raises:
+            TooManyTaskEvents: As many wait already as are kept.
+        """
+        waiting = self._task_events
+        if len(waiting) >= MOST_WAITING_TASK_EVENTS:
+            raise TooManyTaskEvents(
+                f"{self.connection.remote} takes no more task events now",
+                value=len(waiting) + 1,
+                limit=MOST_WAITING_TASK_EVENTS,
+                remedy="Send fewer of them",
+            )
+        waiting.append((channel, event_type, payload))
+        if self.connection.writable:
+            self._send_task_events()
+
+    def announce_buffer_size(self, channel: RemoteInputChannel, size_bytes: int) -> None:
+        """Ask a channel's producer for smaller or larger buffers; only the last wish counts."""
+        self._buffer_sizes[channel] = size_bytes
+        if self.connection.writable:
+            self._send_buffer_sizes()
+
     def cancel(self, channel: RemoteInputChannel) -> None:
         """Forget a channel; tell the producer if it does not know yet."""
         self._announcing.discard(channel)
+        self._buffer_sizes.pop(channel, None)
         if self._channels.get(channel.number) is not channel:
             return
         del self._channels[channel.number]
@@ -181,15 +224,21 @@ class PartitionRequestClient:
             self.connection.close()
 
     def writable(self) -> None:
-        """The connection can take messages again: announce what has accumulated."""
+        """The connection can take messages again: send what has accumulated."""
         if self._announcing:
             self._flush()
+        if self._buffer_sizes:
+            self._send_buffer_sizes()
+        if self._task_events:
+            self._send_task_events()
 
     def connection_lost(self, error: SluiceError) -> None:
         """Fail every channel."""
         arriving, self._arriving = self._arriving, None
         _recycle(arriving or ())
         self._announcing.clear()
+        self._buffer_sizes.clear()
+        self._task_events.clear()
         channels, self._channels = self._channels, {}
         for channel in channels.values():
             channel.fail(error)
@@ -227,6 +276,19 @@ class PartitionRequestClient:
                 counters.credits_sent += credit
         if credits:
             connection.send_together(credits)
+
+    def _send_task_events(self) -> None:
+        waiting = self._task_events
+        while waiting and self.connection.writable:
+            channel, event_type, payload = waiting.popleft()
+            if self._channels.get(channel.number) is channel:
+                self.connection.send(TaskEvent(channel.number, event_type), payload)
+
+    def _send_buffer_sizes(self) -> None:
+        sizes, self._buffer_sizes = self._buffer_sizes, {}
+        for channel, size_bytes in sizes.items():
+            if self._channels.get(channel.number) is channel:
+                self.connection.send(NewBufferSize(channel.number, size_bytes))
 
     def _free_number(self) -> int:
         number = self._last_number

@@ -1,4 +1,4 @@
-"""The producer leg: map attempts that write their output to this TaskManager."""
+"""The producer leg: map outputs and pipelined partitions that clients write to this TaskManager."""
 
 import asyncio
 import logging
@@ -15,16 +15,22 @@ from protocol.messages import (
     FinishPartition,
     Message,
     OpenPartition,
+    OpenPipelinedPartition,
     PartitionAborted,
     PartitionFinished,
     PartitionOpened,
+    PipelinedData,
     RegionData,
     RegionOpened,
 )
 from protocol.remote_error import error_response
+from shuffle.config import NetworkMemoryConfig
 from shuffle.counters import Counters
-from shuffle.errors import ShuttingDown, internal_error
+from shuffle.errors import LimitExceeded, ShuttingDown, internal_error
+from shuffle.gate.task_events import TaskEventDispatcher
 from shuffle.memory import LocalBufferPool, NetworkBufferPool
+from shuffle.network.pipelined_leg import PipelinedLeg
+from shuffle.network.pipelined_producer import PipelinedProducer
 from shuffle.partition.manager import ResultPartitionManager
 from shuffle.partition.map_output_writer import MapOutputWriter, WriterState
 from shuffle.storage.outputs import ShuffleKey
@@ -44,9 +50,9 @@ class ProducerServices:
     store: ShuffleStore
     partitions: ResultPartitionManager
     network_pool: NetworkBufferPool
+    task_events: TaskEventDispatcher
     counters: Counters
-    segment_size_bytes: int
-    write_segments_per_partition: int
+    config: NetworkMemoryConfig
     verify_checksums: bool
     draining: bool = False
 
@@ -69,7 +75,7 @@ class _Partition:
 
 
 class ProducerHandler:
-    """Serves the map outputs of one connection.
+    """Serves the map outputs and pipelined partitions of one connection.
 
     Args:
         connection: The connection to the executor.
@@ -85,6 +91,9 @@ class ProducerHandler:
         self._on_lost = on_lost
         self._partitions: dict[int, _Partition] = {}
         self._failed: dict[int, None] = {}
+        self._pipelined = PipelinedLeg(
+            connection, services, self._fail, lambda number: number in self._failed
+        )
         self._discard: memoryview | None = None
 
     @property
@@ -92,20 +101,32 @@ class ProducerHandler:
         """The map outputs being written, for status."""
         return [each.writer for each in self._partitions.values() if each.writer is not None]
 
+    @property
+    def open_pipelined(self) -> list[PipelinedProducer]:
+        """The pipelined partitions being written, for status."""
+        return list(self._pipelined.partitions.values())
+
     # ---- transport.connection.ConnectionHandler -------------------------------------------------
 
     def payload_buffer(self, message: Message, length: int) -> memoryview | None:
-        """Supply the place in the region, or a place to throw away what is late."""
-        if type(message) is not RegionData:
+        """Supply the place for what comes, or a place to throw away what is late."""
+        if type(message) is RegionData:
+            writer = self._writer(message.partition)
+            if writer is not None:
+                try:
+                    return writer.payload_buffer(message.offset, length)
+                except SluiceError as error:
+                    self._fail(message.partition, error)
+        elif type(message) is PipelinedData:
+            place = self._pipelined.payload_buffer(message, length)
+            if place is not None:
+                return place
+        else:
             raise UnexpectedMessage("Payload on a producer leg", value=type(message).__name__)
-        writer = self._writer(message.partition)
-        if writer is not None:
-            try:
-                return writer.payload_buffer(message.offset, length)
-            except SluiceError as error:
-                self._fail(message.partition, error)
         if self._discard is None:
-            largest = max(self._connection.large_payload_bytes, self._services.segment_size_bytes)
+            largest = max(
+                self._connection.large_payload_bytes, self._services.config.segment_size_bytes
+            )
             self._discard = memoryview(bytearray(largest + RECEIVE_TAIL_BYTES))
         return self._discard
 
@@ -113,31 +134,45 @@ class ProducerHandler:
         """Take what the producer sends."""
         if type(message) is RegionData:
             self._data_received(message, payload_length)
+        elif type(message) is PipelinedData:
+            self._pipelined.received(message, payload_length)
         elif type(message) is BeginRegion:
             self._begin_region(message)
         elif type(message) is OpenPartition:
             self._open(message)
+        elif type(message) is OpenPipelinedPartition:
+            if self._may_open(message.partition):
+                self._pipelined.open(message)
         elif type(message) is FinishPartition:
-            self._finish(message)
+            if message.partition in self._pipelined.partitions:
+                self._pipelined.finish(message)
+            else:
+                self._finish(message)
         elif type(message) is AbortPartition:
             self._abort(message.partition)
         elif type(message) is CloseRequest:
             self._connection.close()
 
     def writable(self) -> None:
-        """Answers are small: nothing waits to be sent."""
+        """Send what pipelined partitions have kept; answers are small and wait for nothing."""
+        self._pipelined.writable()
 
     def connection_lost(self, error: SluiceError) -> None:
-        """Give up everything that is not committed."""
+        """Give up everything that is not committed or finished."""
         for number in list(self._partitions):
             self._remove(number, aborted=True)
+        self._pipelined.connection_lost(error)
         self._on_lost()
 
     # ---- messages --------------------------------------------------------------------------------
 
-    def _open(self, message: OpenPartition) -> None:
-        number = message.partition
-        if number in self._partitions:
+    def _may_open(self, number: int) -> bool:
+        """Tell whether a partition may be opened; if not it has failed.
+
+        Raises:
+            ChannelInUse: There is one of that number.
+        """
+        if number in self._partitions or number in self._pipelined.partitions:
             raise ChannelInUse("Partition number is in use on this connection", value=number)
         self._failed.pop(number, None)
         if self._services.draining:
@@ -145,6 +180,26 @@ class ProducerHandler:
                 number,
                 ShuttingDown("TaskManager is draining", remedy="Write to another TaskManager"),
             )
+            return False
+        open_partitions = len(self._partitions) + len(self._pipelined.partitions)
+        most = self._services.config.max_partitions_per_connection
+        if open_partitions >= most:
+            self._fail(
+                number,
+                LimitExceeded(
+                    "Too many partitions are being written on one connection",
+                    value=open_partitions + 1,
+                    limit=most,
+                    remedy="Finish some first, use another connection, or raise "
+                    "max_partitions_per_connection",
+                ),
+            )
+            return False
+        return True
+
+    def _open(self, message: OpenPartition) -> None:
+        number = message.partition
+        if not self._may_open(number):
             return
         partition = _Partition()
         services = self._services
@@ -156,7 +211,7 @@ class ProducerHandler:
                 partition.pool = services.network_pool.create_local_pool(
                     f"map output {message.map_attempt_id}",
                     1,
-                    services.write_segments_per_partition,
+                    services.config.write_segments_per_partition,
                 )
             return partition.pool
 
@@ -192,6 +247,19 @@ class ProducerHandler:
     def _begin_region(self, message: BeginRegion) -> None:
         writer = self._writer(message.partition)
         if writer is None:
+            return
+        most = self._services.config.max_regions_per_partition
+        if message.region >= most:
+            self._fail(
+                message.partition,
+                LimitExceeded(
+                    "Map output has too many regions",
+                    value=message.region + 1,
+                    limit=most,
+                    remedy="Write larger regions, or raise max_regions_per_partition",
+                    map_attempt_id=writer.map_attempt_id,
+                ),
+            )
             return
         try:
             writer.begin_region(
@@ -272,6 +340,7 @@ class ProducerHandler:
             partition.aborts += 1
             return
         self._remove(number, aborted=True)
+        self._pipelined.remove(number, "The producer gave its partition up")
         self._failed.pop(number, None)
         self._connection.send(PartitionAborted(number))
 
@@ -305,6 +374,7 @@ class ProducerHandler:
 
     def _fail(self, number: int, error: SluiceError) -> None:
         self._remove(number, aborted=True)
+        self._pipelined.remove(number, "The producer failed", f"{error.code.name}: {error}")
         if len(self._failed) >= MOST_FAILED_PARTITIONS:
             del self._failed[next(iter(self._failed))]
         self._failed[number] = None

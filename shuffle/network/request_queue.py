@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable
 
 from protocol.errors import SluiceError
+from protocol.events import is_end_of_partition
 from protocol.messages import DATA, BufferResponse
 from protocol.remote_error import error_response
 from shuffle.errors import internal_error
@@ -100,7 +101,7 @@ class PartitionRequestQueue:
             if buffer is not None:
                 self._send(reader, buffer)
                 budget -= len(buffer.payload) + COST_OF_A_TURN_BYTES
-                if buffer.data_type != DATA:
+                if buffer.data_type != DATA and is_end_of_partition(buffer.payload):
                     reader.queued = False
                     self._end(reader, None)
                     continue

@@ -9,10 +9,13 @@ from protocol.messages import (
     AddCredit,
     CancelPartitionRequest,
     Message,
+    NewBufferSize,
     ResumeConsumption,
     TaskEvent,
 )
 from shuffle.counters import Counters
+from shuffle.errors import InvalidRequest, LimitExceeded
+from shuffle.gate.task_events import UnknownProducer
 from shuffle.memory import LocalBufferPool, NetworkBufferPool
 from shuffle.network.request_queue import PartitionRequestQueue
 from shuffle.network.view_reader import CreditBasedViewReader
@@ -64,6 +67,7 @@ class ServingHandler(abc.ABC):
         counters: The TaskManager's counters.
         on_lost: Called when the connection is gone, after everything was given back.
         credit_bytes: What one credit of a channel pays for.
+        max_channels: Most channels, and gates, open at a time.
     """
 
     def __init__(
@@ -73,8 +77,11 @@ class ServingHandler(abc.ABC):
         counters: Counters,
         on_lost: Callable[[], None],
         credit_bytes: int,
+        max_channels: int,
     ) -> None:
         self.connection = connection
+        self.max_channels = max_channels
+        self._task_event: bytearray | None = None
         self.credit_bytes = credit_bytes
         self.readers: dict[int, CreditBasedViewReader] = {}
         self.read_pool = read_pool
@@ -87,15 +94,31 @@ class ServingHandler(abc.ABC):
 
         Raises:
             ChannelInUse: Its number is taken.
+            LimitExceeded: There are as many as may be.
         """
         if channel in self.readers:
             raise ChannelInUse("Channel number is in use on this connection", value=channel)
+        self.require_room(len(self.readers) + 1)
         reader = CreditBasedViewReader(
             channel, initial_credit, self.queue.notify, self.credit_bytes
         )
         self.readers[channel] = reader
         self.counters.credits_received += initial_credit
         return reader
+
+    def require_room(self, wanted: int) -> None:
+        """Check that so many channels and gates may be open on this connection.
+
+        Raises:
+            LimitExceeded: They are too many.
+        """
+        if wanted > self.max_channels:
+            raise LimitExceeded(
+                "Too many channels on one connection",
+                value=wanted,
+                limit=self.max_channels,
+                remedy="Close some first, or raise max_channels_per_connection",
+            )
 
     def close_channel(self, channel: int) -> bool:
         """Close a channel for its consumer; False if there is none of that number."""
@@ -107,10 +130,11 @@ class ServingHandler(abc.ABC):
         return True
 
     def payload_buffer(self, message: Message, length: int) -> memoryview | None:
-        """Supply memory for a task event; nothing listens to them on this leg."""
+        """Supply memory for a task event."""
         if type(message) is not TaskEvent:
             raise UnexpectedMessage("Payload on a serving leg", value=type(message).__name__)
-        return memoryview(bytearray(length))
+        self._task_event = bytearray(length)
+        return memoryview(self._task_event)
 
     def message_received(self, message: Message, payload_length: int) -> None:
         """Take credit and cancels; the rest is for the subclass."""
@@ -124,11 +148,69 @@ class ServingHandler(abc.ABC):
         elif type(message) is CancelPartitionRequest:
             if not self.close_channel(message.channel):
                 self.counters.late_messages.bump("CancelPartitionRequest")
-        elif type(message) in (ResumeConsumption, TaskEvent):
-            # Blocking partitions have no barriers and take no events.
-            self.counters.late_messages.bump(type(message).__name__)
+        elif isinstance(message, ResumeConsumption | TaskEvent | NewBufferSize):
+            self._told(message)
         else:
             self.request_received(message)
+
+    def _told(self, message: ResumeConsumption | TaskEvent | NewBufferSize) -> None:
+        """Pass on what the consumer of a channel tells its producer."""
+        payload, self._task_event = bytes(self._task_event or b""), None
+        reader = self.readers.get(message.channel)
+        if reader is None:
+            self.counters.late_messages.bump(type(message).__name__)
+            return
+        if type(message) is TaskEvent:
+            self.pass_task_event(reader, message.event_type, payload)
+            return
+        try:
+            if type(message) is NewBufferSize:
+                self.announce_buffer_size(reader, message.buffer_size_bytes)
+            else:
+                self.resume_consumption(reader)
+        except InvalidRequest:  # there was nothing to resume from
+            self.counters.late_messages.bump(type(message).__name__)
+
+    def pass_task_event(
+        self, reader: CreditBasedViewReader, event_type: int, payload: bytes
+    ) -> None:
+        """Hand an event to the producer of a channel; without one the channel fails."""
+        try:
+            self.publish_task_event(reader, event_type, payload)
+        except UnknownProducer as error:
+            if self.has_producer(reader):  # but it has finished meanwhile
+                self.counters.late_messages.bump(TaskEvent.__name__)
+            else:
+                reader.fail(error)
+        except SluiceError as error:
+            reader.fail(error)
+
+    @abc.abstractmethod
+    def has_producer(self, reader: CreditBasedViewReader) -> bool:
+        """Tell whether what a channel reads is written while it is read."""
+
+    @abc.abstractmethod
+    def publish_task_event(
+        self, reader: CreditBasedViewReader, event_type: int, payload: bytes
+    ) -> None:
+        """Hand an event to the producer of a channel.
+
+        Raises:
+            UnknownProducer: Nobody takes it.
+            SluiceError: It cannot be passed on; the channel fails.
+        """
+
+    @abc.abstractmethod
+    def announce_buffer_size(self, reader: CreditBasedViewReader, size_bytes: int) -> None:
+        """Tell the producer of a channel how large its buffers may be."""
+
+    @abc.abstractmethod
+    def resume_consumption(self, reader: CreditBasedViewReader) -> None:
+        """Go on with a channel after a blocking event.
+
+        Raises:
+            InvalidRequest: It is not blocked.
+        """
 
     @abc.abstractmethod
     def request_received(self, message: Message) -> None:

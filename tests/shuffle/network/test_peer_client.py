@@ -14,10 +14,17 @@ from protocol.errors import (
     SluiceError,
     UnexpectedMessage,
 )
-from protocol.events import encode_end_of_partition
+from protocol.events import (
+    CheckpointBarrier,
+    EndOfData,
+    encode_end_of_partition,
+    encode_event,
+)
 from protocol.messages import (
+    BLOCKING_EVENT,
     DATA,
     EVENT,
+    PRIORITY_EVENT,
     AddCredit,
     BacklogAnnouncement,
     BufferResponse,
@@ -25,14 +32,19 @@ from protocol.messages import (
     CloseRequest,
     ErrorResponse,
     HelloAck,
+    NewBufferSize,
     PartitionRequest,
     RegionData,
+    ResumeConsumption,
+    TaskEvent,
 )
 from shuffle.counters import Counters
+from shuffle.errors import InvalidRequest
 from shuffle.gate.buffer_manager import BufferManager
 from shuffle.gate.remote_channel import RemoteInputChannel
+from shuffle.gate.task_events import TooManyTaskEvents, UnknownProducer
 from shuffle.memory import NetworkBufferPool
-from shuffle.network.peer_client import PartitionRequestClient
+from shuffle.network.peer_client import MOST_WAITING_TASK_EVENTS, PartitionRequestClient
 from shuffle.storage.outputs import ShuffleKey
 from tests.support.fakes import FakeConnection
 from transport.errors import ConnectionLost
@@ -77,8 +89,12 @@ class Rig:
         self.client.message_received(message, len(payload))
 
     def end(self, channel: int, sequence_number: int, total_bytes: int, buffers: int) -> None:
-        message = BufferResponse(channel, sequence_number, 0, EVENT)
-        payload = encode_end_of_partition(total_bytes, buffers)
+        self.event(channel, sequence_number, encode_end_of_partition(total_bytes, buffers))
+
+    def event(
+        self, channel: int, sequence_number: int, payload: bytes, data_type: int = EVENT
+    ) -> None:
+        message = BufferResponse(channel, sequence_number, 0, data_type)
         memory = self.client.payload_buffer(message, len(payload))
         assert memory is not None
         memory[: len(payload)] = payload
@@ -261,12 +277,126 @@ async def test_what_a_peer_must_not_send(rig):
         rig.client.payload_buffer(BufferResponse(0, 0, 0, EVENT), 1025)
     with pytest.raises(MalformedMessage, match="without content"):
         rig.client.message_received(BufferResponse(0, 0, 0, EVENT), 0)
-    event = BufferResponse(0, 0, 0, EVENT)
-    memory = rig.client.payload_buffer(event, 1)
-    assert memory is not None
-    memory[0] = 0xC1
+
+
+async def test_a_bad_event_fails_its_channel_and_no_other(rig):
+    bad, good = rig.channel(), rig.channel()
+    rig.connection.sent.clear()
+    for number, payload in ((0, b"\xc1"), (0, b"\x91\x63")):
+        rig.event(number, 0, payload)
+    assert isinstance(bad.failure, InvalidEvent)
+    assert rig.connection.sent == [CancelPartitionRequest(0)]
+    assert rig.counters.late_messages == {"BufferResponse": 1}  # the second one
+    rig.event(1, 0, encode_event(EndOfData()))
+    assert good.failure is None
+    assert good.next_buffer(0) == (encode_event(EndOfData()), None, EVENT)
+
+
+@pytest.mark.network_case(31)
+async def test_a_priority_event_among_normal_ones(rig):
+    """Case 31: its number is that of its place on the wire; it is read first."""
+    channel = rig.channel()
+    told: list[int] = []
+    channel._listener = lambda: told.append(1)
+    barrier = encode_event(CheckpointBarrier(1, 2, True))
+    rig.receive(0, 0, b"first")
+    rig.event(0, 1, encode_event(EndOfData()))
+    rig.receive(0, 2, b"second")
+    assert told == [1]
+    rig.event(0, 3, barrier, PRIORITY_EVENT)
+    assert told == [1, 1]  # though data waits: the reader may be without credit
+    assert channel.has_priority_event
+    assert channel.backlog == 2
+    assert channel.next_buffer(0) == (barrier, None, PRIORITY_EVENT)
+    assert not channel.has_priority_event
+    assert channel.next_buffer(0) is None
+    kinds = []
+    while (buffer := channel.next_buffer(1)) is not None:
+        kinds.append((bytes(buffer.payload), buffer.data_type))
+        if buffer.release is not None:
+            buffer.release()
+    assert kinds == [(b"first", DATA), (encode_event(EndOfData()), EVENT), (b"second", DATA)]
+    rig.end(0, 4, 11, 2)
+    assert channel.ended
+    assert channel.failure is None
+
+
+async def test_a_blocking_event_and_what_resumes_from_it(rig):
+    """Case 10, on the consuming side."""
+    channel = rig.channel()
+    rig.connection.sent.clear()
+    with pytest.raises(InvalidRequest, match="not blocked"):
+        channel.resume_consumption()
+    rig.event(0, 0, encode_event(CheckpointBarrier(1, 2, False)), BLOCKING_EVENT)
+    with pytest.raises(InvalidRequest):
+        channel.resume_consumption()  # it was not read yet
+    assert channel.next_buffer(0).data_type == BLOCKING_EVENT
+    channel.resume_consumption()
+    assert rig.connection.sent == [ResumeConsumption(0)]
+    with pytest.raises(InvalidRequest):
+        channel.resume_consumption()
+
+
+@pytest.mark.network_case(32)
+async def test_what_is_told_the_producer_before_the_request_follows_it(rig):
+    channel = RemoteInputChannel(lambda: None)
+    rig.channels.append(channel)
+    channel.announce_buffer_size(100)
+    channel.announce_buffer_size(64)
+    channel.send_task_event(7, b"early")
+    exclusive = rig.pool.request_segments(2)
+    channel.attach(BufferManager(rig.pool, rig.floating, exclusive, channel), rig.client)
+    channel.send_task_event(8, b"")
+    rig.client.request(channel, KEY, [4], 0, 1)
+    assert [type(each) for each in rig.connection.sent] == [
+        PartitionRequest, NewBufferSize, TaskEvent, TaskEvent,
+    ]  # fmt: skip
+    assert rig.connection.sent[1:] == [NewBufferSize(0, 64), TaskEvent(0, 7), TaskEvent(0, 8)]
+    assert rig.connection.payloads[1:] == [b"", b"early", b""]
+
+
+async def test_what_is_told_the_producer_waits_for_the_connection(rig):
+    """T11: bounded, in order, and nothing for a channel that has ended meanwhile."""
+    first, second = rig.channel(), rig.channel()
+    rig.connection.sent.clear()
+    rig.connection.writable = False
+    for number in range(MOST_WAITING_TASK_EVENTS):
+        (first if number % 2 else second).send_task_event(number, b"x")
+    with pytest.raises(TooManyTaskEvents) as caught:
+        first.send_task_event(1, b"")
+    assert caught.value.limit == MOST_WAITING_TASK_EVENTS
+    for size in (100, 50):
+        first.announce_buffer_size(size)
+    second.announce_buffer_size(10)
+    second.release()
+    assert rig.connection.take(TaskEvent) == []
+    rig.connection.writable = True
+    rig.client.writable()
+    assert [each for each in rig.connection.sent if isinstance(each, NewBufferSize)] == [
+        NewBufferSize(0, 50)
+    ]
+    events = rig.connection.take(TaskEvent)
+    assert events == [TaskEvent(0, number) for number in range(1, MOST_WAITING_TASK_EVENTS, 2)]
+    first.send_task_event(5, b"")
+    assert rig.connection.take(TaskEvent) == [TaskEvent(0, 5)]
+
+
+async def test_task_events_of_a_channel_that_has_ended_or_failed(rig):
+    ended, failed = rig.channel(), rig.channel()
+    rig.end(0, 0, 0, 0)
+    with pytest.raises(UnknownProducer):
+        ended.send_task_event(1, b"")
+    failed.fail(ConnectionLost("gone"))
+    with pytest.raises(ConnectionLost):
+        failed.send_task_event(1, b"")
     with pytest.raises(InvalidEvent):
-        rig.client.message_received(event, 1)
+        failed.send_task_event(1, bytes(1025))
+    rig.connection.sent.clear()
+    for channel in (ended, failed):
+        channel.announce_buffer_size(5)
+        channel.release()
+        channel.send_task_event(1, b"")
+    assert not rig.connection.take(TaskEvent)
 
 
 async def test_events_errors_and_closing_of_strangers(rig):
