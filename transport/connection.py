@@ -1,21 +1,13 @@
 """One connection: an asyncio protocol that drives the sans-I/O core.
 
 Bytes are received by :class:`protocol.framing.FrameDecoder` straight into memory that the
-connection's *handler* supplies. What is sent is handed to the event loop without a copy; the memory
-behind it is *leased* to the transport until the loop has let go of it.
-
-**When a lease ends.** uvloop keeps a memoryview given to ``write`` until the kernel took its bytes.
-``total written − transport.get_write_buffer_size()`` is therefore the mark up to which memory is
-free again. The loop tells nobody when the mark moves, so it is looked at on every send, once after
-the loop has had a turn, and on ``resume_writing``. Should leases still be out after that turn, the
-write limits are set to zero for as long as it takes: then the loop does call ``resume_writing``,
-namely when its buffer is empty (the *drain watch*).
+connection's *handler* supplies. How bytes are sent, and when their memory is free again, is in
+``write_side``.
 """
 
 import asyncio
 import logging
 import socket
-from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final, Protocol, cast
 
@@ -30,6 +22,7 @@ from protocol.limits import (
     VERSION,
 )
 from protocol.messages import (
+    FLOW_CREDIT,
     ROLE_CONSUMER,
     ROLE_PEER,
     ErrorResponse,
@@ -51,6 +44,7 @@ from protocol.states import (
 from transport import socket_options
 from transport.config import TransportConfig
 from transport.errors import ConnectionLost, DeadlineExceeded
+from transport.write_side import Release, WriteSide
 
 _log = logging.getLogger(__name__)
 
@@ -60,10 +54,6 @@ MAX_UNSENT_BYTES: Final = 64 * 1024 * 1024
 """What a peer may leave unread above the high watermark; only small messages get there. A burst of
 requests for 100,000 map attempts by 64 tasks is half of it; a peer that asks and never reads would
 take all memory without it."""
-
-
-Release = Callable[[], None]
-"""Ends a lease: the transport has let go of the memory. Called exactly once, also on failure."""
 
 
 class ConnectionHandler(Protocol):
@@ -125,17 +115,16 @@ class Connection(asyncio.BufferedProtocol):
         self.application_id = ""
         self.features = 0
         """Feature bits that both sides agreed on."""
+        self.flow_control = FLOW_CREDIT
+        """The flow control mode that both sides agreed on."""
         self.bytes_in = 0
-        self.bytes_out = 0
-        self.writable = False
-        """False while the write buffer is above its watermark, and when there is no connection."""
         self.opened: asyncio.Future[HelloAck] | None = None
         """On the side that connects: done when the handshake is."""
         self._config = config
         self._segment_size_bytes = segment_size_bytes
         self._other_segment_size_bytes = 0
-        self._low_bytes, self._high_bytes = config.write_watermarks(
-            segment_size_bytes or DEFAULT_SEGMENT_SIZE_BYTES
+        self._out = WriteSide(
+            *config.write_watermarks(segment_size_bytes or DEFAULT_SEGMENT_SIZE_BYTES)
         )
         self._handler_factory = handler_factory
         self._hello = hello
@@ -145,10 +134,6 @@ class Connection(asyncio.BufferedProtocol):
         self._decoder = FrameDecoder(self, segment_size_bytes)
         self._handler: ConnectionHandler | None = None
         self._transport: asyncio.Transport | None = None
-        self._leases: deque[tuple[int, Release]] = deque()
-        self._turn_due = False
-        self._releasing = False
-        self._watching_drain = False
         self._error: SluiceError | None = None
         self._frame_timer: asyncio.TimerHandle | None = None
         self._frame_timer_mark = 0
@@ -192,14 +177,24 @@ class Connection(asyncio.BufferedProtocol):
         return min(other, MAX_LARGE_PAYLOAD_BYTES) if other else MAX_LARGE_PAYLOAD_BYTES
 
     @property
+    def writable(self) -> bool:
+        """False while the write buffer is above its watermark, and when there is no connection."""
+        return self._out.writable
+
+    @property
+    def bytes_out(self) -> int:
+        """Bytes sent so far."""
+        return self._out.bytes_out
+
+    @property
     def write_buffer_bytes(self) -> int:
         """Bytes that the kernel has not taken yet."""
-        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+        return self._out.unsent_bytes
 
     @property
     def leased_buffers(self) -> int:
         """Payloads that the transport still holds."""
-        return len(self._leases)
+        return self._out.leased_buffers
 
     def send(
         self,
@@ -218,42 +213,14 @@ class Connection(asyncio.BufferedProtocol):
             release: Called when the transport has let go of the payload, or at once if the
                 connection is gone.
         """
-        transport = self._transport
-        if transport is None or self.state.state is State.CLOSED:
-            if release is not None:
-                release()
-            return
-        length = len(payload)
-        head = encode(message, length)
-        if length:
-            transport.writelines((head, payload))
-        else:
-            transport.write(head)
-        self.bytes_out += len(head) + length
-        if release is not None:
-            self._leases.append((self.bytes_out, release))
-            if not self._turn_due:
-                self._turn_due = True
-                self._loop.call_soon(self._after_turn)
-            elif len(self._leases) > 1:
-                self._release_drained()
-        if not self.writable:
-            unsent = transport.get_write_buffer_size()
-            if unsent > self._high_bytes + MAX_UNSENT_BYTES:
-                self._drop_deaf_peer(unsent)
-        elif self._watching_drain and transport.get_write_buffer_size() > self._high_bytes:
-            # The loop's own limits are zero, so it is for us to see the high watermark passed.
-            self.writable = False
-            self._set_limits()
+        out = self._out
+        out.write(encode(message, len(payload)), payload, release)
+        if not out.writable and out.unsent_bytes > out.high_bytes + MAX_UNSENT_BYTES:
+            self._drop_deaf_peer(out.unsent_bytes)
 
     def send_together(self, messages: Iterable[Message]) -> None:
         """Send messages without payload in one write: one system call, one packet."""
-        transport = self._transport
-        if transport is None or self.state.state is State.CLOSED:
-            return
-        heads = b"".join([encode(message) for message in messages])
-        transport.write(heads)
-        self.bytes_out += len(heads)
+        self._out.write(b"".join([encode(message) for message in messages]), EMPTY, None)
 
     def resume_reading(self) -> None:
         """Payload memory may be there again: ask the handler and read on."""
@@ -279,7 +246,6 @@ class Connection(asyncio.BufferedProtocol):
         if self.state.state is State.CLOSED:
             return
         self._enter_closed()
-        self.writable = False
         if self._transport is None:
             return
         self._close_timer = self._loop.call_later(
@@ -300,7 +266,6 @@ class Connection(asyncio.BufferedProtocol):
         """Drop the connection at once; the handler hears ``error``."""
         self._error = self._error or error
         self._enter_closed()
-        self.writable = False
         if self._transport is not None:
             self._transport.abort()
 
@@ -313,11 +278,10 @@ class Connection(asyncio.BufferedProtocol):
         sock = transport.get_extra_info("socket")
         if sock is not None:
             socket_options.apply(sock, self._config)
-        self._set_limits()
+        self._out.open(self._transport)
         if self.closing:  # closed before it was made
             self._transport.close()
             return
-        self.writable = True
         if self._refusal is not None:
             self.fail(self._refusal)
             return
@@ -353,34 +317,22 @@ class Connection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         """The loop's buffer is above the limit in force."""
-        if not self._watching_drain:
-            self.writable = False
+        self._out.paused()
 
     def resume_writing(self) -> None:
-        """The loop's buffer fell to the low watermark, or to zero under the drain watch."""
-        if self._watching_drain:
-            self._watching_drain = False
-            self._set_limits()
-        self._release_drained()
-        if self._leases and not self._turn_due:
-            self._turn_due = True
-            self._loop.call_soon(self._after_turn)
-        if not self.writable and not self.closing:
-            self.writable = True
-            if self._handler is not None:
-                self._handler.writable()
+        """The loop's buffer fell to the limit in force."""
+        if self._out.resumed() and self._handler is not None:
+            self._handler.writable()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is gone: end every lease and tell whoever waits."""
         self._enter_closed()
-        self.writable = False
         for timer in (self._frame_timer, self._handshake_timer, self._close_timer):
             if timer is not None:
                 timer.cancel()
         self._frame_timer = self._handshake_timer = self._close_timer = None
         self._transport = None
-        while self._leases:
-            self._leases.popleft()[1]()
+        self._out.lost()
         error = self._error or ConnectionLost(
             f"Connection {self.remote} was lost", value=None if exc is None else repr(exc)
         )
@@ -426,6 +378,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _enter_closed(self) -> None:
         self.state.close()
+        self._out.close()
         self._decoder.payloads = self  # the handler hears no more; what still comes is dropped
 
     def _before_open(self, message: Message) -> None:
@@ -439,6 +392,7 @@ class Connection(asyncio.BufferedProtocol):
             self.name = message.name
             self.application_id = message.application_id
             self.features = ack.features
+            self.flow_control = ack.flow_control
             self._open(message.role, message)
             self.send(ack)
         elif type(message) is HelloAck:
@@ -450,6 +404,7 @@ class Connection(asyncio.BufferedProtocol):
                     remedy="Use the same release of Sluice on both sides",
                 )
             self.features = message.features
+            self.flow_control = message.flow_control
             self._open(self.state.role, message)
             if self.opened is not None and not self.opened.done():
                 self.opened.set_result(message)
@@ -468,35 +423,6 @@ class Connection(asyncio.BufferedProtocol):
         if not self.closing:
             self._decoder.payloads = self._handler
 
-    def _set_limits(self) -> None:
-        self._watching_drain = False
-        if self._transport is not None:
-            self._transport.set_write_buffer_limits(high=self._high_bytes, low=self._low_bytes)
-
-    def _release_drained(self) -> None:
-        leases = self._leases
-        if not leases or self._transport is None or self._releasing:
-            return
-        mark = self.bytes_out - self._transport.get_write_buffer_size()
-        # A release may lead to the next send, and that to here: without the flag, as deep as the
-        # kernel takes buffers.
-        self._releasing = True
-        try:
-            while leases and leases[0][0] <= mark:
-                leases.popleft()[1]()
-        finally:
-            self._releasing = False
-
-    def _after_turn(self) -> None:
-        self._turn_due = False
-        self._release_drained()
-        transport = self._transport
-        if self._turn_due or transport is None or self.closing or self._watching_drain:
-            return  # with a turn due, what was just sent has had none yet
-        if self._leases and self.writable:
-            self._watching_drain = True
-            transport.set_write_buffer_limits(high=0, low=0)
-
     def _receive_failed(self, error: Exception) -> None:
         if not isinstance(error, ProtocolViolation):
             # A bug of ours must cost this connection only, and must be seen.
@@ -510,7 +436,7 @@ class Connection(asyncio.BufferedProtocol):
             ConnectionLost(
                 f"Connection {self.remote} was dropped: the other side asks and does not read",
                 value=unsent,
-                limit=self._high_bytes + MAX_UNSENT_BYTES,
+                limit=self._out.high_bytes + MAX_UNSENT_BYTES,
             )
         )
 

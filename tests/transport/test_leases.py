@@ -28,6 +28,7 @@ from tests.transport.peers import (
 )
 from transport.connection import Connection
 from transport.errors import ConnectionLost
+from transport.write_side import WriteSide
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -100,14 +101,14 @@ async def test_memory_may_be_reused_as_soon_as_it_is_released(
 async def test_control_the_test_above_sees_a_release_that_comes_too_early(
     monkeypatch: pytest.MonkeyPatch, early_bytes: int
 ) -> None:
-    exact = Connection._release_drained
+    exact = WriteSide.release_drained
 
-    def early(connection: Connection) -> None:
-        connection.bytes_out += early_bytes
-        exact(connection)
-        connection.bytes_out -= early_bytes
+    def early(side: WriteSide) -> None:
+        side.bytes_out += early_bytes
+        exact(side)
+        side.bytes_out -= early_bytes
 
-    monkeypatch.setattr(Connection, "_release_drained", early)
+    monkeypatch.setattr(WriteSide, "release_drained", early)
     async with a_service() as service:
         assert await wrong_buffers(service, service.address, 64) > 0
 

@@ -204,7 +204,7 @@ async def test_no_lease_ends_before_its_plain_bytes_could_have_left(
             transport.let_through(min(left, 997))
             gone += min(left, 997)
             connection.send_together([])  # nothing
-            connection._release_drained()
+            connection._out.release_drained()
             assert all(ends[number] <= gone for number in released)
         await turns()
         assert released == list(range(len(sizes)))

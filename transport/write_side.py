@@ -1,0 +1,173 @@
+"""The write side of a connection: watermarks, and leases on the memory that is being sent.
+
+What is sent is handed to the event loop without a copy; the memory behind it is *leased* to the
+loop's transport until that has let go of it.
+
+**When a lease ends.** uvloop keeps a memoryview given to ``write`` until the kernel took its bytes.
+``total written − transport.get_write_buffer_size()`` is therefore the mark up to which memory is
+free again. The loop tells nobody when the mark moves, so it is looked at on every write, once after
+the loop has had a turn, and on ``resume_writing``. Should leases still be out after that turn, the
+write limits are set to zero for as long as it takes: then the loop does call ``resume_writing``,
+namely when its buffer is empty (the *drain watch*).
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import TypeAlias
+
+Release: TypeAlias = Callable[[], None]
+"""Ends a lease: the transport has let go of the memory. Called exactly once, also on failure."""
+
+
+class WriteSide:
+    """Writes to one transport.
+
+    Args:
+        low_bytes: Writable again at or below this many unsent bytes.
+        high_bytes: Not writable above this many.
+    """
+
+    __slots__ = (
+        "_closed",
+        "_high_bytes",
+        "_leases",
+        "_loop",
+        "_low_bytes",
+        "_releasing",
+        "_transport",
+        "_turn_due",
+        "_watching_drain",
+        "bytes_out",
+        "writable",
+    )
+
+    def __init__(self, low_bytes: int, high_bytes: int) -> None:
+        self.bytes_out = 0
+        self.writable = False
+        """False above the high watermark until the low one is reached, and without a transport."""
+        self._low_bytes = low_bytes
+        self._high_bytes = high_bytes
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._closed = False
+        self._leases: deque[tuple[int, Release]] = deque()
+        self._turn_due = False
+        self._releasing = False
+        self._watching_drain = False
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes that the kernel has not taken yet."""
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
+    @property
+    def high_bytes(self) -> int:
+        """The high watermark."""
+        return self._high_bytes
+
+    @property
+    def leased_buffers(self) -> int:
+        """Payloads that the transport still holds."""
+        return len(self._leases)
+
+    def open(self, transport: asyncio.Transport) -> None:
+        """Take the transport; writable from now on, if it was not closed before."""
+        self._transport = transport
+        self._set_limits()
+        self.writable = not self._closed
+
+    def write(self, head: bytes, payload: memoryview | bytes, release: Release | None) -> None:
+        """Write a head and a payload.
+
+        Args:
+            head: First bytes.
+            payload: The bytes behind it; not copied.
+            release: Called when the transport has let go of the payload, or at once if there is no
+                transport or :meth:`close` was called.
+        """
+        transport = self._transport
+        if transport is None or self._closed:
+            if release is not None:
+                release()
+            return
+        if payload:
+            transport.writelines((head, payload))
+        else:
+            transport.write(head)
+        self.bytes_out += len(head) + len(payload)
+        if release is not None:
+            self._leases.append((self.bytes_out, release))
+            if not self._turn_due:
+                self._turn_due = True
+                self._loop.call_soon(self._after_turn)
+            elif len(self._leases) > 1:
+                self.release_drained()
+        if self._watching_drain and self.writable and self.unsent_bytes > self._high_bytes:
+            # The loop's own limits are zero, so it is for us to see the high watermark passed.
+            self.writable = False
+            self._set_limits()
+
+    def paused(self) -> None:
+        """The loop's buffer is above the limit in force."""
+        if not self._watching_drain:
+            self.writable = False
+
+    def resumed(self) -> bool:
+        """The loop's buffer fell to the low watermark, or to zero under the drain watch.
+
+        Returns:
+            True if it was not writable, and is now.
+        """
+        if self._watching_drain:
+            self._set_limits()
+        self.release_drained()
+        if self._leases and not self._turn_due:
+            self._turn_due = True
+            self._loop.call_soon(self._after_turn)
+        if self.writable or self._closed or self._transport is None:
+            return False
+        self.writable = True
+        return True
+
+    def close(self) -> None:
+        """Nothing more will be written; what was written goes on its way."""
+        self._closed = True
+        self.writable = False
+
+    def lost(self) -> None:
+        """The transport is gone: end every lease."""
+        self.writable = False
+        self._transport = None
+        while self._leases:
+            self._leases.popleft()[1]()
+
+    def release_drained(self) -> None:
+        """End the leases of what the transport has let go of."""
+        leases = self._leases
+        if not leases or self._transport is None or self._releasing:
+            return
+        mark = self.bytes_out - self._transport.get_write_buffer_size()
+        # A release may lead to the next write, and that to here: without the flag, as deep as the
+        # kernel takes buffers.
+        self._releasing = True
+        try:
+            while leases and leases[0][0] <= mark:
+                leases.popleft()[1]()
+        finally:
+            self._releasing = False
+
+    def _set_limits(self) -> None:
+        self._watching_drain = False
+        if self._transport is not None:
+            self._transport.set_write_buffer_limits(high=self._high_bytes, low=self._low_bytes)
+
+    def _after_turn(self) -> None:
+        self._turn_due = False
+        self.release_drained()
+        transport = self._transport
+        if self._turn_due or transport is None or self._closed or self._watching_drain:
+            return  # with a turn due, what was just written has had none yet
+        if self._leases and self.writable:
+            self._watching_drain = True
+            transport.set_write_buffer_limits(high=0, low=0)
