@@ -2,6 +2,7 @@
 
 from collections import deque
 
+from protocol.errors import SluiceError
 from protocol.events import EndOfPartition, decode_event, is_end_of_partition
 from protocol.messages import DATA
 from shuffle.gate.input_gate import BufferOrEvent, InputGate
@@ -20,6 +21,7 @@ class BlockSource:
         self._gate = gate
         self._decoders: dict[int, BlockDecoder] = {}
         self._decoded: deque[BufferOrEvent] = deque()
+        self._failure: SluiceError | None = None
 
     @property
     def stored_bytes(self) -> int:
@@ -61,22 +63,30 @@ class BlockSource:
         return self._decoded.popleft()
 
     def _decode(self, taken: BufferOrEvent) -> None:
+        if self._failure is not None:
+            if taken.buffer.release is not None:
+                taken.buffer.release()
+            raise self._failure.with_traceback(None)
         index, buffer = taken
         decoder = self._decoders.get(index)
         if decoder is None:
             decoder = self._decoders[index] = BlockDecoder()
-        if buffer.data_type != DATA:
-            if is_end_of_partition(buffer.payload):
-                decoder.finish()
-            self._decoded.append(taken)
-            return
         try:
+            if buffer.data_type != DATA:
+                if is_end_of_partition(buffer.payload):
+                    decoder.finish()
+                self._decoded.append(taken)
+                return
             for payload, data_type in decoder.feed(buffer.payload):
                 # The buffer is recycled below: what is part of it must be copied.
                 content = payload if type(payload) is bytes else bytes(payload)
                 if data_type != DATA and type(decode_event(content)) is EndOfPartition:
                     continue  # the channel has an end of its own
                 self._decoded.append(BufferOrEvent(index, OutgoingBuffer(content, None, data_type)))
+        except SluiceError as error:
+            # What follows is no beginning of a block; nothing else may be made of it.
+            self._failure = error
+            raise
         finally:
             if buffer.release is not None:
                 buffer.release()

@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Self
@@ -124,6 +124,7 @@ class ShuffleClient:
         except BaseException:
             for leg in legs:
                 leg.close()
+                await leg.closed.wait()  # the transport's close deadline bounds it
             raise
         first, second = legs
         if not isinstance(first, ProducerLeg) or not isinstance(second, ConsumerLeg):
@@ -142,6 +143,7 @@ class ShuffleClient:
         max_segments: int | None = None,
         buffer_timeout_seconds: float | None = None,
         codec: BlockCodec = BlockCodec.LZ4,
+        task_event: Callable[[int, bytes], None] | None = None,
     ) -> AsyncIterator[ResultPartition]:
         """Open a result partition on the TaskManager; it is finished, or failed, at the end.
 
@@ -159,6 +161,8 @@ class ShuffleClient:
             max_segments: Of the client's memory; a fair share of it by default.
             buffer_timeout_seconds: Instead of the configuration's.
             codec: How a blocking partition is compressed.
+            task_event: Called with the type and the bytes of each event that a reader sends back
+                while a pipelined partition is written. An error of its fails the partition.
 
         Raises:
             InvalidPartitionType: Type and consumption do not go together.
@@ -181,7 +185,7 @@ class ShuffleClient:
             shuffle_id, map_attempt_id, int(partition_type), self.taskmanager_id, *self.address
         )
         partition = await self._open_result_partition(
-            location, num_subpartitions, consumption, max_segments, timeout, codec
+            location, num_subpartitions, consumption, max_segments, timeout, codec, task_event
         )
         async with partition:
             yield partition
@@ -275,6 +279,7 @@ class ShuffleClient:
         max_segments: int | None,
         buffer_timeout_seconds: float,
         codec: BlockCodec,
+        task_event: Callable[[int, bytes], None] | None,
     ) -> ResultPartition:
         config = self.config
         name = f"partition {location.map_attempt_id} of shuffle {location.shuffle_id}"
@@ -286,8 +291,8 @@ class ShuffleClient:
             max_buffers_per_channel=None
             if location.is_blocking
             else config.max_buffers_per_channel,
+            kind="map_output" if location.is_blocking else "pipelined",
         )
-
         writer: ClientPipelinedPartition | BlockingResultPartition
         names = (location.shuffle_id, location.map_attempt_id, num_subpartitions)
         leg = self._producer
@@ -304,6 +309,7 @@ class ShuffleClient:
                     num_subpartitions,
                     pool,
                     flusher=self._flusher(buffer_timeout_seconds),
+                    task_event=task_event,
                 )
                 message = OpenPipelinedPartition(
                     number, *names, location.partition_type, int(consumption)

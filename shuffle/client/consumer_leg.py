@@ -55,6 +55,8 @@ class ConsumerLeg(PartitionRequestClient):
         self._answer_timeout_seconds = answer_timeout_seconds
         self._opening: dict[int, _Gate] = {}
         self._gates: set[int] = set()
+        """Numbers in use: of open gates, and of closed ones until that is confirmed."""
+        self._closing_gates: set[int] = set()
         self.closed = asyncio.Event()
         """Set when the connection is gone."""
 
@@ -107,12 +109,13 @@ class ConsumerLeg(PartitionRequestClient):
 
     def close_gate(self, gate: int) -> None:
         """Close a gate; its channels are released by whoever owns them. Idempotent."""
-        if gate not in self._gates:
+        if gate not in self._gates or gate in self._closing_gates:
             return
         opening = self._opening.pop(gate, None)
         if opening is not None:
             opening.deadline.cancel()
         if not self.closing:
+            self._closing_gates.add(gate)
             self.connection.send(CloseGate(gate))
 
     def message_received(self, message: Message, payload_length: int) -> None:
@@ -123,8 +126,10 @@ class ConsumerLeg(PartitionRequestClient):
                 opening.deadline.cancel()
         elif type(message) is GateClosed:
             self._gates.discard(message.gate)
+            self._closing_gates.discard(message.gate)
         elif type(message) is ErrorResponse and message.channel in self._opening:
-            self._refused(message.channel, RemoteError(message))
+            self._gates.discard(message.channel)
+            self._fail(message.channel, RemoteError(message))
         else:
             super().message_received(message, payload_length)
 
@@ -135,10 +140,13 @@ class ConsumerLeg(PartitionRequestClient):
             opening.deadline.cancel()
         self._opening.clear()
         self._gates.clear()
+        self._closing_gates.clear()
         super().connection_lost(error)
 
     def _opening_late(self, gate: int) -> None:
-        self._refused(
+        self._closing_gates.add(gate)
+        self.connection.send(CloseGate(gate))  # it may open yet, and hold memory
+        self._fail(
             gate,
             DeadlineExceeded(
                 "TaskManager does not answer OpenGate",
@@ -148,10 +156,9 @@ class ConsumerLeg(PartitionRequestClient):
             ),
         )
 
-    def _refused(self, gate: int, error: SluiceError) -> None:
+    def _fail(self, gate: int, error: SluiceError) -> None:
         opening = self._opening.pop(gate)
         opening.deadline.cancel()
-        self._gates.discard(gate)
         for channel in opening.channels:
             self._channels.pop(channel.number, None)
             channel.fail(error)

@@ -73,7 +73,7 @@ class ClientChannelOpener:
         """
         if self._floating_pool is None and self._floating_buffers:
             self._floating_pool = self._network_pool.create_local_pool(
-                self.name, 1, self._floating_buffers
+                self.name, 1, self._floating_buffers, kind="gate"
             )
         return RemoteInputChannel(listener)
 

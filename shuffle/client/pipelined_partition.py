@@ -14,20 +14,25 @@ this task and its readers. When both are full the writer waits for a buffer.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import Final
 
-from protocol.errors import SluiceError
+from protocol.errors import InvalidEvent, SluiceError
+from protocol.limits import MAX_EVENT_BYTES
 from protocol.messages import (
+    BLOCKING_EVENT,
     DATA,
+    EVENT,
     EVERY_SUBPARTITION,
+    PRIORITY_EVENT,
     AbortPartition,
     FinishPartition,
     PipelinedData,
 )
 from shuffle.client.producer_leg import ProducerLeg
 from shuffle.client.send_queue import SendQueue
-from shuffle.errors import InvalidRequest, PartitionReleased
+from shuffle.errors import InvalidRequest, PartitionReleased, internal_error
 from shuffle.memory import LocalBufferPool, PoolDestroyed
 from shuffle.partition.buffer_builder import BufferBuilder
 from shuffle.partition.buffer_consumer import BufferConsumer
@@ -36,6 +41,8 @@ from shuffle.partition.output_flusher import OutputFlusher
 from shuffle.partition.partition_memory import PartitionMemory
 from shuffle.partition.pipelined_states import PartitionState
 from shuffle.partition.result_partition_writer import ALL_SUBPARTITIONS
+
+_log = logging.getLogger(__name__)
 
 
 class ClientPipelinedPartition:
@@ -78,6 +85,8 @@ class ClientPipelinedPartition:
         self._queue = SendQueue(self._send_available)
         self._drained: asyncio.Future[None] | None = None
         self._answered: asyncio.Future[None] | None = None
+        self._committed = False
+        """The TaskManager has all of it: it needs no giving up any more."""
 
     # ---- ResultPartitionWriter -----------------------------------------------------------------
 
@@ -85,9 +94,11 @@ class ClientPipelinedPartition:
         """Take a builder; None: no memory now.
 
         Raises:
+            InvalidRequest: No such subpartition.
             SluiceError: Why the partition takes nothing more.
         """
         self._require_open()
+        self._check_index(subpartition)
         buffer = self.memory.pool.request_buffer_nowait(subpartition)
         return None if buffer is None else self._trimmed(BufferBuilder(buffer))
 
@@ -134,10 +145,21 @@ class ClientPipelinedPartition:
         """Queue an event; ``PRIORITY_EVENT`` overtakes, the others finish the open buffer first.
 
         Raises:
+            InvalidRequest: No such subpartition or data type.
+            InvalidEvent: It is longer than an event may be, or empty.
+            TooManyEvents: More wait for the connection than are kept; this one is not queued.
             SluiceError: Why the partition takes nothing more.
         """
         self._require_open()
         self._check_index(subpartition)
+        if data_type not in (EVENT, PRIORITY_EVENT, BLOCKING_EVENT):
+            raise InvalidRequest(
+                "Data type of an event",
+                value=data_type,
+                limit=f"{EVENT}, {PRIORITY_EVENT} or {BLOCKING_EVENT}",
+            )
+        if not 0 < len(payload) <= MAX_EVENT_BYTES:
+            raise InvalidEvent("Length of an event", value=len(payload), limit=MAX_EVENT_BYTES)
         self._queue.add_event(payload, data_type, subpartition)
 
     def flush(self, subpartition: int) -> None:
@@ -206,8 +228,7 @@ class ClientPipelinedPartition:
         """Give everything up, memory included; an unfinished one fails for its readers."""
         if self.state is PartitionState.RELEASED:
             return
-        unanswered = self._answered is None or not self._answered.done()
-        if self.state is not PartitionState.FAILED and unanswered:
+        if self.state is not PartitionState.FAILED and not self._committed:
             self._leg.send(AbortPartition(self.number))
         self._end(
             PartitionState.RELEASED,
@@ -257,12 +278,13 @@ class ClientPipelinedPartition:
 
     def finished(self) -> None:
         """The TaskManager has everything, and readers will find its end."""
+        self._committed = True
         if self._answered is not None and not self._answered.done():
             self._answered.set_result(None)
 
     def failed(self, error: SluiceError) -> None:
         """The TaskManager gave the partition up, or is gone."""
-        if self.state in (PartitionState.OPEN, PartitionState.FINISHED):
+        if self.state in (PartitionState.OPEN, PartitionState.FINISHED) and not self._committed:
             self._end(PartitionState.FAILED, error)
 
     def region_opened(self, payload_bytes: int) -> None:
@@ -274,8 +296,16 @@ class ClientPipelinedPartition:
 
     def task_event_received(self, event_type: int, payload: bytes) -> None:
         """A reader sent an event back."""
-        if self._task_event is not None:
+        if self._task_event is None:
+            return
+        try:
             self._task_event(event_type, payload)
+        except Exception as error:  # noqa: BLE001
+            # The task's own code: it must end this partition, and no other on the connection.
+            if not isinstance(error, SluiceError):
+                _log.exception("task event handler of partition %d failed", self.number)
+                error = internal_error(error)
+            self.fail(error)
 
     # ---- inside ---------------------------------------------------------------------------------
 
@@ -304,7 +334,7 @@ class ClientPipelinedPartition:
 
     def _refusal(self) -> SluiceError:
         if self._failure is not None:
-            return self._failure
+            return self._failure.with_traceback(None)  # its frames would pile up
         return PartitionAlreadyFinished(
             "Nothing can be added to a finished partition", value=self.number
         )

@@ -6,9 +6,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from protocol.errors import SluiceError, UnexpectedMessage
+from protocol.errors import MalformedMessage, SluiceError, UnexpectedMessage
 from protocol.limits import FEATURE_LARGE_PAYLOADS, MAX_EVENT_BYTES, MAX_U32
 from protocol.messages import (
+    AbortPartition,
     AddCredit,
     CloseRequest,
     ErrorResponse,
@@ -78,7 +79,7 @@ class ProducerLeg:
         self._queue: deque[LegPartition] = deque()
         self._queued: set[LegPartition] = set()
         self._turn_due = False
-        self._event = bytearray(MAX_EVENT_BYTES)
+        self._event = bytearray()
         self.lost: SluiceError | None = None
         self.closed = asyncio.Event()
         """Set when the connection is gone."""
@@ -122,7 +123,7 @@ class ProducerLeg:
             SluiceError: The TaskManager refused it, or the connection is gone.
             DeadlineExceeded: It did not answer.
 
-        Cancellation: safe; the TaskManager gives it up with the connection.
+        Cancellation: safe; the TaskManager is told to give it up.
         """
         opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._opening[number] = opened
@@ -131,7 +132,9 @@ class ProducerLeg:
             self.send(message)
             await self.answer(opened, "OpenPartition")
         except BaseException:
-            self.forget(number)
+            # Not there any more if it was refused. Otherwise it may open yet, and hold memory.
+            if self._partitions.pop(number, None) is not None:
+                self.send(AbortPartition(number))
             raise
         finally:
             del self._opening[number]
@@ -194,6 +197,9 @@ class ProducerLeg:
         """Supply memory for the bytes of a task event."""
         if type(message) is not TaskEvent:
             raise UnexpectedMessage("Payload on a producer leg", value=type(message).__name__)
+        if length > MAX_EVENT_BYTES:
+            raise MalformedMessage("Event is too large", value=length, limit=MAX_EVENT_BYTES)
+        self._event = bytearray(length)
         return memoryview(self._event)
 
     def message_received(self, message: Message, payload_length: int) -> None:
@@ -217,7 +223,7 @@ class ProducerLeg:
         elif type(message) is TaskEvent:
             partition = self._partitions.get(message.channel)
             if partition is not None:
-                payload = bytes(self._event[:payload_length])
+                payload = bytes(self._event) if payload_length else b""
                 partition.task_event_received(message.event_type, payload)
         elif type(message) is NewBufferSize:
             partition = self._partitions.get(message.channel)
@@ -254,6 +260,7 @@ class ProducerLeg:
         opened = self._opening.get(number)
         if opened is not None and not opened.done():
             opened.set_exception(error)
+            opened.exception()  # retrieved: the task that waits may have been cancelled
         partition = self._partitions.pop(number, None)
         if partition is not None:
             partition.failed(error)

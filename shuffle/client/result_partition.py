@@ -100,3 +100,5 @@ class ResultPartition:
                 )
         finally:
             self.writer.release()
+            if isinstance(self.writer, BlockingResultPartition):
+                await self.writer.wait_closed()  # the region under way has been given up

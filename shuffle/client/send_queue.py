@@ -10,12 +10,16 @@ finishes it first, the order of every channel is kept although subpartitions ove
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from protocol.messages import DATA, PRIORITY_EVENT
 from shuffle.partition.buffer_consumer import BufferConsumer
+from shuffle.partition.errors import TooManyEvents
 from shuffle.partition.result_partition_writer import ALL_SUBPARTITIONS
 from shuffle.partition.view import OutgoingBuffer
+
+MAX_WAITING_EVENTS: Final = 1024
+"""Events that may wait. They are in no pool, so something else must bound them."""
 
 
 class Outgoing(NamedTuple):
@@ -45,7 +49,8 @@ class SendQueue:
         self._available = available
         self._ready: deque[_Entry] = deque()
         self._open: dict[int, BufferConsumer] = {}
-        self._flushed: set[int] = set()
+        self._flushed: set[BufferConsumer] = set()
+        self._events = 0
 
     def __len__(self) -> int:
         return len(self._ready)
@@ -66,7 +71,19 @@ class SendQueue:
         builder.add_finish_listener(partial(self._completed, subpartition, consumer))
 
     def add_event(self, payload: bytes, data_type: int, subpartition: int) -> None:
-        """Queue an event; ``PRIORITY_EVENT`` overtakes everything, others finish what is open."""
+        """Queue an event; ``PRIORITY_EVENT`` overtakes everything, others finish what is open.
+
+        Raises:
+            TooManyEvents: As many wait already as are kept.
+        """
+        if self._events >= MAX_WAITING_EVENTS:
+            raise TooManyEvents(
+                "More events wait for the connection than are kept",
+                value=self._events + 1,
+                limit=MAX_WAITING_EVENTS,
+                remedy="Send fewer of them, or let the readers read",
+            )
+        self._events += 1
         entry = _Entry(subpartition, None, payload, data_type, partly=False)
         if data_type == PRIORITY_EVENT:
             # Behind the priority events that wait already, which keep their order.
@@ -76,18 +93,22 @@ class SendQueue:
                     break
                 place += 1
             self._ready.insert(place, entry)
-            if len(self._ready) == 1:
+            if place == 0:  # data at the head may have waited for credit, which this does not need
                 self._available()
             return
         self._finish_before(subpartition)
         self._put(entry)
 
     def flush(self, subpartition: int) -> None:
-        """Let what is committed in an open buffer go; without effect if it is on its way."""
-        consumer = self._open.get(subpartition)
-        if consumer is not None and subpartition not in self._flushed and consumer.has_unread:
-            self._flushed.add(subpartition)
-            self._put(_Entry(subpartition, consumer, b"", DATA, partly=True))
+        """Let what is committed in an open buffer go; without effect if it is on its way.
+
+        A subpartition's open buffer may be the one that is open for all of them.
+        """
+        for number in (subpartition, ALL_SUBPARTITIONS):
+            consumer = self._open.get(number)
+            if consumer is not None and consumer not in self._flushed and consumer.has_unread:
+                self._flushed.add(consumer)
+                self._put(_Entry(number, consumer, b"", DATA, partly=True))
 
     def flush_all(self) -> None:
         """Flush every open buffer."""
@@ -116,34 +137,37 @@ class SendQueue:
             subpartition, consumer, event, data_type, partly = entry
             if consumer is None:
                 ready.popleft()
+                self._events -= 1
                 return Outgoing(subpartition, OutgoingBuffer(event, None, data_type))
-            if credit <= 0:
+            has_unread = consumer.has_unread  # else all of it went with a flush
+            if has_unread and credit <= 0:
                 return None
             ready.popleft()
             if partly:
-                self._flushed.discard(subpartition)
-                if consumer.is_closed:
-                    continue
-                taken = consumer.build()
-            else:
-                taken = consumer.build_last()
-            if taken.length:
+                self._flushed.discard(consumer)
+            elif not has_unread:
+                consumer.close()
+            if has_unread:
+                taken = consumer.build() if partly else consumer.build_last()
                 return Outgoing(
                     subpartition, OutgoingBuffer(taken.payload, taken.recycle, data_type)
                 )
-            taken.recycle()  # all of it went with a flush
         return None
 
     def is_available(self, credit: int) -> bool:
         """Whether :meth:`next` might give something."""
         ready = self._ready
-        return bool(ready) and (credit > 0 or ready[0].consumer is None)
+        if not ready:
+            return False
+        consumer = ready[0].consumer
+        return credit > 0 or consumer is None or not consumer.has_unread
 
     def clear(self) -> None:
         """Drop everything and give its memory back."""
         ready, self._ready = self._ready, deque()
         opened, self._open = self._open, {}
         self._flushed.clear()
+        self._events = 0
         for consumer in opened.values():
             if consumer.builder is not None:
                 consumer.builder.finish()
@@ -165,6 +189,7 @@ class SendQueue:
         """Move a buffer that has just been finished from the open ones to the queue."""
         if self._open.get(subpartition) is consumer:
             del self._open[subpartition]
+            self._flushed.discard(consumer)  # what is left of it follows in any case
             self._put(_Entry(subpartition, consumer, b"", DATA, partly=False))
 
     def _put(self, entry: _Entry) -> None:

@@ -19,6 +19,7 @@ from protocol.messages import AbortPartition, BeginRegion, FinishPartition, Regi
 from shuffle.client.producer_leg import ProducerLeg
 from shuffle.errors import PartitionReleased
 from shuffle.partition.region_sink import OutgoingRegion
+from transport.errors import DeadlineExceeded
 
 
 class LegRegionSink:
@@ -46,12 +47,14 @@ class LegRegionSink:
         self._written: asyncio.Future[None] | None = None
         self._finished: asyncio.Future[None] | None = None
         self._opened: asyncio.Future[None] | None = None
+        self._committed = False
 
     async def write_region(self, region: OutgoingRegion) -> None:
         """Send a region; returns when the connection has taken all of it.
 
         Raises:
             SluiceError: It could not be stored.
+            DeadlineExceeded: Nothing of it was taken for as long as an answer may take.
 
         Cancellation: the partition is to be aborted.
         """
@@ -78,7 +81,7 @@ class LegRegionSink:
             self._payloads = gathered(region.parts, self._payload_bytes)
             self._next = next(self._payloads, None)
             self._send_available()
-            await self._written
+            await self._all_sent(self._written)
         finally:
             # What is not gathered yet never will be: the parts are the writer's again.
             self._payloads, self._next = iter(()), None
@@ -99,8 +102,7 @@ class LegRegionSink:
 
     def abort(self) -> None:
         """Give up what was stored. Idempotent, and without effect on what is committed."""
-        committed = self._finished is not None and self._finished.done()
-        if self._failure is None and not committed:
+        if self._failure is None and not self._committed:
             self._leg.send(AbortPartition(self.number))
             self._leg.forget(self.number)
             self.failed(PartitionReleased("Partition was given up", value=self.number))
@@ -135,12 +137,13 @@ class LegRegionSink:
 
     def finished(self) -> None:
         """The partition is committed."""
+        self._committed = True
         if self._finished is not None and not self._finished.done():
             self._finished.set_result(None)
 
     def failed(self, error: SluiceError) -> None:
         """The TaskManager gave the partition up, or is gone."""
-        if self._failure is not None:
+        if self._failure is not None or self._committed:
             return
         self._failure = error
         for waiting in (self._opened, self._written, self._finished):
@@ -156,13 +159,24 @@ class LegRegionSink:
 
     # ---- inside ---------------------------------------------------------------------------------
 
+    async def _all_sent(self, written: asyncio.Future[None]) -> None:
+        while True:
+            offset = self._offset
+            try:
+                await self._leg.answer(asyncio.shield(written), "RegionData with credit")
+            except DeadlineExceeded:
+                if self._offset == offset:
+                    raise
+            else:
+                return
+
     def _send_available(self) -> None:
         if self._credit and self._next is not None:
             self._leg.queue(self)
 
     def _require_alive(self) -> None:
         if self._failure is not None:
-            raise self._failure
+            raise self._failure.with_traceback(None)  # its frames would pile up
 
 
 def gathered(parts: Iterable[bytes | memoryview], size_bytes: int) -> Iterator[bytes]:
