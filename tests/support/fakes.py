@@ -90,6 +90,10 @@ class FakeView:
             self._buffers.append((encode_end_of_partition(0, 0), EVENT))
         self.listener()
 
+    def event(self, payload: bytes, data_type: int) -> None:
+        self._buffers.append((payload, data_type))
+        self.listener()
+
     @property
     def backlog(self) -> int:
         return sum(kind == DATA for _, kind in self._buffers)

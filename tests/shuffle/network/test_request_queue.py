@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from protocol.errors import ErrorCode, SluiceError
+from protocol.events import CancelCheckpointMarker, encode_event
 from protocol.limits import MAX_LARGE_PAYLOAD_BYTES
-from protocol.messages import BufferResponse, ErrorResponse
+from protocol.messages import DATA, EVENT, PRIORITY_EVENT, BufferResponse, ErrorResponse
 from shuffle.network.request_queue import PartitionRequestQueue
 from shuffle.network.view_reader import CreditBasedViewReader
 from tests.support.fakes import Ended, FakeConnection, FakeView
@@ -76,6 +77,32 @@ async def test_the_end_needs_no_credit(rig):
     assert reader.credit.available == 0
     assert rig.log.ended == [(1, None)]
     assert view.releases == 1
+
+
+@pytest.mark.network_case(29)
+async def test_only_the_end_of_the_partition_ends_a_reader(rig):
+    """Case 29, the queue's part: buffer, then event, in their order, numbered as they are sent."""
+    readers = [rig.reader(channel, 2) for channel in (1, 2)]
+    marker = encode_event(CancelCheckpointMarker(5))
+    for _, view in readers:
+        view.put(b"shared")
+        view.event(marker, EVENT)
+        view.event(marker, PRIORITY_EVENT)
+        view.put(b"more", end=True)
+    await turn()
+    for reader, view in readers:
+        sent = [
+            (message, payload)
+            for message, payload in zip(rig.connection.sent, rig.connection.payloads, strict=True)
+            if message.channel == reader.channel
+        ]
+        assert [message.sequence_number for message, _ in sent] == [0, 1, 2, 3, 4]
+        assert [message.data_type for message, _ in sent] == [
+            DATA, EVENT, PRIORITY_EVENT, DATA, EVENT,
+        ]  # fmt: skip
+        assert [payload for _, payload in sent][:4] == [b"shared", marker, marker, b"more"]
+        assert view.releases == 1
+    assert rig.log.ended == [(1, None), (2, None)]
 
 
 @pytest.mark.network_case(14)
