@@ -104,7 +104,8 @@ async def test_a_reader_that_does_not_read_stops_the_writer(tmp_path, reader_at,
         writer = await a_writer(cluster, partition_type=partition_type)
         reader = await a_reader(cluster, writer, reader_at, credit=1)
         reader.give_credit = 0
-        content, sent = buffers(200), []
+        content = buffers(200)
+        sent: list[int] = []
         writing = asyncio.create_task(pump(writer, content, sent))
         await reader.read_until(1)
         memory = cluster[0]._memory
