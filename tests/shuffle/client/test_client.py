@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import random
 
 import pytest
 
-from protocol.events import CustomEvent, EndOfPartition
-from protocol.messages import PRIORITY_EVENT
 from shuffle.client.client import ShuffleClient
-from shuffle.client.config import ClientConfig
 from shuffle.partition.partition_type import ResultPartitionType
 from shuffle.records.channel_selector import HashSelector
-from shuffle.records.record_reader import ChannelEvent
 from shuffle.records.serializers import BytesSerializer
 from tests.support.mini_cluster import mini_cluster
 

@@ -1,0 +1,249 @@
+"""What a pipelined partition has to send: the order of each channel, whatever else is sent."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.messages import BLOCKING_EVENT, DATA, EVENT, PRIORITY_EVENT
+from shuffle.client.send_queue import MAX_WAITING_EVENTS, SendQueue
+from shuffle.memory import NetworkBufferPool
+from shuffle.partition.buffer_builder import BufferBuilder
+from shuffle.partition.errors import TooManyEvents
+from shuffle.partition.result_partition_writer import ALL_SUBPARTITIONS
+
+CHANNELS = 3
+SEGMENTS = 64
+SIZE = 8
+
+
+class Rig:
+    """A queue with memory, and writers as the record writer is one."""
+
+    def __init__(self) -> None:
+        self.network = NetworkBufferPool(SEGMENTS, SIZE)
+        self.pool = self.network.create_local_pool("queue", 1, SEGMENTS)
+        self.told = 0
+        self.queue = SendQueue(self._available)
+        self.builders: dict[int, BufferBuilder] = {}
+
+    def _available(self) -> None:
+        self.told += 1
+
+    def write(self, subpartition: int, content: bytes) -> None:
+        while content:
+            builder = self.builders.get(subpartition)
+            if builder is None or builder.is_finished:
+                buffer = self.pool.request_buffer_nowait()
+                assert buffer is not None
+                builder = self.builders[subpartition] = BufferBuilder(buffer)
+                self.queue.add(builder.create_consumer_from_beginning(), subpartition)
+            content = content[builder.append_and_commit(content) :]
+            if builder.is_full:
+                builder.finish()
+
+    def take(self, credit: int = 1):
+        """Take one message and let its memory go; return subpartition, type and content."""
+        outgoing = self.queue.next(credit)
+        if outgoing is None:
+            return None
+        payload, release, data_type = outgoing.buffer
+        content = bytes(payload)
+        if release is not None:
+            release()
+        return outgoing.subpartition, data_type, content
+
+    def all_memory_is_back(self) -> bool:
+        self.pool.destroy()  # what it keeps for the next writer goes home too
+        return self.network.statistics().free_segments == SEGMENTS
+
+
+@pytest.fixture
+def rig():
+    return Rig()
+
+
+def test_an_open_buffer_stays_until_it_is_flushed_or_full(rig):
+    rig.write(0, b"abc")
+    assert rig.take() is None
+    assert rig.told == 0
+    assert rig.queue.has_open_buffers
+    rig.queue.flush(0)
+    assert rig.told == 1
+    assert rig.take() == (0, DATA, b"abc")
+    rig.queue.flush(0)
+    assert rig.take() is None
+    rig.write(0, b"defgh")
+    assert rig.take() == (0, DATA, b"defgh")
+    assert not rig.queue.has_open_buffers
+
+
+def test_data_waits_for_credit_and_events_do_not(rig):
+    rig.queue.add_event(b"first", EVENT, 1)
+    rig.write(0, bytes(SIZE))
+    rig.queue.add_event(b"second", EVENT, 0)
+    assert rig.take(0) == (1, EVENT, b"first")
+    assert rig.take(0) is None
+    assert not rig.queue.is_available(0)
+    assert rig.take(1) == (0, DATA, bytes(SIZE))
+    assert rig.take(0) == (0, EVENT, b"second")
+
+
+def test_a_priority_event_overtakes_data_that_has_no_credit(rig):
+    rig.write(0, bytes(SIZE))
+    told = rig.told
+    rig.queue.add_event(b"one", PRIORITY_EVENT, 0)
+    assert rig.told > told  # nobody else would ask before there is credit
+    rig.queue.add_event(b"two", PRIORITY_EVENT, ALL_SUBPARTITIONS)
+    assert rig.queue.is_available(0)
+    assert rig.take(0) == (0, PRIORITY_EVENT, b"one")
+    assert rig.take(0) == (ALL_SUBPARTITIONS, PRIORITY_EVENT, b"two")
+    assert rig.take(1) == (0, DATA, bytes(SIZE))
+
+
+def test_a_second_buffer_can_be_flushed_while_the_first_ones_flush_waits(rig):
+    rig.write(0, b"abc")
+    rig.queue.flush(0)
+    rig.write(0, b"defgh")  # the first buffer is complete
+    rig.write(0, b"xyz")
+    rig.queue.flush(0)
+    assert [rig.take(), rig.take(), rig.take()] == [
+        (0, DATA, b"abcdefgh"),
+        (0, DATA, b"xyz"),
+        None,
+    ]
+
+
+def test_flushing_a_subpartition_flushes_what_is_open_for_all(rig):
+    rig.write(ALL_SUBPARTITIONS, b"abc")
+    rig.queue.flush(2)
+    assert rig.take() == (ALL_SUBPARTITIONS, DATA, b"abc")
+
+
+def test_what_is_added_behind_an_open_buffer_finishes_it(rig):
+    rig.write(0, b"a")
+    rig.write(1, b"b")
+    rig.write(ALL_SUBPARTITIONS, b"c")
+    rig.queue.add_event(b"e", BLOCKING_EVENT, 1)
+    taken = [rig.take() for _ in range(4)]
+    assert sorted(taken[:2]) == [(0, DATA, b"a"), (1, DATA, b"b")]
+    assert taken[2:] == [(ALL_SUBPARTITIONS, DATA, b"c"), (1, BLOCKING_EVENT, b"e")]
+
+
+def test_a_rest_of_nothing_needs_no_credit(rig):
+    rig.write(0, b"abc")
+    rig.queue.flush(0)
+    assert rig.take(1) == (0, DATA, b"abc")
+    rig.queue.finish_open()
+    assert len(rig.queue) == 1
+    assert rig.queue.is_available(0)
+    assert rig.take(0) is None
+    assert len(rig.queue) == 0
+    assert rig.all_memory_is_back()
+
+
+def test_read_buffers_are_finished_and_others_stay_open(rig):
+    rig.write(0, b"abc")
+    rig.write(1, b"abc")
+    rig.queue.flush(0)
+    assert rig.queue.unread_flushed() == 1
+    rig.take()
+    rig.queue.finish_open(only_sent=True)
+    assert rig.builders[0].is_finished
+    assert not rig.builders[1].is_finished
+
+
+def test_events_are_bounded(rig):
+    for _ in range(MAX_WAITING_EVENTS):
+        rig.queue.add_event(b"e", EVENT, 0)
+    with pytest.raises(TooManyEvents, match="1025"):
+        rig.queue.add_event(b"e", EVENT, 0)
+    assert rig.take(0) == (0, EVENT, b"e")
+    rig.queue.add_event(b"e", EVENT, 0)
+
+
+def test_clear_gives_everything_back(rig):
+    rig.write(0, b"abc")
+    rig.queue.flush(0)
+    rig.write(1, bytes(3 * SIZE + 1))
+    rig.queue.add_event(b"e", EVENT, 0)
+    rig.queue.clear()
+    assert len(rig.queue) == 0
+    assert rig.take() is None
+    assert rig.all_memory_is_back()
+
+
+WHERE = st.integers(ALL_SUBPARTITIONS, CHANNELS - 1)
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("write"), WHERE, st.integers(1, 2 * SIZE)),
+        st.tuples(
+            st.just("event"), WHERE, st.sampled_from([EVENT, PRIORITY_EVENT, BLOCKING_EVENT])
+        ),
+        st.tuples(st.just("flush"), WHERE, st.just(0)),
+        st.tuples(st.just("flush all"), WHERE, st.just(0)),
+        st.tuples(st.just("finish"), WHERE, st.just(0)),
+        st.tuples(st.just("take"), WHERE, st.integers(0, 3)),
+    ),
+    max_size=40,
+)
+
+
+@given(STEPS)
+def test_any_interleaving_keeps_the_order_of_each_channel(steps):
+    rig = Rig()
+    # By channel: bytes and events as they were added; priority events for themselves.
+    added: list[list[int | bytes]] = [[] for _ in range(CHANNELS)]
+    urgent: list[list[bytes]] = [[] for _ in range(CHANNELS)]
+    got: list[list[int | bytes]] = [[] for _ in range(CHANNELS)]
+    got_urgent: list[list[bytes]] = [[] for _ in range(CHANNELS)]
+    written = 0
+
+    def channels(where):
+        return range(CHANNELS) if where == ALL_SUBPARTITIONS else [where]
+
+    def take(credit):
+        taken = rig.take(credit)
+        if taken is None:
+            return False
+        where, data_type, content = taken
+        assert data_type != DATA or (credit and content)
+        for channel in channels(where):
+            if data_type == PRIORITY_EVENT:
+                got_urgent[channel].append(content)
+            else:
+                got[channel] += content if data_type == DATA else [content]
+        return True
+
+    for number, (what, where, value) in enumerate(steps):
+        if what == "write":
+            content = bytes((written + i) % 251 for i in range(value))
+            written += value
+            rig.write(where, content)
+            for channel in channels(where):
+                added[channel] += content
+        elif what == "event":
+            event = b"event %d" % number
+            rig.queue.add_event(event, value, where)
+            for channel in channels(where):
+                (urgent if value == PRIORITY_EVENT else added)[channel].append(event)  # type: ignore[union-attr]
+        elif what == "flush":
+            rig.queue.flush(where)
+        elif what == "flush all":
+            rig.queue.flush_all()
+        elif what == "finish":
+            builder = rig.builders.get(where)
+            if builder is not None:
+                builder.finish()
+        else:
+            take(value)
+        for channel in range(CHANNELS):
+            assert got[channel] == added[channel][: len(got[channel])]
+    rig.queue.finish_open()
+    while take(1):
+        pass
+    assert got == added
+    assert got_urgent == urgent
+    assert len(rig.queue) == 0
+    assert rig.all_memory_is_back()
