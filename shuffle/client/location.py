@@ -1,10 +1,19 @@
 """Where a result partition is: what a producer tells its consumers."""
 
+import json
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from protocol.errors import ErrorCode, SluiceError
 from shuffle.gate.channel_opener import ChannelSource
 from shuffle.partition.partition_type import ResultPartitionType
 from transport.connector import Address
+
+
+class InvalidLocation(SluiceError):
+    """What was handed over is no location of a partition."""
+
+    code = ErrorCode.CONFIGURATION
 
 
 class PartitionLocation(NamedTuple):
@@ -37,3 +46,37 @@ class PartitionLocation(NamedTuple):
         return ChannelSource(
             self.taskmanager_id, Address(self.host, self.port), (self.map_attempt_id,)
         )
+
+
+def encode_locations(locations: Iterable[PartitionLocation]) -> str:
+    """Write locations as JSON: a list with one list for each."""
+    return json.dumps([list(location) for location in locations])
+
+
+def decode_locations(text: str | bytes) -> Sequence[PartitionLocation]:
+    """Read what :func:`encode_locations` wrote.
+
+    Raises:
+        InvalidLocation: It is something else.
+    """
+    try:
+        rows = json.loads(text)
+        return [_location(row) for row in rows]
+    except (ValueError, TypeError) as error:
+        raise InvalidLocation(
+            "Locations of partitions cannot be understood",
+            value=str(text[:80]),
+            limit="JSON: a list of lists of " + ", ".join(PartitionLocation._fields),
+            remedy="Write them with encode_locations",
+        ) from error
+
+
+def _location(row: object) -> PartitionLocation:
+    if not isinstance(row, list):
+        raise TypeError(row)
+    location = PartitionLocation(*row)
+    for value, kind in zip(location, PartitionLocation.__annotations__.values(), strict=True):
+        if type(value) is not kind:
+            raise TypeError(value)
+    ResultPartitionType(location.partition_type)
+    return location

@@ -1,0 +1,72 @@
+"""Locations as text, and endpoints as people write them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from shuffle.client.endpoint import InvalidEndpoint, parse_endpoint
+from shuffle.client.location import (
+    InvalidLocation,
+    PartitionLocation,
+    decode_locations,
+    encode_locations,
+)
+from shuffle.gate.channel_opener import ChannelSource
+from transport.connector import Address
+
+STORED = PartitionLocation(1, 7, 0, "tm-1", "host", 4000)
+PIPELINED = PartitionLocation(1, 8, 2, "tm-2", "::1", 4001)
+
+
+def test_locations_travel_as_json():
+    text = encode_locations([STORED, PIPELINED])
+    assert decode_locations(text) == [STORED, PIPELINED]
+    assert decode_locations(text.encode()) == [STORED, PIPELINED]
+    assert json.loads(text)[0] == [1, 7, 0, "tm-1", "host", 4000]
+
+
+def test_what_a_gate_needs_of_a_location():
+    assert STORED.is_blocking
+    assert not PIPELINED.is_blocking
+    assert PIPELINED.source == ChannelSource("tm-2", Address("::1", 4001), (8,))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "7",
+        "[7]",
+        "{}x",
+        "[[1, 7, 0]]",
+        '[[1, 7, 9, "tm", "host", 1]]',
+        '[[1, "7", 0, "tm", "host", 1]]',
+        '[[true, 7, 0, "tm", "host", 1]]',
+    ],
+)
+def test_other_text_is_refused(text):
+    with pytest.raises(InvalidLocation, match="encode_locations"):
+        decode_locations(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("unix:/run/sluice.sock", Address("/run/sluice.sock", 0)),
+        ("host:4000", Address("host", 4000)),
+        ("[::1]:4000", Address("::1", 4000)),
+    ],
+)
+def test_endpoints(text, address):
+    assert parse_endpoint(text) == address
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "host", ":1", "host:", "host:0", "host:65536", "host:x", "unix:", "unix:here", "/a"],
+)
+def test_bad_endpoints_are_refused(text):
+    with pytest.raises(InvalidEndpoint, match="socket_path"):
+        parse_endpoint(text)
