@@ -165,10 +165,10 @@ class Connection(asyncio.BufferedProtocol):
         """Largest payload of data messages.
 
         Above :attr:`max_payload_bytes` on client legs that agreed on large payloads, for data that
-        needs no segment of this side, and on peer legs that agreed on groups of buffers, where it
-        is a multiple of the segment size.
+        needs no segment of this side, and on peer and consumer legs that agreed on groups of
+        buffers, where it is a multiple of the segment size.
         """
-        if self.role == ROLE_PEER and self.features & FEATURE_BUFFER_GROUPS:
+        if self.role in (ROLE_PEER, ROLE_CONSUMER) and self.features & FEATURE_BUFFER_GROUPS:
             segment = self.max_payload_bytes
             return max(segment, MAX_LARGE_PAYLOAD_BYTES // segment * segment)
         if self.role == ROLE_PEER or not self.features & FEATURE_LARGE_PAYLOADS:
@@ -416,8 +416,10 @@ class Connection(asyncio.BufferedProtocol):
         self._decoder.handshake_done(CONTROL_LIMITS[self.state.side, role])
         self._other_segment_size_bytes = greeting.segment_size_bytes
         self.state.open(role)
+        # A consumer sends nothing large.
+        only_events = role == ROLE_CONSUMER and self.state.side is Side.ACCEPTED
         self._decoder.max_payload_bytes = (
-            self.max_payload_bytes if role == ROLE_CONSUMER else self.large_payload_bytes
+            self.max_payload_bytes if only_events else self.large_payload_bytes
         )
         self._handler = self._handler_factory(self, greeting)
         if not self.closing:

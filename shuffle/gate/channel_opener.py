@@ -78,6 +78,7 @@ class ChannelOpener:
         read_pool: Memory for local reads of the disk tier.
         local_buffer_bytes: Largest buffer that a channel may give; by default a segment from a
             local channel, and what came in one message from a remote one.
+        credit_bytes: What one credit of the gate's reader pays for; a whole buffer by default.
 
     Raises:
         InvalidRequest: The range is empty.
@@ -92,6 +93,7 @@ class ChannelOpener:
         end_subpartition: int,
         read_pool: ReadPool,
         local_buffer_bytes: int | None = None,
+        credit_bytes: int | None = None,
     ) -> None:
         if start_subpartition >= end_subpartition:
             raise InvalidRequest(
@@ -105,6 +107,7 @@ class ChannelOpener:
         self._end_subpartition = end_subpartition
         self._read_pool = read_pool
         self._most_bytes = local_buffer_bytes
+        self._credit_bytes = credit_bytes
         self._local_buffer_bytes = (
             services.config.segment_size_bytes if local_buffer_bytes is None else local_buffer_bytes
         )
@@ -123,7 +126,7 @@ class ChannelOpener:
         if source.taskmanager_id == self._services.taskmanager_id:
             return LocalInputChannel(listener, partial(self._publish, source.map_attempt_ids))
         self._pool()  # what it cannot have it shall not wait for
-        return RemoteInputChannel(listener, self._most_bytes)
+        return RemoteInputChannel(listener, self._most_bytes, self._credit_bytes)
 
     def open(self, channel: LocalInputChannel | RemoteInputChannel, source: ChannelSource) -> None:
         """Begin to open a channel; what goes wrong fails the channel."""
@@ -169,6 +172,7 @@ class ChannelOpener:
                 self._local_buffer_bytes,
                 self._read_pool,
                 channel.data_available,
+                credit_bytes=self._credit_bytes,
             )
             channel.attach(view)
         except Exception as error:  # noqa: BLE001

@@ -58,11 +58,17 @@ class RemoteInputChannel:
     Args:
         listener: Told when a channel that had nothing has a buffer, or has failed.
         buffer_bytes: Largest buffer to give; None for any, as they came.
+        credit_bytes: What one credit of the reader pays for; a whole buffer by default.
     """
 
     is_local = False
 
-    def __init__(self, listener: DataListener, buffer_bytes: int | None = None) -> None:
+    def __init__(
+        self,
+        listener: DataListener,
+        buffer_bytes: int | None = None,
+        credit_bytes: int | None = None,
+    ) -> None:
         self.failure: SluiceError | None = None
         self.number = 0
         """Number on the peer connection, given by the client."""
@@ -74,6 +80,7 @@ class RemoteInputChannel:
         self.sender_backlog = 0
         self._listener = listener
         self._buffer_bytes = buffer_bytes
+        self._credit_bytes = credit_bytes
         self._given_buffers = 0
         self._given_bytes = 0  # of the first one that waits, when it is given in parts
         self._buffers: BufferManager | None = None
@@ -200,17 +207,22 @@ class RemoteInputChannel:
             return self._give_event(content)
         if credit <= 0:
             return None
-        self._given_buffers += 1
         if content is None:
             # An empty buffer took no memory, but a credit, which is free again now.
             received.popleft()
+            self._given_buffers += 1
             self.credit_available(1)
             return OutgoingBuffer(b"", None, DATA)
-        most = self._buffer_bytes
-        if most is None or content.length <= most:
+        most = self._buffer_bytes or content.length
+        cost = self._credit_bytes or most
+        most = min(most, credit * cost)
+        if content.length <= most and not self._given_bytes:
             received.popleft()
+            self._given_buffers += -(-content.length // cost)
             return OutgoingBuffer(content.payload, content.recycle, DATA)
-        return self._part_of(content, most)
+        part = self._part_of(content, most)
+        self._given_buffers += -(-len(part.payload) // cost)
+        return part
 
     # ---- to the producer -------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import cast
 
 from protocol.errors import ChannelInUse, SluiceError
+from protocol.limits import FEATURE_BUFFER_GROUPS
 from protocol.messages import CloseGate, CloseRequest, GateClosed, GateOpened, Message, OpenGate
 from protocol.remote_error import error_response
 from shuffle.counters import Counters
@@ -43,8 +44,10 @@ class ConsumerHandler(ServingHandler):
         counters: Counters,
         on_lost: Callable[[], None],
     ) -> None:
-        # A message of this leg needs no segment of the reader's: it costs one credit, always.
-        credit_bytes = connection.large_payload_bytes
+        # A reader with groups of buffers has segments, and a credit is one of them. Another one
+        # has none: a message costs it one credit, whatever it carries.
+        groups = bool(connection.features & FEATURE_BUFFER_GROUPS)
+        credit_bytes = connection.max_payload_bytes if groups else connection.large_payload_bytes
         super().__init__(
             connection,
             read_pool,
@@ -72,10 +75,10 @@ class ConsumerHandler(ServingHandler):
         counters = self.counters
         if reader.view is not None and reader.view.is_local:
             counters.consumer_bytes_out_local += length
-            counters.consumer_buffers_out_local += 1
+            counters.consumer_buffers_out_local += -(-length // self.credit_bytes)
         else:
             counters.consumer_bytes_out_remote += length
-            counters.consumer_buffers_out_remote += 1
+            counters.consumer_buffers_out_remote += -(-length // self.credit_bytes)
 
     def has_producer(self, reader: CreditBasedViewReader) -> bool:
         """Tell whether the channel may have had a producer that has finished."""
@@ -130,6 +133,7 @@ class ConsumerHandler(ServingHandler):
                 message.end_subpartition,
                 self.read_pool,
                 self.connection.large_payload_bytes,
+                self.credit_bytes,
             )
             self.require_room(len(self.gates) + len(self.readers) + len(numbers))
             gate = InputGate(name, key, opener)

@@ -99,7 +99,9 @@ class HandFilledPartitions:
     def __init__(self) -> None:
         self.views: dict[int, HandFilledView] = {}
 
-    async def request_view(self, key: Any, map_attempt_ids: Sequence[int], *rest: Any) -> Any:
+    async def request_view(
+        self, key: Any, map_attempt_ids: Sequence[int], *rest: Any, credit_bytes: Any = None
+    ) -> Any:
         listener = rest[-1]
         view = self.views[map_attempt_ids[0]] = HandFilledView(listener)
         return view
