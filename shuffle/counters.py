@@ -34,6 +34,31 @@ class BoundedCounts(dict[str, int]):
 
 
 @dataclass(slots=True)
+class ServingSeconds:
+    """What a serving leg did with its time; ``shuffle.network.channel_times`` explains the words.
+
+    Waits are summed over channels; the states over what belongs together: the gates of the consumer
+    leg, the connections of the peer leg. One that has nothing open is in no state.
+    """
+
+    data_wait: float = 0.0
+    """Channels had credit and nothing to send."""
+    credit_wait: float = 0.0
+    """Channels had something to send and no credit."""
+    idle: float = 0.0
+    busy: float = 0.0
+    back_pressured: float = 0.0
+
+    def add(self, other: ServingSeconds) -> None:
+        """Add other sums to these."""
+        self.data_wait += other.data_wait
+        self.credit_wait += other.credit_wait
+        self.idle += other.idle
+        self.busy += other.busy
+        self.back_pressured += other.back_pressured
+
+
+@dataclass(slots=True)
 class Counters:
     """What one TaskManager has done since it started."""
 
@@ -73,11 +98,26 @@ class Counters:
     applications_expired: int = 0
     """Applications whose data was dropped because no client of theirs was left."""
 
+    pipelined_partitions_opened: int = 0
+    pipelined_partitions_finished: int = 0
+    pipelined_partitions_failed: int = 0
+    """Given up before their producer had finished them, whoever did so."""
+
     producer_credit_wait_seconds: float = 0.0
-    """Time for which open partitions had a region begun and no credit outstanding."""
+    """Time for which open map outputs had a region begun and no credit outstanding."""
+    pipelined_credit_wait_seconds: float = 0.0
+    """Time for which open pipelined partitions had no memory for another buffer."""
+    peer_serving: ServingSeconds = field(default_factory=ServingSeconds)
+    """Of channels that other TaskManagers read."""
+    consumer_serving: ServingSeconds = field(default_factory=ServingSeconds)
+    """Of channels that reduce tasks read."""
     event_loop_lag_seconds: float = 0.0
     """Time by which timers of the event loop fired late, added up."""
 
+    events_by_type: BoundedCounts = field(default_factory=BoundedCounts)
+    """Events that producers of pipelined partitions sent, by type."""
+    backward_messages: BoundedCounts = field(default_factory=BoundedCounts)
+    """What consumers told producers, by message type."""
     late_messages: BoundedCounts = field(default_factory=BoundedCounts)
     """Messages for a channel or partition that was already gone, by message type."""
     errors_by_code: BoundedCounts = field(default_factory=BoundedCounts)
@@ -87,6 +127,10 @@ class Counters:
         """Return a copy that no longer changes with this one."""
         return replace(
             self,
+            peer_serving=replace(self.peer_serving),
+            consumer_serving=replace(self.consumer_serving),
+            events_by_type=BoundedCounts(self.events_by_type),
+            backward_messages=BoundedCounts(self.backward_messages),
             late_messages=BoundedCounts(self.late_messages),
             errors_by_code=BoundedCounts(self.errors_by_code),
         )

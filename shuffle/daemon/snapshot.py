@@ -2,12 +2,25 @@
 
 from typing import TYPE_CHECKING
 
-from protocol.messages import ROLE_CONSUMER, ROLE_DRIVER, ROLE_PEER, ROLE_PRODUCER
+from protocol.messages import (
+    FLOW_WATERMARK,
+    ROLE_CONSUMER,
+    ROLE_DRIVER,
+    ROLE_PEER,
+    ROLE_PRODUCER,
+)
+from shuffle.counters import Counters
+from shuffle.daemon.snapshot_exchange import (
+    gate_statuses,
+    pipelined_statuses,
+    producer_statuses,
+    served_channels,
+)
 from shuffle.daemon.status import (
     ApplicationStatus,
-    ChannelStatus,
     ConnectionStatus,
-    GateStatus,
+    EventLoopStatus,
+    FlowControl,
     NetworkPoolStatus,
     PoolStatus,
     ShuffleStatus,
@@ -15,12 +28,8 @@ from shuffle.daemon.status import (
     TierStatus,
 )
 from shuffle.environment import NetworkEnvironment
-from shuffle.gate.input_gate import InputGate
-from shuffle.gate.remote_channel import RemoteInputChannel
-from shuffle.network.consumer_server import ConsumerHandler
 from shuffle.network.producer_server import ProducerHandler
 from shuffle.network.serving import ServingHandler
-from shuffle.network.view_reader import CreditBasedViewReader
 from transport.connection import Connection
 
 if TYPE_CHECKING:
@@ -40,11 +49,7 @@ def take_snapshot(taskmanager: "TaskManager") -> TaskManagerStatus:
     """Take a snapshot of a TaskManager."""
     environment = taskmanager.environment
     transport = taskmanager.config.transport
-    listener = environment.listener
-    counters = environment.counters
-    counters.connections_accepted = listener.accepted_total
-    counters.connections_refused = listener.refused_total
-    counters.applications_expired = environment.applications.expired_total
+    lag = taskmanager.event_loop_lag
     return TaskManagerStatus(
         taskmanager_id=environment.taskmanager_id,
         version=taskmanager.version,
@@ -56,11 +61,35 @@ def take_snapshot(taskmanager: "TaskManager") -> TaskManagerStatus:
         network_pool=_network_pool(environment),
         storage=_storage(environment),
         partitions=_partitions(environment),
-        gates=tuple(_gates(environment)),
+        pipelined_partitions=pipelined_statuses(environment),
+        gates=gate_statuses(environment),
+        served_channels=served_channels(environment),
+        producers=producer_statuses(environment),
         connections=_connections(environment),
         applications=_applications(environment),
-        counters=counters,
+        event_loop=EventLoopStatus(lag.last_seconds, lag.max_seconds),
+        counters=_counters(taskmanager),
     )
+
+
+def _counters(taskmanager: "TaskManager") -> Counters:
+    """Return a copy of the counters, with what is counted elsewhere and waits that still last."""
+    environment = taskmanager.environment
+    counters = environment.counters.snapshot()
+    counters.connections_accepted = environment.listener.accepted_total
+    counters.connections_refused = environment.listener.refused_total
+    counters.applications_expired = environment.applications.expired_total
+    counters.event_loop_lag_seconds = taskmanager.event_loop_lag.total_seconds
+    services = environment.producer_services
+    counters.producer_credit_wait_seconds = services.map_output_credit_wait.seconds
+    counters.pipelined_credit_wait_seconds = services.pipelined_credit_wait.seconds
+    for handler in environment.handlers.values():
+        if isinstance(handler, ServingHandler):
+            peer = handler.connection.role == ROLE_PEER
+            total = counters.peer_serving if peer else counters.consumer_serving
+            for times in handler.times:
+                total.add(times.seconds())
+    return counters
 
 
 def _pools(environment: NetworkEnvironment) -> tuple[PoolStatus, ...]:
@@ -72,6 +101,10 @@ def _pools(environment: NetworkEnvironment) -> tuple[PoolStatus, ...]:
             pool.maximum_segments,
             pool.lent_segments,
             pool.waiting_listeners,
+            pool.kind,
+            pool.overdraft_segments,
+            pool.overdrafts,
+            pool.full_channels,
         )
         for pool in environment.network_pool.statistics().local_pools
     )
@@ -87,6 +120,11 @@ def _network_pool(environment: NetworkEnvironment) -> NetworkPoolStatus:
         pool.out_segments,
         in_flight,
         len(pool.local_pools),
+        environment.network_pool.demand.wanted_segments,
+        pool.waiting_requests,
+        environment.network_pool.refused_requests,
+        environment.network_pool.expired_requests,
+        environment.network_pool.demand.warnings,
     )
 
 
@@ -130,31 +168,6 @@ def _partitions(environment: NetworkEnvironment) -> tuple[ShuffleStatus, ...]:
     return tuple(statuses)
 
 
-def _gates(environment: NetworkEnvironment) -> list[GateStatus]:
-    return [
-        GateStatus(number, gate.key.application_id, gate.key.shuffle_id, _channels(gate, channels))
-        for handler in environment.handlers.values()
-        if isinstance(handler, ConsumerHandler)
-        for number, (gate, channels) in handler.gates.items()
-    ]
-
-
-def _channels(gate: InputGate, readers: list[CreditBasedViewReader]) -> tuple[ChannelStatus, ...]:
-    return tuple(
-        ChannelStatus(
-            reader.channel,
-            "local" if channel.is_local else "remote",
-            str(source.address),
-            channel.queued_buffers if isinstance(channel, RemoteInputChannel) else 0,
-            channel.credit.granted if isinstance(channel, RemoteInputChannel) else 0,
-            channel.backlog,
-            channel.bytes_in,
-            channel.buffers_in,
-        )
-        for reader, channel, source in zip(readers, gate.channels, gate.sources, strict=True)
-    )
-
-
 def _connections(environment: NetworkEnvironment) -> tuple[ConnectionStatus, ...]:
     accepted = [
         _connection(environment, connection) for connection in environment.listener.connections
@@ -169,6 +182,7 @@ def _connections(environment: NetworkEnvironment) -> tuple[ConnectionStatus, ...
             client.connection.bytes_out,
             client.connection.write_buffer_bytes,
             client.connection.writable,
+            _flow_control(client.connection),
         )
         for client in environment.peers.clients()
     ]
@@ -192,7 +206,12 @@ def _connection(environment: NetworkEnvironment, connection: Connection) -> Conn
         connection.bytes_out,
         connection.write_buffer_bytes,
         connection.writable,
+        _flow_control(connection),
     )
+
+
+def _flow_control(connection: Connection) -> FlowControl:
+    return "watermark" if connection.flow_control == FLOW_WATERMARK else "credit"
 
 
 def _applications(environment: NetworkEnvironment) -> tuple[ApplicationStatus, ...]:

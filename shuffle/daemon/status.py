@@ -18,6 +18,7 @@ from shuffle.counters import BoundedCounts, Counters
 
 TaskManagerState: TypeAlias = Literal["starting", "ready", "draining", "stopped"]
 ChannelKind: TypeAlias = Literal["local", "remote"]
+FlowControl: TypeAlias = Literal["credit", "watermark"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,14 @@ class PoolStatus:
     """Most segments that the pool may ever hold; None means no limit."""
     lent_segments: int
     waiting_listeners: int
+    kind: str
+    """What it is for: ``"gate"``, ``"pipelined"``, ``"map_output"`` or ``"read"``."""
+    overdraft_segments: int
+    """Segments held beyond ``size_segments``."""
+    overdrafts: int
+    """Segments ever lent beyond the limit on purpose."""
+    full_channels: int
+    """Channels that have their maximum of segments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +54,16 @@ class NetworkPoolStatus:
     in_flight_segments: int
     """Segments given to a transport that has not yet let go of them."""
     local_pools: int
+    wanted_segments: int
+    """What all pools and requests could use; above the total, work slows down."""
+    waiting_requests: int
+    """Channels that wait for their exclusive segments."""
+    refused_requests: int
+    """Pools and exclusive requests refused since the start."""
+    expired_requests: int
+    """Exclusive requests that ended by their deadline since the start."""
+    demand_warnings: int
+    """Times since the start that the log warned of a demand above the total."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +108,8 @@ class ChannelStatus:
     backlog_buffers: int
     bytes_in: int
     buffers_in: int
+    unannounced_credit: int
+    """Buffers that are free and not announced to the source yet; 0 for a local channel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +120,89 @@ class GateStatus:
     application_id: str
     shuffle_id: int
     channels: tuple[ChannelStatus, ...]
+    exclusive_buffers: int
+    """Buffers that belong to single channels."""
+    exclusive_used: int
+    """Those of them that hold data or receive it."""
+    floating_limit: int
+    """Floating buffers that the gate may have now."""
+    floating_used: int
+    """Those that hold data or receive it."""
+    idle_seconds: float
+    """Its reader waited for data."""
+    busy_seconds: float
+    """Data went to its reader."""
+    back_pressured_seconds: float
+    """There was data and its reader took none."""
+
+    @property
+    def is_full(self) -> bool:
+        """Whether all its buffers are in use; never if it has none."""
+        buffers = self.exclusive_buffers + self.floating_limit
+        return 0 < buffers <= self.exclusive_used + self.floating_used
+
+
+@dataclass(frozen=True, slots=True)
+class PipelinedPartitionStatus:
+    """One pipelined partition that is being written or read."""
+
+    application_id: str
+    shuffle_id: int
+    map_attempt_id: int
+    partition_type: str
+    """``"PIPELINED"`` or ``"PIPELINED_BOUNDED"``."""
+    state: str
+    """``"open"``, or ``"finished"`` while it is still being read."""
+    subpartitions: int
+    queued_buffers: int
+    """Buffers and events that wait, in all subpartitions."""
+    shortest_queue: int
+    longest_queue: int
+    used_segments: int
+    """Segments with data; what lies ready for the producer not counted."""
+    limit_segments: int
+    overdraft_segments: int
+    available_credit: int
+    """Credits that the producer has not used yet."""
+    back_pressured: bool
+    """Whether its producer has no credit now, because there is no memory for more."""
+    back_pressured_seconds: float
+    bytes_out: int
+    buffers_out: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProducersStatus:
+    """The producers of one kind of partition, all together."""
+
+    kind: Literal["map_output", "pipelined"]
+    available_credit: int
+    """Credits that they have not used yet."""
+    without_credit: int
+    """How many would send and have no credit."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServedChannelsStatus:
+    """The channels that one leg serves, all together."""
+
+    leg: Literal["peer", "consumer"]
+    sending: int
+    waiting_for_data: int
+    """They have credit and nothing to send."""
+    waiting_for_credit: int
+    """They have something to send and no credit."""
+    available_credit: int
+    """Credits that their consumers have granted and that are not used yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class EventLoopStatus:
+    """How late the event loop is; measured once a second."""
+
+    last_lag_seconds: float
+    max_lag_seconds: float
+    """The worst of the last minute."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +217,7 @@ class ConnectionStatus:
     bytes_out: int
     write_buffer_bytes: int
     writable: bool
+    flow_control: FlowControl
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,9 +246,13 @@ class TaskManagerStatus:
     network_pool: NetworkPoolStatus
     storage: tuple[TierStatus, ...]
     partitions: tuple[ShuffleStatus, ...]
+    pipelined_partitions: tuple[PipelinedPartitionStatus, ...]
     gates: tuple[GateStatus, ...]
+    served_channels: tuple[ServedChannelsStatus, ...]
+    producers: tuple[ProducersStatus, ...]
     connections: tuple[ConnectionStatus, ...]
     applications: tuple[ApplicationStatus, ...]
+    event_loop: EventLoopStatus
     counters: Counters
 
     @property

@@ -21,7 +21,15 @@ if TYPE_CHECKING:
 def render(status: TaskManagerStatus) -> Group:
     """Return head, network memory, storage and whatever else there is anything of."""
     parts: list[RenderableType] = [_head(status), _network_memory(status), _storage(status)]
-    for table in (_partitions, _gates, _pools, _connections, _applications):
+    for table in (
+        _partitions,
+        _pipelined_partitions,
+        _gates,
+        _channels,
+        _pools,
+        _connections,
+        _applications,
+    ):
         rendered = table(status)
         if rendered.row_count:
             parts.append(rendered)
@@ -62,13 +70,14 @@ def _head(status: TaskManagerStatus) -> Text:
         " is ",
         (status.state, colour),
         f" on {status.address}{socket}; version {status.version}, "
-        f"up {status.uptime_seconds:.0f} s\n",
+        f"up {status.uptime_seconds:.0f} s, "
+        f"event loop at most {status.event_loop.max_lag_seconds * 1000:.0f} ms late\n",
     )
 
 
 def _network_memory(status: TaskManagerStatus) -> Table:
     pool = status.network_pool
-    numbers = "segments segment_size free lent in_flight local_pools"
+    numbers = "segments segment_size free lent in_flight wanted waiting refused local_pools"
     table = _table("Network memory", numbers, numbers)
     _add(
         table,
@@ -77,6 +86,9 @@ def _network_memory(status: TaskManagerStatus) -> Table:
         pool.available_segments,
         pool.lent_segments,
         pool.in_flight_segments,
+        pool.wanted_segments,
+        pool.waiting_requests,
+        pool.refused_requests + pool.expired_requests,
         pool.local_pools,
     )
     return table
@@ -108,11 +120,67 @@ def _partitions(status: TaskManagerStatus) -> Table:
     return table
 
 
+def _pipelined_partitions(status: TaskManagerStatus) -> Table:
+    numbers = "shuffle attempt parts queued longest used limit overdraft bytes_out"
+    table = _table(
+        "Pipelined partitions",
+        "application shuffle attempt type state parts queued longest used limit overdraft "
+        "back-pressured bytes_out",
+        numbers,
+    )
+    for each in status.pipelined_partitions:
+        waited = f"{each.back_pressured_seconds:.1f} s"
+        _add(
+            table,
+            each.application_id,
+            each.shuffle_id,
+            each.map_attempt_id,
+            each.partition_type,
+            each.state,
+            each.subpartitions,
+            each.queued_buffers,
+            each.longest_queue,
+            each.used_segments,
+            each.limit_segments,
+            each.overdraft_segments,
+            f"{waited}, now" if each.back_pressured else waited,
+            approximate_size(each.bytes_out),
+        )
+    return table
+
+
 def _gates(status: TaskManagerStatus) -> Table:
-    numbers = "gate shuffle channel queued credit backlog bytes_in buffers_in"
+    numbers = "gate shuffle channels exclusive floating queued longest idle busy back-pressured"
     table = _table(
         "Gates",
-        "gate application shuffle channel kind source queued credit backlog bytes_in buffers_in",
+        "gate application shuffle channels exclusive floating queued longest "
+        "idle busy back-pressured",
+        numbers,
+    )
+    for gate in status.gates:
+        queues = [channel.queued_buffers for channel in gate.channels]
+        _add(
+            table,
+            gate.gate_id,
+            gate.application_id,
+            gate.shuffle_id,
+            len(gate.channels),
+            f"{gate.exclusive_used}/{gate.exclusive_buffers}",
+            f"{gate.floating_used}/{gate.floating_limit}",
+            sum(queues),
+            max(queues, default=0),
+            f"{gate.idle_seconds:.1f} s",
+            f"{gate.busy_seconds:.1f} s",
+            f"{gate.back_pressured_seconds:.1f} s",
+        )
+    return table
+
+
+def _channels(status: TaskManagerStatus) -> Table:
+    numbers = "gate channel queued credit unannounced backlog bytes_in buffers_in"
+    table = _table(
+        "Channels of gates",
+        "gate channel kind source queued credit unannounced backlog bytes_in buffers_in",
         numbers,
     )
     for gate in status.gates:
@@ -120,13 +188,12 @@ def _gates(status: TaskManagerStatus) -> Table:
             _add(
                 table,
                 gate.gate_id,
-                gate.application_id,
-                gate.shuffle_id,
                 channel.channel,
                 channel.kind,
                 channel.source,
                 channel.queued_buffers,
                 channel.available_credit,
+                channel.unannounced_credit,
                 channel.backlog_buffers,
                 approximate_size(channel.bytes_in),
                 channel.buffers_in,
@@ -135,17 +202,20 @@ def _gates(status: TaskManagerStatus) -> Table:
 
 
 def _pools(status: TaskManagerStatus) -> Table:
-    numbers = "size required most lent waiting"
-    table = _table("Local pools", f"pool {numbers}", numbers)
+    numbers = "size required most lent overdraft full_channels waiting"
+    table = _table("Local pools", f"pool kind {numbers}", numbers)
     for pool in status.pools:
         most = "-" if pool.maximum_segments is None else pool.maximum_segments
         _add(
             table,
             pool.name,
+            pool.kind,
             pool.size_segments,
             pool.required_segments,
             most,
             pool.lent_segments,
+            pool.overdraft_segments,
+            pool.full_channels,
             pool.waiting_listeners,
         )
     return table
@@ -153,13 +223,14 @@ def _pools(status: TaskManagerStatus) -> Table:
 
 def _connections(status: TaskManagerStatus) -> Table:
     numbers = "channels bytes_in bytes_out unsent"
-    table = _table("Connections", f"remote leg role {numbers} writable", numbers)
+    table = _table("Connections", f"remote leg role flow_control {numbers} writable", numbers)
     for connection in status.connections:
         _add(
             table,
             connection.remote,
             connection.leg,
             connection.role,
+            connection.flow_control,
             connection.channels,
             approximate_size(connection.bytes_in),
             approximate_size(connection.bytes_out),

@@ -1,20 +1,17 @@
 """The TaskManager daemon: the network environment, the HTTP port, and their life."""
 
-import asyncio
 import importlib.metadata
 import logging
 import time
 
 from shuffle.daemon.config import TaskManagerConfig
+from shuffle.daemon.event_loop_lag import EventLoopLag
 from shuffle.daemon.http import HttpServer
 from shuffle.daemon.snapshot import take_snapshot
 from shuffle.daemon.status import TaskManagerState, TaskManagerStatus
 from shuffle.environment import NetworkEnvironment
 
 _log = logging.getLogger(__name__)
-
-LAG_PERIOD_SECONDS = 1.0
-"""How often the event loop's lag is measured."""
 
 
 class TaskManager:
@@ -34,8 +31,7 @@ class TaskManager:
         self.http_port = 0
         self._http: HttpServer | None = None
         self._started_at = time.monotonic()
-        self._lag_timer: asyncio.TimerHandle | None = None
-        self._lag_due = 0.0
+        self.event_loop_lag = EventLoopLag()
 
     @property
     def uptime_seconds(self) -> float:
@@ -56,7 +52,7 @@ class TaskManager:
             await self.environment.close()
             raise
         self.state = "ready"
-        self._measure_lag()
+        self.event_loop_lag.start()
         address = self.environment.address
         _log.info(
             "TaskManager %s is ready: data port %s, HTTP port %d, socket %s, "
@@ -78,19 +74,9 @@ class TaskManager:
             return
         self.state = "draining"
         self.environment.drain()
-        if self._lag_timer is not None:
-            self._lag_timer.cancel()
+        self.event_loop_lag.stop()
         await self.environment.close()
         self.state = "stopped"
         if self._http is not None:
             await self._http.close()
         _log.info("TaskManager %s has stopped", self.environment.taskmanager_id)
-
-    def _measure_lag(self) -> None:
-        """Add up by how much a timer fires late: what everything else waited too."""
-        loop = asyncio.get_running_loop()
-        now = loop.time()
-        if self._lag_due:
-            self.environment.counters.event_loop_lag_seconds += max(0.0, now - self._lag_due)
-        self._lag_due = now + LAG_PERIOD_SECONDS
-        self._lag_timer = loop.call_at(self._lag_due, self._measure_lag)

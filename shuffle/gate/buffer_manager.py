@@ -60,6 +60,21 @@ class BufferManager:
         return len(self._exclusive) + len(self._floating)
 
     @property
+    def floating_pool(self) -> LocalBufferPool | None:
+        """The gate's pool; None if its channels share nothing."""
+        return self._floating_pool
+
+    @property
+    def exclusive_available(self) -> int:
+        """Exclusive buffers that can take data now, of ``initial_credit`` in all."""
+        return len(self._exclusive)
+
+    @property
+    def floating_available(self) -> int:
+        """Floating buffers that lie here and can take data now."""
+        return len(self._floating)
+
+    @property
     def is_waiting(self) -> bool:
         """True while a floating buffer is waited for."""
         return self._waiting is not None

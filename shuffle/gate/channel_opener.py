@@ -154,7 +154,9 @@ class ChannelOpener:
     def _pool(self) -> LocalBufferPool | None:
         most = self._services.config.floating_buffers_per_gate
         if self._floating_pool is None and most > 0:
-            self._floating_pool = self._services.network_pool.create_local_pool(self.name, 1, most)
+            self._floating_pool = self._services.network_pool.create_local_pool(
+                self.name, 1, most, kind="gate"
+            )
         return self._floating_pool
 
     def _publish(self, map_attempt_ids: Sequence[int], event_type: int, payload: bytes) -> None:

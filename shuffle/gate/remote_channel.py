@@ -181,6 +181,11 @@ class RemoteInputChannel:
         return bool(self._priority)
 
     @property
+    def buffers(self) -> BufferManager | None:
+        """Its memory; None before the channel is connected."""
+        return self._buffers
+
+    @property
     def queued_buffers(self) -> int:
         """Buffers waiting here."""
         return len(self._received)

@@ -1,7 +1,9 @@
 """What a gate has taken in: summed up when asked for, from plain integers of its channels."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
+
+from shuffle.gate.buffer_manager import BufferManager
 
 
 class GateStatistics(NamedTuple):
@@ -26,6 +28,23 @@ class GateStatistics(NamedTuple):
     idle_seconds: float
 
 
+class BufferUsage(NamedTuple):
+    """The receive buffers of a gate at one moment.
+
+    Attributes:
+        exclusive_buffers: Those that belong to single channels.
+        exclusive_used: Those of them that hold data, or receive it.
+        floating_limit: How many floating buffers the gate may have now.
+        floating_used: Those that hold data, or receive it; more than the limit for a while after
+            the limit has fallen.
+    """
+
+    exclusive_buffers: int
+    exclusive_used: int
+    floating_limit: int
+    floating_used: int
+
+
 class CountingChannel(Protocol):
     """What is read of a channel."""
 
@@ -40,6 +59,19 @@ class CountingChannel(Protocol):
     @property
     def buffers_in(self) -> int:
         """Data buffers so far."""
+
+
+def buffer_usage(managers: Iterable[BufferManager]) -> BufferUsage:
+    """Add up the buffers of the channels of one gate."""
+    exclusive = exclusive_available = floating_available = 0
+    pool = None
+    for manager in managers:
+        exclusive += manager.initial_credit
+        exclusive_available += manager.exclusive_available
+        floating_available += manager.floating_available
+        pool = manager.floating_pool
+    lent, limit = (0, 0) if pool is None else (pool.lent_segments, pool.size_segments)
+    return BufferUsage(exclusive, exclusive - exclusive_available, limit, lent - floating_available)
 
 
 def channel_statistics(

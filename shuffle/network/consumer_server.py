@@ -18,6 +18,7 @@ from shuffle.errors import InvalidRequest
 from shuffle.gate.channel_opener import ChannelOpener, ChannelSource, GateServices
 from shuffle.gate.input_gate import InputChannel, InputGate
 from shuffle.gate.local_channel import LocalInputChannel
+from shuffle.network.channel_times import ChannelTimes
 from shuffle.network.serving import ReadPool, ServingHandler
 from shuffle.network.view_reader import CreditBasedViewReader
 from shuffle.storage.outputs import ShuffleKey
@@ -59,6 +60,8 @@ class ConsumerHandler(ServingHandler):
         self._services = services
         self.gates: dict[int, tuple[InputGate, list[CreditBasedViewReader]]] = {}
         """Open gates by number, each with the readers of its channels."""
+        self.gate_times: dict[int, ChannelTimes] = {}
+        """What open gates do with their time, by number."""
 
     def request_received(self, message: Message) -> None:
         """Open and close gates."""
@@ -79,6 +82,11 @@ class ConsumerHandler(ServingHandler):
         else:
             counters.consumer_bytes_out_remote += length
             counters.consumer_buffers_out_remote += -(-length // self.credit_bytes)
+
+    @property
+    def times(self) -> list[ChannelTimes]:
+        """What its channels do with their time, by gate."""
+        return list(self.gate_times.values())
 
     def has_producer(self, reader: CreditBasedViewReader) -> bool:
         """Tell whether the channel may have had a producer that has finished."""
@@ -138,8 +146,9 @@ class ConsumerHandler(ServingHandler):
             self.require_room(len(self.gates) + len(self.readers) + len(numbers))
             gate = InputGate(name, key, opener)
             self.gates[message.gate] = gate, channels
+            times = self.gate_times[message.gate] = ChannelTimes(self.counters.consumer_serving)
             for wanted in message.channels:
-                reader = self.new_reader(wanted.channel, message.initial_credit)
+                reader = self.new_reader(wanted.channel, message.initial_credit, times)
                 channels.append(reader)
                 source = ChannelSource(
                     wanted.taskmanager_id,
@@ -163,6 +172,7 @@ class ConsumerHandler(ServingHandler):
             # One that has ended has left its number free, perhaps for a channel of another gate.
             if self.readers.get(reader.channel) is reader:
                 self.close_channel(reader.channel)
+        self.gate_times.pop(number).end()
         gate.release()
 
 

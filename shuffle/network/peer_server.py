@@ -10,6 +10,7 @@ from protocol.remote_error import error_response
 from shuffle.counters import Counters
 from shuffle.errors import InvalidRequest, LimitExceeded, internal_error
 from shuffle.gate.task_events import KeptTaskEvents, TaskEventDispatcher, UnknownProducer
+from shuffle.network.channel_times import ChannelTimes
 from shuffle.network.serving import ReadPool, ServingHandler
 from shuffle.network.view_reader import CreditBasedViewReader
 from shuffle.partition.manager import ResultPartitionManager
@@ -57,6 +58,7 @@ class PartitionRequestServerHandler(ServingHandler):
         super().__init__(
             connection, read_pool, counters, on_lost, connection.max_payload_bytes, max_channels
         )
+        self._times = ChannelTimes(counters.peer_serving)
         self._partitions = partitions
         self._task_events = task_events
         self._waiting: dict[CreditBasedViewReader, _Waiting] = {}
@@ -86,6 +88,11 @@ class PartitionRequestServerHandler(ServingHandler):
         """A channel has sent its end or its error."""
         self._forget(reader)
         super().ended(reader, error)
+
+    @property
+    def times(self) -> list[ChannelTimes]:
+        """What its channels do with their time: all of them together."""
+        return [self._times]
 
     def has_producer(self, reader: CreditBasedViewReader) -> bool:
         """Tell whether the channel reads a pipelined partition."""
@@ -139,10 +146,11 @@ class PartitionRequestServerHandler(ServingHandler):
                 each.task.cancel()
         self._producers.clear()
         super().connection_lost(error)
+        self._times.end()
 
     def _request(self, message: PartitionRequest) -> None:
         try:
-            reader = self.new_reader(message.channel, message.initial_credit)
+            reader = self.new_reader(message.channel, message.initial_credit, self._times)
         except LimitExceeded as error:
             self.counters.errors_by_code.bump(error.code.name)
             self.connection.send(error_response(message.channel, error))

@@ -40,6 +40,11 @@ class PipelinedCredit:
         self._waiting: ListenerHandle | None = None
         self._closed = False
 
+    @property
+    def ready(self) -> int:
+        """Segments that lie ready."""
+        return len(self._ready)
+
     def take(self) -> MemorySegment | None:
         """Take the segment of one credit; None if none was granted."""
         if self.outstanding == 0:

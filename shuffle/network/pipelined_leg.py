@@ -62,6 +62,7 @@ class PipelinedLeg:
             self._fail(number, error)
             return
         self.partitions[number] = producer
+        self._services.counters.pipelined_partitions_opened += 1
         self._connection.send(PartitionOpened(number))
         producer.start()
 
@@ -123,6 +124,7 @@ class PipelinedLeg:
         producer = self.partitions.pop(number, None)
         if producer is None:
             return
+        self._services.counters.pipelined_partitions_failed += 1
         finishing = self._finishing.pop(producer, None)
         if finishing is not None:
             finishing.cancel()
@@ -159,6 +161,7 @@ class PipelinedLeg:
             self._fail(number, failure)
             return
         del self.partitions[number]
+        self._services.counters.pipelined_partitions_finished += 1
         self._connection.send(PartitionFinished(number))
 
     def _producer(self, number: int) -> PipelinedProducer | None:

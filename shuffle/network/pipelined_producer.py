@@ -14,7 +14,6 @@ told, and so are those who ask for it a little later.
 A data buffer is received straight into the segment that was granted for it, and queued as it is.
 """
 
-import asyncio
 import enum
 from collections import deque
 from collections.abc import Callable
@@ -48,6 +47,7 @@ from shuffle.partition.partition_type import checked_partition_type, pool_bounds
 from shuffle.partition.pipelined_partition import PipelinedResultPartition
 from shuffle.partition.result_partition_writer import ALL_SUBPARTITIONS
 from shuffle.storage.outputs import ShuffleKey
+from shuffle.waiting import Waiter
 from transport.connection import Connection
 
 if TYPE_CHECKING:
@@ -98,7 +98,8 @@ class PipelinedProducer:
         self._arriving: MemorySegment | bytearray | None = None
         self._task_events: deque[tuple[int, bytes]] = deque()
         self._new_buffer_size_bytes: int | None = None
-        self._waiting_since: float | None = None
+        self.credit_wait: Final = Waiter(services.pipelined_credit_wait)
+        """The producer waits while there is no memory for another buffer."""
         kind, consumption = checked_partition_type(message.partition_type, message.consumption)
         config = services.config
         self._pool = services.network_pool.create_local_pool(
@@ -109,6 +110,7 @@ class PipelinedProducer:
                 config.exclusive_buffers_per_channel,
                 config.floating_buffers_per_gate,
             ),
+            kind="pipelined",
         )
         self._credit = PipelinedCredit(self._pool, self._grant)
         try:
@@ -138,6 +140,16 @@ class PipelinedProducer:
     def is_open(self) -> bool:
         """True until the partition is finished or gone."""
         return self.state in (ProducerState.OPEN, ProducerState.FINISHING)
+
+    @property
+    def available_credit(self) -> int:
+        """Credits that the client has left."""
+        return self._credit.outstanding
+
+    @property
+    def ready_segments(self) -> int:
+        """Segments of the pool that lie ready for its next buffers."""
+        return self._credit.ready
 
     # ---- what the client sends -------------------------------------------------------------------
 
@@ -185,11 +197,13 @@ class PipelinedProducer:
             buffer = self._pool.buffer_of(arriving, length)
             self.partition.add_finished_buffer(subpartition, buffer, DATA)
             self._credit.fill()
-            if self._credit.outstanding == 0 and self._waiting_since is None:
-                self._waiting_since = asyncio.get_running_loop().time()
+            if self._credit.outstanding == 0:
+                self.credit_wait.begin()
             return
         payload = bytes(arriving)
-        if type(decode_event(payload)) is EndOfPartition:
+        event = decode_event(payload)
+        self._services.counters.events_by_type.bump(type(event).__name__)
+        if type(event) is EndOfPartition:
             raise InvalidEvent(
                 "EndOfPartition came as PipelinedData", remedy="FinishPartition ends it"
             )
@@ -282,7 +296,8 @@ class PipelinedProducer:
 
     def _leave_client(self) -> None:
         """Nothing goes to the client of this partition any more."""
-        self._note_credit()
+        self.credit_wait.end()
+        self.partition.memory.hard_back_pressured_seconds = self.credit_wait.seconds
         self._task_events.clear()
         self._new_buffer_size_bytes = None
         self._services.task_events.unregister(self.key, self.map_attempt_id, self._task_event_came)
@@ -299,16 +314,9 @@ class PipelinedProducer:
             self._connection.send(TaskEvent(self.number, event_type), payload)
 
     def _grant(self, credit: int) -> None:
-        self._note_credit()
+        self.credit_wait.end()
         self._services.counters.credits_sent += credit
         self._connection.send(AddCredit(self.number, credit))
-
-    def _note_credit(self) -> None:
-        """The producer's wait for credit is over."""
-        if self._waiting_since is not None:
-            now = asyncio.get_running_loop().time()
-            self._services.counters.producer_credit_wait_seconds += now - self._waiting_since
-            self._waiting_since = None
 
     def _task_event_came(self, event_type: int, payload: bytes) -> None:
         """Pass an event of a reader on; a few are kept for a client that does not read.

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from protocol.errors import ChannelInUse, SluiceError, UnexpectedMessage
 from protocol.limits import FEATURE_LARGE_PAYLOADS, RECEIVE_TAIL_BYTES
@@ -35,6 +35,7 @@ from shuffle.partition.manager import ResultPartitionManager
 from shuffle.partition.map_output_writer import MapOutputWriter, WriterState
 from shuffle.storage.outputs import ShuffleKey
 from shuffle.storage.store import ShuffleStore
+from shuffle.waiting import Waiter, Waiting
 from transport.connection import Connection
 
 _log = logging.getLogger(__name__)
@@ -55,18 +56,19 @@ class ProducerServices:
     config: NetworkMemoryConfig
     verify_checksums: bool
     draining: bool = False
+    map_output_credit_wait: Waiting = field(default_factory=Waiting)
+    pipelined_credit_wait: Waiting = field(default_factory=Waiting)
 
 
 class _Partition:
     """A map output being written, with its pool and, at the end, its commit."""
 
-    __slots__ = ("aborts", "commit", "credit", "pool", "waiting_since", "writer")
+    __slots__ = ("aborts", "commit", "credit", "credit_wait", "pool", "writer")
 
-    def __init__(self) -> None:
+    def __init__(self, credit_wait: Waiter) -> None:
         self.credit = 0
         """Granted and not used by the producer."""
-        self.waiting_since: float | None = None
-        """Since when the producer has been inside a region without credit, if it is."""
+        self.credit_wait = credit_wait  # while it is inside a region without credit
         self.writer: MapOutputWriter | None = None
         self.pool: LocalBufferPool | None = None
         self.commit: asyncio.Task[None] | None = None
@@ -100,6 +102,11 @@ class ProducerHandler:
     def open_writers(self) -> list[MapOutputWriter]:
         """The map outputs being written, for status."""
         return [each.writer for each in self._partitions.values() if each.writer is not None]
+
+    @property
+    def available_credit(self) -> int:
+        """Credits that its map outputs have left, for status."""
+        return sum(each.credit for each in self._partitions.values())
 
     @property
     def open_pipelined(self) -> list[PipelinedProducer]:
@@ -201,27 +208,23 @@ class ProducerHandler:
         number = message.partition
         if not self._may_open(number):
             return
-        partition = _Partition()
         services = self._services
+        partition = _Partition(Waiter(services.map_output_credit_wait))
         connection = self._connection
         counters = services.counters
 
         def pool() -> LocalBufferPool:
             if partition.pool is None:
+                most = services.config.write_segments_per_partition
                 partition.pool = services.network_pool.create_local_pool(
-                    f"map output {message.map_attempt_id}",
-                    1,
-                    services.config.write_segments_per_partition,
+                    f"map output {message.map_attempt_id}", 1, most, kind="map_output"
                 )
             return partition.pool
 
         def grant(credit: int) -> None:
             counters.credits_sent += credit
             partition.credit += credit
-            if partition.waiting_since is not None:
-                now = asyncio.get_running_loop().time()
-                counters.producer_credit_wait_seconds += now - partition.waiting_since
-                partition.waiting_since = None
+            partition.credit_wait.end()
             connection.send(AddCredit(number, credit))
 
         def opened(region: int, payload_bytes: int) -> None:
@@ -357,7 +360,7 @@ class ProducerHandler:
         if writer is None or writer.state is not WriterState.IN_REGION:
             partition.credit = 0  # what is left of a complete region is void
         elif partition.credit == 0:
-            partition.waiting_since = asyncio.get_running_loop().time()
+            partition.credit_wait.begin()
 
     def _writer(self, number: int) -> MapOutputWriter | None:
         """Find a map output; None if it has failed and this message is late.
@@ -385,6 +388,7 @@ class ProducerHandler:
         partition = self._partitions.pop(number, None)
         if partition is None:
             return
+        partition.credit_wait.end()
         if partition.commit is not None:
             partition.commit.cancel()
         if partition.writer is not None:

@@ -55,9 +55,13 @@ class PartitionRequestQueue:
 
     def notify(self, reader: CreditBasedViewReader) -> None:
         """A reader may have something to send: queue it once, and run."""
-        if reader.queued or not reader.is_available():
+        if reader.queued:
+            return
+        if not reader.is_available():
+            reader.rests()  # perhaps for another reason than before
             return
         reader.queued = True
+        reader.begins()
         self._queue.append(reader)
         if not self._turn_due:
             # In a turn of its own: what one read of the socket brings, often several credits,
@@ -109,6 +113,7 @@ class PartitionRequestQueue:
                 queue.append(reader)
             else:
                 reader.queued = False
+                reader.rests()
 
     def remove(self, reader: CreditBasedViewReader) -> None:
         """Take a reader out and release its view."""

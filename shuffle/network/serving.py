@@ -17,6 +17,7 @@ from shuffle.counters import Counters
 from shuffle.errors import InvalidRequest, LimitExceeded
 from shuffle.gate.task_events import UnknownProducer
 from shuffle.memory import LocalBufferPool, NetworkBufferPool
+from shuffle.network.channel_times import ChannelTimes
 from shuffle.network.request_queue import PartitionRequestQueue
 from shuffle.network.view_reader import CreditBasedViewReader
 from transport.connection import Connection
@@ -47,7 +48,7 @@ class ReadPool:
         """
         if self._pool is None:
             self._pool = self._network_pool.create_local_pool(
-                self._name, READ_POOL_MINIMUM, self._maximum
+                self._name, READ_POOL_MINIMUM, self._maximum, kind="read"
             )
         return self._pool
 
@@ -89,8 +90,15 @@ class ServingHandler(abc.ABC):
         self.queue = PartitionRequestQueue(connection, self.sent, self.ended)
         self._on_lost = on_lost
 
-    def new_reader(self, channel: int, initial_credit: int) -> CreditBasedViewReader:
+    def new_reader(
+        self, channel: int, initial_credit: int, times: ChannelTimes
+    ) -> CreditBasedViewReader:
         """Open a channel.
+
+        Args:
+            channel: Its number.
+            initial_credit: Credit that comes with it.
+            times: Where its waits are counted.
 
         Raises:
             ChannelInUse: Its number is taken.
@@ -100,7 +108,7 @@ class ServingHandler(abc.ABC):
             raise ChannelInUse("Channel number is in use on this connection", value=channel)
         self.require_room(len(self.readers) + 1)
         reader = CreditBasedViewReader(
-            channel, initial_credit, self.queue.notify, self.credit_bytes
+            channel, initial_credit, self.queue.notify, self.credit_bytes, times
         )
         self.readers[channel] = reader
         self.counters.credits_received += initial_credit
@@ -155,6 +163,7 @@ class ServingHandler(abc.ABC):
 
     def _told(self, message: ResumeConsumption | TaskEvent | NewBufferSize) -> None:
         """Pass on what the consumer of a channel tells its producer."""
+        self.counters.backward_messages.bump(type(message).__name__)
         payload, self._task_event = bytes(self._task_event or b""), None
         reader = self.readers.get(message.channel)
         if reader is None:
@@ -184,6 +193,11 @@ class ServingHandler(abc.ABC):
                 reader.fail(error)
         except SluiceError as error:
             reader.fail(error)
+
+    @property
+    @abc.abstractmethod
+    def times(self) -> list[ChannelTimes]:
+        """What its channels do with their time."""
 
     @abc.abstractmethod
     def has_producer(self, reader: CreditBasedViewReader) -> bool:

@@ -5,7 +5,9 @@ from typing import TYPE_CHECKING
 from protocol.credit import SenderCredit
 from protocol.errors import SluiceError
 from protocol.limits import MAX_U32
+from shuffle.counters import ServingSeconds
 from shuffle.errors import detached
+from shuffle.network.channel_times import Activity, ChannelTimes
 from shuffle.partition.view import OutgoingBuffer, SubpartitionView
 
 if TYPE_CHECKING:
@@ -22,10 +24,12 @@ class CreditBasedViewReader:
         initial_credit: Credit that came with the request.
         notify: Told when the reader may have something to send; the queue of readers.
         credit_bytes: What one credit pays for.
+        times: Where its waits are counted, with those of others; by default nowhere.
     """
 
     __slots__ = (
         "_notify",
+        "activity",
         "buffers_out",
         "bytes_out",
         "channel",
@@ -34,6 +38,7 @@ class CreditBasedViewReader:
         "failure",
         "queued",
         "sequence_number",
+        "times",
         "view",
     )
 
@@ -43,6 +48,7 @@ class CreditBasedViewReader:
         initial_credit: int,
         notify: "Callable[[CreditBasedViewReader], None]",
         credit_bytes: int,
+        times: ChannelTimes | None = None,
     ) -> None:
         self.channel = channel
         self.credit = SenderCredit(initial_credit)
@@ -56,6 +62,10 @@ class CreditBasedViewReader:
         self.bytes_out = 0
         self.buffers_out = 0
         self._notify = notify
+        self.times: ChannelTimes | None = times or ChannelTimes(ServingSeconds())
+        """None once it is released."""
+        self.activity = Activity.WAITING_FOR_DATA
+        self.times.open(self.activity)
 
     def data_available(self) -> None:
         """The view has something now, or has failed (the view's listener)."""
@@ -114,8 +124,29 @@ class CreditBasedViewReader:
         self.sequence_number = (number + 1) & MAX_U32
         return number
 
+    def begins(self) -> None:
+        """It is in the queue from now on: it sends."""
+        self._does(Activity.SENDING)
+
+    def rests(self) -> None:
+        """It has nothing to do in the queue: see what it waits for."""
+        view = self.view
+        if self.credit.available <= 0 and view is not None and view.is_available(1):
+            self._does(Activity.WAITING_FOR_CREDIT)
+        else:
+            self._does(Activity.WAITING_FOR_DATA)
+
+    def _does(self, activity: Activity) -> None:
+        before = self.activity
+        if activity is not before and self.times is not None:
+            self.times.change(before, activity)
+            self.activity = activity
+
     def release(self) -> None:
         """Give the view up. Idempotent."""
+        times, self.times = self.times, None
+        if times is not None:
+            times.close(self.activity)
         view, self.view = self.view, None
         if view is not None:
             view.release()

@@ -42,8 +42,13 @@ class ResultPartitionManager:
         self._pipelined = PipelinedRegistry()
 
     @property
+    def pipelined(self) -> PipelinedRegistry:
+        """Pipelined partitions that are being written or read, for status."""
+        return self._pipelined
+
+    @property
     def pipelined_partitions(self) -> int:
-        """Pipelined partitions that are being written or read."""
+        """Their number."""
         return len(self._pipelined)
 
     @property

@@ -5,7 +5,7 @@ is remembered for a while, so that a consumer who asks late hears why instead of
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from protocol.errors import SluiceError
@@ -108,6 +108,12 @@ class PipelinedRegistry:
             if found is not None:
                 return found.partition, map_attempt_id
         return None
+
+    def __iter__(self) -> Iterator[tuple[ShuffleKey, int, ConsumablePartition]]:
+        """Shuffle, map attempt and partition of each."""
+        for key, attempts in self._registered.items():
+            for map_attempt_id, registration in attempts.items():
+                yield key, map_attempt_id, registration.partition
 
     def keys(self, application_id: str) -> list[ShuffleKey]:
         """The shuffles of an application that have pipelined partitions."""

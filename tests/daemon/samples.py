@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from shuffle.counters import BoundedCounts, Counters
+from shuffle.counters import BoundedCounts, Counters, ServingSeconds
 from shuffle.daemon.status import (
     ApplicationStatus,
     ChannelStatus,
     ConnectionStatus,
+    EventLoopStatus,
     GateStatus,
     NetworkPoolStatus,
+    PipelinedPartitionStatus,
     PoolStatus,
+    ProducersStatus,
+    ServedChannelsStatus,
     ShuffleStatus,
     TaskManagerStatus,
     TierStatus,
@@ -35,8 +39,16 @@ COUNTERS = Counters(
     connections_accepted=1017,
     connections_refused=1018,
     applications_expired=1019,
+    pipelined_partitions_opened=1025,
+    pipelined_partitions_finished=1026,
+    pipelined_partitions_failed=1027,
     producer_credit_wait_seconds=1020.5,
+    pipelined_credit_wait_seconds=1021.5,
+    peer_serving=ServingSeconds(2001.5, 2002.5, 2003.5, 2004.5, 2005.5),
+    consumer_serving=ServingSeconds(3001.5, 3002.5, 3003.5, 3004.5, 3005.5),
     event_loop_lag_seconds=1022.5,
+    events_by_type=BoundedCounts(CheckpointBarrier=1028),
+    backward_messages=BoundedCounts(TaskEvent=1029),
     late_messages=BoundedCounts(AddCredit=1023),
     errors_by_code=BoundedCounts(PARTITION_NOT_FOUND=1024),
 )
@@ -49,10 +61,11 @@ STATUS = TaskManagerStatus(
     state="ready",
     uptime_seconds=61.25,
     pools=(
-        PoolStatus("gate 7", 40, 6, 48, 13, 2),
-        PoolStatus("read 10.0.0.2:5000", 16, 1, None, 3, 1),
+        PoolStatus("gate 7", 40, 6, 48, 13, 2, "gate", 0, 0, 0),
+        PoolStatus("read 10.0.0.2:5000", 16, 1, None, 3, 1, "read", 0, 0, 0),
+        PoolStatus("pipelined partition 5", 10, 4, 10, 12, 0, "pipelined", 2, 7, 1),
     ),
-    network_pool=NetworkPoolStatus(2048, 32768, 2030, 16, 2, 2),
+    network_pool=NetworkPoolStatus(2048, 32768, 2018, 28, 2, 3, 2100, 4, 41, 42, 43),
     storage=(
         TierStatus("memory", "/dev/shm/sluice-1", 1 << 29, 3 << 20, True, 509 << 20),
         TierStatus("disk", "/data/1", None, 5 << 30, False, 0),
@@ -61,26 +74,63 @@ STATUS = TaskManagerStatus(
         ShuffleStatus("app-1", 3, 8, 1, 123456, 9),
         ShuffleStatus("app-2", 0, 4, 2, 1000, 5),
     ),
+    pipelined_partitions=(
+        PipelinedPartitionStatus(
+            "app-1",
+            4,
+            5,
+            "PIPELINED_BOUNDED",
+            "open",
+            3,
+            9,
+            1,
+            6,
+            8,
+            10,
+            2,
+            0,
+            True,
+            33.5,
+            7000,
+            21,
+        ),
+        PipelinedPartitionStatus(
+            "app-1", 4, 6, "PIPELINED", "finished", 1, 2, 2, 2, 2, 4, 0, 0, False, 0.5, 8000, 22
+        ),
+    ),
     gates=(
         GateStatus(
             7,
             "app-1",
             3,
             (
-                ChannelStatus(1, "local", "node-1:7337", 4, 0, 11, 70000, 3),
-                ChannelStatus(2, "remote", "node-2:7337", 5, 6, 12, 80000, 4),
-                ChannelStatus(3, "remote", "node-3:7337", 50, 60, 70, 90000, 5),
+                ChannelStatus(1, "local", "node-1:7337", 4, 0, 11, 70000, 3, 0),
+                ChannelStatus(2, "remote", "node-2:7337", 5, 6, 12, 80000, 4, 7),
+                ChannelStatus(3, "remote", "node-3:7337", 50, 60, 70, 90000, 5, 8),
             ),
+            4,
+            4,
+            40,
+            40,
+            10.5,
+            20.5,
+            30.5,
         ),
     ),
+    served_channels=(
+        ServedChannelsStatus("peer", 51, 52, 53, 54),
+        ServedChannelsStatus("consumer", 61, 62, 63, 64),
+    ),
+    producers=(ProducersStatus("map_output", 71, 72), ProducersStatus("pipelined", 81, 82)),
     connections=(
-        ConnectionStatus("node-2:7337", "client", "peer", 2, 90000, 100, 65537, False),
-        ConnectionStatus("unix", "executor", "producer", 1, 5000, 50, 10, True),
+        ConnectionStatus("node-2:7337", "peer", "peer out", 2, 90000, 100, 65537, False, "credit"),
+        ConnectionStatus("unix", "producer", "producer", 1, 5000, 50, 10, True, "watermark"),
     ),
     applications=(
         ApplicationStatus("app-1", 2, None, 123456),
         ApplicationStatus("app-2", 0, 12.5, 1000),
     ),
+    event_loop=EventLoopStatus(0.25, 0.75),
     counters=COUNTERS,
 )
 
@@ -92,11 +142,15 @@ EMPTY_STATUS = TaskManagerStatus(
     state="starting",
     uptime_seconds=0.0,
     pools=(),
-    network_pool=NetworkPoolStatus(8, 1024, 8, 0, 0, 0),
+    network_pool=NetworkPoolStatus(8, 1024, 8, 0, 0, 0, 0, 0, 0, 0, 0),
     storage=(),
     partitions=(),
+    pipelined_partitions=(),
     gates=(),
+    served_channels=(),
+    producers=(),
     connections=(),
     applications=(),
+    event_loop=EventLoopStatus(0.0, 0.0),
     counters=Counters(),
 )

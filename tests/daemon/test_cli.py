@@ -167,9 +167,10 @@ class TestStatus:
             result = run("status", f"127.0.0.1:{port}/", env={"COLUMNS": "160"})
         assert result.exit_code == 0
         for shown in (
-            "TaskManager tm-1 is ready on node-1:7337", "Network memory", "2030",
+            "TaskManager tm-1 is ready on node-1:7337", "Network memory", "2018",
             "/dev/shm/sluice-1", "out of use", "app-1", "121 KiB", "node-2:7337", "gate 7",
-            "in 12 s", "from map tasks",
+            "in 12 s", "from map tasks", "Pipelined partitions", "PIPELINED_BOUNDED", "33.5 s, now",
+            "40/40", "Channels of gates", "watermark", "event loop at most 750 ms late",
         ):  # fmt: skip
             assert shown in result.stdout
 

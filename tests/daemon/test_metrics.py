@@ -1,14 +1,19 @@
 from __future__ import annotations
 
 import dataclasses
+import operator
+import shutil
+import subprocess
 
 import pytest
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from shuffle.counters import Counters
+from shuffle.counters import Counters, ServingSeconds
 from shuffle.daemon.metrics import registry
 from tests.daemon.samples import EMPTY_STATUS, STATUS
+
+PROMTOOL_TIMEOUT_SECONDS = 30
 
 
 def families(status):
@@ -33,11 +38,20 @@ def values(status) -> dict[str, float]:
         ('sluice_taskmanager_state{state="ready"}', 1),
         ('sluice_taskmanager_state{state="draining"}', 0),
         ("sluice_uptime_seconds", 61.25),
-        ('sluice_network_memory_segments{state="free"}', 2030),
-        ('sluice_network_memory_segments{state="lent"}', 16),
+        ("sluice_event_loop_lag_last_seconds", 0.25),
+        ("sluice_event_loop_lag_max_seconds", 0.75),
+        ('sluice_network_memory_segments{state="free"}', 2018),
+        ('sluice_network_memory_segments{state="lent"}', 28),
         ('sluice_network_memory_segments{state="in_flight"}', 2),
         ("sluice_network_memory_segment_size_bytes", 32768),
-        ("sluice_local_pools", 2),
+        ("sluice_network_memory_wanted_segments", 2100),
+        ("sluice_network_memory_waiting_requests", 4),
+        ('sluice_local_pools{kind="gate"}', 1),
+        ('sluice_local_pools{kind="map_output"}', 0),
+        ('sluice_local_pool_limit_segments{kind="read"}', 16),
+        ('sluice_local_pool_lent_segments{kind="gate"}', 13),
+        ('sluice_local_pool_overdraft_segments{kind="pipelined"}', 2),
+        ("sluice_local_pool_full_channels", 1),
         ("sluice_local_pool_waiting_listeners", 3),
         ('sluice_storage_capacity_bytes{directory="/dev/shm/sluice-1",tier="memory"}', 1 << 29),
         ('sluice_storage_used_bytes{directory="/data/1",tier="disk"}', 5 << 30),
@@ -51,15 +65,38 @@ def values(status) -> dict[str, float]:
         ("sluice_regions", 14),
         ("sluice_stored_bytes", 124456),
         ("sluice_gates", 1),
+        ("sluice_gates_full", 1),
+        ('sluice_input_used_buffers{kind="exclusive"}', 4),
+        ('sluice_input_limit_buffers{kind="floating"}', 40),
+        ('sluice_pipelined_partitions{state="open"}', 1),
+        ('sluice_pipelined_partitions{state="finished"}', 1),
+        ("sluice_output_used_buffers", 10),
+        ("sluice_output_limit_buffers", 14),
+        ("sluice_subpartitions", 4),
+        ("sluice_subpartition_queued_buffers", 11),
+        ("sluice_subpartition_queued_buffers_min", 1),
+        ("sluice_subpartition_queued_buffers_avg", 2.75),
+        ("sluice_subpartition_queued_buffers_max", 6),
+        ('sluice_served_channels{activity="sending",leg="peer"}', 51),
+        ('sluice_served_channels{activity="waiting_for_data",leg="peer"}', 52),
+        ('sluice_served_channels{activity="waiting_for_credit",leg="consumer"}', 63),
+        ('sluice_served_channel_available_credit{leg="consumer"}', 64),
+        ('sluice_producer_available_credit{kind="map_output"}', 71),
+        ('sluice_producers_without_credit{kind="pipelined"}', 82),
         ('sluice_channels{kind="remote"}', 2),
         ('sluice_channels{kind="local"}', 1),
         ('sluice_channel_queued_buffers{kind="remote"}', 55),
+        ('sluice_channel_queued_buffers_min{kind="remote"}', 5),
+        ('sluice_channel_queued_buffers_avg{kind="remote"}', 27.5),
+        ('sluice_channel_queued_buffers_max{kind="remote"}', 50),
         ('sluice_channel_available_credit{kind="remote"}', 66),
+        ('sluice_channel_unannounced_credit{kind="remote"}', 15),
         ('sluice_channel_backlog_buffers{kind="local"}', 11),
-        ('sluice_connections{leg="peer",role="client"}', 1),
-        ('sluice_connections_unwritable{leg="peer"}', 1),
+        ('sluice_connections{flow_control="credit",leg="peer out",role="peer"}', 1),
+        ('sluice_connections{flow_control="watermark",leg="producer",role="producer"}', 1),
+        ('sluice_connections_unwritable{leg="peer out"}', 1),
         ('sluice_connections_unwritable{leg="producer"}', 0),
-        ('sluice_connection_write_buffer_bytes{leg="peer"}', 65537),
+        ('sluice_connection_write_buffer_bytes{leg="peer out"}', 65537),
     ],
 )
 def test_a_gauge_shows_the_snapshot(series, value):
@@ -69,10 +106,14 @@ def test_a_gauge_shows_the_snapshot(series, value):
 def test_every_counter_has_one_series():
     """Each counter of the sample has a number of its own, so each must appear exactly once."""
     counted = [value for name, value in values(STATUS).items() if "_total" in name]
-    expected: list[float] = []
+    pool = STATUS.network_pool
+    expected: list[float] = [pool.refused_requests, pool.expired_requests, pool.demand_warnings]
     for field in dataclasses.fields(Counters):
         value = getattr(STATUS.counters, field.name)
-        expected += value.values() if isinstance(value, dict) else [value]
+        if isinstance(value, ServingSeconds):
+            expected += dataclasses.astuple(value)
+        else:
+            expected += value.values() if isinstance(value, dict) else [value]
     assert sorted(counted) == sorted(expected)
 
 
@@ -91,11 +132,31 @@ def test_every_counter_has_one_series():
         ),
         ('sluice_map_outputs_finished_total{outcome="adopted"}', "map_outputs_adopted"),
         ('sluice_connections_finished_handshake_total{result="refused"}', "connections_refused"),
-        ("sluice_producer_credit_wait_seconds_total", "producer_credit_wait_seconds"),
+        (
+            'sluice_producer_credit_wait_seconds_total{kind="map_output"}',
+            "producer_credit_wait_seconds",
+        ),
+        (
+            'sluice_producer_credit_wait_seconds_total{kind="pipelined"}',
+            "pipelined_credit_wait_seconds",
+        ),
+        (
+            'sluice_pipelined_partitions_ended_total{outcome="failed"}',
+            "pipelined_partitions_failed",
+        ),
+        (
+            'sluice_served_channel_wait_seconds_total{leg="peer",wait="credit"}',
+            "peer_serving.credit_wait",
+        ),
+        ('sluice_serving_seconds_total{leg="consumer",state="idle"}', "consumer_serving.idle"),
+        (
+            'sluice_serving_seconds_total{leg="peer",state="back_pressured"}',
+            "peer_serving.back_pressured",
+        ),
     ],
 )
 def test_a_counter_is_under_its_name(series, field):
-    assert values(STATUS)[series] == getattr(STATUS.counters, field)
+    assert values(STATUS)[series] == operator.attrgetter(field)(STATUS.counters)
 
 
 def test_incidents_are_by_type_and_code():
@@ -104,11 +165,39 @@ def test_incidents_are_by_type_and_code():
     assert found['sluice_errors_total{code="PARTITION_NOT_FOUND"}'] == 1024
 
 
+def test_events_are_by_type_and_direction():
+    found = values(STATUS)
+    assert found['sluice_events_received_total{type="CheckpointBarrier"}'] == 1028
+    assert found['sluice_backward_messages_received_total{type="TaskEvent"}'] == 1029
+
+
+def test_a_pool_of_an_unknown_kind_adds_no_series():
+    strange = dataclasses.replace(STATUS.pools[0], kind="app-7", lent_segments=9)
+    found = values(dataclasses.replace(STATUS, pools=(strange,)))
+    assert found.keys() == values(STATUS).keys()
+    assert found['sluice_local_pool_lent_segments{kind="other"}'] == 9
+
+
+@pytest.mark.parametrize("status", [STATUS, EMPTY_STATUS])
+def test_promtool_finds_nothing_to_complain_about(status):
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("promtool is not installed")
+    checked = subprocess.run(
+        [promtool, "check", "metrics"],
+        input=generate_latest(registry(lambda: status)),
+        capture_output=True,
+        timeout=PROMTOOL_TIMEOUT_SECONDS,
+    )
+    assert (checked.returncode, checked.stdout + checked.stderr) == (0, b"")
+
+
 def test_the_series_do_not_grow_with_the_load():
     loaded = dataclasses.replace(
         STATUS,
         pools=STATUS.pools * 100,
         partitions=STATUS.partitions * 100,
+        pipelined_partitions=STATUS.pipelined_partitions * 100,
         gates=STATUS.gates * 100,
         connections=STATUS.connections * 100,
         applications=STATUS.applications * 100,

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from shuffle.counters import MAX_KEYS, OTHER_KEY, BoundedCounts, Counters
+from shuffle.counters import MAX_KEYS, OTHER_KEY, BoundedCounts, Counters, ServingSeconds
 from shuffle.daemon.status import InvalidStatus, TaskManagerStatus
 from tests.daemon.samples import EMPTY_STATUS, STATUS
 
@@ -72,10 +72,14 @@ def test_a_taskmanager_without_healthy_storage_gets_no_work():
 def test_a_snapshot_of_counters_stays_as_it_was():
     live = Counters()
     live.late_messages.bump("AddCredit")
+    live.peer_serving.busy = 0.5
     taken = live.snapshot()
     live.regions_written += 1
     live.late_messages.bump("AddCredit")
+    live.peer_serving.add(ServingSeconds(busy=1.0, idle=2.0))
+    assert live.peer_serving == ServingSeconds(busy=1.5, idle=2.0)
     assert (taken.regions_written, taken.late_messages) == (0, {"AddCredit": 1})
+    assert taken.peer_serving == ServingSeconds(busy=0.5)
     assert isinstance(taken.late_messages, BoundedCounts)
 
 
@@ -87,3 +91,13 @@ def test_counts_by_name_are_bounded():
     assert counts["name-0"] == 6
     assert counts[OTHER_KEY] == 10
     assert len(counts) == MAX_KEYS + 1
+
+
+def test_a_gate_is_full_when_all_its_buffers_are_in_use():
+    gate = STATUS.gates[0]
+    assert gate.is_full
+    assert not dataclasses.replace(gate, floating_used=39).is_full
+    only_local = dataclasses.replace(
+        gate, exclusive_buffers=0, exclusive_used=0, floating_limit=0, floating_used=0
+    )
+    assert not only_local.is_full

@@ -129,7 +129,7 @@ async def test_a_reader_that_does_not_read_stops_the_writer(tmp_path, reader_at,
         await writer.finish()
         await reading
         assert reader.data() == b"".join(content)
-        assert cluster[0].counters.producer_credit_wait_seconds > 0
+        assert cluster[0].producer_services.pipelined_credit_wait.seconds > 0
 
 
 @READ_AT

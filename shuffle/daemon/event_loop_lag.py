@@ -1,0 +1,53 @@
+"""How late the event loop is: by how much a timer fires late, everything else waited as well."""
+
+import asyncio
+from collections import deque
+from typing import Final
+
+PERIOD_SECONDS: Final = 1.0
+"""One timer a second: what it costs cannot be measured."""
+
+WINDOW: Final = 60
+"""Measurements of which the worst is kept: a minute, longer than scrapers usually pause."""
+
+
+class EventLoopLag:
+    """Measures the lag of the running event loop, once a second.
+
+    The worst one is that of a window and not that since the last look: several may look.
+    """
+
+    def __init__(self) -> None:
+        self.total_seconds = 0.0
+        """All lags added up; only grows."""
+        self._recent: deque[float] = deque(maxlen=WINDOW)
+        self._due = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def last_seconds(self) -> float:
+        """The last lag measured; 0 before the first."""
+        return self._recent[-1] if self._recent else 0.0
+
+    @property
+    def max_seconds(self) -> float:
+        """The worst lag of the last ``WINDOW`` measurements."""
+        return max(self._recent, default=0.0)
+
+    def start(self) -> None:
+        """Begin to measure, on the running event loop."""
+        loop = asyncio.get_running_loop()
+        self._due = loop.time() + PERIOD_SECONDS
+        self._timer = loop.call_at(self._due, self._measure)
+
+    def stop(self) -> None:
+        """Measure no more. Idempotent."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _measure(self) -> None:
+        lag = max(0.0, asyncio.get_running_loop().time() - self._due)
+        self._recent.append(lag)
+        self.total_seconds += lag
+        self.start()
