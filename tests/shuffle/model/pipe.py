@@ -1,0 +1,176 @@
+"""A producing task and a consuming task, with the two pools between them in sight."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from shuffle.gate.channel_opener import ChannelOpener, ChannelSource
+from shuffle.gate.input_gate import InputGate
+from shuffle.gate.remote_channel import RemoteInputChannel
+from shuffle.network.peer_server import PartitionRequestServerHandler
+from shuffle.network.serving import ReadPool
+from shuffle.partition.output_flusher import OutputFlusher
+from shuffle.partition.pipelined_partition import PipelinedResultPartition
+from shuffle.records.record_reader import RecordReader
+from shuffle.records.record_writer import RecordWriter
+from shuffle.records.serializers import BytesSerializer, ValueSerializer
+from shuffle.storage.outputs import ShuffleKey
+from tests.support.mini_cluster import SEGMENT_SIZE_BYTES, eventually, mini_cluster
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from shuffle.memory import LocalBufferPool
+    from shuffle.network.view_reader import CreditBasedViewReader
+    from tests.support.mini_cluster import MiniCluster
+    from transport.connection import Connection
+
+KEY = ShuffleKey("app", 1)
+ATTEMPT = 1
+EXCLUSIVE = 2
+FLOATING = 4
+POOL_2 = EXCLUSIVE + FLOATING
+PATIENCE_SECONDS = 30
+
+FULL_RECORD_BYTES = SEGMENT_SIZE_BYTES - 4
+"""A record that fills a segment to its last byte."""
+
+
+def full_record(number: int) -> bytes:
+    return number.to_bytes(4, "big") * (FULL_RECORD_BYTES // 4)
+
+
+@dataclass
+class Pipe:
+    """Both tasks; ``pool_1`` is the partition's, ``pool_2`` the gate's."""
+
+    cluster: MiniCluster
+    partition: PipelinedResultPartition
+    pool_1: LocalBufferPool
+    writer: RecordWriter[bytes]
+    gate: InputGate
+    reader: RecordReader[Any]
+
+    @property
+    def held_1(self) -> int:
+        """Buffers of pool 1 that hold records."""
+        return self.pool_1.lent_segments
+
+    @property
+    def held_2(self) -> int:
+        """Buffers of pool 2 that hold records; a local channel has none of its own."""
+        channel = self.gate.channels[0]
+        buffers = channel.buffers if isinstance(channel, RemoteInputChannel) else None
+        if buffers is None:
+            return 0
+        held = buffers.initial_credit - buffers.exclusive_available
+        pool = buffers.floating_pool
+        return held + (pool.lent_segments - buffers.floating_available if pool is not None else 0)
+
+    @property
+    def queued(self) -> int:
+        """Buffers that wait in the channel."""
+        channel = self.gate.channels[0]
+        assert isinstance(channel, RemoteInputChannel)
+        return channel.queued_buffers
+
+    @property
+    def serving(self) -> PartitionRequestServerHandler:
+        """The producing end of the connection between the TaskManagers."""
+        (handler,) = (
+            handler
+            for handler in self.cluster[0].handlers.values()
+            if isinstance(handler, PartitionRequestServerHandler)
+        )
+        return handler
+
+    @property
+    def connection(self) -> Connection:
+        """Its connection."""
+        return self.serving.connection
+
+    @property
+    def sender(self) -> CreditBasedViewReader:
+        """The channel on the producing TaskManager."""
+        (reader,) = self.serving.readers.values()
+        return reader
+
+    @property
+    def credit(self) -> int:
+        """What the producing side may still send."""
+        return self.sender.credit.available
+
+    async def until(self, *, held_1: int, held_2: int) -> None:
+        """Wait until the pools hold this much; then nothing is on its way any more."""
+        await eventually(
+            lambda: (self.held_1, self.held_2) == (held_1, held_2),
+            f"{held_1} and {held_2} buffers in use",
+        )
+
+    async def until_connected(self) -> None:
+        """Wait until the channel has its memory, and the sender its credit and its view."""
+
+        def connected() -> bool:
+            handlers = self.cluster[0].handlers.values()
+            return any(
+                reader.view is not None
+                for handler in handlers
+                if isinstance(handler, PartitionRequestServerHandler)
+                for reader in handler.readers.values()
+            )
+
+        await eventually(connected, "the view of the channel")
+
+
+@contextlib.asynccontextmanager
+async def pipe(
+    directory: Path,
+    segments: int,
+    *,
+    remote: bool = True,
+    interval_seconds: float = -1,
+    serializer: ValueSerializer[Any] | None = None,
+    **settings: Any,
+) -> AsyncIterator[Pipe]:
+    """Connect two tasks, on two TaskManagers or on one.
+
+    Args:
+        directory: For what the TaskManagers store.
+        segments: Buffers of pool 1.
+        remote: Whether the consumer is on another TaskManager.
+        interval_seconds: The buffer timeout.
+        serializer: The reader's.
+        settings: Of the TaskManagers.
+    """
+    given = {
+        "exclusive_buffers_per_channel": EXCLUSIVE,
+        "floating_buffers_per_gate": FLOATING,
+        **settings,
+    }
+    async with mini_cluster(directory, 1 + remote, **given) as cluster:
+        here, there = cluster[0], cluster[int(remote)]
+        pool_1 = here.network_pool.create_local_pool("pool 1", 1, segments)
+        flusher = OutputFlusher(interval_seconds)
+        partition = PipelinedResultPartition("A", 1, pool_1, flusher=flusher)
+        here.partitions.register_pipelined(KEY, ATTEMPT, partition, partition.fail)
+        read_pool = ReadPool(there.network_pool, "not used", 1)
+        gate = InputGate("B", KEY, ChannelOpener("B", there.gate_services, KEY, 0, 1, read_pool))
+        gate.add_channel(ChannelSource(here.taskmanager_id, here.address, [ATTEMPT]))
+        bytes_serializer = BytesSerializer()
+        writer = RecordWriter(partition, bytes_serializer, buffer_timeout_seconds=interval_seconds)
+        reader = RecordReader(gate, serializer or bytes_serializer, 1)
+        both = Pipe(cluster, partition, pool_1, writer, gate, reader)
+        try:
+            if remote:
+                await both.until_connected()
+            yield both
+        finally:
+            reader.close()
+            gate.release()
+            read_pool.destroy()
+            here.partitions.unregister_pipelined(KEY, ATTEMPT, partition)
+            partition.release()
+            flusher.close()

@@ -1,0 +1,254 @@
+"""P16 to P18, F7: three ways to deliver a record, and every step of each in a trace."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import pytest
+
+from protocol.messages import DATA, BufferResponse, PipelinedData
+from shuffle.client.client import ShuffleClient
+from shuffle.gate.channel_opener import ChannelOpener, ChannelSource
+from shuffle.gate.input_gate import InputGate
+from shuffle.gate.local_channel import LocalInputChannel
+from shuffle.gate.remote_channel import RemoteInputChannel
+from shuffle.memory import LocalBufferPool
+from shuffle.network.request_queue import PartitionRequestQueue
+from shuffle.network.serving import ReadPool
+from shuffle.partition.pipelined_subpartition import PipelinedSubpartition
+from shuffle.records.channel_selector import RoundRobinSelector
+from shuffle.records.outputs import ChainingOutput
+from shuffle.records.record_reader import ChannelRecord
+from shuffle.records.serializers import BytesSerializer
+from shuffle.records.spanning_deserializer import SpanningRecordDeserializer
+from shuffle.records.spanning_serializer import SpanningRecordSerializer
+from shuffle.records.stream_elements import StreamRecord
+from tests.shuffle.model.pipe import ATTEMPT, KEY, PATIENCE_SECONDS, pipe
+from tests.shuffle.model.trace import Trace
+from tests.support.mini_cluster import eventually, mini_cluster
+from transport.connection import Connection
+
+RECORD = b"A" * 50
+
+PRODUCER_STEPS = [
+    "1 serialize",
+    "1 select",
+    "1 take a buffer of pool 1",
+    "1 copy into the segment",
+    "2 queue the buffer in its subpartition",
+]
+"""What the task's own thread does; the rest comes with the flush."""
+
+
+@pytest.fixture
+def trace(monkeypatch: pytest.MonkeyPatch) -> Trace:
+    """The five steps of F7, numbered, and what follows at the consumer."""
+    found = Trace(monkeypatch)
+    watch = found.watch
+    watch(BytesSerializer, "serialize", "1 serialize")
+    watch(RoundRobinSelector, "select", "1 select")
+    watch(
+        LocalBufferPool,
+        "request_buffer_nowait",
+        "1 take a buffer of pool 1",
+        lambda pool, *rest: pool.name == "pool 1",
+    )
+    watch(SpanningRecordSerializer, "copy_to", "1 copy into the segment")
+    watch(PipelinedSubpartition, "add", "2 queue the buffer in its subpartition")
+    watch(PipelinedSubpartition, "flush", "3 flush")
+    watch(
+        PartitionRequestQueue, "notify", "3 the reader is told", lambda queue, reader: reader.view
+    )
+    watch(LocalInputChannel, "data_available", "3 the reader is told")
+    watch(PartitionRequestQueue, "run", "4 the network's turn", lambda queue: len(queue))
+    watch(
+        PipelinedSubpartition,
+        "poll",
+        "4 take the buffer from the subpartition",
+        lambda result, *rest: result is not None and result.data_type == DATA,
+        after=True,
+    )
+    watch(
+        Connection,
+        "send",
+        "5 write it to the connection",
+        lambda connection, message, *rest: type(message) is BufferResponse,
+    )
+    watch(
+        RemoteInputChannel,
+        "buffer_received",
+        "6 in a segment of pool 2",
+        lambda channel, message, content: message.data_type == DATA,
+    )
+    watch(
+        InputGate,
+        "poll",
+        "7 take it from the gate",
+        lambda result, *rest: result is not None and result.buffer.data_type == DATA,
+        after=True,
+    )
+    watch(SpanningRecordDeserializer, "next_record", "8 deserialize")
+    return found
+
+
+class UserFunction:
+    """The operator at the end."""
+
+    def __init__(self, trace: Trace) -> None:
+        self._trace = trace
+        self.seen: list[object] = []
+
+    def process_record(self, record: StreamRecord[bytes]) -> None:
+        self._trace.steps.append("9 user function")
+        self.seen.append(record.value)
+
+    def process_watermark(self, watermark: object) -> None: ...
+
+    def process_stream_status(self, status: object) -> None: ...
+
+    def process_latency_marker(self, marker: object) -> None: ...
+
+
+def test_in_one_thread_it_is_a_call(trace):
+    """P17: a chained operator is called; there is no buffer, no serializer and no gate."""
+    function = UserFunction(trace)
+    record = StreamRecord(RECORD, 1)
+    assert ChainingOutput(function).collect(record) is None
+    assert trace.take() == ["9 user function"]
+    assert function.seen[0] is record.value, "the very object"
+
+
+async def test_on_one_task_manager_the_buffer_is_handed_over(tmp_path, trace):
+    """P17, P4: the consumer reads the producer's own buffer; no connection has part in it."""
+    async with pipe(tmp_path, 3, remote=False) as between, asyncio.timeout(PATIENCE_SECONDS):
+        await eventually(
+            lambda: getattr(between.gate.channels[0], "is_pipelined", False), "the view"
+        )
+        function = UserFunction(trace)
+        trace.take()
+        assert between.writer.emit(RECORD) is None
+        assert trace.take() == PRODUCER_STEPS
+        between.writer.flush_all()
+        assert trace.take() == ["3 flush", "3 the reader is told"]
+        element = await between.reader.next()
+        assert isinstance(element, ChannelRecord)
+        function.process_record(StreamRecord(element.value))
+        assert trace.take() == [
+            "4 take the buffer from the subpartition",
+            "7 take it from the gate",
+            "8 deserialize",
+            "9 user function",
+        ]
+        assert function.seen == [RECORD]
+
+
+async def test_across_the_network_the_five_steps_and_their_answer(tmp_path, trace):
+    """P17, P18, F7: selector, serializer, segment, flush, network, segment, gate, function."""
+    async with pipe(tmp_path, 3) as between, asyncio.timeout(PATIENCE_SECONDS):
+        function = UserFunction(trace)
+        trace.take()
+        assert between.writer.emit(RECORD) is None
+        assert trace.take() == PRODUCER_STEPS
+        await asyncio.sleep(0)
+        assert trace.take() == [], "nothing goes before the flush"
+        between.writer.flush_all()
+        assert trace.take() == ["3 flush", "3 the reader is told"]
+        assert between.writer.emit(RECORD) is None
+        between.writer.flush_all()
+        assert trace.take() == ["1 serialize", "1 select", "3 flush"], "once is enough (F6)"
+        element = await between.reader.next()
+        assert isinstance(element, ChannelRecord)
+        function.process_record(StreamRecord(element.value))
+        assert trace.take() == [
+            "4 the network's turn",
+            "4 take the buffer from the subpartition",
+            "5 write it to the connection",
+            "6 in a segment of pool 2",
+            "7 take it from the gate",
+            "8 deserialize",
+            "9 user function",
+        ]
+        element = await between.reader.next()
+        assert isinstance(element, ChannelRecord)
+        assert trace.take() == ["8 deserialize"], "both came in one buffer"
+
+
+@pytest.mark.parametrize("pipelined", [True, False], ids=["push", "pull"])
+async def test_push_and_pull(tmp_path, monkeypatch, pipelined):
+    """P16: pipelined data comes while it is written; stored data when it is asked for."""
+    trace = Trace(monkeypatch)
+    trace.watch(
+        Connection,
+        "send",
+        "to the TaskManager",
+        lambda connection, message, *rest: type(message) is PipelinedData,
+    )
+    trace.watch(
+        Connection,
+        "send",
+        "to the consumer",
+        lambda connection, message, *rest: (
+            type(message) is BufferResponse and message.data_type == DATA
+        ),
+    )
+    async with contextlib.AsyncExitStack() as stack:
+        await stack.enter_async_context(asyncio.timeout(PATIENCE_SECONDS))
+        cluster = await stack.enter_async_context(mini_cluster(tmp_path, 2))
+        read_pool = ReadPool(cluster[1].network_pool, "not used", 1)
+        gate = InputGate(
+            "B", KEY, ChannelOpener("B", cluster[1].gate_services, KEY, 0, 1, read_pool)
+        )
+        stack.callback(read_pool.destroy)
+        stack.callback(gate.release)
+        if pipelined:
+            client = await stack.enter_async_context(
+                await ShuffleClient.connect(cluster[0].address, "app")
+            )
+            partition = await stack.enter_async_context(
+                client.open_result_partition(KEY.shuffle_id, ATTEMPT, 1)
+            )
+            await partition.emit_buffer(RECORD, 0)
+        else:
+            await cluster.write(0, ATTEMPT, [[RECORD]])
+            assert trace.take() == []
+        here = cluster[0]
+        gate.add_channel(ChannelSource(here.taskmanager_id, here.address, [ATTEMPT]))
+        taken = await gate.next_buffer_or_event()
+        assert taken is not None
+        assert bytes(taken.buffer.payload) == RECORD
+        assert taken.buffer.release is not None
+        taken.buffer.release()
+        steps = trace.take()
+        if not pipelined:
+            assert steps == ["to the consumer"]
+            return
+        assert steps == ["to the TaskManager", "to the consumer"]
+        assert not gate.has_ended
+        await partition.emit_buffer(RECORD, 0)  # it is written on, and comes by itself
+        more = await gate.next_buffer_or_event()
+        assert more is not None
+        assert more.buffer.release is not None
+        more.buffer.release()
+
+
+async def test_a_consumer_of_stored_data_waits_for_its_commit(tmp_path):
+    """P16, P19: pull begins when the partition is complete, also for who asked before."""
+    async with mini_cluster(tmp_path, 2) as cluster, asyncio.timeout(PATIENCE_SECONDS):
+        read_pool = ReadPool(cluster[1].network_pool, "not used", 1)
+        gate = InputGate(
+            "B", KEY, ChannelOpener("B", cluster[1].gate_services, KEY, 0, 1, read_pool)
+        )
+        here = cluster[0]
+        gate.add_channel(ChannelSource(here.taskmanager_id, here.address, [ATTEMPT]))
+        asked = asyncio.ensure_future(gate.next_buffer_or_event())
+        await eventually(lambda: here.partitions.waiting_requests, "the request to wait")
+        assert not asked.done()
+        await cluster.write(0, ATTEMPT, [[RECORD]])
+        taken = await asked
+        assert taken is not None
+        assert bytes(taken.buffer.payload) == RECORD
+        assert taken.buffer.release is not None
+        taken.buffer.release()
+        gate.release()
+        read_pool.destroy()
