@@ -3,6 +3,9 @@
 The invariant that both halves keep together: ``sent ≤ granted``, where the consumer grants only
 buffers it really holds. Announcements are coalesced: whatever became free since the last AddCredit
 goes out as one sum.
+
+A connection in watermark mode has no credit. The first credit of a request is then the most buffers
+that one message may take (:class:`Uncounted`).
 """
 
 from protocol.errors import CreditExceeded, CreditOverflow
@@ -84,3 +87,29 @@ class ReceiverCredit:
             )
         self.granted -= buffers
         return 0 < self.unannounced >= self.granted
+
+
+class Uncounted(ReceiverCredit):
+    """The consuming end without credit: nothing is used up and nothing is announced.
+
+    Args:
+        most_buffers: What one message may take: the buffers that the channel is sure of.
+    """
+
+    __slots__ = ()
+
+    def free(self, buffers: int) -> bool:
+        """Note that buffers became free.
+
+        Returns:
+            True if there are any: whoever waits for memory is to be told each time.
+        """
+        return buffers > 0
+
+    def announce(self) -> int:
+        """There is never anything to announce."""
+        return 0
+
+    def used(self, channel: int, buffers: int = 1) -> bool:
+        """Data costs nothing; an announcement is never due."""
+        return False

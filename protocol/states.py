@@ -81,6 +81,9 @@ ALLOWED_WHEN_OPEN: Final[dict[tuple[Side, int], _Types]] = {
     (Side.CONNECTED, m.ROLE_DRIVER): _BOTH | {m.ShuffleReleased, m.ApplicationReleased},
 }
 
+CREDIT_ONLY: Final[_Types] = frozenset({m.AddCredit, m.BacklogAnnouncement})
+"""What has no place on a connection in watermark mode."""
+
 CONTROL_LIMITS: Final[dict[tuple[Side, int], int]] = {
     key: (
         MAX_CONTROL_BYTES
@@ -130,11 +133,13 @@ class ConnectionState:
                 limit=", ".join(sorted(kind.__name__ for kind in self.allowed)) or "nothing",
             )
 
-    def open(self, role: int) -> None:
-        """Enter OPEN after a good handshake."""
+    def open(self, role: int, flow_control: int = m.FLOW_CREDIT) -> None:
+        """Enter OPEN after a good handshake, in the mode that was agreed on."""
         self.role = role
         self.state = State.OPEN
         self.allowed = ALLOWED_WHEN_OPEN[self.side, role]
+        if flow_control == m.FLOW_WATERMARK:
+            self.allowed -= CREDIT_ONLY
 
     def close(self) -> None:
         """Enter CLOSED: nothing may be received any more."""
@@ -186,7 +191,33 @@ def answer_hello(hello: m.Hello, offer: m.HelloAck) -> m.HelloAck:
             limit=offer.segment_size_bytes,
             remedy="Set memory.segment_size_bytes alike on all TaskManagers",
         )
-    return offer._replace(features=hello.features & offer.features)
+    return offer._replace(
+        features=hello.features & offer.features,
+        # Clients are always served by credit, whatever they ask for.
+        flow_control=hello.flow_control if hello.role == m.ROLE_PEER else m.FLOW_CREDIT,
+    )
+
+
+def check_ack(hello: m.Hello, ack: m.HelloAck) -> None:
+    """Check what the accepting side made of a Hello.
+
+    Raises:
+        UnsupportedVersion: A version that was not offered.
+        MalformedMessage: A flow control mode that was not asked for; credit always may be.
+    """
+    if ack.version != VERSION:
+        raise UnsupportedVersion(
+            "HelloAck names a version that was not offered",
+            value=ack.version,
+            limit=VERSION,
+            remedy="Use the same release of Sluice on both sides",
+        )
+    if ack.flow_control not in (m.FLOW_CREDIT, hello.flow_control):
+        raise MalformedMessage(
+            "HelloAck names a flow control mode that was not asked for",
+            value=ack.flow_control,
+            limit=f"{m.FLOW_CREDIT} or {hello.flow_control}",
+        )
 
 
 def payload_limit(own: int, other: int) -> int:

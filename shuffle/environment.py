@@ -12,6 +12,7 @@ from protocol.errors import SegmentSizeMismatch
 from protocol.limits import FEATURE_BUFFER_GROUPS, FEATURE_LARGE_PAYLOADS, MAGIC, VERSION
 from protocol.messages import (
     FLOW_CREDIT,
+    FLOW_WATERMARK,
     ROLE_CONSUMER,
     ROLE_PEER,
     ROLE_PRODUCER,
@@ -30,6 +31,7 @@ from shuffle.network.peer_client import PartitionRequestClient
 from shuffle.network.peer_server import PartitionRequestServerHandler
 from shuffle.network.producer_server import ProducerHandler, ProducerServices
 from shuffle.network.serving import ReadPool
+from shuffle.network.uncredited_client import UncreditedPartitionRequestClient
 from shuffle.partition.manager import ResultPartitionManager
 from shuffle.storage.store import ShuffleStore
 from transport.config import TransportConfig
@@ -217,7 +219,9 @@ class NetworkEnvironment:
         def handler(connection: Connection, greeting: Hello | HelloAck) -> ConnectionHandler:
             if not isinstance(greeting, HelloAck):
                 raise TypeError("the side that connects is greeted with a HelloAck")
-            client = PartitionRequestClient(connection, greeting, self.counters)
+            without_credit = connection.flow_control == FLOW_WATERMARK
+            kind = UncreditedPartitionRequestClient if without_credit else PartitionRequestClient
+            client = kind(connection, greeting, self.counters)
             clients.append(client)
             return client
 
@@ -229,7 +233,7 @@ class NetworkEnvironment:
             "",
             b"",
             segment_size_bytes,
-            FLOW_CREDIT,
+            FLOW_WATERMARK if self._transport.flow_control == "watermark" else FLOW_CREDIT,
             FEATURE_BUFFER_GROUPS,
             f"{socket.gethostname()} {os.getpid()}",
         )

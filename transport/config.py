@@ -87,6 +87,12 @@ class TransportConfig(Settings):
     """Time for which a connection to another TaskManager is kept after its last user, for the next
     one; 0 closes it with the last user."""
 
+    flow_control: Literal["credit", "watermark"] = "credit"
+    """What this TaskManager asks for on the connections it makes to others, which agree. `credit`:
+    nothing is sent that has no buffer waiting for it, so a reader that is stuck stops its own
+    channel only. `watermark`: the socket's buffers are the only bound, and one such reader stops
+    all that share its connection; for comparisons. Clients are always served by credit."""
+
     close_timeout_seconds: Seconds = Field(5, gt=0)
     """Time in which a closing connection may flush what it holds."""
 

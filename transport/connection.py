@@ -12,14 +12,13 @@ from collections.abc import Callable, Iterable
 from typing import Final, Protocol, cast
 
 from protocol.codec import encode
-from protocol.errors import ProtocolViolation, SluiceError, UnsupportedVersion
+from protocol.errors import ProtocolViolation, SluiceError
 from protocol.framing import FrameDecoder, PayloadMemory
 from protocol.limits import (
     DEFAULT_SEGMENT_SIZE_BYTES,
     FEATURE_BUFFER_GROUPS,
     FEATURE_LARGE_PAYLOADS,
     MAX_LARGE_PAYLOAD_BYTES,
-    VERSION,
 )
 from protocol.messages import (
     FLOW_CREDIT,
@@ -39,6 +38,7 @@ from protocol.states import (
     Side,
     State,
     answer_hello,
+    check_ack,
     payload_limit,
 )
 from transport import socket_options
@@ -395,14 +395,8 @@ class Connection(asyncio.BufferedProtocol):
             self.flow_control = ack.flow_control
             self._open(message.role, message)
             self.send(ack)
-        elif type(message) is HelloAck:
-            if message.version != VERSION:
-                raise UnsupportedVersion(
-                    "HelloAck names a version that was not offered",
-                    value=message.version,
-                    limit=VERSION,
-                    remedy="Use the same release of Sluice on both sides",
-                )
+        elif type(message) is HelloAck and self._hello is not None:
+            check_ack(self._hello, message)
             self.features = message.features
             self.flow_control = message.flow_control
             self._open(self.state.role, message)
@@ -415,7 +409,7 @@ class Connection(asyncio.BufferedProtocol):
             self._handshake_timer = None
         self._decoder.handshake_done(CONTROL_LIMITS[self.state.side, role])
         self._other_segment_size_bytes = greeting.segment_size_bytes
-        self.state.open(role)
+        self.state.open(role, self.flow_control)
         # A consumer sends nothing large.
         only_events = role == ROLE_CONSUMER and self.state.side is Side.ACCEPTED
         self._decoder.max_payload_bytes = (

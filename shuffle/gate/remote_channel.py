@@ -115,11 +115,16 @@ class RemoteInputChannel:
     def take_buffers(self, length: int) -> list[BufferGroup] | None:
         """Supply memory for ``length`` bytes that arrive; None if they were sent without credit."""
         buffers = self._buffers
-        if buffers is None or self._released:
-            return None
-        if length > self.credit.granted * buffers.segment_size_bytes:
+        if buffers is None or not self.may_take(length):
             return None
         return buffers.take(length)
+
+    def may_take(self, length: int) -> bool:
+        """Tell whether data of that length may be sent to this channel, be there memory or not."""
+        buffers = self._buffers
+        if buffers is None or self._released:
+            return False
+        return length <= self.credit.granted * buffers.segment_size_bytes
 
     def buffer_received(
         self, message: BufferResponse, content: list[BufferGroup] | bytes | None

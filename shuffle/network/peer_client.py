@@ -14,6 +14,7 @@ from protocol.framing import PayloadMemory
 from protocol.limits import MAX_EVENT_BYTES, MAX_U32, RECEIVE_TAIL_BYTES
 from protocol.messages import (
     DATA,
+    FLOW_CREDIT,
     AddCredit,
     BacklogAnnouncement,
     BufferResponse,
@@ -103,7 +104,8 @@ class PartitionRequestClient:
                 channel.initial_credit,
             )
         )
-        self._counters.credits_sent += channel.initial_credit
+        if self.connection.flow_control == FLOW_CREDIT:
+            self._counters.credits_sent += channel.initial_credit
         channel.request_sent()
 
     def announce_credit(self, channel: RemoteInputChannel) -> None:
@@ -177,6 +179,8 @@ class PartitionRequestClient:
                 if len(groups) == 1:
                     return groups[0].memory
                 return [group.memory for group in groups]
+            if self._waits_for_memory(channel, length):
+                return None
             channel.fail(
                 CreditExceeded(
                     f"Data without credit on channel {message.channel}", value=length, limit=0
@@ -244,6 +248,13 @@ class PartitionRequestClient:
             channel.fail(error)
 
     # ---- inner workings --------------------------------------------------------------------------
+
+    def _waits_for_memory(self, channel: RemoteInputChannel, length: int) -> bool:
+        """Tell whether the connection is to stand still until the channel can take data.
+
+        With credit never: what comes has memory, or was not to be sent.
+        """
+        return False
 
     def _take_event(self, payload_length: int) -> bytes:
         event, self._arriving_event = self._arriving_event, None

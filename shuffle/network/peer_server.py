@@ -5,14 +5,14 @@ import logging
 from collections.abc import Callable
 
 from protocol.errors import SluiceError
-from protocol.messages import CloseRequest, Message, PartitionRequest
+from protocol.messages import FLOW_WATERMARK, CloseRequest, Message, PartitionRequest
 from protocol.remote_error import error_response
 from shuffle.counters import Counters
 from shuffle.errors import InvalidRequest, LimitExceeded, internal_error
 from shuffle.gate.task_events import KeptTaskEvents, TaskEventDispatcher, UnknownProducer
 from shuffle.network.channel_times import ChannelTimes
 from shuffle.network.serving import ReadPool, ServingHandler
-from shuffle.network.view_reader import CreditBasedViewReader
+from shuffle.network.view_reader import CreditBasedViewReader, UncreditedViewReader
 from shuffle.partition.manager import ResultPartitionManager
 from shuffle.partition.view import PipelinedView
 from shuffle.storage.outputs import ShuffleKey
@@ -59,6 +59,8 @@ class PartitionRequestServerHandler(ServingHandler):
             connection, read_pool, counters, on_lost, connection.max_payload_bytes, max_channels
         )
         self._times = ChannelTimes(counters.peer_serving)
+        if connection.flow_control == FLOW_WATERMARK:
+            self.reader_type = UncreditedViewReader
         self._partitions = partitions
         self._task_events = task_events
         self._waiting: dict[CreditBasedViewReader, _Waiting] = {}

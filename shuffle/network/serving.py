@@ -84,6 +84,8 @@ class ServingHandler(abc.ABC):
         self.max_channels = max_channels
         self._task_event: bytearray | None = None
         self.credit_bytes = credit_bytes
+        self.reader_type = CreditBasedViewReader
+        """Of new channels."""
         self.readers: dict[int, CreditBasedViewReader] = {}
         self.read_pool = read_pool
         self.counters = counters
@@ -107,11 +109,12 @@ class ServingHandler(abc.ABC):
         if channel in self.readers:
             raise ChannelInUse("Channel number is in use on this connection", value=channel)
         self.require_room(len(self.readers) + 1)
-        reader = CreditBasedViewReader(
+        reader = self.reader_type(
             channel, initial_credit, self.queue.notify, self.credit_bytes, times
         )
         self.readers[channel] = reader
-        self.counters.credits_received += initial_credit
+        if self.reader_type is CreditBasedViewReader:
+            self.counters.credits_received += initial_credit
         return reader
 
     def require_room(self, wanted: int) -> None:

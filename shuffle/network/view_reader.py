@@ -150,3 +150,24 @@ class CreditBasedViewReader:
         view, self.view = self.view, None
         if view is not None:
             view.release()
+
+
+class UncreditedViewReader(CreditBasedViewReader):
+    """Reads a view as far as the connection can be written: no credit is ever used up.
+
+    The credit that came with the request stays; it bounds what one message may hold.
+    """
+
+    __slots__ = ()
+
+    def next_buffer(self) -> OutgoingBuffer | None:
+        """Take the next buffer, or group of buffers, of the view.
+
+        Raises:
+            SluiceError: The channel failed.
+        """
+        most = self.credit.available
+        try:
+            return super().next_buffer()
+        finally:
+            self.credit.available = most

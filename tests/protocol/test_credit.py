@@ -6,7 +6,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from protocol.credit import ReceiverCredit, SenderCredit
+from protocol.credit import ReceiverCredit, SenderCredit, Uncounted
 from protocol.errors import CreditExceeded, CreditOverflow
 from protocol.limits import MAX_CREDIT
 
@@ -86,6 +86,17 @@ def test_nothing_is_due_without_a_free_buffer_even_when_the_credit_is_used_up() 
     assert not credit.used(1)
     assert credit.granted == 0
     assert credit.free(1)
+
+
+def test_without_credit_nothing_is_used_up_and_nothing_announced() -> None:
+    """C7: what was granted is what one message may take, for ever."""
+    credit = Uncounted(EXCLUSIVE)
+    for _ in range(3):
+        assert not credit.used(7, EXCLUSIVE)
+        assert credit.free(1)  # each time: a connection may stand still for it
+        assert not credit.free(0)
+        assert credit.announce() == 0
+        assert (credit.granted, credit.unannounced) == (EXCLUSIVE, 0)
 
 
 class Conservation(RuleBasedStateMachine):

@@ -21,6 +21,7 @@ from protocol.states import (
     Side,
     State,
     answer_hello,
+    check_ack,
     payload_limit,
 )
 from tests.protocol.wire_vectors import MESSAGES
@@ -191,6 +192,43 @@ def test_refused_hello(hello: m.Hello, error: type[ProtocolViolation], value: ob
     if value is not None:
         assert caught.value.value == value
         assert caught.value.limit is not None
+
+
+def test_a_peer_gets_the_flow_control_that_it_asks_for() -> None:
+    """C7, T13: the accepting side agrees with either mode."""
+    asked = PEER._replace(flow_control=m.FLOW_WATERMARK)
+    assert answer_hello(asked, OFFER) == OFFER._replace(flow_control=m.FLOW_WATERMARK)
+    assert answer_hello(PEER, OFFER._replace(flow_control=m.FLOW_WATERMARK)) == OFFER
+
+
+@pytest.mark.parametrize("asked", [m.FLOW_CREDIT, m.FLOW_WATERMARK])
+@pytest.mark.parametrize("answered", [m.FLOW_CREDIT, m.FLOW_WATERMARK, 2])
+def test_an_answer_is_what_was_asked_for_or_credit(asked: int, answered: int) -> None:
+    """A side without watermark mode answers with credit, and that is then in force."""
+    hello = PEER._replace(flow_control=asked)
+    ack = OFFER._replace(flow_control=answered)
+    if answered in (m.FLOW_CREDIT, asked):
+        check_ack(hello, ack)
+    else:
+        with pytest.raises(MalformedMessage) as caught:
+            check_ack(hello, ack)
+        assert caught.value.value == answered
+
+
+def test_an_answer_with_another_version_is_refused() -> None:
+    with pytest.raises(UnsupportedVersion) as caught:
+        check_ack(PEER, OFFER._replace(version=2))
+    assert (caught.value.value, caught.value.limit) == (2, 1)
+
+
+@pytest.mark.parametrize("side", list(Side))
+def test_messages_of_credit_have_no_place_in_watermark_mode(side: Side) -> None:
+    connection = ConnectionState(side, m.ROLE_PEER)
+    connection.open(m.ROLE_PEER, m.FLOW_WATERMARK)
+    assert connection.allowed == ALLOWED_WHEN_OPEN[side, m.ROLE_PEER] - {
+        m.AddCredit,
+        m.BacklogAnnouncement,
+    }
 
 
 @pytest.mark.parametrize(

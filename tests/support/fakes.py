@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from protocol.events import encode_end_of_partition
 from protocol.limits import MAX_LARGE_PAYLOAD_BYTES
-from protocol.messages import DATA, EVENT, Message
+from protocol.messages import DATA, EVENT, FLOW_CREDIT, Message
 from shuffle.partition.view import OutgoingBuffer
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ class FakeConnection:
     """Records what is sent, and keeps payloads until it is drained."""
 
     remote = "fake"
+    flow_control = FLOW_CREDIT
 
     def __init__(self) -> None:
         self.writable = True
