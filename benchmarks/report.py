@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 RESULTS_DIRECTORY = Path(__file__).resolve().parent / "results"
+REFERENCE_DIRECTORY = RESULTS_DIRECTORY.parent / "reference"
+"""Committed results: those behind the charts of the docs."""
 PLAIN_WIDTH = 120
 _PACKAGES = ("sluice", "pyspark", "uvloop", "msgpack", "crc32c")
 

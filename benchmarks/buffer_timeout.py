@@ -1,0 +1,411 @@
+"""bench-buffer-timeout: record throughput and latency by buffer timeout.
+
+What a user has: a producer and a consumer process, both on ``shuffle.client``, and two TaskManagers
+between them. 100-byte records go round robin through the 100 subpartitions of one pipelined
+partition to 100 gates, one reading task each. The producer gives the event loop a turn after every
+1000 records, as a task does that reads input of its own.
+
+*Saturated*, as fast as it goes: records per second, from the first record written to the last one
+read. *Paced*, at a rate far below that: how long a record takes. In both, latency is from the call
+that writes a record to the reader's having it. The *batch* path uses ``emit_batch`` and
+``read_batch``, the *single* path a call for each record on either side.
+
+Within a round every timeout has its turn on both paths; 1 and 100 ms have two, at the start and at
+the end, so that a machine that gets faster or slower meanwhile favours neither.
+``rate_1ms_over_100ms`` is the lower one of the two paths' medians of the ratio within a round,
+``p99_latency_ms_at_1ms`` the higher one of their medians when paced. Latencies when saturated are
+those of the queue in front of the bottleneck: they tell how much memory lies between.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import statistics
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import AsyncIterator, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import uvloop
+
+from benchmarks.line_chart import Line, Panel, draw
+from benchmarks.processes import stop_on_termination
+from benchmarks.report import REFERENCE_DIRECTORY, Report, median_and_spread, open_console
+from benchmarks.taskmanagers import TaskManagers
+from shuffle.client.client import ShuffleClient
+from shuffle.client.config import ClientConfig
+from shuffle.client.location import PartitionLocation
+from shuffle.client.pipelined_partition import ClientPipelinedPartition
+from shuffle.client.result_partition import ResultPartition
+from shuffle.records.record_reader import ChannelRecord, ChannelRecords, RecordReader
+from shuffle.records.record_writer import RecordWriter
+from shuffle.records.serializers import BytesSerializer
+
+TIMEOUTS_MS: Final = (0, 1, 2, 5, 10, 100)
+SATURATED_ORDER_MS: Final = (1, 100, 0, 2, 5, 10, 100, 1)
+PATHS: Final = ("batch", "single")
+CHANNELS: Final = 100
+RECORD_BYTES: Final = 100
+TURN_RECORDS: Final = 1000
+PACED_RECORDS_PER_SECOND: Final = 5000
+PACED_TICK_SECONDS: Final = 0.002
+TURN_SECONDS: Final = 1.0
+"""How long the producer writes in a saturated turn; half of that in a paced one."""
+DEADLINE_SECONDS: Final = 60.0
+APPLICATION: Final = "bench"
+CONSUMER_CONFIG: Final = ClientConfig(network_segments=2048)
+"""A hundred gates in one client need more than the default; the producer has the default."""
+CHART: Final = Path(__file__).resolve().parent.parent / "docs" / "images" / "buffer-timeout.svg"
+
+_STAMP: Final = struct.Struct(">Bq")
+_PLAIN: Final = bytes(RECORD_BYTES)
+
+
+class Turn(NamedTuple):
+    """One timeout's turn on one path."""
+
+    path: str
+    timeout_ms: int
+    paced: bool
+
+
+def stamped() -> bytes:
+    """Return a record that knows when it was written; its first byte says so."""
+    return _STAMP.pack(1, time.perf_counter_ns()).ljust(RECORD_BYTES, b"\0")
+
+
+# ---- the consumer -------------------------------------------------------------------------------
+
+
+class Reading:
+    """What the readers of one turn found."""
+
+    def __init__(self) -> None:
+        self.records = 0
+        self.latencies_ns: list[int] = []
+
+    def arrived(self, values: Sequence[bytes]) -> None:
+        """Count records, and look at the stamps."""
+        self.records += len(values)
+        for value in values:
+            if value[0]:
+                written = _STAMP.unpack_from(value)[1]
+                self.latencies_ns.append(time.perf_counter_ns() - written)
+
+    def result(self) -> dict[str, float]:
+        """Return the count, the end and the percentiles."""
+        latencies = sorted(self.latencies_ns) or [0]
+        return {
+            "records": self.records,
+            "ended": time.perf_counter(),
+            "p50_ms": latencies[len(latencies) // 2] / 1e6,
+            "p99_ms": latencies[len(latencies) * 99 // 100] / 1e6,
+        }
+
+
+async def read_channel(
+    client: ShuffleClient, location: PartitionLocation, subpartition: int, path: str, into: Reading
+) -> None:
+    """Read one subpartition to its end."""
+    async with client.open_gate([location], subpartition) as gate:
+        reader: RecordReader[bytes] = gate.reader(BytesSerializer())
+        while not reader.is_ended:
+            if path == "batch":
+                taken = await reader.read_batch()
+                if isinstance(taken, ChannelRecords):
+                    into.arrived(taken.values)
+            else:
+                one = await reader.next()
+                if isinstance(one, ChannelRecord):
+                    into.arrived((one.value,))
+
+
+async def consume(endpoint: str) -> None:
+    """Read what each line of standard input names; answer with a line."""
+    loop = asyncio.get_running_loop()
+    async with await ShuffleClient.connect(endpoint, APPLICATION, CONSUMER_CONFIG) as client:
+        print("ready", flush=True)
+        while line := await loop.run_in_executor(None, sys.stdin.readline):
+            path, fields = json.loads(line)
+            location = PartitionLocation(*fields)
+            reading = Reading()
+            async with asyncio.timeout(DEADLINE_SECONDS), asyncio.TaskGroup() as tasks:
+                for number in range(CHANNELS):
+                    tasks.create_task(read_channel(client, location, number, path, reading))
+            print(json.dumps(reading.result()), flush=True)
+
+
+class Consumer:
+    """The consumer process."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+
+    def start(self, path: str, location: PartitionLocation) -> None:
+        """Have it read a partition."""
+        if self._process.stdin is None:
+            raise RuntimeError("a consumer without standard input")
+        self._process.stdin.write(json.dumps([path, list(location)]) + "\n")
+        self._process.stdin.flush()
+
+    async def answer(self) -> str:
+        """Wait for its next line.
+
+        Raises:
+            RuntimeError: It has ended.
+        """
+        if self._process.stdout is None:
+            raise RuntimeError("a consumer without standard output")
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            line = await asyncio.get_running_loop().run_in_executor(
+                None, self._process.stdout.readline
+            )
+        if not line:
+            raise RuntimeError("the consumer process has ended, see its messages above")
+        return line
+
+
+@contextlib.contextmanager
+def consumer_process(endpoint: str) -> Iterator[Consumer]:
+    """Run the consumer; it ends with its standard input."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "benchmarks.buffer_timeout", "--consume", endpoint],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield Consumer(process)
+    finally:
+        if process.stdin is not None:
+            process.stdin.close()
+        try:
+            process.wait(DEADLINE_SECONDS)
+        finally:
+            process.kill()
+            if process.stdout is not None:
+                process.stdout.close()
+
+
+# ---- the producer -------------------------------------------------------------------------------
+
+
+async def write_turn(writer: RecordWriter[bytes], path: str, count: int) -> None:
+    """Write records of which one has a stamp, then let the event loop go round."""
+    records = [_PLAIN] * (count - 1) + [stamped()]
+    if path == "batch":
+        if (pending := writer.emit_batch(records)) is not None:
+            await pending
+    else:
+        for record in records:
+            if (pending := writer.emit(record)) is not None:
+                await pending
+    await asyncio.sleep(0)
+
+
+async def write_saturated(writer: RecordWriter[bytes], path: str, seconds: float) -> None:
+    """Write as fast as it goes."""
+    ends = time.perf_counter() + seconds
+    sent = 0
+    while time.perf_counter() < ends:
+        # Another channel than last time has the stamp.
+        await write_turn(writer, path, TURN_RECORDS + sent % 7)
+        sent += 1
+
+
+async def write_paced(writer: RecordWriter[bytes], path: str, seconds: float) -> None:
+    """Write a few records each tick, all of them stamped."""
+    began = time.perf_counter()
+    written = 0
+    while (elapsed := time.perf_counter() - began) < seconds:
+        due = int(elapsed * PACED_RECORDS_PER_SECOND) - written
+        if due:
+            records = [stamped() for _ in range(due)]
+            written += due
+            if path == "batch":
+                if (pending := writer.emit_batch(records)) is not None:
+                    await pending
+            else:
+                for record in records:
+                    if (pending := writer.emit(record)) is not None:
+                        await pending
+        await asyncio.sleep(PACED_TICK_SECONDS)
+
+
+async def take_turn(
+    client: ShuffleClient, consumer: Consumer, number: int, turn: Turn, seconds: float
+) -> dict[str, Any]:
+    """Move records from here to the consumer for a while; return what it found."""
+    if turn.paced:
+        seconds /= 2
+    async with client.open_result_partition(
+        number, number, CHANNELS, buffer_timeout_seconds=turn.timeout_ms / 1000
+    ) as partition:
+        consumer.start(turn.path, partition.location)
+        writer = partition.record_writer(BytesSerializer())
+        began = time.perf_counter()
+        cpu = time.process_time()
+        await (write_paced if turn.paced else write_saturated)(writer, turn.path, seconds)
+        cpu = time.process_time() - cpu
+    sent_buffers = _buffers_out(partition)
+    found = json.loads(await consumer.answer())
+    return {
+        **turn._asdict(),
+        "records": found["records"],
+        "records_per_second": found["records"] / (found["ended"] - began),
+        "buffers_sent": sent_buffers,
+        "producer_cpu_share": cpu / seconds,
+        "p50_ms": found["p50_ms"],
+        "p99_ms": found["p99_ms"],
+    }
+
+
+def _buffers_out(partition: ResultPartition) -> int:
+    writer = partition.writer
+    return writer.buffers_out if isinstance(writer, ClientPipelinedPartition) else 0
+
+
+@contextlib.asynccontextmanager
+async def both_sides(taskmanagers: TaskManagers) -> AsyncIterator[tuple[ShuffleClient, Consumer]]:
+    """A client on the first TaskManager, and a consumer process on the second."""
+    here, there = (taskmanagers.endpoints.format(host=host) for host in taskmanagers.hosts)
+    with consumer_process(there) as consumer:
+        await consumer.answer()
+        async with await ShuffleClient.connect(here, APPLICATION) as client:
+            yield client, consumer
+
+
+async def measure(taskmanagers: TaskManagers, rounds: int, seconds: float) -> list[dict[str, Any]]:
+    """Take all turns; return what each found."""
+    turns = [
+        Turn(path, timeout_ms, paced)
+        for path in PATHS
+        for paced, order in ((False, SATURATED_ORDER_MS), (True, TIMEOUTS_MS))
+        for timeout_ms in order
+    ]
+    runs: list[dict[str, Any]] = []
+    async with both_sides(taskmanagers) as (client, consumer):
+        number = 0
+        for path in PATHS:  # warms up
+            await take_turn(client, consumer, number, Turn(path, 1, paced=False), seconds)
+            number += 1
+        for round_number in range(rounds):
+            for turn in turns:
+                found = await take_turn(client, consumer, number, turn, seconds)
+                runs.append({"round": round_number, **found})
+                number += 1
+    return runs
+
+
+# ---- the report ---------------------------------------------------------------------------------
+
+
+def values(runs: Sequence[dict[str, Any]], turn: Turn, key: str) -> list[float]:
+    """A figure of one kind of turn, by round: the mean if it had several turns."""
+    rounds: defaultdict[int, list[float]] = defaultdict(list)
+    for run in runs:
+        if turn._asdict().items() <= run.items():
+            rounds[run["round"]].append(run[key])
+    return [statistics.mean(found) for _, found in sorted(rounds.items())]
+
+
+def report(runs: Sequence[dict[str, Any]]) -> Report:
+    """Make the figures."""
+    figures: dict[str, float] = {}
+    spread: dict[str, tuple[float, float]] = {}
+
+    def put(key: str, found: Sequence[float]) -> None:
+        figures[key], spread[key] = median_and_spread(found)
+
+    for path in PATHS:
+        fast = values(runs, Turn(path, 1, paced=False), "records_per_second")
+        slow = values(runs, Turn(path, 100, paced=False), "records_per_second")
+        put(f"{path}_rate_1ms_over_100ms", [a / b for a, b in zip(fast, slow, strict=True)])
+        for timeout_ms in TIMEOUTS_MS:
+            full = Turn(path, timeout_ms, paced=False)
+            put(
+                f"{path}_records_per_second_{timeout_ms}ms",
+                values(runs, full, "records_per_second"),
+            )
+            put(f"{path}_saturated_p50_latency_ms_{timeout_ms}ms", values(runs, full, "p50_ms"))
+            put(f"{path}_saturated_p99_latency_ms_{timeout_ms}ms", values(runs, full, "p99_ms"))
+            paced = Turn(path, timeout_ms, paced=True)
+            put(f"{path}_p50_latency_ms_{timeout_ms}ms", values(runs, paced, "p50_ms"))
+            put(f"{path}_p99_latency_ms_{timeout_ms}ms", values(runs, paced, "p99_ms"))
+    headline: dict[str, float] = {}
+    for key, of, choose in (
+        ("rate_1ms_over_100ms", "rate_1ms_over_100ms", min),
+        ("p99_latency_ms_at_1ms", "p99_latency_ms_1ms", max),
+    ):
+        chosen = choose((f"{path}_{of}" for path in PATHS), key=figures.__getitem__)
+        headline[key] = figures[chosen]
+        spread[key] = spread[chosen]
+    return Report("buffer_timeout", headline | figures, runs, spread)
+
+
+def draw_chart(figures: dict[str, float], target: Path) -> None:
+    """Draw rate and latency over the timeout."""
+    labels = [f"{timeout_ms} ms" for timeout_ms in TIMEOUTS_MS]
+
+    def line(name: str, key: str, scale: float) -> Line:
+        return Line(name, [figures[key.format(timeout_ms)] / scale for timeout_ms in TIMEOUTS_MS])
+
+    draw(
+        target,
+        labels,
+        "buffer timeout",
+        [
+            Panel(
+                "million records/s, saturated",
+                [line(path, f"{path}_records_per_second_{{}}ms", 1e6) for path in PATHS],
+            ),
+            Panel(
+                "latency in ms, paced",
+                [
+                    line(f"{path}, {percentile}", f"{path}_{percentile}_latency_ms_{{}}ms", 1)
+                    for path in PATHS
+                    for percentile in ("p50", "p99")
+                ],
+                logarithmic=True,
+            ),
+        ],
+    )
+
+
+def main() -> None:
+    """Run the benchmark, or its consumer process."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--consume", metavar="ENDPOINT", help=argparse.SUPPRESS)
+    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--seconds", type=float, default=TURN_SECONDS, help="of each turn")
+    parser.add_argument(
+        "--chart",
+        action="store_true",
+        help=f"renew docs/images/{CHART.name} and the reference result",
+    )
+    arguments = parser.parse_args()
+    if arguments.consume is not None:
+        uvloop.run(consume(arguments.consume))
+        return
+    stop_on_termination()
+    with (
+        tempfile.TemporaryDirectory(prefix="sluice-bench-") as directory,
+        TaskManagers(Path(directory), memory_tier="64 MiB") as taskmanagers,
+    ):
+        runs = uvloop.run(measure(taskmanagers, arguments.rounds, arguments.seconds))
+    found = report(runs)
+    found.write()
+    found.show(open_console(), {"rate_1ms_over_100ms": "≥ 0.90", "p99_latency_ms_at_1ms": "report"})
+    if arguments.chart:
+        draw_chart(dict(found.figures), CHART)
+        found.write(REFERENCE_DIRECTORY)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+"""The benchmark of buffer timeouts runs, loses no record, and makes its figures and chart."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import uvloop
+
+from benchmarks import buffer_timeout
+from benchmarks.buffer_timeout import Turn, both_sides, report, take_turn
+from benchmarks.cluster import REPOSITORY
+from benchmarks.taskmanagers import TaskManagers
+
+
+def test_records_come_through_on_both_paths(tmp_path):
+    async def turns() -> list[dict[str, float]]:
+        async with both_sides(taskmanagers) as (client, consumer):
+            return [
+                await take_turn(client, consumer, number, turn, 0.2)
+                for number, turn in enumerate(
+                    [Turn("batch", 1, paced=False), Turn("single", 0, paced=True)]
+                )
+            ]
+
+    with TaskManagers(tmp_path, memory_tier="16 MiB") as taskmanagers:
+        saturated, paced = uvloop.run(turns())
+    assert saturated["records"] >= buffer_timeout.TURN_RECORDS
+    assert saturated["buffers_sent"] > 0
+    assert 0 < paced["records"] <= buffer_timeout.PACED_RECORDS_PER_SECOND * 0.1
+    assert 0 < paced["p50_ms"] <= paced["p99_ms"]
+
+
+def made_up(path: str, timeout_ms: int, paced: bool, round_number: int, rate: float) -> dict:
+    return {
+        "round": round_number,
+        "path": path,
+        "timeout_ms": timeout_ms,
+        "paced": paced,
+        "records_per_second": rate,
+        "p50_ms": timeout_ms / 2,
+        "p99_ms": timeout_ms + round_number,
+    }
+
+
+def test_the_figures_are_of_the_slower_path_and_of_pairs():
+    runs = [
+        made_up(path, timeout_ms, paced, round_number, rate)
+        for path, fast in (("batch", 90.0), ("single", 80.0))
+        for paced in (False, True)
+        for timeout_ms in buffer_timeout.TIMEOUTS_MS
+        for round_number in range(3)
+        for rate in ((fast - 5, fast + 5) if timeout_ms == 1 else (100.0,))
+    ]
+    found = report(runs)
+    assert found.name == "buffer_timeout"
+    assert found.figures["rate_1ms_over_100ms"] == 0.8
+    assert found.figures["batch_rate_1ms_over_100ms"] == 0.9
+    assert found.figures["p99_latency_ms_at_1ms"] == 2
+    assert found.spread["p99_latency_ms_at_1ms"] == (1, 3)
+
+
+def test_a_chart_is_drawn_the_same_way_twice(tmp_path):
+    program = (
+        "from pathlib import Path\n"
+        "from benchmarks.line_chart import Line, Panel, draw\n"
+        "for name in ('1/chart.svg', '2/chart.svg'):\n"
+        "    panel = Panel('rate', [Line('ours', [1, 2])], logarithmic=True)\n"
+        "    draw(Path(name), ['a', 'b'], 'place', [panel, panel])\n"
+    )
+    # In a process of its own: the library keeps its font files open.
+    environment = {"PYTHONPATH": str(REPOSITORY), "HOME": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", program], cwd=tmp_path, env=environment, check=True)
+    first = (tmp_path / "1" / "chart.svg").read_bytes()
+    assert b"<svg" in first
+    assert b"ours" in first
+    assert (tmp_path / "2" / "chart.svg").read_bytes() == first
