@@ -27,9 +27,8 @@ class Waiting:
             return self._seconds
         return self._seconds + self.count * (monotonic() - self._since)
 
-    def change(self, by: int) -> None:
-        """So many more wait from now on, or fewer."""
-        now = monotonic()
+    def change(self, by: int, now: float) -> None:
+        """So many more wait from ``now`` on, or fewer."""
         self._seconds += self.count * (now - self._since)
         self._since = now
         self.count += by
@@ -61,11 +60,14 @@ class Waiter:
     def begin(self) -> None:
         """It waits from now on; nothing happens if it does already."""
         if not self._alone.count:
-            self._alone.change(1)
-            self._everybody.change(1)
+            self._change(1)
 
     def end(self) -> None:
         """It waits no more; nothing happens if it does not."""
         if self._alone.count:
-            self._alone.change(-1)
-            self._everybody.change(-1)
+            self._change(-1)
+
+    def _change(self, by: int) -> None:
+        now = monotonic()
+        self._alone.change(by, now)
+        self._everybody.change(by, now)

@@ -7,28 +7,13 @@ import subprocess
 
 import pytest
 from prometheus_client import generate_latest
-from prometheus_client.parser import text_string_to_metric_families
 
 from shuffle.counters import Counters, ServingSeconds
 from shuffle.daemon.metrics import registry
+from tests.daemon.metric_values import families, values
 from tests.daemon.samples import EMPTY_STATUS, STATUS
 
 PROMTOOL_TIMEOUT_SECONDS = 30
-
-
-def families(status):
-    text = generate_latest(registry(lambda: status)).decode()
-    return {family.name: family for family in text_string_to_metric_families(text)}
-
-
-def values(status) -> dict[str, float]:
-    """Return every sample of Sluice's own, written as Prometheus writes it."""
-    found = {}
-    for family in families(status).values():
-        for sample in family.samples:
-            labels = ",".join(f'{k}="{v}"' for k, v in sorted(sample.labels.items()))
-            found[f"{sample.name}{{{labels}}}" if labels else sample.name] = sample.value
-    return {name: value for name, value in found.items() if name.startswith("sluice_")}
 
 
 @pytest.mark.parametrize(
