@@ -211,6 +211,8 @@ async def test_back_pressure_of_a_pipelined_partition_is_seen_while_it_lasts(tmp
         await two.until(0, 'sluice_pipelined_partitions{state="finished"}', 1)
         (shown,) = two.taskmanagers[0].status().pipelined_partitions
         assert shown.back_pressured_seconds == pytest.approx(waited)
+        for each in (reader, PipelinedReader(await two.consumer(1), [(writer.client.ack, 7)], 1)):
+            await each.read_all()
 
 
 async def test_a_producer_that_vanishes_is_counted_and_waits_no_more(tmp_path):
