@@ -79,9 +79,10 @@ bench-%: setup ## one benchmark: bench-exchange, bench-memory, bench-spark, ...
 compose-test: setup ## the docker compose stack, run for real
 	tests/compose/run.sh
 
-docs: setup ## regenerate docs/configuration.md, docs/network-cases.md
+docs: setup ## regenerate docs/configuration.md, docs/network-cases.md, the table of docs/metrics.md
 	$(BIN)/python -m shuffle.daemon.config_reference > docs/configuration.md
 	$(BIN)/python -m tests.network_cases
+	$(BIN)/python -m tests.metrics_page
 
 constraints: ## pin the newest versions that pyproject.toml allows
 	scratch=$$(mktemp -d); trap 'rm -rf "$$scratch"' EXIT; \

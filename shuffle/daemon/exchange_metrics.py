@@ -21,6 +21,16 @@ if TYPE_CHECKING:
 
 CHANNEL_KINDS: Final = ("local", "remote")
 PIPELINED_STATES: Final = ("open", "finished")
+FLOW_CONTROL_MODES: Final = ("credit", "watermark")
+LEGS: Final = {
+    "handshake": "handshake",
+    "producer": "producer",
+    "consumer": "consumer",
+    "driver": "driver",
+    "peer in": "peer",
+    "peer out": "peer",
+}
+"""The role of the connecting side, by leg: ``peer out`` was made by this TaskManager."""
 
 
 def exchange_metrics(status: TaskManagerStatus) -> Iterator[Metric]:
@@ -234,11 +244,11 @@ def _connections(status: TaskManagerStatus) -> Iterator[Metric]:
     family = GaugeMetricFamily(
         "sluice_connections", "Open connections.", labels=["leg", "role", "flow_control"]
     )
-    for key, count in open_now.items():
-        family.add_metric(key, count)
+    for leg, role in LEGS.items():
+        for mode in FLOW_CONTROL_MODES:
+            family.add_metric((leg, role, mode), open_now[leg, role, mode])
     yield family
-    legs = sorted({connection.leg for connection in status.connections})
-    unwritable, buffered = dict.fromkeys(legs, 0.0), dict.fromkeys(legs, 0.0)
+    unwritable, buffered = dict.fromkeys(LEGS, 0.0), dict.fromkeys(LEGS, 0.0)
     for connection in status.connections:
         unwritable[connection.leg] += not connection.writable
         buffered[connection.leg] += connection.write_buffer_bytes
