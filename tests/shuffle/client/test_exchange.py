@@ -1,0 +1,310 @@
+"""Clients of the Python API over TaskManagers: events, groups, back pressure, many at once."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+
+import pytest
+
+from protocol.errors import ErrorCode, SluiceError
+from protocol.events import CheckpointBarrier, EndOfData, EndOfPartition, encode_event
+from protocol.messages import BLOCKING_EVENT, DATA, PRIORITY_EVENT
+from shuffle.client.client import ShuffleClient
+from shuffle.client.config import ClientConfig
+from shuffle.client.endpoint import InvalidEndpoint
+from shuffle.errors import InvalidRequest
+from shuffle.gate.task_events import UnknownProducer
+from shuffle.partition.errors import InvalidPartitionType
+from shuffle.partition.partition_type import ConsumptionConstraint, ResultPartitionType
+from shuffle.partition.result_partition_writer import ALL_SUBPARTITIONS
+from shuffle.records.channel_selector import HashSelector
+from shuffle.records.record_reader import ChannelEvent
+from shuffle.records.serializers import BytesSerializer, MsgpackSerializer
+from tests.support.api_clients import api_clients
+from tests.support.mini_cluster import SEGMENT_SIZE_BYTES, eventually, mini_cluster
+from transport.config import TransportConfig
+from transport.connector import Address
+from transport.errors import ConnectFailed
+
+READ_AT = pytest.mark.parametrize("reader_at", [0, 1], ids=["local", "remote"])
+"""The producer is at TaskManager 0; its reader at the same one, or across the network."""
+
+RANDOM = random.Random(7).randbytes(60 * SEGMENT_SIZE_BYTES)
+
+
+async def emitted(pending):
+    if pending is not None:
+        await pending
+
+
+async def elements(reader, count):
+    """Read so many records and events; records as they are, events with their channel's index."""
+    taken = []
+    for _ in range(count):
+        each = await reader.next()
+        taken.append(each.event if isinstance(each, ChannelEvent) else each.value)
+    return taken
+
+
+@READ_AT
+async def test_stored_data_comes_in_groups_of_buffers(tmp_path, reader_at):
+    async with mini_cluster(tmp_path) as cluster, api_clients(cluster, 0, reader_at) as clients:
+        producer, consumer = clients
+        async with producer.open_result_partition(
+            1, 7, 2, partition_type=ResultPartitionType.BLOCKING
+        ) as partition:
+            await partition.emit_buffer(RANDOM, 1)
+        async with consumer.open_gate([partition.location], 0, 2) as gate:
+            sizes = []
+            while (taken := await gate.gate.next_buffer_or_event()) is not None:
+                if taken.buffer.data_type == DATA:
+                    sizes.append(len(taken.buffer.payload))
+                    taken.buffer.release()
+        assert sum(sizes) > len(RANDOM)  # and the heads of the blocks
+        assert max(sizes) > SEGMENT_SIZE_BYTES
+        assert len(sizes) < sum(sizes) / SEGMENT_SIZE_BYTES / 1.5
+        async with consumer.open_gate([partition.location], 1) as gate:
+            content = b""
+            while (taken := await gate.next_buffer_or_event()) is not None:
+                if taken.buffer.data_type == DATA:
+                    content += taken.buffer.payload
+            assert content == RANDOM
+
+
+@READ_AT
+async def test_events_stand_among_the_records_of_their_channel(tmp_path, reader_at):
+    async with mini_cluster(tmp_path) as cluster, api_clients(cluster, 0, reader_at) as clients:
+        producer, consumer = clients
+        barrier = CheckpointBarrier(1, 2, False)
+        async with producer.open_result_partition(1, 7, 2) as partition:
+            writer = partition.record_writer(MsgpackSerializer())
+            for number in range(10):
+                await emitted(writer.emit_to(number, 0))
+            writer.broadcast_event(barrier)
+            await emitted(writer.broadcast_emit("both"))
+            writer.emit_event(EndOfData(), 0)
+        for subpartition, expected in (
+            (0, [*range(10), barrier, "both", EndOfData()]),
+            (1, [barrier, "both"]),
+        ):
+            async with consumer.open_gate([partition.location], subpartition) as gate:
+                reader = gate.reader(MsgpackSerializer())
+                assert await elements(reader, len(expected)) == expected
+                (end,) = await elements(reader, 1)
+                assert isinstance(end, EndOfPartition)
+                assert await reader.next() is None
+
+
+@READ_AT
+async def test_after_a_blocking_event_nothing_comes_until_it_is_resumed(tmp_path, reader_at):
+    async with mini_cluster(tmp_path) as cluster, api_clients(cluster, 0, reader_at) as clients:
+        producer, consumer = clients
+        barrier = CheckpointBarrier(1, 2, False)
+        async with producer.open_result_partition(1, 7, 1) as partition:
+            writer = partition.record_writer(BytesSerializer())
+            await emitted(writer.emit(b"before"))
+            writer.broadcast_event(barrier, BLOCKING_EVENT)
+            await emitted(writer.emit(b"after"))
+        async with consumer.open_gate([partition.location], 0) as gate:
+            reader = gate.reader(BytesSerializer())
+            assert await elements(reader, 2) == [b"before", barrier]
+            # Two round trips to the TaskManager: whatever could have come has come.
+            for _ in range(2):
+                async with consumer.open_gate([partition.location], 0) as other:
+                    with pytest.raises(SluiceError):
+                        await other.next_buffer_or_event()
+            assert not gate.gate.is_available
+            gate.gate.resume_consumption(0)
+            assert await elements(reader, 1) == [b"after"]
+            with pytest.raises(InvalidRequest):
+                gate.gate.resume_consumption(0)
+
+
+@READ_AT
+async def test_a_priority_event_overtakes_what_waits_everywhere(tmp_path, reader_at):
+    async with mini_cluster(tmp_path) as cluster, api_clients(cluster, 0, reader_at) as clients:
+        producer, consumer = clients
+        barrier = CheckpointBarrier(1, 2, True)
+        async with contextlib.AsyncExitStack() as stack:
+            partition = await stack.enter_async_context(producer.open_result_partition(1, 7, 1))
+            gate = await stack.enter_async_context(consumer.open_gate([partition.location], 0))
+            writer = partition.record_writer(BytesSerializer())
+            # Nobody reads: it fills the pools of both clients and the TaskManagers.
+            emitting = asyncio.create_task(fill(writer, 400))
+            await eventually(lambda: not partition.writer.is_available)
+            partition.writer.emit_event(encode_event(barrier), PRIORITY_EVENT, 0)
+            await eventually(lambda: gate.gate.has_priority_event)
+            index, buffer = await gate.next_buffer_or_event()
+            assert (index, buffer.data_type) == (0, PRIORITY_EVENT)
+            finishing = asyncio.create_task(finished(emitting, partition))
+            records = [record async for record in gate.records(BytesSerializer())]
+            await finishing
+        assert records == [b"%d" % number * 500 for number in range(400)]
+
+
+async def fill(writer, count):
+    for number in range(count):
+        await emitted(writer.emit(b"%d" % number * 500))
+
+
+async def finished(emitting, partition):
+    await emitting
+    await partition.finish()
+
+
+async def test_a_broadcast_buffer_is_held_once_by_the_taskmanager(tmp_path):
+    async with mini_cluster(tmp_path) as cluster, api_clients(cluster, 0, 1) as clients:
+        producer, consumer = clients
+        async with producer.open_result_partition(1, 7, 5) as partition:
+            await partition.emit_buffer(RANDOM[: 3 * SEGMENT_SIZE_BYTES], ALL_SUBPARTITIONS)
+        (pool,) = cluster[0].network_pool.statistics().draining_pools
+        assert pool.lent_segments == 3
+        assert partition.writer.bytes_out == 3 * SEGMENT_SIZE_BYTES
+        for subpartition in range(5):
+            async with consumer.open_gate([partition.location], subpartition) as gate:
+                content = b""
+                while (taken := await gate.next_buffer_or_event()) is not None:
+                    if taken.buffer.data_type == DATA:
+                        content += taken.buffer.payload
+                        taken.buffer.release()
+                assert content == RANDOM[: 3 * SEGMENT_SIZE_BYTES]
+
+
+@READ_AT
+async def test_task_events_go_back_to_the_producer(tmp_path, reader_at):
+    async with mini_cluster(tmp_path) as cluster, api_clients(cluster, 0, reader_at) as clients:
+        producer, consumer = clients
+        got: asyncio.Queue[tuple[int, bytes]] = asyncio.Queue()
+        async with (
+            producer.open_result_partition(
+                1, 7, 1, task_event=lambda *event: got.put_nowait(event)
+            ) as partition,
+            consumer.open_gate([partition.location], 0) as gate,
+        ):
+            gate.gate.send_task_event(5, b"asked for before it is open")
+            assert await got.get() == (5, b"asked for before it is open")
+            gate.gate.send_task_event(6)
+            assert await got.get() == (6, b"")
+            gate.gate.announce_buffer_size(100)
+            await eventually(lambda: partition.writer.buffer_size_bytes == 100)
+            await partition.finish()
+            assert [record async for record in gate.records(BytesSerializer())] == []
+            with pytest.raises(UnknownProducer):
+                gate.gate.channels[0].send_task_event(7, b"too late")
+
+
+@READ_AT
+async def test_a_slow_reader_stops_its_writer_and_memory_is_bounded(tmp_path, reader_at):
+    async with (
+        mini_cluster(tmp_path) as cluster,
+        api_clients(cluster, 0, reader_at, network_segments=32) as clients,
+    ):
+        producer, consumer = clients
+        async with (
+            producer.open_result_partition(1, 7, 1, max_segments=6) as partition,
+            consumer.open_gate([partition.location], 0) as gate,
+        ):
+            writer = partition.record_writer(BytesSerializer())
+            written = []
+
+            async def write():
+                for number in range(300):
+                    await emitted(writer.emit(bytes([number % 251]) * SEGMENT_SIZE_BYTES))
+                    written.append(number)
+                await partition.finish()
+
+            writing = asyncio.create_task(write())
+            await eventually(lambda: not partition.writer.is_available)
+            most = 0
+            read = 0
+            async for record in gate.records(BytesSerializer()):
+                assert record[0] == read % 251
+                read += 1
+                most = max(most, len(written) - read)
+                if read % 10 == 0:
+                    await asyncio.sleep(0)
+            await writing
+            assert read == 300
+        # The producer's pool, the TaskManagers' and the reader's: nothing else holds a record.
+        held = 6 + 5 + 2 * (2 + 8) + (2 + 8) + 16
+        assert most <= held
+        assert partition.writer.memory.hard_back_pressured_seconds > 0
+
+
+async def test_many_partitions_and_gates_at_once(tmp_path):
+    partitions, subpartitions, records = 8, 4, 300
+    async with (
+        mini_cluster(tmp_path, network_segments=512) as cluster,
+        api_clients(cluster, 0, 1, 0, 1, network_segments=512) as clients,
+    ):
+        opened = asyncio.Barrier(partitions + 1)
+        locations = []
+
+        async def produce(number):
+            client = clients[number % 2]
+            async with client.open_result_partition(3, number, subpartitions) as partition:
+                locations.append(partition.location)
+                await opened.wait()
+                writer = partition.record_writer(BytesSerializer(), HashSelector())
+                for record in range(records):
+                    await emitted(writer.emit(b"%d/%d" % (number, record) * 20))
+
+        async def consume(subpartition):
+            async with clients[2 + subpartition % 2].open_gate(locations, subpartition) as gate:
+                return [record async for record in gate.records(BytesSerializer())]
+
+        producing = [asyncio.create_task(produce(number)) for number in range(partitions)]
+        await opened.wait()
+        parts = await asyncio.gather(*map(consume, range(subpartitions)))
+        await asyncio.gather(*producing)
+        expected = [b"%d/%d" % (n, r) * 20 for n in range(partitions) for r in range(records)]
+        assert sorted(record for part in parts for record in part) == sorted(expected)
+        for part in parts:  # the records of each producer are in its order
+            for number in range(partitions):
+                own = [r for r in part if r.startswith(b"%d/" % number)]
+                assert own == sorted(own, key=expected.index)
+
+
+async def test_refusals(tmp_path):
+    async with (
+        mini_cluster(tmp_path, partition_request_timeout_seconds=0.2) as cluster,
+        api_clients(cluster, 0) as (client,),
+    ):
+        with pytest.raises(InvalidPartitionType):
+            async with client.open_result_partition(
+                1, 7, 1, consumption=ConsumptionConstraint.WHEN_FINISHED
+            ):
+                pytest.fail("opened")
+        async with client.open_result_partition(1, 7, 1) as partition:
+            with pytest.raises(SluiceError) as caught:
+                async with client.open_result_partition(1, 7, 1):
+                    pytest.fail("opened twice")
+            assert caught.value.code is ErrorCode.DUPLICATE_MAP_OUTPUT
+            location = partition.location
+            for bad in ([], [location, location._replace(shuffle_id=2)]):
+                with pytest.raises(InvalidRequest):
+                    async with client.open_gate(bad, 0):
+                        pytest.fail("opened")
+            with pytest.raises(InvalidRequest):
+                async with client.open_gate([location], 3, 3):
+                    pytest.fail("opened")
+            missing = location._replace(map_attempt_id=8)
+            async with client.open_gate([missing], 0) as gate:
+                with pytest.raises(SluiceError) as caught:
+                    await gate.next_buffer_or_event()
+            assert caught.value.code is ErrorCode.PARTITION_NOT_FOUND
+            async with client.open_gate([location], 5) as gate:
+                with pytest.raises(SluiceError, match="5"):
+                    await gate.next_buffer_or_event()
+
+
+async def test_nobody_to_connect_to(tmp_path):
+    config = ClientConfig(transport=TransportConfig(connect_timeout_seconds=0.1))
+    with pytest.raises(InvalidEndpoint):
+        await ShuffleClient.connect("nowhere", "app", config)
+    with pytest.raises(ConnectFailed):
+        await ShuffleClient.connect(f"unix:{tmp_path}/none", "app", config)
+    with pytest.raises(ConnectFailed):
+        await ShuffleClient.connect(Address("127.0.0.1", 1), "app", config)
