@@ -20,21 +20,25 @@ those of the queue in front of the bottleneck: they tell how much memory lies be
 import argparse
 import asyncio
 import contextlib
-import json
 import statistics
 import struct
-import subprocess
-import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import uvloop
 
 from benchmarks.line_chart import Line, Panel, draw
+from benchmarks.line_process import (
+    ANSWER_DEADLINE_SECONDS,
+    LineProcess,
+    line_process,
+    next_command,
+    say,
+)
 from benchmarks.processes import stop_on_termination
 from benchmarks.report import REFERENCE_DIRECTORY, Report, median_and_spread, open_console
 from benchmarks.taskmanagers import TaskManagers
@@ -57,7 +61,6 @@ PACED_RECORDS_PER_SECOND: Final = 5000
 PACED_TICK_SECONDS: Final = 0.002
 TURN_SECONDS: Final = 1.0
 """How long the producer writes in a saturated turn; half of that in a paced one."""
-DEADLINE_SECONDS: Final = 60.0
 APPLICATION: Final = "bench"
 CONSUMER_CONFIG: Final = ClientConfig(network_segments=2048)
 """A hundred gates in one client need more than the default; the producer has the default."""
@@ -128,69 +131,16 @@ async def read_channel(
 
 async def consume(endpoint: str) -> None:
     """Read what each line of standard input names; answer with a line."""
-    loop = asyncio.get_running_loop()
     async with await ShuffleClient.connect(endpoint, APPLICATION, CONSUMER_CONFIG) as client:
-        print("ready", flush=True)
-        while line := await loop.run_in_executor(None, sys.stdin.readline):
-            path, fields = json.loads(line)
+        say("ready")
+        while (command := await next_command()) is not None:
+            path, fields = command
             location = PartitionLocation(*fields)
             reading = Reading()
-            async with asyncio.timeout(DEADLINE_SECONDS), asyncio.TaskGroup() as tasks:
+            async with asyncio.timeout(ANSWER_DEADLINE_SECONDS), asyncio.TaskGroup() as tasks:
                 for number in range(CHANNELS):
                     tasks.create_task(read_channel(client, location, number, path, reading))
-            print(json.dumps(reading.result()), flush=True)
-
-
-class Consumer:
-    """The consumer process."""
-
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self._process = process
-
-    def start(self, path: str, location: PartitionLocation) -> None:
-        """Have it read a partition."""
-        if self._process.stdin is None:
-            raise RuntimeError("a consumer without standard input")
-        self._process.stdin.write(json.dumps([path, list(location)]) + "\n")
-        self._process.stdin.flush()
-
-    async def answer(self) -> str:
-        """Wait for its next line.
-
-        Raises:
-            RuntimeError: It has ended.
-        """
-        if self._process.stdout is None:
-            raise RuntimeError("a consumer without standard output")
-        async with asyncio.timeout(DEADLINE_SECONDS):
-            line = await asyncio.get_running_loop().run_in_executor(
-                None, self._process.stdout.readline
-            )
-        if not line:
-            raise RuntimeError("the consumer process has ended, see its messages above")
-        return line
-
-
-@contextlib.contextmanager
-def consumer_process(endpoint: str) -> Iterator[Consumer]:
-    """Run the consumer; it ends with its standard input."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.buffer_timeout", "--consume", endpoint],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        yield Consumer(process)
-    finally:
-        if process.stdin is not None:
-            process.stdin.close()
-        try:
-            process.wait(DEADLINE_SECONDS)
-        finally:
-            process.kill()
-            if process.stdout is not None:
-                process.stdout.close()
+            say(reading.result())
 
 
 # ---- the producer -------------------------------------------------------------------------------
@@ -239,7 +189,7 @@ async def write_paced(writer: RecordWriter[bytes], path: str, seconds: float) ->
 
 
 async def take_turn(
-    client: ShuffleClient, consumer: Consumer, number: int, turn: Turn, seconds: float
+    client: ShuffleClient, consumer: LineProcess, number: int, turn: Turn, seconds: float
 ) -> dict[str, Any]:
     """Move records from here to the consumer for a while; return what it found."""
     if turn.paced:
@@ -247,14 +197,14 @@ async def take_turn(
     async with client.open_result_partition(
         number, number, CHANNELS, buffer_timeout_seconds=turn.timeout_ms / 1000
     ) as partition:
-        consumer.start(turn.path, partition.location)
+        consumer.tell([turn.path, list(partition.location)])
         writer = partition.record_writer(BytesSerializer())
         began = time.perf_counter()
         cpu = time.process_time()
         await (write_paced if turn.paced else write_saturated)(writer, turn.path, seconds)
         cpu = time.process_time() - cpu
     sent_buffers = _buffers_out(partition)
-    found = json.loads(await consumer.answer())
+    found = await consumer.answer()
     return {
         **turn._asdict(),
         "records": found["records"],
@@ -272,10 +222,12 @@ def _buffers_out(partition: ResultPartition) -> int:
 
 
 @contextlib.asynccontextmanager
-async def both_sides(taskmanagers: TaskManagers) -> AsyncIterator[tuple[ShuffleClient, Consumer]]:
+async def both_sides(
+    taskmanagers: TaskManagers,
+) -> AsyncIterator[tuple[ShuffleClient, LineProcess]]:
     """A client on the first TaskManager, and a consumer process on the second."""
     here, there = (taskmanagers.endpoints.format(host=host) for host in taskmanagers.hosts)
-    with consumer_process(there) as consumer:
+    with line_process("-m", "benchmarks.buffer_timeout", "--consume", there) as consumer:
         await consumer.answer()
         async with await ShuffleClient.connect(here, APPLICATION) as client:
             yield client, consumer

@@ -31,6 +31,7 @@ class TaskManagers:
         directory: Receives sockets, configuration, logs and the disk tier.
         hosts: Addresses to bind, one TaskManager each.
         memory_tier: Size of each memory tier, as the configuration writes it.
+        profile: Whether each leaves a profile of its work, ``HOST.profile``, in the directory.
     """
 
     def __init__(
@@ -39,8 +40,10 @@ class TaskManagers:
         *,
         hosts: Sequence[str] = WORKER_HOSTS,
         memory_tier: str = "512 MiB",
+        profile: bool = False,
     ) -> None:
         self.directory = directory
+        self._profile = profile
         self.hosts = tuple(hosts)
         self.metrics_urls: list[str] = []
         self.processes: list[ManagedProcess] = []
@@ -90,10 +93,13 @@ class TaskManagers:
             configuration(host, self.directory, memory_directory, self._memory_tier),
             encoding="utf-8",
         )
-        program = str(Path(sys.executable).parent / "sluice")
+        program = [str(Path(sys.executable).parent / "sluice")]
+        if self._profile:
+            output = str(self.directory / f"{host}.profile")
+            program = [sys.executable, "-m", "cProfile", "-o", output, *program]
         return ManagedProcess(
             f"TaskManager on {host}",
-            [program, "taskmanager", "--config", str(config)],
+            [*program, "taskmanager", "--config", str(config)],
             log_path=self.directory / f"taskmanager-{host}.log",
             environment={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(REPOSITORY)},
             directory=self.directory,
