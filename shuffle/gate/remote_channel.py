@@ -192,8 +192,8 @@ class RemoteInputChannel:
 
     @property
     def queued_buffers(self) -> int:
-        """Buffers waiting here."""
-        return len(self._received)
+        """Buffers and events waiting here; for status, it looks at each."""
+        return sum(len(x.segments) if isinstance(x, BufferGroup) else 1 for x in self._received)
 
     def is_available(self, credit: int) -> bool:
         """True if the next buffer is here and there is credit for it, or an event is."""
