@@ -96,7 +96,7 @@ class TaskManagers:
         program = [str(Path(sys.executable).parent / "sluice")]
         if self._profile:
             output = str(self.directory / f"{host}.profile")
-            program = [sys.executable, "-m", "cProfile", "-o", output, *program]
+            program = [sys.executable, "-m", "benchmarks.profiled", output, *program]
         return ManagedProcess(
             f"TaskManager on {host}",
             [*program, "taskmanager", "--config", str(config)],

@@ -1,0 +1,194 @@
+"""The bare counterpart of ``path_cpu``: four processes and three sockets, bytes and nothing else.
+
+A source writes segments to a Unix socket, one process forwards them to TCP, another one from there
+to a Unix socket again, and a sink counts them: the hops of a buffer from a client through two
+TaskManagers to another client. Each receives into segments of its own and writes from there, as a
+TaskManager does; there are no messages, no credit, no checksums.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import os
+from typing import TYPE_CHECKING, Final
+
+import uvloop
+
+from benchmarks.line_process import LineProcess, line_process, next_command, say
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+SEGMENT_SIZE_BYTES: Final = 32 * 1024
+HIGH_BYTES: Final = 2 * SEGMENT_SIZE_BYTES
+RING_SEGMENTS: Final = 16
+"""Segments of a process. Reading stops when two wait to be written, so none is overwritten."""
+HOST: Final = "127.0.0.1"
+
+
+class Writer(asyncio.Protocol):
+    """The writing end of a socket."""
+
+    def __init__(self) -> None:
+        self.transport: asyncio.Transport | None = None
+        self.writable = asyncio.Event()
+        self.writable.set()
+        self.source: asyncio.Transport | None = None
+        """Stops reading while this one cannot write."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Set the watermarks that a TaskManager has."""
+        self.transport = transport  # type: ignore[assignment]
+        self.transport.set_write_buffer_limits(HIGH_BYTES, SEGMENT_SIZE_BYTES + 1)  # type: ignore[union-attr]
+
+    def pause_writing(self) -> None:
+        """Wait."""
+        self.writable.clear()
+        if self.source is not None:
+            self.source.pause_reading()
+
+    def resume_writing(self) -> None:
+        """Go on."""
+        self.writable.set()
+        if self.source is not None:
+            self.source.resume_reading()
+
+
+class Receiver(asyncio.BufferedProtocol):
+    """The reading end: forwards to a writer, or counts."""
+
+    def __init__(self, to: Writer | None) -> None:
+        self._to = to
+        memory = memoryview(bytearray(RING_SEGMENTS * SEGMENT_SIZE_BYTES))
+        self._ring = [
+            memory[start : start + SEGMENT_SIZE_BYTES]
+            for start in range(0, len(memory), SEGMENT_SIZE_BYTES)
+        ]
+        self._next = 0
+        self._received = 0
+        self._wanted = 0
+        self._all: asyncio.Event = asyncio.Event()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Let the writer stop it."""
+        if self._to is not None:
+            self._to.source = transport  # type: ignore[assignment]
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Receive into the next segment."""
+        return self._ring[self._next]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Forward it, or count it."""
+        if self._to is not None and self._to.transport is not None:
+            self._to.transport.write(self._ring[self._next][:nbytes])
+            self._next = (self._next + 1) % RING_SEGMENTS
+            return
+        self._received += nbytes
+        if 0 < self._wanted <= self._received:
+            self._received -= self._wanted
+            self._wanted = 0
+            self._all.set()
+
+    async def receive(self, count: int) -> None:
+        """Wait until so many bytes have come."""
+        self._wanted = count
+        self._all.clear()
+        self.buffer_updated(0)
+        await self._all.wait()
+
+
+async def run_source(path: str) -> None:
+    """Write as many bytes as each command says."""
+    loop = asyncio.get_running_loop()
+    transport, writer = await loop.create_unix_connection(Writer, path)
+    data = memoryview(os.urandom(SEGMENT_SIZE_BYTES))
+    say("ready")
+    while (count := await next_command()) is not None:
+        for _ in range(0, count, SEGMENT_SIZE_BYTES):
+            transport.write(data)
+            if not writer.writable.is_set():
+                await writer.writable.wait()
+        say("written")
+    transport.close()
+
+
+async def run_first(path: str, port: int) -> None:
+    """Forward from a Unix socket to TCP."""
+    loop = asyncio.get_running_loop()
+    _, writer = await loop.create_connection(Writer, HOST, port)
+    await loop.create_unix_server(lambda: Receiver(writer), path)
+    say("ready")
+    await next_command()
+
+
+async def run_second(path: str) -> None:
+    """Forward from TCP to a Unix socket."""
+    loop = asyncio.get_running_loop()
+    _, writer = await loop.create_unix_connection(Writer, path)
+    server = await loop.create_server(lambda: Receiver(writer), HOST, 0)
+    say(server.sockets[0].getsockname()[1])
+    await next_command()
+
+
+async def run_sink(path: str) -> None:
+    """Count; answer when as many bytes have come as the command says."""
+    receiver = Receiver(None)
+    await asyncio.get_running_loop().create_unix_server(lambda: receiver, path)
+    say("ready")
+    while (count := await next_command()) is not None:
+        await receiver.receive(count)
+        say("received")
+
+
+class BarePath:
+    """The four processes, in the order of the bytes."""
+
+    def __init__(self, processes: list[LineProcess]) -> None:
+        self.pids = [process.pid for process in processes]
+        self._source, self._sink = processes[0], processes[-1]
+
+    async def move(self, count: int) -> None:
+        """Move bytes from one end to the other."""
+        self._sink.tell(count)
+        self._source.tell(count)
+        await self._source.answer()
+        await self._sink.answer()
+
+
+@contextlib.asynccontextmanager
+async def bare_path(directory: Path) -> AsyncIterator[BarePath]:
+    """Run the path; it is taken down from its source on."""
+    into, out = str(directory / "bare-in"), str(directory / "bare-out")
+    with contextlib.ExitStack() as stack:
+
+        async def run(*arguments: str) -> tuple[LineProcess, object]:
+            process = stack.enter_context(line_process("-m", "benchmarks.bare_path", *arguments))
+            return process, await process.answer()
+
+        sink, _ = await run("sink", out)
+        second, port = await run("second", out)
+        first, _ = await run("first", into, str(port))
+        source, _ = await run("source", into)
+        yield BarePath([source, first, second, sink])
+
+
+def main() -> None:
+    """Run one of the processes."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("role", choices=("source", "first", "second", "sink"))
+    parser.add_argument("path")
+    parser.add_argument("port", type=int, nargs="?", default=0)
+    arguments = parser.parse_args()
+    if arguments.role == "first":
+        uvloop.run(run_first(arguments.path, arguments.port))
+        return
+    run = {"source": run_source, "second": run_second, "sink": run_sink}[arguments.role]
+    uvloop.run(run(arguments.path))
+
+
+if __name__ == "__main__":
+    main()
