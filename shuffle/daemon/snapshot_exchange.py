@@ -12,7 +12,7 @@ from shuffle.environment import NetworkEnvironment
 from shuffle.gate.input_gate import InputGate
 from shuffle.gate.remote_channel import RemoteInputChannel
 from shuffle.gate.statistics import buffer_usage
-from shuffle.network.channel_times import Activity
+from shuffle.network.channel_times import SENDING, WAITING_FOR_CREDIT, WAITING_FOR_DATA
 from shuffle.network.consumer_server import ConsumerHandler
 from shuffle.network.pipelined_producer import PipelinedProducer
 from shuffle.network.producer_server import ProducerHandler
@@ -145,8 +145,8 @@ def served_channels(environment: NetworkEnvironment) -> tuple[ServedChannelsStat
             continue
         sums = peer if handler.connection.role == ROLE_PEER else consumer
         for times in handler.times:
-            sums[0] += times.counts[Activity.SENDING]
-            sums[1] += times.counts[Activity.WAITING_FOR_DATA]
-            sums[2] += times.counts[Activity.WAITING_FOR_CREDIT]
+            sums[0] += times.counts[SENDING]
+            sums[1] += times.counts[WAITING_FOR_DATA]
+            sums[2] += times.counts[WAITING_FOR_CREDIT]
         sums[3] += sum(reader.credit.available for reader in handler.readers.values())
     return ServedChannelsStatus("peer", *peer), ServedChannelsStatus("consumer", *consumer)

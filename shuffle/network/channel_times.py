@@ -8,18 +8,15 @@ consumer waits; else *back-pressured*: all that is open waits for credit.
 The clock is read when a channel begins or ceases to send, not for each buffer.
 """
 
-import enum
 from time import monotonic
+from typing import Final
 
 from shuffle.counters import ServingSeconds
 
-
-class Activity(enum.IntEnum):
-    """What a channel does; the values index :attr:`ChannelTimes.counts`."""
-
-    WAITING_FOR_DATA = 0
-    WAITING_FOR_CREDIT = 1
-    SENDING = 2
+WAITING_FOR_DATA: Final = 0
+WAITING_FOR_CREDIT: Final = 1
+SENDING: Final = 2
+"""What a channel does; plain numbers, which index :attr:`ChannelTimes.counts`."""
 
 
 class ChannelTimes:
@@ -40,18 +37,18 @@ class ChannelTimes:
         self._seconds = ServingSeconds()
         self._since = 0.0
 
-    def open(self, activity: Activity) -> None:
+    def open(self, activity: int) -> None:
         """There is one channel more."""
         self._pass()
         self.counts[activity] += 1
 
-    def change(self, before: Activity, after: Activity) -> None:
+    def change(self, before: int, after: int) -> None:
         """A channel does something else now."""
         self._pass()
         self.counts[before] -= 1
         self.counts[after] += 1
 
-    def close(self, activity: Activity) -> None:
+    def close(self, activity: int) -> None:
         """There is one channel less."""
         self._pass()
         self.counts[activity] -= 1
@@ -60,6 +57,11 @@ class ChannelTimes:
         """Return the sums up to now; the caller changes nothing in them."""
         self._pass()
         return self._seconds
+
+    def busy_seconds(self) -> float:
+        """Return the time so far in which something was open and nothing waited for data."""
+        seconds = self.seconds()
+        return seconds.busy + seconds.back_pressured
 
     def end(self) -> None:
         """Nothing is open any more: add the sums to the total. Idempotent."""
@@ -75,8 +77,10 @@ class ChannelTimes:
         self._since = now
         wait_for_data, wait_for_credit, sending = self.counts
         seconds = self._seconds
-        seconds.data_wait += wait_for_data * passed
-        seconds.credit_wait += wait_for_credit * passed
+        if wait_for_data:
+            seconds.data_wait += wait_for_data * passed
+        if wait_for_credit:
+            seconds.credit_wait += wait_for_credit * passed
         if sending:
             seconds.busy += passed
         elif wait_for_data:

@@ -7,7 +7,12 @@ from protocol.errors import SluiceError
 from protocol.limits import MAX_U32
 from shuffle.counters import ServingSeconds
 from shuffle.errors import detached
-from shuffle.network.channel_times import Activity, ChannelTimes
+from shuffle.network.channel_times import (
+    SENDING,
+    WAITING_FOR_CREDIT,
+    WAITING_FOR_DATA,
+    ChannelTimes,
+)
 from shuffle.partition.view import OutgoingBuffer, SubpartitionView
 
 if TYPE_CHECKING:
@@ -64,7 +69,7 @@ class CreditBasedViewReader:
         self._notify = notify
         self.times: ChannelTimes | None = times or ChannelTimes(ServingSeconds())
         """None once it is released."""
-        self.activity = Activity.WAITING_FOR_DATA
+        self.activity = WAITING_FOR_DATA
         self.times.open(self.activity)
 
     def data_available(self) -> None:
@@ -126,17 +131,17 @@ class CreditBasedViewReader:
 
     def begins(self) -> None:
         """It is in the queue from now on: it sends."""
-        self._does(Activity.SENDING)
+        self._does(SENDING)
 
     def rests(self) -> None:
         """It has nothing to do in the queue: see what it waits for."""
         view = self.view
         if self.credit.available <= 0 and view is not None and view.is_available(1):
-            self._does(Activity.WAITING_FOR_CREDIT)
+            self._does(WAITING_FOR_CREDIT)
         else:
-            self._does(Activity.WAITING_FOR_DATA)
+            self._does(WAITING_FOR_DATA)
 
-    def _does(self, activity: Activity) -> None:
+    def _does(self, activity: int) -> None:
         before = self.activity
         if activity is not before and self.times is not None:
             self.times.change(before, activity)

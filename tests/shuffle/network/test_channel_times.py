@@ -10,19 +10,15 @@ import pytest
 from protocol.limits import MAX_LARGE_PAYLOAD_BYTES
 from shuffle.counters import ServingSeconds
 from shuffle.network import channel_times
-from shuffle.network.channel_times import Activity, ChannelTimes
+from shuffle.network.channel_times import SENDING, ChannelTimes
+from shuffle.network.channel_times import WAITING_FOR_CREDIT as FOR_CREDIT
+from shuffle.network.channel_times import WAITING_FOR_DATA as FOR_DATA
 from shuffle.network.request_queue import PartitionRequestQueue
 from shuffle.network.view_reader import CreditBasedViewReader
 from tests.support.fakes import Ended, FakeConnection, FakeView
 
 if TYPE_CHECKING:
     from transport.connection import Connection
-
-SENDING, FOR_DATA, FOR_CREDIT = (
-    Activity.SENDING,
-    Activity.WAITING_FOR_DATA,
-    Activity.WAITING_FOR_CREDIT,
-)
 
 
 class Clock:
