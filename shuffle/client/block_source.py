@@ -5,9 +5,10 @@ from collections import deque
 from protocol.errors import SluiceError
 from protocol.events import EndOfPartition, decode_event, is_end_of_partition
 from protocol.messages import DATA
-from shuffle.gate.input_gate import BufferOrEvent, InputGate
+from shuffle.gate.input_gate import BufferOrEvent
 from shuffle.partition.blocks import BlockDecoder
 from shuffle.partition.view import OutgoingBuffer
+from shuffle.records.record_reader import BufferSource
 
 
 class BlockSource:
@@ -17,7 +18,7 @@ class BlockSource:
         gate: Its channels give the bytes of blocks, cut anywhere.
     """
 
-    def __init__(self, gate: InputGate) -> None:
+    def __init__(self, gate: BufferSource) -> None:
         self._gate = gate
         self._decoders: dict[int, BlockDecoder] = {}
         self._decoded: deque[BufferOrEvent] = deque()

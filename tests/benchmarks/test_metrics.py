@@ -4,39 +4,21 @@ from __future__ import annotations
 
 import http.server
 import threading
-from typing import TYPE_CHECKING
+from dataclasses import replace
 
 import pytest
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.registry import Collector
+from prometheus_client import generate_latest
 
 from benchmarks.metrics import MetricMissing, Moved, parse, scrape
 from shuffle.counters import Counters
-from shuffle.daemon import metrics as daemon_metrics
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from prometheus_client import Metric
-
-
-class Traffic(Collector):
-    """The daemon's own traffic families over given counters."""
-
-    def __init__(self, counters: Counters) -> None:
-        self.counters = counters
-
-    def describe(self) -> list[Metric]:
-        return []
-
-    def collect(self) -> Iterator[Metric]:
-        yield from daemon_metrics._traffic(self)  # type: ignore[arg-type]
+from shuffle.daemon.metrics import registry
+from tests.daemon.samples import STATUS
 
 
 def page(counters: Counters) -> str:
-    registry = CollectorRegistry()
-    registry.register(Traffic(counters))
-    return generate_latest(registry).decode()
+    """A daemon's whole page, over given counters."""
+    status = replace(STATUS, counters=counters)
+    return generate_latest(registry(lambda: status)).decode()
 
 
 COUNTERS = Counters(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from protocol.events import encode_end_of_partition
 from protocol.limits import MAX_LARGE_PAYLOAD_BYTES
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from protocol.errors import SluiceError
     from shuffle.gate.remote_channel import RemoteInputChannel
     from shuffle.network.view_reader import CreditBasedViewReader
+
+SomeMessage = TypeVar("SomeMessage")
 
 
 class FakeConnection:
@@ -61,11 +63,11 @@ class FakeConnection:
         for release in leases:
             release()
 
-    def take(self, kind: type[Message]) -> list[Message]:
+    def take(self, kind: type[SomeMessage]) -> list[SomeMessage]:
         """Return the messages of a kind and forget all that was sent."""
         sent, self.sent = self.sent, []
         self.payloads = []
-        return [message for message in sent if type(message) is kind]
+        return [message for message in sent if isinstance(message, kind)]
 
 
 class FakeView:

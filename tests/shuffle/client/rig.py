@@ -16,6 +16,7 @@ from tests.support.fakes import FakeConnection
 
 if TYPE_CHECKING:
     from protocol.errors import SluiceError
+    from protocol.framing import PayloadMemory
     from shuffle.partition.buffer_builder import BufferBuilder
 
 SEGMENTS = 16
@@ -23,11 +24,11 @@ SEGMENT_SIZE_BYTES = 64
 ACK = HelloAck(
     VERSION,
     "tm",
-    "host",
-    1,
     SEGMENT_SIZE_BYTES,
     FLOW_CREDIT,
     FEATURE_LARGE_PAYLOADS | FEATURE_BUFFER_GROUPS,
+    "host",
+    1,
 )
 
 
@@ -90,6 +91,12 @@ def write(partition: ClientPipelinedPartition, subpartition: int, content: bytes
     partition.add_consumer(builder.create_consumer_from_beginning(), subpartition)
     assert builder.append_and_commit(content) == len(content)
     return builder
+
+
+def fill(memory: PayloadMemory, content: bytes) -> None:
+    """Put content into what a leg supplied for it."""
+    assert isinstance(memory, memoryview)
+    memory[: len(content)] = content
 
 
 async def turns(count: int = 3) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -36,10 +38,10 @@ class Gate:
     def end(self, channel: int) -> None:
         self.waiting.append(BufferOrEvent(channel, OutgoingBuffer(end(0, 0), None, EVENT)))
 
-    def poll(self):
+    def poll(self) -> BufferOrEvent | None:
         return self.waiting.pop(0) if self.waiting else None
 
-    async def next_buffer_or_event(self):
+    async def next_buffer_or_event(self) -> BufferOrEvent | None:
         return self.poll()
 
 
@@ -52,11 +54,15 @@ def blocks(*contents, codec=BlockCodec.LZ4):
     return stream
 
 
-def read(source):
-    taken = []
-    while (each := source.poll()) is not None:
-        taken.append((each.channel_index, each.buffer.data_type, bytes(each.buffer.payload)))
-    return taken
+def read_one(source: BlockSource) -> tuple[int, int, bytes] | None:
+    taken = source.poll()
+    if taken is None:
+        return None
+    return taken.channel_index, taken.buffer.data_type, bytes(taken.buffer.payload)
+
+
+def read(source: BlockSource) -> list[tuple[int, int, bytes]]:
+    return list(iter(partial(read_one, source), None))
 
 
 @given(
@@ -111,7 +117,7 @@ def test_corrupt_blocks_are_an_error_that_stays(harm):
     gate.end(0)
     gate.data(0, stream)
     if harm == "cut short":
-        assert bytes(source.poll().buffer.payload) == b"first"
+        assert read_one(source) == (0, DATA, b"first")
     with pytest.raises(BlockCorrupt):
         read(source)
     while gate.waiting:

@@ -36,7 +36,7 @@ async def test_what_is_written_is_read(tmp_path, kind, reader):
                         asyncio.create_task(read(consumer, [location], number))
                         for number in range(4)
                     ]
-                writer = partition.record_writer(BytesSerializer(), HashSelector(bytes))
+                writer = partition.record_writer(BytesSerializer(), HashSelector[bytes]())
                 for record in RECORDS[:1000]:
                     if (pending := writer.emit(record)) is not None:
                         await pending

@@ -25,7 +25,7 @@ from shuffle.gate.channel_opener import ChannelSource
 from shuffle.gate.input_gate import InputGate
 from shuffle.memory import InsufficientNetworkBuffers, NetworkBufferPool
 from shuffle.storage.outputs import ShuffleKey
-from tests.shuffle.client.rig import SEGMENT_SIZE_BYTES, SEGMENTS, consumer_leg, turns
+from tests.shuffle.client.rig import SEGMENT_SIZE_BYTES, SEGMENTS, consumer_leg, fill, turns
 from transport.connector import Address
 from transport.errors import ConnectionLost, DeadlineExceeded
 
@@ -52,15 +52,24 @@ class Rig:
         (message,) = self.connection.take(OpenGate)
         return message
 
+    async def read_one(self) -> tuple[int, bytes]:
+        """Take the next buffer, give it back, and say of which channel it was and what it held."""
+        taken = await self.gate.next_buffer_or_event()
+        assert taken is not None
+        content = bytes(taken.buffer.payload)
+        assert taken.buffer.release is not None
+        taken.buffer.release()
+        return taken.channel_index, content
+
     def data(self, channel: int, number: int, content: bytes) -> None:
         message = BufferResponse(channel, number, 0, DATA)
-        self.leg.payload_buffer(message, len(content))[: len(content)] = content
+        fill(self.leg.payload_buffer(message, len(content)), content)
         self.leg.message_received(message, len(content))
 
     def end(self, channel: int, number: int, *totals: int) -> None:
         payload = encode_end_of_partition(*totals)
         message = BufferResponse(channel, number, 0, EVENT)
-        self.leg.payload_buffer(message, len(payload))[:] = payload
+        fill(self.leg.payload_buffer(message, len(payload)), payload)
         self.leg.message_received(message, len(payload))
 
     def all_memory_is_back(self) -> bool:
@@ -75,9 +84,7 @@ async def test_channels_of_one_turn_are_one_gate_and_are_read_to_their_end():
     )
     rig.leg.message_received(GateOpened(0), 0)
     rig.data(1, 0, b"abc")
-    index, buffer = await rig.gate.next_buffer_or_event()
-    assert (index, bytes(buffer.payload)) == (0, b"abc")
-    buffer.release()
+    assert await rig.read_one() == (0, b"abc")
     rig.end(1, 1, 3, 1)
     rig.end(2, 0, 0, 0)
     assert [await rig.gate.next_buffer_or_event() is None for _ in range(3)] == [False, False, True]
@@ -194,8 +201,6 @@ async def test_a_cancelled_read_takes_nothing():
     with pytest.raises(asyncio.CancelledError):
         await reading
     rig.data(1, 0, b"abc")
-    _, buffer = await rig.gate.next_buffer_or_event()
-    assert bytes(buffer.payload) == b"abc"
-    buffer.release()
+    assert await rig.read_one() == (0, b"abc")
     rig.gate.release()
     assert rig.all_memory_is_back()

@@ -31,6 +31,7 @@ from tests.shuffle.client.rig import (
     SEGMENT_SIZE_BYTES,
     SEGMENTS,
     ProducerRig,
+    fill,
     turns,
     write,
 )
@@ -183,6 +184,7 @@ async def test_the_table_of_states(end, state, error):
     rig = ProducerRig()
     partition = await rig.partition()
     before = partition.request_builder(0)
+    assert before is not None
     consumer = before.create_consumer_from_beginning()
     before.finish()
     waiting = asyncio.create_task(partition.wait_for_builder(0))
@@ -226,6 +228,7 @@ async def test_the_end_wakes_whoever_waits(end, wait):
     partition = await rig.partition(segments=2)
     for _ in range(2):
         write(partition, 0, FULL).finish()
+    waiting: asyncio.Task[object]
     if wait == "builder":
         waiting = asyncio.create_task(partition.wait_for_builder(0))
     elif wait == "available":
@@ -305,10 +308,14 @@ async def test_back_pressure_is_bounded_by_the_pool_and_counted():
 async def test_readers_make_buffers_smaller():
     rig = ProducerRig()
     partition = await rig.partition()
-    rig.leg.message_received(NewBufferSize(partition.number, 16), 0)
-    assert partition.request_builder(0).writable_bytes == 16
-    rig.leg.message_received(NewBufferSize(partition.number, 10 * SEGMENT_SIZE_BYTES), 0)
-    assert partition.request_builder(0).writable_bytes == SEGMENT_SIZE_BYTES
+    for announced, expected in (
+        (16, 16),
+        (10 * SEGMENT_SIZE_BYTES, SEGMENT_SIZE_BYTES),
+    ):
+        rig.leg.message_received(NewBufferSize(partition.number, announced), 0)
+        builder = partition.request_builder(0)
+        assert builder is not None
+        assert builder.writable_bytes == expected
     partition.release()
 
 
@@ -319,7 +326,7 @@ async def test_task_events_reach_the_handler():
     for payload in (b"hello", b""):
         message = TaskEvent(partition.number, 7)
         if payload:
-            rig.leg.payload_buffer(message, len(payload))[:] = payload
+            fill(rig.leg.payload_buffer(message, len(payload)), payload)
         rig.leg.message_received(message, len(payload))
     assert got == [(7, b"hello"), (7, b"")]
     partition.release()

@@ -227,7 +227,10 @@ def test_any_interleaving_keeps_the_order_of_each_channel(steps):
             event = b"event %d" % number
             rig.queue.add_event(event, value, where)
             for channel in channels(where):
-                (urgent if value == PRIORITY_EVENT else added)[channel].append(event)  # type: ignore[union-attr]
+                if value == PRIORITY_EVENT:
+                    urgent[channel].append(event)
+                else:
+                    added[channel].append(event)
         elif what == "flush":
             rig.queue.flush(where)
         elif what == "flush all":

@@ -193,6 +193,7 @@ async def test_who_never_has_to_wait_lets_the_loop_go_round():
     gate = await a_gate(1)
     gate.views[0].put(*(b"x" for _ in range(3 * BUFFERS_A_TURN)))
     rounds = 0
+    handle: asyncio.Handle
 
     def count() -> None:
         nonlocal rounds, handle
@@ -230,7 +231,7 @@ def test_whatever_comes_every_channel_gives_what_it_got_in_order(case):
 
     async def run() -> None:
         gate = await a_gate(channels)
-        data: list[list[bytes]] = [[] for _ in range(channels)]
+        data: list[list[bytes | str]] = [[] for _ in range(channels)]
         urgent = [0] * channels
         ended: set[int] = set()
         number = 0
@@ -258,14 +259,15 @@ def test_whatever_comes_every_channel_gives_what_it_got_in_order(case):
                 gate.views[channel].listener()
             elif step == PUT:
                 number += 1
-                data[channel].append(b"%d" % number)
-                gate.views[channel].put(data[channel][-1])
+                content = b"%d" % number
+                data[channel].append(content)
+                gate.views[channel].put(content)
             elif step == PRIORITY:
                 urgent[channel] += 1
                 gate.views[channel].put_event("barrier", PRIORITY_EVENT)
             else:
                 ended.add(channel)
-                data[channel].append("event")  # type: ignore[arg-type]
+                data[channel].append("event")
                 gate.views[channel].end()
         while take():
             pass

@@ -76,8 +76,8 @@ async def test_a_reader_cancelled_around_its_wake_up_loses_nothing(turns):
     for _ in range(turns):
         await asyncio.sleep(0)
     reader.cancel()
-    (result,) = await asyncio.gather(reader, return_exceptions=True)
-    taken = await gate.next_buffer_or_event() if reader.cancelled() else result
+    await asyncio.wait([reader])
+    taken = await gate.next_buffer_or_event() if reader.cancelled() else reader.result()
     assert shown(taken) == (0, b"x")
     assert gate.take() is None
     gate.release()

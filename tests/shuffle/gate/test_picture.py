@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import random
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from shuffle.environment import NetworkEnvironment
-    from shuffle.memory import LocalBufferPool
     from shuffle.partition.view import OutgoingBuffer
     from tests.support.mini_cluster import MiniCluster
 
@@ -34,7 +33,7 @@ BUFFERS = 60
 BUFFERS_OF_OVERLOADED = 16
 """More than its channels hold on the receiving side (2 exclusive each, 8 floating)."""
 PATIENCE_SECONDS = 30
-SETTINGS = {"network_segments": 512, "memory_tier_bytes": 64 << 20}
+SETTINGS: dict[str, Any] = {"network_segments": 512, "memory_tier_bytes": 64 << 20}
 
 pytestmark = pytest.mark.network_case(14, 32)
 
@@ -206,6 +205,7 @@ async def test_a_local_consumer_holds_the_producers_own_buffers(tmp_path):
         mini_cluster(tmp_path, 1) as cluster,
         a_pipelined_partition(cluster[0], 1, 1, segments) as partition,
     ):
+        no_reads = ReadPool(cluster[0].network_pool, "never made", 1)
         gate = InputGate(
             "gate", KEY, ChannelOpener("gate", cluster[0].gate_services, KEY, 0, 1, no_reads)
         )
@@ -249,7 +249,3 @@ async def test_a_local_consumer_holds_the_producers_own_buffers(tmp_path):
 def give_back(buffer: OutgoingBuffer) -> None:
     assert buffer.release is not None
     buffer.release()
-
-
-def no_reads() -> LocalBufferPool:
-    raise AssertionError("a pipelined partition reads no disk")

@@ -251,3 +251,12 @@ def test_the_end_tells_the_next_reader_how_many_buffers_it_got(rig):
         given.append(bytes(buffer.payload))
         buffer.release()
     assert decode_end_of_partition(buffer.payload) == (40, len(given))
+
+
+def test_what_waits_to_be_read_is_told_in_buffers_and_bytes(rig):
+    assert rig.channel.queued_data() == (0, 0)
+    rig.data(b"x" * 16, backlog=3)
+    rig.data(b"y" * 5, backlog=2)
+    assert rig.channel.queued_data() == (2 + 2, 21)
+    rig.channel.next_buffer(PLENTY).release()
+    assert rig.channel.queued_data() == (1 + 2, 5)

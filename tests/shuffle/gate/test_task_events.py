@@ -87,7 +87,9 @@ def a_local_channel(publish):
     return LocalInputChannel(lambda: None, publish)
 
 
-@pytest.mark.parametrize("make", [a_local_channel, lambda publish: UnknownInputChannel(list)])
+@pytest.mark.parametrize(
+    "make", [a_local_channel, lambda publish: UnknownInputChannel(lambda: None)]
+)
 @pytest.mark.parametrize(
     ("event_type", "payload"), [(-1, b""), (MAX_U32 + 1, b""), (0, bytes(MAX_EVENT_BYTES + 1))]
 )

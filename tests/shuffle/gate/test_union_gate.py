@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -12,6 +13,9 @@ from shuffle.errors import InvalidRequest
 from shuffle.gate.input_gate import BUFFERS_A_TURN
 from shuffle.gate.union_gate import UnionInputGate
 from tests.support.gates import KEY, HandFilledGate, here, shown
+
+if TYPE_CHECKING:
+    from shuffle.gate.task_events import TaskEventHandler
 
 
 async def a_union(*channels: int) -> tuple[UnionInputGate, list[HandFilledGate]]:
@@ -131,11 +135,13 @@ async def test_a_failure_is_raised_again_and_does_not_hide_the_other_gates():
 async def test_what_the_consumer_says_goes_to_the_right_producers():
     union, gates = await a_union(2, 1)
     heard: list[tuple[int, int]] = []
+
+    def hears_as(number: int) -> TaskEventHandler:
+        return lambda kind, _: heard.append((number, kind))
+
     for number, gate in enumerate(gates):
         for channel in range(len(gate.channels)):
-            gate.services.task_events.register(
-                KEY, channel, lambda kind, _, number=number: heard.append((number, kind))
-            )
+            gate.services.task_events.register(KEY, channel, hears_as(number))
     union.send_task_event(9, b"x")
     assert heard == [(0, 9), (0, 9), (1, 9)]
     union.announce_buffer_size(128)

@@ -210,8 +210,10 @@ async def test_one_gate_with_local_remote_and_unknown_channels(tmp_path):
 @pytest.mark.network_case(13, 32)
 async def test_the_deadline_starts_when_the_producer_is_known(tmp_path):
     """P5, P19."""
-    settings = {"partition_request_timeout_seconds": DEADLINE_SECONDS}
-    async with mini_cluster(tmp_path, 1, **settings) as cluster, a_gate(cluster) as gate:
+    async with (
+        mini_cluster(tmp_path, 1, partition_request_timeout_seconds=DEADLINE_SECONDS) as cluster,
+        a_gate(cluster) as gate,
+    ):
         loop = asyncio.get_running_loop()
         gate.add_unknown_channel()
         with pytest.raises(TimeoutError):

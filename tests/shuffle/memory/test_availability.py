@@ -4,17 +4,11 @@ import asyncio
 
 import pytest
 
-from shuffle.memory import NetworkBufferPool, NetworkBufferTimeout, PoolDestroyed
+from shuffle.memory import MemorySegment, NetworkBufferPool, NetworkBufferTimeout, PoolDestroyed
+from tests.shuffle.memory.segments import keeping, take, take_many
 
 LONG_SECONDS = 30.0  # never reached: the event under test comes first
 SHORT_SECONDS = 0.02
-
-
-def take(pool, count=1, channel=-1):
-    """Segments that are known to be there."""
-    segments = [pool.request_segment_nowait(channel) for _ in range(count)]
-    assert None not in segments
-    return segments
 
 
 async def waiting_for(*pools):
@@ -35,7 +29,7 @@ async def test_an_available_pool_makes_nobody_wait():
     local = network.create_local_pool("a", 1)
     await local.wait_available()
     assert local.held_segments == 0
-    segments = take(local, 2)
+    segments = take_many(local, 2)
     local.recycle(segments.pop())
     await local.wait_available()
     assert local.waiting_for_availability == 0
@@ -44,7 +38,7 @@ async def test_an_available_pool_makes_nobody_wait():
 async def test_a_recycle_wakes():
     network = NetworkBufferPool(2, 64)
     local = network.create_local_pool("a", 1)
-    segments = take(local, 2)
+    segments = take_many(local, 2)
     (task,) = await waiting_for(local)
     local.recycle(segments.pop())
     await done(task)
@@ -56,7 +50,7 @@ async def test_a_recycle_wakes():
 async def test_segments_recycled_together_wake():
     network = NetworkBufferPool(2, 64)
     local = network.create_local_pool("a", 1)
-    segments = take(local, 2)
+    segments = take_many(local, 2)
     (task,) = await waiting_for(local)
     local.recycle_together(segments)
     await done(task)
@@ -66,13 +60,13 @@ async def test_segments_recycled_together_wake():
 async def test_a_channel_that_comes_below_its_maximum_wakes_and_no_other_recycle_does():
     network = NetworkBufferPool(10, 64)
     local = network.create_local_pool("a", 1, 4, max_buffers_per_channel=2)
-    full = take(local, 2, channel=1)
-    others = take(local, 1, channel=2)
+    full = take_many(local, 2, channel=1)
+    others = take_many(local, 1, channel=2)
     (task,) = await waiting_for(local)
     local.recycle(others.pop())
     await asyncio.sleep(0)
     assert (task.done(), local.idle_segments) == (False, 1)
-    take(local, 1)
+    take(local)
     local.recycle(full.pop())
     await done(task)
     assert local.is_available
@@ -81,7 +75,7 @@ async def test_a_channel_that_comes_below_its_maximum_wakes_and_no_other_recycle
 async def test_overdraft_has_to_be_paid_back_before_anybody_is_woken():
     network = NetworkBufferPool(10, 64)
     local = network.create_local_pool("a", 1, 1, max_overdraft_buffers=2)
-    segments = take(local, 3)
+    segments = take_many(local, 3)
     (task,) = await waiting_for(local)
     for _ in range(2):
         local.recycle(segments.pop())
@@ -105,7 +99,7 @@ async def test_a_limit_that_grows_wakes():
 async def test_another_pool_that_gives_back_wakes():
     network = NetworkBufferPool(4, 64)
     greedy = network.create_local_pool("greedy", 1)
-    lent = take(greedy, 4)
+    lent = take_many(greedy, 4)
     local = network.create_local_pool("a", 1)
     (task,) = await waiting_for(local)
     greedy.recycle(lent.pop())
@@ -117,7 +111,7 @@ async def test_another_pool_that_is_destroyed_wakes():
     network = NetworkBufferPool(4, 64)
     other = network.create_local_pool("other", 2, 2)
     local = network.create_local_pool("a", 1)
-    take(local, 2)
+    take_many(local, 2)
     (task,) = await waiting_for(local)
     other.destroy()
     await done(task)
@@ -127,7 +121,7 @@ async def test_another_pool_that_is_destroyed_wakes():
 @pytest.mark.parametrize("end", ["cancel", "expire"])
 async def test_an_exclusive_request_that_ends_without_its_segments_wakes(end):
     network = NetworkBufferPool(6, 64)
-    take(network.create_local_pool("greedy", 1), 5)
+    take_many(network.create_local_pool("greedy", 1), 5)
     local = network.create_local_pool("a", 1)
     exclusive = asyncio.ensure_future(
         network.request_segments_within(2, LONG_SECONDS if end == "cancel" else SHORT_SECONDS)
@@ -148,7 +142,7 @@ async def test_an_exclusive_request_that_ends_without_its_segments_wakes(end):
 async def test_cancelling_leaves_nothing_behind():
     network = NetworkBufferPool(2, 64)
     local = network.create_local_pool("a", 1)
-    segments = take(local, 2)
+    segments = take_many(local, 2)
     tasks = await waiting_for(local, local)
     assert local.waiting_for_availability == 2
     tasks[0].cancel()
@@ -166,12 +160,12 @@ async def test_cancelling_leaves_nothing_behind():
 async def test_who_is_woken_and_finds_nothing_waits_on():
     network = NetworkBufferPool(1, 64)
     local = network.create_local_pool("a", 1)
-    (segment,) = take(local)
+    segment = take(local)
     order = []
 
     async def use(number):
         await local.wait_available()
-        (mine,) = take(local)  # it is there, whoever else was woken
+        mine = take(local)  # it is there, whoever else was woken
         order.append(number)
         await asyncio.sleep(0)
         local.recycle(mine)
@@ -187,10 +181,10 @@ async def test_who_is_woken_and_finds_nothing_waits_on():
 async def test_listeners_come_first():
     network = NetworkBufferPool(1, 64)
     local = network.create_local_pool("a", 1)
-    (segment,) = take(local)
+    segment = take(local)
     (task,) = await waiting_for(local)
-    got = []
-    local.add_listener(lambda segment: not got.append(segment))
+    got: list[MemorySegment | None] = []
+    local.add_listener(keeping(got))
     local.recycle(segment)
     await asyncio.sleep(0)
     assert (len(got), task.done()) == (1, False)
@@ -201,7 +195,7 @@ async def test_listeners_come_first():
 async def test_a_listener_that_declines_leaves_the_segment_to_who_waits():
     network = NetworkBufferPool(1, 64)
     local = network.create_local_pool("a", 1)
-    (segment,) = take(local)
+    segment = take(local)
     (task,) = await waiting_for(local)
     local.add_listener(lambda _segment: False)
     local.recycle(segment)
@@ -212,12 +206,12 @@ async def test_a_listener_that_declines_leaves_the_segment_to_who_waits():
 async def test_a_listener_that_gave_up_does_not_hide_a_recycle():
     network = NetworkBufferPool(1, 64)
     local = network.create_local_pool("a", 1)
-    (segment,) = take(local)
+    segment = take(local)
     local.add_listener(lambda _segment: True).cancel()
     (task,) = await waiting_for(local)
     local.recycle(segment)
     await done(task)
-    assert take(local) == [segment]
+    assert take(local) is segment
     local.recycle(segment)
     assert local.idle_segments == 1
 
@@ -226,7 +220,7 @@ async def test_a_listener_that_gave_up_does_not_hide_a_recycle():
 async def test_destroy_wakes_with_a_typed_error(which):
     network = NetworkBufferPool(2, 64)
     local = network.create_local_pool("gate 4", 1)
-    segments = take(local, 2)
+    segments = take_many(local, 2)
     tasks = await waiting_for(local, local)
     (local if which == "local" else network).destroy()
     for task in tasks:

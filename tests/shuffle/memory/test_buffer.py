@@ -8,13 +8,7 @@ from shuffle.memory import (
     SegmentNotLent,
 )
 from shuffle.memory.segment import SegmentMapping
-
-
-def take(pool):
-    """A segment that is known to be there."""
-    segment = pool.request_segment_nowait()
-    assert segment is not None
-    return segment
+from tests.shuffle.memory.segments import take
 
 
 @pytest.fixture

@@ -5,17 +5,11 @@ import asyncio
 import pytest
 
 from shuffle.memory import InvalidPoolSize, NetworkBufferPool, SegmentNotLent
+from tests.shuffle.memory.segments import take
 
 LONG_SECONDS = 30.0  # never reached: the event under test comes first
 
 pytestmark = pytest.mark.network_case(24)
-
-
-def take(pool, channel):
-    """A segment for a channel, that is known to be there."""
-    segment = pool.request_segment_nowait(channel)
-    assert segment is not None
-    return segment
 
 
 def test_availability_turns_false_at_the_maximum_and_true_after_a_recycle():
@@ -57,7 +51,7 @@ def test_a_full_channel_can_end_its_record_and_has_to_come_below_the_maximum():
 def test_segments_without_a_channel_are_charged_to_nobody():
     network = NetworkBufferPool(20, 64)
     local = network.create_local_pool("a", 1, max_buffers_per_channel=1)
-    segments = [local.request_segment_nowait(), take(local, -1)]
+    segments = [take(local), take(local, -1)]
     assert (local.is_available, local.full_channels) == (True, 0)
     local.recycle_together(segments)
     assert local.lent_segments == 0

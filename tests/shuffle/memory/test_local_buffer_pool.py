@@ -10,26 +10,10 @@ from shuffle.memory import (
     PoolDestroyed,
     SegmentNotLent,
 )
+from tests.shuffle.memory.segments import conserved, declining, take
 
 LONG_SECONDS = 30.0  # never reached: the event under test comes first
 SHORT_SECONDS = 0.02
-
-
-def take(pool):
-    """A segment that is known to be there."""
-    segment = pool.request_segment_nowait()
-    assert segment is not None
-    return segment
-
-
-def declining(offered):
-    """A listener that notes what it is offered and keeps nothing."""
-
-    def decline(segment):
-        offered.append(segment)
-        return False
-
-    return decline
 
 
 class Waiter:
@@ -52,12 +36,6 @@ class Waiter:
 
 def no_listener_failed(caplog):
     return not [r for r in caplog.records if r.name == "shuffle.memory.local_buffer_pool"]
-
-
-def conserved(pool):
-    seen = pool.statistics()
-    assert seen.free_segments + seen.idle_segments + seen.out_segments == seen.total_segments
-    return seen
 
 
 def drained(network, name="a", required=1, maximum=None):

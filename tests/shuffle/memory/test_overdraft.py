@@ -4,32 +4,20 @@ import asyncio
 
 import pytest
 
-from shuffle.memory import InvalidPoolSize, NetworkBufferPool
+from shuffle.memory import InvalidPoolSize, MemorySegment, NetworkBufferPool
+from tests.shuffle.memory.segments import conserved, keeping, take, take_many
 
 LONG_SECONDS = 30.0  # never reached: the event under test comes first
 
 pytestmark = pytest.mark.network_case(24)
 
 
-def take(pool, count=1):
-    """Segments that are known to be there."""
-    segments = [pool.request_segment_nowait() for _ in range(count)]
-    assert None not in segments
-    return segments
-
-
-def conserved(pool):
-    seen = pool.statistics()
-    assert seen.free_segments + seen.idle_segments + seen.out_segments == seen.total_segments
-    return seen
-
-
 def test_at_the_limit_some_more_are_lent_and_no_more_than_that():
     network = NetworkBufferPool(20, 64)
     local = network.create_local_pool("a", 1, 3, max_overdraft_buffers=5)
-    take(local, 3)
+    take_many(local, 3)
     assert (local.overdraft_segments, local.overdrafts) == (0, 0)
-    take(local, 5)
+    take_many(local, 5)
     assert local.request_segment_nowait() is None
     assert local.request_buffer_nowait() is None
     assert (local.lent_segments, local.size_segments) == (8, 3)
@@ -42,7 +30,7 @@ def test_at_the_limit_some_more_are_lent_and_no_more_than_that():
 def test_a_pool_without_overdraft_stops_at_its_limit():
     network = NetworkBufferPool(20, 64)
     local = network.create_local_pool("a", 1, 3)
-    take(local, 3)
+    take_many(local, 3)
     assert local.request_segment_nowait() is None
 
 
@@ -50,9 +38,9 @@ def test_overdraft_takes_only_what_the_network_pool_has_to_spare():
     network = NetworkBufferPool(5, 64)
     local = network.create_local_pool("a", 1, 2, max_overdraft_buffers=5)
     other = network.create_local_pool("b", 1, 2)
-    take(local, 2)
-    take(other, 2)
-    take(local, 1)
+    take_many(local, 2)
+    take_many(other, 2)
+    take(local)
     assert local.request_segment_nowait() is None
     assert network.available_segments == 0
 
@@ -60,11 +48,11 @@ def test_overdraft_takes_only_what_the_network_pool_has_to_spare():
 def test_overdraft_comes_back_first_and_the_pool_is_unavailable_until_then():
     network = NetworkBufferPool(20, 64)
     local = network.create_local_pool("a", 1, 3, max_overdraft_buffers=2)
-    segments = take(local, 2)
+    segments = take_many(local, 2)
     assert local.is_available
-    segments += take(local, 1)
+    segments += take_many(local, 1)
     assert not local.is_available  # what is left is overdraft
-    segments += take(local, 2)
+    segments += take_many(local, 2)
     for home in (16, 17):
         local.recycle(segments.pop(0))  # whichever it is
         assert network.available_segments == home
@@ -79,7 +67,7 @@ def test_overdraft_comes_back_first_and_the_pool_is_unavailable_until_then():
 def test_segments_recycled_together_pay_the_overdraft_back_first():
     network = NetworkBufferPool(20, 64)
     local = network.create_local_pool("a", 1, 3, max_overdraft_buffers=2)
-    segments = take(local, 5)
+    segments = take_many(local, 5)
     local.recycle_together(segments[:3])
     assert (network.available_segments, local.idle_segments) == (17, 1)
     local.recycle_together(segments[3:])
@@ -89,16 +77,16 @@ def test_segments_recycled_together_pay_the_overdraft_back_first():
 def test_what_is_out_since_the_limit_fell_counts_as_overdraft():
     network = NetworkBufferPool(10, 64)
     local = network.create_local_pool("a", 1, max_overdraft_buffers=2)
-    lent = take(local, 7)
+    lent = take_many(local, 7)
     exclusive = network.request_segments(2)
-    take(network.create_local_pool("b", 1, 1), 1)
+    take(network.create_local_pool("b", 1, 1))
     assert (local.size_segments, local.overdraft_segments) == (7, 0)
     more = network.create_local_pool("c", 3, 3)
     assert (local.size_segments, local.overdraft_segments) == (4, 3)
     assert more.size_segments == 3
     network.recycle_segments(exclusive)
     assert (local.size_segments, local.overdraft_segments) == (6, 1)
-    take(local, 1)
+    take(local)
     assert local.request_segment_nowait() is None  # one that was out, one lent beyond the limit
     assert (local.overdraft_segments, local.overdrafts) == (2, 1)
     assert len(lent) == 7
@@ -108,8 +96,8 @@ async def test_overdraft_takes_nothing_that_an_exclusive_request_collects():
     network = NetworkBufferPool(10, 64)
     local = network.create_local_pool("a", 1, 3, max_overdraft_buffers=5)
     other = network.create_local_pool("b", 1, 6)
-    lent = take(other, 6)
-    take(local, 3)
+    lent = take_many(other, 6)
+    take_many(local, 3)
     waiting = asyncio.ensure_future(network.request_segments_within(2, LONG_SECONDS))
     await asyncio.sleep(0)
     assert network.available_segments == 1
@@ -124,10 +112,10 @@ def test_overdraft_takes_nothing_from_pools_that_wait_within_their_limit():
     network = NetworkBufferPool(6, 64)
     local = network.create_local_pool("a", 1, 2, max_overdraft_buffers=5)
     greedy = network.create_local_pool("b", 1, max_overdraft_buffers=5)
-    lent = take(greedy, 4) + take(local, 2)
-    got = []
+    lent = take_many(greedy, 4) + take_many(local, 2)
+    got: list[MemorySegment | None] = []
     poor = network.create_local_pool("c", 1, 1)
-    poor.add_listener(lambda segment: not got.append(segment))
+    poor.add_listener(keeping(got))
     assert got == []
     greedy.recycle(lent[0])
     assert len(got) == 1
@@ -137,9 +125,9 @@ def test_overdraft_takes_nothing_from_pools_that_wait_within_their_limit():
 def test_a_listener_is_not_served_out_of_overdraft():
     network = NetworkBufferPool(20, 64)
     local = network.create_local_pool("a", 1, 1, max_overdraft_buffers=2)
-    (segment,) = take(local)
-    got = []
-    local.add_listener(lambda segment: not got.append(segment))
+    segment = take(local)
+    got: list[MemorySegment | None] = []
+    local.add_listener(keeping(got))
     assert got == []
     assert local.request_segment_nowait() is None  # nor does anybody overtake it by overdraft
     local.recycle(segment)
@@ -158,7 +146,7 @@ async def test_a_task_gets_overdraft_before_it_waits():
 def test_overdraft_that_is_out_when_the_pool_is_destroyed_comes_home():
     network = NetworkBufferPool(10, 64)
     local = network.create_local_pool("a", 1, 2, max_overdraft_buffers=3)
-    segments = take(local, 5)
+    segments = take_many(local, 5)
     local.destroy()
     for segment in segments:
         conserved(network)
@@ -174,7 +162,7 @@ def test_a_limit_that_grows_makes_ordinary_segments_of_the_overdraft():
     assert local.size_segments == 3
     other = network.create_local_pool("b", 1)
     assert (local.size_segments, other.size_segments) == (1, 2)
-    segments = take(local, 3)
+    segments = take_many(local, 3)
     assert local.overdraft_segments == 2
     network.recycle_segments(exclusive)
     assert (local.size_segments, local.overdraft_segments) == (5, 0)

@@ -84,7 +84,7 @@ class Rig:
         message = BufferResponse(channel, sequence_number, backlog, DATA)
         if payload:
             memory = self.client.payload_buffer(message, len(payload))
-            assert memory is not None
+            assert isinstance(memory, memoryview)
             memory[: len(payload)] = payload
         self.client.message_received(message, len(payload))
 
@@ -96,7 +96,7 @@ class Rig:
     ) -> None:
         message = BufferResponse(channel, sequence_number, 0, data_type)
         memory = self.client.payload_buffer(message, len(payload))
-        assert memory is not None
+        assert isinstance(memory, memoryview)
         memory[: len(payload)] = payload
         self.client.message_received(message, len(payload))
 

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import TYPE_CHECKING
+
 import pytest
 
 from protocol.messages import ROLE_PEER
 from tests.support.clients import read_gate
 from tests.support.mini_cluster import DISK_ONLY, eventually, mini_cluster
 
+if TYPE_CHECKING:
+    from shuffle.memory import NetworkBufferPool
+
 LONG_SECONDS = 1000.0
+
+
+def no_local_pools(pool: NetworkBufferPool) -> bool:
+    return not pool.statistics().local_pools
 
 
 @pytest.mark.network_case(6, 17)
@@ -25,8 +35,7 @@ async def test_gates_one_after_the_other_share_a_connection(tmp_path):
         for _ in range(3):
             assert await read_gate(client, 1, [(ack, [1])], 0, 1) == [b"a" * 10_000]
             for environment in cluster.environments:
-                pool = environment.network_pool
-                await eventually(lambda pool=pool: not pool.statistics().local_pools)
+                await eventually(partial(no_local_pools, environment.network_pool))
         (peer,) = cluster[1].peers.clients()
         assert peer.channels == 0
         assert [c.role for c in cluster[0].listener.connections] == [ROLE_PEER]

@@ -27,6 +27,18 @@ OTHER = ShuffleKey("app", 2)
 STRANGER = ShuffleKey("other", 1)
 
 
+class FakePipelinedView(FakeView):
+    """A view that hears what its reader says to the producer."""
+
+    has_priority_event = False
+
+    def resume_consumption(self) -> None:
+        raise AssertionError("nobody reads here")
+
+    def notify_new_buffer_size(self, size_bytes: int) -> None:
+        raise AssertionError("nobody reads here")
+
+
 class FakePartition:
     """A pipelined partition of four subpartitions, each with one reader."""
 
@@ -34,13 +46,13 @@ class FakePartition:
 
     def __init__(self, *, consumable: bool = True) -> None:
         self.is_consumable = consumable
-        self.views: dict[int, FakeView] = {}
+        self.views: dict[int, FakePipelinedView] = {}
         self.released: list[SluiceError] = []
 
-    def create_view(self, subpartition: int, listener: DataListener) -> FakeView:
+    def create_view(self, subpartition: int, listener: DataListener) -> FakePipelinedView:
         if subpartition in self.views:
             raise SubpartitionAlreadyConsumed("read already", value=subpartition)
-        view = self.views[subpartition] = FakeView()
+        view = self.views[subpartition] = FakePipelinedView()
         view.listener = listener
         return view
 
