@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from shuffle.client.client import ShuffleClient
 from shuffle.client.config import ClientConfig
+from shuffle.client.pipelined_partition import ClientPipelinedPartition
 from tests.support.mini_cluster import eventually
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Awaitable
 
+    from shuffle.client.gate import ClientGate
+    from shuffle.client.result_partition import ResultPartition
+    from shuffle.gate.input_gate import BufferOrEvent
+    from shuffle.partition.view import OutgoingBuffer
     from tests.support.mini_cluster import MiniCluster
 
 DEADLINE_SECONDS = 30
@@ -20,10 +26,10 @@ DEADLINE_SECONDS = 30
 
 @contextlib.asynccontextmanager
 async def api_clients(
-    cluster: MiniCluster, *indexes: int, **settings: object
+    cluster: MiniCluster, *indexes: int, **settings: Any
 ) -> AsyncIterator[list[ShuffleClient]]:
     """Connect clients to TaskManagers by index; at the end all of their memory must be back."""
-    config = ClientConfig(**settings)  # type: ignore[arg-type]
+    config = ClientConfig(**settings)
     async with contextlib.AsyncExitStack() as stack, asyncio.timeout(DEADLINE_SECONDS):
         clients = [
             await stack.enter_async_context(
@@ -33,7 +39,33 @@ async def api_clients(
         ]
         yield clients
         for client in clients:
-            await eventually(lambda client=client: memory_is_back(client), "memory of a client")
+            await eventually(partial(memory_is_back, client), "memory of a client")
+
+
+async def emitted(pending: Awaitable[None] | None) -> None:
+    """Wait for what a record writer returned, if it has to be waited for."""
+    if pending is not None:
+        await pending
+
+
+async def next_of(gate: ClientGate) -> BufferOrEvent:
+    """Read the next buffer or event of a gate that has not ended, and give its memory back."""
+    taken = await gate.next_buffer_or_event()
+    assert taken is not None
+    give_back(taken.buffer)
+    return taken
+
+
+def give_back(buffer: OutgoingBuffer) -> None:
+    """Release a buffer or an event that was read."""
+    if buffer.release is not None:
+        buffer.release()
+
+
+def pipelined(partition: ResultPartition) -> ClientPipelinedPartition:
+    """Return the writer of a partition that is pipelined."""
+    assert isinstance(partition.writer, ClientPipelinedPartition)
+    return partition.writer
 
 
 def memory_is_back(client: ShuffleClient) -> bool:

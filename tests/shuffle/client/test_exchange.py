@@ -22,7 +22,7 @@ from shuffle.partition.result_partition_writer import ALL_SUBPARTITIONS
 from shuffle.records.channel_selector import HashSelector
 from shuffle.records.record_reader import ChannelEvent
 from shuffle.records.serializers import BytesSerializer, MsgpackSerializer
-from tests.support.api_clients import api_clients
+from tests.support.api_clients import api_clients, emitted, give_back, next_of, pipelined
 from tests.support.mini_cluster import SEGMENT_SIZE_BYTES, eventually, mini_cluster
 from transport.config import TransportConfig
 from transport.connector import Address
@@ -32,11 +32,6 @@ READ_AT = pytest.mark.parametrize("reader_at", [0, 1], ids=["local", "remote"])
 """The producer is at TaskManager 0; its reader at the same one, or across the network."""
 
 RANDOM = random.Random(7).randbytes(60 * SEGMENT_SIZE_BYTES)
-
-
-async def emitted(pending):
-    if pending is not None:
-        await pending
 
 
 async def elements(reader, count):
@@ -61,7 +56,7 @@ async def test_stored_data_comes_in_groups_of_buffers(tmp_path, reader_at):
             while (taken := await gate.gate.next_buffer_or_event()) is not None:
                 if taken.buffer.data_type == DATA:
                     sizes.append(len(taken.buffer.payload))
-                    taken.buffer.release()
+                    give_back(taken.buffer)
         assert sum(sizes) > len(RANDOM)  # and the heads of the blocks
         assert max(sizes) > SEGMENT_SIZE_BYTES
         assert len(sizes) < sum(sizes) / SEGMENT_SIZE_BYTES / 1.5
@@ -136,7 +131,7 @@ async def test_a_priority_event_overtakes_what_waits_everywhere(tmp_path, reader
             await eventually(lambda: not partition.writer.is_available)
             partition.writer.emit_event(encode_event(barrier), PRIORITY_EVENT, 0)
             await eventually(lambda: gate.gate.has_priority_event)
-            index, buffer = await gate.next_buffer_or_event()
+            index, buffer = await next_of(gate)
             assert (index, buffer.data_type) == (0, PRIORITY_EVENT)
             finishing = asyncio.create_task(finished(emitting, partition))
             records = [record async for record in gate.records(BytesSerializer())]
@@ -161,14 +156,14 @@ async def test_a_broadcast_buffer_is_held_once_by_the_taskmanager(tmp_path):
             await partition.emit_buffer(RANDOM[: 3 * SEGMENT_SIZE_BYTES], ALL_SUBPARTITIONS)
         (pool,) = cluster[0].network_pool.statistics().draining_pools
         assert pool.lent_segments == 3
-        assert partition.writer.bytes_out == 3 * SEGMENT_SIZE_BYTES
+        assert pipelined(partition).bytes_out == 3 * SEGMENT_SIZE_BYTES
         for subpartition in range(5):
             async with consumer.open_gate([partition.location], subpartition) as gate:
                 content = b""
                 while (taken := await gate.next_buffer_or_event()) is not None:
                     if taken.buffer.data_type == DATA:
                         content += taken.buffer.payload
-                        taken.buffer.release()
+                        give_back(taken.buffer)
                 assert content == RANDOM[: 3 * SEGMENT_SIZE_BYTES]
 
 
@@ -188,7 +183,7 @@ async def test_task_events_go_back_to_the_producer(tmp_path, reader_at):
             gate.gate.send_task_event(6)
             assert await got.get() == (6, b"")
             gate.gate.announce_buffer_size(100)
-            await eventually(lambda: partition.writer.buffer_size_bytes == 100)
+            await eventually(lambda: pipelined(partition).buffer_size_bytes == 100)
             await partition.finish()
             assert [record async for record in gate.records(BytesSerializer())] == []
             with pytest.raises(UnknownProducer):

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 import pytest
 
 from protocol.errors import ErrorCode, SluiceError
+from protocol.events import EndOfPartition
 from shuffle.client.client import ShuffleClient
 from shuffle.partition.partition_type import ResultPartitionType
+from shuffle.records.record_reader import ChannelEvent, ChannelRecord
 from shuffle.records.serializers import BytesSerializer
-from tests.support.api_clients import api_clients, memory_is_back, vanish
+from tests.support.api_clients import (
+    api_clients,
+    emitted,
+    give_back,
+    memory_is_back,
+    next_of,
+    pipelined,
+    vanish,
+)
 from tests.support.mini_cluster import SEGMENT_SIZE_BYTES, eventually, mini_cluster
 
 FULL = bytes(SEGMENT_SIZE_BYTES)
@@ -18,9 +29,10 @@ READ_AT = pytest.mark.parametrize("reader_at", [0, 1], ids=["local", "remote"])
 KINDS = pytest.mark.parametrize("kind", list(ResultPartitionType))
 
 
-async def emitted(pending):
-    if pending is not None:
-        await pending
+def is_stuck(partition):
+    """Whether it has neither credit nor memory."""
+    writer = pipelined(partition)
+    return not (writer.credit or writer.is_available)
 
 
 async def write_on(partition):
@@ -30,8 +42,7 @@ async def write_on(partition):
 
 async def read_on(gate):
     while (taken := await gate.next_buffer_or_event()) is not None:
-        if taken.buffer.release is not None:
-            taken.buffer.release()
+        give_back(taken.buffer)
 
 
 @READ_AT
@@ -62,8 +73,7 @@ async def test_a_producer_that_ends_in_the_middle(tmp_path, reader_at, how):
         seen = asyncio.Event()
         producing = asyncio.create_task(produce())
         async with consumer.open_gate([await opened], 0) as gate:
-            _, buffer = await gate.next_buffer_or_event()
-            buffer.release()
+            await next_of(gate)
             seen.set()
             with pytest.raises(SluiceError) as caught:
                 await read_on(gate)
@@ -86,7 +96,7 @@ async def test_readers_that_go_end_their_producer(tmp_path, reader_at):
         opened = asyncio.get_running_loop().create_future()
         producing = asyncio.create_task(produce())
         async with consumer.open_gate([await opened], 0) as gate:
-            (await gate.next_buffer_or_event()).buffer.release()
+            await next_of(gate)
             vanish(consumer)
             with pytest.raises(SluiceError) as lost:
                 await read_on(gate)
@@ -192,11 +202,11 @@ async def test_finishing_is_cancelled(tmp_path, kind):
         async def produce():
             async with client.open_result_partition(1, 7, 1, partition_type=kind) as partition:
                 await partition.emit_buffer(FULL * 100, 0)
-                emitted.set()
+                written.set()
 
-        emitted = asyncio.Event()
+        written = asyncio.Event()
         producing = asyncio.create_task(produce())
-        await emitted.wait()
+        await written.wait()
         await asyncio.sleep(0)  # nobody reads it, so finishing takes longer than this
         assert not producing.done()
         producing.cancel()
@@ -218,7 +228,7 @@ async def test_emitting_is_cancelled_between_records(tmp_path):
     ):
         writer = partition.record_writer(BytesSerializer())
         filling = asyncio.create_task(fill())
-        await eventually(lambda: not (partition.writer.credit or partition.writer.is_available))
+        await eventually(partial(is_stuck, partition))
         filling.cancel()
         with pytest.raises(asyncio.CancelledError):
             await filling  # nothing of the record was written: it was not emitted
@@ -240,7 +250,7 @@ async def test_emitting_is_cancelled_within_a_record(tmp_path):
         opened = asyncio.get_running_loop().create_future()
         producing = asyncio.create_task(produce())
         partition = await opened
-        await eventually(lambda: not (partition.writer.credit or partition.writer.is_available))
+        await eventually(partial(is_stuck, partition))
         producing.cancel()
         with pytest.raises(asyncio.CancelledError):
             await producing
@@ -263,10 +273,15 @@ async def test_reading_is_cancelled_and_nothing_is_lost(tmp_path):
                     await cancelled(gate.next_buffer_or_event(), number % 3)
                     await emitted(writer.emit(b"%d" % number))
                     writer.flush_all()
-                    got.append((await reader.next()).value)
+                    record = await reader.next()
+                    assert isinstance(record, ChannelRecord)
+                    got.append(record.value)
                 assert got == [b"%d" % number for number in range(20)]
                 await partition.finish()
-                assert (await reader.next()).event.total_buffers == 20
+                end = await reader.next()
+                assert isinstance(end, ChannelEvent)
+                assert isinstance(end.event, EndOfPartition)
+                assert end.event.total_buffers == 20
 
 
 async def test_closing_is_cancelled_and_goes_on(tmp_path):
