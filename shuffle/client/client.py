@@ -29,6 +29,7 @@ from shuffle.client.result_partition import ResultPartition
 from shuffle.client.stored_sink import LegRegionSink
 from shuffle.counters import Counters
 from shuffle.errors import InvalidRequest
+from shuffle.gate.buffer_debloater import debloat_settings
 from shuffle.gate.input_gate import InputGate
 from shuffle.memory import NetworkBufferPool
 from shuffle.partition.blocking_result_partition import BlockingResultPartition
@@ -242,6 +243,9 @@ class ShuffleClient:
         try:
             for location in locations:
                 gate.gate.add_channel(location.source)
+            debloat = debloat_settings(self.config, self.network_pool.segment_size_bytes)
+            if debloat is not None and not locations[0].is_blocking:
+                gate.gate.debloat(debloat)
             yield gate
         finally:
             gate.close()

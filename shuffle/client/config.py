@@ -1,9 +1,11 @@
 """Settings of a client."""
 
+from typing import Annotated
+
 from pydantic import Field
 
 from transport.config import TransportConfig
-from transport.settings import Count, Seconds, Settings
+from transport.settings import NONE_ALLOWED, Bytes, Count, Seconds, Settings
 
 
 class ClientConfig(Settings):
@@ -30,6 +32,16 @@ class ClientConfig(Settings):
     buffer_timeout_seconds: float = Field(0.1, ge=-1, le=3600)
     """Time after which records in a buffer that is not full are sent; 0: after every call, -1: only
     full buffers."""
+
+    debloat_target_seconds: Annotated[Annotated[Seconds, Field(gt=0)] | None, NONE_ALLOWED] = None
+    """Buffers of pipelined partitions are made small enough that the reader of a gate needs this
+    time for what is in flight; none: they are always full ones."""
+
+    debloat_period_seconds: Seconds = Field(0.2, ge=0.001, le=3600)
+    """Time between two looks at a gate's throughput."""
+
+    debloat_min_buffer_size_bytes: Bytes = Field(256, ge=1)
+    """Buffers are never made smaller than this."""
 
     answer_timeout_seconds: Seconds = Field(60, gt=0)
     """Time for the TaskManager's answers that need no reader's help."""
