@@ -35,6 +35,17 @@ class NetworkMemoryConfig(Settings):
     """Segments that may wait for one consumer of a pipelined partition until its producer begins
     no further record."""
 
+    debloat_target_seconds: Annotated[Annotated[Seconds, Field(gt=0)] | None, NONE_ALLOWED] = None
+    """Buffers of pipelined partitions are made small enough that the reader of a gate needs this
+    time for what is in flight; none: they are always full ones. A client that announces sizes of
+    its own decides for its gates."""
+
+    debloat_period_seconds: Seconds = Field(0.2, ge=0.001, le=3600)
+    """Time between two looks at a gate's throughput."""
+
+    debloat_min_buffer_size_bytes: Bytes = Field(256, ge=1)
+    """Buffers are never made smaller than this."""
+
     exclusive_request_timeout_seconds: Seconds = Field(30, gt=0)
     """Time for which a new gate may wait for its exclusive segments."""
 

@@ -6,6 +6,7 @@ through the gate, in turn (:meth:`InputGate.next_buffer_or_event`), or each by a
 """
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -17,6 +18,7 @@ from protocol.limits import MAX_CREDIT
 from protocol.messages import DATA
 from shuffle.errors import InvalidRequest
 from shuffle.gate.availability import Availability
+from shuffle.gate.buffer_debloater import BufferDebloater, DebloatSettings
 from shuffle.gate.channel_opener import UNKNOWN_SOURCE, ChannelSource, GateServices
 from shuffle.gate.local_channel import LocalInputChannel
 from shuffle.gate.remote_channel import RemoteInputChannel
@@ -81,6 +83,7 @@ class InputGate:
         self.key = key
         self.channels: list[InputChannel] = []
         self.sources: list[ChannelSource] = []
+        self.debloater: BufferDebloater | None = None
         self._opener = opener
         self._released = False
         self._urgent: deque[int] = deque()
@@ -92,6 +95,7 @@ class InputGate:
         self._ended: set[int] = set()
         self._availability = Availability()
         self._listener: Callable[[], None] | None = None
+        self._idle_seconds: Callable[[], float] = lambda: self._availability.idle_seconds
         self._taken_this_turn = 0
 
     # ---- set-up --------------------------------------------------------------------------------
@@ -160,8 +164,20 @@ class InputGate:
         self._opener.open(channel, source)
         return channel
 
-    def set_listener(self, listener: Callable[[], None]) -> None:
-        """Let somebody be told, beside the waiters, when there is something to look at.
+    def debloat(
+        self, settings: DebloatSettings, busy_seconds: Callable[[], float] | None = None
+    ) -> None:
+        """Adapt the size of buffers to the reader from now on. Once; it stops with the gate.
+
+        Args:
+            settings: What to aim at.
+            busy_seconds: Tells how long readers did not wait for data so far, if not the gate does.
+        """
+        self.debloater = BufferDebloater(self, settings, busy_seconds or self._busy_seconds)
+        self.debloater.start()
+
+    def set_reader(self, listener: Callable[[], None], idle_seconds: Callable[[], float]) -> None:
+        """Let a union be told, beside the waiters, when there is something to look at.
 
         From then on the gate takes no more channels: a union numbers them one after the other.
 
@@ -171,12 +187,15 @@ class InputGate:
         if self._listener is not None:
             raise InvalidRequest(f"Gate {self.name} is part of a union already")
         self._listener = listener
+        self._idle_seconds = idle_seconds
 
     def release(self) -> None:
         """Give everything back. Idempotent; buffers already taken stay valid until released."""
         if self._released:
             return
         self._released = True
+        if self.debloater is not None:
+            self.debloater.stop()
         self._opener.stop()
         for channel in self.channels:
             channel.release()
@@ -317,7 +336,9 @@ class InputGate:
 
     def statistics(self) -> GateStatistics:
         """Return what has come in so far, and the time spent waiting for it."""
-        return channel_statistics(self.channels, len(self._ended), self._availability.idle_seconds)
+        idle_seconds = self._availability.idle_seconds
+        calculator = None if self.debloater is None else self.debloater.calculator
+        return channel_statistics(self.channels, len(self._ended), idle_seconds, calculator)
 
     # ---- inner workings --------------------------------------------------------------------------
 
@@ -368,6 +389,9 @@ class InputGate:
             self._urgent.append(index)
         elif channel.is_available(MAX_CREDIT):
             self._queue(index)
+
+    def _busy_seconds(self) -> float:
+        return time.monotonic() - self._idle_seconds()
 
     def _signal(self) -> None:
         self._availability.wake()

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from protocol.errors import SluiceError
 from protocol.messages import DATA
 from shuffle.errors import InvalidRequest
+from shuffle.gate.buffer_debloater import QueuedData
 from shuffle.gate.task_events import KeptTaskEvents, UnknownProducer, check_task_event
 from shuffle.partition.view import (
     DataListener,
@@ -113,6 +114,10 @@ class LocalInputChannel:
             self.bytes_in += len(buffer.payload)
             self.buffers_in += 1
         return buffer
+
+    def queued_data(self) -> QueuedData:
+        """Return what waits to be read; bytes are counted when they are taken."""
+        return QueuedData(self.backlog, 0)
 
     # ---- to the producer -------------------------------------------------------------------------
 

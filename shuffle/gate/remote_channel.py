@@ -16,6 +16,7 @@ from protocol.events import EndOfPartition, decode_event, encode_end_of_partitio
 from protocol.limits import MAX_U32
 from protocol.messages import BLOCKING_EVENT, DATA, EVENT, PRIORITY_EVENT, BufferResponse
 from shuffle.errors import EndOfPartitionMismatch, InvalidRequest
+from shuffle.gate.buffer_debloater import QueuedData
 from shuffle.gate.buffer_group import BufferGroup
 from shuffle.gate.buffer_manager import BufferManager
 from shuffle.gate.task_events import KeptTaskEvents, UnknownProducer, check_task_event
@@ -194,6 +195,17 @@ class RemoteInputChannel:
     def queued_buffers(self) -> int:
         """Buffers and events waiting here; for status, it looks at each."""
         return sum(len(x.segments) if isinstance(x, BufferGroup) else 1 for x in self._received)
+
+    def queued_data(self) -> QueuedData:
+        """Return what waits to be read, here and at the sender."""
+        buffers, bytes_here = self.sender_backlog, -self._given_bytes
+        for content in self._received:
+            if content is None:
+                buffers += 1
+            elif type(content) is BufferGroup:
+                buffers += len(content.segments)
+                bytes_here += content.length
+        return QueuedData(buffers, bytes_here)
 
     def is_available(self, credit: int) -> bool:
         """True if the next buffer is here and there is credit for it, or an event is."""

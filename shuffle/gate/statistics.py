@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
+from shuffle.gate.buffer_debloater import BufferSizeCalculator
 from shuffle.gate.buffer_manager import BufferManager
 
 
@@ -17,6 +18,9 @@ class GateStatistics(NamedTuple):
         bytes_in_remote: Payload bytes of data from other TaskManagers.
         buffers_in_remote: Data buffers from other TaskManagers.
         idle_seconds: Time during which a reader waited and nothing was there.
+        buffer_size_bytes: Largest buffer that producers were asked for; None without debloating.
+        in_flight_seconds: Time the reader needs for what the buffers in use can hold; None without
+            debloating, or before anything came.
     """
 
     channels: int
@@ -26,6 +30,8 @@ class GateStatistics(NamedTuple):
     bytes_in_remote: int
     buffers_in_remote: int
     idle_seconds: float
+    buffer_size_bytes: int | None = None
+    in_flight_seconds: float | None = None
 
 
 class BufferUsage(NamedTuple):
@@ -75,7 +81,10 @@ def buffer_usage(managers: Iterable[BufferManager]) -> BufferUsage:
 
 
 def channel_statistics(
-    channels: Sequence[CountingChannel], ended_channels: int, idle_seconds: float
+    channels: Sequence[CountingChannel],
+    ended_channels: int,
+    idle_seconds: float,
+    debloating: BufferSizeCalculator | None = None,
 ) -> GateStatistics:
     """Sum up the counts of channels."""
     local = [channel for channel in channels if channel.is_local]
@@ -88,11 +97,18 @@ def channel_statistics(
         sum(channel.bytes_in for channel in remote),
         sum(channel.buffers_in for channel in remote),
         idle_seconds,
+        None if debloating is None else debloating.size_bytes,
+        None if debloating is None else debloating.in_flight_seconds,
     )
 
 
 def sum_up(parts: Sequence[GateStatistics], idle_seconds: float) -> GateStatistics:
-    """Add the statistics of several gates; their waiting is that of whoever reads them all."""
+    """Add the statistics of several gates; their waiting is that of whoever reads them all.
+
+    The size of buffers is the smallest, the time in flight the longest.
+    """
+    sizes = [part.buffer_size_bytes for part in parts if part.buffer_size_bytes is not None]
+    times = [part.in_flight_seconds for part in parts if part.in_flight_seconds is not None]
     return GateStatistics(
         sum(part.channels for part in parts),
         sum(part.ended_channels for part in parts),
@@ -101,4 +117,6 @@ def sum_up(parts: Sequence[GateStatistics], idle_seconds: float) -> GateStatisti
         sum(part.bytes_in_remote for part in parts),
         sum(part.buffers_in_remote for part in parts),
         idle_seconds,
+        min(sizes, default=None),
+        max(times, default=None),
     )

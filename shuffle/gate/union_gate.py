@@ -39,7 +39,7 @@ class UnionInputGate:
         self._availability = Availability()
         self._taken_this_turn = 0
         for number, gate in enumerate(self.gates):
-            gate.set_listener(partial(self._gate_available, number))
+            gate.set_reader(partial(self._gate_available, number), self._idle_seconds)
             if gate.is_available:
                 self._gate_available(number)
 
@@ -180,6 +180,9 @@ class UnionInputGate:
             gate.release()
 
     # ---- inner workings --------------------------------------------------------------------------
+
+    def _idle_seconds(self) -> float:
+        return self._availability.idle_seconds
 
     def _gate_available(self, number: int) -> None:
         gate = self.gates[number]

@@ -6,6 +6,7 @@ until ``InputGate.update_channel`` puts a local or a remote channel there.
 
 from protocol.errors import SluiceError
 from shuffle.errors import InvalidRequest
+from shuffle.gate.buffer_debloater import QueuedData
 from shuffle.gate.task_events import KeptTaskEvents, check_task_event
 from shuffle.partition.view import DataListener, OutgoingBuffer
 
@@ -38,6 +39,10 @@ class UnknownInputChannel:
     def next_buffer(self, credit: int) -> OutgoingBuffer | None:
         """Return None: nothing yet."""
         return None
+
+    def queued_data(self) -> QueuedData:
+        """Return zeros: nothing comes."""
+        return QueuedData(0, 0)
 
     def resume_consumption(self) -> None:
         """Refuse: nothing has come that could block the channel.

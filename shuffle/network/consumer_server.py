@@ -15,6 +15,7 @@ from protocol.messages import CloseGate, CloseRequest, GateClosed, GateOpened, M
 from protocol.remote_error import error_response
 from shuffle.counters import Counters
 from shuffle.errors import InvalidRequest
+from shuffle.gate.buffer_debloater import debloat_settings
 from shuffle.gate.channel_opener import ChannelOpener, ChannelSource, GateServices
 from shuffle.gate.input_gate import InputChannel, InputGate
 from shuffle.gate.local_channel import LocalInputChannel
@@ -60,6 +61,7 @@ class ConsumerHandler(ServingHandler):
         self._services = services
         self.gates: dict[int, tuple[InputGate, list[CreditBasedViewReader]]] = {}
         """Open gates by number, each with the readers of its channels."""
+        self._debloat = debloat_settings(services.config, services.config.segment_size_bytes)
         self.gate_times: dict[int, ChannelTimes] = {}
         """What open gates do with their time, by number."""
 
@@ -105,7 +107,11 @@ class ConsumerHandler(ServingHandler):
         _channel(reader).send_task_event(event_type, payload)
 
     def announce_buffer_size(self, reader: CreditBasedViewReader, size_bytes: int) -> None:
-        """Tell the producer, by way of the gate's channel."""
+        """Tell the producer, by way of the gate's channel; from now on the consumer decides."""
+        if self._debloat is not None:
+            for gate, readers in self.gates.values():
+                if reader in readers and gate.debloater is not None:
+                    gate.debloater.stop()
         _channel(reader).announce_buffer_size(size_bytes)
 
     def resume_consumption(self, reader: CreditBasedViewReader) -> None:
@@ -132,6 +138,7 @@ class ConsumerHandler(ServingHandler):
         key = ShuffleKey(self.connection.application_id, message.shuffle_id)
         channels: list[CreditBasedViewReader] = []
         try:
+            self.require_room(len(self.gates) + len(self.readers) + len(numbers))
             name = f"gate {message.gate} of {self.connection.remote}"
             opener = ChannelOpener(
                 name,
@@ -143,7 +150,6 @@ class ConsumerHandler(ServingHandler):
                 self.connection.large_payload_bytes,
                 self.credit_bytes,
             )
-            self.require_room(len(self.gates) + len(self.readers) + len(numbers))
             gate = InputGate(name, key, opener)
             self.gates[message.gate] = gate, channels
             times = self.gate_times[message.gate] = ChannelTimes(self.counters.consumer_serving)
@@ -161,6 +167,8 @@ class ConsumerHandler(ServingHandler):
             self.counters.errors_by_code.bump(error.code.name)
             self.connection.send(error_response(message.gate, error))
             return
+        if self._debloat is not None and _may_be_pipelined(message):
+            gate.debloat(self._debloat, times.busy_seconds)
         self.connection.send(GateOpened(message.gate))
 
     def _close_gate(self, number: int) -> None:
@@ -174,6 +182,13 @@ class ConsumerHandler(ServingHandler):
                 self.close_channel(reader.channel)
         self.gate_times.pop(number).end()
         gate.release()
+
+
+def _may_be_pipelined(message: OpenGate) -> bool:
+    """Tell whether a gate asks for what can be asked of pipelined partitions."""
+    return message.end_subpartition == message.start_subpartition + 1 and all(
+        len(channel.map_attempt_ids) == 1 for channel in message.channels
+    )
 
 
 def _channel(reader: CreditBasedViewReader) -> InputChannel:

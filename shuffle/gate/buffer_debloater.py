@@ -1,0 +1,233 @@
+"""How large the buffers of a gate should be, so that little time lies in them (debloating).
+
+What is in flight before a slow reader is as much as the buffers hold, however long the reader takes
+for it, and a barrier waits behind it. So the size of the buffers follows the reader: what it takes
+in the target time, divided by the buffers in use. A fast reader keeps full buffers.
+
+The arithmetic has no clock (:class:`BufferSizeCalculator`); :class:`BufferDebloater` asks it once a
+period and announces what it says.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple, Protocol
+
+ANNOUNCE_THRESHOLD: Final = 0.25
+"""A size that differs by no more than this part of the last one is not worth a message."""
+
+SMOOTHING: Final = 0.3
+"""Weight of the last period in the averages."""
+
+LEAST_BUSY_PART: Final = 0.01
+"""A reader that waited all the time but took data was busy for this part of the period."""
+
+
+class DebloatSettings(NamedTuple):
+    """What a gate aims at.
+
+    Attributes:
+        target_seconds: Time that the reader shall need for what is in flight.
+        period_seconds: Time between two looks.
+        least_bytes: Smallest size to announce.
+        largest_bytes: Largest one: a segment.
+    """
+
+    target_seconds: float
+    period_seconds: float
+    least_bytes: int
+    largest_bytes: int
+
+
+class DebloatConfig(Protocol):
+    """The part of a configuration that is about debloating."""
+
+    @property
+    def debloat_target_seconds(self) -> float | None:
+        """The target; None if it is off."""
+
+    @property
+    def debloat_period_seconds(self) -> float:
+        """Time between two looks."""
+
+    @property
+    def debloat_min_buffer_size_bytes(self) -> int:
+        """Smallest size to announce."""
+
+
+def debloat_settings(config: DebloatConfig, segment_size_bytes: int) -> DebloatSettings | None:
+    """Return what a configuration asks for; None if it is off."""
+    if config.debloat_target_seconds is None:
+        return None
+    return DebloatSettings(
+        config.debloat_target_seconds,
+        config.debloat_period_seconds,
+        min(config.debloat_min_buffer_size_bytes, segment_size_bytes),
+        segment_size_bytes,
+    )
+
+
+class BufferSizeCalculator:
+    """Follows the throughput and the buffers in use of one gate, by exponential averages.
+
+    Args:
+        settings: What to aim at.
+
+    Attributes:
+        size_bytes: The size that was announced last; the largest one before.
+        throughput: Bytes per second of busy time; None before the first data.
+        buffers_in_use: Buffers with data, here and as far up as is known.
+    """
+
+    __slots__ = ("_settings", "buffers_in_use", "size_bytes", "throughput")
+
+    def __init__(self, settings: DebloatSettings) -> None:
+        self._settings = settings
+        self.size_bytes = settings.largest_bytes
+        self.throughput: float | None = None
+        self.buffers_in_use = 0.0
+
+    @property
+    def in_flight_seconds(self) -> float | None:
+        """Time the reader needs for the buffers in use if they are full; None if not known."""
+        if not self.throughput:
+            return None
+        return self.buffers_in_use * self.size_bytes / self.throughput
+
+    def measured(self, consumed_bytes: int, busy_seconds: float, buffers: int) -> int | None:
+        """Take in one period.
+
+        Args:
+            consumed_bytes: What the reader has taken in it.
+            busy_seconds: Time of it in which the reader did not wait for data.
+            buffers: Buffers in use at its end.
+
+        Returns:
+            The size to announce, or None if the last one will do. A bound is announced however
+            near the last size was.
+        """
+        known = self.throughput
+        if busy_seconds <= 0 or (known is None and not consumed_bytes):
+            return None  # nothing has come, or nothing was asked for: no measure of the reader
+        throughput = consumed_bytes / busy_seconds
+        if known is None:
+            self.buffers_in_use = float(buffers)
+        else:
+            throughput = known + SMOOTHING * (throughput - known)
+            self.buffers_in_use += SMOOTHING * (buffers - self.buffers_in_use)
+        self.throughput = throughput
+        settings = self._settings
+        wish = settings.target_seconds * throughput / max(1.0, self.buffers_in_use)
+        size_bytes = round(min(max(wish, settings.least_bytes), settings.largest_bytes))
+        last = self.size_bytes
+        if size_bytes == last:
+            return None
+        at_bound = size_bytes in (settings.least_bytes, settings.largest_bytes)
+        if not at_bound and abs(size_bytes - last) <= ANNOUNCE_THRESHOLD * last:
+            return None
+        self.size_bytes = size_bytes
+        return size_bytes
+
+
+class QueuedData(NamedTuple):
+    """What a channel holds that its reader has not taken.
+
+    Attributes:
+        buffers: Data buffers, those at the sender included as far as known.
+        bytes_here: Those of the channel's count of bytes that the reader has not taken.
+    """
+
+    buffers: int
+    bytes_here: int
+
+
+class MeasuredChannel(Protocol):
+    """What is read of a channel."""
+
+    @property
+    def bytes_in(self) -> int:
+        """Payload bytes of data so far."""
+
+    def queued_data(self) -> QueuedData:
+        """Return what waits to be read."""
+
+
+class DebloatedGate(Protocol):
+    """What is needed of a gate."""
+
+    @property
+    def channels(self) -> Sequence[MeasuredChannel]:
+        """Its channels."""
+
+    @property
+    def has_ended(self) -> bool:
+        """True if nothing more will come."""
+
+    def announce_buffer_size(self, size_bytes: int) -> None:
+        """Ask all producers for buffers of at most this size from now on."""
+
+
+class BufferDebloater:
+    """Looks at a gate once a period, and announces sizes, from the start until it is stopped.
+
+    Args:
+        gate: The gate; the debloater stops by itself when it has ended.
+        settings: What to aim at.
+        busy_seconds: Tells the time so far in which the gate's reader did not wait for data.
+    """
+
+    def __init__(
+        self, gate: DebloatedGate, settings: DebloatSettings, busy_seconds: Callable[[], float]
+    ) -> None:
+        self.calculator = BufferSizeCalculator(settings)
+        self._gate = gate
+        self._period_seconds = settings.period_seconds
+        self._busy_seconds = busy_seconds
+        self._consumed_bytes = 0
+        self._busy_before = busy_seconds()
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def is_running(self) -> bool:
+        """True between :meth:`start` and the end."""
+        return self._timer is not None
+
+    def start(self) -> None:
+        """Begin with the first period. Idempotent."""
+        if self._timer is None:
+            self._set_timer()
+
+    def stop(self) -> None:
+        """Look no more; what was announced last stays. Idempotent."""
+        timer, self._timer = self._timer, None
+        if timer is not None:
+            timer.cancel()
+
+    def recalculate(self) -> None:
+        """End a period now: measure, and announce a size if it has changed enough."""
+        buffers = consumed_bytes = 0
+        for channel in self._gate.channels:
+            queued = channel.queued_data()
+            buffers += queued.buffers
+            consumed_bytes += channel.bytes_in - queued.bytes_here
+        # A channel that failed has dropped what it had; that does not count against the next.
+        taken = max(0, consumed_bytes - self._consumed_bytes)
+        self._consumed_bytes = consumed_bytes
+        busy_seconds = self._busy_seconds()
+        busy = busy_seconds - self._busy_before
+        self._busy_before = busy_seconds
+        least_busy = self._period_seconds * LEAST_BUSY_PART
+        if busy < least_busy:
+            busy = least_busy if taken else 0.0
+        size_bytes = self.calculator.measured(taken, busy, buffers)
+        if size_bytes is not None:
+            self._gate.announce_buffer_size(size_bytes)
+
+    def _set_timer(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(self._period_seconds, self._period_over)
+
+    def _period_over(self) -> None:
+        self._timer = None
+        if not self._gate.has_ended:
+            self._set_timer()
+            self.recalculate()
