@@ -160,7 +160,7 @@ class ResultPartitionManager:
             if not waiter.done():
                 waiter.set_exception(error)
 
-    def find(
+    def _find(
         self, key: ShuffleKey, map_attempt_ids: Sequence[int]
     ) -> tuple[list[MapOutput], int | None]:
         """Look map outputs up.
@@ -175,24 +175,6 @@ class ResultPartitionManager:
                 return found, map_attempt_id
             found.append(output)
         return found, None
-
-    async def request_outputs(
-        self, key: ShuffleKey, map_attempt_ids: Sequence[int]
-    ) -> list[MapOutput]:
-        """Look map outputs up, waiting for those that are not committed yet.
-
-        Raises:
-            PartitionNotFound: One is still missing at the deadline.
-            PartitionReleased: The shuffle was released meanwhile.
-
-        Cancellation: safe, nothing is left behind.
-        """
-        deadline = self._deadline()
-        while True:
-            found, missing = self.find(key, map_attempt_ids)
-            if missing is None:
-                return found
-            await self._wait(key, missing, deadline, "is not here", "Spark runs the map task again")
 
     async def request_view(
         self,
@@ -227,7 +209,7 @@ class ResultPartitionManager:
 
         Cancellation: safe, nothing is left behind.
         """
-        deadline = self._deadline()
+        deadline = asyncio.get_running_loop().time() + self._request_timeout_seconds
         while True:
             pipelined = self._pipelined.find(key, map_attempt_ids)
             missing: int | None
@@ -249,9 +231,9 @@ class ResultPartitionManager:
                     return partition.create_view(start_subpartition, listener)
                 what, remedy = "has no output yet", "Ask again, or let it be read when registered"
             else:
-                found, missing = self.find(key, map_attempt_ids)
+                found, missing = self._find(key, map_attempt_ids)
                 if missing is None:
-                    return self.create_view(
+                    return self._stored_view(
                         found,
                         start_subpartition,
                         end_subpartition,
@@ -262,9 +244,6 @@ class ResultPartitionManager:
                     )
                 what, remedy = "is not here", "Its task has to run again"
             await self._wait(key, missing, deadline, what, remedy)
-
-    def _deadline(self) -> float:
-        return asyncio.get_running_loop().time() + self._request_timeout_seconds
 
     async def _wait(
         self, key: ShuffleKey, missing: int | None, deadline: float, what: str, remedy: str
@@ -289,7 +268,7 @@ class ResultPartitionManager:
             if not waiters and self._waiting.get(key) is waiters:
                 del self._waiting[key]
 
-    def create_view(
+    def _stored_view(
         self,
         outputs: Sequence[MapOutput],
         start_subpartition: int,

@@ -518,10 +518,9 @@ class StoreSink:
 
 
 async def read_back(manager, subpartition: int, pool) -> list[tuple[bytes, int]]:
-    outputs = await manager.request_outputs(KEY, [7])
     available = asyncio.Event()
-    view = manager.create_view(
-        outputs, subpartition, subpartition + 1, 1024, lambda: pool, available.set
+    view = await manager.request_view(
+        KEY, [7], subpartition, subpartition + 1, 1024, lambda: pool, available.set
     )
     decoder = BlockDecoder()
     blocks: list[tuple[bytes, int]] = []

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
+from typing import TYPE_CHECKING
 
 import pytest
 
+from protocol.messages import DATA
 from shuffle.errors import InvalidRequest, PartitionNotFound
 from shuffle.memory import NetworkBufferPool
 from shuffle.partition.manager import ResultPartitionManager
@@ -13,6 +16,9 @@ from shuffle.storage.errors import DuplicateMapOutput, JournalWriteFailed, Stora
 from shuffle.storage.outputs import MapOutput, ShuffleKey
 from shuffle.storage.store import ShuffleStore
 from tests.support.mini_cluster import configs
+
+if TYPE_CHECKING:
+    from shuffle.partition.view import SubpartitionView
 
 KEY = ShuffleKey("app", 1)
 
@@ -35,6 +41,27 @@ def an_output(store: ShuffleStore, attempt: int, data: bytes = b"x", parts: int 
     return MapOutput(KEY, attempt, parts, (writer.finish(0),))
 
 
+async def request_view(
+    manager: ResultPartitionManager, attempts: list[int], start: int, end: int
+) -> SubpartitionView:
+    pool = NetworkBufferPool(1, 1024)
+    return await manager.request_view(
+        KEY, attempts, start, end, 1024, partial(pool.create_local_pool, "reads", 1), lambda: None
+    )
+
+
+async def read_all(manager: ResultPartitionManager, attempts: list[int]) -> bytes:
+    """The first subpartition of some map outputs, which lie in memory."""
+    view = await request_view(manager, attempts, 0, 1)
+    content = b""
+    while (buffer := view.next_buffer(1)) is not None and buffer.data_type == DATA:
+        content += buffer.payload
+        if buffer.release is not None:
+            buffer.release()
+    view.release()
+    return content
+
+
 def used(store: ShuffleStore) -> int:
     return sum(tier.used_bytes for tier in store.tiers())
 
@@ -42,12 +69,12 @@ def used(store: ShuffleStore) -> int:
 @pytest.mark.network_case(21)
 async def test_a_request_is_served_by_the_last_commit_it_waits_for(store, manager):
     """P19, case 21."""
-    request = asyncio.ensure_future(manager.request_outputs(KEY, [1, 2, 3]))
+    request = asyncio.ensure_future(read_all(manager, [1, 2, 3]))
     for attempt in (3, 1, 2):
         await asyncio.sleep(0)
         assert manager.waiting_requests == 1
-        await manager.commit(an_output(store, attempt))
-    assert [output.map_attempt_id for output in await request] == [1, 2, 3]
+        await manager.commit(an_output(store, attempt, b"%d" % attempt))
+    assert sorted(await request) == sorted(b"123")
     assert manager.waiting_requests == 0
 
 
@@ -57,14 +84,14 @@ async def test_not_found_after_the_deadline_names_the_first_missing(store):
     manager = ResultPartitionManager(store, 1024, 0.02)
     await manager.commit(an_output(store, 1))
     with pytest.raises(PartitionNotFound) as caught:
-        await manager.request_outputs(KEY, [1, 8, 9])
+        await read_all(manager, [1, 8, 9])
     assert caught.value.map_attempt_id == 8
     assert caught.value.limit == "0.02 s"
     assert manager.waiting_requests == 0
 
 
 async def test_a_cancelled_request_leaves_nothing(manager):
-    request = asyncio.ensure_future(manager.request_outputs(KEY, [1]))
+    request = asyncio.ensure_future(read_all(manager, [1]))
     await asyncio.sleep(0)
     request.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -118,15 +145,6 @@ async def test_a_cancelled_commit_goes_on(store, manager):
 @pytest.mark.parametrize(("start", "end"), [(0, 0), (1, 0), (0, 3), (2, 3)])
 async def test_a_view_of_an_impossible_range(store, manager, start, end):
     await manager.commit(an_output(store, 1))
-    (output,) = await manager.request_outputs(KEY, [1])
-    pool = NetworkBufferPool(1, 1024)
     with pytest.raises(InvalidRequest) as caught:
-        manager.create_view(
-            [output],
-            start,
-            end,
-            1024,
-            lambda: pool.create_local_pool("reads", 1, 1),
-            lambda: None,
-        )
+        await request_view(manager, [1], start, end)
     assert caught.value.limit == 2
