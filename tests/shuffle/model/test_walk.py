@@ -170,6 +170,34 @@ async def test_credit_carries_back_pressure_between_task_managers(tmp_path):
         await producing
 
 
+def shrink_socket_buffers(between: Pipe) -> asyncio.Transport:
+    """Have the kernel keep little on the way; return the receiving transport."""
+    (client,) = between.cluster[1].peers.clients()
+    receiving, sending = client.connection._transport, between.connection._transport
+    assert receiving is not None
+    assert sending is not None
+    small = SEGMENT_SIZE_BYTES
+    receiving.get_extra_info("socket").setsockopt(SOL_SOCKET, SO_RCVBUF, small)
+    sending.get_extra_info("socket").setsockopt(SOL_SOCKET, SO_SNDBUF, small)
+    return receiving
+
+
+async def test_without_credit_the_socket_carries_it_alone(tmp_path):
+    """M11, watermark mode: a receiver without memory does not read, and the sender fills up."""
+    segments = 3
+    async with (
+        pipe(tmp_path, segments, flow_control="watermark") as between,
+        asyncio.timeout(PATIENCE_SECONDS),
+    ):
+        shrink_socket_buffers(between)
+        written, producing = await write_until_stuck(between)
+        assert not between.connection.writable
+        assert (between.held_1, between.held_2) == (segments, POOL_2)
+        assert written > segments + POOL_2 + 1, "some are in the kernel"
+        await read_all(between, written)
+        await producing
+
+
 async def test_the_socket_carries_back_pressure_between_task_managers(tmp_path):
     """M11: there is credit, but the network takes no more; the producer stops all the same."""
     segments = 3
@@ -179,13 +207,7 @@ async def test_the_socket_carries_back_pressure_between_task_managers(tmp_path):
         ) as between,
         asyncio.timeout(PATIENCE_SECONDS),
     ):
-        (client,) = between.cluster[1].peers.clients()
-        receiving, sending = client.connection._transport, between.connection._transport
-        assert receiving is not None
-        assert sending is not None
-        small = SEGMENT_SIZE_BYTES
-        receiving.get_extra_info("socket").setsockopt(SOL_SOCKET, SO_RCVBUF, small)
-        sending.get_extra_info("socket").setsockopt(SOL_SOCKET, SO_SNDBUF, small)
+        receiving = shrink_socket_buffers(between)
         receiving.pause_reading()
         written, producing = await write_until_stuck(between)
         assert written < MUCH_CREDIT
