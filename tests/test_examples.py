@@ -1,0 +1,68 @@
+"""The examples run, with small sizes, and print what they promise."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.py"))
+DEADLINE_SECONDS = 100
+
+
+def run(name: str, *arguments: str) -> str:
+    """Run an example as a user does; return what it prints."""
+    path = next(path for path in EXAMPLES if path.stem == name)
+    done = subprocess.run(
+        [sys.executable, str(path), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_it_says_how_it_is_used(path):
+    said = run(path.stem, "--help")
+    assert "usage:" in said
+    assert "--endpoints" in said
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_it_uses_what_users_have(path):
+    imported = re.findall(r"^(?:from|import) (\w+)", path.read_text(encoding="utf-8"), re.MULTILINE)
+    others = {"uvloop", "protocol", "shuffle", "spark_integration", "transport"}
+    assert {name for name in imported if name not in sys.stdlib_module_names} <= others
+
+
+def test_word_count(tmp_path):
+    (tmp_path / "one.txt").write_text("to be or not to be\n" * 50)
+    (tmp_path / "two.txt").write_text("that is the question, to be sure\n" * 30)
+    files = [str(path) for path in sorted(tmp_path.iterdir())]
+    said = run(
+        "wordcount", "--mappers", "3", "--reducers", "2", "--processes", "2", "--top", "2", *files
+    )
+    assert re.search(r"^ +130 +(to|be)$", said, re.MULTILINE)
+    assert "510 words, 9 different ones, of 2 files" in said
+    assert "3 TaskManagers" in said
+    assert "The result is right" in said
+
+
+def test_streaming_back_pressure():
+    said = run(
+        "streaming_backpressure",
+        *("--seconds", "3", "--interval-seconds", "0.5", "--slow-records-per-second", "10000"),
+    )
+    found = re.search(r"phase: ([\d,]+) records/s with a fast sink, ([\d,]+) with one of", said)
+    assert found, said
+    fast, slow = (int(rate.replace(",", "")) for rate in found.groups())
+    assert slow < fast / 2
+    waits = [int(line.split()[3].rstrip("%")) for line in said.splitlines() if "slow " in line]
+    assert max(waits) > 50  # the source has waited for most of an interval
+    assert "have arrived at the sink, unchanged" in said
