@@ -15,7 +15,7 @@ JVM := spark_integration/jvm
 JAR := spark_integration/jars/sluice-spark.jar
 JVM_SOURCES := $(JVM)/pom.xml $(shell find $(JVM)/src 2>/dev/null) tests/vectors/wire.json
 FUZZ_SECONDS := 60
-QUICK_BENCHMARKS := exchange memory
+QUICK_BENCHMARKS := exchange isolation barrier memory
 
 .PHONY: help setup jar demo test fuzz check format bench compose-test docs constraints clean
 

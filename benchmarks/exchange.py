@@ -6,29 +6,29 @@ of another one with credit flow control; the reader checksums every buffer (CRC-
 task does. Bare: one ``transport.write`` a buffer out of as much data in the same kind of memory,
 and a ``BufferedProtocol`` that counts bytes on the other side, no checksum. Beside it the same with
 one buffer sent again and again, which never leaves the processor's cache (``ratio_to_cached_raw``).
-They alternate after a warm-up each; a figure is the median of the pairwise ratios of rates.
+And beside them: ours with credit off (watermark mode), and ours with a hundred channels a gate, a
+thousand on the one connection, which together read as many bytes. All alternate after a warm-up
+each; a figure is the median of the pairwise ratios of rates.
 """
 
 import argparse
 import asyncio
 import contextlib
-import gc
-import mmap
 import os
-import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import uvloop
 from crc32c import crc32c
 
-from benchmarks.report import Report, open_console
+from benchmarks.bare_pair import SEGMENT_SIZE_BYTES, read_bare, serve_bare
+from benchmarks.report import Report, median_and_spread, open_console
 from protocol.messages import DATA
 from shuffle.config import ApplicationConfig, NetworkMemoryConfig, StorageConfig
 from shuffle.environment import NetworkEnvironment
@@ -39,13 +39,20 @@ from shuffle.storage.outputs import MapOutput, ShuffleKey
 from transport.config import TransportConfig
 from transport.connector import Address
 
-SEGMENT_SIZE_BYTES = 32 * 1024
 CHANNELS = 10
 """Channels on the one connection: as many reduce tasks, each with a gate and a channel to the
 other TaskManager."""
 MAP_OUTPUTS = 2 * CHANNELS
 MAP_OUTPUT_BYTES = 8 * 1024 * 1024
 KEY = ShuffleKey("bench", 0)
+BARE_BYTES = {"bare": MAP_OUTPUTS * MAP_OUTPUT_BYTES, "cached": SEGMENT_SIZE_BYTES}
+"""Data of each bare sender: as much as ours has, and one buffer."""
+MANY_CHANNELS = 1000
+MANY_OUTPUTS = 80
+MANY_KEY = ShuffleKey("bench", 1)
+"""Map outputs for many channels, which read one each; the sum over all channels is as for few."""
+NETWORK_SEGMENTS = 2 * MANY_CHANNELS + 100
+"""Two exclusive ones a channel, and the floating ones of the gates: a few more than by default."""
 START_DEADLINE_SECONDS = 30
 
 
@@ -59,11 +66,13 @@ async def environment(
             TransportConfig(
                 bind_host=host, data_port=0, congestion_control=congestion, **transport
             ),
-            NetworkMemoryConfig(segment_size_bytes=SEGMENT_SIZE_BYTES),
+            NetworkMemoryConfig(
+                segment_size_bytes=SEGMENT_SIZE_BYTES, network_segments=NETWORK_SEGMENTS
+            ),
             StorageConfig(
                 data_directories=(directory / host,),
                 memory_directory=Path(memory),
-                memory_tier_bytes=2 * MAP_OUTPUTS * MAP_OUTPUT_BYTES,
+                memory_tier_bytes=4 * MAP_OUTPUTS * MAP_OUTPUT_BYTES,
                 min_free_bytes=0,
             ),
             ApplicationConfig(),
@@ -75,46 +84,68 @@ async def environment(
             await running.close()
 
 
-async def store_outputs(running: NetworkEnvironment) -> None:
-    """Put the data of the benchmark into the store: one subpartition a map output."""
-    data = os.urandom(MAP_OUTPUT_BYTES)
+def many_output_bytes(rounds: int) -> int:
+    """What each of many channels reads, so that all read what a few do in so many rounds."""
+    return rounds * MAP_OUTPUTS * MAP_OUTPUT_BYTES // MANY_CHANNELS
+
+
+async def store_outputs(
+    running: NetworkEnvironment,
+    key: ShuffleKey = KEY,
+    outputs: int = MAP_OUTPUTS,
+    output_bytes: int = MAP_OUTPUT_BYTES,
+) -> None:
+    """Put data of a benchmark into the store: one subpartition a map output."""
+    data = os.urandom(output_bytes)
     checksum = crc32c(data)
-    for number in range(MAP_OUTPUTS):
-        writer = running.store.begin_region(KEY, 0, [len(data)])
+    for number in range(outputs):
+        writer = running.store.begin_region(key, 0, [len(data)])
         writer.view[:] = data
         region = writer.finish(checksum)
-        await running.partitions.commit(MapOutput(KEY, number, 1, (region,)))
+        await running.partitions.commit(MapOutput(key, number, 1, (region,)))
 
 
-async def serve_partitions(directory: Path, congestion: str | None) -> None:
+async def serve_partitions(directory: Path, congestion: str | None, rounds: int) -> None:
     """The process that is read from; says its id and port, ends with its standard input."""
     async with environment(directory, "127.0.0.1", congestion) as running:
         await store_outputs(running)
+        await store_outputs(running, MANY_KEY, MANY_OUTPUTS, many_output_bytes(rounds))
         print(running.taskmanager_id, running.address.port, flush=True)
         await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
 
 
 async def read_partitions(
-    running: NetworkEnvironment, sources: list[ChannelSource], rounds: int, *, checksum: bool
+    running: NetworkEnvironment,
+    gates: Sequence[Sequence[ChannelSource]],
+    rounds: int,
+    *,
+    checksum: bool,
+    key: ShuffleKey = KEY,
 ) -> tuple[int, float]:
-    """Read all sources at once, as so many reduce tasks; return bytes and seconds."""
+    """Read all gates at once, as so many reduce tasks; return bytes and seconds."""
     began = time.perf_counter()
     totals = await asyncio.gather(
-        *(read_gate(running, source, rounds, checksum=checksum) for source in sources)
+        *(read_gate(running, sources, rounds, checksum=checksum, key=key) for sources in gates)
     )
     return sum(totals), time.perf_counter() - began
 
 
 async def read_gate(
-    running: NetworkEnvironment, source: ChannelSource, rounds: int, *, checksum: bool
+    running: NetworkEnvironment,
+    sources: Sequence[ChannelSource],
+    rounds: int,
+    *,
+    checksum: bool,
+    key: ShuffleKey = KEY,
 ) -> int:
-    """Read one source ``rounds`` times, each time through a gate of its own; return bytes."""
+    """Read sources ``rounds`` times, each time through a gate of its own; return bytes."""
     total = 0
     for _ in range(rounds):
         read_pool = ReadPool(running.network_pool, "bench", 1)
-        opener = ChannelOpener("bench", running.gate_services, KEY, 0, 1, read_pool)
-        gate = InputGate("bench", KEY, opener)
-        gate.add_channel(source)
+        opener = ChannelOpener("bench", running.gate_services, key, 0, 1, read_pool)
+        gate = InputGate("bench", key, opener)
+        for source in sources:
+            gate.add_channel(source)
         try:
             while (taken := await gate.next_buffer_or_event()) is not None:
                 payload, release, kind = taken.buffer
@@ -128,105 +159,6 @@ async def read_gate(
             gate.release()
             read_pool.destroy()
     return total
-
-
-class BareSender(asyncio.Protocol):
-    """Sends a number of bytes, named in the first line it receives, as fast as it may.
-
-    Args:
-        data: What to send, again and again; a multiple of the segment size.
-        congestion: Congestion control; the system's by default.
-    """
-
-    def __init__(self, data: memoryview, congestion: str | None) -> None:
-        self._data = data
-        self._congestion = congestion
-        self._next = 0
-        self._left = 0
-        self._writable = True
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Set the watermarks that our own connections have."""
-        self._transport: asyncio.Transport = transport  # type: ignore[assignment]
-        if self._congestion is not None:
-            sock = transport.get_extra_info("socket")
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, self._congestion.encode())
-        self._transport.set_write_buffer_limits(2 * SEGMENT_SIZE_BYTES, SEGMENT_SIZE_BYTES + 1)
-
-    def data_received(self, data: bytes) -> None:
-        """Take the request: a number of bytes."""
-        self._left = int(data)
-        self._send()
-
-    def pause_writing(self) -> None:
-        """Wait."""
-        self._writable = False
-
-    def resume_writing(self) -> None:
-        """Go on."""
-        self._writable = True
-        self._send()
-
-    def _send(self) -> None:
-        while self._writable and self._left > 0:
-            end = self._next + SEGMENT_SIZE_BYTES
-            self._transport.write(self._data[self._next : end])
-            self._next = end if end < len(self._data) else 0
-            self._left -= SEGMENT_SIZE_BYTES
-
-
-class BareReceiver(asyncio.BufferedProtocol):
-    """Counts what it receives into one segment."""
-
-    def __init__(self, expected_bytes: int) -> None:
-        self._segment = memoryview(bytearray(SEGMENT_SIZE_BYTES))
-        self._left = expected_bytes
-        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def get_buffer(self, sizehint: int) -> memoryview:
-        """Receive into the same segment again and again."""
-        return self._segment
-
-    def buffer_updated(self, nbytes: int) -> None:
-        """Count."""
-        self._left -= nbytes
-        if self._left <= 0 and not self.done.done():
-            self.done.set_result(None)
-
-
-async def serve_bare(congestion: str | None, *, cached: bool) -> None:
-    """The bare process that is read from.
-
-    Args:
-        congestion: Congestion control of the sender; the system's by default.
-        cached: Send one buffer again and again, instead of as much data as ours has.
-    """
-    loop = asyncio.get_running_loop()
-    size = SEGMENT_SIZE_BYTES if cached else MAP_OUTPUTS * MAP_OUTPUT_BYTES
-    with tempfile.TemporaryFile(dir="/dev/shm") as file:
-        file.truncate(size)
-        with mmap.mmap(file.fileno(), size) as mapping, memoryview(mapping) as data:
-            for start in range(0, size, SEGMENT_SIZE_BYTES):
-                data[start : start + SEGMENT_SIZE_BYTES] = os.urandom(SEGMENT_SIZE_BYTES)
-            server = await loop.create_server(lambda: BareSender(data, congestion), "127.0.0.1", 0)
-            print("bare", server.sockets[0].getsockname()[1], flush=True)
-            await loop.run_in_executor(None, sys.stdin.read)
-            server.close()
-            gc.collect()  # slices of the mapping
-
-
-async def read_bare(port: int, total: int) -> float:
-    """Read ``total`` bytes from the bare sender; return seconds."""
-    loop = asyncio.get_running_loop()
-    transport, receiver = await loop.create_connection(
-        lambda: BareReceiver(total), "127.0.0.1", port
-    )
-    began = time.perf_counter()
-    transport.write(str(total).encode())
-    await receiver.done
-    elapsed = time.perf_counter() - began
-    transport.close()
-    return elapsed
 
 
 @contextlib.contextmanager
@@ -254,40 +186,85 @@ def child(
 async def measure(
     directory: Path, pairs: int, rounds: int, congestion: str | None, *, checksum: bool
 ) -> list[dict[str, float]]:
-    """Alternate both sides; return the rates of each pair in bytes a second."""
+    """Alternate all sides; return the rates of each turn in bytes a second."""
     options = () if congestion is None else ("--congestion-control", congestion)
+    serving = ("--directory", str(directory), "--rounds", str(rounds), *options)
     with (
-        child("partitions", "--directory", str(directory), *options) as (taskmanager_id, port),
+        child("partitions", *serving) as (taskmanager_id, port),
         child("bare", *options) as (_, bare_port),
         child("cached", *options) as (_, cached_port),
     ):
         address = Address("127.0.0.1", port)
-        sources = [
-            ChannelSource(taskmanager_id, address, range(first, MAP_OUTPUTS, CHANNELS))
+        few = [
+            [ChannelSource(taskmanager_id, address, range(first, MAP_OUTPUTS, CHANNELS))]
+            for first in range(CHANNELS)
+        ]
+        many = [
+            [
+                ChannelSource(taskmanager_id, address, [number % MANY_OUTPUTS])
+                for number in range(first, MANY_CHANNELS, CHANNELS)
+            ]
             for first in range(CHANNELS)
         ]
         runs: list[dict[str, float]] = []
-        async with environment(directory, "127.0.0.2", congestion) as running:
-            for pair in range(pairs + 1):
+        async with (
+            environment(directory, "127.0.0.2", congestion) as running,
+            environment(directory, "127.0.0.3", congestion, flow_control="watermark") as uncredited,
+        ):
+            for turn in range(pairs + 1):
                 cpu = [time.process_time()]
-                total, ours = await read_partitions(running, sources, rounds, checksum=checksum)
+                total, ours = await read_partitions(running, few, rounds, checksum=checksum)
                 cpu.append(time.process_time())
                 bare = await read_bare(bare_port, total)
                 cpu.append(time.process_time())
                 cached = await read_bare(cached_port, total)
+                _, without = await read_partitions(uncredited, few, rounds, checksum=checksum)
+                total_many, ours_many = await read_partitions(
+                    running, many, 1, checksum=checksum, key=MANY_KEY
+                )
                 buffers = total / SEGMENT_SIZE_BYTES
-                if pair:  # the first one warms up
+                if turn:  # the first one warms up
                     runs.append(
                         {
                             "bytes": total,
                             "sluice_bytes_per_second": total / ours,
                             "bare_bytes_per_second": total / bare,
                             "cached_bytes_per_second": total / cached,
+                            "uncredited_bytes_per_second": total / without,
+                            "many_channels_bytes_per_second": total_many / ours_many,
                             "sluice_receiver_cpu_us_per_buffer": (cpu[1] - cpu[0]) / buffers * 1e6,
                             "bare_receiver_cpu_us_per_buffer": (cpu[2] - cpu[1]) / buffers * 1e6,
                         }
                     )
         return runs
+
+
+FIGURES = {
+    "ratio_to_raw": ("sluice_bytes_per_second", "bare_bytes_per_second"),
+    "ratio_to_cached_raw": ("sluice_bytes_per_second", "cached_bytes_per_second"),
+    "credit_over_uncredited": ("sluice_bytes_per_second", "uncredited_bytes_per_second"),
+    "rate_1000_over_10_channels": ("many_channels_bytes_per_second", "sluice_bytes_per_second"),
+}
+"""Each figure as the ratio of two rates of a turn."""
+
+AIMS = {
+    "ratio_to_raw": "≥ 0.85",
+    "credit_over_uncredited": "≥ 1.0",
+    "rate_1000_over_10_channels": "≥ 0.7",
+}
+
+
+def report_of(runs: list[dict[str, float]]) -> Report:
+    """Make the report."""
+    figures: dict[str, float] = {}
+    spread: dict[str, tuple[float, float]] = {}
+    for figure, (over, under) in FIGURES.items():
+        ratios = [run[over] / run[under] for run in runs]
+        figures[figure], spread[figure] = median_and_spread(ratios)
+    for side in ("sluice", "bare"):
+        rates = [run[f"{side}_bytes_per_second"] for run in runs]
+        figures[f"{side}_gb_per_second"] = statistics.median(rates) / 1e9
+    return Report("exchange", figures, runs, spread)
 
 
 def main() -> None:
@@ -296,16 +273,18 @@ def main() -> None:
     parser.add_argument("--role", choices=("main", "partitions", "bare", "cached"), default="main")
     parser.add_argument("--directory", type=Path)
     parser.add_argument("--pairs", type=int, default=7)
-    parser.add_argument("--rounds", type=int, default=12, help="times 160 MiB a measurement")
+    parser.add_argument(
+        "--rounds", type=int, default=12, help="times 160 MiB a measurement, at most 24"
+    )
     parser.add_argument("--congestion-control", default=None)
     parser.add_argument("--no-checksum", action="store_true")
     arguments = parser.parse_args()
     congestion = arguments.congestion_control
     if arguments.role == "partitions":
-        uvloop.run(serve_partitions(arguments.directory, congestion))
+        uvloop.run(serve_partitions(arguments.directory, congestion, arguments.rounds))
         return
-    if arguments.role in ("bare", "cached"):
-        uvloop.run(serve_bare(congestion, cached=arguments.role == "cached"))
+    if arguments.role in BARE_BYTES:
+        uvloop.run(serve_bare(congestion, BARE_BYTES[arguments.role]))
         return
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as directory:
         runs = uvloop.run(
@@ -317,30 +296,9 @@ def main() -> None:
                 checksum=not arguments.no_checksum,
             )
         )
-    ratios, cached_ratios = (
-        [run["sluice_bytes_per_second"] / run[f"{baseline}_bytes_per_second"] for run in runs]
-        for baseline in ("bare", "cached")
-    )
-    report = Report(
-        name="exchange",
-        figures={
-            "ratio_to_raw": statistics.median(ratios),
-            "ratio_to_cached_raw": statistics.median(cached_ratios),
-            "sluice_gb_per_second": statistics.median(
-                run["sluice_bytes_per_second"] for run in runs
-            )
-            / 1e9,
-            "bare_gb_per_second": statistics.median(run["bare_bytes_per_second"] for run in runs)
-            / 1e9,
-        },
-        runs=runs,
-        spread={
-            "ratio_to_raw": (min(ratios), max(ratios)),
-            "ratio_to_cached_raw": (min(cached_ratios), max(cached_ratios)),
-        },
-    )
+    report = report_of(runs)
     report.write()
-    report.show(open_console(), {"ratio_to_raw": "≥ 0.80"})
+    report.show(open_console(), AIMS)
 
 
 if __name__ == "__main__":

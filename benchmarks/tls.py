@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any
 import trustme
 import uvloop
 
+from benchmarks.bare_pair import SEGMENT_SIZE_BYTES
 from benchmarks.exchange import (
     CHANNELS,
     MAP_OUTPUTS,
-    SEGMENT_SIZE_BYTES,
     child,
     environment,
     read_partitions,
@@ -77,7 +77,7 @@ async def serve_partitions(directory: Path, kind: str) -> None:
 async def measure(directory: Path, pairs: int, rounds: int) -> list[dict[str, float]]:
     """Alternate both kinds; return the figures of each pair."""
     async with contextlib.AsyncExitStack() as stack:
-        sides: dict[str, tuple[NetworkEnvironment, list[ChannelSource]]] = {}
+        sides: dict[str, tuple[NetworkEnvironment, list[list[ChannelSource]]]] = {}
         for kind in KINDS:
             serving = child(kind, "--directory", str(directory), module="benchmarks.tls")
             taskmanager_id, port = stack.enter_context(serving)
@@ -86,7 +86,7 @@ async def measure(directory: Path, pairs: int, rounds: int) -> list[dict[str, fl
             )
             address = Address(SERVING_HOST, port)
             sources = [
-                ChannelSource(taskmanager_id, address, range(first, MAP_OUTPUTS, CHANNELS))
+                [ChannelSource(taskmanager_id, address, range(first, MAP_OUTPUTS, CHANNELS))]
                 for first in range(CHANNELS)
             ]
             sides[kind] = (reading, sources)

@@ -1,0 +1,193 @@
+"""bench-barrier: how long a barrier takes to a slow reader, with credit over without (C6).
+
+Two processes, two TaskManagers. One task fills a pipelined partition as fast as its pool allows and
+emits a checkpoint barrier after every 32 buffers. The other reads a buffer a millisecond, and so
+everything between them is full: the partition's pool and the channel's buffers, and without credit
+the socket's as well. A barrier waits behind all of it. Both processes read the same clock, so that
+the reader knows how long a barrier took, and what it still had to read when it was emitted.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import itertools
+import statistics
+import sys
+import tempfile
+import time
+from bisect import bisect
+from pathlib import Path
+
+import uvloop
+
+from benchmarks.bare_pair import SEGMENT_SIZE_BYTES
+from benchmarks.exchange import KEY, child, environment
+from benchmarks.isolation import HOSTS, open_gate
+from benchmarks.report import Report, median_and_spread, open_console
+from protocol.errors import SluiceError
+from protocol.events import CheckpointBarrier, decode_event, encode_event
+from protocol.messages import DATA, EVENT
+from shuffle.environment import NetworkEnvironment
+from shuffle.gate.channel_opener import ChannelSource
+from shuffle.partition.pipelined_partition import PipelinedResultPartition
+from transport.connector import Address
+
+POOL_SEGMENTS = 10
+"""Of the partition: for one channel two buffers and eight floating ones, as the gate has."""
+
+BUFFERS_BETWEEN_BARRIERS = 32
+PAUSE_SECONDS = 0.001
+"""Between two buffers of the slow reader: 31 MiB a second at most."""
+
+WARM_UP = 0.25
+"""The part of a measurement in which what is between the tasks fills up."""
+
+MODES = ("credit", "watermark")
+AIMS = {"barrier_credit_over_uncredited": "≤ 0.5"}
+
+
+def microseconds() -> int:
+    """The clock that all processes of this host share."""
+    return time.monotonic_ns() // 1000
+
+
+async def write_partition(running: NetworkEnvironment, map_attempt_id: int) -> None:
+    """Be the writer of one partition, until its reader has gone."""
+    pool = running.network_pool.create_local_pool(f"partition {map_attempt_id}", 1, POOL_SEGMENTS)
+    reader_gone = asyncio.Event()
+    partition = PipelinedResultPartition(
+        f"partition {map_attempt_id}", 1, pool, fully_consumed=reader_gone.set
+    )
+    running.partitions.register_pipelined(KEY, map_attempt_id, partition, partition.fail)
+    data = memoryview(bytes(SEGMENT_SIZE_BYTES))
+    try:
+        for number in itertools.count(1):
+            builder = await partition.wait_for_builder(0)
+            builder.append_and_commit(data)
+            consumer = builder.create_consumer_from_beginning()
+            builder.finish()
+            partition.add_consumer(consumer, 0)
+            if number % BUFFERS_BETWEEN_BARRIERS == 0:
+                barrier = CheckpointBarrier(number, microseconds(), unaligned=False)
+                partition.emit_event(encode_event(barrier), EVENT, 0)
+            if reader_gone.is_set():
+                break
+    finally:
+        running.partitions.unregister_pipelined(KEY, map_attempt_id, partition)
+        partition.release()
+
+
+async def serve_partitions(directory: Path, partitions: int) -> None:
+    """The process that is read from; says its id and port, ends with its standard input."""
+    async with environment(directory, "127.0.0.1", None) as running:
+        writers = [
+            asyncio.ensure_future(write_partition(running, number)) for number in range(partitions)
+        ]
+        print(running.taskmanager_id, running.address.port, flush=True)
+        await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+        for writer in writers:
+            writer.cancel()
+        await asyncio.gather(*writers, return_exceptions=True)
+
+
+async def read_slowly(
+    running: NetworkEnvironment, source: ChannelSource, seconds: float
+) -> dict[str, float]:
+    """Read a partition for a while; return what its barriers tell."""
+    taken_at: list[int] = []
+    began = microseconds()
+    latencies: list[float] = []
+    waiting: list[int] = []
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds), open_gate(running, source) as gate:
+            while (taken := await gate.next_buffer_or_event()) is not None:
+                payload, release, kind = taken.buffer
+                if kind == DATA:
+                    await asyncio.sleep(PAUSE_SECONDS)
+                    taken_at.append(microseconds())
+                    if release is not None:
+                        release()
+                    continue
+                event = decode_event(payload)
+                if not isinstance(event, CheckpointBarrier):
+                    raise SluiceError("Not a barrier", value=event)
+                if event.timestamp_ms > began + WARM_UP * seconds * 1e6:
+                    latencies.append((microseconds() - event.timestamp_ms) / 1e6)
+                    waiting.append(len(taken_at) - bisect(taken_at, event.timestamp_ms))
+    if not latencies:
+        raise RuntimeError(f"no barrier came within {seconds} s: measure for longer")
+    return {
+        "barriers": len(latencies),
+        "seconds": statistics.median(latencies),
+        "bytes_in_flight": statistics.median(waiting) * SEGMENT_SIZE_BYTES,
+        "bytes_per_second": len(taken_at) * SEGMENT_SIZE_BYTES / seconds,
+    }
+
+
+async def measure(directory: Path, pairs: int, seconds: float) -> list[dict[str, float]]:
+    """Alternate both modes, each time on a partition of its own; return what was seen."""
+    partitions = len(MODES) * (pairs + 1)
+    runs: list[dict[str, float]] = []
+    options = ("--directory", str(directory), "--partitions", str(partitions))
+    async with contextlib.AsyncExitStack() as stack:
+        taskmanager_id, port = stack.enter_context(
+            child("partitions", *options, module="benchmarks.barrier")
+        )
+        address = Address("127.0.0.1", port)
+        reading = {
+            mode: await stack.enter_async_context(
+                environment(directory, HOSTS[mode], None, flow_control=mode)
+            )
+            for mode in MODES
+        }
+        numbers = itertools.count()
+        for turn in range(pairs + 1):
+            run: dict[str, float] = {}
+            for mode, running in reading.items():
+                source = ChannelSource(taskmanager_id, address, [next(numbers)])
+                seen = await read_slowly(running, source, seconds)
+                run |= {f"{mode}_{name}": value for name, value in seen.items()}
+            if turn:  # the first one warms up
+                runs.append(run)
+    return runs
+
+
+def report_of(runs: list[dict[str, float]]) -> Report:
+    """Make the report."""
+    figures: dict[str, float] = {}
+    spread: dict[str, tuple[float, float]] = {}
+
+    def add(name: str, values: list[float]) -> None:
+        figures[name], spread[name] = median_and_spread(values)
+
+    add(
+        "barrier_credit_over_uncredited",
+        [run["credit_seconds"] / run["watermark_seconds"] for run in runs],
+    )
+    for mode, name in zip(MODES, ("credit", "uncredited"), strict=True):
+        add(f"barrier_ms_{name}", [run[f"{mode}_seconds"] * 1e3 for run in runs])
+        add(f"mib_in_flight_{name}", [run[f"{mode}_bytes_in_flight"] / 2**20 for run in runs])
+    return Report("barrier", figures, runs, spread)
+
+
+def main() -> None:
+    """Run the benchmark, or its child process."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--role", choices=("main", "partitions"), default="main")
+    parser.add_argument("--directory", type=Path)
+    parser.add_argument("--partitions", type=int, default=1)
+    parser.add_argument("--pairs", type=int, default=7)
+    parser.add_argument("--seconds", type=float, default=3.0, help="of each measurement")
+    arguments = parser.parse_args()
+    if arguments.role == "partitions":
+        uvloop.run(serve_partitions(arguments.directory, arguments.partitions))
+        return
+    with tempfile.TemporaryDirectory(prefix="sluice-bench-") as directory:
+        runs = uvloop.run(measure(Path(directory), arguments.pairs, arguments.seconds))
+    report = report_of(runs)
+    report.write()
+    report.show(open_console(), AIMS)
+
+
+if __name__ == "__main__":
+    main()

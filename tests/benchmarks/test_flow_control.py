@@ -1,0 +1,59 @@
+"""What credit is worth, measured: the benchmarks that compare both modes."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks import barrier, exchange, isolation
+from benchmarks.bare_pair import SEGMENT_SIZE_BYTES
+from shuffle.config import NetworkMemoryConfig
+
+
+@pytest.mark.asyncio(loop_factories=["uvloop"])
+async def test_less_is_in_flight_with_credit_and_barriers_are_faster(tmp_path):
+    """C6: with credit the partition's pool and the channel's buffers, without the socket's too."""
+    (run,) = await barrier.measure(tmp_path, pairs=1, seconds=1.0)
+    memory = NetworkMemoryConfig()
+    most = memory.pool_ceiling_segments(channels=1) + barrier.POOL_SEGMENTS
+    # One more is in the hands of the slow reader, and another in those of the writer.
+    assert run["credit_bytes_in_flight"] <= (most + 2) * SEGMENT_SIZE_BYTES
+    assert run["watermark_bytes_in_flight"] > 2 * run["credit_bytes_in_flight"]
+    report = barrier.report_of([run])
+    assert report.figures["barrier_credit_over_uncredited"] <= 0.5
+    assert report.figures["mib_in_flight_credit"] == run["credit_bytes_in_flight"] / 2**20
+
+
+def test_figures_of_isolation() -> None:
+    runs = [
+        {
+            "credit_alone_bytes_per_second": 10.0,
+            "credit_beside_stuck_bytes_per_second": beside,
+            "watermark_alone_bytes_per_second": 8.0,
+            "watermark_beside_stuck_bytes_per_second": 0.0,
+        }
+        for beside in (9.0, 10.0, 11.0)
+    ]
+    report = isolation.report_of(runs)
+    assert report.figures == {"isolation_credit": 1.0, "isolation_uncredited": 0.0}
+    assert report.spread["isolation_credit"] == (0.9, 1.1)
+
+
+def test_figures_of_the_exchange() -> None:
+    runs = [
+        {
+            "sluice_bytes_per_second": 1e9,
+            "bare_bytes_per_second": 2e9,
+            "cached_bytes_per_second": 4e9,
+            "uncredited_bytes_per_second": 0.5e9,
+            "many_channels_bytes_per_second": many,
+        }
+        for many in (0.7e9, 0.8e9, 0.9e9)
+    ]
+    assert exchange.report_of(runs).figures == {
+        "ratio_to_raw": 0.5,
+        "ratio_to_cached_raw": 0.25,
+        "credit_over_uncredited": 2.0,
+        "rate_1000_over_10_channels": 0.8,
+        "sluice_gb_per_second": 1.0,
+        "bare_gb_per_second": 2.0,
+    }
