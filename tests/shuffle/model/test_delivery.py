@@ -20,11 +20,11 @@ from shuffle.partition.pipelined_subpartition import PipelinedSubpartition
 from shuffle.records.channel_selector import RoundRobinSelector
 from shuffle.records.outputs import ChainingOutput
 from shuffle.records.record_reader import ChannelRecord
-from shuffle.records.serializers import BytesSerializer
+from shuffle.records.serializers import BytesSerializer, ViewSerializer
 from shuffle.records.spanning_deserializer import SpanningRecordDeserializer
 from shuffle.records.spanning_serializer import SpanningRecordSerializer
 from shuffle.records.stream_elements import StreamRecord
-from tests.shuffle.model.pipe import ATTEMPT, KEY, PATIENCE_SECONDS, pipe
+from tests.shuffle.model.pipe import ATTEMPT, KEY, PATIENCE_SECONDS, full_record, pipe
 from tests.shuffle.model.trace import Trace
 from tests.support.mini_cluster import eventually, mini_cluster
 from transport.connection import Connection
@@ -141,6 +141,38 @@ async def test_on_one_task_manager_the_buffer_is_handed_over(tmp_path, trace):
             "9 user function",
         ]
         assert function.seen == [RECORD]
+
+
+async def test_a_local_consumer_has_the_very_buffer_of_the_producer(tmp_path):
+    """M11, P17: pool 1 lacks it until the user function is done with the record."""
+    async with (
+        pipe(tmp_path, 3, remote=False, serializer=ViewSerializer()) as between,
+        asyncio.timeout(PATIENCE_SECONDS),
+    ):
+        for number in range(2):
+            assert between.writer.emit(full_record(number)) is None
+        assert between.held_1 == 2
+        element = await between.reader.next()
+        assert isinstance(element, ChannelRecord)
+        assert element.value == full_record(0)
+        assert between.held_1 == 2
+        assert isinstance(await between.reader.next(), ChannelRecord)
+        assert between.held_1 == 1
+        between.reader.close()
+        assert between.held_1 == 0
+
+
+async def test_a_flush_behind_a_full_buffer_tells_nobody(tmp_path, trace):
+    """F6, F7: the reader knows of data already and will come for all of it."""
+    async with pipe(tmp_path, 3) as between, asyncio.timeout(PATIENCE_SECONDS):
+        trace.take()
+        assert between.writer.emit(full_record(0)) is None
+        assert trace.take() == [*PRODUCER_STEPS, "3 the reader is told"]
+        assert between.writer.emit(RECORD) is None
+        between.writer.flush_all()
+        assert trace.take() == [*PRODUCER_STEPS, "3 flush"]
+        for expected in (full_record(0), RECORD):
+            assert await between.reader.next() == ChannelRecord(0, expected)
 
 
 async def test_across_the_network_the_five_steps_and_their_answer(tmp_path, trace):
