@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
 import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -66,3 +69,31 @@ def test_streaming_back_pressure():
     waits = [int(line.split()[3].rstrip("%")) for line in said.splitlines() if "slow " in line]
     assert max(waits) > 50  # the source has waited for most of an interval
     assert "have arrived at the sink, unchanged" in said
+
+
+def test_throughput():
+    said = run("throughput", "--seconds", "0.3")
+    rates = re.findall(r"^(\w+): ([\d,]+) records of 100 bytes/s", said, re.MULTILINE)
+    assert [way for way, _ in rates] == ["single", "batch"]
+    assert all(int(rate.replace(",", "")) > 1000 for _, rate in rates)
+
+
+DOCUMENTS = ["README.md", "docs/python-api.md"]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_what_documents_show_is_python_that_imports(document):
+    text = (Path(__file__).parents[1] / document).read_text(encoding="utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    assert blocks
+    for block in blocks:
+        tree = ast.parse(compile_ready(block))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom):
+                module = importlib.import_module(str(node.module))
+                assert all(hasattr(module, name.name) for name in node.names), node.module
+
+
+def compile_ready(block: str) -> str:
+    """Put a block into a function, where it may await."""
+    return "async def block():\n" + textwrap.indent(block, "    ")
