@@ -15,11 +15,15 @@ the end, so that a machine that gets faster or slower meanwhile favours neither.
 ``rate_1ms_over_100ms`` is the lower one of the two paths' medians of the ratio within a round,
 ``p99_latency_ms_at_1ms`` the higher one of their medians when paced. Latencies when saturated are
 those of the queue in front of the bottleneck: they tell how much memory lies between.
+
+``records_per_cpu_second_1ms_over_100ms`` is the same ratio of records to the CPU time of all four
+processes: what a shorter timeout costs, whoever else uses the machine.
 """
 
 import argparse
 import asyncio
 import contextlib
+import os
 import statistics
 import struct
 import tempfile
@@ -35,6 +39,7 @@ from benchmarks.line_chart import Line, Panel, draw
 from benchmarks.line_process import (
     ANSWER_DEADLINE_SECONDS,
     LineProcess,
+    cpu_seconds,
     line_process,
     next_command,
     say,
@@ -189,28 +194,42 @@ async def write_paced(writer: RecordWriter[bytes], path: str, seconds: float) ->
 
 
 async def take_turn(
-    client: ShuffleClient, consumer: LineProcess, number: int, turn: Turn, seconds: float
+    client: ShuffleClient,
+    consumer: LineProcess,
+    pids: Sequence[int],
+    number: int,
+    turn: Turn,
+    seconds: float,
 ) -> dict[str, Any]:
-    """Move records from here to the consumer for a while; return what it found."""
+    """Move records from here to the consumer for a while; return what it found.
+
+    Args:
+        client: The producer's.
+        consumer: The consumer process.
+        pids: All processes whose CPU time counts.
+        number: Of the partition, new.
+        turn: Path, timeout and pace.
+        seconds: How long to write.
+    """
     if turn.paced:
         seconds /= 2
+    cpu = sum(map(cpu_seconds, pids))
     async with client.open_result_partition(
         number, number, CHANNELS, buffer_timeout_seconds=turn.timeout_ms / 1000
     ) as partition:
         consumer.tell([turn.path, list(partition.location)])
         writer = partition.record_writer(BytesSerializer())
         began = time.perf_counter()
-        cpu = time.process_time()
         await (write_paced if turn.paced else write_saturated)(writer, turn.path, seconds)
-        cpu = time.process_time() - cpu
     sent_buffers = _buffers_out(partition)
     found = await consumer.answer()
+    cpu = sum(map(cpu_seconds, pids)) - cpu
     return {
         **turn._asdict(),
         "records": found["records"],
         "records_per_second": found["records"] / (found["ended"] - began),
         "buffers_sent": sent_buffers,
-        "producer_cpu_share": cpu / seconds,
+        "records_per_cpu_second": found["records"] / cpu,
         "p50_ms": found["p50_ms"],
         "p99_ms": found["p99_ms"],
     }
@@ -243,13 +262,14 @@ async def measure(taskmanagers: TaskManagers, rounds: int, seconds: float) -> li
     ]
     runs: list[dict[str, Any]] = []
     async with both_sides(taskmanagers) as (client, consumer):
+        pids = [os.getpid(), consumer.pid, *(process.pid for process in taskmanagers.processes)]
         number = 0
         for path in PATHS:  # warms up
-            await take_turn(client, consumer, number, Turn(path, 1, paced=False), seconds)
+            await take_turn(client, consumer, pids, number, Turn(path, 1, paced=False), seconds)
             number += 1
         for round_number in range(rounds):
             for turn in turns:
-                found = await take_turn(client, consumer, number, turn, seconds)
+                found = await take_turn(client, consumer, pids, number, turn, seconds)
                 runs.append({"round": round_number, **found})
                 number += 1
     return runs
@@ -276,9 +296,13 @@ def report(runs: Sequence[dict[str, Any]]) -> Report:
         figures[key], spread[key] = median_and_spread(found)
 
     for path in PATHS:
-        fast = values(runs, Turn(path, 1, paced=False), "records_per_second")
-        slow = values(runs, Turn(path, 100, paced=False), "records_per_second")
-        put(f"{path}_rate_1ms_over_100ms", [a / b for a, b in zip(fast, slow, strict=True)])
+        for name, key in (
+            ("rate", "records_per_second"),
+            ("records_per_cpu_second", "records_per_cpu_second"),
+        ):
+            fast, slow = (values(runs, Turn(path, ms, paced=False), key) for ms in (1, 100))
+            ratios = [a / b for a, b in zip(fast, slow, strict=True)]
+            put(f"{path}_{name}_1ms_over_100ms", ratios)
         for timeout_ms in TIMEOUTS_MS:
             full = Turn(path, timeout_ms, paced=False)
             put(
@@ -293,6 +317,11 @@ def report(runs: Sequence[dict[str, Any]]) -> Report:
     headline: dict[str, float] = {}
     for key, of, choose in (
         ("rate_1ms_over_100ms", "rate_1ms_over_100ms", min),
+        (
+            "records_per_cpu_second_1ms_over_100ms",
+            "records_per_cpu_second_1ms_over_100ms",
+            min,
+        ),
         ("p99_latency_ms_at_1ms", "p99_latency_ms_1ms", max),
     ):
         chosen = choose((f"{path}_{of}" for path in PATHS), key=figures.__getitem__)

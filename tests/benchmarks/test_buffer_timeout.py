@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -17,7 +18,7 @@ def test_records_come_through_on_both_paths(tmp_path):
     async def turns() -> list[dict[str, float]]:
         async with both_sides(taskmanagers) as (client, consumer):
             return [
-                await take_turn(client, consumer, number, turn, 0.2)
+                await take_turn(client, consumer, [os.getpid()], number, turn, 0.2)
                 for number, turn in enumerate(
                     [Turn("batch", 1, paced=False), Turn("single", 0, paced=True)]
                 )
@@ -27,6 +28,7 @@ def test_records_come_through_on_both_paths(tmp_path):
         saturated, paced = uvloop.run(turns())
     assert saturated["records"] >= buffer_timeout.TURN_RECORDS
     assert saturated["buffers_sent"] > 0
+    assert saturated["records_per_cpu_second"] > 0
     assert 0 < paced["records"] <= buffer_timeout.PACED_RECORDS_PER_SECOND * 0.1
     assert 0 < paced["p50_ms"] <= paced["p99_ms"]
 
@@ -38,6 +40,7 @@ def made_up(path: str, timeout_ms: int, paced: bool, round_number: int, rate: fl
         "timeout_ms": timeout_ms,
         "paced": paced,
         "records_per_second": rate,
+        "records_per_cpu_second": 2 * rate,
         "p50_ms": timeout_ms / 2,
         "p99_ms": timeout_ms + round_number,
     }
@@ -56,6 +59,7 @@ def test_the_figures_are_of_the_slower_path_and_of_pairs():
     assert found.name == "buffer_timeout"
     assert found.figures["rate_1ms_over_100ms"] == 0.8
     assert found.figures["batch_rate_1ms_over_100ms"] == 0.9
+    assert found.figures["records_per_cpu_second_1ms_over_100ms"] == 0.8
     assert found.figures["p99_latency_ms_at_1ms"] == 2
     assert found.spread["p99_latency_ms_at_1ms"] == (1, 3)
 
