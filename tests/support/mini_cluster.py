@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from protocol.messages import HelloAck
+    from shuffle.gate.input_gate import InputGate
 
 DEADLINE_SECONDS = 20.0
 LOOK_AGAIN_SECONDS = 0.002
@@ -206,11 +207,11 @@ def storage_leftovers(environment: NetworkEnvironment) -> list[str]:
     ]
 
 
-def gates(environment: NetworkEnvironment) -> list[object]:
+def gates(environment: NetworkEnvironment) -> list[InputGate]:
     """Return the open gates."""
     return [
         gate
         for handler in environment.handlers.values()
         if isinstance(handler, ConsumerHandler)
-        for gate in handler.gates.values()
+        for gate, _ in handler.gates.values()
     ]

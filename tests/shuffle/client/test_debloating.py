@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
@@ -11,39 +12,61 @@ from protocol.events import CheckpointBarrier
 from shuffle.partition.partition_type import ResultPartitionType
 from shuffle.records.record_reader import ChannelEvent
 from shuffle.records.serializers import BytesSerializer
-from tests.support.api_clients import api_clients
+from tests.support.api_clients import api_clients, pipelined
 from tests.support.mini_cluster import SEGMENT_SIZE_BYTES, eventually, gates, mini_cluster
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from shuffle.client.client import ShuffleClient
+    from shuffle.client.gate import ClientGate
+    from shuffle.client.result_partition import ResultPartition
+    from shuffle.gate.statistics import GateStatistics
 
 READ_AT = pytest.mark.parametrize("reader_at", [0, 1], ids=["local", "remote"])
 RECORD = bytes(range(100))
 SLOW_BYTES_PER_SECOND = 400_000
 TARGET_SECONDS = 0.02
-DEBLOATING = {
+DEBLOATING: dict[str, Any] = {
     "debloat_target_seconds": TARGET_SECONDS,
     "debloat_period_seconds": 0.02,
     "debloat_min_buffer_size_bytes": 64,
 }
-BEFORE_THE_BARRIER = 3_000  # records that are read until then: enough for the sizes to settle
+SMALL_BYTES = SEGMENT_SIZE_BYTES / 4
+LEAST_RECORDS = 1_000
+"""Read before anybody looks."""
+
+
+class Look(NamedTuple):
+    """What is seen between two records that are read."""
+
+    announced_bytes: int | None
+    in_flight_bytes: int
+    statistics: GateStatistics
+    writer_waits: bool
 
 
 class Exchange:
     """One writer that writes as much as it may, and one reader of a given speed."""
 
-    def __init__(self, producer, consumer) -> None:
+    def __init__(self, producer: ShuffleClient, consumer: ShuffleClient) -> None:
         self._producer = producer
         self._consumer = consumer
         self.written = 0
         self.read: list[bytes] = []
-        self.in_flight_bytes = 0
         self.barrier_seconds = 0.0
-        self.statistics = None
-        self.announced_bytes: int | None = None
         self._barrier_wanted = asyncio.Event()
         self._barrier_sent = 0.0
         self._barrier_read = False
 
-    async def run(self, bytes_per_second: float | None, in_the_middle=lambda: None) -> None:
-        """Write and read until a barrier sent in the middle has come; then to the end."""
+    async def run(
+        self, bytes_per_second: float | None, settled: Callable[[Look], bool], on_settled
+    ) -> Look:
+        """Write and read until it is settled, and until a barrier sent then has come.
+
+        The rest is read at once. Returns what was seen when it was settled.
+        """
+        found: Look | None = None
         async with self._producer.open_result_partition(1, 7, 1, max_segments=12) as partition:
             writing = asyncio.create_task(self._write(partition))
             async with self._consumer.open_gate([partition.location], 0) as gate:
@@ -54,20 +77,31 @@ class Exchange:
                         if isinstance(element.event, CheckpointBarrier):
                             self.barrier_seconds = time.monotonic() - self._barrier_sent
                             self._barrier_read = True
-                            bytes_per_second = None  # the rest at once
+                            bytes_per_second = None
                         continue
                     self.read.append(element.value)
-                    if len(self.read) == BEFORE_THE_BARRIER:
-                        self.statistics = gate.gate.statistics()
-                        self.announced_bytes = partition.writer.buffer_size_bytes
-                        self.in_flight_bytes = (self.written - len(self.read)) * len(RECORD)
-                        in_the_middle()
-                        self._barrier_wanted.set()
+                    if found is None and len(self.read) >= LEAST_RECORDS:
+                        look = self._look(partition, gate)
+                        if settled(look):
+                            found = look
+                            on_settled()
+                            self._barrier_wanted.set()
                     if bytes_per_second is not None:
                         due = start + len(self.read) * len(RECORD) / bytes_per_second
                         if (ahead := due - time.monotonic()) > 0.002:
                             await asyncio.sleep(ahead)  # this is the work of a slow reader
             await writing
+        assert found is not None
+        return found
+
+    def _look(self, partition: ResultPartition, gate: ClientGate) -> Look:
+        writer = pipelined(partition)
+        return Look(
+            writer.buffer_size_bytes,
+            (self.written - len(self.read)) * len(RECORD),
+            gate.gate.statistics(),
+            not writer.is_available,
+        )
 
     async def _write(self, partition) -> None:
         writer = partition.record_writer(BytesSerializer())
@@ -83,57 +117,81 @@ class Exchange:
         await partition.finish()
 
 
-async def exchange(tmp_path, reader_at, rate, taskmanagers=None, in_the_middle=None, **client):
+def full(look: Look) -> bool:
+    """All buffers on the way are in use."""
+    return look.writer_waits
+
+
+def small(look: Look) -> bool:
+    return look.announced_bytes is not None and look.announced_bytes < SMALL_BYTES
+
+
+def small_by_the_client(look: Look) -> bool:
+    return small(look) and look.announced_bytes == look.statistics.buffer_size_bytes
+
+
+async def exchange(
+    tmp_path, reader_at, rate, settled, taskmanagers=None, on_settled=None, **client
+) -> tuple[Look, Exchange]:
     async with (
         mini_cluster(tmp_path, **(taskmanagers or {})) as cluster,
         api_clients(cluster, 0, reader_at, **client) as clients,
     ):
         run = Exchange(*clients)
-        await run.run(rate, lambda: in_the_middle and in_the_middle(cluster))
+        look = await run.run(rate, settled, lambda: on_settled and on_settled(cluster))
         assert run.read == [RECORD] * run.written
-        assert run.written > BEFORE_THE_BARRIER
-        return run
+        return look, run
 
 
 @READ_AT
 async def test_a_slow_reader_has_little_in_flight_and_its_barrier_comes_soon(tmp_path, reader_at):
-    full = await exchange(tmp_path / "full", reader_at, SLOW_BYTES_PER_SECOND)
-    small = await exchange(tmp_path / "small", reader_at, SLOW_BYTES_PER_SECOND, **DEBLOATING)
-    assert full.announced_bytes is None
-    assert full.statistics.buffer_size_bytes is None
-    assert small.announced_bytes < SEGMENT_SIZE_BYTES / 4
-    assert small.statistics.buffer_size_bytes == small.announced_bytes
-    assert small.statistics.in_flight_seconds < 5 * TARGET_SECONDS
-    assert small.in_flight_bytes < full.in_flight_bytes / 2
-    assert small.barrier_seconds < full.barrier_seconds / 2
+    before, undebloated = await exchange(tmp_path / "1", reader_at, SLOW_BYTES_PER_SECOND, full)
+    assert before.announced_bytes is None
+    assert before.statistics.buffer_size_bytes is None
+
+    def little_in_flight(look: Look) -> bool:
+        seconds = look.statistics.in_flight_seconds
+        return (
+            small_by_the_client(look)
+            and look.in_flight_bytes < before.in_flight_bytes / 3
+            and seconds is not None
+            and seconds < 5 * TARGET_SECONDS
+        )
+
+    _, debloated = await exchange(
+        tmp_path / "2", reader_at, SLOW_BYTES_PER_SECOND, little_in_flight, **DEBLOATING
+    )
+    assert debloated.barrier_seconds < undebloated.barrier_seconds / 2
 
 
 @READ_AT
 async def test_a_fast_reader_keeps_full_buffers(tmp_path, reader_at):
     settings = {**DEBLOATING, "debloat_target_seconds": 1}
-    run = await exchange(tmp_path, reader_at, None, **settings)
-    assert run.announced_bytes is None
-    assert run.statistics.buffer_size_bytes == SEGMENT_SIZE_BYTES
+    look, _ = await exchange(tmp_path, reader_at, None, lambda _: True, **settings)
+    assert look.announced_bytes is None
+    assert look.statistics.buffer_size_bytes == SEGMENT_SIZE_BYTES
 
 
 @READ_AT
 async def test_a_taskmanager_debloats_the_gates_of_clients_that_do_not(tmp_path, reader_at):
-    def look(cluster):
-        ((gate, _),) = gates(cluster[reader_at])
+    def check(cluster):
+        (gate,) = gates(cluster[reader_at])
+        assert gate.debloater is not None
         assert gate.debloater.is_running
 
-    run = await exchange(tmp_path, reader_at, SLOW_BYTES_PER_SECOND, DEBLOATING, look)
-    assert run.announced_bytes < SEGMENT_SIZE_BYTES / 4
-    assert run.statistics.buffer_size_bytes is None
+    look, _ = await exchange(tmp_path, reader_at, SLOW_BYTES_PER_SECOND, small, DEBLOATING, check)
+    assert look.statistics.buffer_size_bytes is None
 
 
 async def test_a_client_that_announces_sizes_decides_alone(tmp_path):
-    def look(cluster):
-        ((gate, _),) = gates(cluster[1])
+    def check(cluster):
+        (gate,) = gates(cluster[1])
+        assert gate.debloater is not None
         assert not gate.debloater.is_running
 
-    run = await exchange(tmp_path, 1, SLOW_BYTES_PER_SECOND, DEBLOATING, look, **DEBLOATING)
-    assert run.announced_bytes == run.statistics.buffer_size_bytes
+    await exchange(
+        tmp_path, 1, SLOW_BYTES_PER_SECOND, small_by_the_client, DEBLOATING, check, **DEBLOATING
+    )
 
 
 async def test_gates_over_stored_partitions_are_left_alone(tmp_path):
@@ -145,7 +203,7 @@ async def test_gates_over_stored_partitions_are_left_alone(tmp_path):
         async with client.open_gate(locations, 0, 2) as gate:
             assert gate.gate.debloater is None
             await eventually(lambda: gates(cluster[0]))
-            ((there, _),) = gates(cluster[0])
+            (there,) = gates(cluster[0])
             assert there.debloater is None
 
 
