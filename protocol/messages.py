@@ -31,7 +31,7 @@ CONSUME_AT_FIRST_OUTPUT: Final = 1
 CONSUME_WHEN_FINISHED: Final = 2
 
 EVERY_SUBPARTITION: Final = 2**32 - 1
-"""``PipelinedData.subpartition`` of what goes to all subpartitions and is stored once."""
+"""Number that stands for all subpartitions: the bytes are those of each, and are stored once."""
 
 
 class Hello(NamedTuple):
@@ -186,7 +186,11 @@ class PartitionOpened(NamedTuple):
 
 
 class BeginRegion(NamedTuple):
-    """Announces a region: how many bytes for each subpartition, and the checksum of all."""
+    """Announces a region: how many bytes for each subpartition, and the checksum of all.
+
+    With ``EVERY_SUBPARTITION`` as the first one there is one length: the bytes are those of each
+    subpartition.
+    """
 
     partition: int
     region: int

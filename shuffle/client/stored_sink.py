@@ -15,7 +15,13 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from protocol.errors import SluiceError
-from protocol.messages import AbortPartition, BeginRegion, FinishPartition, RegionData
+from protocol.messages import (
+    EVERY_SUBPARTITION,
+    AbortPartition,
+    BeginRegion,
+    FinishPartition,
+    RegionData,
+)
 from shuffle.client.producer_leg import ProducerLeg
 from shuffle.errors import PartitionReleased
 from shuffle.partition.region_sink import OutgoingRegion
@@ -32,8 +38,7 @@ class LegRegionSink:
         number: Of the partition on that connection.
     """
 
-    takes_broadcast: Final = False
-    """A region on the wire has bytes for each subpartition."""
+    takes_broadcast: Final = True
 
     def __init__(self, leg: ProducerLeg, number: int) -> None:
         self.number: Final = number
@@ -60,19 +65,17 @@ class LegRegionSink:
         """
         self._require_alive()
         total_bytes = sum(region.lengths)
+        first = EVERY_SUBPARTITION if region.is_broadcast else 0
+        begin = BeginRegion(self.number, region.number, first, list(region.lengths), region.crc32c)
         loop = asyncio.get_running_loop()
         self._credit = 0
         self._offset = 0
         if not total_bytes:
-            self._leg.send(
-                BeginRegion(self.number, region.number, 0, list(region.lengths), region.crc32c)
-            )
+            self._leg.send(begin)
             return
         self._opened = loop.create_future()
         self._written = loop.create_future()
-        self._leg.send(
-            BeginRegion(self.number, region.number, 0, list(region.lengths), region.crc32c)
-        )
+        self._leg.send(begin)
         try:
             if self._leg.large_payloads:
                 await self._leg.answer(self._opened, "BeginRegion")

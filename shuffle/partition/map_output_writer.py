@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 
 from protocol.errors import SluiceError
 from protocol.limits import MAX_U64
+from protocol.messages import EVERY_SUBPARTITION
 from shuffle.errors import RegionMismatch
 from shuffle.memory import LocalBufferPool
 from shuffle.partition.region_receiver import (
@@ -95,8 +96,11 @@ class MapOutputWriter:
     ) -> None:
         """Begin a region and grant its first credit.
 
+        With ``EVERY_SUBPARTITION`` as the first one, the bytes are those of each subpartition.
+
         Raises:
-            RegionMismatch: Not the next region, more subpartitions than there are, wrong state.
+            RegionMismatch: Not the next region, more subpartitions than there are, not one length
+                for every subpartition, wrong state.
             StorageFull: No place for it.
         """
         self._require(WriterState.OPEN, "BeginRegion")
@@ -107,7 +111,15 @@ class MapOutputWriter:
                 limit=len(self._receivers),
                 map_attempt_id=self.map_attempt_id,
             )
-        if first_subpartition + len(lengths) > self.num_subpartitions:
+        if first_subpartition == EVERY_SUBPARTITION:
+            if len(lengths) != 1:
+                raise RegionMismatch(
+                    "Region of every subpartition must have one length",
+                    value=len(lengths),
+                    limit=1,
+                    map_attempt_id=self.map_attempt_id,
+                )
+        elif first_subpartition + len(lengths) > self.num_subpartitions:
             raise RegionMismatch(
                 "Region has lengths for more subpartitions than the shuffle has",
                 value=first_subpartition + len(lengths),

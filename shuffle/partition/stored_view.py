@@ -1,6 +1,7 @@
 """Reading committed map outputs: the view of a blocking partition.
 
-The requested range of every region is one slice. Slices of the memory tier go out as they lie in
+The requested range of every region is one slice; that of a broadcast region is read once for each
+subpartition. Slices of the memory tier go out as they lie in
 the mapping, without a copy, when they fill at least half a buffer; smaller ones are joined densely,
 so that a thousand blocks of 1 KB are 32 buffers. Slices of the disk tier are read ahead by threads
 into segments of the connection's read pool, a few at a time and never more than there is credit
@@ -11,9 +12,11 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 from protocol.errors import SluiceError
 from protocol.events import encode_end_of_partition
+from protocol.limits import MAX_U32
 from protocol.messages import DATA, EVENT
 from shuffle.errors import internal_error
 from shuffle.memory import ListenerHandle, LocalBufferPool, MemorySegment, NetworkBuffer
@@ -27,7 +30,14 @@ _log = logging.getLogger(__name__)
 READ_AHEAD_SEGMENTS = 8
 """Segments of one read: 256 KiB at the default size, enough to hide a thread's round trip."""
 
-_Slice = tuple[Extent, int, int]
+
+class _Slice(NamedTuple):
+    """Bytes of an extent, to be read so many times before the next slice."""
+
+    extent: Extent
+    offset: int
+    length: int
+    times: int
 
 
 class StoredPartitionView:
@@ -68,24 +78,26 @@ class StoredPartitionView:
         self._read_pool = read_pool
         self._listener = listener
         self._slices = _slices(outputs, start_subpartition, end_subpartition)
-        self._left_bytes = sum(length for _, _, length in self._slices)
+        self._left_bytes = sum(each.length * each.times for each in self._slices)
         self._total_bytes = self._left_bytes
         self._total_buffers = 0
         self._index = 0
         self._used = 0  # bytes taken from the slice at the index
+        self._repeated = 0  # how often that slice was taken before
         self._ready: deque[NetworkBuffer] = deque()
         self._reading = False
         self._reading_buffers = 0
         self._listener_handle: ListenerHandle | None = None
         self._end_sent = False
         self._released = False
-        for extent, _, _ in self._slices:
-            extent.retain()
+        for each in self._slices:
+            each.extent.retain()
 
     @property
     def backlog(self) -> int:
-        """Data buffers still to come, if they are full."""
-        return len(self._ready) + self._reading_buffers + -(-self._left_bytes // self._credit_bytes)
+        """Data buffers still to come, if they are full; at most what the wire can say."""
+        left = -(-self._left_bytes // self._credit_bytes)
+        return min(len(self._ready) + self._reading_buffers + left, MAX_U32)
 
     def is_available(self, credit: int) -> bool:
         """True if there is a buffer for the credit, the end, or a read to begin."""
@@ -112,7 +124,7 @@ class StoredPartitionView:
             return OutgoingBuffer(event, None, EVENT)
         if credit <= 0:
             return None
-        if not ready and not self._reading and self._slices[self._index][0].view is not None:
+        if not ready and not self._reading and self._slices[self._index].extent.view is not None:
             most = min(self._buffer_size_bytes, credit * self._credit_bytes)
             group = self._next_from_memory(most)
             self._total_buffers += -(-len(group.payload) // self._credit_bytes)
@@ -137,8 +149,8 @@ class StoredPartitionView:
         self._released = True
         if self._listener_handle is not None:
             self._listener_handle.cancel()
-        for extent, _, _ in self._slices:
-            extent.release()
+        for each in self._slices:
+            each.extent.release()
         self._slices = []
         self._left_bytes = 0
         while self._ready:
@@ -147,7 +159,7 @@ class StoredPartitionView:
     # ---- memory tier ---------------------------------------------------------------------------
 
     def _next_from_memory(self, size: int) -> OutgoingBuffer:
-        extent, offset, length = self._slices[self._index]
+        extent, offset, length, _ = self._slices[self._index]
         left = length - self._used
         if 2 * left >= size or self._left_bytes == left:
             count = min(size, left)
@@ -159,7 +171,7 @@ class StoredPartitionView:
         pieces: list[memoryview] = []
         room = size
         while room and self._left_bytes:
-            extent, offset, length = self._slices[self._index]
+            extent, offset, length, _ = self._slices[self._index]
             if extent.view is None:
                 break
             start = offset + self._used
@@ -172,9 +184,13 @@ class StoredPartitionView:
     def _advance(self, count: int) -> None:
         self._left_bytes -= count
         self._used += count
-        if self._used == self._slices[self._index][2]:
-            self._index += 1
+        current = self._slices[self._index]
+        if self._used == current.length:
             self._used = 0
+            self._repeated += 1
+            if self._repeated == current.times:
+                self._repeated = 0
+                self._index += 1
 
     # ---- disk tier -----------------------------------------------------------------------------
 
@@ -214,7 +230,7 @@ class StoredPartitionView:
         self._task = asyncio.get_running_loop().create_task(self._read(reads, buffers))
 
     def _on_disk(self) -> bool:
-        return self._left_bytes > 0 and self._slices[self._index][0].view is None
+        return self._left_bytes > 0 and self._slices[self._index].extent.view is None
 
     def _plan(
         self, segment: MemorySegment, reads: list[tuple[Extent, int, list[memoryview]]]
@@ -223,7 +239,7 @@ class StoredPartitionView:
         filled = 0
         size = self._segment_size_bytes
         while filled < size and self._on_disk():
-            extent, offset, length = self._slices[self._index]
+            extent, offset, length, _ = self._slices[self._index]
             start = offset + self._used
             count = min(length - self._used, size - filled)
             piece = segment.memory[filled : filled + count]
@@ -279,9 +295,10 @@ def _slices(outputs: Iterable[MapOutput], start: int, end: int) -> list[_Slice]:
         for region in output.regions:
             offset, length = region.slice(start, end)
             if length and region.extent is not None:
-                slices.append((region.extent, offset, length))
+                times = region.repeats(start, end)
+                slices.append(_Slice(region.extent, offset, length, times))
         if slices:
-            extent = slices[0][0]
+            extent = slices[0].extent
             by_place.append((0 if extent.view is not None else 1, extent.offset, slices))
     by_place.sort(key=lambda place: place[:2])
     return [piece for _, _, slices in by_place for piece in slices]

@@ -3,6 +3,9 @@
 A map output is one or more regions. A region holds, in subpartition order and densely, the bytes of
 a run of subpartitions; its index is one array of cumulative offsets, 4 bytes per subpartition as
 long as the region is below 4 GiB. So the index of a 2000 × 2000 shuffle is 16 MB.
+
+The bytes of a broadcast region are those of every subpartition: they lie there once, and are read
+for each subpartition anew.
 """
 
 from array import array
@@ -10,6 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
+
+from protocol.messages import EVERY_SUBPARTITION
 
 if TYPE_CHECKING:
     from shuffle.storage.arena import Extent
@@ -55,8 +60,10 @@ class Region:
 
     Args:
         extent: Where they lie; None if the region is empty.
-        first_subpartition: Number of the first subpartition of the run.
-        offsets: n + 1 cumulative offsets for n subpartitions, relative to the extent.
+        first_subpartition: Number of the first subpartition of the run; ``EVERY_SUBPARTITION`` of a
+            broadcast region.
+        offsets: n + 1 cumulative offsets for n subpartitions, relative to the extent; those of one
+            subpartition, whichever it is, in a broadcast region.
         crc32c: Checksum over all bytes.
     """
 
@@ -72,8 +79,13 @@ class Region:
 
     @property
     def num_subpartitions(self) -> int:
-        """Number of subpartitions in the run."""
+        """Number of subpartitions in the run; 1 of a broadcast region."""
         return len(self.offsets) - 1
+
+    @property
+    def is_broadcast(self) -> bool:
+        """True if its bytes are those of every subpartition."""
+        return self.first_subpartition == EVERY_SUBPARTITION
 
     def slice(self, start_subpartition: int, end_subpartition: int) -> tuple[int, int]:
         """Find the bytes of a range of subpartitions: always one contiguous piece.
@@ -83,15 +95,26 @@ class Region:
             end_subpartition: The one behind the last. Parts outside this region count as empty.
 
         Returns:
-            Offset in the extent and length, both in bytes; ``(0, 0)`` if nothing is there.
+            Offset in the extent and length, both in bytes; ``(0, 0)`` if nothing is there. The
+            range holds these bytes :meth:`repeats` times, one behind the other.
         """
         offsets = self.offsets
+        if self.is_broadcast:
+            return (0, offsets[-1]) if start_subpartition < end_subpartition else (0, 0)
         start = max(start_subpartition - self.first_subpartition, 0)
         end = min(end_subpartition - self.first_subpartition, len(offsets) - 1)
         if start >= end:
             return 0, 0
         offset = offsets[start]
         return offset, offsets[end] - offset
+
+    def repeats(self, start_subpartition: int, end_subpartition: int) -> int:
+        """Tell how often the slice of a range is read.
+
+        Returns:
+            1; of a broadcast region the number of subpartitions in the range.
+        """
+        return max(end_subpartition - start_subpartition, 0) if self.is_broadcast else 1
 
     def release(self) -> None:
         """Give up the owner's reference to the extent (for regions that are never committed)."""

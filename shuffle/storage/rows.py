@@ -9,7 +9,7 @@
 
 ``offsets`` are the cumulative offsets of a region as raw integers of ``item size`` bytes in the
 byte order of the machine (the header of the journal names it); the last one is the extent's length.
-An empty region has an empty tier id.
+An empty region has an empty tier id, and a broadcast region 2³²−1 as its first subpartition.
 """
 
 from array import array

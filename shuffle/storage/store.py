@@ -98,8 +98,9 @@ class ShuffleStore:
 
         Args:
             key: The shuffle.
-            first_subpartition: Number of the region's first subpartition.
-            lengths: Bytes of each of its subpartitions.
+            first_subpartition: Number of the region's first subpartition; ``EVERY_SUBPARTITION``
+                for a region whose bytes are those of each subpartition.
+            lengths: Bytes of each of its subpartitions; one length then.
 
         Raises:
             StorageFull: No tier has room.

@@ -168,6 +168,7 @@ MESSAGES: tuple[tuple[str, m.Message, bytes], ...] = (
     ("begin region", m.BeginRegion(1, 0, 0, [100, 0, 70000, 5], 0xE3069283), b""),
     ("begin region of no subpartitions", m.BeginRegion(1, 1, 0, [], 0), b""),
     ("begin region, all empty", m.BeginRegion(1, 2, 3, [0] * 20, 0), b""),
+    ("begin region of every subpartition", m.BeginRegion(1, 0, m.EVERY_SUBPARTITION, [9], 7), b""),
     (
         "begin region with the largest values",
         m.BeginRegion(MAX_U32, MAX_U32, MAX_U32, [MAX_U64, 0, 127, 128, 255, 256], MAX_U32),

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from protocol.errors import SluiceError
 from protocol.limits import FEATURE_LARGE_PAYLOADS
 from protocol.messages import (
+    EVERY_SUBPARTITION,
     AbortPartition,
     AddCredit,
     BeginRegion,
@@ -69,6 +70,20 @@ async def test_a_region_goes_as_there_is_credit():
     assert rig.connection.take(RegionData) == []
     rig.leg.message_received(AddCredit(0, 4), 0)
     await writing
+
+
+async def test_a_broadcast_region_has_one_length_for_every_subpartition():
+    rig = ProducerRig()
+    sink = await a_sink(rig)
+    assert sink.takes_broadcast
+    given = OutgoingRegion(0, [len(CONTENT)], crc32c(CONTENT), [CONTENT], True)
+    writing = asyncio.create_task(sink.write_region(given))
+    await turns()
+    begin = BeginRegion(0, 0, EVERY_SUBPARTITION, [len(CONTENT)], crc32c(CONTENT))
+    assert rig.connection.sent == [begin]
+    rig.leg.message_received(AddCredit(0, 9), 0)
+    await writing
+    assert b"".join(rig.connection.payloads) == CONTENT
 
 
 async def test_an_empty_region_waits_for_nothing():

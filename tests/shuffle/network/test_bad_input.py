@@ -248,6 +248,18 @@ BROKEN_PARTITIONS: dict[str, tuple[Script, ErrorCode, str | None, str | None]] =
         "5",
         "4",
     ),
+    "more than one length for every subpartition": (
+        [OPEN, (BeginRegion(0, 0, 2**32 - 1, [1, 1], 0), b"")],
+        ErrorCode.REGION_MISMATCH,
+        "2",
+        "1",
+    ),
+    "no length for every subpartition": (
+        [OPEN, (BeginRegion(0, 0, 2**32 - 1, [], 0), b"")],
+        ErrorCode.REGION_MISMATCH,
+        "0",
+        "1",
+    ),
     "lengths beyond any size": (
         [OPEN, (BeginRegion(0, 0, 0, [2**64 - 1, 2**64 - 1], 0), b"")],
         ErrorCode.REGION_MISMATCH,

@@ -10,7 +10,8 @@ from crc32c import crc32c
 
 from protocol.errors import SluiceError
 from protocol.events import decode_end_of_partition
-from protocol.messages import EVENT
+from protocol.limits import MAX_U32
+from protocol.messages import EVENT, EVERY_SUBPARTITION
 from shuffle.memory import NetworkBufferPool
 from shuffle.partition.stored_view import READ_AHEAD_SEGMENTS, StoredPartitionView
 from shuffle.storage.outputs import MapOutput, ShuffleKey
@@ -20,6 +21,7 @@ from tests.support.mini_cluster import DISK_ONLY, MEMORY_TIER, configs, eventual
 SIZE = 1024
 KEY = ShuffleKey("app", 1)
 MUCH = 1000
+SUBPARTITIONS = 2**32 - 1
 
 
 class Rig:
@@ -42,6 +44,21 @@ class Rig:
                 await writer.write(0, [memoryview(content)])
             written.append(writer.finish(crc32c(content)))
         output = MapOutput(KEY, attempt, len(regions[0]), tuple(written))
+        await self.store.commit(output)
+        return output
+
+    async def commit_broadcast(self, attempt: int, content: bytes, *, behind=()) -> MapOutput:
+        """Commit a broadcast region, and behind it one with parts for subpartitions 0 and on."""
+        written = []
+        for first, parts in ((EVERY_SUBPARTITION, [content]), (0, list(behind))):
+            joined = b"".join(parts)
+            writer = self.store.begin_region(KEY, first, [len(part) for part in parts])
+            if writer.in_memory and joined:
+                writer.view[:] = joined
+            elif joined:
+                await writer.write(0, [memoryview(joined)])
+            written.append(writer.finish(crc32c(joined)))
+        output = MapOutput(KEY, attempt, SUBPARTITIONS, tuple(written))
         await self.store.commit(output)
         return output
 
@@ -126,6 +143,42 @@ async def test_regions_of_a_map_output_stay_in_order(rig):
     output = await rig.commit(1, *regions)
     view = rig.view([output], 0, 2)
     assert b"".join(await rig.read(view)) == b"".join(b"".join(parts) for parts in regions)
+    view.release()
+
+
+@pytest.mark.network_case(30)
+@pytest.mark.parametrize("length", [1, 60, SIZE, 3 * SIZE + 5])
+async def test_a_broadcast_region_is_read_once_for_each_subpartition(rig, length):
+    content = noise(length)
+    output = await rig.commit_broadcast(1, content, behind=[b"first", noise(2 * SIZE, 2), b""])
+    assert rig.used_bytes() < 2 * (length + 2 * SIZE) + 16 * SIZE  # extents are of whole pages
+    for start, end, behind in (
+        (0, 1, b"first"),
+        (2, 3, b""),
+        (0, 3, b"first" + noise(2 * SIZE, 2)),
+        (SUBPARTITIONS - 1, SUBPARTITIONS, b""),
+        (1, 40, noise(2 * SIZE, 2)),
+    ):
+        view = rig.view([output], start, end)
+        buffers = await rig.read(view, 3)
+        assert b"".join(buffers) == content * (end - start) + behind
+        assert len(buffers) <= -(-len(content) * (end - start) // SIZE) * 2 + 3
+        view.release()
+
+
+async def test_a_broadcast_region_in_the_widest_range_takes_no_memory_and_can_be_given_up(rig):
+    """Neither the list of what to read nor the backlog grows with the range."""
+    output = await rig.commit_broadcast(1, noise(2 * SIZE))
+    view = rig.view([output], 0, SUBPARTITIONS)
+    assert view.backlog == MAX_U32
+    expected = noise(2 * SIZE) * 4
+    content = b""
+    while len(content) < len(expected):
+        buffer = await rig.next(view)
+        content += bytes(buffer.payload)
+        if buffer.release is not None:
+            buffer.release()
+    assert content.startswith(expected)
     view.release()
 
 

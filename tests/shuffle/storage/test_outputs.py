@@ -2,6 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from protocol.messages import EVERY_SUBPARTITION
 from shuffle.storage.outputs import MapOutput, Region, ShuffleKey, cumulative_offsets
 
 
@@ -38,3 +39,21 @@ def test_impossible_lengths_are_refused(lengths):
 def test_the_total_goes_over_all_regions():
     regions = tuple(Region(None, i, cumulative_offsets([i, 10]), 0) for i in range(3))
     assert MapOutput(ShuffleKey("a", 1), 7, 4, regions).total_bytes == 33
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "piece", "repeats"),
+    [(0, 1, (0, 9), 1), (3, 7, (0, 9), 4), (0, 2**32 - 1, (0, 9), 2**32 - 1), (5, 5, (0, 0), 0)],
+)
+def test_a_broadcast_region_is_read_for_each_subpartition(start, end, piece, repeats):
+    region = Region(None, EVERY_SUBPARTITION, cumulative_offsets([9]), 0)
+    assert region.is_broadcast
+    assert region.slice(start, end) == piece
+    assert region.repeats(start, end) == repeats
+    assert MapOutput(ShuffleKey("a", 1), 7, 4, (region,)).total_bytes == 9
+
+
+def test_another_region_is_read_once():
+    region = Region(None, 1, cumulative_offsets([1, 2, 3]), 0)
+    assert not region.is_broadcast
+    assert region.repeats(0, 3) == 1

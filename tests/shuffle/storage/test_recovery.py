@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from protocol.messages import EVERY_SUBPARTITION
 from shuffle.storage.errors import StorageInUse, StorageUnavailable
 from shuffle.storage.journal import Journal, generation_of
 from shuffle.storage.outputs import MapOutput, ShuffleKey
@@ -324,3 +325,23 @@ async def test_without_a_memory_tier_all_goes_to_disk(tmp_path):
         store = ShuffleStore.open(config(tmp_path, **changes))
         assert [tier.kind for tier in store.tiers()] == ["disk"]
         await store.close()
+
+
+@pytest.mark.parametrize("memory_tier_bytes", [0, 1024 * 1024], ids=["disk", "memory"])
+async def test_a_broadcast_region_is_adopted_as_one(tmp_path, memory_tier_bytes):
+    changes = {"memory_tier_bytes": memory_tier_bytes}
+    store = ShuffleStore.open(config(tmp_path, **changes))
+    data = content(3, 20_000)
+    region = await write_region(store, data, [len(data)], first=EVERY_SUBPARTITION)
+    await store.commit(MapOutput(KEY, 1, 50, (region,)))
+    before = used(store)
+    assert sum(before) < 2 * len(data)
+    await store.close()
+    store = ShuffleStore.open(config(tmp_path, **changes))
+    assert used(store) == before
+    output = store.map_outputs(KEY)[1]
+    assert output.regions[0].is_broadcast
+    assert (output.num_subpartitions, output.total_bytes) == (50, len(data))
+    assert output.regions[0].slice(49, 50) == (0, len(data))
+    assert await fetch(store, output) == data
+    await store.close()

@@ -1,6 +1,7 @@
 import msgpack
 import pytest
 
+from protocol.messages import EVERY_SUBPARTITION
 from shuffle.storage.outputs import MapOutput, Region, ShuffleKey, cumulative_offsets
 from shuffle.storage.rows import (
     CommitRow,
@@ -27,6 +28,14 @@ def test_a_commit_survives_packing_with_narrow_wide_and_empty_regions():
     assert [r.first_subpartition for r in row.regions] == [0, 2, 3]
     assert {r.crc32c for r in row.regions} == {2**32 - 1}
     assert {r.tier_id for r in row.regions} == {b""}
+
+
+def test_a_broadcast_region_survives_packing():
+    region = Region(None, EVERY_SUBPARTITION, cumulative_offsets([70_000]), 5)
+    row = unpack(pack_commit(MapOutput(KEY, 9, 5, (region,))))
+    assert isinstance(row, CommitRow)
+    assert [r.first_subpartition for r in row.regions] == [EVERY_SUBPARTITION]
+    assert [list(r.offsets) for r in row.regions] == [[0, 70_000]]
 
 
 def test_releases_survive_packing():
