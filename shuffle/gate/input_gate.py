@@ -5,22 +5,20 @@ through the gate, in turn (:meth:`InputGate.next_buffer_or_event`), or each by a
 (the consumer leg, where every channel has a credit of its own).
 """
 
-import asyncio
 import time
-from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Final, NamedTuple, Protocol
+from typing import Protocol
 
 from protocol.errors import SluiceError
 from protocol.events import is_end_of_partition
 from protocol.limits import MAX_CREDIT
 from protocol.messages import DATA
 from shuffle.errors import InvalidRequest
-from shuffle.gate.availability import Availability
 from shuffle.gate.buffer_debloater import BufferDebloater, DebloatSettings
 from shuffle.gate.channel_opener import UNKNOWN_SOURCE, ChannelSource, GateServices
 from shuffle.gate.local_channel import LocalInputChannel
+from shuffle.gate.readable import BufferOrEvent, ReadableGate
 from shuffle.gate.remote_channel import RemoteInputChannel
 from shuffle.gate.statistics import GateStatistics, channel_statistics
 from shuffle.gate.unknown_channel import UnknownInputChannel
@@ -29,17 +27,7 @@ from shuffle.storage.outputs import ShuffleKey
 
 __all__ = ["BufferOrEvent", "ChannelSource", "GateServices", "InputChannel", "InputGate"]
 
-BUFFERS_A_TURN: Final = 64
-"""Buffers a reader may take while others of the event loop wait: 2 MiB at the default size."""
-
 InputChannel = LocalInputChannel | RemoteInputChannel | UnknownInputChannel
-
-
-class BufferOrEvent(NamedTuple):
-    """What a gate gives: a buffer or an event, and the index of the channel it came from."""
-
-    channel_index: int
-    buffer: OutgoingBuffer
 
 
 class GateOpener(Protocol):
@@ -64,7 +52,7 @@ class GateOpener(Protocol):
         """Give connections and memory back, when the channels are released. Idempotent."""
 
 
-class InputGate:
+class InputGate(ReadableGate):
     """The gate of one consumer.
 
     Args:
@@ -79,6 +67,7 @@ class InputGate:
         key: ShuffleKey,
         opener: GateOpener,
     ) -> None:
+        super().__init__()
         self.name = name
         self.key = key
         self.channels: list[InputChannel] = []
@@ -86,17 +75,9 @@ class InputGate:
         self.debloater: BufferDebloater | None = None
         self._opener = opener
         self._released = False
-        self._urgent: deque[int] = deque()
-        """Channels with a priority event, in the order in which the events came."""
-        self._ready: deque[int] = deque()
-        """Channels that may have something, in turn."""
-        self._queued: set[int] = set()
-        """What is in ``_ready``: no channel is there twice."""
         self._ended: set[int] = set()
-        self._availability = Availability()
         self._listener: Callable[[], None] | None = None
         self._idle_seconds: Callable[[], float] = lambda: self._availability.idle_seconds
-        self._taken_this_turn = 0
 
     # ---- set-up --------------------------------------------------------------------------------
 
@@ -208,59 +189,9 @@ class InputGate:
     # ---- reading through the gate ----------------------------------------------------------------
 
     @property
-    def is_available(self) -> bool:
-        """True if it is worth the while to poll: there is a buffer, an event or a failure.
-
-        Or a read of the disk tier is to begin, by the poll.
-        """
-        return bool(self._ready or self._urgent)
-
-    @property
-    def has_priority_event(self) -> bool:
-        """True if what is taken next is a priority event."""
-        return bool(self._urgent)
-
-    @property
     def has_ended(self) -> bool:
         """True if nothing more will come: all channels have ended, or the gate is released."""
         return self._released or len(self._ended) == len(self.channels)
-
-    async def wait_available(self) -> None:
-        """Wait until it is worth the while to poll, or nothing more will come.
-
-        What is there may be taken by another one before the caller looks.
-
-        Cancellation: safe, without effect on others that wait.
-        """
-        while not (self.is_available or self.has_ended):
-            await self._availability.wait()
-
-    async def next_buffer_or_event(self) -> BufferOrEvent | None:
-        """Wait for the next buffer or event; channels with data are served in turn.
-
-        Whoever reads without ever having to wait lets others of the event loop run now and then.
-
-        Returns:
-            The buffer, to be released by the caller, or None after the end of all channels.
-
-        Raises:
-            SluiceError: A channel failed.
-
-        Cancellation: safe, nothing is taken. Several callers share what comes.
-        """
-        if self._taken_this_turn >= BUFFERS_A_TURN:
-            self._taken_this_turn = 0
-            await asyncio.sleep(0)
-        while not self._released:
-            taken = self.poll()
-            if taken is not None:
-                self._taken_this_turn += 1
-                return taken
-            if self.has_ended:
-                return None
-            self._taken_this_turn = 0
-            await self._availability.wait()
-        return None
 
     def poll(self) -> BufferOrEvent | None:
         """Take the next buffer or event if one is there; channels with a priority event come first.
@@ -362,8 +293,7 @@ class InputGate:
             return
         channel = self.channels[index]
         if channel.has_priority_event:
-            if index not in self._urgent:
-                self._urgent.append(index)
+            self._hurry(index)
         elif index in self._queued:
             return
         elif channel.is_available(MAX_CREDIT) or channel.failure is not None:
@@ -371,11 +301,6 @@ class InputGate:
         else:
             return  # it has just been opened
         self._signal()
-
-    def _queue(self, index: int) -> None:
-        if index not in self._queued:
-            self._queued.add(index)
-            self._ready.append(index)
 
     def _event_taken(self, index: int, channel: InputChannel, event: OutgoingBuffer) -> None:
         if is_end_of_partition(event.payload):

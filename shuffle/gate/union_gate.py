@@ -4,21 +4,19 @@ The gates take turns, whatever the number of their channels; one with a priority
 Channels are numbered through: those of the first gate, then those of the second, and so on.
 """
 
-import asyncio
 from bisect import bisect_right
-from collections import deque
 from collections.abc import Sequence
 from functools import partial
 from itertools import accumulate
 
 from protocol.errors import SluiceError
 from shuffle.errors import InvalidRequest
-from shuffle.gate.availability import Availability
-from shuffle.gate.input_gate import BUFFERS_A_TURN, BufferOrEvent, InputGate
+from shuffle.gate.input_gate import InputGate
+from shuffle.gate.readable import BufferOrEvent, ReadableGate
 from shuffle.gate.statistics import GateStatistics, sum_up
 
 
-class UnionInputGate:
+class UnionInputGate(ReadableGate):
     """Reads several gates as one.
 
     Args:
@@ -31,13 +29,9 @@ class UnionInputGate:
     def __init__(self, gates: Sequence[InputGate]) -> None:
         if not gates:
             raise InvalidRequest("Union of no gates", value=0, limit="at least 1")
+        super().__init__()
         self.gates = tuple(gates)
         self._offsets = [0, *accumulate(len(gate.channels) for gate in gates)]
-        self._urgent: deque[int] = deque()
-        self._ready: deque[int] = deque()
-        self._queued: set[int] = set()
-        self._availability = Availability()
-        self._taken_this_turn = 0
         for number, gate in enumerate(self.gates):
             gate.set_reader(partial(self._gate_available, number), self._idle_seconds)
             if gate.is_available:
@@ -59,52 +53,9 @@ class UnionInputGate:
     # ---- reading ---------------------------------------------------------------------------------
 
     @property
-    def is_available(self) -> bool:
-        """True if it is worth the while to poll, as ``InputGate.is_available`` says."""
-        return bool(self._ready or self._urgent)
-
-    @property
-    def has_priority_event(self) -> bool:
-        """True if what is taken next is a priority event."""
-        return bool(self._urgent)
-
-    @property
     def has_ended(self) -> bool:
         """True if nothing more will come from any gate."""
         return all(gate.has_ended for gate in self.gates)
-
-    async def wait_available(self) -> None:
-        """Wait until it is worth the while to poll, or nothing more will come.
-
-        Cancellation: safe, without effect on others that wait.
-        """
-        while not (self.is_available or self.has_ended):
-            await self._availability.wait()
-
-    async def next_buffer_or_event(self) -> BufferOrEvent | None:
-        """Wait for the next buffer or event; gates with data are served in turn.
-
-        Returns:
-            The buffer with its channel's number in the union, to be released by the caller, or None
-            after the end of all gates.
-
-        Raises:
-            SluiceError: A channel failed.
-
-        Cancellation: safe, nothing is taken. Several callers share what comes.
-        """
-        if self._taken_this_turn >= BUFFERS_A_TURN:
-            self._taken_this_turn = 0
-            await asyncio.sleep(0)
-        while True:
-            taken = self.poll()
-            if taken is not None:
-                self._taken_this_turn += 1
-                return taken
-            if self.has_ended:
-                return None
-            self._taken_this_turn = 0
-            await self._availability.wait()
 
     def poll(self) -> BufferOrEvent | None:
         """Take the next buffer or event if one is there.
@@ -191,12 +142,3 @@ class UnionInputGate:
         elif gate.is_available:
             self._queue(number)
         self._availability.wake()
-
-    def _hurry(self, number: int) -> None:
-        if number not in self._urgent:
-            self._urgent.append(number)
-
-    def _queue(self, number: int) -> None:
-        if number not in self._queued:
-            self._queued.add(number)
-            self._ready.append(number)

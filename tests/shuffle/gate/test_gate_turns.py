@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from protocol.errors import SluiceError
 from protocol.messages import BLOCKING_EVENT, PRIORITY_EVENT
 from shuffle.errors import InvalidRequest
-from shuffle.gate.input_gate import BUFFERS_A_TURN
+from shuffle.gate.readable import BUFFERS_A_TURN
 from tests.support.gates import HandFilledGate, shown
 
 CHANNELS = 50

@@ -10,7 +10,7 @@ import pytest
 from protocol.errors import SluiceError
 from protocol.messages import BLOCKING_EVENT, PRIORITY_EVENT
 from shuffle.errors import InvalidRequest
-from shuffle.gate.input_gate import BUFFERS_A_TURN
+from shuffle.gate.readable import BUFFERS_A_TURN
 from shuffle.gate.union_gate import UnionInputGate
 from tests.support.gates import KEY, HandFilledGate, here, shown
 

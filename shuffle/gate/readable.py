@@ -1,0 +1,110 @@
+"""What gates and unions of gates have in common: sources in a queue, served in turn, waited for."""
+
+import abc
+import asyncio
+from collections import deque
+from typing import Final, NamedTuple
+
+from shuffle.gate.availability import Availability
+from shuffle.partition.view import OutgoingBuffer
+
+BUFFERS_A_TURN: Final = 64
+"""Buffers a reader may take while others of the event loop wait: 2 MiB at the default size."""
+
+
+class BufferOrEvent(NamedTuple):
+    """What a gate gives: a buffer or an event, and the index of the channel it came from."""
+
+    channel_index: int
+    buffer: OutgoingBuffer
+
+
+class ReadableGate(abc.ABC):
+    """Serves its sources (channels, or gates) in turn; those with a priority event come first.
+
+    A subclass puts the numbers of sources that have something into the queues, takes them out in
+    :meth:`poll`, and wakes whoever waits.
+    """
+
+    def __init__(self) -> None:
+        self._urgent: deque[int] = deque()
+        """Sources with a priority event, in the order in which the events came."""
+        self._ready: deque[int] = deque()
+        """Sources that may have something, in turn."""
+        self._queued: set[int] = set()
+        """What is in ``_ready``: no source is there twice."""
+        self._availability = Availability()
+        self._taken_this_turn = 0
+
+    @property
+    @abc.abstractmethod
+    def has_ended(self) -> bool:
+        """True if nothing more will come."""
+
+    @abc.abstractmethod
+    def poll(self) -> BufferOrEvent | None:
+        """Take the next buffer or event if one is there.
+
+        Raises:
+            SluiceError: A channel failed.
+        """
+
+    @property
+    def is_available(self) -> bool:
+        """True if it is worth the while to poll: there is a buffer, an event or a failure.
+
+        Or a read of the disk tier is to begin, by the poll.
+        """
+        return bool(self._ready or self._urgent)
+
+    @property
+    def has_priority_event(self) -> bool:
+        """True if what is taken next is a priority event."""
+        return bool(self._urgent)
+
+    async def wait_available(self) -> None:
+        """Wait until it is worth the while to poll, or nothing more will come.
+
+        What is there may be taken by another one before the caller looks.
+
+        Cancellation: safe, without effect on others that wait.
+        """
+        while not (self.is_available or self.has_ended):
+            await self._availability.wait()
+
+    async def next_buffer_or_event(self) -> BufferOrEvent | None:
+        """Wait for the next buffer or event; sources with data are served in turn.
+
+        Whoever reads without ever having to wait lets others of the event loop run now and then.
+
+        Returns:
+            The buffer, to be released by the caller, or None after the end of all channels.
+
+        Raises:
+            SluiceError: A channel failed.
+
+        Cancellation: safe, nothing is taken. Several callers share what comes.
+        """
+        if self._taken_this_turn >= BUFFERS_A_TURN:
+            self._taken_this_turn = 0
+            await asyncio.sleep(0)
+        while True:
+            taken = self.poll()
+            if taken is not None:
+                self._taken_this_turn += 1
+                return taken
+            if self.has_ended:
+                return None
+            self._taken_this_turn = 0
+            await self._availability.wait()
+
+    def _hurry(self, number: int) -> None:
+        """Serve a source before all that have no priority event."""
+        if number not in self._urgent:
+            self._urgent.append(number)
+
+    def _queue(self, number: int) -> None:
+        """Serve a source when it is its turn."""
+        if number not in self._queued:
+            self._queued.add(number)
+            self._ready.append(number)
