@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.jobs import serve
-from tests.spark.jobs import cancelled, failing, frames, jvm, rdds
+from tests.spark.jobs import cancelled, failing, frames, jvm, python_api, rdds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,6 +47,7 @@ JOBS: dict[str, Job] = {
     **frames.JOBS,
     **failing.JOBS,
     **cancelled.JOBS,
+    **python_api.JOBS,
 }
 
 
