@@ -4,14 +4,7 @@ import pytest
 
 from shuffle import waiting
 from shuffle.waiting import Waiter, Waiting
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.support.clock import Clock
 
 
 @pytest.fixture

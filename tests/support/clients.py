@@ -224,6 +224,15 @@ async def read_gate(
     return [bytes(part) for part in gate.content]
 
 
+async def close_gate(client: Client, number: int) -> None:
+    """Close a gate and wait until it is; what still comes for it is dropped."""
+    client.send(CloseGate(number))
+    while True:
+        message, _ = await client.receive()
+        if message == GateClosed(number):
+            return
+
+
 def open_gate(
     client: Client,
     shuffle_id: int,
@@ -311,8 +320,4 @@ class Gate:
 
     async def close(self) -> None:
         """Close the gate; what still comes for it is dropped, errors of its channels too."""
-        self._client.send(CloseGate(self.number))
-        while True:
-            message, _ = await self._client.receive()
-            if message == GateClosed(self.number):
-                return
+        await close_gate(self._client, self.number)

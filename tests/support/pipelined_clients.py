@@ -11,11 +11,9 @@ from protocol.messages import (
     PARTITION_PIPELINED_BOUNDED,
     AddCredit,
     BufferResponse,
-    CloseGate,
     ErrorResponse,
     FinishPartition,
     GateChannel,
-    GateClosed,
     Message,
     OpenGate,
     OpenPipelinedPartition,
@@ -24,6 +22,7 @@ from protocol.messages import (
     PipelinedData,
 )
 from protocol.remote_error import RemoteError
+from tests.support.clients import close_gate
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -202,8 +201,4 @@ class PipelinedReader:
 
     async def close(self) -> None:
         """Close the gate; what still comes for it is dropped."""
-        self.client.send(CloseGate(self.number))
-        while True:
-            message, _ = await self.client.receive()
-            if message == GateClosed(self.number):
-                return
+        await close_gate(self.client, self.number)

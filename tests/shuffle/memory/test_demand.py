@@ -12,15 +12,9 @@ from shuffle.memory import (
     NetworkBufferTimeout,
 )
 from shuffle.memory.demand import WARNING_INTERVAL_SECONDS
+from tests.support.clock import Clock
 
 SHORT_SECONDS = 0.02
-
-
-class Clock:
-    now = 1000.0
-
-    def __call__(self):
-        return self.now
 
 
 @pytest.fixture

@@ -15,18 +15,11 @@ from shuffle.network.channel_times import WAITING_FOR_CREDIT as FOR_CREDIT
 from shuffle.network.channel_times import WAITING_FOR_DATA as FOR_DATA
 from shuffle.network.request_queue import PartitionRequestQueue
 from shuffle.network.view_reader import CreditBasedViewReader
+from tests.support.clock import Clock
 from tests.support.fakes import Ended, FakeConnection, FakeView
 
 if TYPE_CHECKING:
     from transport.connection import Connection
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture
