@@ -260,3 +260,21 @@ def test_what_waits_to_be_read_is_told_in_buffers_and_bytes(rig):
     assert rig.channel.queued_data() == (2 + 2, 21)
     rig.channel.next_buffer(PLENTY).release()
     assert rig.channel.queued_data() == (1 + 2, 5)
+
+
+def test_a_reader_with_segments_gets_as_much_of_a_group_as_it_has_credit_for(rig):
+    rig.channel.on_backlog(2)
+    rig.channel.credit.announce()
+    rig.data(bytes(range(40)))
+    rig.event(encode_end_of_partition(40, 3))
+    rig.channel._buffer_bytes, rig.channel._credit_bytes = 48, 16
+    given = []
+    for granted in (1, 0, 5):
+        credit = granted
+        while (buffer := rig.channel.next_buffer(credit)) is not None and buffer.data_type == DATA:
+            given.append(bytes(buffer.payload))
+            buffer.release()
+            credit -= -(-len(buffer.payload) // 16)
+    assert given == [bytes(range(16)), bytes(range(16, 40))]
+    assert decode_end_of_partition(buffer.payload) == (40, 3)
+    assert rig.buffers.available == 2  # its own; the others went home
