@@ -302,9 +302,9 @@ async def test_memory_is_conserved_when_gates_come_and_go(tmp_path, memory_tier_
 
         async def breaker() -> None:
             for cut in (Cut.RESET, Cut.CLOSE, Cut.STALL):
-                proxy.down = Fault(cut_after_bytes=chance.randrange(400_000), cut=cut)
                 connection = await proxy.connection(len(proxy.connections))
-                proxy.down = Fault()  # of that connection only
+                # Of that connection only: the next may come before this task has its turn.
+                connection.down.fault = Fault(cut_after_bytes=chance.randrange(400_000), cut=cut)
                 ends = [connection.down.ended.wait(), connection.down.stalled.wait()]
                 waits = [asyncio.ensure_future(end) for end in ends]
                 try:
