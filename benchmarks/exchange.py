@@ -179,8 +179,14 @@ def child(
         yield name, int(port)
     finally:
         process.stdin.close()
-        process.wait(START_DEADLINE_SECONDS)
-        process.stdout.close()
+        try:
+            process.wait(START_DEADLINE_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()  # it must not spin beside what is measured next
+            process.wait()
+            raise
+        finally:
+            process.stdout.close()
 
 
 async def measure(

@@ -8,7 +8,7 @@ What the consumer tells the producer before the request has gone out is kept unt
 """
 
 from collections import deque
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from protocol.credit import ReceiverCredit
 from protocol.errors import CreditExceeded, InvalidEvent, SequenceGap, SluiceError
@@ -19,6 +19,7 @@ from shuffle.errors import EndOfPartitionMismatch, InvalidRequest
 from shuffle.gate.buffer_debloater import QueuedData
 from shuffle.gate.buffer_group import BufferGroup
 from shuffle.gate.buffer_manager import BufferManager
+from shuffle.gate.credit_sender import CreditSender
 from shuffle.gate.task_events import KeptTaskEvents, UnknownProducer, check_task_event
 from shuffle.partition.view import DataListener, OutgoingBuffer
 
@@ -26,31 +27,6 @@ from shuffle.partition.view import DataListener, OutgoingBuffer
 class _Event(NamedTuple):
     payload: bytes
     data_type: int
-
-
-class CreditSender(Protocol):
-    """What a remote channel needs of its peer connection."""
-
-    def announce_credit(self, channel: "RemoteInputChannel") -> None:
-        """Send the channel's unannounced credit when the connection can take it."""
-
-    def cancel(self, channel: "RemoteInputChannel") -> None:
-        """The channel is of no more use; tell the producer unless it has ended."""
-
-    def resume_consumption(self, channel: "RemoteInputChannel") -> None:
-        """Tell the producer to go on after a blocking event."""
-
-    def send_task_event(
-        self, channel: "RemoteInputChannel", event_type: int, payload: bytes
-    ) -> None:
-        """Send an event to the producer.
-
-        Raises:
-            TooManyTaskEvents: The connection takes nothing now and no more are kept.
-        """
-
-    def announce_buffer_size(self, channel: "RemoteInputChannel", size_bytes: int) -> None:
-        """Ask the producer for buffers of at most this size; only the last one counts."""
 
 
 class RemoteInputChannel:
