@@ -13,6 +13,7 @@ import socket
 import struct
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -215,7 +216,6 @@ class FaultProxy:
         self._tasks: set[asyncio.Task[None]] = set()
         self._accepted = asyncio.Event()
         self._listening: socket.socket | None = None
-        self._accepting: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> FaultProxy:
         unix = self.host != "127.0.0.1"
@@ -227,16 +227,18 @@ class FaultProxy:
             self._listening.bind((self.host, 0))
             self.port = self._listening.getsockname()[1]
         self._listening.listen(self._max_connections)
-        self._accepting = asyncio.ensure_future(self._accept())
+        # No task that waits for sock_accept(): one that is cancelled in the turn in which a client
+        # comes would lose the client's socket.
+        asyncio.get_running_loop().add_reader(self._listening, self._accept, self._listening)
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        for task in [self._accepting, *self._tasks]:
-            if task is not None:
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
         if self._listening is not None:
+            asyncio.get_running_loop().remove_reader(self._listening)
             self._listening.close()
+        for task in list(self._tasks):
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
 
     @property
     def address(self) -> tuple[str, int]:
@@ -258,18 +260,22 @@ class FaultProxy:
                 sock.setsockopt(socket.SOL_SOCKET, option, self._socket_buffer_bytes)
         return sock
 
-    async def _accept(self) -> None:
-        loop = asyncio.get_running_loop()
-        if self._listening is None:
-            raise RuntimeError("use 'async with'")
-        while True:
-            client, _ = await loop.sock_accept(self._listening)
-            if len(self._tasks) >= self._max_connections:
-                client.close()
-                continue
-            task = asyncio.ensure_future(self._serve(client))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+    def _accept(self, listening: socket.socket) -> None:
+        try:
+            client, _ = listening.accept()
+        except OSError:  # it has gone again
+            return
+        client.setblocking(False)
+        if len(self._tasks) >= self._max_connections:
+            client.close()
+            return
+        task = asyncio.ensure_future(self._serve(client))
+        self._tasks.add(task)
+        task.add_done_callback(partial(self._served, client))
+
+    def _served(self, client: socket.socket, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        client.close()  # also of a task that was cancelled before it began
 
     async def _serve(self, client: socket.socket) -> None:
         host, port = self._target
@@ -277,7 +283,6 @@ class FaultProxy:
         try:
             await asyncio.get_running_loop().sock_connect(server, (host, port) if port else host)
         except BaseException as error:
-            client.close()
             server.close()
             if isinstance(error, OSError):
                 return
