@@ -6,8 +6,13 @@ nothing has to be downloaded.
 
 from __future__ import annotations
 
+import os
 import sysconfig
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 SUFFIXES = frozenset({".py", ".txt", ".rst", ".md"})
 
@@ -21,9 +26,7 @@ def standard_library_texts(limit_bytes: int) -> tuple[list[str], int]:
     root = Path(sysconfig.get_path("stdlib"))
     paths: list[str] = []
     size = 0
-    for path in sorted(root.rglob("*")):
-        if path.suffix not in SUFFIXES or "site-packages" in path.parts or not path.is_file():
-            continue
+    for path in sorted(_texts_below(root)):
         file_bytes = path.stat().st_size
         if size + file_bytes > limit_bytes:
             continue
@@ -32,3 +35,13 @@ def standard_library_texts(limit_bytes: int) -> tuple[list[str], int]:
     if not paths:
         raise RuntimeError(f"no text files below {root}: this Python has no library sources")
     return paths, size
+
+
+def _texts_below(root: Path) -> Iterator[Path]:
+    for folder, folders, names in os.walk(root):
+        if "site-packages" in folders:  # as large as the library many times over
+            folders.remove("site-packages")
+        for name in names:
+            path = Path(folder, name)
+            if path.suffix in SUFFIXES and path.is_file():
+                yield path

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING
 
 import pytest
@@ -27,16 +28,25 @@ def test_tpch_has_22_queries(number: int):
         tpch.query_text(number)
 
 
-def test_tables_are_generated_once(tmp_path: Path):
-    data = tpch_data.ensure_tpch(0.001, tmp_path)
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with the tables of one scale."""
+    directory = tmp_path_factory.mktemp("tables")
+    tpch_data.ensure_tpch(0.001, directory)
+    return directory
+
+
+def test_tables_are_generated_once(tables: Path):
+    data = tpch_data.ensure_tpch(0.001, tables)
     assert sorted(path.stem for path in data.iterdir()) == sorted(tpch.TABLES)
     made = (data / "lineitem.parquet").stat().st_mtime_ns
-    assert tpch_data.ensure_tpch(0.001, tmp_path) == data
+    assert tpch_data.ensure_tpch(0.001, tables) == data
     assert (data / "lineitem.parquet").stat().st_mtime_ns == made
     assert tpch_data.warm_page_cache(data) == sum(path.stat().st_size for path in data.iterdir())
 
 
-def test_a_directory_that_lacks_a_table_is_made_anew(tmp_path: Path):
+def test_a_directory_that_lacks_a_table_is_made_anew(tmp_path: Path, tables: Path):
+    shutil.copytree(tables, tmp_path, dirs_exist_ok=True)
     data = tpch_data.ensure_tpch(0.001, tmp_path)
     (data / "orders.parquet").unlink()
     tpch_data.ensure_tpch(0.001, tmp_path)
