@@ -47,10 +47,11 @@ final class MockDaemon implements AutoCloseable {
   final AtomicInteger connections = new AtomicInteger();
   private final List<Socket> sockets = new ArrayList<>();
   private final ServerSocket server;
+  private final Thread acceptor;
 
   MockDaemon() throws IOException {
     server = new ServerSocket(0, 50, InetAddress.getLoopbackAddress());
-    Thread acceptor = new Thread(this::accept, "mock-accept");
+    acceptor = new Thread(this::accept, "mock-accept");
     acceptor.setDaemon(true);
     acceptor.start();
   }
@@ -89,6 +90,12 @@ final class MockDaemon implements AutoCloseable {
   @Override
   public void close() throws IOException {
     server.close();
+    try {
+      // The kernel listens on as long as a thread is inside accept().
+      acceptor.join(5000);
+    } catch (InterruptedException e) {
+      Thread.currentThread().interrupt();
+    }
     synchronized (sockets) {
       for (Socket socket : sockets) {
         socket.close();
