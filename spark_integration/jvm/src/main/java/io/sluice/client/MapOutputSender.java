@@ -14,6 +14,7 @@ final class MapOutputSender implements FrameHandler {
   private int payloadBytes;
   private long regionNumber;
   private long sentBytes;
+  private long creditWaitNanos;
   private boolean finished;
   private boolean aborted;
   private Message.ErrorResponse error;
@@ -45,7 +46,9 @@ final class MapOutputSender implements FrameHandler {
     int offset = 0;
     while (offset < length) {
       if (credit == 0) {
+        long before = connection.waitedNanos();
         connection.await(() -> credit > 0 || error != null, "credit for a region");
+        creditWaitNanos += connection.waitedNanos() - before;
         check();
       }
       int n = Math.min(payloadBytes, length - offset);
@@ -58,6 +61,11 @@ final class MapOutputSender implements FrameHandler {
     check();
     regionNumber++;
     sentBytes += length;
+  }
+
+  /** Time spent waiting for credit so far. */
+  long creditWaitNanos() {
+    return creditWaitNanos;
   }
 
   /** Commits the map output; returns when it is in the journal. */

@@ -48,6 +48,7 @@ public final class MapOutputWriter {
   private MapOutputSender sender;
   private Message.HelloAck location;
   private long totalBytes;
+  private long creditWaitNanos;
   private boolean ended;
 
   public MapOutputWriter(
@@ -108,6 +109,11 @@ public final class MapOutputWriter {
     return totalBytes + position;
   }
 
+  /** Time this map output has waited for credit; final after its end. */
+  public long creditWaitNanos() {
+    return sender == null ? creditWaitNanos : sender.creditWaitNanos();
+  }
+
   /**
    * Commits: returns when the TaskManager has the output in its journal.
    *
@@ -121,7 +127,7 @@ public final class MapOutputWriter {
     openSender();
     sender.finish();
     pool.giveBack(sender.connection());
-    sender = null;
+    endSender();
     end();
     return location;
   }
@@ -137,9 +143,14 @@ public final class MapOutputWriter {
       } else {
         sender.connection().close();
       }
-      sender = null;
+      endSender();
     }
     end();
+  }
+
+  private void endSender() {
+    creditWaitNanos = sender.creditWaitNanos();
+    sender = null;
   }
 
   private void end() {

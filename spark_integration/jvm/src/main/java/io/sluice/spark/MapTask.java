@@ -51,6 +51,7 @@ final class MapTask {
     metrics.incWriteTime(System.nanoTime() - start);
     SluiceMetrics.INSTANCE.bytesWritten.add(output.totalBytes());
     SluiceMetrics.INSTANCE.mapOutputsCommitted.increment();
+    SluiceMetrics.INSTANCE.writerCreditWaitNanos.add(output.creditWaitNanos());
   }
 
   void addWriteTime(long nanos) {
@@ -61,6 +62,7 @@ final class MapTask {
   void abort() {
     if (output != null && location == null) {
       output.abort();
+      SluiceMetrics.INSTANCE.writerCreditWaitNanos.add(output.creditWaitNanos());
       output = null;
       SluiceMetrics.INSTANCE.mapOutputsAborted.increment();
     }

@@ -2,6 +2,7 @@ package io.sluice.spark;
 
 import io.sluice.client.BlockStream;
 import io.sluice.client.InputGate;
+import java.io.FilterInputStream;
 import java.io.IOException;
 import java.io.InputStream;
 import java.util.concurrent.TimeUnit;
@@ -42,6 +43,8 @@ final class RecordIterator extends AbstractIterator<Tuple2<Object, Object>> {
   private long reportedLocalBytes;
   private long reportedRemoteBytes;
   private long reportedWaitMillis;
+  private long reportedWaitNanos;
+  private long unreportedRawBytes;
 
   RecordIterator(
       InputGate gate,
@@ -73,9 +76,7 @@ final class RecordIterator extends AbstractIterator<Tuple2<Object, Object>> {
   public boolean hasNext() {
     while (current == null || !current.hasNext()) {
       if (ended || !openNext()) {
-        if (unreportedRecords > 0) {
-          report();
-        }
+        reportRest();
         return false;
       }
     }
@@ -99,7 +100,7 @@ final class RecordIterator extends AbstractIterator<Tuple2<Object, Object>> {
     }
     ShuffleBlockId blockId = new ShuffleBlockId(shuffleId, stream.mapAttemptId(), stream.subpartition());
     InputStream plain = serializerManager.wrapStream(blockId, new Streams(stream));
-    deserialization = serializer.deserializeStream(plain);
+    deserialization = serializer.deserializeStream(new RawBytes(plain));
     current = deserialization.asKeyValueIterator();
     return true;
   }
@@ -125,18 +126,30 @@ final class RecordIterator extends AbstractIterator<Tuple2<Object, Object>> {
     return stream;
   }
 
+  /** What deserializer and codec held when the last stream had been taken. */
+  private void reportRest() {
+    if (unreportedRecords > 0 || unreportedRawBytes > 0) {
+      report();
+    }
+  }
+
   /** Passes on what has been counted since the last time. */
   private void report() {
     long local = gate.localBytes();
     long remote = gate.remoteBytes();
-    long waited = TimeUnit.NANOSECONDS.toMillis(gate.waitedNanos());
+    long waitedNanos = gate.waitedNanos();
+    long waited = TimeUnit.NANOSECONDS.toMillis(waitedNanos);
     metrics.incRecordsRead(unreportedRecords);
     metrics.incLocalBytesRead(local - reportedLocalBytes);
     metrics.incRemoteBytesRead(remote - reportedRemoteBytes);
     metrics.incFetchWaitTime(waited - reportedWaitMillis);
     SluiceMetrics.INSTANCE.localBytesRead.add(local - reportedLocalBytes);
     SluiceMetrics.INSTANCE.remoteBytesRead.add(remote - reportedRemoteBytes);
+    SluiceMetrics.INSTANCE.rawBytesRead.add(unreportedRawBytes);
+    SluiceMetrics.INSTANCE.readerWaitNanos.add(waitedNanos - reportedWaitNanos);
     unreportedRecords = 0;
+    unreportedRawBytes = 0;
+    reportedWaitNanos = waitedNanos;
     reportedLocalBytes = local;
     reportedRemoteBytes = remote;
     reportedWaitMillis = waited;
@@ -153,9 +166,11 @@ final class RecordIterator extends AbstractIterator<Tuple2<Object, Object>> {
       deserialization.close();
     }
     gate.close();
-    if (unread || unreportedRecords > 0) {
-      ended = true;
+    ended = true;
+    if (unread) {
       report();
+    } else {
+      reportRest();
     }
   }
 
@@ -210,6 +225,37 @@ final class RecordIterator extends AbstractIterator<Tuple2<Object, Object>> {
     @Override
     public int available() {
       return stream == null ? 0 : stream.available();
+    }
+  }
+  /** Counts what the deserializer is given: the bytes after decompression. */
+  private final class RawBytes extends FilterInputStream {
+    RawBytes(InputStream plain) {
+      super(plain);
+    }
+
+    @Override
+    public int read() throws IOException {
+      int value = in.read();
+      if (value >= 0) {
+        unreportedRawBytes++;
+      }
+      return value;
+    }
+
+    @Override
+    public int read(byte[] into, int offset, int length) throws IOException {
+      int n = in.read(into, offset, length);
+      if (n > 0) {
+        unreportedRawBytes += n;
+      }
+      return n;
+    }
+
+    @Override
+    public long skip(long count) throws IOException {
+      long skipped = in.skip(count);
+      unreportedRawBytes += skipped;
+      return skipped;
     }
   }
 }

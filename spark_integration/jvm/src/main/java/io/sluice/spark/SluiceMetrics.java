@@ -2,37 +2,70 @@ package io.sluice.spark;
 
 import com.codahale.metrics.Gauge;
 import com.codahale.metrics.MetricRegistry;
+import java.util.Collections;
+import java.util.LinkedHashMap;
+import java.util.Map;
 import java.util.concurrent.atomic.LongAdder;
 
-/** What an executor (or the driver) counts; shown by Spark's metrics system under the plugin's name. */
+/**
+ * What an executor (or the driver) counts; shown by Spark's metrics system under the plugin's name, and summed over
+ * executors on the driver's page. Each name is listed with its meaning in docs/spark.md.
+ */
 final class SluiceMetrics {
   static final SluiceMetrics INSTANCE = new SluiceMetrics();
 
-  final LongAdder bytesWritten = new LongAdder();
-  final LongAdder mapOutputsCommitted = new LongAdder();
-  final LongAdder mapOutputsAborted = new LongAdder();
-  final LongAdder localBytesRead = new LongAdder();
-  final LongAdder remoteBytesRead = new LongAdder();
-  final LongAdder streamsRead = new LongAdder();
-  final LongAdder fetchFailures = new LongAdder();
-  final LongAdder endpointFailovers = new LongAdder();
-  final LongAdder fallbackShuffles = new LongAdder();
+  private final Map<String, String> meanings = new LinkedHashMap<>();
+  private final Map<String, LongAdder> counters = new LinkedHashMap<>();
+
+  final LongAdder bytesWritten =
+      counter("bytesWritten", "bytes of committed map outputs as stored, block headers included");
+  final LongAdder rawBytesWritten =
+      counter(
+          "rawBytesWritten",
+          "the same before compression, where Sluice's own writer made them; Spark's writers do not tell");
+  final LongAdder mapOutputsCommitted = counter("mapOutputsCommitted", "map outputs committed");
+  final LongAdder mapOutputsAborted = counter("mapOutputsAborted", "map outputs given up");
+  final LongAdder writerCreditWaitNanos =
+      counter("writerCreditWaitNanos", "time map tasks waited for credit to send, in nanoseconds");
+  final LongAdder localBytesRead =
+      counter("localBytesRead", "stored bytes read from the executor's own TaskManager");
+  final LongAdder remoteBytesRead = counter("remoteBytesRead", "stored bytes read from other TaskManagers");
+  final LongAdder rawBytesRead =
+      counter("rawBytesRead", "bytes given to deserializers: what was read, after decompression");
+  final LongAdder streamsRead = counter("streamsRead", "streams (map output, partition) read");
+  final LongAdder readerWaitNanos =
+      counter("readerWaitNanos", "time reduce tasks waited for data that their credit had asked for, in nanoseconds");
+  final LongAdder refetches = counter("refetches", "map outputs asked for once more after they came damaged");
+  final LongAdder reconnects =
+      counter("reconnects", "connections made anew in the middle of a task after a TaskManager went away");
+  final LongAdder fetchFailures = counter("fetchFailures", "fetch failures given to Spark");
+  final LongAdder endpointFailovers =
+      counter("endpointFailovers", "connections made to another TaskManager because the first choice did not answer");
+  final LongAdder fallbackShuffles =
+      counter("fallbackShuffles", "shuffles that use Spark's own way, on the driver");
 
   private SluiceMetrics() {}
 
-  void register(MetricRegistry registry) {
-    gauge(registry, "bytesWritten", bytesWritten);
-    gauge(registry, "mapOutputsCommitted", mapOutputsCommitted);
-    gauge(registry, "mapOutputsAborted", mapOutputsAborted);
-    gauge(registry, "localBytesRead", localBytesRead);
-    gauge(registry, "remoteBytesRead", remoteBytesRead);
-    gauge(registry, "streamsRead", streamsRead);
-    gauge(registry, "fetchFailures", fetchFailures);
-    gauge(registry, "endpointFailovers", endpointFailovers);
-    gauge(registry, "fallbackShuffles", fallbackShuffles);
+  private LongAdder counter(String name, String meaning) {
+    LongAdder adder = new LongAdder();
+    meanings.put(name, meaning);
+    counters.put(name, adder);
+    return adder;
   }
 
-  private static void gauge(MetricRegistry registry, String name, LongAdder adder) {
-    registry.register(name, (Gauge<Long>) adder::sum);
+  /** Name and meaning of each counter, in the order of the reference page (a test compares them). */
+  Map<String, String> meanings() {
+    return Collections.unmodifiableMap(meanings);
+  }
+
+  /** The counters now, by name, in the order of {@link #meanings}. */
+  Map<String, Long> snapshot() {
+    Map<String, Long> values = new LinkedHashMap<>();
+    counters.forEach((name, adder) -> values.put(name, adder.sum()));
+    return values;
+  }
+
+  void register(MetricRegistry registry) {
+    counters.forEach((name, adder) -> registry.register(name, (Gauge<Long>) adder::sum));
   }
 }
