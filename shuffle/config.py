@@ -35,6 +35,10 @@ class NetworkMemoryConfig(Settings):
     """Segments that may wait for one consumer of a pipelined partition until its producer begins
     no further record."""
 
+    max_open_channels_per_gate: Count = Field(64, ge=1, le=1 << 24)
+    """Remote channels of stored map outputs that a gate reads at a time; the others are opened as
+    these end. So the memory of a reduce task does not grow with the number of hosts."""
+
     debloat_target_seconds: Annotated[Annotated[Seconds, Field(gt=0)] | None, NONE_ALLOWED] = None
     """Buffers of pipelined partitions are made small enough that the reader of a gate needs this
     time for what is in flight; none: they are always full ones. A client that announces sizes of

@@ -104,18 +104,18 @@ class ClientChannelOpener:
     async def _open_waiting(self) -> None:
         await asyncio.sleep(0)  # whoever adds several channels adds them in one turn
         batch, self._waiting = self._waiting, []
+        wanted: list[tuple[RemoteInputChannel, ChannelSource]] = []
         try:
-            for channel, _ in batch:
+            for channel, source in batch:
                 exclusive = await self._network_pool.request_segments_within(
                     self._exclusive_buffers, EXCLUSIVE_REQUEST_TIMEOUT_SECONDS
                 )
-                channel.attach(
-                    BufferManager(self._network_pool, self._floating_pool, exclusive, channel),
-                    self._leg,
-                )
+                buffers = BufferManager(self._network_pool, self._floating_pool, exclusive, channel)
+                if channel.attach(buffers, self._leg):
+                    wanted.append((channel, source))
             self._gates.append(
                 self._leg.open_gate(
-                    self._shuffle_id, self._start_subpartition, self._end_subpartition, batch
+                    self._shuffle_id, self._start_subpartition, self._end_subpartition, wanted
                 )
             )
         except Exception as error:  # noqa: BLE001

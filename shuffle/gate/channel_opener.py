@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections import OrderedDict
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, NamedTuple
@@ -79,6 +80,9 @@ class ChannelOpener:
         local_buffer_bytes: Largest buffer that a channel may give; by default a segment from a
             local channel, and what came in one message from a remote one.
         credit_bytes: What one credit of the gate's reader pays for; a whole buffer by default.
+        most_remote_channels: Remote channels that are open at a time; the others wait until these
+            are released or fail. Only for a reader that takes what comes from any of them, and for
+            map outputs that are stored. No limit by default.
 
     Raises:
         InvalidRequest: The range is empty.
@@ -94,6 +98,7 @@ class ChannelOpener:
         read_pool: ReadPool,
         local_buffer_bytes: int | None = None,
         credit_bytes: int | None = None,
+        most_remote_channels: int | None = None,
     ) -> None:
         if start_subpartition >= end_subpartition:
             raise InvalidRequest(
@@ -112,6 +117,9 @@ class ChannelOpener:
             services.config.segment_size_bytes if local_buffer_bytes is None else local_buffer_bytes
         )
         self._floating_pool: LocalBufferPool | None = None
+        self._most_remote_channels = most_remote_channels
+        self._remote_channels = 0  # open, or being opened
+        self._waiting: OrderedDict[RemoteInputChannel, ChannelSource] = OrderedDict()
         self._opening: set[asyncio.Task[None]] = set()
         self._clients: list[tuple[Address, PartitionRequestClient]] = []
 
@@ -126,20 +134,23 @@ class ChannelOpener:
         if source.taskmanager_id == self._services.taskmanager_id:
             return LocalInputChannel(listener, partial(self._publish, source.map_attempt_ids))
         self._pool()  # what it cannot have it shall not wait for
-        return RemoteInputChannel(listener, self._most_bytes, self._credit_bytes)
+        return RemoteInputChannel(
+            listener, self._most_bytes, self._credit_bytes, self._remote_channel_done
+        )
 
     def open(self, channel: LocalInputChannel | RemoteInputChannel, source: ChannelSource) -> None:
-        """Begin to open a channel; what goes wrong fails the channel."""
+        """Begin to open a channel, now or when there is room; what goes wrong fails the channel."""
         if isinstance(channel, LocalInputChannel):
-            opening = self._open_local(channel, source)
+            self._start(self._open_local(channel, source))
+        elif self._remote_channels == self._most_remote_channels:
+            self._waiting[channel] = source
         else:
-            opening = self._open_remote(channel, source)
-        task = asyncio.get_running_loop().create_task(opening)
-        self._opening.add(task)
-        task.add_done_callback(self._opening.discard)
+            self._remote_channels += 1
+            self._start(self._open_remote(channel, source))
 
     def stop(self) -> None:
         """Give up what is being opened. Idempotent; :meth:`close` comes after it."""
+        self._waiting.clear()
         for task in list(self._opening):
             task.cancel()
 
@@ -150,6 +161,20 @@ class ChannelOpener:
             self._services.peers.release(address, client)
         if self._floating_pool is not None:
             self._floating_pool.destroy()
+
+    def _start(self, opening: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(opening)
+        self._opening.add(task)
+        task.add_done_callback(self._opening.discard)
+
+    def _remote_channel_done(self, channel: RemoteInputChannel) -> None:
+        """Let the next channel take the place of one that was released or has failed."""
+        if self._waiting.pop(channel, None) is not None:
+            return
+        if self._waiting:
+            self._start(self._open_remote(*self._waiting.popitem(last=False)))
+        else:
+            self._remote_channels -= 1
 
     def _pool(self) -> LocalBufferPool | None:
         most = self._services.config.floating_buffers_per_gate
@@ -204,14 +229,14 @@ class ChannelOpener:
                 services.config.exclusive_request_timeout_seconds,
             )
             buffers = BufferManager(services.network_pool, self._pool(), exclusive, channel)
-            channel.attach(buffers, client)
-            client.request(
-                channel,
-                self.key,
-                source.map_attempt_ids,
-                self._start_subpartition,
-                self._end_subpartition,
-            )
+            if channel.attach(buffers, client):
+                client.request(
+                    channel,
+                    self.key,
+                    source.map_attempt_ids,
+                    self._start_subpartition,
+                    self._end_subpartition,
+                )
         except Exception as error:  # noqa: BLE001
             self._opening_failed(channel, error)
 

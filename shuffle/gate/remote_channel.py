@@ -8,6 +8,7 @@ What the consumer tells the producer before the request has gone out is kept unt
 """
 
 from collections import deque
+from collections.abc import Callable
 from typing import NamedTuple
 
 from protocol.credit import ReceiverCredit
@@ -36,6 +37,7 @@ class RemoteInputChannel:
         listener: Told when a channel that had nothing has a buffer, or has failed.
         buffer_bytes: Largest buffer to give; None for any, as they came.
         credit_bytes: What one credit of the reader pays for; a whole buffer by default.
+        on_done: Called once, when the channel is released or has failed.
     """
 
     is_local = False
@@ -45,6 +47,7 @@ class RemoteInputChannel:
         listener: DataListener,
         buffer_bytes: int | None = None,
         credit_bytes: int | None = None,
+        on_done: Callable[["RemoteInputChannel"], None] | None = None,
     ) -> None:
         self.failure: SluiceError | None = None
         self.number = 0
@@ -58,6 +61,7 @@ class RemoteInputChannel:
         self._listener = listener
         self._buffer_bytes = buffer_bytes
         self._credit_bytes = credit_bytes
+        self._on_done = on_done
         self._given_buffers = 0
         self._given_bytes = 0  # of the first one that waits, when it is given in parts
         self._buffers: BufferManager | None = None
@@ -76,11 +80,19 @@ class RemoteInputChannel:
 
     # ---- set-up --------------------------------------------------------------------------------
 
-    def attach(self, buffers: BufferManager, sender: CreditSender) -> None:
-        """Give the channel its memory and its connection; the request goes out next."""
+    def attach(self, buffers: BufferManager, sender: CreditSender) -> bool:
+        """Give the channel its memory and its connection; the request goes out next.
+
+        Returns:
+            False if the channel has been released meanwhile: it gave the memory back at once.
+        """
+        if self._released:
+            buffers.release()
+            return False
         self._buffers = buffers
         self._sender = sender
         self.credit = ReceiverCredit(buffers.initial_credit)
+        return True
 
     @property
     def initial_credit(self) -> int:
@@ -387,6 +399,9 @@ class RemoteInputChannel:
                 content.recycle()
         if self._buffers is not None:
             self._buffers.release()
+        on_done, self._on_done = self._on_done, None
+        if on_done is not None:
+            on_done(self)
 
 
 def _recycle(content: list[BufferGroup] | bytes | None) -> None:

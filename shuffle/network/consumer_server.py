@@ -140,6 +140,7 @@ class ConsumerHandler(ServingHandler):
         try:
             self.require_room(len(self.gates) + len(self.readers) + len(numbers))
             name = f"gate {message.gate} of {self.connection.remote}"
+            pipelined = _may_be_pipelined(message)
             opener = ChannelOpener(
                 name,
                 self._services,
@@ -149,6 +150,8 @@ class ConsumerHandler(ServingHandler):
                 self.read_pool,
                 self.connection.large_payload_bytes,
                 self.credit_bytes,
+                # Those of a pipelined exchange are all read side by side.
+                None if pipelined else self._services.config.max_open_channels_per_gate,
             )
             gate = InputGate(name, key, opener)
             self.gates[message.gate] = gate, channels
@@ -167,7 +170,7 @@ class ConsumerHandler(ServingHandler):
             self.counters.errors_by_code.bump(error.code.name)
             self.connection.send(error_response(message.gate, error))
             return
-        if self._debloat is not None and _may_be_pipelined(message):
+        if self._debloat is not None and pipelined:
             gate.debloat(self._debloat, times.busy_seconds)
         self.connection.send(GateOpened(message.gate))
 
