@@ -2,146 +2,179 @@ package io.sluice.client;
 
 import java.io.IOException;
 import java.nio.ByteBuffer;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
 
-/** The producer leg for one map output: regions under credit, then commit or abort. */
-final class MapOutputSender implements FrameHandler {
-  private static final long ABORT_TIMEOUT_MILLIS = 5_000;
+/**
+ * Sends one map output: regions under credit, then commit or abort.
+ *
+ * <p>A connection is leased with the first region. When it is lost another one takes its place, as long as everything that
+ * the TaskManager may have lost can be sent again. Ends with {@link #finish} or {@link #abort}, which give the connection
+ * back. Not thread safe.
+ */
+final class MapOutputSender {
+  private static final Logger LOG = LoggerFactory.getLogger(MapOutputSender.class);
 
-  private final TaskManagerConnection connection;
-  private final long partition;
+  private final ConnectionSource source;
+  private final long shuffleId;
+  private final long mapAttemptId;
+  private final int numSubpartitions;
 
-  private long credit;
-  private int payloadBytes;
-  private long regionNumber;
+  private ProducerLeg leg;
+  private long sentRegions;
   private long sentBytes;
+  private Region last;
+  private Patience patience;
   private long creditWaitNanos;
-  private boolean finished;
-  private boolean aborted;
-  private Message.ErrorResponse error;
 
-  MapOutputSender(
-      TaskManagerConnection connection, long shuffleId, long mapAttemptId, int numSubpartitions)
-      throws IOException {
-    this.connection = connection;
-    this.partition = connection.nextNumber();
-    connection.setHandler(this);
-    connection.send(
-        new Message.OpenPartition(partition, shuffleId, mapAttemptId, numSubpartitions));
-  }
-
-  TaskManagerConnection connection() {
-    return connection;
-  }
-
-  /** Sends the remaining bytes of {@code region}; returns when all of them are on their way. */
-  void sendRegion(ByteBuffer region, long first, long[] lengths, int count, long crc32c)
-      throws IOException {
-    int length = region.remaining();
-    int start = region.position();
-    credit = 0;
-    // What RegionOpened says comes before the first credit.
-    payloadBytes = connection.segmentBytes();
-    connection.send(
-        new Message.BeginRegion(partition, regionNumber, first, lengths, count, crc32c));
-    int offset = 0;
-    while (offset < length) {
-      if (credit == 0) {
-        long before = connection.waitedNanos();
-        connection.await(() -> credit > 0 || error != null, "credit for a region");
-        creditWaitNanos += connection.waitedNanos() - before;
-        check();
-      }
-      int n = Math.min(payloadBytes, length - offset);
-      region.limit(start + offset + n).position(start + offset);
-      connection.send(new Message.RegionData(partition, offset), region);
-      credit--;
-      offset += n;
+  /** A region as it is sent, and sent again if need be. */
+  private record Region(
+      ByteBuffer bytes, int start, int end, long first, long[] lengths, int count, long crc32c) {
+    int length() {
+      return end - start;
     }
-    connection.receiveNow();
-    check();
-    regionNumber++;
-    sentBytes += length;
+  }
+
+  MapOutputSender(ConnectionSource source, long shuffleId, long mapAttemptId, int numSubpartitions) {
+    this.source = source;
+    this.shuffleId = shuffleId;
+    this.mapAttemptId = mapAttemptId;
+    this.numSubpartitions = numSubpartitions;
+  }
+
+  /**
+   * Sends the remaining bytes of {@code bytes}, a direct buffer, as the next region; others follow. Returns when the caller
+   * may change the buffer.
+   *
+   * @param first number of the region's first subpartition
+   * @param lengths the bytes of each, {@code lengths[0 .. count)}
+   * @param crc32c checksum of all bytes
+   */
+  void sendRegion(ByteBuffer bytes, long first, long[] lengths, int count, long crc32c)
+      throws IOException {
+    send(new Region(bytes, bytes.position(), bytes.limit(), first, lengths, count, crc32c));
+    bytes.position(bytes.limit());
+    patience = null;
+  }
+
+  /**
+   * As {@link #sendRegion}, for the last region of the map output: buffer and lengths stay unchanged until {@link #finish}
+   * or {@link #abort} has returned.
+   */
+  void sendLastRegion(ByteBuffer bytes, long first, long[] lengths, int count, long crc32c)
+      throws IOException {
+    Region region = new Region(bytes, bytes.position(), bytes.limit(), first, lengths, count, crc32c);
+    send(region);
+    last = region;
+  }
+
+  private void send(Region region) throws IOException {
+    while (true) {
+      try {
+        open().sendRegion(
+            sentRegions, region.bytes, region.start, region.end, region.first, region.lengths, region.count, region.crc32c);
+        sentRegions++;
+        sentBytes += region.length();
+        return;
+      } catch (IOException e) {
+        recover(e);
+      }
+    }
+  }
+
+  /**
+   * Commits the map output; returns when it is in the journal.
+   *
+   * @return where it is
+   */
+  Message.HelloAck finish() throws IOException {
+    while (true) {
+      try {
+        ProducerLeg open = open();
+        open.finish(sentBytes, sentRegions);
+        Message.HelloAck location = open.connection().taskManager();
+        source.giveBack(open.connection());
+        endLeg();
+        return location;
+      } catch (IOException e) {
+        recover(e);
+        sendLastAgain();
+      }
+    }
+  }
+
+  private void sendLastAgain() throws IOException {
+    if (last != null) {
+      sentRegions--;
+      sentBytes -= last.length();
+      send(last);
+    }
+  }
+
+  /** Gives up the map output. Never throws. */
+  void abort() {
+    if (leg == null) {
+      return;
+    }
+    if (leg.abort()) {
+      source.giveBack(leg.connection());
+    } else {
+      leg.connection().close();
+    }
+    endLeg();
   }
 
   /** Time spent waiting for credit so far. */
   long creditWaitNanos() {
-    return creditWaitNanos;
+    return creditWaitNanos + (leg == null ? 0 : leg.creditWaitNanos());
   }
 
-  /** Commits the map output; returns when it is in the journal. */
-  void finish() throws IOException {
-    connection.send(new Message.FinishPartition(partition, sentBytes, regionNumber));
-    connection.await(() -> finished || error != null, "the commit of a map output");
-    check();
-    connection.setHandler(null);
+  private ProducerLeg open() throws IOException {
+    if (leg == null) {
+      leg = new ProducerLeg(source.lease(), shuffleId, mapAttemptId, numSubpartitions);
+    }
+    return leg;
   }
 
-  /** Gives up the map output; says whether the connection can be used again. */
-  boolean abort() {
-    try {
-      connection.send(new Message.AbortPartition(partition));
-      connection.await(
-          () -> aborted || error != null,
-          "the end of a given up map output",
-          ABORT_TIMEOUT_MILLIS,
-          "fixed");
-      connection.setHandler(null);
-      return aborted;
-    } catch (IOException e) {
-      // An interrupted task cannot wait; closing the connection says the same to the TaskManager.
-      return false;
+  private void endLeg() {
+    if (leg != null) {
+      creditWaitNanos += leg.creditWaitNanos();
+      leg = null;
     }
   }
 
-  private static int checkedPayload(Message.RegionOpened opened) throws ClientException.Protocol {
-    if (opened.payloadBytes() > Frames.MAX_SEGMENT_BYTES) {
-      throw new ClientException.Protocol(
-          ErrorCode.FRAME_TOO_LARGE,
-          opened + " (limit " + Frames.MAX_SEGMENT_BYTES + " bytes)",
-          null);
+  /**
+   * Makes ready to send again what may be lost; returns when it is worth an attempt.
+   *
+   * @throws IOException {@code failure}, if sending again is no remedy or the time for it is over
+   */
+  private void recover(IOException failure) throws IOException {
+    if (leg == null) {
+      // No connection could be had: the source has been patient already.
+      throw failure;
     }
-    return (int) opened.payloadBytes();
-  }
-
-  private void check() throws ClientException.Remote {
-    if (error != null) {
-      throw new ClientException.Remote(connection.endpoint().toString(), error);
+    Endpoint endpoint = leg.connection().endpoint();
+    leg.connection().close();
+    endLeg();
+    if (!isTransient(failure) || !isAllAtHand()) {
+      throw failure;
     }
-  }
-
-  @Override
-  public void onMessage(Message message) throws IOException {
-    if (message instanceof Message.AddCredit add) {
-      if (add.channel() == partition) {
-        credit += add.credit();
-      }
-    } else if (message instanceof Message.RegionOpened opened) {
-      if (opened.partition() == partition && opened.region() == regionNumber) {
-        payloadBytes = checkedPayload(opened);
-      }
-    } else if (message instanceof Message.PartitionFinished answer) {
-      finished |= answer.partition() == partition;
-    } else if (message instanceof Message.PartitionAborted answer) {
-      aborted |= answer.partition() == partition;
-    } else if (message instanceof Message.ErrorResponse response) {
-      if (response.channel() == partition) {
-        error = response;
-      }
-    } else if (!(message instanceof Message.PartitionOpened)) {
-      throw new ClientException.Protocol(
-          ErrorCode.UNEXPECTED_MESSAGE, "on a producer connection: " + message, null);
+    if (patience == null) {
+      patience = new Patience(source.returnTimeoutMillis());
+    } else if (!patience.pause("a TaskManager to take map output " + mapAttemptId)) {
+      throw failure;
     }
+    source.reconnected();
+    LOG.info("Map output {} is sent again, the TaskManager at {} has lost it: {}", mapAttemptId, endpoint, failure.getMessage());
   }
 
-  @Override
-  public void onBuffer(Message.BufferResponse response, Chunk payload) throws IOException {
-    throw new ClientException.Protocol(
-        ErrorCode.UNEXPECTED_MESSAGE, "data on a producer connection: " + response, null);
+  private static boolean isTransient(IOException failure) {
+    return failure instanceof ClientException.ConnectionLost
+        || failure instanceof ClientException.Remote remote && remote.code() == ErrorCode.SHUTTING_DOWN;
   }
 
-  @Override
-  public void onEnd(Message.BufferResponse response, Message.EndOfPartition event) throws IOException {
-    throw new ClientException.Protocol(
-        ErrorCode.UNEXPECTED_MESSAGE, "an event on a producer connection: " + response, null);
+  /** Whether every byte sent so far is still here. */
+  private boolean isAllAtHand() {
+    return sentRegions == 0 || sentRegions == 1 && last != null;
   }
 }

@@ -19,14 +19,7 @@ public final class MapOutputWriter {
   /** Keeps BeginRegion below the control limit: at most 5 bytes for each length of a region below 4 GiB. */
   private static final int MAX_LENGTHS = 500_000;
 
-  /** Gives out the connection that takes this map output. */
-  @FunctionalInterface
-  public interface ConnectionSource {
-    TaskManagerConnection lease() throws IOException;
-  }
-
   private final ConnectionSource source;
-  private final ConnectionPool pool;
   private final RegionPool regions;
   private final long shuffleId;
   private final long mapAttemptId;
@@ -46,20 +39,16 @@ public final class MapOutputWriter {
   private long partitionBytes;
 
   private MapOutputSender sender;
-  private Message.HelloAck location;
   private long totalBytes;
-  private long creditWaitNanos;
   private boolean ended;
 
   public MapOutputWriter(
       ConnectionSource source,
-      ConnectionPool pool,
       RegionPool regions,
       long shuffleId,
       long mapAttemptId,
       int numSubpartitions) {
     this.source = source;
-    this.pool = pool;
     this.regions = regions;
     this.shuffleId = shuffleId;
     this.mapAttemptId = mapAttemptId;
@@ -111,7 +100,7 @@ public final class MapOutputWriter {
 
   /** Time this map output has waited for credit; final after its end. */
   public long creditWaitNanos() {
-    return sender == null ? creditWaitNanos : sender.creditWaitNanos();
+    return sender == null ? 0 : sender.creditWaitNanos();
   }
 
   /**
@@ -123,11 +112,8 @@ public final class MapOutputWriter {
     if (ended || inPartition) {
       throw new IllegalStateException("commit of a map output that is ended or inside a partition");
     }
-    sendRegion();
-    openSender();
-    sender.finish();
-    pool.giveBack(sender.connection());
-    endSender();
+    sendRegion(true);
+    Message.HelloAck location = sender().finish();
     end();
     return location;
   }
@@ -138,19 +124,9 @@ public final class MapOutputWriter {
       return;
     }
     if (sender != null) {
-      if (sender.abort()) {
-        pool.giveBack(sender.connection());
-      } else {
-        sender.connection().close();
-      }
-      endSender();
+      sender.abort();
     }
     end();
-  }
-
-  private void endSender() {
-    creditWaitNanos = sender.creditWaitNanos();
-    sender = null;
   }
 
   private void end() {
@@ -192,7 +168,7 @@ public final class MapOutputWriter {
       if (regionLast == subpartition) {
         closePartitionInRegion();
       }
-      sendRegion();
+      sendRegion(false);
     }
     if (regionFirst < 0) {
       regionFirst = subpartition;
@@ -238,28 +214,30 @@ public final class MapOutputWriter {
     lengths[index] = position - partitionStart;
   }
 
-  private void sendRegion() throws IOException {
+  private void sendRegion(boolean last) throws IOException {
     if (position == 0) {
       return;
     }
-    openSender();
     int count = regionLast - regionFirst + 1;
     long crc32c = Integer.toUnsignedLong(crc32c(0, position));
     region.limit(position);
-    sender.sendRegion(region, regionFirst, lengths, count, crc32c);
-    region.clear();
-    Arrays.fill(lengths, 0, count, 0);
+    if (last) {
+      sender().sendLastRegion(region, regionFirst, lengths, count, crc32c);
+    } else {
+      sender().sendRegion(region, regionFirst, lengths, count, crc32c);
+      region.clear();
+      Arrays.fill(lengths, 0, count, 0);
+    }
     totalBytes += position;
     position = 0;
     regionFirst = -1;
     regionLast = -1;
   }
 
-  private void openSender() throws IOException {
+  private MapOutputSender sender() {
     if (sender == null) {
-      TaskManagerConnection connection = source.lease();
-      location = connection.taskManager();
-      sender = new MapOutputSender(connection, shuffleId, mapAttemptId, numSubpartitions);
+      sender = new MapOutputSender(source, shuffleId, mapAttemptId, numSubpartitions);
     }
+    return sender;
   }
 }

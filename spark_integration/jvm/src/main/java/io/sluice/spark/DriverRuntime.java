@@ -5,6 +5,7 @@ import io.sluice.client.ClientException;
 import io.sluice.client.ClientOptions;
 import io.sluice.client.Endpoint;
 import io.sluice.client.Message;
+import io.sluice.client.Patience;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;

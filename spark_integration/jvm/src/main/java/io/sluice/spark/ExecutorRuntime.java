@@ -4,8 +4,10 @@ import io.sluice.client.ChunkPool;
 import io.sluice.client.ClientException;
 import io.sluice.client.ClientOptions;
 import io.sluice.client.ConnectionPool;
+import io.sluice.client.ConnectionSource;
 import io.sluice.client.Endpoint;
 import io.sluice.client.Message;
+import io.sluice.client.Patience;
 import io.sluice.client.RegionPool;
 import io.sluice.client.TaskManagerConnection;
 import java.io.IOException;
@@ -29,6 +31,9 @@ final class ExecutorRuntime implements AutoCloseable {
   /** An endpoint that did not answer is tried last for this long. */
   private static final long PENALTY_NANOS = TimeUnit.SECONDS.toNanos(10);
 
+  /** By role: one that takes no new map outputs because it drains still serves readers. */
+  private record Penalised(Endpoint endpoint, int role) {}
+
   /** Idle buffers kept: 1024 of 32 KiB are 32 MiB. */
   private static final int IDLE_CHUNKS = 1024;
 
@@ -37,11 +42,13 @@ final class ExecutorRuntime implements AutoCloseable {
   private final PluginContext context;
   private final SluiceSettings settings;
   private final ConnectionPool pool;
+  private final ConnectionSource producerConnections;
+  private final ConnectionSource consumerConnections;
   private final RegionPool regions;
   private final String hostname;
   private final String name;
   private final List<Endpoint> endpoints;
-  private final Map<Endpoint, Long> penalties = new ConcurrentHashMap<>();
+  private final Map<Penalised, Long> penalties = new ConcurrentHashMap<>();
   private final ReachabilityReporter reporter;
   private final Map<Long, MapTask> mapTasks = new ConcurrentHashMap<>();
 
@@ -61,6 +68,10 @@ final class ExecutorRuntime implements AutoCloseable {
                 settings.ioTimeoutMillis(),
                 new ChunkPool(IDLE_CHUNKS)),
             settings.idleConnections());
+    this.producerConnections =
+        new TaskConnections(this, Message.ROLE_PRODUCER, settings.writerReturnTimeoutMillis());
+    this.consumerConnections =
+        new TaskConnections(this, Message.ROLE_CONSUMER, settings.returnTimeoutMillis());
     this.regions =
         new RegionPool(settings.regionBytes(), Math.max(2, Runtime.getRuntime().availableProcessors()));
     this.reporter = new ReachabilityReporter(context, this::probe, settings.pingIntervalMillis());
@@ -111,6 +122,16 @@ final class ExecutorRuntime implements AutoCloseable {
     return pool;
   }
 
+  /** For map tasks. */
+  ConnectionSource producerConnections() {
+    return producerConnections;
+  }
+
+  /** For reduce tasks. */
+  ConnectionSource consumerConnections() {
+    return consumerConnections;
+  }
+
   RegionPool regions() {
     return regions;
   }
@@ -132,14 +153,13 @@ final class ExecutorRuntime implements AutoCloseable {
   /**
    * A connection to this executor's TaskManager, or to another one when it does not answer. For the thread of a task.
    *
-   * <p>When none answers and one did before, this waits up to {@code spark.sluice.reader.returnTimeout}: a task that fails
-   * at once would use up its attempts before a restarted TaskManager is ready.
-   *
+   * @param returnTimeoutMillis how long to wait when none answers and one did before: a task that fails at once would use
+   *     up its attempts before a restarted TaskManager is ready
    * @throws NoTaskManagerException none of the known ones answers; the driver has been told
    * @throws ClientException.Interrupted the task was interrupted meanwhile
    */
-  TaskManagerConnection lease(int role) throws IOException {
-    Patience patience = new Patience(settings.returnTimeoutMillis());
+  TaskManagerConnection lease(int role, long returnTimeoutMillis) throws IOException {
+    Patience patience = new Patience(returnTimeoutMillis);
     while (true) {
       try {
         return leaseNow(role);
@@ -157,7 +177,7 @@ final class ExecutorRuntime implements AutoCloseable {
     Map<Endpoint, ClientException.ConnectFailed> failures = new LinkedHashMap<>();
     for (boolean askDriver : new boolean[] {false, true}) {
       List<Endpoint> candidates = askDriver ? endpointsOfDriver() : endpoints;
-      for (Endpoint endpoint : candidateOrder(candidates)) {
+      for (Endpoint endpoint : candidateOrder(candidates, role)) {
         if (failures.containsKey(endpoint)) {
           continue;
         }
@@ -167,11 +187,11 @@ final class ExecutorRuntime implements AutoCloseable {
             SluiceMetrics.INSTANCE.endpointFailovers.increment();
             LOG.warn("Using the TaskManager at {} because others do not answer: {}", endpoint, reasons(failures));
           }
-          penalties.remove(endpoint);
+          penalties.remove(new Penalised(endpoint, role));
           reporter.reached(connection.taskManager());
           return connection;
         } catch (ClientException.ConnectFailed e) {
-          penalties.put(endpoint, System.nanoTime());
+          penalties.put(new Penalised(endpoint, role), System.nanoTime());
           failures.put(endpoint, e);
         }
       }
@@ -229,13 +249,13 @@ final class ExecutorRuntime implements AutoCloseable {
     pool.giveBack(leaseNow(Message.ROLE_PRODUCER));
   }
 
-  private List<Endpoint> candidateOrder(List<Endpoint> candidates) {
+  private List<Endpoint> candidateOrder(List<Endpoint> candidates, int role) {
     List<Endpoint> well = new ArrayList<>();
     List<Endpoint> ill = new ArrayList<>();
     long now = System.nanoTime();
     for (Endpoint endpoint :
         EndpointChooser.order(candidates, hostname, context.executorID())) {
-      Long since = penalties.get(endpoint);
+      Long since = penalties.get(new Penalised(endpoint, role));
       boolean punished = since != null && now - since < PENALTY_NANOS;
       (punished ? ill : well).add(endpoint);
     }

@@ -34,8 +34,7 @@ final class MapTask {
   MapOutputWriter open(int numPartitions) {
     output =
         new MapOutputWriter(
-            () -> runtime.lease(Message.ROLE_PRODUCER),
-            runtime.pool(),
+            runtime.producerConnections(),
             runtime.regions(),
             shuffleId,
             mapId,

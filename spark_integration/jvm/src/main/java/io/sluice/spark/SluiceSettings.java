@@ -20,6 +20,7 @@ import scala.Tuple2;
  * @param creditPerChannel buffers one channel of a reader may have under way
  * @param maxReaderBuffers buffers all channels of a reader together may have under way
  * @param returnTimeoutMillis how long a reader waits for a TaskManager that went away
+ * @param writerReturnTimeoutMillis how long a writer waits for a TaskManager that went away
  * @param idleConnections unused connections an executor keeps
  * @param pingIntervalMillis time between two signs of life of the driver
  * @param reachabilityTimeoutMillis how long a shuffle's registration waits for the executors' word on TaskManagers
@@ -33,6 +34,7 @@ public record SluiceSettings(
     int creditPerChannel,
     int maxReaderBuffers,
     long returnTimeoutMillis,
+    long writerReturnTimeoutMillis,
     int idleConnections,
     long pingIntervalMillis,
     long reachabilityTimeoutMillis) {
@@ -47,6 +49,7 @@ public record SluiceSettings(
   public static final String CREDIT_PER_CHANNEL = "spark.sluice.reader.creditPerChannel";
   public static final String MAX_READER_BUFFERS = "spark.sluice.reader.maxBuffers";
   public static final String RETURN_TIMEOUT = "spark.sluice.reader.returnTimeout";
+  public static final String WRITER_RETURN_TIMEOUT = "spark.sluice.writer.returnTimeout";
   public static final String PING_INTERVAL = "spark.sluice.driver.pingInterval";
   public static final String REACHABILITY_TIMEOUT = "spark.sluice.reachability.timeout";
 
@@ -83,6 +86,11 @@ public record SluiceSettings(
               "10s",
               "time, 0s to 10min",
               "how long a reader waits for a TaskManager that went away before its map tasks run again"),
+          new Entry(
+              WRITER_RETURN_TIMEOUT,
+              "10s",
+              "time, 0s to 10min",
+              "how long a map task waits for a TaskManager that went away before it fails"),
           new Entry(PING_INTERVAL, "10s", "time, 1s to 30s", "signs of life of the driver to each TaskManager"),
           new Entry(
               REACHABILITY_TIMEOUT,
@@ -103,6 +111,7 @@ public record SluiceSettings(
             (int) reading.number(CREDIT_PER_CHANNEL, 2, 1024),
             (int) reading.number(MAX_READER_BUFFERS, 2, 65536),
             reading.time(RETURN_TIMEOUT, 0, 600_000),
+            reading.time(WRITER_RETURN_TIMEOUT, 0, 600_000),
             (int) reading.number(IDLE_CONNECTIONS, 0, 1024),
             reading.time(PING_INTERVAL, 1_000, 30_000),
             reading.time(REACHABILITY_TIMEOUT, 0, 600_000));

@@ -1,7 +1,6 @@
 package io.sluice.spark;
 
 import io.sluice.client.InputGate;
-import io.sluice.client.Message;
 import io.sluice.client.Source;
 import io.sluice.client.TaskManagerConnection;
 import java.io.IOException;
@@ -67,7 +66,7 @@ final class SluiceShuffleReader<K, C> implements ShuffleReader<K, C> {
 
   private InputGate open(List<Source> sources, FetchFailures failures) {
     try {
-      TaskManagerConnection connection = runtime.lease(Message.ROLE_CONSUMER);
+      TaskManagerConnection connection = runtime.consumerConnections().lease();
       return new InputGate(
           connection,
           runtime.pool(),

@@ -16,6 +16,8 @@ import java.util.TreeMap;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ConcurrentLinkedQueue;
 import java.util.concurrent.atomic.AtomicInteger;
+import java.util.concurrent.atomic.AtomicReference;
+import java.util.function.Predicate;
 import java.util.zip.CRC32C;
 
 /**
@@ -41,6 +43,10 @@ final class MockDaemon implements AutoCloseable {
   }
 
   volatile Mode mode = Mode.NORMAL;
+
+  /** The connection on which such a message comes ends there, once. */
+  final AtomicReference<Predicate<Message>> cut = new AtomicReference<>();
+
   final Map<Long, TreeMap<Integer, byte[]>> outputs = new ConcurrentHashMap<>();
   final ConcurrentLinkedQueue<Message> received = new ConcurrentLinkedQueue<>();
   volatile int largestPayload;
@@ -137,6 +143,10 @@ final class MockDaemon implements AutoCloseable {
       while (true) {
         TestFrames.Received frame = TestFrames.read(in);
         received.add(frame.message());
+        Predicate<Message> cutHere = cut.get();
+        if (cutHere != null && cutHere.test(frame.message()) && cut.compareAndSet(cutHere, null)) {
+          throw new IOException("cut as asked");
+        }
         handle(frame.message(), frame.payload());
       }
     }

@@ -44,7 +44,7 @@ class ShuffleTest {
 
   private MapOutputWriter writer(long attempt) {
     return new MapOutputWriter(
-        () -> pool.lease(daemon.endpoint(), Message.ROLE_PRODUCER), pool, regions, 1, attempt, 100);
+        new TestConnections(pool, daemon.endpoint(), Message.ROLE_PRODUCER), regions, 1, attempt, 100);
   }
 
   private Map<Integer, byte[]> write(long attempt, int seed, int... sizes) throws IOException {
@@ -168,6 +168,15 @@ class ShuffleTest {
     assertTrue(daemon.outputs.isEmpty());
     assertEquals(1, pool.idleConnections(), "the abort was confirmed");
     assertThrows(IOException.class, () -> writer.write(new byte[10], 0, 10));
+  }
+
+  @ParameterizedTest
+  @ValueSource(classes = {Message.OpenPartition.class, Message.RegionData.class, Message.FinishPartition.class})
+  void aMapOutputOfOneRegionIsSentAgainWhenItsConnectionIsLost(Class<?> where) throws IOException {
+    daemon.cut.set(where::isInstance);
+    Map<Integer, byte[]> written = write(7, 1, 5000, 0, 20_000);
+    assertEquals(2, daemon.connections.get());
+    assertStreams(written, 7, readAll(gate(0, 3, 2, new long[] {7}, new int[] {2})));
   }
 
   @ParameterizedTest

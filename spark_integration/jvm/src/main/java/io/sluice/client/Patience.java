@@ -1,17 +1,16 @@
-package io.sluice.spark;
+package io.sluice.client;
 
-import io.sluice.client.ClientException;
 import java.util.concurrent.TimeUnit;
 
 /** Growing pauses between attempts to reach a TaskManager that may be back soon, up to a deadline. */
-final class Patience {
+public final class Patience {
   private static final long FIRST_PAUSE_MILLIS = 100;
   private static final long LONGEST_PAUSE_MILLIS = 1_000;
 
   private final long deadlineNanos;
   private long pauseMillis = FIRST_PAUSE_MILLIS;
 
-  Patience(long timeoutMillis) {
+  public Patience(long timeoutMillis) {
     this.deadlineNanos = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(timeoutMillis);
   }
 
@@ -22,7 +21,7 @@ final class Patience {
    * @return false, at once, when the deadline is over
    * @throws ClientException.Interrupted the thread was interrupted meanwhile
    */
-  boolean pause(String what) throws ClientException.Interrupted {
+  public boolean pause(String what) throws ClientException.Interrupted {
     long leftMillis = TimeUnit.NANOSECONDS.toMillis(deadlineNanos - System.nanoTime());
     if (leftMillis <= 0) {
       return false;

@@ -1,0 +1,145 @@
+package io.sluice.client;
+
+import java.io.IOException;
+import java.nio.ByteBuffer;
+
+/** One map output on one connection: what {@link MapOutputSender} says and hears there. */
+final class ProducerLeg implements FrameHandler {
+  private static final long ABORT_TIMEOUT_MILLIS = 5_000;
+
+  private final TaskManagerConnection connection;
+  private final long partition;
+
+  private long credit;
+  private int payloadBytes;
+  private long regionNumber;
+  private long creditWaitNanos;
+  private boolean finished;
+  private boolean aborted;
+  private Message.ErrorResponse error;
+
+  /** Opens a map output on a leased connection. */
+  ProducerLeg(
+      TaskManagerConnection connection, long shuffleId, long mapAttemptId, int numSubpartitions)
+      throws IOException {
+    this.connection = connection;
+    this.partition = connection.nextNumber();
+    connection.setHandler(this);
+    connection.send(
+        new Message.OpenPartition(partition, shuffleId, mapAttemptId, numSubpartitions));
+  }
+
+  TaskManagerConnection connection() {
+    return connection;
+  }
+
+  /** Sends {@code bytes[start .. end)} as a region; returns when all of them are on their way. */
+  void sendRegion(
+      long number, ByteBuffer bytes, int start, int end, long first, long[] lengths, int count, long crc32c)
+      throws IOException {
+    int length = end - start;
+    credit = 0;
+    regionNumber = number;
+    // What RegionOpened says comes before the first credit.
+    payloadBytes = connection.segmentBytes();
+    connection.send(new Message.BeginRegion(partition, number, first, lengths, count, crc32c));
+    int offset = 0;
+    while (offset < length) {
+      if (credit == 0) {
+        long before = connection.waitedNanos();
+        connection.await(() -> credit > 0 || error != null, "credit for a region");
+        creditWaitNanos += connection.waitedNanos() - before;
+        check();
+      }
+      int n = Math.min(payloadBytes, length - offset);
+      bytes.limit(start + offset + n).position(start + offset);
+      connection.send(new Message.RegionData(partition, offset), bytes);
+      credit--;
+      offset += n;
+    }
+    connection.receiveNow();
+    check();
+  }
+
+  /** Time spent waiting for credit so far. */
+  long creditWaitNanos() {
+    return creditWaitNanos;
+  }
+
+  /** Commits the map output; returns when it is in the journal. */
+  void finish(long totalBytes, long regions) throws IOException {
+    connection.send(new Message.FinishPartition(partition, totalBytes, regions));
+    connection.await(() -> finished || error != null, "the commit of a map output");
+    check();
+    connection.setHandler(null);
+  }
+
+  /** Gives up the map output; says whether the connection can be used again. */
+  boolean abort() {
+    try {
+      connection.send(new Message.AbortPartition(partition));
+      connection.await(
+          () -> aborted || error != null,
+          "the end of a given up map output",
+          ABORT_TIMEOUT_MILLIS,
+          "fixed");
+      connection.setHandler(null);
+      return aborted;
+    } catch (IOException e) {
+      // An interrupted task cannot wait; closing the connection says the same to the TaskManager.
+      return false;
+    }
+  }
+
+  private static int checkedPayload(Message.RegionOpened opened) throws ClientException.Protocol {
+    if (opened.payloadBytes() > Frames.MAX_SEGMENT_BYTES) {
+      throw new ClientException.Protocol(
+          ErrorCode.FRAME_TOO_LARGE,
+          opened + " (limit " + Frames.MAX_SEGMENT_BYTES + " bytes)",
+          null);
+    }
+    return (int) opened.payloadBytes();
+  }
+
+  private void check() throws ClientException.Remote {
+    if (error != null) {
+      throw new ClientException.Remote(connection.endpoint().toString(), error);
+    }
+  }
+
+  @Override
+  public void onMessage(Message message) throws IOException {
+    if (message instanceof Message.AddCredit add) {
+      if (add.channel() == partition) {
+        credit += add.credit();
+      }
+    } else if (message instanceof Message.RegionOpened opened) {
+      if (opened.partition() == partition && opened.region() == regionNumber) {
+        payloadBytes = checkedPayload(opened);
+      }
+    } else if (message instanceof Message.PartitionFinished answer) {
+      finished |= answer.partition() == partition;
+    } else if (message instanceof Message.PartitionAborted answer) {
+      aborted |= answer.partition() == partition;
+    } else if (message instanceof Message.ErrorResponse response) {
+      if (response.channel() == partition) {
+        error = response;
+      }
+    } else if (!(message instanceof Message.PartitionOpened)) {
+      throw new ClientException.Protocol(
+          ErrorCode.UNEXPECTED_MESSAGE, "on a producer connection: " + message, null);
+    }
+  }
+
+  @Override
+  public void onBuffer(Message.BufferResponse response, Chunk payload) throws IOException {
+    throw new ClientException.Protocol(
+        ErrorCode.UNEXPECTED_MESSAGE, "data on a producer connection: " + response, null);
+  }
+
+  @Override
+  public void onEnd(Message.BufferResponse response, Message.EndOfPartition event) throws IOException {
+    throw new ClientException.Protocol(
+        ErrorCode.UNEXPECTED_MESSAGE, "an event on a producer connection: " + response, null);
+  }
+}

@@ -1,0 +1,44 @@
+package io.sluice.client;
+
+import java.io.IOException;
+import java.util.concurrent.atomic.AtomicInteger;
+
+/** Connections to one mock daemon, which may be another one in its place. */
+final class TestConnections implements ConnectionSource {
+  private final ConnectionPool pool;
+  private final int role;
+  private final Endpoint endpoint;
+  long returnTimeoutMillis = 2_000;
+  final AtomicInteger reconnected = new AtomicInteger();
+
+  TestConnections(ConnectionPool pool, Endpoint endpoint, int role) {
+    this.pool = pool;
+    this.role = role;
+    this.endpoint = endpoint;
+  }
+
+  @Override
+  public TaskManagerConnection lease() throws IOException {
+    return pool.lease(endpoint, role);
+  }
+
+  @Override
+  public TaskManagerConnection leaseAgain(Endpoint endpoint, String taskManagerId) throws IOException {
+    return pool.lease(endpoint, role);
+  }
+
+  @Override
+  public long returnTimeoutMillis() {
+    return returnTimeoutMillis;
+  }
+
+  @Override
+  public void giveBack(TaskManagerConnection connection) {
+    pool.giveBack(connection);
+  }
+
+  @Override
+  public void reconnected() {
+    reconnected.incrementAndGet();
+  }
+}
