@@ -17,4 +17,9 @@ final class Block {
   boolean isLast() {
     return (flags & Blocks.LAST) != 0;
   }
+
+  /** The last block of its (map attempt, subpartition). */
+  boolean isEnd() {
+    return (flags & Blocks.END) != 0;
+  }
 }

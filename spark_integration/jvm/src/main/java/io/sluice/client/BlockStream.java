@@ -4,7 +4,8 @@ import java.io.IOException;
 import java.io.InputStream;
 
 /**
- * The bytes of one (map attempt, partition), readable while they arrive. Each block is verified before its bytes are seen.
+ * One stream of a (map attempt, partition), readable while it arrives. Each block is verified before its bytes are seen.
+ * A partition of a map attempt may have several streams, each of which can be decoded by itself.
  *
  * <p>Valid until the gate's next stream is asked for.
  */
@@ -33,6 +34,11 @@ public final class BlockStream extends InputStream {
   /** The partition's number in the shuffle. */
   public int subpartition() {
     return block.subpartition;
+  }
+
+  /** It only says that its partition has ended, and is not worth a decoder. */
+  boolean isEmpty() {
+    return block.length == 0;
   }
 
   /** Whether the executor's own TaskManager had it. */
@@ -82,14 +88,10 @@ public final class BlockStream extends InputStream {
     }
     long mapAttemptId = block.mapAttemptId;
     int subpartition = block.subpartition;
-    int number = block.number;
     gate.readBlock(channel, block);
     if (block.mapAttemptId != mapAttemptId || block.subpartition != subpartition || block.isFirst()) {
       throw channel.corrupt(
           mapAttemptId, "the stream of partition " + subpartition + " has no last block");
-    }
-    if (block.number != (number + 1 & 0xFFFF)) {
-      throw channel.corrupt(block, "block " + block.number + " follows block " + number);
     }
     accept();
     return true;

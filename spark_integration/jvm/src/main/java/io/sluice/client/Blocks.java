@@ -1,9 +1,10 @@
 package io.sluice.client;
 
 /** The block format inside regions (docs/wire.md, "Blocks"). */
-final class Blocks {
+public final class Blocks {
   static final int HEADER_BYTES = 28;
-  static final int MAX_STORED_BYTES = 256 * 1024;
+  /** The most a block may hold; writers may take less. */
+  public static final int MAX_STORED_BYTES = 256 * 1024;
 
   static final int MAP_ATTEMPT = 0;
   static final int SUBPARTITION = 8;
@@ -17,6 +18,7 @@ final class Blocks {
   static final int CODEC_NONE = 0;
   static final int FIRST = 1;
   static final int LAST = 2;
+  static final int END = 4;
 
   private Blocks() {}
 

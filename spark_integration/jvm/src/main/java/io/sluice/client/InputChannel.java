@@ -2,6 +2,7 @@ package io.sluice.client;
 
 import java.io.IOException;
 import java.util.ArrayDeque;
+import java.util.Arrays;
 import java.util.HashMap;
 import java.util.Map;
 import java.util.zip.CRC32C;
@@ -11,6 +12,8 @@ import java.util.zip.CRC32C;
  * used up.
  */
 final class InputChannel {
+  private static final int ENDED = -1;
+
   private final TaskManagerConnection connection;
   private final long number;
   private final Source source;
@@ -30,8 +33,12 @@ final class InputChannel {
   private boolean ended;
   private boolean complete;
   private int attempt = -1;
-  private int attemptStreams;
-  private int attemptLastSubpartition;
+  private int attemptBegun;
+  private int attemptEnded;
+
+  /** For each partition of the range, of the current attempt: blocks so far, or {@link #ENDED}. */
+  private int[] blocksSeen = new int[0];
+
   private int attemptsDone;
 
   InputChannel(TaskManagerConnection connection, long number, Source source, int credit) {
@@ -145,7 +152,7 @@ final class InputChannel {
     if ((int) checksum.getValue() != Blocks.getInt(header, Blocks.CRC)) {
       throw corrupt(block, "the checksum of block " + block.number + " does not match");
     }
-    follow(block);
+    follow(block, gate);
   }
 
   private void parseHeader(Block block, InputGate gate) throws IOException {
@@ -168,18 +175,17 @@ final class InputChannel {
       if (attemptDone[index]) {
         throw corrupt(block, "its blocks are not in one piece");
       }
-      attempt = index;
-      attemptStreams = 0;
-      attemptLastSubpartition = -1;
+      beginAttempt(index, gate);
     }
     if (!gate.inRange(block.subpartition)) {
       throw corrupt(block, "partition " + block.subpartition + " was not asked for");
     }
-    if (block.length < 1
+    if (block.length < (block.isEnd() ? 0 : 1)
         || block.length > Blocks.MAX_STORED_BYTES
         || Blocks.getInt(header, Blocks.RAW_LENGTH) != block.length
         || header[Blocks.CODEC] != Blocks.CODEC_NONE
-        || (block.flags & ~(Blocks.FIRST | Blocks.LAST)) != 0) {
+        || (block.flags & ~(Blocks.FIRST | Blocks.LAST | Blocks.END)) != 0
+        || block.isEnd() && !block.isLast()) {
       throw corrupt(
           block,
           "a block header makes no sense (length "
@@ -192,16 +198,35 @@ final class InputChannel {
     }
   }
 
-  /** Streams of a map attempt come in increasing order of their partitions, each once. */
-  private void follow(Block block) throws SourceFailure {
-    if (block.isFirst()) {
-      if (block.number != 0 || block.subpartition <= attemptLastSubpartition) {
-        throw corrupt(block, "the stream of partition " + block.subpartition + " begins twice");
-      }
-      attemptLastSubpartition = block.subpartition;
-      attemptStreams++;
-    } else if (block.subpartition != attemptLastSubpartition) {
-      throw corrupt(block, "the stream of partition " + block.subpartition + " has no first block");
+  private void beginAttempt(int index, InputGate gate) {
+    attempt = index;
+    attemptBegun = 0;
+    attemptEnded = 0;
+    if (blocksSeen.length == gate.numSubpartitions()) {
+      Arrays.fill(blocksSeen, 0);
+    } else {
+      blocksSeen = new int[gate.numSubpartitions()];
+    }
+  }
+
+  /** The blocks of each partition are numbered without a gap, over all of its streams, up to its end. */
+  private void follow(Block block, InputGate gate) throws SourceFailure {
+    int at = gate.indexOf(block.subpartition);
+    int seen = blocksSeen[at];
+    if (seen == ENDED) {
+      throw corrupt(block, "partition " + block.subpartition + " goes on behind its end");
+    }
+    if (block.number != (seen & 0xFFFF)) {
+      throw corrupt(
+          block,
+          "block " + block.number + " of partition " + block.subpartition + " came, " + (seen & 0xFFFF) + " was due");
+    }
+    if (seen == 0) {
+      attemptBegun++;
+    }
+    blocksSeen[at] = block.isEnd() ? ENDED : seen + 1;
+    if (block.isEnd()) {
+      attemptEnded++;
     }
   }
 
@@ -210,10 +235,15 @@ final class InputChannel {
       return;
     }
     int wanted = source.streams()[attempt];
-    if (attemptStreams != wanted) {
+    if (attemptBegun != wanted) {
       throw corrupt(
           source.mapAttemptIds()[attempt],
-          "it has " + attemptStreams + " of the " + wanted + " partitions that Spark knows of");
+          "it has " + attemptBegun + " of the " + wanted + " partitions that Spark knows of");
+    }
+    if (attemptEnded != wanted) {
+      throw corrupt(
+          source.mapAttemptIds()[attempt],
+          (wanted - attemptEnded) + " of its " + wanted + " partitions have no last block");
     }
     attemptDone[attempt] = true;
     attemptsDone++;

@@ -122,7 +122,10 @@ public final class InputGate implements AutoCloseable {
         channel.complete();
         openChannels--;
       } else {
-        return new BlockStream(this, channel);
+        BlockStream next = new BlockStream(this, channel);
+        if (!next.isEmpty()) {
+          return next;
+        }
       }
     }
     return null;
@@ -166,6 +169,11 @@ public final class InputGate implements AutoCloseable {
 
   boolean inRange(int subpartition) {
     return subpartition >= startSubpartition && subpartition < endSubpartition;
+  }
+
+  /** Place of a partition within the range. */
+  int indexOf(int subpartition) {
+    return subpartition - startSubpartition;
   }
 
   int numSubpartitions() {

@@ -8,9 +8,10 @@ import java.util.zip.CRC32C;
 /**
  * Writes one map output: partition streams are cut into blocks, blocks fill a region, full regions are sent.
  *
- * <p>Partitions come in increasing order; one without bytes leaves no trace. A connection is leased when the first
- * region is full or at commit, so a map task holds none while it computes. Ends with {@link #commit} or
- * {@link #abort}, each of which gives back the region buffer and the connection. Not thread safe.
+ * <p>Partitions come in increasing order; one without bytes leaves no trace. A writer that does not wait for all records
+ * goes over the partitions in several passes ({@link #beginPass}), each of which adds a stream to the partitions it has
+ * bytes of. A connection is leased when the first region is full or at commit. Ends with {@link #commit} or
+ * {@link #abort}, each of which gives back the region buffer and the connection. One thread at a time.
  */
 public final class MapOutputWriter {
   /** A block at a region's end is not worth its header below this. */
@@ -24,7 +25,14 @@ public final class MapOutputWriter {
   private final long shuffleId;
   private final long mapAttemptId;
   private final int numSubpartitions;
+  private final int blockBytes;
+  private final long[] partitionLengths;
   private final CRC32C checksum = new CRC32C();
+
+  /** Blocks so far of each partition; null while there is only one pass. */
+  private int[] blocksWritten;
+
+  private boolean lastPass = true;
 
   private ByteBuffer region;
   private long[] lengths = new long[64];
@@ -36,7 +44,8 @@ public final class MapOutputWriter {
   private int blockStart = -1;
   private int blockNumber;
   private boolean inPartition;
-  private long partitionBytes;
+  private boolean firstOfStream;
+  private long streamBytes;
 
   private MapOutputSender sender;
   private long totalBytes;
@@ -47,24 +56,64 @@ public final class MapOutputWriter {
       RegionPool regions,
       long shuffleId,
       long mapAttemptId,
-      int numSubpartitions) {
+      int numSubpartitions,
+      int blockBytes) {
     this.source = source;
     this.regions = regions;
     this.shuffleId = shuffleId;
     this.mapAttemptId = mapAttemptId;
     this.numSubpartitions = numSubpartitions;
+    this.blockBytes = blockBytes;
+    this.partitionLengths = new long[numSubpartitions];
+  }
+
+  /**
+   * Begins another pass over the partitions; without a call there is one, the last. Sends what there is of the one before.
+   *
+   * @param last no other pass follows: the streams of this one end their partitions
+   */
+  public void beginPass(boolean last) throws IOException {
+    if (inPartition || subpartition >= 0 && lastPass) {
+      throw new IllegalStateException("a pass begins inside a partition, or behind the last pass");
+    }
+    if (blocksWritten == null && !last) {
+      blocksWritten = new int[numSubpartitions];
+    }
+    lastPass = last;
+    sendRegion(false);
+    subpartition = -1;
   }
 
   /** Begins the stream of a partition; partitions come in increasing order. */
-  public void beginPartition(int partition) {
+  public void beginPartition(int partition) throws IOException {
     if (inPartition || partition <= subpartition || partition >= numSubpartitions) {
       throw new IllegalStateException(
           "partition " + partition + " after " + subpartition + " of " + numSubpartitions);
     }
+    endUnwritten(partition);
+    begin(partition);
+  }
+
+  private void begin(int partition) {
     inPartition = true;
     subpartition = partition;
-    blockNumber = 0;
-    partitionBytes = 0;
+    blockNumber = blocksWritten == null ? 0 : blocksWritten[partition];
+    firstOfStream = true;
+    streamBytes = 0;
+  }
+
+  /** In the last pass, ends the partitions before {@code end} that an earlier one has begun and this one has no bytes of. */
+  private void endUnwritten(int end) throws IOException {
+    if (blocksWritten == null || !lastPass) {
+      return;
+    }
+    for (int partition = subpartition + 1; partition < end; partition++) {
+      if (blocksWritten[partition] > 0) {
+        begin(partition);
+        openBlock(0);
+        endPartition();
+      }
+    }
   }
 
   public void write(byte[] bytes, int offset, int length) throws IOException {
@@ -83,14 +132,52 @@ public final class MapOutputWriter {
     region.put(position++, (byte) value);
   }
 
+  /**
+   * Finds room for bytes that the caller puts into {@link #region} itself, at the place returned; {@link #advance} says how
+   * many it put, one at least.
+   *
+   * @return -1 when a block can never hold as many: they have to be written in parts
+   */
+  public int reserve(int bytes) throws IOException {
+    ensureOpen();
+    if (bytes > blockBytes || bytes > regions.regionBytes() - Blocks.HEADER_BYTES) {
+      return -1;
+    }
+    if (blockStart >= 0 && blockRoom() < bytes) {
+      seal(0);
+    }
+    if (blockStart < 0) {
+      openBlock(bytes);
+    }
+    return position;
+  }
+
+  /** The buffer {@link #reserve} found room in: direct, big endian, its position and limit are not to be changed. */
+  public ByteBuffer region() {
+    return region;
+  }
+
+  public void advance(int bytes) {
+    position += bytes;
+  }
+
   /** Ends the stream of the current partition; returns its bytes as stored, headers included. */
   public long endPartition() {
     if (blockStart >= 0) {
-      seal(Blocks.LAST);
+      seal(lastPass ? Blocks.LAST | Blocks.END : Blocks.LAST);
       closePartitionInRegion();
     }
     inPartition = false;
-    return partitionBytes;
+    partitionLengths[subpartition] += streamBytes;
+    if (blocksWritten != null) {
+      blocksWritten[subpartition] = blockNumber;
+    }
+    return streamBytes;
+  }
+
+  /** Bytes of each partition as stored, headers included; complete after {@link #commit}. */
+  public long[] partitionLengths() {
+    return partitionLengths;
   }
 
   /** Bytes of this map output so far, headers included. */
@@ -109,9 +196,10 @@ public final class MapOutputWriter {
    * @return where the output is
    */
   public Message.HelloAck commit() throws IOException {
-    if (ended || inPartition) {
-      throw new IllegalStateException("commit of a map output that is ended or inside a partition");
+    if (ended || inPartition || !lastPass) {
+      throw new IllegalStateException("commit of a map output that is ended, inside a partition, or before its last pass");
     }
+    endUnwritten(numSubpartitions);
     sendRegion(true);
     Message.HelloAck location = sender().finish();
     end();
@@ -137,32 +225,36 @@ public final class MapOutputWriter {
     }
   }
 
-  /** Makes room for at least one byte of the current block; returns how many. */
-  private int ensureRoom() throws IOException {
+  private void ensureOpen() throws IOException {
     if (ended) {
       throw new IOException("the map output has been committed or aborted");
     }
-    while (true) {
-      if (blockStart >= 0) {
-        int room =
-            Math.min(
-                region.capacity() - position,
-                blockStart + Blocks.HEADER_BYTES + Blocks.MAX_STORED_BYTES - position);
-        if (room > 0) {
-          return room;
-        }
-        // The last block of a stream is still open when the stream ends, so this one is not the last.
-        seal(0);
-      }
-      openBlock();
-    }
   }
 
-  private void openBlock() throws IOException {
+  /** Makes room for at least one byte of the current block; returns how many. */
+  private int ensureRoom() throws IOException {
+    ensureOpen();
+    if (blockStart >= 0) {
+      int room = blockRoom();
+      if (room > 0) {
+        return room;
+      }
+      // The last block of a stream is still open when the stream ends, so this one is not the last.
+      seal(0);
+    }
+    openBlock(Math.min(MIN_ROOM_BYTES, blockBytes));
+    return blockRoom();
+  }
+
+  private int blockRoom() {
+    return Math.min(region.capacity(), blockStart + Blocks.HEADER_BYTES + blockBytes) - position;
+  }
+
+  private void openBlock(int room) throws IOException {
     if (region == null) {
       region = regions.take();
     }
-    boolean full = region.capacity() - position < Blocks.HEADER_BYTES + MIN_ROOM_BYTES;
+    boolean full = region.capacity() - position < Blocks.HEADER_BYTES + room;
     boolean wide = regionFirst >= 0 && subpartition - regionFirst >= MAX_LENGTHS;
     if (position > 0 && (full || wide)) {
       if (regionLast == subpartition) {
@@ -183,7 +275,8 @@ public final class MapOutputWriter {
 
   private void seal(int last) {
     int stored = position - blockStart - Blocks.HEADER_BYTES;
-    int flags = last | (blockNumber == 0 ? Blocks.FIRST : 0);
+    int flags = last | (firstOfStream ? Blocks.FIRST : 0);
+    firstOfStream = false;
     // Absolute puts; a region's buffer is big endian, as the block header is.
     region.putLong(blockStart + Blocks.MAP_ATTEMPT, mapAttemptId);
     region.putInt(blockStart + Blocks.SUBPARTITION, subpartition);
@@ -194,7 +287,7 @@ public final class MapOutputWriter {
     region.put(blockStart + Blocks.FLAGS, (byte) flags);
     region.putShort(blockStart + Blocks.NUMBER, (short) blockNumber);
     blockNumber++;
-    partitionBytes += position - blockStart;
+    streamBytes += position - blockStart;
     blockStart = -1;
   }
 

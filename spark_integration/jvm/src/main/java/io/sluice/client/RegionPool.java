@@ -27,6 +27,10 @@ public final class RegionPool {
     idle.offer(region);
   }
 
+  int regionBytes() {
+    return regionBytes;
+  }
+
   public int idleRegions() {
     return idle.size();
   }

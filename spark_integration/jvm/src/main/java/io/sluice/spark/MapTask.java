@@ -38,7 +38,8 @@ final class MapTask {
             runtime.regions(),
             shuffleId,
             mapId,
-            numPartitions);
+            numPartitions,
+            runtime.settings().blockBytes());
     return output;
   }
 

@@ -16,6 +16,9 @@ import scala.Tuple2;
  * @param fallbackToSpark whether a shuffle may use Spark's own way when no TaskManager is reachable
  * @param connectTimeoutMillis deadline of a connect and of a handshake
  * @param ioTimeoutMillis longest wait without progress
+ * @param sluiceWriter whether Sluice's own writer takes the shuffles it can take
+ * @param writerBufferBytes records a map task of that writer keeps before it sends them
+ * @param blockBytes most bytes of a block
  * @param regionBytes size of a writer's region buffer
  * @param creditPerChannel buffers one channel of a reader may have under way
  * @param maxReaderBuffers buffers all channels of a reader together may have under way
@@ -30,6 +33,9 @@ public record SluiceSettings(
     boolean fallbackToSpark,
     long connectTimeoutMillis,
     long ioTimeoutMillis,
+    boolean sluiceWriter,
+    int writerBufferBytes,
+    int blockBytes,
     int regionBytes,
     int creditPerChannel,
     int maxReaderBuffers,
@@ -45,6 +51,9 @@ public record SluiceSettings(
   public static final String CONNECT_TIMEOUT = "spark.sluice.io.connectTimeout";
   public static final String IO_TIMEOUT = "spark.sluice.io.timeout";
   public static final String IDLE_CONNECTIONS = "spark.sluice.io.idleConnections";
+  public static final String WRITER = "spark.sluice.writer.implementation";
+  public static final String WRITER_BUFFER = "spark.sluice.writer.bufferSize";
+  public static final String BLOCK_SIZE = "spark.sluice.writer.blockSize";
   public static final String REGION_SIZE = "spark.sluice.writer.regionSize";
   public static final String CREDIT_PER_CHANNEL = "spark.sluice.reader.creditPerChannel";
   public static final String MAX_READER_BUFFERS = "spark.sluice.reader.maxBuffers";
@@ -75,6 +84,17 @@ public record SluiceSettings(
           new Entry(CONNECT_TIMEOUT, "5s", "time, 100ms to 10min", "deadline of a connect and of a handshake"),
           new Entry(IO_TIMEOUT, "120s", "time, 1s to 1h", "longest wait for a TaskManager without progress"),
           new Entry(IDLE_CONNECTIONS, "16", "number, 0 to 1024", "unused connections an executor keeps"),
+          new Entry(
+              WRITER,
+              "sluice",
+              "sluice or spark",
+              "who writes what needs no map-side aggregation and has a relocatable serializer; the rest is Spark's writers' anyway"),
+          new Entry(
+              WRITER_BUFFER,
+              "16m",
+              "size, 256k to 1g",
+              "records a map task of Sluice's writer keeps, in Spark's execution memory, before it sends them"),
+          new Entry(BLOCK_SIZE, "256k", "size, 4k to 256k", "most bytes of a block, which is what a reader verifies at a time"),
           new Entry(
               REGION_SIZE, "2m", "size, 64k to 64m", "a map task's buffer; what is full is sent as one region"),
           new Entry(
@@ -107,6 +127,9 @@ public record SluiceSettings(
             reading.oneOf(FALLBACK_POLICY, "fail", "spark").equals("spark"),
             reading.time(CONNECT_TIMEOUT, 100, 600_000),
             reading.time(IO_TIMEOUT, 1_000, 3_600_000),
+            reading.oneOf(WRITER, "sluice", "spark").equals("sluice"),
+            (int) reading.size(WRITER_BUFFER, 256 * KIB, 1024 * MIB),
+            (int) reading.size(BLOCK_SIZE, 4 * KIB, 256 * KIB),
             (int) reading.size(REGION_SIZE, 64 * KIB, 64 * MIB),
             (int) reading.number(CREDIT_PER_CHANNEL, 2, 1024),
             (int) reading.number(MAX_READER_BUFFERS, 2, 65536),

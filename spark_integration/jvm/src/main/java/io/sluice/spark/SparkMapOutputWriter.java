@@ -16,13 +16,11 @@ import org.apache.spark.shuffle.api.metadata.MapOutputCommitMessage;
 final class SparkMapOutputWriter implements ShuffleMapOutputWriter {
   private final MapTask task;
   private final MapOutputWriter output;
-  private final long[] partitionBytes;
   private PartitionStream current;
 
   SparkMapOutputWriter(MapTask task, int numPartitions) {
     this.task = task;
     this.output = task.open(numPartitions);
-    this.partitionBytes = new long[numPartitions];
   }
 
   @Override
@@ -36,7 +34,7 @@ final class SparkMapOutputWriter implements ShuffleMapOutputWriter {
       current.close();
     }
     task.commit();
-    return MapOutputCommitMessage.of(partitionBytes);
+    return MapOutputCommitMessage.of(output.partitionLengths());
   }
 
   @Override
@@ -62,16 +60,14 @@ final class SparkMapOutputWriter implements ShuffleMapOutputWriter {
 
     @Override
     public long getNumBytesWritten() {
-      return partitionBytes[partition];
+      return output.partitionLengths()[partition];
     }
   }
 
   private final class PartitionStream extends OutputStream {
-    private final int partition;
     private boolean closed;
 
-    PartitionStream(int partition) {
-      this.partition = partition;
+    PartitionStream(int partition) throws IOException {
       output.beginPartition(partition);
     }
 
@@ -89,7 +85,7 @@ final class SparkMapOutputWriter implements ShuffleMapOutputWriter {
     public void close() {
       if (!closed) {
         closed = true;
-        partitionBytes[partition] = output.endPartition();
+        output.endPartition();
       }
     }
   }

@@ -9,6 +9,7 @@ import java.net.InetAddress;
 import java.net.ServerSocket;
 import java.net.Socket;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
@@ -47,7 +48,8 @@ final class MockDaemon implements AutoCloseable {
   /** The connection on which such a message comes ends there, once. */
   final AtomicReference<Predicate<Message>> cut = new AtomicReference<>();
 
-  final Map<Long, TreeMap<Integer, byte[]>> outputs = new ConcurrentHashMap<>();
+  /** Of each committed map attempt its regions, which are served one after the other. */
+  final Map<Long, List<TreeMap<Integer, byte[]>>> outputs = new ConcurrentHashMap<>();
   final ConcurrentLinkedQueue<Message> received = new ConcurrentLinkedQueue<>();
   volatile int largestPayload;
   final AtomicInteger connections = new AtomicInteger();
@@ -113,7 +115,7 @@ final class MockDaemon implements AutoCloseable {
     private final DataInputStream in;
     private final OutputStream out;
     private final Map<Long, Long> credits = new HashMap<>();
-    private TreeMap<Integer, ByteArrayOutputStream> output;
+    private List<TreeMap<Integer, byte[]>> output;
     private long attempt;
     private Message.BeginRegion region;
     private ByteArrayOutputStream regionBytes;
@@ -157,7 +159,7 @@ final class MockDaemon implements AutoCloseable {
         send(new Message.HelloAck(1, ID, SEGMENT, 0, features, "127.0.0.1", server.getLocalPort()));
         send(new Message.Ping(-1L));
       } else if (message instanceof Message.OpenPartition open) {
-        output = new TreeMap<>();
+        output = new ArrayList<>();
         attempt = open.mapAttemptId();
         send(new Message.PartitionOpened(open.partition()));
       } else if (message instanceof Message.BeginRegion begin) {
@@ -218,31 +220,29 @@ final class MockDaemon implements AutoCloseable {
         if (crc.getValue() != region.crc32c()) {
           fail(data.partition(), ErrorCode.CHECKSUM_MISMATCH, null);
         }
+        TreeMap<Integer, byte[]> slices = new TreeMap<>();
         int offset = 0;
         for (int i = 0; i < region.lengths().length; i++) {
           int n = (int) region.lengths()[i];
           if (n > 0) {
-            output
-                .computeIfAbsent((int) region.firstSubpartition() + i, k -> new ByteArrayOutputStream())
-                .write(bytes, offset, n);
+            slices.put((int) region.firstSubpartition() + i, Arrays.copyOfRange(bytes, offset, offset + n));
           }
           offset += n;
         }
+        output.add(slices);
       }
     }
 
     private void finish(Message.FinishPartition finish) throws IOException {
-      TreeMap<Integer, byte[]> done = new TreeMap<>();
       long total = 0;
-      for (Map.Entry<Integer, ByteArrayOutputStream> entry : output.entrySet()) {
-        done.put(entry.getKey(), entry.getValue().toByteArray());
-        total += entry.getValue().size();
+      for (TreeMap<Integer, byte[]> slices : output) {
+        total += slices.values().stream().mapToLong(slice -> slice.length).sum();
       }
       if (total != finish.totalBytes()) {
         fail(finish.partition(), ErrorCode.REGION_MISMATCH, null);
         return;
       }
-      outputs.put(attempt, done);
+      outputs.put(attempt, output);
       send(new Message.PartitionFinished(finish.partition()));
     }
 
@@ -260,14 +260,16 @@ final class MockDaemon implements AutoCloseable {
       }
       ByteArrayOutputStream all = new ByteArrayOutputStream();
       for (long id : channel.mapAttemptIds()) {
-        TreeMap<Integer, byte[]> done = outputs.get(id);
+        List<TreeMap<Integer, byte[]>> done = outputs.get(id);
         if (done == null || mode == Mode.PARTITION_NOT_FOUND) {
           fail(channel.channel(), ErrorCode.PARTITION_NOT_FOUND, id);
           return;
         }
-        for (byte[] bytes :
-            done.subMap((int) open.startSubpartition(), (int) open.endSubpartition()).values()) {
-          all.write(bytes);
+        for (TreeMap<Integer, byte[]> slices : done) {
+          for (byte[] bytes :
+              slices.subMap((int) open.startSubpartition(), (int) open.endSubpartition()).values()) {
+            all.write(bytes);
+          }
         }
       }
       byte[] bytes = all.toByteArray();
@@ -279,7 +281,7 @@ final class MockDaemon implements AutoCloseable {
       for (int offset = 0; offset < length; ) {
         waitForCredit(channel.channel());
         int n = Math.min(payloadBytes(), length - offset);
-        byte[] payload = java.util.Arrays.copyOfRange(bytes, offset, offset + n);
+        byte[] payload = Arrays.copyOfRange(bytes, offset, offset + n);
         if (mode == Mode.DISCONNECT_IN_DATA && sequence == 1) {
           byte[] frame = TestFrames.frame(new Message.BufferResponse(channel.channel(), 1, 0, 0), payload);
           out.write(frame, 0, frame.length / 2);

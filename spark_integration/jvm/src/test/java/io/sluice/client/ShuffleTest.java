@@ -8,6 +8,7 @@ import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import java.io.IOException;
+import java.util.Arrays;
 import java.util.List;
 import java.util.Map;
 import java.util.Random;
@@ -27,6 +28,7 @@ class ShuffleTest {
   private ConnectionPool pool;
   private RegionPool regions;
   private ChunkPool chunks;
+  private int blockBytes = Blocks.MAX_STORED_BYTES;
 
   @BeforeEach
   void start() throws IOException {
@@ -44,7 +46,7 @@ class ShuffleTest {
 
   private MapOutputWriter writer(long attempt) {
     return new MapOutputWriter(
-        new TestConnections(pool, daemon.endpoint(), Message.ROLE_PRODUCER), regions, 1, attempt, 100);
+        new TestConnections(pool, daemon.endpoint(), Message.ROLE_PRODUCER), regions, 1, attempt, 100, blockBytes);
   }
 
   private Map<Integer, byte[]> write(long attempt, int seed, int... sizes) throws IOException {
@@ -76,9 +78,17 @@ class ShuffleTest {
   private static Map<String, byte[]> readAll(InputGate gate) throws IOException {
     Map<String, byte[]> streams = new TreeMap<>();
     for (BlockStream stream = gate.nextStream(); stream != null; stream = gate.nextStream()) {
-      streams.put(stream.mapAttemptId() + "/" + stream.subpartition(), stream.readAllBytes());
+      byte[] bytes = stream.readAllBytes();
+      assertTrue(bytes.length > 0, "an empty stream is not worth a decoder");
+      streams.merge(stream.mapAttemptId() + "/" + stream.subpartition(), bytes, ShuffleTest::joined);
     }
     return streams;
+  }
+
+  private static byte[] joined(byte[] first, byte[] second) {
+    byte[] both = Arrays.copyOf(first, first.length + second.length);
+    System.arraycopy(second, 0, both, first.length, second.length);
+    return both;
   }
 
   private static void assertStreams(Map<Integer, byte[]> written, long attempt, Map<String, byte[]> read) {
@@ -122,6 +132,115 @@ class ShuffleTest {
     assertEquals(100_000, daemon.largestPayload, "what RegionOpened said");
     assertStreams(written, 7, readAll(gate(0, 5, credit, new long[] {7}, new int[] {4})));
     assertEquals(2, pool.idleConnections());
+  }
+
+  /** Writes {@code sizes[pass][partition]} bytes; the same in the order in which they belong together. */
+  private Map<Integer, byte[]> writePasses(long attempt, boolean inPlace, int[]... sizes) throws IOException {
+    Random random = new Random(attempt);
+    Map<Integer, byte[]> streams = new TreeMap<>();
+    MapOutputWriter writer = writer(attempt);
+    long[] lengths = new long[100];
+    for (int pass = 0; pass < sizes.length; pass++) {
+      writer.beginPass(pass == sizes.length - 1);
+      for (int partition = 0; partition < sizes[pass].length; partition++) {
+        if (sizes[pass][partition] > 0) {
+          byte[] bytes = new byte[sizes[pass][partition]];
+          random.nextBytes(bytes);
+          writer.beginPartition(partition);
+          if (inPlace) {
+            writeInPlace(writer, bytes);
+          } else {
+            writer.write(bytes, 0, bytes.length);
+          }
+          lengths[partition] += writer.endPartition();
+          streams.merge(partition, bytes, ShuffleTest::joined);
+        }
+      }
+    }
+    writer.commit();
+    for (int partition = 0; partition < 100; partition++) {
+      assertEquals(streams.containsKey(partition), writer.partitionLengths()[partition] > 0);
+      assertTrue(writer.partitionLengths()[partition] >= lengths[partition]);
+    }
+    assertEquals(writer.totalBytes(), Arrays.stream(writer.partitionLengths()).sum());
+    return streams;
+  }
+
+  private void writeInPlace(MapOutputWriter writer, byte[] bytes) throws IOException {
+    int done = 0;
+    while (done < bytes.length) {
+      int n = Math.min(5000, bytes.length - done);
+      int place = writer.reserve(n);
+      assertTrue(place >= 0);
+      writer.region().put(place, bytes, done, n);
+      writer.advance(n);
+      done += n;
+    }
+  }
+
+  @ParameterizedTest
+  @ValueSource(booleans = {false, true})
+  void severalPassesAreOneOutput(boolean inPlace) throws IOException {
+    blockBytes = 8 * 1024;
+    int[][] sizes = {{10, 0, 70_000, 5}, {0, 3, 0, 5}, {}, {1, 0, 9_000, 0, 4}, {0, 0, 1}};
+    Map<Integer, byte[]> written = writePasses(7, inPlace, sizes);
+    Map<String, byte[]> read = readAll(gate(0, 5, 2, new long[] {7}, new int[] {5}));
+    assertEquals(5, read.size());
+    assertStreams(written, 7, read);
+    for (int partition = 0; partition < 5; partition++) {
+      Map<String, byte[]> one = readAll(gate(partition, partition + 1, 2, new long[] {7}, new int[] {1}));
+      assertArrayEquals(written.get(partition), one.get("7/" + partition));
+    }
+  }
+
+  @Test
+  void anEmptyLastPassEndsAll() throws IOException {
+    Map<Integer, byte[]> written = writePasses(7, false, new int[] {10, 0, 3000}, new int[] {});
+    assertStreams(written, 7, readAll(gate(0, 3, 2, new long[] {7}, new int[] {2})));
+  }
+
+  @Test
+  void theEndOfAPartitionIsMissed() throws IOException {
+    // Partition 0 is ended by a block of the last region, whose 28 bytes are not served.
+    writePasses(7, false, new int[] {101}, new int[] {});
+    daemon.outputs.get(7L).remove(1);
+    InputGate gate = gate(0, 1, 2, new long[] {7}, new int[] {1});
+    SourceFailure failure = assertThrows(SourceFailure.class, () -> readAll(gate));
+    assertTrue(failure.getMessage().contains("no last block"), failure.getMessage());
+    gate.close();
+  }
+
+  @Test
+  void aRegionInTheMiddleIsMissed() throws IOException {
+    writePasses(7, false, new int[] {101}, new int[] {102}, new int[] {103});
+    daemon.outputs.get(7L).remove(1);
+    InputGate gate = gate(0, 1, 2, new long[] {7}, new int[] {1});
+    SourceFailure failure = assertThrows(SourceFailure.class, () -> readAll(gate));
+    assertTrue(failure.getMessage().contains("block 2 of partition 0 came, 1 was due"), failure.getMessage());
+    gate.close();
+  }
+
+  @Test
+  void noRoomForMoreThanABlock() throws IOException {
+    MapOutputWriter writer = writer(7);
+    writer.beginPartition(0);
+    assertEquals(-1, writer.reserve(blockBytes + 1));
+    assertEquals(-1, writer.reserve(64 * 1024 - Blocks.HEADER_BYTES + 1), "the region is smaller");
+    assertTrue(writer.reserve(64 * 1024 - Blocks.HEADER_BYTES) >= 0);
+    writer.abort();
+  }
+
+  @Test
+  void commitNeedsTheLastPass() throws IOException {
+    MapOutputWriter writer = writer(7);
+    writer.beginPass(false);
+    assertThrows(IllegalStateException.class, writer::commit);
+    writer.beginPass(true);
+    assertThrows(IllegalStateException.class, () -> {
+      writer.beginPartition(0);
+      writer.beginPass(false);
+    });
+    writer.abort();
   }
 
   @Test
