@@ -15,9 +15,14 @@ JVM := spark_integration/jvm
 JAR := spark_integration/jars/sluice-spark.jar
 JVM_SOURCES := $(JVM)/pom.xml $(shell find $(JVM)/src 2>/dev/null) tests/vectors/wire.json
 FUZZ_SECONDS := 60
+FUZZ_SPARK_PLANS := 300
+FUZZ_SPARK_SECONDS := 1200
+FUZZ_SPARK_SEED := 0
+SPARK_LINES :=
+SPARK_LINES_DIRECTORY := .spark-lines
 QUICK_BENCHMARKS := exchange isolation barrier memory
 
-.PHONY: help setup jar demo test fuzz check format bench compose-test docs constraints clean
+.PHONY: help setup jar demo test test-matrix fuzz fuzz-spark check format bench compose-test docs constraints clean
 
 help: ## list these targets
 	@grep -hE '^[a-z%-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -58,9 +63,17 @@ demo: setup ## TPC-H and RDD jobs with Spark's own shuffle and with Sluice, comp
 test: setup ## all tests
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
+test-matrix: setup ## the Spark tests on every line of Spark, or SPARK_LINES="3.5.9 4.0.5"
+	$(BIN)/python -m tests.spark_lines.run --directory $(SPARK_LINES_DIRECTORY) $(SPARK_LINES) \
+	  $(if $(PYTEST_ARGS),-- $(PYTEST_ARGS))
+
 fuzz: setup ## damaged streams for framing and connections, for FUZZ_SECONDS=60
 	SLUICE_FUZZ_SECONDS=$(FUZZ_SECONDS) $(BIN)/python -m pytest tests/fuzz -x -q -p no:logging \
 	  -o faulthandler_timeout=0
+
+fuzz-spark: setup ## random Spark plans against Spark's own shuffle: FUZZ_SPARK_PLANS=300
+	SLUICE_SPARK_PLANS=$(FUZZ_SPARK_PLANS) SLUICE_SPARK_SECONDS=$(FUZZ_SPARK_SECONDS) \
+	  SLUICE_SPARK_SEED=$(FUZZ_SPARK_SEED) $(BIN)/python -m pytest tests/spark/test_plans.py -x -s
 
 check: setup ## formatting, lint, types
 	$(BIN)/ruff format --check .

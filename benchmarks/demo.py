@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks import outcome
 from benchmarks.application import JobRecord, SparkApplication
-from benchmarks.cluster import StandaloneCluster, executor_errors
+from benchmarks.cluster import StandaloneCluster, executor_errors, installed_spark
 from benchmarks.comparison import differences
 from benchmarks.eventlog import ShuffleUse, read_event_log, total
 from benchmarks.jobs import tpch
@@ -116,7 +116,7 @@ class Demo:
             own = self._run_side(cluster, "own", "Spark's own shuffle", {}, Moved)
             with TaskManagers(self._directory / "tm", hosts=cluster.hosts) as taskmanagers:
                 self.say("TaskManagers: " + ", ".join(taskmanagers.metrics_urls))
-                settings = spark_conf(taskmanagers.endpoints)
+                settings = spark_conf(taskmanagers.endpoints, installed_spark().version)
                 sluice = self._run_side(cluster, "sluice", "Sluice", settings, taskmanagers.moved)
         return own, sluice
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.application import SparkApplication
-from benchmarks.cluster import StandaloneCluster
+from benchmarks.cluster import StandaloneCluster, installed_spark
 from benchmarks.comparison import differences
 from benchmarks.taskmanagers import TaskManagers
 from spark_integration import spark_conf
@@ -95,7 +95,8 @@ class Sides:
                 SparkApplication(
                     "sluice",
                     cluster.master_url,
-                    self._settings | spark_conf(self.taskmanagers.endpoints),
+                    self._settings
+                    | spark_conf(self.taskmanagers.endpoints, installed_spark().version),
                     self._directory,
                 )
             )

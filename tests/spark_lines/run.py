@@ -1,24 +1,25 @@
-"""The Spark tests (`tests/spark`) on other lines of Spark, with the same jar.
+"""The Spark tests (`tests/spark`) on every line of Spark, with the same jar: `make test-matrix`.
 
-    .venv/bin/python -m tests.spark_lines.run 3.5.9 4.0.5
-    .venv/bin/python -m tests.spark_lines.run --directory DIR 4.0.5 -- tests/spark/test_results.py
+    .venv/bin/python -m tests.spark_lines.run
+    .venv/bin/python -m tests.spark_lines.run 3.5.9 4.0.5 -- tests/spark/test_results.py -k join
 
-Each line gets a virtual environment below DIR with that PySpark, pandas and pyarrow (a download of
-about 400 MB and two minutes the first time; kept for the next run). What comes after ``--`` goes to
-pytest, in the place of ``tests/spark``. At the end there is one row for each line; the exit code is
-0 if all tests passed on all.
-
-Not part of ``make test``: that runs the same tests on the installed line.
+Without versions it takes all of ``LINES``. The installed line runs as it is; each other gets a
+virtual environment with that PySpark, pandas and pyarrow (a download of about 400 MB and two
+minutes the first time; kept for the next run). What comes after ``--`` goes to pytest, in the place
+of ``tests/spark``. At the end there is one row for each line; the exit code is 0 if all tests passed
+on all.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.metadata
 import os
 import re
 import subprocess
 import sys
 import time
+import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,6 +29,10 @@ from benchmarks.cluster import REPOSITORY, SPARK_PYTHON_VARIABLE
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+LINES = ("3.5.9", "4.0.5", "4.1.4", "4.2.1", "4.3.0")
+"""The lines that Sluice supports, each with the patch release it is tested with."""
+
+DIRECTORY = REPOSITORY / ".spark-lines"
 INSTALL_TIMEOUT_SECONDS = 1200.0
 TESTS_TIMEOUT_SECONDS = 3600.0
 
@@ -48,26 +53,46 @@ class Outcome:
 
 
 def environment(version: str, directory: Path) -> Path:
-    """The Python of a virtual environment with that PySpark; made when it is not there.
+    """The Python that has this PySpark: ours, or that of a virtual environment below ``directory``.
+
+    An environment is made when it is not there, and completed when it lacks what is needed now.
 
     Raises:
         subprocess.SubprocessError: The installation failed or took too long.
     """
+    if version == _installed():
+        return Path(sys.executable)
     home = directory / f"spark-{version}"
-    python = home / "bin" / "python"
-    ready = home / "ready"
+    python, ready = home / "bin" / "python", home / "ready"
+    needed = "\n".join([*COMPANIONS, *_own_dependencies(), f"pyspark=={version}"])
+    if ready.exists() and ready.read_text(encoding="utf-8") == needed:
+        return python
+    install = [str(python), "-m", "pip", "install", "--quiet"]
+    commands = [
+        [*install, *COMPANIONS, *_own_dependencies()],
+        # Not isolated: PySpark's own build of 3.5 needs the older setuptools above.
+        [*install, "--no-build-isolation", f"pyspark=={version}"],
+    ]
     if not ready.exists():
-        print(f"Installing PySpark {version} into {home}", flush=True)
-        install = [str(python), "-m", "pip", "install", "--quiet"]
-        for command in (
-            [sys.executable, "-m", "venv", "--clear", str(home)],
-            [*install, *COMPANIONS],
-            # Not isolated: PySpark's own build of 3.5 needs the older setuptools above.
-            [*install, "--no-build-isolation", f"pyspark=={version}"],
-        ):
-            subprocess.run(command, check=True, timeout=INSTALL_TIMEOUT_SECONDS)
-        ready.touch()
+        commands.insert(0, [sys.executable, "-m", "venv", "--clear", str(home)])
+    print(f"Installing PySpark {version} into {home}", flush=True)
+    for command in commands:
+        subprocess.run(command, check=True, timeout=INSTALL_TIMEOUT_SECONDS)
+    ready.write_text(needed, encoding="utf-8")
     return python
+
+
+def _installed() -> str | None:
+    try:
+        return importlib.metadata.version("pyspark")
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _own_dependencies() -> list[str]:
+    """Of the packages that jobs import from this repository."""
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
+    return list(project["project"]["dependencies"])
 
 
 def run_tests(version: str, python: Path, arguments: Sequence[str]) -> Outcome:
@@ -98,22 +123,24 @@ def main() -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("versions", nargs="+", metavar="VERSION", help="such as 3.5.9")
+    parser.add_argument(
+        "versions", nargs="*", metavar="VERSION", help=f"such as 3.5.9 (default {' '.join(LINES)})"
+    )
     parser.add_argument(
         "--directory",
         type=Path,
-        default=Path("~/.cache/sluice/spark-lines").expanduser(),
+        default=DIRECTORY,
         help="for the virtual environments (default %(default)s)",
     )
     ours, after = _split(sys.argv[1:])
     options = parser.parse_args(ours)
     outcomes = [
         run_tests(version, environment(version, options.directory.resolve()), after)
-        for version in options.versions
+        for version in options.versions or LINES
     ]
     for outcome in outcomes:
         verdict = "passed" if outcome.passed else "FAILED"
-        print(f"Spark {outcome.version}: {verdict}, {outcome.summary}")
+        print(f"Spark {outcome.version}: {verdict}, {outcome.summary}, {outcome.seconds:.0f} s")
     return 0 if all(outcome.passed for outcome in outcomes) else 1
 
 
