@@ -86,8 +86,8 @@ format: setup ## format and apply safe lint fixes
 
 bench: $(addprefix bench-,$(QUICK_BENCHMARKS)) ## the quick benchmarks
 
-bench-%: setup ## one benchmark: bench-exchange, bench-memory, bench-spark, ...
-	$(BIN)/python -m benchmarks.$(subst -,_,$*)
+bench-%: setup ## one benchmark: bench-exchange, bench-spark, ...; options in BENCH_ARGS
+	$(BIN)/python -m benchmarks.$(subst -,_,$*) $(BENCH_ARGS)
 
 compose-test: setup ## the docker compose stack, run for real
 	tests/compose/run.sh

@@ -92,6 +92,9 @@ class Counters:
     map_outputs_adopted: int = 0
     """Committed map outputs found in the journal when the daemon started."""
 
+    gates_opened: int = 0
+    """Input gates that reduce tasks opened."""
+
     connections_accepted: int = 0
     connections_refused: int = 0
     """Connections closed before their handshake was done: limit reached, bad hello, deadline."""

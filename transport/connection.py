@@ -44,6 +44,7 @@ from protocol.states import (
 from transport import socket_options
 from transport.config import TransportConfig
 from transport.errors import ConnectionLost, DeadlineExceeded
+from transport.traffic import Traffic
 from transport.write_side import Release, WriteSide
 
 _log = logging.getLogger(__name__)
@@ -187,6 +188,13 @@ class Connection(asyncio.BufferedProtocol):
         return self._out.bytes_out
 
     @property
+    def traffic(self) -> Traffic:
+        """What has gone over this connection so far."""
+        return Traffic(
+            self._decoder.frames, self._out.messages_out, self.bytes_in, self._out.bytes_out
+        )
+
+    @property
     def write_buffer_bytes(self) -> int:
         """Bytes that the kernel has not taken yet."""
         return self._out.unsent_bytes
@@ -220,7 +228,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def send_together(self, messages: Iterable[Message]) -> None:
         """Send messages without payload in one write: one system call, one packet."""
-        self._out.write(b"".join([encode(message) for message in messages]), EMPTY, None)
+        heads = [encode(message) for message in messages]
+        self._out.write(b"".join(heads), EMPTY, None, len(heads))
 
     def resume_reading(self) -> None:
         """Payload memory may be there again: ask the handler and read on."""

@@ -17,6 +17,7 @@ from transport.connection import Connection, HandlerFactory
 from transport.errors import AddressUnavailable, TooManyConnections
 from transport.tls import load_tls
 from transport.tls_transport import TlsTransport
+from transport.traffic import Traffic
 
 _log = logging.getLogger(__name__)
 
@@ -50,6 +51,8 @@ class Listener:
         self.connections: set[Connection] = set()
         self.accepted_total = 0
         self.refused_total = 0
+        self._ended: dict[int, Traffic] = {}
+        """Of connections that are gone, by role."""
         self.port = 0
         """The TCP port that is bound, once started."""
 
@@ -68,6 +71,15 @@ class Listener:
         except BaseException:
             self.stop_accepting()
             raise
+
+    def traffic(self) -> dict[int, Traffic]:
+        """What has gone over accepted connections so far, by their roles."""
+        found: dict[int, Traffic] = {}
+        for role, ended in self._ended.items():
+            found.setdefault(role, Traffic()).add(ended)
+        for connection in self.connections:
+            found.setdefault(connection.role, Traffic()).add(connection.traffic)
+        return found
 
     def stop_accepting(self) -> None:
         """Close the listening sockets; connections go on. Idempotent."""
@@ -167,6 +179,7 @@ class Listener:
 
     def _closed(self, connection: Connection) -> None:
         self.connections.discard(connection)
+        self._ended.setdefault(connection.role, Traffic()).add(connection.traffic)
         self._changed.set()
 
 

@@ -39,11 +39,13 @@ class WriteSide:
         "_turn_due",
         "_watching_drain",
         "bytes_out",
+        "messages_out",
         "writable",
     )
 
     def __init__(self, low_bytes: int, high_bytes: int) -> None:
         self.bytes_out = 0
+        self.messages_out = 0
         self.writable = False
         """False above the high watermark until the low one is reached, and without a transport."""
         self._low_bytes = low_bytes
@@ -77,7 +79,13 @@ class WriteSide:
         self._set_limits()
         self.writable = not self._closed
 
-    def write(self, head: bytes, payload: memoryview | bytes, release: Release | None) -> None:
+    def write(
+        self,
+        head: bytes,
+        payload: memoryview | bytes,
+        release: Release | None,
+        messages: int = 1,
+    ) -> None:
         """Write a head and a payload.
 
         Args:
@@ -85,6 +93,7 @@ class WriteSide:
             payload: The bytes behind it; not copied.
             release: Called when the transport has let go of the payload, or at once if there is no
                 transport or :meth:`close` was called.
+            messages: How many messages that is.
         """
         transport = self._transport
         if transport is None or self._closed:
@@ -96,6 +105,7 @@ class WriteSide:
         else:
             transport.write(head)
         self.bytes_out += len(head) + len(payload)
+        self.messages_out += messages
         if release is not None:
             self._leases.append((self.bytes_out, release))
             if not self._turn_due:

@@ -46,7 +46,12 @@ def query_title(number: int) -> str:
 
 
 def run_query(spark: SparkSession, parameters: dict[str, Any]) -> Sequence[Sequence[Any]]:
-    """Run query ``parameters["query"]`` over the parquet files in ``parameters["data"]``."""
+    """Run query ``parameters["query"]`` over the parquet files in ``parameters["data"]``.
+
+    ``parameters["adaptive"]``, if it is there, turns adaptive execution on or off.
+    """
+    if "adaptive" in parameters:
+        spark.conf.set("spark.sql.adaptive.enabled", str(parameters["adaptive"]).lower())
     text = query_text(parameters["query"])
     data = Path(parameters["data"])
     for table in TABLES:

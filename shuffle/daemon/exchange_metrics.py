@@ -5,6 +5,7 @@ Waits that still last are in the seconds already. All labels are of fixed sets.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
@@ -47,6 +48,7 @@ def exchange_metrics(status: TaskManagerStatus) -> Iterator[Metric]:
 def _gates(status: TaskManagerStatus) -> Iterator[Metric]:
     gates = status.gates
     yield gauge("gates", "Open input gates.", len(gates))
+    yield total("gates_opened", "Input gates opened.", status.counters.gates_opened)
     yield gauge(
         "gates_full",
         "Open input gates whose buffers are all in use.",
@@ -298,6 +300,25 @@ def _traffic(status: TaskManagerStatus) -> Iterator[Metric]:
             ("consumer", "local"): counters.consumer_buffers_out_local,
             ("consumer", "remote"): counters.consumer_buffers_out_remote,
         },
+    )
+    roles = sorted(set(LEGS.values()))
+    messages: dict[tuple[str, ...], float]
+    messages = dict.fromkeys(itertools.product(roles, ("in", "out")), 0)
+    sizes = dict(messages)
+    for each in status.traffic:
+        messages[each.role, "in"], messages[each.role, "out"] = each.messages_in, each.messages_out
+        sizes[each.role, "in"], sizes[each.role, "out"] = each.bytes_in, each.bytes_out
+    yield totals(
+        "connection_messages",
+        "Messages over accepted connections, with and without a payload.",
+        ("role", "direction"),
+        messages,
+    )
+    yield totals(
+        "connection_bytes",
+        "Bytes over accepted connections: payloads, and what is not payload.",
+        ("role", "direction"),
+        sizes,
     )
     yield total("credits_sent", "Credits granted to senders.", counters.credits_sent)
     yield total("credits_received", "Credits granted by receivers.", counters.credits_received)

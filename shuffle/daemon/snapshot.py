@@ -26,6 +26,7 @@ from shuffle.daemon.status import (
     ShuffleStatus,
     TaskManagerStatus,
     TierStatus,
+    TrafficStatus,
 )
 from shuffle.environment import NetworkEnvironment
 from shuffle.network.producer_server import ProducerHandler
@@ -66,6 +67,7 @@ def take_snapshot(taskmanager: "TaskManager") -> TaskManagerStatus:
         served_channels=served_channels(environment),
         producers=producer_statuses(environment),
         connections=_connections(environment),
+        traffic=_traffic(environment),
         applications=_applications(environment),
         event_loop=EventLoopStatus(lag.last_seconds, lag.max_seconds),
         counters=_counters(taskmanager),
@@ -207,6 +209,19 @@ def _connection(environment: NetworkEnvironment, connection: Connection) -> Conn
         connection.write_buffer_bytes,
         connection.writable,
         _flow_control(connection),
+    )
+
+
+def _traffic(environment: NetworkEnvironment) -> tuple[TrafficStatus, ...]:
+    return tuple(
+        TrafficStatus(
+            _ROLES[role],
+            traffic.messages_in,
+            traffic.messages_out,
+            traffic.bytes_in,
+            traffic.bytes_out,
+        )
+        for role, traffic in environment.listener.traffic().items()
     )
 
 

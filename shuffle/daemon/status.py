@@ -221,6 +221,18 @@ class ConnectionStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class TrafficStatus:
+    """What went over the accepted connections of one role since the start."""
+
+    role: str
+    messages_in: int
+    messages_out: int
+    bytes_in: int
+    """With the heads of frames, as all bytes here."""
+    bytes_out: int
+
+
+@dataclass(frozen=True, slots=True)
 class ApplicationStatus:
     """One application that has data or connections here."""
 
@@ -251,6 +263,7 @@ class TaskManagerStatus:
     served_channels: tuple[ServedChannelsStatus, ...]
     producers: tuple[ProducersStatus, ...]
     connections: tuple[ConnectionStatus, ...]
+    traffic: tuple[TrafficStatus, ...]
     applications: tuple[ApplicationStatus, ...]
     event_loop: EventLoopStatus
     counters: Counters

@@ -155,6 +155,7 @@ class ConsumerHandler(ServingHandler):
             )
             gate = InputGate(name, key, opener)
             self.gates[message.gate] = gate, channels
+            self.counters.gates_opened += 1
             times = self.gate_times[message.gate] = ChannelTimes(self.counters.consumer_serving)
             for wanted in message.channels:
                 reader = self.new_reader(wanted.channel, message.initial_credit, times)

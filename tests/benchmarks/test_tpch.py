@@ -18,14 +18,15 @@ SECONDS = {3: Pair(own_seconds=1.0, sluice_seconds=0.5), 5: Pair(3.0, 3.5)}
 class ScriptedSides:
     """Stands in for two applications: answers from a script and notes what it was asked."""
 
-    def __init__(self, different: int | None = None) -> None:
+    def __init__(self, different: tuple[int, bool] | None = None) -> None:
         self.different = different
         self.asked: list[tuple[str, bool | None]] = []
 
     def check(self, name: str, job: str, parameters: dict[str, Any]) -> list[str]:
         assert (job, parameters["data"]) == ("tpch", "tables")
         self.asked.append((name, None))
-        return ["row 1: ..."] if parameters["query"] == self.different else []
+        different = (parameters["query"], parameters["adaptive"]) == self.different
+        return ["row 1: ..."] if different else []
 
     def pair(self, name: str, job: str, parameters: dict[str, Any], *, own_first: bool) -> Pair:
         assert (job, parameters["data"]) == ("tpch", "tables")
@@ -33,7 +34,12 @@ class ScriptedSides:
         return SECONDS[parameters["query"]]
 
 
-def run(sides: ScriptedSides, rounds: int, time_limit_seconds: float = 60.0) -> tpch.Findings:
+def run(
+    sides: ScriptedSides,
+    rounds: int,
+    time_limit_seconds: float = 60.0,
+    modes: tuple[str, ...] = ("on", "off"),
+) -> tpch.Findings:
     console = Console(file=io.StringIO())
     return tpch.measure(
         sides,  # type: ignore[arg-type]
@@ -42,46 +48,71 @@ def run(sides: ScriptedSides, rounds: int, time_limit_seconds: float = 60.0) -> 
         Path("tables"),
         rounds,
         time_limit_seconds,
+        modes,
     )
 
 
 def test_a_warm_up_comes_before_rounds_in_which_the_sides_begin_in_turn():
     sides = ScriptedSides()
-    findings = run(sides, 2)
+    findings = run(sides, 2, modes=("on",))
     assert sides.asked == [
-        ("q03 check", None),
-        ("q05 check", None),
-        ("q03 0", True),
-        ("q05 0", False),
-        ("q03 1", False),
-        ("q05 1", True),
+        ("q03 check on", None),
+        ("q05 check on", None),
+        ("q03 0 on", True),
+        ("q05 0 on", False),
+        ("q03 1 on", False),
+        ("q05 1 on", True),
     ]
     assert findings.problems == []
+
+
+def test_both_modes_take_turns():
+    sides = ScriptedSides()
+    run(sides, 2)
+    assert [name for name, _ in sides.asked if name.startswith("q03")] == [
+        "q03 check on",
+        "q03 check off",
+        "q03 0 on",
+        "q03 0 off",
+        "q03 1 on",
+        "q03 1 off",
+    ]
 
 
 def test_the_total_is_the_ratio_of_the_sums():
     report = run(ScriptedSides(), 3).report({})
     assert report.name == "tpch"
-    assert report.figures == {"total": pytest.approx(4.0 / 4.0), "queries_equal": 2}
-    assert set(report.figures) == set(tpch.AIMS)
-    assert len(report.runs) == 6
+    assert report.figures == {
+        "total": pytest.approx(4.0 / 4.0),
+        "total_adaptive_off": pytest.approx(4.0 / 4.0),
+        "q03": pytest.approx(0.5),
+        "q05": pytest.approx(3.5 / 3),
+        "q03_adaptive_off": pytest.approx(0.5),
+        "q05_adaptive_off": pytest.approx(3.5 / 3),
+        "queries_equal": 2,
+    }
+    assert report.figures.keys() > tpch.AIMS.keys()
+    assert len(report.runs) == 12
 
 
-def test_results_that_differ_are_a_problem_and_not_counted():
-    findings = run(ScriptedSides(different=5), 1)
-    assert findings.problems == ["q05: row 1: ..."]
+def test_results_that_differ_in_one_mode_are_a_problem_and_not_counted():
+    findings = run(ScriptedSides(different=(5, False)), 1)
+    assert findings.problems == ["q05, adaptive off: row 1: ..."]
     assert findings.report({}).figures["queries_equal"] == 1
 
 
 def test_one_round_is_taken_even_when_time_is_over_and_the_lack_is_told():
     findings = run(ScriptedSides(), 3, time_limit_seconds=-1)
-    assert len(findings.rounds) == 1
+    assert [len(rounds) for rounds in findings.rounds.values()] == [1, 1]
     assert findings.problems == ["1 of 3 rounds, -1 s are over"]
 
 
-@pytest.mark.parametrize("wrong", [["--queries", "0"], ["--queries", "1,23"], ["--rounds", "0"]])
+@pytest.mark.parametrize(
+    "wrong", [["--queries", "0"], ["--queries", "1,23"], ["--rounds", "0"], ["--adaptive", "maybe"]]
+)
 def test_wrong_options_are_told(wrong: list[str], capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit):
         tpch.main(wrong)
     told = capsys.readouterr().err
-    assert "TPC-H has queries 1 to 22" in told or "at least one" in told
+    reasons = ("TPC-H has queries 1 to 22", "at least one", "invalid choice")
+    assert any(reason in told for reason in reasons)

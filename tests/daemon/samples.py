@@ -17,6 +17,7 @@ from shuffle.daemon.status import (
     ShuffleStatus,
     TaskManagerStatus,
     TierStatus,
+    TrafficStatus,
 )
 
 COUNTERS = Counters(
@@ -36,6 +37,7 @@ COUNTERS = Counters(
     map_outputs_committed=1014,
     map_outputs_aborted=1015,
     map_outputs_adopted=1016,
+    gates_opened=1030,
     connections_accepted=1017,
     connections_refused=1018,
     applications_expired=1019,
@@ -126,6 +128,13 @@ STATUS = TaskManagerStatus(
         ConnectionStatus("node-2:7337", "peer", "peer out", 2, 90000, 100, 65537, False, "credit"),
         ConnectionStatus("unix", "producer", "producer", 1, 5000, 50, 10, True, "watermark"),
     ),
+    traffic=(
+        TrafficStatus("handshake", 4001, 4002, 4003, 4004),
+        TrafficStatus("producer", 4011, 4012, 4013, 4014),
+        TrafficStatus("consumer", 4021, 4022, 4023, 4024),
+        TrafficStatus("driver", 4031, 4032, 4033, 4034),
+        TrafficStatus("peer", 4041, 4042, 4043, 4044),
+    ),
     applications=(
         ApplicationStatus("app-1", 2, None, 123456),
         ApplicationStatus("app-2", 0, 12.5, 1000),
@@ -150,6 +159,7 @@ EMPTY_STATUS = TaskManagerStatus(
     served_channels=(),
     producers=(),
     connections=(),
+    traffic=(),
     applications=(),
     event_loop=EventLoopStatus(0.0, 0.0),
     counters=Counters(),

@@ -88,6 +88,14 @@ def test_a_gauge_shows_the_snapshot(series, value):
     assert values(STATUS)[series] == value
 
 
+def test_traffic_has_role_and_direction():
+    found = values(STATUS)
+    assert found['sluice_connection_messages_total{direction="in",role="producer"}'] == 4011
+    assert found['sluice_connection_messages_total{direction="out",role="producer"}'] == 4012
+    assert found['sluice_connection_bytes_total{direction="in",role="peer"}'] == 4043
+    assert found['sluice_connection_bytes_total{direction="out",role="peer"}'] == 4044
+
+
 def test_every_counter_has_one_series():
     """Each counter of the sample has a number of its own, so each must appear exactly once."""
     counted = [value for name, value in values(STATUS).items() if "_total" in name]
@@ -99,6 +107,8 @@ def test_every_counter_has_one_series():
             expected += dataclasses.astuple(value)
         else:
             expected += value.values() if isinstance(value, dict) else [value]
+    for traffic in STATUS.traffic:
+        expected += dataclasses.astuple(traffic)[1:]
     assert sorted(counted) == sorted(expected)
 
 
@@ -116,6 +126,7 @@ def test_every_counter_has_one_series():
             "consumer_buffers_out_remote",
         ),
         ('sluice_map_outputs_finished_total{outcome="adopted"}', "map_outputs_adopted"),
+        ("sluice_gates_opened_total", "gates_opened"),
         ('sluice_connections_finished_handshake_total{result="refused"}', "connections_refused"),
         (
             'sluice_producer_credit_wait_seconds_total{kind="map_output"}',

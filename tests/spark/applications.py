@@ -132,6 +132,8 @@ class Comparison:
     """One job with Spark's own shuffle and with Sluice."""
 
     differences: list[str]
+    rows: Path
+    """The canonical rows of the run with Sluice."""
     events: Events
     """Of the run with Sluice."""
     moved: Moved
@@ -156,6 +158,10 @@ class Both:
         self.sluice = sluice
         self._daemons = daemons
 
+    def moved(self) -> Moved:
+        """What the TaskManagers have moved so far."""
+        return self._daemons.moved()
+
     def compare(
         self, job: str, *, other: Mapping[str, Any] | None = None, **parameters: Any
     ) -> Comparison:
@@ -171,4 +177,4 @@ class Both:
         before = self._daemons.moved()
         found = self.sluice.rows(job, **parameters)
         moved = self._daemons.moved() - before
-        return Comparison(differences(expected, found), self.sluice.new_events(), moved)
+        return Comparison(differences(expected, found), found, self.sluice.new_events(), moved)

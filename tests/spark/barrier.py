@@ -134,12 +134,12 @@ def stop_at(path: str | None, point: str) -> None:
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(WAIT_SECONDS)
         connection.connect(path)
-        connection.sendall(f"{point} {_jvm_pid()}\n".encode())
+        connection.sendall(f"{point} {jvm_pid()}\n".encode())
         if connection.recv(len(RELEASED)) != RELEASED:
             raise RuntimeError(f"the test is gone while a task waits at {point}")
 
 
-def _jvm_pid() -> int:
+def jvm_pid() -> int:
     """Process id of the JVM above this Python worker (worker, perhaps its forking parent, JVM)."""
     pid = os.getpid()
     while pid > 1:

@@ -41,15 +41,22 @@ class Daemon:
         directory: Receives socket, log and disk tier.
         memory_directory: Receives the memory tier.
         expiry_seconds: Its ``application_expiry_seconds``.
+        memory_tier: Size of its memory tier, as the configuration writes it.
     """
 
     def __init__(
-        self, host: str, directory: Path, memory_directory: Path, expiry_seconds: float
+        self,
+        host: str,
+        directory: Path,
+        memory_directory: Path,
+        expiry_seconds: float,
+        memory_tier: str,
     ) -> None:
         self.host = host
         self._directory = directory
         self._memory_directory = memory_directory
         self._expiry_seconds = expiry_seconds
+        self._memory_tier = memory_tier
         self._data_port = self._http_port = 0
         self._starts = 0
         self._process: ManagedProcess | None = None
@@ -60,9 +67,14 @@ class Daemon:
         return self._process is not None and self._process.running
 
     @property
+    def http_url(self) -> str:
+        """Its HTTP server."""
+        return f"http://{self.host}:{self._http_port}"
+
+    @property
     def metrics_url(self) -> str:
         """Its metrics page."""
-        return f"http://{self.host}:{self._http_port}/metrics"
+        return f"{self.http_url}/metrics"
 
     def start(self) -> None:
         """Start it and wait until it is ready; the second time on the ports of the first."""
@@ -104,8 +116,7 @@ class Daemon:
     def status(self) -> TaskManagerStatus:
         """What it says about itself."""
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        url = f"http://{self.host}:{self._http_port}/api/v1/status"
-        with opener.open(url, timeout=10.0) as answer:
+        with opener.open(f"{self.http_url}/api/v1/status", timeout=10.0) as answer:
             return TaskManagerStatus.from_json(json.load(answer))
 
     def wait_until(
@@ -136,7 +147,7 @@ class Daemon:
             "socket-path": self._directory / f"{self.host}.sock",
             "data-directories": self._directory / f"data-{self.host}",
             "memory-directory": self._memory_directory,
-            "memory-tier-bytes": "128 MiB",
+            "memory-tier-bytes": self._memory_tier,
             "application-expiry-seconds": self._expiry_seconds,
         }
         return [part for key, value in options.items() for part in (f"--{key}", str(value))]
@@ -149,6 +160,7 @@ class Daemons:
         directory: Receives everything but the memory tiers; keep its path short.
         hosts: Addresses, one TaskManager each.
         expiry_seconds: Their ``application_expiry_seconds``.
+        memory_tier: Size of each memory tier.
     """
 
     def __init__(
@@ -157,10 +169,12 @@ class Daemons:
         *,
         hosts: Sequence[str] = WORKER_HOSTS,
         expiry_seconds: float = 15.0,
+        memory_tier: str = "128 MiB",
     ) -> None:
         self._directory = directory
         self._hosts = tuple(hosts)
         self._expiry_seconds = expiry_seconds
+        self._memory_tier = memory_tier
         self._resources = ExitStack()
         self._all: list[Daemon] = []
 
@@ -171,7 +185,9 @@ class Daemons:
                 parent = _MEMORY_FILE_SYSTEM if _MEMORY_FILE_SYSTEM.is_dir() else self._directory
                 memory = Path(tempfile.mkdtemp(prefix="sluice-test-", dir=parent))
                 starting.callback(shutil.rmtree, memory, ignore_errors=True)
-                daemon = Daemon(host, self._directory, memory, self._expiry_seconds)
+                daemon = Daemon(
+                    host, self._directory, memory, self._expiry_seconds, self._memory_tier
+                )
                 starting.callback(daemon.stop)
                 daemon.start()
                 self._all.append(daemon)

@@ -32,9 +32,6 @@ FRAME_JOBS = [
     "python_udf",
     "pandas_udfs",
     "no_rows",
-    "coalesced",
-    "skew_join",
-    "local_read",
 ]
 JVM_JOBS = ["count_by_key", "distinct", "group_by_key", "sort_by_key", "cogroup"]
 
@@ -75,16 +72,6 @@ def test_many_partitions(both: Both, partitions: int, adaptive: bool):
     # The same rows from few reduce tasks: two thousand more would show nothing about Sluice.
     few = {"adaptive": True}
     check(both, "frame_many_partitions", other=few, partitions=partitions, adaptive=adaptive)
-
-
-@pytest.mark.parametrize(
-    ("job", "seen"),
-    [("coalesced", [True]), ("skew_join", [True, True]), ("local_read", [True, True])],
-)
-def test_adaptive_execution_changes_the_plan(sluice: Application, job: str, seen: list[bool]):
-    lines = sluice.rows(f"frame_{job}").read_text(encoding="utf-8").splitlines()
-    assert [row for row in map(json.loads, lines) if type(row[0]) is bool or row[0] in seen]
-    assert json.dumps(seen) in lines
 
 
 def test_a_map_task_that_fails_once(both: Both):

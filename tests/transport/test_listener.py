@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from protocol.errors import ErrorCode
-from protocol.messages import BufferResponse, ErrorResponse, Pong
+from protocol.messages import DATA, BufferResponse, ErrorResponse, Pong
 from protocol.remote_error import RemoteError
 from tests.transport.peers import (
     PATIENCE_SECONDS,
@@ -248,3 +248,22 @@ async def test_accepted_after_the_close_means_closed_at_once() -> None:
     assert made[0].closing
     assert service.handlers == []
     await until(lambda: not service.listener.connections)
+
+
+async def test_traffic_of_connections_that_are_gone_is_still_counted() -> None:
+    async with a_service() as service:
+        client = await open_client(service.address)
+        handler = await service.handler(0)
+        role = handler.connection.role
+        before = service.listener.traffic()[role]
+        assert (before.messages_in, before.messages_out) == (1, 1)  # the handshake
+        handler.connection.send(BufferResponse(0, 0, 0, DATA), bytes(100))
+        await client.until(lambda: client.received)
+        sent = service.listener.traffic()[role]
+        assert sent.messages_out == 2
+        assert sent.bytes_out == client.connection.bytes_in > before.bytes_out + 100
+        await end(client)
+        await handler.until_lost()
+        await turns()
+        assert not service.listener.connections
+        assert service.listener.traffic()[role].messages_out == 2

@@ -9,7 +9,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.jobs import serve
-from tests.spark.jobs import cancelled, failing, frames, jvm, python_api, rdds
+from tests.spark.jobs import (
+    adaptive,
+    cancelled,
+    cleanup,
+    failing,
+    frames,
+    jvm,
+    plan,
+    python_api,
+    rdds,
+    streaming,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,6 +38,12 @@ def driver(spark: SparkSession, parameters: dict[str, Any]) -> Sequence[Sequence
     return [(int(jvm_view.java.lang.ProcessHandle.current().pid()),)]
 
 
+def setting(spark: SparkSession, parameters: dict[str, Any]) -> Sequence[Sequence[Any]]:
+    """One row: the setting ``key`` and its value now."""
+    key = str(parameters["key"])
+    return [(key, spark.sparkContext.getConf().get(key))]
+
+
 def events_written(job: Job) -> Job:
     """The same job; returns when its events are in the event log."""
 
@@ -42,12 +59,17 @@ def events_written(job: Job) -> Job:
 
 JOBS: dict[str, Job] = {
     "driver": driver,
+    "setting": setting,
     **rdds.JOBS,
     **jvm.JOBS,
     **frames.JOBS,
+    **adaptive.JOBS,
     **failing.JOBS,
     **cancelled.JOBS,
+    **cleanup.JOBS,
     **python_api.JOBS,
+    **plan.JOBS,
+    **streaming.JOBS,
 }
 
 

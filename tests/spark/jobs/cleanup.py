@@ -1,0 +1,41 @@
+"""Jobs that are about what Spark does with a shuffle once nobody needs it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tests.spark.jobs.frames import numbered, rows_of
+from tests.spark.jobs.settings import sql_settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from benchmarks.jobs.kinds import Job
+
+Rows = list[tuple[Any, ...]]
+
+EAGER = {"spark.sql.classic.shuffleDependency.fileCleanup.enabled": "true"}
+"""Spark 4.1 and later: a query's shuffles are removed at its end, by no garbage collector."""
+
+
+def eager_query(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
+    """One query."""
+    with sql_settings(spark, EAGER):
+        return rows_of(numbered(spark).groupBy("key").sum("value"))
+
+
+def eager_twice(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
+    """The same frame twice: the second time its shuffle is gone, and map tasks run again."""
+    with sql_settings(spark, EAGER):
+        grouped = numbered(spark).groupBy("key").sum("value")
+        return [*rows_of(grouped), *rows_of(grouped)]
+
+
+def eager_rdd(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
+    """Spark removes the shuffle when the RDD is made, before any of its map tasks has run."""
+    with sql_settings(spark, EAGER):
+        rows = numbered(spark).groupBy("key").sum("value").rdd.map(tuple)
+        return rows.collect()
+
+
+JOBS: dict[str, Job] = {build.__name__: build for build in (eager_query, eager_twice, eager_rdd)}
