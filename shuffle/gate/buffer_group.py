@@ -55,6 +55,17 @@ class BufferGroup:
         self._references += 1
         return self
 
+    def extend(self, other: "BufferGroup") -> bool:
+        """Copy another group's bytes behind these; False if they do not fit, or are being read."""
+        start = self.length
+        end = start + other.length
+        segments = self.segments
+        if end > len(segments) * segments[0].size_bytes or self._references != 1:
+            return False
+        self.memory[start:end] = other.payload
+        self.length = end
+        return True
+
     def recycle(self) -> None:
         """Drop one reference; with the last one the segments go to the recycler.
 

@@ -328,6 +328,7 @@ class RemoteInputChannel:
             )
             return False
         buffers = 0
+        extended: BufferGroup | None = None
         if content is None:
             self._received.append(None)
             buffers = 1
@@ -335,14 +336,33 @@ class RemoteInputChannel:
             for group in content:
                 buffers += len(group.segments)
                 self.bytes_in += group.length
-            self._received += content
+            if self._received and len(content) == 1 and self._extend_last(content[0]):
+                extended = content[0]
+            else:
+                self._received += content
         self.buffers_in += buffers
         self.sender_backlog = message.backlog
         if self._buffers is not None:
             self._buffers.on_backlog(message.backlog)
         if credit.used(message.channel, buffers) and self._sender is not None:
             self._sender.announce_credit(self)
+        if extended is not None:
+            extended.recycle()  # its bytes are elsewhere: it is credit again
         return True
+
+    def _extend_last(self, group: BufferGroup) -> bool:
+        """Copy a buffer into what waits before it, if that has room, and is not being read.
+
+        So what was flushed often goes on in few messages when its reader is slow. Not when the
+        reader has asked for buffers of another size.
+        """
+        last = self._received[-1]
+        return (
+            type(last) is BufferGroup
+            and self._buffer_size_bytes is None
+            and not (self._given_bytes and len(self._received) == 1)
+            and last.extend(group)
+        )
 
     def _event_received(self, data_type: int, payload: bytes) -> None:
         """Queue an event; a bad one fails the channel, and no other."""

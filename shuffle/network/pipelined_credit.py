@@ -52,6 +52,10 @@ class PipelinedCredit:
         self.outstanding -= 1
         return self._ready.pop()
 
+    def put_back(self, segment: MemorySegment) -> None:
+        """Take back a segment whose bytes found room elsewhere; :meth:`fill` is to follow."""
+        self._ready.append(segment)
+
     def fill(self) -> None:
         """Make segments ready up to the window, and grant them; to be called after each use."""
         if self._closed:

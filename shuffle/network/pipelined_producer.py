@@ -11,7 +11,9 @@
 goes with its last reader. A partition that goes before it is finished has failed: its readers are
 told, and so are those who ask for it a little later.
 
-A data buffer is received straight into the segment that was granted for it, and queued as it is.
+A data buffer is received straight into the segment that was granted for it, and queued as it is. If
+the one before it still waits and has room for its bytes they are copied there instead, and the
+segment is free again: flushes that find their reader busy do not become messages of their own.
 """
 
 import enum
@@ -194,8 +196,13 @@ class PipelinedProducer:
             subpartition = ALL_SUBPARTITIONS
         if isinstance(arriving, MemorySegment):
             self.total_bytes += length
-            buffer = self._pool.buffer_of(arriving, length)
-            self.partition.add_finished_buffer(subpartition, buffer, DATA)
+            if length < arriving.size_bytes and self.partition.extend_last(
+                subpartition, arriving.memory[:length]
+            ):
+                self._credit.put_back(arriving)
+            else:
+                buffer = self._pool.buffer_of(arriving, length)
+                self.partition.add_finished_buffer(subpartition, buffer, DATA)
             self._credit.fill()
             if self._credit.outstanding == 0:
                 self.credit_wait.begin()

@@ -169,6 +169,27 @@ class BufferConsumer:
             )
         self._position += count
 
+    def extend(self, data: memoryview, most_bytes: int) -> bool:
+        """Copy bytes behind those of a complete buffer that is this consumer's alone.
+
+        Args:
+            data: What to copy.
+            most_bytes: What the buffer may hold then.
+
+        Returns:
+            False, with nothing done, if somebody else sees the buffer or not all of them fit.
+        """
+        buffer = self._buffer
+        if self._builder is not None or buffer is None or buffer.reference_count > 1:
+            return False
+        start = buffer.length
+        end = start + len(data)
+        if end > most_bytes or end > buffer.segment.size_bytes:
+            return False
+        buffer.segment.memory[start:end] = data
+        buffer.length = end
+        return True
+
     def close(self) -> None:
         """Give the consumer's reference up; idempotent. Slices built stay valid."""
         buffer, self._buffer = self._buffer, None

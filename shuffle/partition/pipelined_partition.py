@@ -165,6 +165,17 @@ class PipelinedResultPartition:
         buffer.recycle()
         self.emit_event(payload, data_type, subpartition)
 
+    def extend_last(self, subpartition: int, data: memoryview) -> bool:
+        """Copy bytes into a subpartition's last buffer, if it waits complete and has room.
+
+        Else return False: then they are to be added as a buffer.
+
+        Raises:
+            SluiceError: As :meth:`request_builder`.
+        """
+        targets = self._targets(subpartition)
+        return len(targets) == 1 and targets[0].extend_last(data)
+
     def emit_event(self, payload: bytes, data_type: int, subpartition: int) -> None:
         """Queue an event; ``PRIORITY_EVENT`` overtakes, the others finish the open buffer first.
 

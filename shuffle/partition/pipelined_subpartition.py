@@ -25,6 +25,7 @@ from typing import Final, NamedTuple
 
 from protocol.errors import SluiceError
 from protocol.events import encode_end_of_partition
+from protocol.limits import MAX_U32
 from protocol.messages import BLOCKING_EVENT, DATA, EVENT, PRIORITY_EVENT
 from shuffle.errors import InvalidRequest, PartitionReleased
 from shuffle.partition.buffer_builder import BufferBuilder
@@ -136,6 +137,19 @@ class PipelinedSubpartition:
                 self._tell_reader()
         else:
             consumer.close()
+
+    def extend_last(self, data: memoryview) -> bool:
+        """Copy bytes into the last buffer, if it waits complete and has room; else return False.
+
+        A reader that is slow then finds few full buffers in the place of many flushed ones.
+        """
+        if self._open is not None or not self._queue:
+            return False
+        last = self._queue[-1]
+        most_bytes = self.buffer_size_bytes
+        return isinstance(last, BufferConsumer) and last.extend(
+            data, MAX_U32 if most_bytes is None else most_bytes
+        )
 
     def add_event(self, payload: bytes, data_type: int) -> None:
         """Queue an event; a priority event comes before all but other priority events.

@@ -15,7 +15,7 @@ from shuffle.network.serving import ReadPool
 from shuffle.partition.pipelined_partition import PipelinedResultPartition
 from shuffle.storage.outputs import ShuffleKey
 from tests.support.gates import shown
-from tests.support.mini_cluster import eventually, mini_cluster
+from tests.support.mini_cluster import SEGMENT_SIZE_BYTES, eventually, mini_cluster
 
 KEY = ShuffleKey("app", 1)
 ATTEMPT = 5
@@ -109,13 +109,14 @@ async def test_what_was_said_to_an_unknown_channel_reaches_the_producer(tmp_path
 async def test_a_priority_event_is_seen_before_the_data_that_waits(tmp_path, producer):
     async with a_rig(tmp_path, producer) as rig:
         rig.connect()
-        await rig.write(b"1")
+        full = bytes(SEGMENT_SIZE_BYTES)
+        await rig.write(full)
         await rig.gate.wait_available()
         await rig.write(b"2")
         rig.emit(PRIORITY_EVENT)
         await eventually(lambda: rig.gate.has_priority_event, "the priority event at the gate")
         seen = [await rig.take() for _ in range(3)]
-        assert seen == [(0, "priority event"), (0, b"1"), (0, b"2")]
+        assert seen == [(0, "priority event"), (0, full), (0, b"2")]
 
 
 @pytest.mark.network_case(10)

@@ -164,7 +164,7 @@ def test_the_end_is_read_without_credit_and_nothing_fails_after_it(rig):
 
 
 def test_it_tells_once_until_it_is_empty_again(rig):
-    rig.data(b"a")
+    rig.data(b"a" * 16)
     rig.data(b"b")
     assert rig.notified == 1
     for _ in range(2):
@@ -172,6 +172,38 @@ def test_it_tells_once_until_it_is_empty_again(rig):
     assert rig.channel.credit.announce() == 2
     rig.data(b"c")
     assert rig.notified == 2
+
+
+def test_a_small_buffer_joins_the_one_that_waits(rig):
+    rig.data(b"a")
+    rig.data(b"bc")
+    assert rig.notified == 1
+    assert rig.channel.queued_buffers == 1
+    assert rig.floating.lent_segments == 1
+    assert rig.buffers.available == rig.channel.credit.announce() == 2  # what it came in is free
+    rig.data(b"d" * 14)  # would be one byte too many
+    assert rig.channel.queued_buffers == 2
+    taken = [rig.channel.next_buffer(PLENTY) for _ in range(2)]
+    assert [bytes(buffer.payload) for buffer in taken] == [b"abc", b"d" * 14]
+    for buffer in taken:
+        buffer.release()
+    rig.event(encode_end_of_partition(17, 3))
+    end = rig.channel.next_buffer(PLENTY)
+    assert decode_end_of_partition(end.payload) == (17, 2)  # buffers as they went on
+
+
+def test_nothing_joins_what_is_being_read_or_is_of_a_size_that_was_asked_for(rig):
+    rig.data(b"abc")
+    taken = rig.channel.next_buffer(PLENTY)
+    rig.data(b"d")
+    rig.channel.credit.announce()
+    assert bytes(taken.payload) == b"abc"
+    rig.channel.announce_buffer_size(4)
+    rig.data(b"e")
+    rest = [rig.channel.next_buffer(PLENTY) for _ in range(2)]
+    assert [bytes(buffer.payload) for buffer in rest] == [b"d", b"e"]
+    for buffer in (taken, *rest):
+        buffer.release()
 
 
 @pytest.mark.network_case(6, 7)

@@ -359,6 +359,36 @@ def test_buffers_that_were_taken_outlive_the_release(rig):
         taken.release()
 
 
+def test_bytes_join_the_last_buffer_while_it_waits(rig):
+    view = rig.view()
+    joins = rig.subpartition.extend_last
+    assert not joins(b"nothing waits")
+    rig.subpartition.add(rig.finished(b"abc"))
+    assert joins(b"de")
+    assert (rig.told.take(), view.backlog) == (1, 1)
+    assert not joins(bytes(60))  # of 64 in all
+    view.notify_new_buffer_size(6)
+    assert not joins(b"gh")
+    assert joins(b"f")
+    assert (read(view), read(view)) == (b"abcdef", None)
+
+
+def test_bytes_join_nothing_that_somebody_else_sees_or_fills(rig):
+    view = rig.view()
+    joins = rig.subpartition.extend_last
+    shared = rig.finished(b"for all")
+    other = shared.copy()
+    rig.subpartition.add(shared)
+    assert not joins(b"for one")
+    other.close()
+    rig.open(b"open")
+    assert not joins(b"behind it")
+    rig.subpartition.add_event(b"event", EVENT)
+    assert not joins(b"behind it")
+    assert [read(view) for _ in range(4)] == [b"for all", b"open", b"event", None]
+    assert view.next_buffer(1) is None
+
+
 def test_what_is_added_after_the_reader_left_is_dropped(rig):
     view = rig.view()
     builder = rig.open(b"a")
