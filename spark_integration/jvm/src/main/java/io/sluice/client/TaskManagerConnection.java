@@ -9,6 +9,7 @@ import java.nio.channels.Selector;
 import java.nio.channels.SocketChannel;
 import java.util.concurrent.TimeUnit;
 import java.util.function.BooleanSupplier;
+import java.util.function.LongSupplier;
 
 /**
  * One connection to a TaskManager, driven by the thread that uses it.
@@ -278,13 +279,66 @@ public final class TaskManagerConnection implements AutoCloseable {
         deadline = System.nanoTime() + timeoutNanos;
         continue;
       }
-      boolean unsent = out.position() > 0 || outAndPayload[1] != null;
-      int interest = SelectionKey.OP_READ | (unsent ? SelectionKey.OP_WRITE : 0);
-      if (key.interestOps() != interest) {
-        key.interestOps(interest);
-      }
+      watchForBoth();
       select(deadline, what, timeoutMillis, setting);
     }
+  }
+
+  private void watchForBoth() {
+    boolean unsent = out.position() > 0 || outAndPayload[1] != null;
+    int interest = SelectionKey.OP_READ | (unsent ? SelectionKey.OP_WRITE : 0);
+    if (key.interestOps() != interest) {
+      key.interestOps(interest);
+    }
+  }
+
+  /**
+   * As {@link #await}, for what may take any time because somebody else is slow. The TaskManager has to show that it is
+   * alive: after half of {@code spark.sluice.io.timeout} without a byte from it, it is asked, and has the other half.
+   *
+   * @param mostNanos asked before each pause: look at {@code done} again after at most that long, though nothing came
+   * @throws ClientException.Deadline the TaskManager gives no sign of life
+   */
+  void awaitPatiently(BooleanSupplier done, LongSupplier mostNanos, String what) throws IOException {
+    long patienceNanos = TimeUnit.MILLISECONDS.toNanos(options.ioTimeoutMillis()) / 2;
+    long lastSign = System.nanoTime();
+    boolean asked = false;
+    while (true) {
+      checkUsable();
+      boolean wrote = write();
+      boolean heard = read();
+      if (done.getAsBoolean()) {
+        return;
+      }
+      long now = System.nanoTime();
+      if (heard) {
+        lastSign = now;
+        asked = false;
+      }
+      if (wrote || heard) {
+        continue;
+      }
+      long left = lastSign + patienceNanos - now;
+      if (left <= 0) {
+        if (asked) {
+          throw new ClientException.Deadline(
+              endpoint.toString(), what, options.ioTimeoutMillis(), "spark.sluice.io.timeout");
+        }
+        asked = true;
+        lastSign = now;
+        send(new Message.Ping(now));
+        continue;
+      }
+      long pause = Math.max(1, Math.min(left, mostNanos.getAsLong()));
+      watchForBoth();
+      // Rounded up: a pause that ends too early would go round and round for the rest of a millisecond.
+      pauseForSocket((pause + 999_999) / 1_000_000, now);
+    }
+  }
+
+  /** Ends the pause of a thread in {@link #awaitPatiently}, which looks at its condition again. Thread safe. */
+  void wake() {
+    selector.wakeup();
   }
 
   private void select(long deadline, String what, long timeoutMillis, String setting) throws IOException {
@@ -293,7 +347,11 @@ public final class TaskManagerConnection implements AutoCloseable {
     if (left <= 0) {
       throw new ClientException.Deadline(endpoint.toString(), what, timeoutMillis, setting);
     }
-    selector.select(left);
+    pauseForSocket(left, before);
+  }
+
+  private void pauseForSocket(long millis, long before) throws IOException {
+    selector.select(millis);
     selector.selectedKeys().clear();
     waitedNanos += System.nanoTime() - before;
     checkUsable();

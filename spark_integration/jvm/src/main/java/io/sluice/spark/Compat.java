@@ -22,6 +22,20 @@ final class Compat {
     }
   }
 
+  /** Fails where Spark has no pipelined shuffles. */
+  static void requirePipelinedShuffles() {
+    try {
+      Class.forName("org.apache.spark.shuffle.PipelinedShuffleManager", false, ExternalSorter.class.getClassLoader());
+    } catch (ClassNotFoundException e) {
+      throw new IllegalArgumentException(
+          SluiceSettings.PIPELINED
+              + " is true: Spark "
+              + org.apache.spark.package$.MODULE$.SPARK_VERSION()
+              + " has no pipelined shuffles, 4.3 is the first line that has; remove the setting",
+          e);
+    }
+  }
+
   private static Constructor<?> sorterConstructor() {
     for (Constructor<?> constructor : ExternalSorter.class.getConstructors()) {
       int parameters = constructor.getParameterCount();

@@ -44,6 +44,13 @@ final class SluiceMetrics {
   final LongAdder fallbackShuffles =
       counter("fallbackShuffles", "shuffles that use Spark's own way, on the driver");
 
+  final LongAdder pipelinedPartitionsWritten =
+      counter("pipelinedPartitionsWritten", "outputs of map tasks of pipelined shuffles, written to their end");
+  final LongAdder pipelinedBytesWritten =
+      counter("pipelinedBytesWritten", "bytes of records written to pipelined shuffles, 4 bytes a record included");
+  final LongAdder pipelinedBytesRead =
+      counter("pipelinedBytesRead", "bytes of records read from pipelined shuffles, 4 bytes a record included");
+
   private SluiceMetrics() {}
 
   private LongAdder counter(String name, String meaning) {

@@ -18,6 +18,11 @@ import org.apache.spark.shuffle.ShuffleManager;
 public final class SluicePlugin implements SparkPlugin {
   static final String SHUFFLE_MANAGER = "spark.shuffle.manager";
   static final String DATA_IO = "spark.shuffle.sort.io.plugin.class";
+  static final String INCREMENTAL_MANAGER = "spark.shuffle.manager.incremental";
+
+  /** A name and not the class: only Spark 4.3 can load it. */
+  static final String STREAMING_MANAGER = "io.sluice.spark.SluiceStreamingShuffleManager";
+
   static final String SHUFFLE_TRACKING = "spark.dynamicAllocation.shuffleTracking.enabled";
 
   @Override
@@ -70,6 +75,11 @@ public final class SluicePlugin implements SparkPlugin {
       }
       conf.set(SHUFFLE_MANAGER, manager);
       conf.set(DATA_IO, dataIo);
+      if (settings.pipelined()) {
+        Compat.requirePipelinedShuffles();
+        require(conf, INCREMENTAL_MANAGER, STREAMING_MANAGER, "streaming");
+        conf.set(INCREMENTAL_MANAGER, STREAMING_MANAGER);
+      }
       // With its default, executors that wrote map outputs would never be released.
       conf.set(SHUFFLE_TRACKING, "false");
       boolean localMaster = context.master().equals("local") || context.master().startsWith("local[");

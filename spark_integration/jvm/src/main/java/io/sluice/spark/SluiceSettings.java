@@ -26,6 +26,8 @@ import scala.Tuple2;
  * @param writerReturnTimeoutMillis how long a writer waits for a TaskManager that went away
  * @param idleConnections unused connections an executor keeps
  * @param pingIntervalMillis time between two signs of life of the driver
+ * @param pipelined whether pipelined shuffles go through Sluice (Spark 4.3)
+ * @param flushIntervalMillis least time between two flushes of a pipelined partition
  * @param reachabilityTimeoutMillis how long a shuffle's registration waits for the executors' word on TaskManagers
  */
 public record SluiceSettings(
@@ -43,6 +45,8 @@ public record SluiceSettings(
     long writerReturnTimeoutMillis,
     int idleConnections,
     long pingIntervalMillis,
+    boolean pipelined,
+    long flushIntervalMillis,
     long reachabilityTimeoutMillis) {
 
   public static final String PREFIX = "spark.sluice.";
@@ -60,6 +64,8 @@ public record SluiceSettings(
   public static final String RETURN_TIMEOUT = "spark.sluice.reader.returnTimeout";
   public static final String WRITER_RETURN_TIMEOUT = "spark.sluice.writer.returnTimeout";
   public static final String PING_INTERVAL = "spark.sluice.driver.pingInterval";
+  public static final String PIPELINED = "spark.sluice.pipelined.enabled";
+  public static final String FLUSH_INTERVAL = "spark.sluice.pipelined.flushInterval";
   public static final String REACHABILITY_TIMEOUT = "spark.sluice.reachability.timeout";
 
   private static final long KIB = 1024;
@@ -113,6 +119,16 @@ public record SluiceSettings(
               "how long a map task waits for a TaskManager that went away before it fails"),
           new Entry(PING_INTERVAL, "10s", "time, 1s to 30s", "signs of life of the driver to each TaskManager"),
           new Entry(
+              PIPELINED,
+              "false",
+              "true or false",
+              "Spark 4.3: whether the pipelined shuffles of real-time queries go through TaskManagers too"),
+          new Entry(
+              FLUSH_INTERVAL,
+              "5ms",
+              "time, 0ms to 10s",
+              "least time between two flushes of a pipelined partition; a record that comes later goes at once"),
+          new Entry(
               REACHABILITY_TIMEOUT,
               "30s",
               "time, 0s to 10min",
@@ -137,6 +153,8 @@ public record SluiceSettings(
             reading.time(WRITER_RETURN_TIMEOUT, 0, 600_000),
             (int) reading.number(IDLE_CONNECTIONS, 0, 1024),
             reading.time(PING_INTERVAL, 1_000, 30_000),
+            reading.oneOf(PIPELINED, "true", "false").equals("true"),
+            reading.time(FLUSH_INTERVAL, 0, 10_000),
             reading.time(REACHABILITY_TIMEOUT, 0, 600_000));
     reading.unknownKeys();
     reading.refuse("spark.shuffle.push.enabled", "push-based shuffle needs Spark's own shuffle files");

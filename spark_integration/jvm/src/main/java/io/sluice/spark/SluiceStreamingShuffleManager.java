@@ -1,0 +1,128 @@
+package io.sluice.spark;
+
+import org.apache.spark.ShuffleDependency;
+import org.apache.spark.SparkEnv;
+import org.apache.spark.TaskContext;
+import org.apache.spark.rpc.RpcEndpointRef;
+import org.apache.spark.shuffle.ShuffleHandle;
+import org.apache.spark.shuffle.ShuffleReadMetricsReporter;
+import org.apache.spark.shuffle.ShuffleReader;
+import org.apache.spark.shuffle.ShuffleWriteMetricsReporter;
+import org.apache.spark.shuffle.ShuffleWriter;
+import org.apache.spark.shuffle.streaming.StreamingShuffleManager;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/**
+ * Sends pipelined shuffles, those of real-time queries, through TaskManagers. Only Spark 4.3 has them: nothing else of the
+ * plugin names this class, so older lines never load it.
+ *
+ * <p>A shuffle that falls back has a handle of Spark's own and goes to {@code super}. Extending Spark's manager is also
+ * what keeps its tracker of streaming shuffles in being, which the scheduler needs for any pipelined shuffle.
+ */
+public final class SluiceStreamingShuffleManager extends StreamingShuffleManager {
+  private static final Logger LOG = LoggerFactory.getLogger(SluiceStreamingShuffleManager.class);
+
+  private ProducerDirectory.Running running;
+  private RpcEndpointRef directory;
+
+  @Override
+  public <K, V, C> ShuffleHandle registerShuffle(int shuffleId, ShuffleDependency<K, V, C> dependency) {
+    DriverRuntime runtime = DriverRuntime.current();
+    if (runtime == null) {
+      throw new IllegalStateException(
+          "the Sluice plugin is not loaded on the driver: set spark.plugins=" + SluicePlugin.class.getName());
+    }
+    String unsupported = whyNot(dependency);
+    if (unsupported != null) {
+      LOG.warn("Pipelined shuffle {} uses Spark's own streaming shuffle: {}", shuffleId, unsupported);
+      SluiceMetrics.INSTANCE.fallbackShuffles.increment();
+    }
+    if (unsupported != null || !runtime.useSluice(shuffleId)) {
+      return super.registerShuffle(shuffleId, dependency);
+    }
+    startedDirectory().register(shuffleId, dependency.rdd().getNumPartitions());
+    return new PipelinedShuffleHandle<>(shuffleId, dependency);
+  }
+
+  /** What only Spark's own streaming shuffle takes; null if there is nothing of it. */
+  private static String whyNot(ShuffleDependency<?, ?, ?> dependency) {
+    if (SparkEnv.get().conf().getBoolean("spark.io.encryption.enabled", false)) {
+      return "spark.io.encryption.enabled is true, and records of running tasks are not encrypted";
+    }
+    if (dependency.aggregator().isDefined() || dependency.keyOrdering().isDefined()) {
+      return "it has an aggregator or an order, which need all records before the first";
+    }
+    return null;
+  }
+
+  private synchronized ProducerDirectory startedDirectory() {
+    if (running == null) {
+      running = ProducerDirectory.start();
+      directory = running.endpoint();
+    }
+    return running.directory();
+  }
+
+  private synchronized RpcEndpointRef directory() {
+    if (directory == null) {
+      directory = ProducerDirectory.lookUp();
+    }
+    return directory;
+  }
+
+  @Override
+  public <K, V> ShuffleWriter<K, V> getWriter(
+      ShuffleHandle handle, long mapId, TaskContext context, ShuffleWriteMetricsReporter metrics) {
+    if (!(handle instanceof PipelinedShuffleHandle<?, ?, ?> ours)) {
+      return super.getWriter(handle, mapId, context, metrics);
+    }
+    return new PipelinedShuffleWriter<>(
+        ExecutorRuntime.get(), directory(), ours, mapId, context, metrics);
+  }
+
+  @Override
+  public <K, C> ShuffleReader<K, C> getReader(
+      ShuffleHandle handle,
+      int startMapIndex,
+      int endMapIndex,
+      int startPartition,
+      int endPartition,
+      TaskContext context,
+      ShuffleReadMetricsReporter metrics) {
+    if (!(handle instanceof PipelinedShuffleHandle<?, ?, ?> ours)) {
+      return super.getReader(
+          handle, startMapIndex, endMapIndex, startPartition, endPartition, context, metrics);
+    }
+    if (startMapIndex != 0 || endMapIndex != Integer.MAX_VALUE || endPartition != startPartition + 1) {
+      throw new UnsupportedOperationException(
+          "a pipelined shuffle is read by one task for each partition, from all map tasks; asked for were partitions "
+              + startPartition + " to " + endPartition + " of map tasks " + startMapIndex + " to " + endMapIndex);
+    }
+    return new PipelinedShuffleReader<>(
+        ExecutorRuntime.get(), directory(), ours, startPartition, context, metrics);
+  }
+
+  @Override
+  public boolean unregisterShuffle(int shuffleId) {
+    ProducerDirectory.Running here;
+    synchronized (this) {
+      here = running;
+    }
+    boolean known = here != null && here.directory().remove(shuffleId);
+    return super.unregisterShuffle(shuffleId) || known;
+  }
+
+  @Override
+  public void stop() {
+    ProducerDirectory.Running here;
+    synchronized (this) {
+      here = running;
+      running = null;
+    }
+    if (here != null) {
+      here.stop();
+    }
+    super.stop();
+  }
+}
