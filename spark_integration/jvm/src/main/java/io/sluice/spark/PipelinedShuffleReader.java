@@ -56,7 +56,7 @@ final class PipelinedShuffleReader<K, C> implements ShuffleReader<K, C> {
     List<Source> sources =
         ProducerDirectory.sources(directory, dependency.shuffleId(), settings.ioTimeoutMillis());
     try {
-      TaskManagerConnection connection = runtime.lease(Message.ROLE_CONSUMER);
+      TaskManagerConnection connection = runtime.lease(Message.ROLE_CONSUMER, settings.returnTimeoutMillis());
       return new PipelinedGate(
           connection,
           runtime.pool(),

@@ -58,7 +58,7 @@ final class PipelinedShuffleWriter<K, V> extends ShuffleWriter<K, V> {
     SluiceSettings settings = runtime.settings();
     PipelinedPartition partition =
         new PipelinedPartition(
-            runtime.lease(Message.ROLE_PRODUCER),
+            runtime.lease(Message.ROLE_PRODUCER, settings.returnTimeoutMillis()),
             runtime.pool(),
             dependency.shuffleId(),
             mapId,

@@ -110,7 +110,6 @@ class PipelinedGateTest {
     assertEquals(5, gate.localBytes());
     assertEquals(14, gate.remoteBytes());
     assertEquals(1, pool.idleConnections());
-    assertEquals(4, chunks.idleChunks(), "all buffers and events were given back");
   }
 
   private void confirmClose() {
