@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from prometheus_client.parser import text_string_to_metric_families
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 SCRAPE_TIMEOUT_SECONDS = 10.0
 
@@ -76,6 +76,18 @@ def parse(page: str) -> Moved:
     return Moved(**{field: int(value) for field, value in sums.items()})
 
 
+def scrape_samples(urls: Iterable[str]) -> Iterator[tuple[str, dict[str, str], float]]:
+    """Name, labels and value of every sample of several metrics pages.
+
+    Raises:
+        OSError: A page could not be fetched.
+    """
+    for url in urls:
+        for family in text_string_to_metric_families(_fetch(url)):
+            for sample in family.samples:
+                yield sample.name, sample.labels, sample.value
+
+
 def scrape(urls: Iterable[str]) -> Moved:
     """Read and add up the metrics pages of several TaskManagers.
 
@@ -84,9 +96,14 @@ def scrape(urls: Iterable[str]) -> Moved:
         MetricMissing: A page lacks a metric.
     """
     moved = Moved()
+    for url in urls:
+        moved += parse(_fetch(url))
+    return moved
+
+
+def _fetch(url: str) -> str:
     # Asked directly: the TaskManagers are on loopback, a proxy would lead outside.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    for url in urls:
-        with opener.open(url, timeout=SCRAPE_TIMEOUT_SECONDS) as answer:
-            moved += parse(answer.read().decode())
-    return moved
+    with opener.open(url, timeout=SCRAPE_TIMEOUT_SECONDS) as answer:
+        page: bytes = answer.read()
+    return page.decode()

@@ -1,7 +1,8 @@
-"""Four jobs that are shuffle and little else, each one dominated by another cost.
+"""Jobs that are shuffle and little else, each one dominated by another cost.
 
 ``repartition`` moves wide rows (bytes), ``aggregate`` sums by many keys (records), ``sort`` orders
-text (records and bytes), ``small_blocks`` has very many tiny blocks (per-block cost).
+text (records and bytes), ``small_blocks`` has very many tiny blocks (per-block cost); ``blocks``
+has blocks of a known number of rows.
 
 Every job can end in two ways. ``"mode": "time"`` throws its rows away in the executors.
 ``"mode": "check"`` returns one row, the number of rows and a sum of a hash of every row, which
@@ -55,12 +56,22 @@ def small_blocks(spark: SparkSession, parameters: dict[str, Any]) -> DataFrame:
     return numbers.repartition(parameters["reducers"], "id")
 
 
+def blocks(spark: SparkSession, parameters: dict[str, Any]) -> DataFrame:
+    """``rows_per_block`` rows of 180 bytes from each of ``maps`` tasks to each of ``reducers``."""
+    # Each map task deals its rows out in turn; sorting them first would cost more than the rest.
+    spark.conf.set("spark.sql.execution.sortBeforeRepartition", "false")
+    maps, reducers = parameters["maps"], parameters["reducers"]
+    columns = [f.xxhash64(f.col("id"), f.lit(column)).alias(f"c{column}") for column in range(20)]
+    rows = spark.range(0, maps * reducers * parameters["rows_per_block"], 1, maps)
+    return rows.select("id", *columns).repartition(reducers)
+
+
 def _job(build: Callable[[SparkSession, dict[str, Any]], DataFrame]) -> Job:
     def run(spark: SparkSession, parameters: dict[str, Any]) -> Sequence[Sequence[Any]]:
         # Adaptive execution would join small reduce partitions and so change what is measured.
         spark.conf.set("spark.sql.adaptive.enabled", "false")
         frame = build(spark, parameters)
-        if parameters["mode"] == "time":
+        if parameters.get("mode", "time") == "time":
             frame.write.format("noop").mode("overwrite").save()
             return []
         hashed = f.xxhash64(*frame.columns).cast("decimal(38,0)")
@@ -77,4 +88,5 @@ JOBS: dict[str, Job] = {
     "aggregate": _job(aggregate),
     "sort": _job(sort),
     "small_blocks": _job(small_blocks),
+    "blocks": _job(blocks),
 }

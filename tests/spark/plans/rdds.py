@@ -65,7 +65,7 @@ def _chain(draw: Draw, source: Source, steps: int) -> Data:
 
 
 def _parallelize(draw: Draw, source: Source) -> Data:
-    rows, slices = draw(st.sampled_from([0, 1, 3, 40, 700, 2000])), draw(st.integers(1, 6))
+    rows, slices = draw(st.sampled_from([0, 1, 40, 700, 700, 2000, 2000])), draw(st.integers(1, 6))
     key, value = draw(st.sampled_from(KEYS)), draw(st.sampled_from(VALUES))
     return source.data(
         f"spark.sparkContext.parallelize(range({rows}), {slices}).map(lambda n: ({key}, {value}))",
