@@ -258,11 +258,11 @@ def dearest(profile: Path) -> list[tuple[str, float]]:
     ]
 
 
-async def profile(directory: Path, total_bytes: int) -> None:
+async def profile(directory: Path, memory_tier: str, total_bytes: int) -> None:
     """Move each kind once under the profiler and print what is dear, process by process."""
     for number, kind in enumerate(KINDS):
         place = directory / kind
-        with TaskManagers(place, memory_tier="768 MiB", profile=True) as taskmanagers:
+        with TaskManagers(place, memory_tier=memory_tier, profile=True) as taskmanagers:
             hosts = taskmanagers.hosts
             async with our_path(taskmanagers, "--profile-to", str(place)) as path:
                 await move(path, kind, number, total_bytes)
@@ -292,6 +292,9 @@ def main() -> None:
     parser.add_argument("--profile-to", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--mib", type=int, default=512, help="of each run")
+    parser.add_argument(
+        "--memory-tier", default="768 MiB", help="of each TaskManager; '0 MiB': the disk tier"
+    )
     parser.add_argument("--profile", action="store_true", help="tell the dearest functions")
     arguments = parser.parse_args()
     for client in ("produce", "consume"):
@@ -304,9 +307,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as scratch:
         directory = Path(scratch)
         if arguments.profile:
-            uvloop.run(profile(directory, total_bytes))
+            uvloop.run(profile(directory, arguments.memory_tier, total_bytes))
             return
-        with TaskManagers(directory / "tm", memory_tier="768 MiB") as taskmanagers:
+        with TaskManagers(directory / "tm", memory_tier=arguments.memory_tier) as taskmanagers:
             runs = uvloop.run(measure(directory, taskmanagers, arguments.rounds, total_bytes))
     found = report(runs)
     found.write()

@@ -18,10 +18,10 @@ from protocol.limits import MAX_U32
 from protocol.messages import BLOCKING_EVENT, DATA, EVENT, PRIORITY_EVENT, BufferResponse
 from shuffle.errors import EndOfPartitionMismatch, InvalidRequest
 from shuffle.gate.buffer_debloater import QueuedData
-from shuffle.gate.buffer_group import BufferGroup
 from shuffle.gate.buffer_manager import BufferManager
 from shuffle.gate.credit_sender import CreditSender
 from shuffle.gate.task_events import KeptTaskEvents, UnknownProducer, check_task_event
+from shuffle.memory.buffer_group import BufferGroup
 from shuffle.partition.view import DataListener, OutgoingBuffer
 
 

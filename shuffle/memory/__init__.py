@@ -6,6 +6,7 @@ Everything here belongs to one event-loop thread and takes no locks. The books a
 
 - ``segment``: :class:`MemorySegment`, a slot of the one mapping.
 - ``buffer``: :class:`NetworkBuffer`, a segment with a length, a reference count and a recycler.
+- ``buffer_group``: :class:`BufferGroup`, a run of neighbouring segments as one piece of memory.
 - ``network_buffer_pool``: :class:`NetworkBufferPool`, owns every segment and sets the limits.
 - ``local_buffer_pool``: :class:`LocalBufferPool`, the share of one gate, partition or connection.
 - ``local_pool_books``, ``channel_accounts``: its numbers; who has how many of its segments.
@@ -16,6 +17,7 @@ Everything here belongs to one event-loop thread and takes no locks. The books a
 """
 
 from shuffle.memory.buffer import NetworkBuffer
+from shuffle.memory.buffer_group import BufferGroup, GroupRecycler, group_neighbours
 from shuffle.memory.channel_accounts import NO_CHANNEL
 from shuffle.memory.demand import MemoryDemand
 from shuffle.memory.errors import (
@@ -36,6 +38,8 @@ from shuffle.memory.statistics import LocalBufferPoolStatistics, NetworkBufferPo
 __all__ = [
     "NO_CHANNEL",
     "BufferAlreadyRecycled",
+    "BufferGroup",
+    "GroupRecycler",
     "InsufficientNetworkBuffers",
     "InvalidPoolSize",
     "ListenerHandle",
@@ -51,4 +55,5 @@ __all__ = [
     "PoolDestroyed",
     "SegmentListener",
     "SegmentNotLent",
+    "group_neighbours",
 ]

@@ -30,9 +30,9 @@ from protocol.messages import (
 )
 from protocol.remote_error import RemoteError
 from shuffle.counters import Counters
-from shuffle.gate.buffer_group import BufferGroup
 from shuffle.gate.remote_channel import RemoteInputChannel
 from shuffle.gate.task_events import TooManyTaskEvents
+from shuffle.memory.buffer_group import BufferGroup
 from shuffle.storage.outputs import ShuffleKey
 from transport.connection import Connection
 from transport.errors import ConnectionLost

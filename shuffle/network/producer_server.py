@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from protocol.errors import ChannelInUse, SluiceError, UnexpectedMessage
+from protocol.framing import PayloadMemory
 from protocol.limits import FEATURE_LARGE_PAYLOADS, RECEIVE_TAIL_BYTES
 from protocol.messages import (
     AbortPartition,
@@ -115,7 +116,7 @@ class ProducerHandler:
 
     # ---- transport.connection.ConnectionHandler -------------------------------------------------
 
-    def payload_buffer(self, message: Message, length: int) -> memoryview | None:
+    def payload_buffer(self, message: Message, length: int) -> PayloadMemory:
         """Supply the place for what comes, or a place to throw away what is late."""
         if type(message) is RegionData:
             writer = self._writer(message.partition)
@@ -237,7 +238,7 @@ class ProducerHandler:
             message.map_attempt_id,
             message.num_subpartitions,
             payload_bytes=connection.max_payload_bytes,
-            memory_payload_bytes=connection.large_payload_bytes,
+            large_payload_bytes=connection.large_payload_bytes,
             verify_checksums=services.verify_checksums,
             pool=pool,
             opened=opened,

@@ -17,6 +17,7 @@ import enum
 from collections.abc import Callable, Sequence
 
 from protocol.errors import SluiceError
+from protocol.framing import PayloadMemory
 from protocol.limits import MAX_U64
 from protocol.messages import EVERY_SUBPARTITION
 from shuffle.errors import RegionMismatch
@@ -48,7 +49,8 @@ class MapOutputWriter:
         map_attempt_id: The attempt.
         num_subpartitions: Subpartitions of the shuffle.
         payload_bytes: Largest payload of a RegionData that is received into a segment.
-        memory_payload_bytes: Largest payload of one that is received into the memory tier.
+        large_payload_bytes: Largest payload of one that is received into the memory tier, or into
+            several segments.
         verify_checksums: Whether regions are checked as they arrive.
         pool: Gives the pool for writes to the disk tier; called when it is needed first.
         opened: Tells the producer the number of a region and the payload size it may use.
@@ -64,7 +66,7 @@ class MapOutputWriter:
         num_subpartitions: int,
         *,
         payload_bytes: int,
-        memory_payload_bytes: int,
+        large_payload_bytes: int,
         verify_checksums: bool,
         pool: Callable[[], LocalBufferPool],
         opened: Callable[[int, int], None],
@@ -79,7 +81,7 @@ class MapOutputWriter:
         """Bytes of the complete regions."""
         self._store = store
         self._payload_bytes = payload_bytes
-        self._memory_payload_bytes = memory_payload_bytes
+        self._large_payload_bytes = large_payload_bytes
         self._verify_checksums = verify_checksums
         self._pool = pool
         self._opened = opened
@@ -137,7 +139,9 @@ class MapOutputWriter:
             ) from error
         receiver: RegionReceiver
         if writer.in_memory:
-            receiver = MemoryRegionReceiver(writer, crc32c, self._verify_checksums)
+            receiver = MemoryRegionReceiver(
+                writer, crc32c, self._verify_checksums, self._large_payload_bytes
+            )
         else:
             try:
                 pool = self._pool()
@@ -148,7 +152,8 @@ class MapOutputWriter:
                 writer,
                 crc32c,
                 self._verify_checksums,
-                payload_bytes=self._payload_bytes,
+                segment_payload_bytes=self._payload_bytes,
+                most_payload_bytes=self._large_payload_bytes,
                 pool=pool,
                 grant=self._grant,
                 failed=self._region_failed,
@@ -159,12 +164,11 @@ class MapOutputWriter:
             return
         self._receiver = receiver
         self.state = WriterState.IN_REGION
-        payload_bytes = self._memory_payload_bytes if writer.in_memory else self._payload_bytes
-        self._opened(region, payload_bytes)
-        receiver.begin(payload_bytes, self._grant)
+        self._opened(region, receiver.payload_bytes)
+        receiver.begin(self._grant)
 
-    def payload_buffer(self, offset: int, length: int) -> memoryview | None:
-        """Supply the place for the next bytes of the region; None until there is memory.
+    def payload_buffer(self, offset: int, length: int) -> PayloadMemory:
+        """Supply the place for the next bytes of the region.
 
         Raises:
             RegionMismatch: Not in a region, or not the next bytes of it.

@@ -3,15 +3,22 @@
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from crc32c import crc32c as update_crc32c
 
 from protocol.errors import CreditExceeded, SluiceError
+from protocol.framing import PayloadMemory
 from protocol.limits import RECEIVE_TAIL_BYTES
 from shuffle.errors import ChecksumMismatch, RegionMismatch, internal_error
-from shuffle.memory import ListenerHandle, LocalBufferPool, MemorySegment
+from shuffle.memory import (
+    BufferGroup,
+    ListenerHandle,
+    LocalBufferPool,
+    MemorySegment,
+    group_neighbours,
+)
 from shuffle.storage.outputs import Region
 from shuffle.storage.region_writer import RegionWriter
 
@@ -25,10 +32,14 @@ class RegionReceiver(Protocol):
     def length(self) -> int:
         """Bytes of the region."""
 
-    def begin(self, payload_bytes: int, grant: Callable[[int], None]) -> None:
+    @property
+    def payload_bytes(self) -> int:
+        """Largest payload; every one but the last has that size."""
+
+    def begin(self, grant: Callable[[int], None]) -> None:
         """Grant the first credit."""
 
-    def payload_buffer(self, offset: int, length: int) -> memoryview | None:
+    def payload_buffer(self, offset: int, length: int) -> PayloadMemory:
         """Supply the place for the next bytes."""
 
     def received(self, length: int) -> bool:
@@ -96,17 +107,20 @@ class _Progress:
 class MemoryRegionReceiver:
     """Receives into the mapping of the memory tier: no segment, no copy, all credit at once."""
 
-    def __init__(self, writer: RegionWriter, crc32c: int, verify_checksums: bool) -> None:
+    def __init__(
+        self, writer: RegionWriter, crc32c: int, verify_checksums: bool, payload_bytes: int
+    ) -> None:
+        self.payload_bytes = payload_bytes
         self._progress = _Progress(writer, crc32c, verify_checksums)
         self._view = writer.view
         self.length = writer.length
         self._crc32c = crc32c
 
-    def begin(self, payload_bytes: int, grant: Callable[[int], None]) -> None:
+    def begin(self, grant: Callable[[int], None]) -> None:
         """Grant what the whole region needs: its memory is there already."""
-        grant(-(-self.length // payload_bytes))
+        grant(-(-self.length // self.payload_bytes))
 
-    def payload_buffer(self, offset: int, length: int) -> memoryview | None:
+    def payload_buffer(self, offset: int, length: int) -> PayloadMemory:
         """Supply the place of the bytes, with tail room as far as the region reaches."""
         self._progress.require(offset, length)
         return self._view[offset : offset + length + RECEIVE_TAIL_BYTES]
@@ -137,8 +151,20 @@ class MemoryRegionReceiver:
 class DiskRegionReceiver:
     """Receives into segments that threads write to the disk tier.
 
-    A segment is granted as one credit, filled, written with its neighbours, and granted again: what
-    is in memory is never more than the partition's pool, however slow the disk.
+    The segments of a payload are granted as one credit, filled, written with their neighbours, and
+    granted again: what is in memory is never more than the partition's pool, however slow the disk.
+    A payload is as large as the pool has segments for when the region begins. So many stay here
+    until the last one is granted, so that the region goes on whatever others take of the pool.
+
+    Args:
+        writer: Writes to the extent.
+        crc32c: What the region's checksum has to be.
+        verify_checksums: Whether it is looked at.
+        segment_payload_bytes: Largest payload in one segment.
+        most_payload_bytes: Largest payload in several of them.
+        pool: The map output's segments.
+        grant: Sends credit to the producer.
+        failed: Told when the disk has failed.
     """
 
     def __init__(
@@ -147,7 +173,8 @@ class DiskRegionReceiver:
         crc32c: int,
         verify_checksums: bool,
         *,
-        payload_bytes: int,
+        segment_payload_bytes: int,
+        most_payload_bytes: int,
         pool: LocalBufferPool,
         grant: Callable[[int], None],
         failed: Callable[[SluiceError], None],
@@ -158,21 +185,27 @@ class DiskRegionReceiver:
         self._pool = pool
         self._grant = grant
         self._failed = failed
-        self._granted: deque[MemorySegment] = deque()
-        self._ungranted = -(-writer.length // payload_bytes)
+        self._segment_payload_bytes = segment_payload_bytes
+        self._free: list[MemorySegment] = []
+        self._payload_segments = self._reserve(most_payload_bytes)
+        self.payload_bytes = segment_payload_bytes * self._payload_segments
+        self._granted: deque[list[MemorySegment]] = deque()
+        """The segments of each credit."""
+        self._ungranted_bytes = writer.length
         self._waiting: ListenerHandle | None = None
-        self._filled: list[tuple[MemorySegment, int]] = []
+        self._arriving: list[BufferGroup] = []
+        self._filled: list[BufferGroup] = []
         self._write_offset = 0
         self._writing: asyncio.Task[None] | None = None
         self._failure: SluiceError | None = None
         self._aborted = False
 
-    def begin(self, payload_bytes: int, grant: Callable[[int], None]) -> None:
-        """Grant as many segments as the pool has now."""
+    def begin(self, grant: Callable[[int], None]) -> None:
+        """Grant as much as the pool has segments for now."""
         self._grant_more()
 
-    def payload_buffer(self, offset: int, length: int) -> memoryview | None:
-        """Supply the segment that was granted.
+    def payload_buffer(self, offset: int, length: int) -> PayloadMemory:
+        """Supply the segments that were granted.
 
         Raises:
             CreditExceeded: None was.
@@ -180,19 +213,29 @@ class DiskRegionReceiver:
         self._progress.require(offset, length)
         if not self._granted:
             raise CreditExceeded("RegionData without credit", value=length, limit=0)
-        if length > self._granted[0].size_bytes:
+        segments = self._granted[0]
+        most = len(segments) * self._segment_payload_bytes
+        if length > most:
             raise RegionMismatch(
-                "RegionData is larger than the payload size of its region",
-                value=length,
-                limit=self._granted[0].size_bytes,
+                "RegionData is larger than the payload size of its region", value=length, limit=most
             )
-        return self._granted[0].memory
+        needed = -(-length // self._segment_payload_bytes)
+        self._arriving = group_neighbours(segments[:needed], length, self._recycled)
+        if len(self._arriving) == 1:
+            return self._arriving[0].memory
+        return [group.memory for group in self._arriving]
 
     def received(self, length: int) -> bool:
         """Checksum the bytes and hand them to the writing threads; True when complete."""
-        segment = self._granted.popleft()
-        self._filled.append((segment, length))
-        complete = self._progress.add(segment.memory[:length])
+        segments = self._granted.popleft()
+        groups, self._arriving = self._arriving, []
+        used = sum(len(group.segments) for group in groups)
+        if used < len(segments):
+            self._recycled(segments[used:])
+        complete = False
+        for group in groups:
+            complete = self._progress.add(group.payload)
+        self._filled += groups
         if self._writing is None:
             self._writing = asyncio.get_running_loop().create_task(self._write())
         return complete
@@ -226,7 +269,8 @@ class DiskRegionReceiver:
         if self._waiting is not None:
             self._waiting.cancel()
         while self._granted:
-            self._pool.recycle(self._granted.popleft())
+            self._pool.recycle_together(self._granted.popleft())
+        self._give_back_free()
         if self._writing is None or self._writing.done():
             self._drop_filled()
             self._progress.writer.abort()
@@ -235,10 +279,10 @@ class DiskRegionReceiver:
         """Write what has come, together, until there is nothing left."""
         while self._filled and self._failure is None and not self._aborted:
             batch, self._filled = self._filled, []
-            length = sum(count for _, count in batch)
+            length = sum(group.length for group in batch)
             try:
                 await self._progress.writer.write(
-                    self._write_offset, [segment.memory[:count] for segment, count in batch]
+                    self._write_offset, [group.payload for group in batch]
                 )
             except SluiceError as error:
                 self._failure = error
@@ -247,8 +291,8 @@ class DiskRegionReceiver:
                 _log.exception("internal error while writing the disk tier")
                 self._failure = internal_error(error)
             self._write_offset += length
-            for segment, _ in batch:
-                self._pool.recycle(segment)
+            for group in batch:
+                group.recycle()
             if self._failure is not None:
                 # At once, not when the region is complete: it never will be, for want of credit.
                 if not self._aborted:
@@ -260,34 +304,78 @@ class DiskRegionReceiver:
             self._drop_filled()
             self._progress.writer.abort()
 
+    def _reserve(self, most_payload_bytes: int) -> int:
+        """Take segments for the first payload; return of how many one is made."""
+        pool = self._pool
+        size = self._segment_payload_bytes
+        # Half of the pool: one payload is written while the next one comes.
+        most = min(most_payload_bytes // size, -(-self.length // size), pool.size_segments // 2)
+        while len(self._free) < most:
+            segment = pool.request_segment_nowait()
+            if segment is None:
+                break
+            if segment.size_bytes != size:  # the producer takes less: there would be gaps
+                most = 1
+            self._free.append(segment)
+        return max(1, len(self._free))
+
     def _grant_more(self) -> None:
         """Turn free segments into credit, as far as the region still needs them."""
         granted = 0
-        while self._ungranted > 0:
-            segment = self._pool.request_segment_nowait()
-            if segment is None:
-                if self._waiting is None or not self._waiting.is_waiting:
-                    handle = self._pool.add_listener(self._segment_came)
-                    if handle.is_waiting:  # else it was called already, and waits anew if need be
-                        self._waiting = handle
+        free = self._free
+        while self._ungranted_bytes > 0:
+            wanted = -(-self._ungranted_bytes // self._segment_payload_bytes)
+            wanted = min(wanted, self._payload_segments)
+            while len(free) < wanted:
+                segment = self._pool.request_segment_nowait()
+                if segment is None:
+                    break
+                free.append(segment)
+            if len(free) < wanted:
+                self._wait()
                 break
-            self._granted.append(segment)
-            self._ungranted -= 1
+            self._granted.append(free[:wanted])
+            del free[:wanted]
+            self._ungranted_bytes -= self.payload_bytes
             granted += 1
+        else:
+            self._give_back_free()
         if granted:
             self._grant(granted)
 
+    def _wait(self) -> None:
+        if self._waiting is None or not self._waiting.is_waiting:
+            handle = self._pool.add_listener(self._segment_came)
+            if handle.is_waiting:  # else it was called already, and waits anew if need be
+                self._waiting = handle
+
     def _segment_came(self, segment: MemorySegment | None) -> bool:
         self._waiting = None
-        if segment is None or self._aborted or self._failure is not None or not self._ungranted:
+        if (
+            segment is None
+            or self._aborted
+            or self._failure is not None
+            or self._ungranted_bytes <= 0
+        ):
             return False
-        self._granted.append(segment)
-        self._ungranted -= 1
-        self._grant(1)
+        self._free.append(segment)
         self._grant_more()
         return True
 
+    def _recycled(self, segments: Sequence[MemorySegment]) -> None:
+        """Keep as many segments as a payload needs; the others are for whoever is next."""
+        missing = 0
+        if self._ungranted_bytes > 0 and not self._aborted and self._failure is None:
+            missing = max(0, self._payload_segments - len(self._free))
+        self._free += segments[:missing]
+        if missing < len(segments):
+            self._pool.recycle_together(segments[missing:])
+
+    def _give_back_free(self) -> None:
+        free, self._free = self._free, []
+        self._pool.recycle_together(free)
+
     def _drop_filled(self) -> None:
         filled, self._filled = self._filled, []
-        for segment, _ in filled:
-            self._pool.recycle(segment)
+        for group in filled:
+            group.recycle()

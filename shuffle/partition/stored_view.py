@@ -12,6 +12,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
+from operator import attrgetter
 from typing import NamedTuple
 
 from protocol.errors import SluiceError
@@ -19,10 +20,17 @@ from protocol.events import encode_end_of_partition
 from protocol.limits import MAX_U32
 from protocol.messages import DATA, EVENT
 from shuffle.errors import internal_error
-from shuffle.memory import ListenerHandle, LocalBufferPool, MemorySegment, NetworkBuffer
+from shuffle.memory import (
+    BufferGroup,
+    ListenerHandle,
+    LocalBufferPool,
+    MemorySegment,
+    group_neighbours,
+)
 from shuffle.partition.view import DataListener, OutgoingBuffer
 from shuffle.storage.arena import Extent
 from shuffle.storage.outputs import MapOutput
+from shuffle.storage.region_writer import ExtentRead
 from shuffle.storage.store import ShuffleStore
 
 _log = logging.getLogger(__name__)
@@ -48,9 +56,8 @@ class StoredPartitionView:
         outputs: What to read; their order is chosen here, by place in the storage.
         start_subpartition: First subpartition wanted.
         end_subpartition: The one behind the last.
-        segment_size_bytes: Largest buffer to read from the disk tier: what fits in a segment.
-        buffer_size_bytes: Largest buffer, or group of buffers, to make of the memory tier, which
-            needs no segment.
+        segment_size_bytes: What to read into a segment from the disk tier.
+        buffer_size_bytes: Largest buffer, or group of buffers, to give.
         credit_bytes: What one credit pays for: a buffer of a group.
         read_pool: Gives the pool for reads of the disk tier; called when it is needed first.
         listener: Told when a read of the disk tier is done.
@@ -84,9 +91,13 @@ class StoredPartitionView:
         self._index = 0
         self._used = 0  # bytes taken from the slice at the index
         self._repeated = 0  # how often that slice was taken before
-        self._ready: deque[NetworkBuffer] = deque()
+        self._ready: deque[BufferGroup] = deque()
+        self._ready_segments = 0
+        self._ready_buffers = 0  # the credit that they will cost
+        self._given_bytes = 0  # of the first one, when it is given in parts
         self._reading = False
         self._reading_buffers = 0
+        self._wanted_bytes = 0  # what there was credit for when it began to wait for a segment
         self._listener_handle: ListenerHandle | None = None
         self._end_sent = False
         self._released = False
@@ -96,8 +107,8 @@ class StoredPartitionView:
     @property
     def backlog(self) -> int:
         """Data buffers still to come, if they are full; at most what the wire can say."""
-        left = -(-self._left_bytes // self._credit_bytes)
-        return min(len(self._ready) + self._reading_buffers + left, MAX_U32)
+        left = self._buffers_of(self._left_bytes)
+        return min(self._ready_buffers + self._reading_buffers + left, MAX_U32)
 
     def is_available(self, credit: int) -> bool:
         """True if there is a buffer for the credit, the end, or a read to begin."""
@@ -127,20 +138,18 @@ class StoredPartitionView:
         if not ready and not self._reading and self._slices[self._index].extent.view is not None:
             most = min(self._buffer_size_bytes, credit * self._credit_bytes)
             group = self._next_from_memory(most)
-            self._total_buffers += -(-len(group.payload) // self._credit_bytes)
+            self._total_buffers += self._buffers_of(len(group.payload))
             return group
         if (
             not self._reading
-            and credit > len(ready)
-            and len(ready) <= READ_AHEAD_SEGMENTS // 2
+            and credit > self._ready_buffers
+            and self._ready_segments <= READ_AHEAD_SEGMENTS // 2
             and self._on_disk()
         ):
-            self._begin_read(credit - len(ready))
+            self._begin_read((credit - self._ready_buffers) * self._credit_bytes)
         if not ready:
             return None
-        self._total_buffers += 1
-        buffer = ready.popleft()
-        return OutgoingBuffer(buffer.payload, buffer.recycle, DATA)
+        return self._next_from_disk(min(self._buffer_size_bytes, credit * self._credit_bytes))
 
     def release(self) -> None:
         """Give up reading."""
@@ -153,8 +162,12 @@ class StoredPartitionView:
             each.extent.release()
         self._slices = []
         self._left_bytes = 0
+        self._ready_segments = self._ready_buffers = 0
         while self._ready:
             self._ready.popleft().recycle()
+
+    def _buffers_of(self, length: int) -> int:
+        return -(-length // self._credit_bytes)
 
     # ---- memory tier ---------------------------------------------------------------------------
 
@@ -194,15 +207,35 @@ class StoredPartitionView:
 
     # ---- disk tier -----------------------------------------------------------------------------
 
-    def _begin_read(self, most: int) -> None:
+    def _next_from_disk(self, most_bytes: int) -> OutgoingBuffer:
+        """Give what was read: a whole group of segments, or the part that may be sent now."""
+        group = self._ready[0]
+        start = self._given_bytes
+        payload = group.payload
+        if start or len(payload) > most_bytes:
+            payload = payload[start : start + most_bytes]
+        self._given_bytes = start + len(payload)
+        if self._given_bytes < group.length:
+            group.retain()
+        else:
+            self._given_bytes = 0
+            self._ready.popleft()
+            self._ready_segments -= len(group.segments)
+        buffers = self._buffers_of(len(payload))
+        self._ready_buffers -= buffers
+        self._total_buffers += buffers
+        return OutgoingBuffer(payload, group.recycle, DATA)
+
+    def _begin_read(self, most_bytes: int) -> None:
         """Read ahead into as many segments as there are, or wait for the first one."""
         pool = self._read_pool()
         segment = pool.request_segment_nowait()
         self._reading = True
         if segment is None:
+            self._wanted_bytes = most_bytes
             self._listener_handle = pool.add_listener(self._segment_came)
             return
-        self._read_into(pool, segment, most)
+        self._read_into(pool, [segment], most_bytes, pool.request_segment_nowait)
 
     def _segment_came(self, segment: MemorySegment | None) -> bool:
         """Take the segment waited for (None: the pool is gone, and this view with it)."""
@@ -210,31 +243,52 @@ class StoredPartitionView:
         if segment is None or self._released:
             return False
         self._reading = True
-        self._read_into(self._read_pool(), segment, 1)
+        pool = self._read_pool()
+        # What was recycled together stays together: neighbours go out as one piece.
+        self._read_into(pool, [segment], self._wanted_bytes, pool.take_more_nowait)
         return True
 
-    def _read_into(self, pool: LocalBufferPool, first: MemorySegment, most: int) -> None:
-        buffers: list[NetworkBuffer] = []
-        reads: list[tuple[Extent, int, list[memoryview]]] = []
-        segment: MemorySegment | None = first
-        while segment is not None:
-            buffers.append(NetworkBuffer(segment, self._plan(segment, reads), pool.recycle))
-            if len(buffers) >= min(most, READ_AHEAD_SEGMENTS) or not self._on_disk():
+    def _read_into(
+        self,
+        pool: LocalBufferPool,
+        segments: list[MemorySegment],
+        most_bytes: int,
+        another: Callable[[], MemorySegment | None],
+    ) -> None:
+        most = -(-min(most_bytes, self._left_bytes) // self._segment_size_bytes)
+        while len(segments) < min(most, READ_AHEAD_SEGMENTS):
+            segment = another()
+            if segment is None:
                 break
-            segment = pool.request_segment_nowait()
+            segments.append(segment)
+        segments.sort(key=attrgetter("index"))
+        reads: list[ExtentRead] = []
+        lengths: list[int] = []
+        for segment in segments:
+            if not self._on_disk():
+                break
+            lengths.append(self._plan(segment, reads))
+        if len(lengths) < len(segments):  # the memory tier goes on from here
+            pool.recycle_together(segments[len(lengths) :])
+            del segments[len(lengths) :]
+        if self._segment_size_bytes == segments[0].size_bytes:
+            groups = group_neighbours(segments, sum(lengths), pool.recycle_together)
+        else:  # the reader takes less than a segment at a time: gaps between them
+            groups = [
+                BufferGroup((segment,), length, pool.recycle_together)
+                for segment, length in zip(segments, lengths, strict=True)
+            ]
         # From here on, and not from the task's first step: everybody else may let go before that.
-        for extent, _, _ in reads:
-            extent.retain()
-        self._reading_buffers = len(buffers)
+        for read in reads:
+            read.extent.retain()
+        self._reading_buffers = sum(self._buffers_of(group.length) for group in groups)
         # The task is the only owner of the segments until the threads have done with them.
-        self._task = asyncio.get_running_loop().create_task(self._read(reads, buffers))
+        self._task = asyncio.get_running_loop().create_task(self._read(reads, groups))
 
     def _on_disk(self) -> bool:
         return self._left_bytes > 0 and self._slices[self._index].extent.view is None
 
-    def _plan(
-        self, segment: MemorySegment, reads: list[tuple[Extent, int, list[memoryview]]]
-    ) -> int:
+    def _plan(self, segment: MemorySegment, reads: list[ExtentRead]) -> int:
         """Fill one segment from the slices at hand; return how many bytes it will hold."""
         filled = 0
         size = self._segment_size_bytes
@@ -243,23 +297,18 @@ class StoredPartitionView:
             start = offset + self._used
             count = min(length - self._used, size - filled)
             piece = segment.memory[filled : filled + count]
-            if reads and reads[-1][0] is extent and self._used > 0:
-                reads[-1][2].append(piece)  # goes on where the last read of this slice ends
+            if reads and reads[-1].extent is extent and self._used > 0:
+                reads[-1].buffers.append(piece)  # goes on where the last read of this slice ends
             else:
-                reads.append((extent, start, [piece]))
+                reads.append(ExtentRead(extent, start, [piece]))
             filled += count
             self._advance(count)
         return filled
 
-    async def _read(
-        self,
-        reads: list[tuple[Extent, int, list[memoryview]]],
-        buffers: list[NetworkBuffer],
-    ) -> None:
+    async def _read(self, reads: list[ExtentRead], groups: list[BufferGroup]) -> None:
         complete = False
         try:
-            for extent, offset, pieces in reads:
-                await self._store.read(extent, offset, pieces)
+            await self._store.read_all(reads)
             complete = True
         except SluiceError as error:
             self.failure = error
@@ -268,15 +317,17 @@ class StoredPartitionView:
             _log.exception("internal error while reading the disk tier")
             self.failure = internal_error(error)
         finally:
-            for extent, _, _ in reads:
-                extent.release()
+            for read in reads:
+                read.extent.release()
             self._reading = False
-            self._reading_buffers = 0
+            reading_buffers, self._reading_buffers = self._reading_buffers, 0
             if self._released or not complete:
-                for buffer in buffers:
-                    buffer.recycle()
+                for group in groups:
+                    group.recycle()
             else:
-                self._ready.extend(buffers)
+                self._ready.extend(groups)
+                self._ready_segments += sum(len(group.segments) for group in groups)
+                self._ready_buffers += reading_buffers
         if not self._released:
             self._listener()
 

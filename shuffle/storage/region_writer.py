@@ -1,7 +1,8 @@
 """Writing one region into its extent, and reading extents back."""
 
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from shuffle.storage.arena import Extent
 from shuffle.storage.disk_tier import DiskTier
@@ -151,38 +152,70 @@ class RegionWriter:
             raise RuntimeError("the region was finished or aborted before")
 
 
-async def read_extent(
-    executor: ThreadPoolExecutor, extent: Extent, offset: int, buffers: list[memoryview]
-) -> None:
-    """Fill buffers, one behind the other, from an extent of any tier.
+class ExtentRead(NamedTuple):
+    """Bytes to read.
+
+    Attributes:
+        extent: Where they are; retained until the read has ended.
+        offset: Position in the extent, in bytes.
+        buffers: Filled completely, one behind the other.
+    """
+
+    extent: Extent
+    offset: int
+    buffers: list[memoryview]
+
+
+async def read_extents(executor: ThreadPoolExecutor, reads: Sequence[ExtentRead]) -> None:
+    """Read from extents of any tier; all that is on disk in one call of a thread.
 
     Args:
         executor: Threads for the disk tier.
-        extent: The caller holds a reference; one more is held until a thread has ended.
-        offset: Position in the extent, in bytes.
-        buffers: Filled completely.
+        reads: What to read.
 
     Raises:
-        RegionMismatch: The range reaches beyond the extent.
+        RegionMismatch: A range reaches beyond its extent.
         StorageReadFailed: The disk failed or gave less than was written.
         asyncio.CancelledError: Raised when no thread touches the buffers any more.
     """
-    end = offset + sum(len(buffer) for buffer in buffers)
-    if offset < 0 or end > extent.length:
-        raise RegionMismatch(end, extent.length)
-    if extent.view is not None:
+    on_disk: list[ExtentRead] = []
+    for read in reads:
+        extent, offset, buffers = read
+        end = offset + sum(len(buffer) for buffer in buffers)
+        if offset < 0 or end > extent.length:
+            raise RegionMismatch(end, extent.length)
+        if extent.view is None:
+            on_disk.append(read)
+            continue
         for buffer in buffers:
             buffer[:] = extent.view[offset : offset + len(buffer)]
             offset += len(buffer)
+    if not on_disk:
         return
-    tier = _disk(extent)
-    extent.retain()
+    tiers = [_disk(read.extent) for read in on_disk]
+    for read in on_disk:
+        read.extent.retain()  # until the thread has ended
     try:
-        await run_in_thread(executor, tier.read, extent.offset + offset, buffers)
-    except OSError as error:
-        raise tier.read_failure(extent.offset + offset, buffers, error) from error
+        failed = await run_in_thread(executor, _read_each, tiers, on_disk)
     finally:
-        extent.release()
+        for read in on_disk:
+            read.extent.release()
+    if failed is not None:
+        number, error = failed
+        extent, offset, buffers = on_disk[number]
+        raise tiers[number].read_failure(extent.offset + offset, buffers, error) from error
+
+
+def _read_each(
+    tiers: Sequence[DiskTier], reads: Sequence[ExtentRead]
+) -> tuple[int, OSError] | None:
+    """Read in a thread; return which read the disk failed, and how."""
+    for number, (tier, (extent, offset, buffers)) in enumerate(zip(tiers, reads, strict=True)):
+        try:
+            tier.read(extent.offset + offset, buffers)
+        except OSError as error:
+            return number, error
+    return None
 
 
 def _disk(extent: Extent) -> DiskTier:

@@ -38,7 +38,7 @@ from shuffle.storage.index import ShuffleEntry
 from shuffle.storage.journal_writer import JournalWriter
 from shuffle.storage.outputs import MapOutput, Region, ShuffleKey, cumulative_offsets
 from shuffle.storage.recovery import OpenedStorage, open_storage
-from shuffle.storage.region_writer import RegionWriter, read_extent
+from shuffle.storage.region_writer import ExtentRead, RegionWriter, read_extents
 from shuffle.storage.rows import pack_release_application, pack_release_shuffle
 from shuffle.storage.statistics import ShuffleStatistics, StoreStatistics
 from shuffle.storage.threads import run_in_thread
@@ -179,7 +179,7 @@ class ShuffleStore:
         return sum(_release(entry) for entry in entries if entry is not None)
 
     async def read(self, extent: Extent, offset: int, buffers: list[memoryview]) -> None:
-        """Fill buffers from an extent: a copy in the memory tier, one preadv in a thread on disk.
+        """Fill buffers from one extent; see :meth:`read_all`.
 
         Args:
             extent: It is retained meanwhile.
@@ -192,7 +192,15 @@ class ShuffleStore:
             asyncio.CancelledError: Raised when no thread touches the buffers any more; their
                 content is unknown.
         """
-        await read_extent(self._executor, extent, offset, buffers)
+        await self.read_all([ExtentRead(extent, offset, buffers)])
+
+    async def read_all(self, reads: Sequence[ExtentRead]) -> None:
+        """Fill buffers from extents: copies in the memory tier, one call of a thread for the disk.
+
+        Raises:
+            StorageReadFailed: As :meth:`read`, like all the rest.
+        """
+        await read_extents(self._executor, reads)
 
     async def verify(self, region: Region) -> None:
         """Compare a region's bytes with its checksum, in a thread.

@@ -10,7 +10,7 @@ from shuffle.gate.buffer_manager import BufferManager
 from shuffle.memory import NetworkBufferPool
 
 if TYPE_CHECKING:
-    from shuffle.gate.buffer_group import BufferGroup
+    from shuffle.memory.buffer_group import BufferGroup
 
 
 def take(manager: BufferManager) -> BufferGroup | None:

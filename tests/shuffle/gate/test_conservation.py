@@ -23,7 +23,7 @@ from shuffle.network.view_reader import CreditBasedViewReader
 from tests.support.fakes import FakeCreditSender, FakeView
 
 if TYPE_CHECKING:
-    from shuffle.gate.buffer_group import BufferGroup
+    from shuffle.memory.buffer_group import BufferGroup
     from shuffle.partition.view import OutgoingBuffer
 
 pytestmark = pytest.mark.network_case(7, 25)

@@ -15,7 +15,7 @@ from shuffle.memory import NetworkBufferPool
 from tests.support.fakes import FakeCreditSender
 
 if TYPE_CHECKING:
-    from shuffle.gate.buffer_group import BufferGroup
+    from shuffle.memory.buffer_group import BufferGroup
 
 PLENTY = 1000
 

@@ -28,7 +28,13 @@ DATA = random.Random(1).randbytes(10 * SEGMENT + 100)
 class Rig:
     """A writer on a real store, with the credit and the failures it told."""
 
-    def __init__(self, store: ShuffleStore, write_segments: int, total_segments: int) -> None:
+    def __init__(
+        self,
+        store: ShuffleStore,
+        write_segments: int,
+        total_segments: int,
+        large_payload_bytes: int = SEGMENT,
+    ) -> None:
         self.store = store
         self.network_pool = NetworkBufferPool(total_segments, SEGMENT)
         self.pool: LocalBufferPool | None = None
@@ -36,16 +42,17 @@ class Rig:
         self.granted: list[int] = []
         self.failures: list[SluiceError] = []
         self.changed = asyncio.Event()
+        self.payload_bytes = 0
         self.writer = MapOutputWriter(
             store,
             KEY,
             1,
             4,
             payload_bytes=SEGMENT,
-            memory_payload_bytes=SEGMENT,
+            large_payload_bytes=large_payload_bytes,
             verify_checksums=True,
             pool=self._pool,
-            opened=lambda region, payload_bytes: None,
+            opened=self._opened,
             grant=self._grant,
             failed=self._failed,
         )
@@ -54,6 +61,9 @@ class Rig:
         if self.pool is None:
             self.pool = self.network_pool.create_local_pool("writes", 1, self.write_segments)
         return self.pool
+
+    def _opened(self, region: int, payload_bytes: int) -> None:
+        self.payload_bytes = payload_bytes
 
     def _grant(self, credit: int) -> None:
         self.granted.append(credit)
@@ -73,16 +83,20 @@ class Rig:
     def _receive(self, offset: int, data: bytes) -> None:
         memory = self.writer.payload_buffer(offset, len(data))
         assert memory is not None
-        memory[: len(data)] = data
+        for piece in memory if isinstance(memory, list) else [memory]:
+            part, data = data[: len(piece)], data[len(piece) :]
+            piece[: len(part)] = part
+        assert not data
 
     async def send(self, data: bytes) -> None:
         """Send a begun region as its credit comes."""
-        for used, offset in enumerate(range(0, len(data), SEGMENT)):
+        size = self.payload_bytes
+        for used, offset in enumerate(range(0, len(data), size)):
             async with asyncio.timeout(10):
                 while used >= sum(self.granted) and not self.failures:
                     self.changed.clear()
                     await self.changed.wait()
-            self.payload(offset, data[offset : offset + SEGMENT])
+            self.payload(offset, data[offset : offset + size])
 
     def used_bytes(self) -> int:
         return sum(tier.used_bytes for tier in self.store.tiers())
@@ -133,6 +147,74 @@ async def test_credit_never_exceeds_what_the_region_needs(rig):
     await rig.send(DATA)
     assert sum(rig.granted) == 11
     release_regions((await rig.writer.finish(len(DATA), 1)).regions)
+
+
+# ---- payloads of several segments on the disk tier ---------------------------------------------
+
+
+@pytest.fixture
+async def grouped(tmp_path):
+    """Eight segments for a map output, of which a payload may take four."""
+    store = ShuffleStore.open(configs(tmp_path, memory_tier_bytes=DISK_ONLY)[2])
+    rig = Rig(store, 8, 16, large_payload_bytes=16 * SEGMENT)
+    yield rig
+    rig.writer.abort()
+    rig._pool().destroy()
+    await eventually(
+        lambda: not rig.used_bytes() and rig.network_pool.available_segments == 16,
+        "all segments and extents back",
+    )
+    await store.close()
+
+
+@pytest.mark.parametrize("length", [1, SEGMENT + 1, 3 * SEGMENT, 21 * SEGMENT + 5])
+async def test_a_payload_fills_several_segments(grouped, length):
+    data = (DATA * 3)[:length]
+    grouped.begin([length], data)
+    segments = -(-length // SEGMENT)
+    assert grouped.payload_bytes == min(4, segments) * SEGMENT
+    assert sum(grouped.granted) == min(2, -(-segments // 4))
+    await grouped.send(data)
+    assert sum(grouped.granted) == -(-segments // 4)
+    output = await grouped.writer.finish(length, 1)
+    content = bytearray(length)
+    assert output.regions[0].extent is not None
+    await grouped.store.read(output.regions[0].extent, 0, [memoryview(content)])
+    assert content == data
+    assert grouped._pool().lent_segments == 0
+    release_regions(output.regions)
+
+
+async def test_a_payload_fills_segments_that_are_no_neighbours(grouped):
+    taken = [grouped._pool().request_segment_nowait() for _ in range(8)]
+    for segment in taken[::2]:
+        grouped._pool().recycle(segment)
+    data = DATA[: 10 * SEGMENT]
+    grouped.begin([len(data)], data)
+    assert isinstance(grouped.writer.payload_buffer(0, 4 * SEGMENT), list)
+    await grouped.send(data)
+    output = await grouped.writer.finish(len(data), 1)  # with the right checksum
+    release_regions(output.regions)
+    grouped._pool().recycle_together(taken[1::2])
+
+
+async def test_a_region_goes_on_with_the_segments_it_began_with(grouped):
+    """Whatever others take of the pool meanwhile: what a payload needs stays with the region."""
+    data = (DATA * 2)[: 20 * SEGMENT]
+    grouped.begin([len(data)], data)
+    grouped._pool().set_limit(1)
+    await grouped.send(data)
+    release_regions((await grouped.writer.finish(len(data), 1)).regions)
+
+
+async def test_payloads_are_as_small_as_the_pool_at_the_beginning(grouped):
+    taken = [grouped._pool().request_segment_nowait() for _ in range(7)]
+    data = DATA[: 5 * SEGMENT]
+    grouped.begin([len(data)], data)
+    assert (grouped.payload_bytes, grouped.granted) == (SEGMENT, [1])
+    await grouped.send(data)
+    release_regions((await grouped.writer.finish(len(data), 1)).regions)
+    grouped._pool().recycle_together(taken)
 
 
 # ---- the state table, exhaustively ------------------------------------------------------------

@@ -62,9 +62,19 @@ class Rig:
         await self.store.commit(output)
         return output
 
-    def view(self, outputs, start=0, end=1) -> StoredPartitionView:
+    def view(
+        self, outputs, start=0, end=1, *, most=SIZE, cost=SIZE, segment=SIZE
+    ) -> StoredPartitionView:
         return StoredPartitionView(
-            self.store, outputs, start, end, SIZE, SIZE, SIZE, lambda: self.pool, self.available.set
+            self.store,
+            outputs,
+            start,
+            end,
+            segment,
+            most,
+            cost,
+            lambda: self.pool,
+            self.available.set,
         )
 
     async def next(self, view: StoredPartitionView, credit: int = MUCH):
@@ -123,6 +133,39 @@ async def test_one_region_in_as_few_buffers_as_can_be(rig, length, credit):
     buffers = await rig.read(view, credit)
     assert b"".join(buffers) == noise(length)
     assert len(buffers) == -(-length // SIZE)
+    view.release()
+
+
+@pytest.mark.parametrize("credit", [1, 3, 8, MUCH])
+@pytest.mark.parametrize("cost", [SIZE, 8 * SIZE], ids=["a segment each", "a group each"])
+@pytest.mark.parametrize("length", [1, 8 * SIZE, 21 * SIZE + 5])
+async def test_several_segments_go_out_as_one(rig, length, cost, credit):
+    """Neighbouring segments of the disk tier are one message, as a slice of the mapping is."""
+    output = await rig.commit(1, [noise(length)])
+    view = rig.view([output], most=8 * SIZE, cost=cost)
+    assert view.backlog == -(-length // cost)
+    sizes: list[int] = []
+    content = b""
+    while (buffer := await rig.next(view, credit)).data_type != EVENT:
+        assert len(buffer.payload) <= min(8 * SIZE, credit * cost)
+        sizes.append(len(buffer.payload))
+        content += bytes(buffer.payload)
+        assert view.backlog == -(-(length - len(content)) // cost)
+        if buffer.release is not None:
+            buffer.release()
+    assert content == noise(length)
+    assert decode_end_of_partition(buffer.payload) == (length, sum(-(-n // cost) for n in sizes))
+    if credit >= 8:
+        assert len(sizes) == -(-length // (8 * SIZE))
+    view.release()
+
+
+async def test_a_reader_that_takes_less_than_a_segment(rig):
+    output = await rig.commit(1, [noise(9 * SIZE)])
+    view = rig.view([output], segment=700, most=700, cost=700)
+    buffers = await rig.read(view)
+    assert b"".join(buffers) == noise(9 * SIZE)
+    assert max(map(len, buffers)) == 700
     view.release()
 
 

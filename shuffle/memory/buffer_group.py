@@ -4,7 +4,8 @@ from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import TypeAlias
 
-from shuffle.memory import BufferAlreadyRecycled, MemorySegment
+from shuffle.memory.errors import BufferAlreadyRecycled
+from shuffle.memory.segment import MemorySegment
 
 GroupRecycler: TypeAlias = Callable[[Sequence[MemorySegment]], None]
 """Takes the segments when the last reference to their group is recycled."""
