@@ -63,6 +63,11 @@ class Application(SparkApplication):
         self._runner = ThreadPoolExecutor(1, thread_name_prefix=f"job-{name}")
 
     @property
+    def driver_pid(self) -> int:
+        """Process id of the driver's JVM."""
+        return self._driver_pid
+
+    @property
     def output(self) -> str:
         """What the driver has written to its log."""
         return (self.directory / f"{self.name}.log").read_text(encoding="utf-8")

@@ -21,7 +21,7 @@ from benchmarks.processes import ManagedProcess
 from shuffle.daemon.status import TaskManagerStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from types import TracebackType
     from typing import Self
 
@@ -42,6 +42,7 @@ class Daemon:
         memory_directory: Receives the memory tier.
         expiry_seconds: Its ``application_expiry_seconds``.
         memory_tier: Size of its memory tier, as the configuration writes it.
+        options: Further settings of its own, which win.
     """
 
     def __init__(
@@ -51,12 +52,14 @@ class Daemon:
         memory_directory: Path,
         expiry_seconds: float,
         memory_tier: str,
+        options: Mapping[str, object],
     ) -> None:
         self.host = host
         self._directory = directory
         self._memory_directory = memory_directory
         self._expiry_seconds = expiry_seconds
         self._memory_tier = memory_tier
+        self._options = dict(options)
         self._data_port = self._http_port = 0
         self._starts = 0
         self._process: ManagedProcess | None = None
@@ -70,6 +73,11 @@ class Daemon:
     def http_url(self) -> str:
         """Its HTTP server."""
         return f"http://{self.host}:{self._http_port}"
+
+    @property
+    def pid(self) -> int:
+        """Its process; 0 before its first start."""
+        return 0 if self._process is None else self._process.pid
 
     @property
     def metrics_url(self) -> str:
@@ -149,7 +157,7 @@ class Daemon:
             "memory-directory": self._memory_directory,
             "memory-tier-bytes": self._memory_tier,
             "application-expiry-seconds": self._expiry_seconds,
-        }
+        } | self._options
         return [part for key, value in options.items() for part in (f"--{key}", str(value))]
 
 
@@ -161,6 +169,7 @@ class Daemons:
         hosts: Addresses, one TaskManager each.
         expiry_seconds: Their ``application_expiry_seconds``.
         memory_tier: Size of each memory tier.
+        options: Further settings of single TaskManagers, by host.
     """
 
     def __init__(
@@ -170,11 +179,13 @@ class Daemons:
         hosts: Sequence[str] = WORKER_HOSTS,
         expiry_seconds: float = 15.0,
         memory_tier: str = "128 MiB",
+        options: Mapping[str, Mapping[str, object]] | None = None,
     ) -> None:
         self._directory = directory
         self._hosts = tuple(hosts)
         self._expiry_seconds = expiry_seconds
         self._memory_tier = memory_tier
+        self._options = dict(options or {})
         self._resources = ExitStack()
         self._all: list[Daemon] = []
 
@@ -186,7 +197,12 @@ class Daemons:
                 memory = Path(tempfile.mkdtemp(prefix="sluice-test-", dir=parent))
                 starting.callback(shutil.rmtree, memory, ignore_errors=True)
                 daemon = Daemon(
-                    host, self._directory, memory, self._expiry_seconds, self._memory_tier
+                    host,
+                    self._directory,
+                    memory,
+                    self._expiry_seconds,
+                    self._memory_tier,
+                    self._options.get(host, {}),
                 )
                 starting.callback(daemon.stop)
                 daemon.start()

@@ -188,7 +188,8 @@ class FaultProxy:
 
     Args:
         target: Host and port, or (port 0) the path of a Unix socket.
-        socket_path: Path to listen on; None listens on a free TCP port of the loopback.
+        socket_path: Path to listen on; None listens on a free TCP port of ``host``.
+        host: A loopback address.
         up: Fault of new connections, client to server; copied for each.
         down: The same, server to client.
         max_connections: More are closed at once.
@@ -200,6 +201,7 @@ class FaultProxy:
         target: tuple[str, int],
         *,
         socket_path: str | None = None,
+        host: str = "127.0.0.1",
         up: Fault | None = None,
         down: Fault | None = None,
         max_connections: int = 64,
@@ -209,8 +211,12 @@ class FaultProxy:
         self.down = down or Fault()
         self.connections: list[ProxiedConnection] = []
         """All connections that were made, the ended ones too."""
-        self.host, self.port = (socket_path, 0) if socket_path is not None else ("127.0.0.1", 0)
-        self._target = target
+        self.refusing = False
+        """Whether new connections are closed at once."""
+        self.host, self.port = (host if socket_path is None else socket_path), 0
+        self.target = target
+        """As the argument; may be changed, for connections to come."""
+        self._unix = socket_path is not None
         self._max_connections = max_connections
         self._socket_buffer_bytes = socket_buffer_bytes
         self._tasks: set[asyncio.Task[None]] = set()
@@ -218,13 +224,12 @@ class FaultProxy:
         self._listening: socket.socket | None = None
 
     async def __aenter__(self) -> FaultProxy:
-        unix = self.host != "127.0.0.1"
-        self._listening = self._new_socket(unix)
-        if unix:
+        self._listening = self._new_socket(self._unix)
+        if self._unix:
             self._listening.bind(self.host)
         else:
             self._listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            self._listening.bind((self.host, 0))
+            self._listening.bind((self.host, self.port))
             self.port = self._listening.getsockname()[1]
         self._listening.listen(self._max_connections)
         # No task that waits for sock_accept(): one that is cancelled in the turn in which a client
@@ -266,7 +271,7 @@ class FaultProxy:
         except OSError:  # it has gone again
             return
         client.setblocking(False)
-        if len(self._tasks) >= self._max_connections:
+        if self.refusing or len(self._tasks) >= self._max_connections:
             client.close()
             return
         task = asyncio.ensure_future(self._serve(client))
@@ -278,7 +283,7 @@ class FaultProxy:
         client.close()  # also of a task that was cancelled before it began
 
     async def _serve(self, client: socket.socket) -> None:
-        host, port = self._target
+        host, port = self.target
         server = self._new_socket(port == 0)
         try:
             await asyncio.get_running_loop().sock_connect(server, (host, port) if port else host)

@@ -19,6 +19,7 @@ from tests.spark.jobs import (
     plan,
     python_api,
     rdds,
+    repeated,
     streaming,
 )
 

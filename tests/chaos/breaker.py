@@ -1,0 +1,184 @@
+"""Does to executors, TaskManagers and links what a schedule says, and mends it again."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import os
+import random
+import signal
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from tests.chaos.links import Link
+from tests.chaos.schedule import Action, Kind
+from tests.spark.executors import executors_below
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+    from types import TracebackType
+    from typing import Self
+
+    from tests.chaos.links import Links
+    from tests.chaos.timeline import Timeline
+    from tests.spark.daemons import Daemon, Daemons
+
+MEND_TIMEOUT_SECONDS = 120.0
+
+
+class Breaker:
+    """A thread that works off a schedule; a context manager that mends everything at its end.
+
+    Args:
+        actions: The schedule, its beginning is when the context is entered.
+        seed: Chooses among several executors of a host.
+        cluster_directory: Of the Spark cluster, whose executors are the victims.
+        daemons: The TaskManagers.
+        links: The proxies before them.
+        timeline: Is told of everything.
+    """
+
+    def __init__(
+        self,
+        actions: Sequence[Action],
+        seed: int,
+        cluster_directory: Path,
+        daemons: Daemons,
+        links: Links,
+        timeline: Timeline,
+    ) -> None:
+        self._cluster_directory = cluster_directory
+        self._daemons = {daemon.host: daemon for daemon in daemons}
+        self._links = links
+        self._timeline = timeline
+        self._chance = random.Random(seed)
+        self._order = itertools.count()
+        self._due = [
+            (action.at_seconds, next(self._order), self._beginning(action)) for action in actions
+        ]
+        self._mending: dict[int, Callable[[], None]] = {}
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="breaker", daemon=True)
+        self.error: BaseException | None = None
+        """Why the thread ended early; None if all is well."""
+
+    def __enter__(self) -> Self:
+        self._started = time.monotonic()
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._stopping.set()
+        self._thread.join(MEND_TIMEOUT_SECONDS)
+        for mend in list(self._mending.values()):
+            mend()
+
+    @property
+    def at_work(self) -> bool:
+        """Whether there is more to come."""
+        return self._thread.is_alive()
+
+    def _work(self) -> None:
+        heapq.heapify(self._due)
+        try:
+            while self._due:
+                at, _, act = heapq.heappop(self._due)
+                if self._stopping.wait(max(self._started + at - time.monotonic(), 0.0)):
+                    return
+                act()
+        except BaseException as error:
+            self.error = error
+            raise
+
+    def _beginning(self, action: Action) -> Callable[[], None]:
+        def begin() -> None:
+            self._timeline.note("chaos", str(action))
+            mend = self._break(action)
+            if mend is None:
+                return
+            number = next(self._order)
+
+            def end() -> None:
+                self._mending.pop(number)
+                mend()
+                self._timeline.note("chaos", f"{action.host}: over: {action.kind.value}")
+
+            self._mending[number] = end
+            # From now on, not as planned: what breaks slowly would be mended at once.
+            due = time.monotonic() - self._started + action.seconds
+            heapq.heappush(self._due, (due, number, end))
+
+        return begin
+
+    def _break(self, action: Action) -> Callable[[], None] | None:
+        """Do it; return what mends it."""
+        daemon, links = self._daemons[action.host], self._links
+        peers, clients = Link(action.host, "peers"), Link(action.host, "clients")
+        match action.kind:
+            case Kind.KILL_EXECUTOR:
+                self._signal_executor(action.host, signal.SIGKILL)
+                return None
+            case Kind.PAUSE_EXECUTOR:
+                pid = self._signal_executor(action.host, signal.SIGSTOP)
+                return lambda: _signal(pid, signal.SIGCONT)
+            case Kind.KILL_TASKMANAGER:
+                daemon.kill()
+                return lambda: self._start(daemon)
+            case Kind.STOP_TASKMANAGER:
+                daemon.stop()
+                return lambda: self._start(daemon)
+            case Kind.PAUSE_TASKMANAGER:
+                daemon.pause()
+                return daemon.resume
+            case Kind.RESET_PEERS:
+                links.reset(peers)
+                return None
+            case Kind.RESET_CLIENTS:
+                links.reset(clients)
+                return None
+            case Kind.CUT_PEERS:
+                links.cut(peers)
+                return lambda: links.heal(peers)
+            case Kind.CUT_CLIENTS:
+                links.cut(clients)
+                return lambda: links.heal(clients)
+            case Kind.STALL_PEERS:
+                links.stall(peers)
+                return lambda: links.heal(peers)
+            case Kind.STALL_CLIENTS:
+                links.stall(clients)
+                return lambda: links.heal(clients)
+            case Kind.SLOW_PEERS:
+                links.slow(peers)
+                return lambda: links.heal(peers)
+
+    def _start(self, daemon: Daemon) -> None:
+        daemon.start()
+        adopted = daemon.status().counters.map_outputs_adopted
+        self._timeline.note("chaos", f"{daemon.host}: adopted {adopted} map outputs")
+
+    def _signal_executor(self, host: str, number: signal.Signals) -> int:
+        """Signal one executor of a host; return its pid, 0 if there is none."""
+        there = [each for each in executors_below(self._cluster_directory) if each.host == host]
+        if not there:
+            self._timeline.note("chaos", f"{host}: there is no executor")
+            return 0
+        victim = self._chance.choice(there)
+        self._timeline.note("chaos", f"{host}: it is executor {victim.executor_id}")
+        _signal(victim.pid, number)
+        return victim.pid
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    if pid:
+        try:
+            os.kill(pid, number)
+        except ProcessLookupError:  # it has ended meanwhile, killed by a later fault
+            return

@@ -1,0 +1,265 @@
+"""A Spark job of some minutes while everything around it breaks: `make chaos`.
+
+    .venv/bin/python -m tests.chaos.run --seconds 240 --seed 1
+
+Runs jobs with many shuffles, one after the other, on two hosts, each with a TaskManager and an
+executor. Meanwhile a schedule that follows from the seed kills, restarts, pauses and cuts off
+executors and TaskManagers. Every job must end in time with the rows that Spark's own shuffle gave
+before. In the end the TaskManagers must hold nothing. What happened is printed as one time line:
+seconds, who speaks, what. The exit code is 0 if all was well.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmarks.cluster import WORKER_HOSTS, StandaloneCluster
+from benchmarks.comparison import differences
+from benchmarks.processes import ProcessFailed, stop_on_termination
+from spark_integration import spark_conf
+from tests.chaos.breaker import Breaker
+from tests.chaos.links import Links
+from tests.chaos.schedule import schedule
+from tests.chaos.timeline import NO_REPAIRS, Repairs, Timeline, repairs, told
+from tests.spark.applications import LOCAL_MASTER, Application
+from tests.spark.daemons import Daemons, leftovers
+from tests.spark.executors import executors_below
+from tests.spark.jobs.repeated import JOBS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from shuffle.daemon.status import TaskManagerStatus
+    from tests.spark.daemons import Daemon
+
+JOB_SECONDS = 120.0
+"""A job that takes longer hangs. Undisturbed it takes 2 to 10 seconds; the longest fault lasts 16,
+and tasks may meet one several times."""
+CLEAN_SECONDS = 60.0
+EXPIRY_SECONDS = 60.0
+"""The TaskManagers' default, and longer than any fault: an application that is cut off keeps its
+data."""
+
+SETTINGS = {
+    "spark.sql.adaptive.coalescePartitions.enabled": "false",  # or there would be few tasks
+    "spark.sluice.driver.pingInterval": "1s",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a run went."""
+
+    jobs: int
+    problems: list[str]
+    repairs: Repairs
+
+
+class Chaos:
+    """One run.
+
+    Args:
+        directory: Receives everything; keep its path short.
+        seed: Decides what breaks when, and the order of the jobs.
+        seconds: How long things break.
+        settings: Spark settings besides those of all runs.
+    """
+
+    def __init__(
+        self, directory: Path, seed: int, seconds: float, settings: Mapping[str, str]
+    ) -> None:
+        self._directory = directory
+        self._seed = seed
+        self._seconds = seconds
+        self._settings = dict(settings)
+        self._timeline = Timeline()
+        self._problems: list[str] = []
+        self._repairs = NO_REPAIRS
+        self._jobs = 0
+
+    def run(self) -> Outcome:
+        """Run it and return what was found."""
+        expected = self._expected()
+        tm_directory = self._directory / "tm"
+        with (
+            Links(tm_directory, WORKER_HOSTS) as links,
+            StandaloneCluster(self._directory, cores=2, memory="3g") as cluster,
+        ):
+            options = {
+                host: own | {"drain-timeout-seconds": 5} for host, own in links.options().items()
+            }
+            with Daemons(tm_directory, expiry_seconds=EXPIRY_SECONDS, options=options) as daemons:
+                settings = spark_conf(daemons.endpoints) | SETTINGS | self._settings
+                with Application(
+                    "chaos", cluster.master_url, self._directory, settings
+                ) as application:
+                    self._timeline.note("run", f"application {application.application_id}")
+                    self._all_once(application, expected)
+                    self._broken(application, expected, daemons, links)
+                    self._all_once(application, expected)
+                    if not self._problems:
+                        self._expect_nothing_open(daemons)
+                for daemon in daemons:
+                    self._expect_nothing_left(daemon)
+        self._timeline.flush()
+        return Outcome(self._jobs, self._problems, self._repairs)
+
+    def _expected(self) -> dict[str, Path]:
+        with Application("own", LOCAL_MASTER, self._directory, SETTINGS) as own:
+            return {job: own.rows(job) for job in JOBS}
+
+    def _all_once(self, application: Application, expected: Mapping[str, Path]) -> None:
+        """Before and after the faults, when nothing may go wrong."""
+        before = self._repairs
+        for job in JOBS:
+            if not self._problems:
+                self._job(application, job, expected[job])
+        if not self._problems and self._repairs != before:
+            self._problem(f"without any fault: {self._repairs}, before: {before}")
+
+    def _broken(
+        self,
+        application: Application,
+        expected: Mapping[str, Path],
+        daemons: Daemons,
+        links: Links,
+    ) -> None:
+        actions = schedule(self._seed, self._seconds, WORKER_HOSTS)
+        chance = random.Random(f"{self._seed} jobs")
+        with Breaker(
+            actions, self._seed, self._directory, daemons, links, self._timeline
+        ) as breaker:
+            while breaker.at_work and not self._problems:
+                job = chance.choice(list(JOBS))
+                self._job(application, job, expected[job])
+        if breaker.error is not None:
+            self._problem(f"the breaker broke: {breaker.error!r}")
+
+    def _job(self, application: Application, job: str, expected: Path) -> None:
+        self._jobs += 1
+        name = f"{job}-{self._jobs}"
+        self._timeline.note("job", f"{name} begins")
+        began = time.monotonic()
+        rows = self._directory / f"{name}.rows"
+        try:
+            application.run(name, job, {}, rows_file=rows, timeout_seconds=JOB_SECONDS)
+        except ProcessFailed as error:
+            if "gave no answer" in str(error):
+                self._diagnose(name, application)
+            self._problem(f"{name}: {error}")
+        else:
+            different = differences(expected, rows)
+            took = f"{time.monotonic() - began:.1f} s"
+            self._timeline.note("job", f"{name} {'is WRONG' if different else 'is right'}, {took}")
+            if different:
+                self._problem(f"{name}: {different}")
+            rows.unlink()
+        events = application.new_events().events
+        self._repairs += repairs(events)
+        self._timeline.add(told(events))
+        self._timeline.flush()
+
+    def _expect_nothing_open(self, daemons: Daemons) -> None:
+        """No job runs, but the application is still there, and with it shuffles it may read."""
+        for daemon in daemons:
+            try:
+                daemon.wait_until(lambda status: not _in_use(status), CLEAN_SECONDS)
+            except TimeoutError as error:
+                self._problem(f"between jobs {daemon.host} has {_in_use(daemon.status())}: {error}")
+
+    def _expect_nothing_left(self, daemon: Daemon) -> None:
+        try:
+            daemon.wait_until(
+                # Executors that end late may still knock, so its name stays known for a while.
+                lambda status: leftovers(status).keys() <= {"applications"},
+                CLEAN_SECONDS,
+            )
+        except (TimeoutError, OSError) as error:
+            self._problem(f"in the end {daemon.host} has leftovers: {error}")
+
+    def _problem(self, text: str) -> None:
+        self._problems.append(text)
+        self._timeline.note("run", f"PROBLEM: {text}")
+
+    def _diagnose(self, name: str, application: Application) -> None:
+        """Keep the stacks of driver and executors: what a job that hangs waits for."""
+        executors = [executor.pid for executor in executors_below(self._directory)]
+        for pid in (*executors, application.driver_pid):
+            path = self._directory / f"{name}-{pid}.jstack"
+            with path.open("wb") as output, contextlib.suppress(subprocess.TimeoutExpired):
+                subprocess.run(
+                    ["jstack", "-l", str(pid)],
+                    stdout=output,
+                    stderr=output,
+                    check=False,
+                    timeout=30.0,
+                )
+            self._timeline.note("run", f"stacks of process {pid}: {path}")
+
+
+def _in_use(status: TaskManagerStatus) -> dict[str, object]:
+    """What no TaskManager should have between two jobs."""
+    found = {
+        "gates": status.gates,
+        "local pools": status.pools,
+        "segments lent": status.network_pool.lent_segments,
+        "open map outputs": sum(shuffle.open_map_outputs for shuffle in status.partitions),
+    }
+    return {name: value for name, value in found.items() if value}
+
+
+def main() -> int:
+    """Run one seed after the other."""
+    stop_on_termination()
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.chaos.run",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--seconds", type=float, default=240.0, help="how long things break")
+    parser.add_argument("--seed", type=int, default=1, help="decides what breaks when")
+    parser.add_argument(
+        "--conf", action="append", default=[], metavar="KEY=VALUE", help="a Spark setting"
+    )
+    parser.add_argument(
+        "--keep", action="store_true", help="keep logs and event log also if all was well"
+    )
+    parser.add_argument(
+        "--plan", action="store_true", help="print the schedule of the seed and do nothing"
+    )
+    options = parser.parse_args()
+    if options.plan:
+        for action in schedule(options.seed, options.seconds, WORKER_HOSTS):
+            print(f"{action.at_seconds:7.1f}  {action}")
+        return 0
+    print(f"chaos: seed {options.seed}, {options.seconds:g} s", flush=True)
+    directory = Path(tempfile.mkdtemp(prefix="chaos-"))
+    outcome = None
+    try:
+        settings = dict(setting.split("=", 1) for setting in options.conf)
+        outcome = Chaos(directory, options.seed, options.seconds, settings).run()
+    finally:
+        if options.keep or outcome is None or outcome.problems:
+            print(f"chaos: files in {directory}")
+        else:
+            shutil.rmtree(directory, ignore_errors=True)
+    print(f"chaos: {outcome.repairs}")
+    for problem in outcome.problems:
+        print(f"chaos: PROBLEM: {problem}")
+    verdict = "NOT well" if outcome.problems else "all is well"
+    print(f"chaos: seed {options.seed}, {outcome.jobs} jobs, {verdict}")
+    return 1 if outcome.problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

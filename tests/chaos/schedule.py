@@ -1,0 +1,110 @@
+"""What goes wrong when: a list of faults that follows from a seed alone."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class Kind(Enum):
+    """What can go wrong; the value is how the time line calls it."""
+
+    KILL_EXECUTOR = "kill -9 an executor"
+    PAUSE_EXECUTOR = "pause an executor"
+    KILL_TASKMANAGER = "kill -9 the TaskManager"
+    STOP_TASKMANAGER = "stop the TaskManager in good order"
+    PAUSE_TASKMANAGER = "pause the TaskManager"
+    RESET_PEERS = "reset the TaskManager's TCP connections"
+    CUT_PEERS = "cut the TaskManager's TCP port off"
+    STALL_PEERS = "let nothing through the TaskManager's TCP port"
+    SLOW_PEERS = "slow the TaskManager's TCP port down"
+    RESET_CLIENTS = "reset the connections of the host's executors"
+    CUT_CLIENTS = "cut the host's executors off"
+    STALL_CLIENTS = "let nothing through between TaskManager and the host's executors"
+
+    @property
+    def of_executor(self) -> bool:
+        """Whether an executor is the victim, so that TaskManagers are not touched."""
+        return self in (Kind.KILL_EXECUTOR, Kind.PAUSE_EXECUTOR)
+
+    @property
+    def instant(self) -> bool:
+        """Whether nothing has to be mended afterwards."""
+        return self in (Kind.KILL_EXECUTOR, Kind.RESET_PEERS, Kind.RESET_CLIENTS)
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One fault."""
+
+    at_seconds: float
+    """When, after the start of the schedule."""
+    kind: Kind
+    host: str
+    seconds: float
+    """How long until it is mended; 0 for what is over at once."""
+
+    @property
+    def end_seconds(self) -> float:
+        """When it is over, after the start of the schedule."""
+        return self.at_seconds + self.seconds
+
+    def __str__(self) -> str:
+        lasting = f", for {self.seconds:g} s" if self.seconds else ""
+        return f"{self.host}: {self.kind.value}{lasting}"
+
+
+SHORT_SECONDS = (0.5, 4.0)
+LONG_SECONDS = (11.0, 16.0)
+"""Longer than `spark.sluice.reader.returnTimeout`: map tasks have to run again."""
+LONG_SHARE = 0.2
+
+PAUSE_SECONDS = (1.5, 6.0)
+"""Between two faults of TaskManagers and their links. They never overlap: while one of two hosts
+has no TaskManager the other must serve, as Spark ends a job that no TaskManager can take."""
+EXECUTOR_PAUSE_SECONDS = (6.0, 15.0)
+"""Between two faults of executors, which do overlap with those of TaskManagers."""
+QUIET_SECONDS = 2.0
+"""At the beginning."""
+
+
+def schedule(seed: int, seconds: float, hosts: Sequence[str]) -> list[Action]:
+    """All faults of a run, in order of time; the same for the same arguments.
+
+    Args:
+        seed: Decides everything.
+        seconds: All have begun and ended by then.
+        hosts: Where the victims are.
+    """
+    executors = [kind for kind in Kind if kind.of_executor]
+    others = [kind for kind in Kind if not kind.of_executor]
+    # A generator for each: a change of one series leaves the other as it is.
+    actions = _series(random.Random(f"{seed} executors"), seconds, hosts, executors)
+    actions += _series(random.Random(f"{seed} taskmanagers"), seconds, hosts, others)
+    return sorted(actions, key=lambda action: action.at_seconds)
+
+
+def _series(
+    chance: random.Random, seconds: float, hosts: Sequence[str], kinds: Sequence[Kind]
+) -> list[Action]:
+    """Faults one after the other: each kind once in random order, then again."""
+    actions: list[Action] = []
+    at, rest = QUIET_SECONDS, list[Kind]()
+    while True:
+        rest = rest or chance.sample(kinds, len(kinds))
+        kind = rest.pop()
+        at += chance.uniform(*(EXECUTOR_PAUSE_SECONDS if kind.of_executor else PAUSE_SECONDS))
+        lasts = 0.0
+        if not kind.instant:
+            long = not kind.of_executor and chance.random() < LONG_SHARE
+            lasts = chance.uniform(*(LONG_SECONDS if long else SHORT_SECONDS))
+        action = Action(round(at, 1), kind, chance.choice(hosts), round(lasts, 1))
+        if action.end_seconds > seconds:
+            return actions
+        actions.append(action)
+        at = action.end_seconds

@@ -1,0 +1,53 @@
+"""The processes of a cluster's executors, found among all processes of this machine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_MAIN_CLASS = b"org.apache.spark.executor.CoarseGrainedExecutorBackend"
+_PROCESSES = Path("/proc")
+
+
+@dataclass(frozen=True, slots=True)
+class Executor:
+    """One executor process."""
+
+    pid: int
+    executor_id: str
+    host: str
+
+
+def executors_below(directory: Path) -> list[Executor]:
+    """Executors of the standalone cluster whose files are below ``directory``, in order of pid.
+
+    By their working directory: names of applications are not unique among clusters.
+    """
+    directory = directory.resolve()
+    found = (executor for executor, place in _all_executors() if directory in place.parents)
+    return sorted(found, key=lambda executor: executor.pid)
+
+
+def _all_executors() -> Iterator[tuple[Executor, Path]]:
+    """Every executor on this machine and its working directory."""
+    for process in _PROCESSES.iterdir():
+        if not process.name.isdigit():
+            continue
+        try:
+            arguments = (process / "cmdline").read_bytes().split(b"\0")
+            if _MAIN_CLASS in arguments and b"-cp" in arguments:
+                options = {
+                    name: arguments[place + 1].decode()
+                    for place, argument in enumerate(arguments[:-1])
+                    if (name := argument.decode()) in ("--executor-id", "--hostname")
+                }
+                executor = Executor(
+                    int(process.name), options["--executor-id"], options["--hostname"]
+                )
+                yield executor, (process / "cwd").readlink()
+        except (OSError, KeyError):  # it has ended meanwhile, or has yet to become what it will be
+            continue
