@@ -51,6 +51,14 @@ class Events:
         """How many tasks were copies of slow ones."""
         return sum(event["Task Info"]["Speculative"] for event in self._task_ends())
 
+    def executors_added(self) -> list[str]:
+        """Ids of the executors that came."""
+        return [
+            event["Executor ID"]
+            for event in self.events
+            if event["Event"] == "SparkListenerExecutorAdded"
+        ]
+
     def executors_removed(self) -> int:
         """How many executors were lost."""
         return sum(event["Event"] == "SparkListenerExecutorRemoved" for event in self.events)

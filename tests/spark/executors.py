@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import select
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,6 +33,40 @@ def executors_below(directory: Path) -> list[Executor]:
     directory = directory.resolve()
     found = (executor for executor, place in _all_executors() if directory in place.parents)
     return sorted(found, key=lambda executor: executor.pid)
+
+
+def children_executors(pid: int) -> list[Executor]:
+    """Executors that process ``pid`` has started; of a driver: those of its ``local-cluster``."""
+    found = (executor for executor, _ in _all_executors() if _parent(executor.pid) == pid)
+    return sorted(found, key=lambda executor: executor.pid)
+
+
+def wait_for_end(executors: list[Executor], timeout_seconds: float) -> None:
+    """Wait until all of these processes have ended.
+
+    Raises:
+        TimeoutError: Some still run.
+    """
+    deadline = time.monotonic() + timeout_seconds
+    for executor in executors:
+        try:
+            ended = os.pidfd_open(executor.pid)
+        except ProcessLookupError:
+            continue
+        try:
+            left = max(deadline - time.monotonic(), 0.0)
+            if not select.select([ended], [], [], left)[0]:
+                raise TimeoutError(f"{executor} still runs after {timeout_seconds:g} s")
+        finally:
+            os.close(ended)
+
+
+def _parent(pid: int) -> int:
+    try:
+        # The name of the program, in parentheses, may have spaces.
+        return int((_PROCESSES / str(pid) / "stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
 
 
 def _all_executors() -> Iterator[tuple[Executor, Path]]:

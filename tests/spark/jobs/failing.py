@@ -11,7 +11,7 @@ import random
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from pyspark import TaskContext
+from pyspark import BarrierTaskContext, TaskContext
 
 from tests.spark.barrier import stop_at
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 MAPS = 4
 REDUCERS = 6
+SLOTS = 2
 Rows = list[tuple[Any, ...]]
 
 _kept: dict[str, Any] = {}
@@ -83,6 +84,41 @@ def map_fails_once(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
     return shuffled.mapPartitionsWithIndex(_digest).collect()
 
 
+def map_waits(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
+    """Map tasks stop at ``map-N`` when they have made all but their last record."""
+    barrier = parameters.get("barrier")
+
+    def records(number: int) -> Iterator[tuple[int, bytes]]:
+        *most, last = _records(number, 5_000)
+        yield from most
+        stop_at(barrier, f"map-{number}")
+        yield last
+
+    numbers = spark.sparkContext.parallelize(range(MAPS), MAPS)
+    return numbers.flatMap(records).partitionBy(REDUCERS).mapPartitionsWithIndex(_digest).collect()
+
+
+def barrier_stages(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
+    """A barrier stage reads one shuffle and writes another.
+
+    With ``fails`` one of its two tasks fails at first, while the other ends what it writes.
+    """
+    fails = bool(parameters.get("fails"))
+
+    def relabel(pairs: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
+        task = BarrierTaskContext.get()
+        for key, value in pairs:
+            yield key * 7, value
+        task.barrier()
+        if fails and task.stageAttemptNumber() == 0 and task.partitionId() == 1:
+            raise RuntimeError("this stage fails once")
+
+    numbers = spark.sparkContext.parallelize(range(MAPS), MAPS)
+    pairs = numbers.flatMap(lambda number: _records(number, 5_000)).partitionBy(SLOTS)
+    relabelled = pairs.barrier().mapPartitions(relabel)
+    return relabelled.partitionBy(REDUCERS).mapPartitionsWithIndex(_digest).collect()
+
+
 def straggler(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
     """The first attempt of map task 0 stops at ``original``, its speculative copy at ``copy``."""
     barrier = parameters.get("barrier")
@@ -130,6 +166,8 @@ JOBS: dict[str, Job] = {
         prepare,
         read_again,
         map_fails_once,
+        map_waits,
+        barrier_stages,
         straggler,
     )
 }

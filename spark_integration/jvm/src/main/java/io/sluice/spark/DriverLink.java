@@ -6,12 +6,19 @@ import io.sluice.client.DriverClient;
 import io.sluice.client.Endpoint;
 import io.sluice.client.Message;
 import java.io.IOException;
+import java.util.ArrayList;
+import java.util.LinkedHashSet;
+import java.util.List;
+import java.util.Set;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /** The driver's connection to one TaskManager, made anew when it was lost. Thread safe. */
 final class DriverLink {
   private static final Logger LOG = LoggerFactory.getLogger(DriverLink.class);
+
+  /** Releases that a TaskManager may miss; of more, the oldest wait for the application's end. */
+  private static final int MAX_DUE_RELEASES = 100_000;
 
   private final Endpoint endpoint;
   private final ClientOptions options;
@@ -20,6 +27,9 @@ final class DriverLink {
   private volatile Message.HelloAck taskManager;
   private volatile String lastFailure = "";
   private boolean closed;
+
+  /** Shuffles that are to be released there and are not yet; guarded by itself. */
+  private final Set<Integer> dueReleases = new LinkedHashSet<>();
 
   DriverLink(Endpoint endpoint, ClientOptions options) {
     this.endpoint = endpoint;
@@ -45,19 +55,43 @@ final class DriverLink {
     return lastFailure;
   }
 
-  /** Connects if need be and asks for a sign of life; says whether it came. */
+  /** Connects if need be and asks for a sign of life; says whether it came. Releases what is due. */
   synchronized boolean ping() {
-    return attempt("sign of life", DriverClient::ping);
+    return attempt(
+        "sign of life",
+        driver -> {
+          driver.ping();
+          releaseDue(driver);
+        });
   }
 
-  /** Releases a shuffle there. */
-  synchronized boolean releaseShuffle(int shuffleId) {
-    return attempt(
-        "release of shuffle " + shuffleId,
-        driver -> {
-          long freed = driver.releaseShuffle(shuffleId);
-          LOG.debug("Shuffle {} released at {}: {} bytes", shuffleId, endpoint, freed);
-        });
+  /** A shuffle is to be released there, now or, if the TaskManager is away, when it is back. */
+  void addRelease(int shuffleId) {
+    synchronized (dueReleases) {
+      if (dueReleases.size() >= MAX_DUE_RELEASES) {
+        dueReleases.remove(dueReleases.iterator().next());
+      }
+      dueReleases.add(shuffleId);
+    }
+  }
+
+  /** Releases there what is due; says whether all of it was. */
+  synchronized boolean release() {
+    return attempt("release of shuffles", this::releaseDue);
+  }
+
+  private void releaseDue(DriverClient driver) throws IOException {
+    List<Integer> due;
+    synchronized (dueReleases) {
+      due = new ArrayList<>(dueReleases);
+    }
+    for (int shuffleId : due) {
+      long freed = driver.releaseShuffle(shuffleId);
+      LOG.debug("Shuffle {} released at {}: {} bytes", shuffleId, endpoint, freed);
+      synchronized (dueReleases) {
+        dueReleases.remove(shuffleId);
+      }
+    }
   }
 
   /** Releases all of the application's data there. */

@@ -303,12 +303,16 @@ final class DriverRuntime {
     return String.join("; ", all);
   }
 
-  /** Releases a shuffle everywhere; with {@code blocking} waits for it, within the deadlines of the links. */
+  /**
+   * Releases a shuffle everywhere, where a TaskManager is away as soon as it is back; with {@code blocking} waits for
+   * those that are there, within the deadlines of the links.
+   */
   void releaseShuffle(int shuffleId, boolean blocking) {
     List<Future<Boolean>> answers = new ArrayList<>();
     for (DriverLink link : links.values()) {
+      link.addRelease(shuffleId);
       if (link.isConnected()) {
-        answers.add(threads.submit(() -> link.releaseShuffle(shuffleId)));
+        answers.add(threads.submit(link::release));
       }
     }
     if (blocking) {

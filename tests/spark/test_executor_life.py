@@ -1,0 +1,210 @@
+"""Executors that come and go: killed in each phase of a job, sent away, not needed for a while.
+
+What an executor wrote outlives it, so the only map tasks that run again are those that it ran.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from benchmarks.cluster import installed_spark
+from tests.spark.applications import Application, sluice_settings
+from tests.spark.barrier import Barrier
+from tests.spark.executors import children_executors, executors_below, wait_for_end
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from benchmarks.cluster import StandaloneCluster
+    from tests.spark.daemons import Daemons
+
+MAPS = 4
+SLOTS = 2
+RESULT_SECONDS = 150.0
+LEAVE_SECONDS = 60.0
+
+ONCE = dict.fromkeys(range(MAPS), 1)
+"""Every map task ran once."""
+
+DECOMMISSION = {
+    "spark.decommission.enabled": "true",
+    # Spark would copy away the shuffle files that it thinks an executor has.
+    "spark.storage.decommission.enabled": "true",
+    "spark.storage.decommission.shuffleBlocks.enabled": "true",
+    "spark.storage.decommission.rddBlocks.enabled": "true",
+}
+
+DYNAMIC = {
+    "spark.dynamicAllocation.enabled": "true",
+    "spark.dynamicAllocation.minExecutors": "0",
+    "spark.dynamicAllocation.maxExecutors": str(SLOTS),
+    "spark.dynamicAllocation.executorIdleTimeout": "2s",
+    "spark.dynamicAllocation.schedulerBacklogTimeout": "1s",
+}
+
+
+@pytest.fixture(scope="module")
+def standalone(
+    directory: Path, cluster: StandaloneCluster, daemons: Daemons
+) -> Iterator[Application]:
+    settings = sluice_settings(daemons) | DECOMMISSION
+    with Application("life", cluster.master_url, directory, settings) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def local_cluster(directory: Path, daemons: Daemons) -> Iterator[Application]:
+    settings = sluice_settings(daemons)
+    application = Application("local", "local-cluster[2,1,768]", directory, settings)
+    try:
+        with application as running:
+            yield running
+    finally:
+        # The one place where this master puts the logs of its executors.
+        shutil.rmtree(
+            installed_spark().home / "work" / application.application_id, ignore_errors=True
+        )
+
+
+@pytest.fixture(scope="module")
+def dynamic(directory: Path, cluster: StandaloneCluster, daemons: Daemons) -> Iterator[Application]:
+    settings = sluice_settings(daemons) | DYNAMIC
+    with Application("dynamic", cluster.master_url, directory, settings) as running:
+        yield running
+
+
+@pytest.fixture
+def barrier(directory: Path, request: pytest.FixtureRequest) -> Iterator[Barrier]:
+    with Barrier(directory / f"{abs(hash(request.node.name)) % 10**8}.sock") as running:
+        yield running
+
+
+def until_both_executors_are_there(application: Application, barrier: Barrier) -> None:
+    """A test before this one may have ended one, whose place takes a while to be filled."""
+    slots = application.start("all_slots", barrier=str(barrier.path))
+    barrier.wait("slot", SLOTS)
+    barrier.release("slot")
+    slots.result(RESULT_SECONDS)
+
+
+@pytest.mark.parametrize("master", ["standalone", "local_cluster"])
+def test_killed_while_it_runs_a_map_task(
+    own: Application, barrier: Barrier, request: pytest.FixtureRequest, master: str
+):
+    application: Application = request.getfixturevalue(master)
+    expected = own.rows("map_waits", barrier=None)
+    until_both_executors_are_there(application, barrier)
+    application.new_events()
+    running = application.start("map_waits", barrier=str(barrier.path))
+    first = {arrival.point for arrival in barrier.wait("map-", SLOTS)}
+    barrier.release(*first)  # these two end, the other two begin
+    arrivals = barrier.wait("map-", MAPS)
+    victim = next(arrival for arrival in arrivals if arrival.point not in first)
+    os.kill(victim.executor_pid, signal.SIGKILL)
+    barrier.release()
+    assert running.result(RESULT_SECONDS).read_text() == expected.read_text()
+    events = application.new_events()
+    lost = int(victim.point.removeprefix("map-"))
+    # Also not those that the same executor had run before.
+    assert events.map_runs() == ONCE | {lost: 2}
+    assert events.executors_removed() == 1
+
+
+@pytest.mark.parametrize("job", ["reduce_waits", "reduce_waits_inside"])
+def test_killed_after_the_map_stage_of_a_local_cluster(
+    own: Application, local_cluster: Application, barrier: Barrier, job: str
+):
+    """As `test_failures.py` has it for a standalone cluster."""
+    expected = own.rows(job, barrier=None)
+    until_both_executors_are_there(local_cluster, barrier)
+    local_cluster.new_events()
+    running = local_cluster.start(job, barrier=str(barrier.path))
+    reducers = barrier.wait("reduce", SLOTS)
+    victim = reducers[0].executor_pid
+    executors = children_executors(local_cluster.driver_pid)
+    assert victim in [executor.pid for executor in executors]
+    os.kill(victim, signal.SIGKILL)
+    barrier.release()
+    assert running.result(RESULT_SECONDS).read_text() == expected.read_text()
+    events = local_cluster.new_events()
+    assert events.map_runs() == ONCE
+    assert events.executors_removed() == 1
+
+
+def test_decommissioned_between_stages_and_while_it_reads(
+    own: Application, standalone: Application, barrier: Barrier, directory: Path
+):
+    expected = [own.rows("prepare"), own.rows("read_again")]
+    until_both_executors_are_there(standalone, barrier)
+    standalone.new_events()
+    prepared = standalone.rows("prepare")
+    leaving = [
+        executor
+        for executor in executors_below(directory)
+        if standalone.application_id in _working_directory(executor.pid)
+    ]
+    assert len(leaving) == SLOTS
+    for executor in leaving:
+        os.kill(executor.pid, signal.SIGPWR)
+    wait_for_end(leaving, LEAVE_SECONDS)
+    # By executors that were not there when the map tasks ran.
+    found = standalone.rows("read_again")
+    assert [prepared.read_text(), found.read_text()] == [path.read_text() for path in expected]
+    events = standalone.new_events()
+    assert events.map_runs() == ONCE
+    assert events.executors_removed() == SLOTS
+
+    expected_rows = own.rows("reduce_waits_inside", barrier=None).read_text()
+    running = standalone.start("reduce_waits_inside", barrier=str(barrier.path))
+    reader = barrier.wait("reduce", SLOTS)[0]
+    os.kill(reader.executor_pid, signal.SIGPWR)
+    barrier.release()
+    assert running.result(RESULT_SECONDS).read_text() == expected_rows
+    events = standalone.new_events()
+    assert events.map_runs() == ONCE
+    assert events.task_ends().keys() == {"Success"}
+
+
+def test_idle_executors_leave_and_others_read_what_they_wrote(
+    own: Application, dynamic: Application, directory: Path
+):
+    expected = [own.rows("prepare"), own.rows("read_again")]
+    prepared = dynamic.rows("prepare")
+    idle = [
+        executor
+        for executor in executors_below(directory)
+        if dynamic.application_id in _working_directory(executor.pid)
+    ]
+    wait_for_end(idle, LEAVE_SECONDS)
+    found = dynamic.rows("read_again")
+    assert [prepared.read_text(), found.read_text()] == [path.read_text() for path in expected]
+    events = dynamic.new_events()
+    assert events.map_runs() == ONCE
+    added = events.executors_added()
+    assert len(added) > len(idle)
+    assert events.executors_removed() >= len(idle) > 0
+    assert events.task_ends().keys() == {"Success"}
+
+
+def test_a_barrier_stage_that_fails_is_run_again_as_a_whole(
+    own: Application, standalone: Application, barrier: Barrier
+):
+    expected = own.rows("barrier_stages")
+    until_both_executors_are_there(standalone, barrier)
+    standalone.new_events()
+    assert standalone.rows("barrier_stages", fails=True).read_text() == expected.read_text()
+    starts = standalone.new_events().task_starts()
+    stages = sorted({stage for stage, _ in starts})
+    runs = [sorted(starts[key] for key in starts if key[0] == stage) for stage in stages]
+    # Both tasks of the barrier stage, whatever the other one had written; nothing else.
+    assert runs == [[1] * MAPS, [2] * SLOTS, [1] * 6]
+
+
+def _working_directory(pid: int) -> str:
+    return os.readlink(f"/proc/{pid}/cwd")
