@@ -20,9 +20,11 @@ FUZZ_SPARK_SECONDS := 1200
 FUZZ_SPARK_SEED := 0
 SPARK_LINES :=
 SPARK_LINES_DIRECTORY := .spark-lines
+CHAOS_SECONDS := 240
+CHAOS_SEED := 1
 QUICK_BENCHMARKS := exchange isolation barrier memory
 
-.PHONY: help setup jar demo test test-matrix fuzz fuzz-spark check format bench compose-test docs constraints clean
+.PHONY: help setup jar demo test test-matrix fuzz fuzz-spark chaos check format bench compose-test docs constraints clean
 
 help: ## list these targets
 	@grep -hE '^[a-z%-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -74,6 +76,9 @@ fuzz: setup ## damaged streams for framing and connections, for FUZZ_SECONDS=60
 fuzz-spark: setup ## random Spark plans against Spark's own shuffle: FUZZ_SPARK_PLANS=300
 	SLUICE_SPARK_PLANS=$(FUZZ_SPARK_PLANS) SLUICE_SPARK_SECONDS=$(FUZZ_SPARK_SECONDS) \
 	  SLUICE_SPARK_SEED=$(FUZZ_SPARK_SEED) $(BIN)/python -m pytest tests/spark/test_plans.py -x -s
+
+chaos: setup ## a Spark job while executors and TaskManagers break, for CHAOS_SECONDS=240, CHAOS_SEED=1
+	$(BIN)/python -m tests.chaos.run --seconds $(CHAOS_SECONDS) --seed $(CHAOS_SEED)
 
 check: setup ## formatting, lint, types
 	$(BIN)/ruff format --check .

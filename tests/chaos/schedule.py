@@ -64,10 +64,10 @@ LONG_SECONDS = (11.0, 16.0)
 """Longer than `spark.sluice.reader.returnTimeout`: map tasks have to run again."""
 LONG_SHARE = 0.2
 
-PAUSE_SECONDS = (1.5, 6.0)
+PAUSE_SECONDS = (1.0, 4.0)
 """Between two faults of TaskManagers and their links. They never overlap: while one of two hosts
 has no TaskManager the other must serve, as Spark ends a job that no TaskManager can take."""
-EXECUTOR_PAUSE_SECONDS = (6.0, 15.0)
+EXECUTOR_PAUSE_SECONDS = (5.0, 12.0)
 """Between two faults of executors, which do overlap with those of TaskManagers."""
 QUIET_SECONDS = 2.0
 """At the beginning."""

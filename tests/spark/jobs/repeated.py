@@ -29,21 +29,21 @@ _kept: list[RDD[tuple[int, bytes]]] = []
 
 
 def repeated_python(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
-    """12 MB of Python records by key, a digest of each partition; then sums by key of those."""
-    digests = _shuffled(spark, 3_000).mapPartitionsWithIndex(_digests)
+    """24 MB of Python records by key, a digest of each partition; then sums by key of those."""
+    digests = _shuffled(spark, 6_000).mapPartitionsWithIndex(_digests)
     return digests.map(lambda row: (row[1], row[2])).reduceByKey(add, REDUCERS).collect()
 
 
 def repeated_kept(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
     """As before, but the map outputs stay until the application ends: later runs read them."""
     if not _kept:
-        _kept.append(_shuffled(spark, 2_000))
+        _kept.append(_shuffled(spark, 4_000))
     return _kept[0].mapPartitionsWithIndex(_digests).collect()
 
 
 def repeated_join(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
     """Two aggregations, joined without broadcast, aggregated again, in order."""
-    numbers = spark.range(0, 600_000, 1, MAPS)
+    numbers = spark.range(0, 1_500_000, 1, MAPS)
     left = (
         numbers.withColumn("k", f.expr("pmod(id * 7919, 50021)"))
         .groupBy("k")
@@ -61,9 +61,9 @@ def repeated_join(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
 
 
 def repeated_wide(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
-    """40 MB of rows that do not compress well go by key, then in order of another."""
+    """80 MB of rows that do not compress well go by key, then in order of another."""
     texts = [f.sha2(f.concat(f.lit(number), f.col("id")), 256) for number in range(5)]
-    rows = spark.range(0, 120_000, 1, MAPS).withColumn("text", f.concat(*texts))
+    rows = spark.range(0, 250_000, 1, MAPS).withColumn("text", f.concat(*texts))
     spread = rows.repartition(REDUCERS, "id")
     ordered = spread.orderBy("text").withColumn("part", f.spark_partition_id())
     checks = ordered.groupBy(f.expr("ascii(text)").alias("first"))
@@ -72,7 +72,7 @@ def repeated_wide(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
 
 def repeated_windows(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
     """A window over a skewed key, rolled up."""
-    rows = spark.range(0, 150_000, 1, MAPS).withColumn("k", f.expr("pmod(id * id, 97)"))
+    rows = spark.range(0, 400_000, 1, MAPS).withColumn("k", f.expr("pmod(id * id, 97)"))
     ranked = rows.selectExpr("k", "id", "sum(id) over (partition by k order by id) as running")
     result = ranked.rollup("k").agg(f.max("running"), f.count("*"))
     return [tuple(row) for row in result.collect()]

@@ -69,6 +69,7 @@ JOBS: dict[str, Job] = {
     **cancelled.JOBS,
     **cleanup.JOBS,
     **python_api.JOBS,
+    **repeated.JOBS,
     **plan.JOBS,
     **streaming.JOBS,
 }
