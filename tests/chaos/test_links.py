@@ -97,6 +97,15 @@ def test_a_reset_ends_connections_and_lets_new_ones_through(place):
             assert answers(new)
 
 
+def test_connections_that_have_ended_do_not_matter(place):
+    with connect(place) as old:
+        assert answers(old)
+    with connect(place) as new:  # the server takes one after the other: the old one is over
+        assert answers(new)
+        place[0].reset(place[1])
+        assert not answers(new)
+
+
 def test_a_cut_link_lets_nobody_through_until_it_is_healed(place):
     links, link, _ = place
     with connect(place) as old:

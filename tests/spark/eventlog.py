@@ -28,6 +28,11 @@ class Events:
         """What all tasks wrote to and read from shuffles."""
         return total(summarize(self.events).values())
 
+    def successes(self) -> Events:
+        """Without the ends of tasks that failed or were killed."""
+        failed = [event for event in self._task_ends() if _reason(event) != "Success"]
+        return Events([event for event in self.events if event not in failed])
+
     def map_runs(self) -> Counter[int]:
         """How often each map task ran to whatever end, by its index in its stage.
 
@@ -37,7 +42,7 @@ class Events:
 
     def task_ends(self) -> Counter[str]:
         """How tasks of all kinds ended: ``Success``, ``FetchFailed``, ``ExceptionFailure``..."""
-        return Counter(event["Task End Reason"]["Reason"] for event in self._task_ends())
+        return Counter(_reason(event) for event in self._task_ends())
 
     def task_starts(self) -> Counter[tuple[int, int]]:
         """How often each task began, whatever became of it, by stage and its index there."""
@@ -69,6 +74,10 @@ class Events:
             for event in self.events
             if event["Event"] == "SparkListenerTaskEnd" and kind in (None, event["Task Type"])
         ]
+
+
+def _reason(task_end: dict[str, Any]) -> str:
+    return str(task_end["Task End Reason"]["Reason"])
 
 
 class EventLog:

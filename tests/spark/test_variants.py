@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from benchmarks.cluster import StandaloneCluster
     from tests.spark.daemons import Daemons
 
+MAPS = 4
+"""Map tasks of the jobs in ``jobs/failing.py``."""
+
 SETTINGS = {
     "spark.serializer": "org.apache.spark.serializer.KryoSerializer",
     "spark.io.encryption.enabled": "true",
@@ -79,3 +82,26 @@ def test_a_task_and_its_speculative_copy_end_together(pair: Both, directory: Pat
         found = running.result(120.0)
     assert found.read_text() == expected.read_text()
     assert pair.sluice.new_events().speculative_tasks() >= 1
+
+
+def test_of_a_task_and_its_speculative_copy_only_the_winner_is_stored(
+    pair: Both, daemons: Daemons, directory: Path
+):
+    expected = pair.own.rows("straggler")
+    pair.sluice.new_events()
+    with Barrier(directory / "winner.sock") as barrier:
+        running = pair.sluice.start("straggler", barrier=str(barrier.path))
+        barrier.wait("original", 1)
+        barrier.wait("copy", 1)
+        barrier.release("copy")  # wins; Spark ends the original, which has written nearly all
+        barrier.wait("reduce", 1)
+        for daemon in daemons:
+            daemon.wait_until(
+                lambda status: not any(s.open_map_outputs for s in status.partitions), 60.0
+            )
+        assert sum(daemons.newest_outputs(pair.sluice.application_id)) == MAPS
+        barrier.release()
+        found = running.result(120.0)
+    assert found.read_text() == expected.read_text()
+    use = pair.sluice.new_events().successes().shuffle_use()
+    assert use.records_read == use.records_written > 0

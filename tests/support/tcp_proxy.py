@@ -162,7 +162,7 @@ class ProxiedConnection:
     def reset(self) -> None:
         """End the link with a reset on both sides (on a Unix socket: an end)."""
         for sock in self._sockets:
-            if sock.family != socket.AF_UNIX:
+            if sock.family != socket.AF_UNIX and sock.fileno() >= 0:  # not closed already
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
         self._over.set()
 

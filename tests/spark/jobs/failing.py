@@ -120,7 +120,10 @@ def barrier_stages(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
 
 
 def straggler(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
-    """The first attempt of map task 0 stops at ``original``, its speculative copy at ``copy``."""
+    """The first attempt of map task 0 stops at ``original``, its speculative copy at ``copy``.
+
+    Reduce tasks stop at ``reduce-N`` before they take their first record.
+    """
     barrier = parameters.get("barrier")
     context: Any = spark.sparkContext
     # Spark reads it at each stage: only this job has copies, however slow the machine is.
@@ -132,9 +135,13 @@ def straggler(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
         if number == 0 and task is not None:
             stop_at(barrier, "copy" if task.attemptNumber() else "original")
 
+    def reduce(index: int, pairs: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, int, str]]:
+        stop_at(barrier, f"reduce-{index}")
+        return _digest(index, pairs)
+
     numbers = spark.sparkContext.parallelize(range(MAPS), MAPS)
     shuffled = numbers.flatMap(records).partitionBy(REDUCERS)
-    return shuffled.mapPartitionsWithIndex(_digest).collect()
+    return shuffled.mapPartitionsWithIndex(reduce).collect()
 
 
 def _shuffled(spark: SparkSession, parameters: dict[str, Any]) -> RDD[tuple[int, bytes]]:
