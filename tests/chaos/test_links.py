@@ -68,7 +68,7 @@ def connect(place: tuple[Links, Link, Path]) -> socket.socket:
     if link.kind == "peers":
         # Whoever was told the advertised address comes to the proxy.
         address = links.options()[HOST]
-        return socket.create_connection((HOST, address["data-port"]), TIMEOUT_SECONDS)
+        return socket.create_connection((HOST, int(str(address["data-port"]))), TIMEOUT_SECONDS)
     client = socket.socket(socket.AF_UNIX)
     client.settimeout(TIMEOUT_SECONDS)
     client.connect(str(directory / f"{HOST}.sock"))

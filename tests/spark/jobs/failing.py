@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import random
 from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark import BarrierTaskContext, TaskContext
@@ -101,16 +102,18 @@ def map_waits(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
 def barrier_stages(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
     """A barrier stage reads one shuffle and writes another.
 
-    With ``fails`` one of its two tasks fails at first, while the other ends what it writes.
+    One of its two tasks fails when the file ``failed`` does not exist yet, after it made it, while
+    the other ends what it writes. Without ``failed`` none does.
     """
-    fails = bool(parameters.get("fails"))
+    failed = parameters.get("failed")
 
     def relabel(pairs: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
         task = BarrierTaskContext.get()
         for key, value in pairs:
             yield key * 7, value
         task.barrier()
-        if fails and task.stageAttemptNumber() == 0 and task.partitionId() == 1:
+        if failed is not None and task.partitionId() == 1 and not Path(failed).exists():
+            Path(failed).touch()
             raise RuntimeError("this stage fails once")
 
     numbers = spark.sparkContext.parallelize(range(MAPS), MAPS)
