@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from benchmarks.cluster import StandaloneCluster
+    from shuffle.daemon.status import ShuffleStatus, TaskManagerStatus
     from tests.spark.daemons import Daemon, Daemons
 
 MAPS = 4
@@ -25,6 +26,9 @@ SLOTS = 2
 """Tasks that run at the same time: one on each executor."""
 
 RESULT_SECONDS = 150.0
+RELEASE_SECONDS = 12.0
+"""Less than the 15 seconds after which the tests' TaskManagers drop all of an application that is
+gone; signs of life of the driver come each second."""
 LARGE = {"record_bytes": 4_000}
 """Each reducer gets 13 MB, more than all buffers on its way hold: it is in the middle of reading
 while its function waits."""
@@ -121,6 +125,22 @@ def test_a_taskmanager_killed_for_good(
     assert found == expected
     events = frail.new_events()
     assert sorted(events.map_runs().values()) == [1] * (MAPS - lost) + [2] * lost
+
+    # Nobody reads that shuffle any more. What its TaskManager adopts is released all the same.
+    frail.rows("driver")  # any job: Spark's driver looks for unused shuffles after it
+    daemons[0].wait_until(lambda status: not stored_for(frail, status), RELEASE_SECONDS)
+    revived.start()
+    assert revived.status().counters.map_outputs_adopted >= lost
+    revived.wait_until(lambda status: not stored_for(frail, status), RELEASE_SECONDS)
+
+
+def stored_for(application: Application, status: TaskManagerStatus) -> list[ShuffleStatus]:
+    """What a TaskManager keeps for that application."""
+    return [
+        shuffle
+        for shuffle in status.partitions
+        if shuffle.application_id == application.application_id
+    ]
 
 
 def test_a_paused_reducer_stalls_only_itself(
