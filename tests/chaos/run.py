@@ -29,7 +29,7 @@ from benchmarks.processes import ProcessFailed, stop_on_termination
 from spark_integration import spark_conf
 from tests.chaos.breaker import Breaker
 from tests.chaos.links import Links
-from tests.chaos.schedule import schedule
+from tests.chaos.schedule import schedule, surroundings
 from tests.chaos.timeline import NO_REPAIRS, Repairs, Timeline, repairs, told
 from tests.spark.applications import LOCAL_MASTER, Application
 from tests.spark.daemons import Daemons, leftovers
@@ -52,6 +52,7 @@ data."""
 
 SETTINGS = {
     "spark.sql.adaptive.coalescePartitions.enabled": "false",  # or there would be few tasks
+    "spark.cores.max": "4",
     "spark.sluice.driver.pingInterval": "1s",
 }
 
@@ -72,7 +73,7 @@ class Chaos:
         directory: Receives everything; keep its path short.
         seed: Decides what breaks when, and the order of the jobs.
         seconds: How long things break.
-        settings: Spark settings besides those of all runs.
+        settings: Spark settings, which win over those of the seed.
     """
 
     def __init__(
@@ -81,7 +82,8 @@ class Chaos:
         self._directory = directory
         self._seed = seed
         self._seconds = seconds
-        self._settings = dict(settings)
+        self._surroundings = surroundings(seed)
+        self._settings = SETTINGS | dict(self._surroundings.spark) | dict(settings)
         self._timeline = Timeline()
         self._problems: list[str] = []
         self._repairs = NO_REPAIRS
@@ -93,17 +95,22 @@ class Chaos:
         tm_directory = self._directory / "tm"
         with (
             Links(tm_directory, WORKER_HOSTS) as links,
-            StandaloneCluster(self._directory, cores=2, memory="3g") as cluster,
+            StandaloneCluster(self._directory, cores=2, memory="2g") as cluster,
         ):
             options = {
                 host: own | {"drain-timeout-seconds": 5} for host, own in links.options().items()
             }
-            with Daemons(tm_directory, expiry_seconds=EXPIRY_SECONDS, options=options) as daemons:
-                settings = spark_conf(daemons.endpoints) | SETTINGS | self._settings
+            with Daemons(
+                tm_directory,
+                expiry_seconds=EXPIRY_SECONDS,
+                memory_tier=self._surroundings.memory_tier,
+                options=options,
+            ) as daemons:
+                settings = spark_conf(daemons.endpoints) | self._settings
                 with Application(
                     "chaos", cluster.master_url, self._directory, settings
                 ) as application:
-                    self._timeline.note("run", f"application {application.application_id}")
+                    self._timeline.note("run", str(self._surroundings))
                     self._all_once(application, expected)
                     self._broken(application, expected, daemons, links)
                     self._all_once(application, expected)
@@ -124,7 +131,8 @@ class Chaos:
         for job in JOBS:
             if not self._problems:
                 self._job(application, job, expected[job])
-        if not self._problems and self._repairs != before:
+        copies = self._settings["spark.speculation"] == "true"  # these may come at any time
+        if not self._problems and not copies and self._repairs != before:
             self._problem(f"without any fault: {self._repairs}, before: {before}")
 
     def _broken(
@@ -239,6 +247,7 @@ def main() -> int:
     )
     options = parser.parse_args()
     if options.plan:
+        print(surroundings(options.seed))
         for action in schedule(options.seed, options.seconds, WORKER_HOSTS):
             print(f"{action.at_seconds:7.1f}  {action}")
         return 0

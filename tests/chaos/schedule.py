@@ -8,7 +8,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 
 class Kind(Enum):
@@ -108,3 +108,40 @@ def _series(
             return actions
         actions.append(action)
         at = action.end_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """Settings that decide which way trouble takes; they also follow from the seed."""
+
+    spark: Mapping[str, str]
+    """Spark settings."""
+    memory_tier: str
+    """Of each TaskManager. What does not fit goes to disk."""
+
+    def __str__(self) -> str:
+        settings = " ".join(f"{key}={value}" for key, value in self.spark.items())
+        return f"memory tier {self.memory_tier}; {settings}"
+
+
+SPARK_CHOICES: Mapping[str, Sequence[str]] = {
+    # Whether a TaskManager that is away for some seconds is waited for.
+    "spark.sluice.reader.returnTimeout": ("10s", "1s"),
+    # Whether one that stands still is waited for.
+    "spark.sluice.io.timeout": ("120s", "6s"),
+    "spark.executor.cores": ("1", "2"),
+    "spark.io.encryption.enabled": ("false", "true"),
+    "spark.speculation": ("false", "true"),
+}
+MEMORY_TIERS = ("128 MiB", "16 MiB")
+
+
+def surroundings(seed: int) -> Surroundings:
+    """The settings of a seed; seed 0 has the first of each choice."""
+    chance = random.Random(f"{seed} surroundings")
+    first = seed == 0
+    spark = {
+        key: choices[0] if first else chance.choice(choices)
+        for key, choices in SPARK_CHOICES.items()
+    }
+    return Surroundings(spark, MEMORY_TIERS[0] if first else chance.choice(MEMORY_TIERS))

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from tests.chaos.schedule import Kind, schedule
+from tests.chaos.schedule import MEMORY_TIERS, SPARK_CHOICES, Kind, schedule, surroundings
 
 HOSTS = ("127.0.0.1", "127.0.0.2")
 
@@ -36,3 +36,11 @@ def test_one_taskmanager_at_a_time_is_in_trouble(seed: int):
         series = [a for a in schedule(seed, 600.0, HOSTS) if a.kind.of_executor is of_executor]
         for earlier, later in itertools.pairwise(series):
             assert earlier.end_seconds < later.at_seconds
+
+
+def test_settings_follow_from_the_seed_and_each_choice_is_made():
+    assert surroundings(7) == surroundings(7)
+    some = [surroundings(seed) for seed in range(30)]
+    assert {each.memory_tier for each in some} == set(MEMORY_TIERS)
+    for key, choices in SPARK_CHOICES.items():
+        assert {each.spark[key] for each in some} == set(choices)
