@@ -58,6 +58,8 @@ class Breaker:
         self._due = [
             (action.at_seconds, next(self._order), self._beginning(action)) for action in actions
         ]
+        self._trouble_ends: float | None = None
+        """When the fault of a TaskManager or its links is mended; None when there is none."""
         self._mending: dict[int, Callable[[], None]] = {}
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._work, name="breaker", daemon=True)
@@ -85,6 +87,16 @@ class Breaker:
         """Whether there is more to come."""
         return self._thread.is_alive()
 
+    def wait(self, timeout_seconds: float) -> None:
+        """Wait until everything has happened and is mended.
+
+        Raises:
+            TimeoutError: It is still at work.
+        """
+        self._thread.join(timeout_seconds)
+        if self._thread.is_alive():
+            raise TimeoutError(f"the breaker is at work after {timeout_seconds:g} s")
+
     def _work(self) -> None:
         heapq.heapify(self._due)
         try:
@@ -99,6 +111,10 @@ class Breaker:
 
     def _beginning(self, action: Action) -> Callable[[], None]:
         def begin() -> None:
+            if not action.kind.of_executor and self._trouble_ends is not None:
+                # What came before took longer than planned: no two at the same time.
+                heapq.heappush(self._due, (self._trouble_ends, next(self._order), begin))
+                return
             self._timeline.note("chaos", str(action))
             mend = self._break(action)
             if mend is None:
@@ -108,11 +124,15 @@ class Breaker:
             def end() -> None:
                 self._mending.pop(number)
                 mend()
+                if not action.kind.of_executor:
+                    self._trouble_ends = None
                 self._timeline.note("chaos", f"{action.host}: over: {action.kind.value}")
 
             self._mending[number] = end
             # From now on, not as planned: what breaks slowly would be mended at once.
             due = time.monotonic() - self._started + action.seconds
+            if not action.kind.of_executor:
+                self._trouble_ends = due
             heapq.heappush(self._due, (due, number, end))
 
         return begin

@@ -1,0 +1,108 @@
+"""The breaker, on real TaskManagers behind links: what it does happens, and it is mended."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from benchmarks.cluster import WORKER_HOSTS
+from tests.chaos.breaker import Breaker
+from tests.chaos.links import Links
+from tests.chaos.schedule import Action, Kind
+from tests.chaos.timeline import Timeline
+from tests.spark.daemons import Daemons, leftovers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+HOST = WORKER_HOSTS[1]
+END_SECONDS = 60.0
+LOOK_AGAIN_SECONDS = 0.02
+
+EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
+WAITS = "import signal; print('ready', flush=True); signal.pause()"
+
+
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    # Not pytest's own: the path of a Unix socket must stay short.
+    with tempfile.TemporaryDirectory(prefix="sluice-") as path:
+        yield Path(path)
+
+
+@pytest.fixture
+def executor(directory: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that looks like an executor of a cluster in that directory."""
+    place = directory / "work" / "app" / "0"
+    place.mkdir(parents=True)
+    arguments = ["-cp", EXECUTOR, "--executor-id", "7", "--hostname", HOST]
+    command = [sys.executable, "-c", WAITS, *arguments]
+    with subprocess.Popen(command, cwd=place, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        yield process
+        process.kill()
+
+
+def answers(path: Path) -> bool:
+    """Whether a TaskManager is behind that socket: it says so by waiting for the handshake."""
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(path))
+        client.settimeout(0.5)
+        try:
+            return client.recv(1) != b""
+        except TimeoutError:
+            return True
+        except OSError:
+            return False
+
+
+def test_every_kind_of_fault_is_mended(directory: Path, executor: subprocess.Popen[bytes]):
+    # The executor's end comes last.
+    kinds = sorted(Kind, key=lambda kind: kind is Kind.KILL_EXECUTOR)
+    actions = [
+        Action(number * 0.01, kind, HOST, 0.0 if kind.instant else 0.05)
+        for number, kind in enumerate(kinds)
+    ]
+    with (
+        Links(directory / "tm", WORKER_HOSTS) as links,
+        Daemons(directory / "tm", options=links.options()) as daemons,
+    ):
+        before, pid = daemons[1].status(), daemons[1].pid
+        with Breaker(actions, 1, directory, daemons, links, Timeline()) as breaker:
+            breaker.wait(END_SECONDS)
+        assert breaker.error is None
+        assert not breaker.at_work
+        # Another process, in the same place.
+        after = daemons[1].status()
+        assert daemons[1].pid != pid
+        assert after.taskmanager_id == before.taskmanager_id
+        assert after.address == before.address == f"{HOST}:{links.options()[HOST]['data-port']}"
+        assert answers(directory / "tm" / f"{HOST}.sock")
+        for daemon in daemons:
+            assert not leftovers(daemon.status())
+    assert executor.wait(END_SECONDS) == -signal.SIGKILL
+
+
+def test_what_is_broken_when_the_run_ends_is_mended(directory: Path):
+    action = Action(0.0, Kind.KILL_TASKMANAGER, HOST, 1000.0)
+    with (
+        Links(directory / "tm", WORKER_HOSTS) as links,
+        Daemons(directory / "tm", options=links.options()) as daemons,
+    ):
+        first = daemons[1].pid
+        with Breaker([action], 1, directory, daemons, links, Timeline()):
+            deadline = time.monotonic() + END_SECONDS
+            while daemons[1].running:
+                assert time.monotonic() < deadline
+                time.sleep(LOOK_AGAIN_SECONDS)
+        assert daemons[1].running
+        assert daemons[1].pid != first
