@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from tests.chaos.links import Link
 from tests.chaos.schedule import Action, Kind
+from tests.chaos.timeline import Trouble
 from tests.spark.executors import executors_below
 
 if TYPE_CHECKING:
@@ -63,6 +64,8 @@ class Breaker:
         self._mending: dict[int, Callable[[], None]] = {}
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._work, name="breaker", daemon=True)
+        self.troubles: list[Trouble] = []
+        """Of TaskManagers and their links, so far."""
         self.error: BaseException | None = None
         """Why the thread ended early; None if all is well."""
 
@@ -116,14 +119,19 @@ class Breaker:
                 heapq.heappush(self._due, (self._trouble_ends, next(self._order), begin))
                 return
             self._timeline.note("chaos", str(action))
+            trouble = Trouble(action.host, time.time())
+            if not action.kind.of_executor:
+                self.troubles.append(trouble)
             mend = self._break(action)
             if mend is None:
+                trouble.ended = time.time()
                 return
             number = next(self._order)
 
             def end() -> None:
                 self._mending.pop(number)
                 mend()
+                trouble.ended = time.time()
                 if not action.kind.of_executor:
                     self._trouble_ends = None
                 self._timeline.note("chaos", f"{action.host}: over: {action.kind.value}")

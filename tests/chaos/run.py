@@ -30,7 +30,7 @@ from spark_integration import spark_conf
 from tests.chaos.breaker import Breaker
 from tests.chaos.links import Links
 from tests.chaos.schedule import schedule, surroundings
-from tests.chaos.timeline import NO_REPAIRS, Repairs, Timeline, repairs, told
+from tests.chaos.timeline import NO_REPAIRS, Repairs, Timeline, Trouble, repairs, told, wrong_blame
 from tests.spark.applications import LOCAL_MASTER, Application
 from tests.spark.daemons import Daemons, leftovers
 from tests.spark.executors import executors_below
@@ -46,6 +46,9 @@ JOB_SECONDS = 120.0
 """A job that takes longer hangs. Undisturbed it takes 2 to 10 seconds; the longest fault lasts 16,
 and tasks may meet one several times."""
 CLEAN_SECONDS = 60.0
+PATIENCE_SECONDS = 30.0
+"""How long after the end of a fault a task may fail for it: what it waits for at most, more than
+once."""
 EXPIRY_SECONDS = 60.0
 """The TaskManagers' default, and longer than any fault: an application that is cut off keeps its
 data."""
@@ -87,6 +90,7 @@ class Chaos:
         self._timeline = Timeline()
         self._problems: list[str] = []
         self._repairs = NO_REPAIRS
+        self._troubles: list[Trouble] = []
         self._jobs = 0
 
     def run(self) -> Outcome:
@@ -106,6 +110,7 @@ class Chaos:
                 memory_tier=self._surroundings.memory_tier,
                 options=options,
             ) as daemons:
+                sockets = max(_sockets(daemon) for daemon in daemons)
                 settings = spark_conf(daemons.endpoints) | self._settings
                 with Application(
                     "chaos", cluster.master_url, self._directory, settings
@@ -117,7 +122,7 @@ class Chaos:
                     if not self._problems:
                         self._expect_nothing_open(daemons)
                 for daemon in daemons:
-                    self._expect_nothing_left(daemon)
+                    self._expect_nothing_left(daemon, sockets)
         self._timeline.flush()
         return Outcome(self._jobs, self._problems, self._repairs)
 
@@ -147,6 +152,7 @@ class Chaos:
         with Breaker(
             actions, self._seed, self._directory, daemons, links, self._timeline
         ) as breaker:
+            self._troubles = breaker.troubles
             while breaker.at_work and not self._problems:
                 job = chance.choice(list(JOBS))
                 self._job(application, job, expected[job])
@@ -175,6 +181,8 @@ class Chaos:
         events = application.new_events().events
         self._repairs += repairs(events)
         self._timeline.add(told(events))
+        for blame in wrong_blame(events, self._troubles, PATIENCE_SECONDS):
+            self._problem(f"{name}: {blame}")
         self._timeline.flush()
 
     def _expect_nothing_open(self, daemons: Daemons) -> None:
@@ -185,15 +193,20 @@ class Chaos:
             except TimeoutError as error:
                 self._problem(f"between jobs {daemon.host} has {_in_use(daemon.status())}: {error}")
 
-    def _expect_nothing_left(self, daemon: Daemon) -> None:
+    def _expect_nothing_left(self, daemon: Daemon, sockets: int) -> None:
+        """As a new TaskManager, which has so many open sockets."""
         try:
-            daemon.wait_until(
+            status = daemon.wait_until(
                 # Executors that end late may still knock, so its name stays known for a while.
                 lambda status: leftovers(status).keys() <= {"applications"},
                 CLEAN_SECONDS,
             )
         except (TimeoutError, OSError) as error:
             self._problem(f"in the end {daemon.host} has leftovers: {error}")
+            return
+        # One more for the question itself, whose connection may stay open for a while.
+        if (found := _sockets(daemon)) > sockets + len(status.connections) + 1:
+            self._problem(f"in the end {daemon.host} has {found} open sockets, at first {sockets}")
 
     def _problem(self, text: str) -> None:
         self._problems.append(text)
@@ -213,6 +226,15 @@ class Chaos:
                     timeout=30.0,
                 )
             self._timeline.note("run", f"stacks of process {pid}: {path}")
+
+
+def _sockets(daemon: Daemon) -> int:
+    """How many sockets a TaskManager has open."""
+    count = 0
+    for descriptor in Path(f"/proc/{daemon.pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            count += str(descriptor.readlink()).startswith("socket:")
+    return count
 
 
 def _in_use(status: TaskManagerStatus) -> dict[str, object]:

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.chaos.timeline import NO_REPAIRS, Entry, Timeline, merged, repairs, told
+from tests.chaos.timeline import (
+    NO_REPAIRS,
+    Entry,
+    Timeline,
+    Trouble,
+    merged,
+    repairs,
+    told,
+    wrong_blame,
+)
 
 
 def task(index: int, attempt: int, reason: dict[str, Any], kind: str = "ShuffleMapTask"):
@@ -77,3 +86,22 @@ def test_entries_are_printed_in_order_of_time(capsys):
     timeline.flush()
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[-1] for line in lines] == ["first", "second"]
+
+
+def fetch_failure(host: str | None) -> dict[str, Any]:
+    source = None if host is None else {"Executor ID": "sluice-1", "Host": host, "Port": 1}
+    return task(0, 0, FETCH_FAILED | {"Block Manager Address": source}, "ResultTask")
+
+
+def test_a_fetch_failure_names_a_host_that_was_in_trouble():
+    troubles = [Trouble("a", 1.0, 2.0), Trouble("b", 10.0), Trouble("c", 13.0)]
+
+    def blames(host: str | None) -> list[str]:
+        # It ends at 12.5.
+        return list(wrong_blame([fetch_failure(host)], troubles, patience_seconds=10.0))
+
+    assert blames("b") == []
+    assert blames("a") == ["a was well and is blamed: gone"]  # too long ago
+    assert blames("c") == ["c was well and is blamed: gone"]  # not yet
+    assert blames(None) == ["a map output is missing or damaged: gone"]
+    assert list(wrong_blame([task(0, 0, LOST)], [], 0.0)) == []

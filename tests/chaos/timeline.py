@@ -118,6 +118,43 @@ def repairs(events: Iterable[dict[str, Any]]) -> Repairs:
     return Repairs(failed, retries, sum(maps.values()) - len(maps), lost)
 
 
+@dataclass(slots=True)
+class Trouble:
+    """A time in which a host's TaskManager or its links were not well."""
+
+    host: str
+    began: float
+    """Seconds since the epoch."""
+    ended: float = float("inf")
+
+
+def wrong_blame(
+    events: Iterable[dict[str, Any]], troubles: Iterable[Trouble], patience_seconds: float
+) -> Iterator[str]:
+    """Fetch failures that no trouble explains.
+
+    Args:
+        events: Of Spark's log.
+        troubles: All that there was.
+        patience_seconds: How long after the end of a trouble a task may fail for it.
+    """
+    troubles = list(troubles)
+    for event in events:
+        reason = event.get("Task End Reason", {})
+        if reason.get("Reason") != "FetchFailed":
+            continue
+        at = event["Task Info"]["Finish Time"] / 1e3
+        source = reason.get("Block Manager Address")
+        if source is None:
+            yield f"a map output is missing or damaged: {_message(reason)}"
+        elif not any(
+            trouble.host == source["Host"]
+            and trouble.began <= at <= trouble.ended + patience_seconds
+            for trouble in troubles
+        ):
+            yield f"{source['Host']} was well and is blamed: {_message(reason)}"
+
+
 def told(events: Iterable[dict[str, Any]]) -> Iterator[Entry]:
     """What Spark's log says about trouble, as entries."""
     for event in events:
