@@ -65,8 +65,14 @@ class Events:
         ]
 
     def executors_removed(self) -> int:
-        """How many executors were lost."""
-        return sum(event["Event"] == "SparkListenerExecutorRemoved" for event in self.events)
+        """How many executors were lost; Spark says so twice of one that was decommissioned."""
+        return len(
+            {
+                event["Executor ID"]
+                for event in self.events
+                if event["Event"] == "SparkListenerExecutorRemoved"
+            }
+        )
 
     def _task_ends(self, kind: str | None = None) -> list[dict[str, Any]]:
         return [

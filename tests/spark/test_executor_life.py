@@ -137,7 +137,7 @@ def test_killed_after_the_map_stage_of_a_local_cluster(
     assert events.executors_removed() == 1
 
 
-def test_decommissioned_between_stages_and_while_it_reads(
+def test_decommissioned_between_stages(
     own: Application, standalone: Application, barrier: Barrier, directory: Path
 ):
     expected = [own.rows("prepare"), own.rows("read_again")]
@@ -160,12 +160,16 @@ def test_decommissioned_between_stages_and_while_it_reads(
     assert events.map_runs() == ONCE
     assert events.executors_removed() == SLOTS
 
-    expected_rows = own.rows("reduce_waits_inside", barrier=None).read_text()
+
+def test_decommissioned_while_it_reads(own: Application, standalone: Application, barrier: Barrier):
+    expected = own.rows("reduce_waits_inside", barrier=None)
+    until_both_executors_are_there(standalone, barrier)
+    standalone.new_events()
     running = standalone.start("reduce_waits_inside", barrier=str(barrier.path))
     reader = barrier.wait("reduce", SLOTS)[0]
     os.kill(reader.executor_pid, signal.SIGPWR)
     barrier.release()
-    assert running.result(RESULT_SECONDS).read_text() == expected_rows
+    assert running.result(RESULT_SECONDS).read_text() == expected.read_text()
     events = standalone.new_events()
     assert events.map_runs() == ONCE
     assert events.task_ends().keys() == {"Success"}
