@@ -6,24 +6,24 @@ nothing, and turns within a minute of each other see the same machine.
 
 from __future__ import annotations
 
-import os
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.application import SparkApplication
+from benchmarks.baseline import SHUFFLE_SERVICE_PORT, Baseline
 from benchmarks.cluster import StandaloneCluster, installed_spark
 from benchmarks.comparison import differences
+from benchmarks.shuffle_service import ExternalShuffleService
 from benchmarks.taskmanagers import TaskManagers
 from spark_integration import spark_conf
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
     from types import TracebackType
     from typing import Self
 
-BASELINE_CONF_VARIABLE = "BASELINE_CONF"
 JOB_TIMEOUT_SECONDS = 600.0
 
 EXECUTOR_SETTINGS = {
@@ -51,7 +51,8 @@ class Sides:
     """A cluster, TaskManagers and the two applications; a context manager that ends them all.
 
     Another shuffle manager takes the place of Spark's own when the environment variable
-    ``BASELINE_CONF`` names a spark-defaults file with its settings and jars.
+    ``BASELINE_CONF`` names a spark-defaults file with its settings and jars. If it turns on Spark's
+    external shuffle service, one is started for it.
 
     Args:
         directory: Scratch directory; the caller removes it.
@@ -66,17 +67,19 @@ class Sides:
         self._settings = EXECUTOR_SETTINGS | dict(settings)
         self._memory_tier = memory_tier
         self._resources = ExitStack()
-        baseline = os.environ.get(BASELINE_CONF_VARIABLE)
-        self.baseline_conf = Path(baseline).resolve() if baseline else None
+        self.baseline = Baseline()
 
     def __enter__(self) -> Self:
-        if self.baseline_conf is not None and not self.baseline_conf.is_file():
-            raise RuntimeError(f"{BASELINE_CONF_VARIABLE}={self.baseline_conf} is not a file")
+        self.baseline = Baseline.of_environment()
         with ExitStack() as starting:
             # Each worker has one executor of each application.
             cluster = starting.enter_context(
                 StandaloneCluster(self._directory, cores=2, memory="5g")
             )
+            own_settings = dict(self._settings)
+            if self.baseline.needs_shuffle_service:
+                port = starting.enter_context(ExternalShuffleService(self._directory)).port
+                own_settings[SHUFFLE_SERVICE_PORT] = str(port)
             self.taskmanagers = starting.enter_context(
                 TaskManagers(
                     self._directory / "tm", hosts=cluster.hosts, memory_tier=self._memory_tier
@@ -86,9 +89,9 @@ class Sides:
                 SparkApplication(
                     "own",
                     cluster.master_url,
-                    self._settings,
+                    own_settings,
                     self._directory,
-                    properties_file=self.baseline_conf,
+                    properties_file=self.baseline.file,
                 )
             )
             self.sluice = starting.enter_context(

@@ -10,21 +10,13 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-import tempfile
-import time
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from benchmarks.processes import stop_on_termination
-from benchmarks.report import Report, median_and_spread, open_console
-from benchmarks.sides import BASELINE_CONF_VARIABLE, Pair, Sides
-from protocol.errors import SluiceError
+from benchmarks import baseline
+from benchmarks.pairs import TimedJob, run
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from rich.console import Console
 
 AIMS = {
     "repartition": "≤ 0.95",
@@ -55,99 +47,29 @@ def sizes(scale: float) -> dict[str, dict[str, int]]:
     }
 
 
-@dataclass(slots=True)
-class Findings:
-    """What the runs gave."""
-
-    pairs: dict[str, list[Pair]] = field(default_factory=dict)
-    problems: list[str] = field(default_factory=list)
-
-    def report(self, versions: dict[str, str]) -> Report:
-        """Figures by the contract of all benchmarks."""
-        figures, spread = {}, {}
-        for job, pairs in self.pairs.items():
-            figures[job], spread[job] = median_and_spread([pair.ratio for pair in pairs])
-        return Report(
-            name="spark",
-            figures=figures,
-            runs=[
-                {
-                    "job": job,
-                    "own_seconds": pair.own_seconds,
-                    "sluice_seconds": pair.sluice_seconds,
-                    "ratio": pair.ratio,
-                }
-                for job, pairs in self.pairs.items()
-                for pair in pairs
-            ],
-            spread=spread,
-            versions=versions,
-        )
-
-
-def measure(
-    sides: Sides,
-    console: Console,
-    jobs: dict[str, dict[str, int]],
-    pairs: int,
-    time_limit_seconds: float,
-) -> Findings:
-    """Compare and time the jobs; a job gets fewer pairs, at least one, when time runs out."""
-    deadline = time.monotonic() + time_limit_seconds
-    findings = Findings()
-    for job, job_sizes in jobs.items():
-        checking: dict[str, Any] = {"mode": "check", **job_sizes}
-        timing: dict[str, Any] = {"mode": "time", **job_sizes}
-        found = sides.check(f"{job} check", job, checking)
-        findings.problems += [f"{job}: {difference}" for difference in found]
-        sides.pair(f"{job} warm-up", job, timing, own_first=True)
-        timed = findings.pairs.setdefault(job, [])
-        for number in range(pairs):
-            if timed and time.monotonic() > deadline:
-                findings.problems.append(
-                    f"{job}: {number} pairs instead of {pairs}, {time_limit_seconds:g} s are over"
-                )
-                break
-            pair = sides.pair(f"{job} {number}", job, timing, own_first=number % 2 == 0)
-            timed.append(pair)
-            console.print(
-                f"  {job:<13} Spark {pair.own_seconds:6.2f} s   Sluice {pair.sluice_seconds:6.2f} s"
-                f"   ratio {pair.ratio:.3f}",
-                soft_wrap=True,
-            )
-    return findings
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print, write the results file; the exit code is 1 when results differ."""
     options = _parse(arguments)
-    stop_on_termination()
-    console = open_console()
-    jobs = {job: value for job, value in sizes(options.scale).items() if job in options.jobs}
-    with tempfile.TemporaryDirectory(prefix="sluice-spark-", ignore_cleanup_errors=True) as scratch:
-        sides = Sides(Path(scratch), {}, memory_tier=options.memory_tier)
-        if sides.baseline_conf is not None:
-            console.print(f"Baseline: settings of {sides.baseline_conf}")
-        try:
-            with sides:
-                findings = measure(sides, console, jobs, options.pairs, options.time_limit_seconds)
-                versions = {"spark": sides.own.spark_version}
-        except (SluiceError, RuntimeError, OSError) as error:
-            console.print(f"bench-spark failed: {error}", style="red", markup=False)
-            return 1
-    report = findings.report(versions)
-    report.show(console, AIMS if options.scale == 1 else None)
-    console.print(f"Written: {report.write()}", soft_wrap=True)
-    for problem in findings.problems:
-        console.print(problem, style="red", markup=False)
-    return 1 if findings.problems else 0
+    jobs = {
+        job: TimedJob(job, parameters)
+        for job, parameters in sizes(options.scale).items()
+        if job in options.jobs
+    }
+    return run(
+        "spark",
+        jobs,
+        pairs=options.pairs,
+        time_limit_seconds=options.time_limit_seconds,
+        aims=AIMS if options.scale == 1 else None,
+        memory_tier=options.memory_tier,
+    )
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.spark",
         description=__doc__,
-        epilog=f"{BASELINE_CONF_VARIABLE}=FILE: settings of another baseline (spark-defaults).",
+        epilog=f"{baseline.VARIABLE}=FILE: settings of another baseline (spark-defaults).",
     )
     parser.add_argument("--scale", type=float, default=1.0, help="of the sizes (default 1)")
     parser.add_argument("--pairs", type=int, default=5, help="timed pairs per job (default 5)")

@@ -19,10 +19,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from benchmarks import baseline
 from benchmarks.jobs.tpch import QUERIES, SETTINGS, query_title
 from benchmarks.processes import stop_on_termination
 from benchmarks.report import Report, median_and_spread, open_console
-from benchmarks.sides import BASELINE_CONF_VARIABLE, Pair, Sides
+from benchmarks.sides import Pair, Sides
 from benchmarks.tpch_data import ensure_tpch, warm_page_cache
 from protocol.errors import SluiceError
 
@@ -167,13 +168,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console = open_console()
     with tempfile.TemporaryDirectory(prefix="sluice-tpch-", ignore_cleanup_errors=True) as scratch:
         sides = Sides(Path(scratch), SETTINGS, memory_tier=options.memory_tier)
-        if sides.baseline_conf is not None:
-            console.print(f"Baseline: settings of {sides.baseline_conf}")
         try:
             console.print(f"TPC-H data, scale factor {options.scale_factor:g}")
             data = ensure_tpch(options.scale_factor)
             warm_page_cache(data)
             with sides:
+                if sides.baseline.file is not None:
+                    console.print(f"Baseline: settings of {sides.baseline.file}")
                 findings = measure(
                     sides,
                     console,
@@ -200,7 +201,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.tpch",
         description=__doc__,
-        epilog=f"{BASELINE_CONF_VARIABLE}=FILE: settings of another baseline (spark-defaults).",
+        epilog=f"{baseline.VARIABLE}=FILE: settings of another baseline (spark-defaults).",
     )
     parser.add_argument("--scale-factor", type=float, default=1.0, help="of TPC-H (default 1)")
     parser.add_argument("--rounds", type=_positive, default=3, help="timed rounds (default 3)")

@@ -2,7 +2,7 @@
 
 ``repartition`` moves wide rows (bytes), ``aggregate`` sums by many keys (records), ``sort`` orders
 text (records and bytes), ``small_blocks`` has very many tiny blocks (per-block cost); ``blocks``
-has blocks of a known number of rows.
+has blocks of a known number of rows, ``tiny_shuffles`` many shuffles of next to nothing.
 
 Every job can end in two ways. ``"mode": "time"`` throws its rows away in the executors.
 ``"mode": "check"`` returns one row, the number of rows and a sum of a hash of every row, which
@@ -66,10 +66,26 @@ def blocks(spark: SparkSession, parameters: dict[str, Any]) -> DataFrame:
     return rows.select("id", *columns).repartition(reducers)
 
 
-def _job(build: Callable[[SparkSession, dict[str, Any]], DataFrame]) -> Job:
+def tiny_shuffles(spark: SparkSession, parameters: dict[str, Any]) -> DataFrame:
+    """``rows`` rows through ``shuffles`` aggregations in a row, each by another key of its own.
+
+    No two rows have the same key, so that every shuffle moves all of them.
+    """
+    spark.conf.set("spark.sql.shuffle.partitions", str(parameters["reducers"]))
+    numbers = spark.range(0, parameters["rows"], 1, parameters["maps"])
+    frame = numbers.select(f.col("id").alias("key"), f.col("id").alias("value"))
+    for number in range(parameters["shuffles"]):
+        key = f.xxhash64(f.col("key"), f.lit(number)).alias("key")
+        frame = frame.groupBy(key).agg(f.sum("value").alias("value"))
+    return frame
+
+
+def _job(
+    build: Callable[[SparkSession, dict[str, Any]], DataFrame], *, adaptive: bool = False
+) -> Job:
     def run(spark: SparkSession, parameters: dict[str, Any]) -> Sequence[Sequence[Any]]:
-        # Adaptive execution would join small reduce partitions and so change what is measured.
-        spark.conf.set("spark.sql.adaptive.enabled", "false")
+        # Adaptive execution joins small reduce partitions: only where that is what people have.
+        spark.conf.set("spark.sql.adaptive.enabled", str(adaptive).lower())
         frame = build(spark, parameters)
         if parameters.get("mode", "time") == "time":
             frame.write.format("noop").mode("overwrite").save()
@@ -89,4 +105,5 @@ JOBS: dict[str, Job] = {
     "sort": _job(sort),
     "small_blocks": _job(small_blocks),
     "blocks": _job(blocks),
+    "tiny_shuffles": _job(tiny_shuffles, adaptive=True),
 }

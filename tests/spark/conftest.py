@@ -82,10 +82,11 @@ def own(directory: Path) -> Iterator[Application]:
 
 @pytest.fixture(scope="session")
 def sluice(directory: Path, cluster: StandaloneCluster, daemons: Daemons) -> Iterator[Application]:
-    """Sluice on two hosts, settings otherwise as Spark has them."""
+    """Sluice on two hosts, with a UI; settings otherwise as Spark has them."""
     from tests.spark.applications import Application, sluice_settings
 
-    with Application("sluice", cluster.master_url, directory, sluice_settings(daemons)) as running:
+    settings = sluice_settings(daemons) | {"spark.ui.enabled": "true", "spark.ui.port": "0"}
+    with Application("sluice", cluster.master_url, directory, settings) as running:
         yield running
 
 

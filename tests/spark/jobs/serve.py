@@ -17,6 +17,7 @@ from tests.spark.jobs import (
     frames,
     jvm,
     plan,
+    policies,
     python_api,
     rdds,
     repeated,
@@ -72,6 +73,7 @@ JOBS: dict[str, Job] = {
     **repeated.JOBS,
     **plan.JOBS,
     **streaming.JOBS,
+    **policies.JOBS,
 }
 
 

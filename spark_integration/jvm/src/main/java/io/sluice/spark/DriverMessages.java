@@ -1,5 +1,9 @@
 package io.sluice.spark;
 
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Map;
+
 /**
  * What executors tell and ask the driver's plugin. Arrays of strings: both sides can read them whatever class loader their
  * RPC threads have.
@@ -10,6 +14,7 @@ final class DriverMessages {
   static final String TASK_MET_NOBODY = "task-met-nobody";
   static final String ENDPOINTS = "endpoints";
   static final String LOST_OUTPUT = "lost-output";
+  static final String COUNTERS = "counters";
 
   private DriverMessages() {}
 
@@ -31,6 +36,17 @@ final class DriverMessages {
   /** Asks for all endpoints the driver has a connection to; answered by an array of HOST:PORT. */
   static String[] endpoints() {
     return new String[] {ENDPOINTS};
+  }
+
+  /** What an executor has counted since its last report. */
+  static String[] counters(Map<String, Long> more) {
+    List<String> message = new ArrayList<>(List.of(COUNTERS));
+    more.forEach(
+        (name, number) -> {
+          message.add(name);
+          message.add(Long.toString(number));
+        });
+    return message.toArray(new String[0]);
   }
 
   /** Asks the driver to forget one map output. */

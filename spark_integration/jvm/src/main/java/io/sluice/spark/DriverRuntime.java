@@ -9,6 +9,7 @@ import io.sluice.client.Patience;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
+import java.util.Optional;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.Future;
@@ -41,6 +42,9 @@ final class DriverRuntime {
   private final Map<String, DriverLink> links = new ConcurrentHashMap<>();
   private final ScheduledThreadPoolExecutor threads;
   private volatile ClientOptions options;
+  private final ShuffleTable shuffles = new ShuffleTable();
+  private final ApplicationCounters counters = new ApplicationCounters(SluiceMetrics.INSTANCE);
+  private final ShuffleRegistrar registrar;
   private boolean released;
 
   /** Ends the jobs of a stage. */
@@ -73,6 +77,33 @@ final class DriverRuntime {
               return thread;
             });
     this.threads.setRemoveOnCancelPolicy(true);
+    this.registrar =
+        new ShuffleRegistrar(
+            FallbackPolicies.of(settings, shuffle -> whyUnreachable(shuffle.shuffleId())), shuffles);
+  }
+
+  SluiceSettings settings() {
+    return settings;
+  }
+
+  /** Decides on new shuffles. */
+  ShuffleRegistrar registrar() {
+    return registrar;
+  }
+
+  /** What became of the application's shuffles. */
+  ShuffleTable shuffles() {
+    return shuffles;
+  }
+
+  /** The counters of the whole application. */
+  ApplicationCounters counters() {
+    return counters;
+  }
+
+  /** The connections to TaskManagers, in no order. */
+  List<DriverLink> links() {
+    return List.copyOf(links.values());
   }
 
   /** The runtime of this driver; null outside of a driver and after its end. */
@@ -151,25 +182,20 @@ final class DriverRuntime {
   }
 
   /**
-   * Whether a new shuffle goes through Sluice.
+   * Why no TaskManager is reachable for a new shuffle; empty when one is.
    *
-   * @throws IllegalStateException no TaskManager is reachable and the policy is to fail
+   * @throws IllegalStateException none is reachable and the policy is to fail
    */
-  boolean useSluice(int shuffleId) {
+  Optional<String> whyUnreachable(int shuffleId) {
     start(SparkEnv.get().conf().getAppId());
     // A TaskManager may have been started on this host since.
     addConfigured();
     if (isSomebodyReachable(shuffleId)) {
-      return true;
+      return Optional.empty();
     }
     if (settings.fallbackToSpark()) {
-      SluiceMetrics.INSTANCE.fallbackShuffles.increment();
-      LOG.warn(
-          "Shuffle {} uses Spark's own shuffle: no TaskManager is reachable ({}). It is the policy {}=spark",
-          shuffleId,
-          failures(),
-          SluiceSettings.FALLBACK_POLICY);
-      return false;
+      return Optional.of(
+          "no TaskManager is reachable (" + failures() + ") and " + SluiceSettings.FALLBACK_POLICY + "=spark");
     }
     throw new IllegalStateException(
         NoTaskManagerException.message("for shuffle " + shuffleId, failures(), settings));
@@ -308,6 +334,7 @@ final class DriverRuntime {
    * those that are there, within the deadlines of the links.
    */
   void releaseShuffle(int shuffleId, boolean blocking) {
+    shuffles.released(shuffleId);
     List<Future<Boolean>> answers = new ArrayList<>();
     for (DriverLink link : links.values()) {
       link.addRelease(shuffleId);

@@ -42,7 +42,13 @@ final class SluiceMetrics {
   final LongAdder endpointFailovers =
       counter("endpointFailovers", "connections made to another TaskManager because the first choice did not answer");
   final LongAdder fallbackShuffles =
-      counter("fallbackShuffles", "shuffles that use Spark's own way, on the driver");
+      counter("fallbackShuffles", "shuffles that use Spark's own way");
+  final LongAdder fallbackDisabled =
+      counter("fallbackDisabled", "of these, by the policy `disabled`");
+  final LongAdder fallbackTooSmall =
+      counter("fallbackTooSmall", "of these, by the policy `too-small`");
+  final LongAdder fallbackNoTaskManager =
+      counter("fallbackNoTaskManager", "of these, by the policy `no-taskmanager`");
 
   final LongAdder pipelinedPartitionsWritten =
       counter("pipelinedPartitionsWritten", "outputs of map tasks of pipelined shuffles, written to their end");
@@ -51,7 +57,7 @@ final class SluiceMetrics {
   final LongAdder pipelinedBytesRead =
       counter("pipelinedBytesRead", "bytes of records read from pipelined shuffles, 4 bytes a record included");
 
-  private SluiceMetrics() {}
+  SluiceMetrics() {}
 
   private LongAdder counter(String name, String meaning) {
     LongAdder adder = new LongAdder();
@@ -70,6 +76,10 @@ final class SluiceMetrics {
     Map<String, Long> values = new LinkedHashMap<>();
     counters.forEach((name, adder) -> values.put(name, adder.sum()));
     return values;
+  }
+
+  long value(String name) {
+    return counters.get(name).sum();
   }
 
   void register(MetricRegistry registry) {

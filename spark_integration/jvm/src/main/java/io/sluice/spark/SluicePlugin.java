@@ -5,6 +5,7 @@ import java.util.Map;
 import org.apache.spark.SparkConf;
 import org.apache.spark.SparkContext;
 import org.apache.spark.SparkEnv;
+import org.apache.spark.TaskFailedReason;
 import org.apache.spark.api.plugin.DriverPlugin;
 import org.apache.spark.api.plugin.ExecutorPlugin;
 import org.apache.spark.api.plugin.PluginContext;
@@ -85,7 +86,6 @@ public final class SluicePlugin implements SparkPlugin {
       boolean localMaster = context.master().equals("local") || context.master().startsWith("local[");
       Reachability reachability =
           new Reachability(initialExecutors(conf), Reachability.SETTLE_MILLIS);
-      context.addSparkListener(new ExecutorListener(reachability));
       runtime =
           new DriverRuntime(
               settings,
@@ -93,7 +93,9 @@ public final class SluicePlugin implements SparkPlugin {
               localMaster,
               reachability,
               (stageId, reason) -> context.cancelStage(stageId, reason));
+      context.addSparkListener(new ApplicationListener(reachability, runtime.shuffles()));
       DriverRuntime.install(runtime);
+      StatusTab.attach(context, runtime);
       return Collections.emptyMap();
     }
 
@@ -109,7 +111,7 @@ public final class SluicePlugin implements SparkPlugin {
 
     @Override
     public void registerMetrics(String applicationId, PluginContext pluginContext) {
-      SluiceMetrics.INSTANCE.register(pluginContext.metricRegistry());
+      runtime.counters().register(pluginContext.metricRegistry());
       runtime.start(applicationId);
     }
 
@@ -125,6 +127,9 @@ public final class SluicePlugin implements SparkPlugin {
           return null;
         case DriverMessages.TASK_MET_NOBODY:
           return Boolean.toString(runtime.cancelIfNobody(Integer.parseInt(parts[1])));
+        case DriverMessages.COUNTERS:
+          runtime.counters().add(parts, 1);
+          return null;
         case DriverMessages.ENDPOINTS:
           return runtime.endpoints();
         case DriverMessages.LOST_OUTPUT:
@@ -146,6 +151,9 @@ public final class SluicePlugin implements SparkPlugin {
   }
 
   private static final class Executor implements ExecutorPlugin {
+    /** Null in a local application, where executor and driver count in one place. */
+    private CounterReporter counters;
+
     @Override
     public void init(PluginContext context, Map<String, String> extraConf) {
       SluiceSettings.of(context.conf());
@@ -155,11 +163,31 @@ public final class SluicePlugin implements SparkPlugin {
       }
       if (!"driver".equals(context.executorID())) {
         SluiceMetrics.INSTANCE.register(context.metricRegistry());
+        counters = new CounterReporter(SluiceMetrics.INSTANCE, context::send);
+      }
+    }
+
+    @Override
+    public void onTaskSucceeded() {
+      taskEnded();
+    }
+
+    @Override
+    public void onTaskFailed(TaskFailedReason reason) {
+      taskEnded();
+    }
+
+    private void taskEnded() {
+      if (counters != null) {
+        counters.taskEnded();
       }
     }
 
     @Override
     public void shutdown() {
+      if (counters != null) {
+        counters.close();
+      }
       ExecutorRuntime.uninstall();
     }
   }

@@ -12,8 +12,10 @@ import scala.Tuple2;
 /**
  * The settings {@code spark.sluice.*}, read once and checked: a wrong one fails the application at its start.
  *
+ * @param enabled whether shuffles go through Sluice where neither a session nor a job says otherwise
  * @param endpoints the text of {@code spark.sluice.endpoints}
  * @param fallbackToSpark whether a shuffle may use Spark's own way when no TaskManager is reachable
+ * @param fallbackBelowBytes a shuffle whose map tasks are known to read less uses Spark's own way; 0 for none
  * @param connectTimeoutMillis deadline of a connect and of a handshake
  * @param ioTimeoutMillis longest wait without progress
  * @param sluiceWriter whether Sluice's own writer takes the shuffles it can take
@@ -29,10 +31,13 @@ import scala.Tuple2;
  * @param pipelined whether pipelined shuffles go through Sluice (Spark 4.3)
  * @param flushIntervalMillis least time between two flushes of a pipelined partition
  * @param reachabilityTimeoutMillis how long a shuffle's registration waits for the executors' word on TaskManagers
+ * @param taskManagerUrl form of the links to TaskManagers' own pages; empty for no links
  */
 public record SluiceSettings(
+    boolean enabled,
     String endpoints,
     boolean fallbackToSpark,
+    long fallbackBelowBytes,
     long connectTimeoutMillis,
     long ioTimeoutMillis,
     boolean sluiceWriter,
@@ -47,11 +52,14 @@ public record SluiceSettings(
     long pingIntervalMillis,
     boolean pipelined,
     long flushIntervalMillis,
-    long reachabilityTimeoutMillis) {
+    long reachabilityTimeoutMillis,
+    String taskManagerUrl) {
 
   public static final String PREFIX = "spark.sluice.";
+  public static final String ENABLED = "spark.sluice.enabled";
   public static final String ENDPOINTS = "spark.sluice.endpoints";
   public static final String FALLBACK_POLICY = "spark.sluice.fallback.policy";
+  public static final String FALLBACK_BELOW = "spark.sluice.fallback.belowSize";
   public static final String CONNECT_TIMEOUT = "spark.sluice.io.connectTimeout";
   public static final String IO_TIMEOUT = "spark.sluice.io.timeout";
   public static final String IDLE_CONNECTIONS = "spark.sluice.io.idleConnections";
@@ -67,6 +75,7 @@ public record SluiceSettings(
   public static final String PIPELINED = "spark.sluice.pipelined.enabled";
   public static final String FLUSH_INTERVAL = "spark.sluice.pipelined.flushInterval";
   public static final String REACHABILITY_TIMEOUT = "spark.sluice.reachability.timeout";
+  public static final String TASK_MANAGER_URL = "spark.sluice.ui.taskManagerUrl";
 
   private static final long KIB = 1024;
   private static final long MIB = 1024 * KIB;
@@ -78,6 +87,11 @@ public record SluiceSettings(
   public static final List<Entry> ENTRIES =
       List.of(
           new Entry(
+              ENABLED,
+              "true",
+              "true or false",
+              "whether shuffles go through Sluice; a session or a job may say otherwise for itself"),
+          new Entry(
               ENDPOINTS,
               "127.0.0.1:7337",
               "comma list of HOST:PORT and unix:/PATH",
@@ -87,6 +101,11 @@ public record SluiceSettings(
               "fail",
               "fail or spark",
               "what a shuffle does when no TaskManager is reachable at its registration"),
+          new Entry(
+              FALLBACK_BELOW,
+              "0",
+              "size, 0 to 1t",
+              "a shuffle whose map tasks are known to read less than this is Spark's own; 0: none is"),
           new Entry(CONNECT_TIMEOUT, "5s", "time, 100ms to 10min", "deadline of a connect and of a handshake"),
           new Entry(IO_TIMEOUT, "120s", "time, 1s to 1h", "longest wait for a TaskManager without progress"),
           new Entry(IDLE_CONNECTIONS, "16", "number, 0 to 1024", "unused connections an executor keeps"),
@@ -132,15 +151,22 @@ public record SluiceSettings(
               REACHABILITY_TIMEOUT,
               "30s",
               "time, 0s to 10min",
-              "how long a shuffle waits for the executors' word on TaskManagers when the driver cannot tell"));
+              "how long a shuffle waits for the executors' word on TaskManagers when the driver cannot tell"),
+          new Entry(
+              TASK_MANAGER_URL,
+              "",
+              "http or https URL, {host} in it replaced, or empty",
+              "where TaskManagers have their own pages; the Sluice page in Spark's UI links to them"));
 
   /** Reads and checks; all that is wrong is in one message. */
   public static SluiceSettings of(SparkConf conf) {
     Reading reading = new Reading(conf);
     SluiceSettings settings =
         new SluiceSettings(
+            reading.oneOf(ENABLED, "true", "false").equals("true"),
             reading.endpoints(),
             reading.oneOf(FALLBACK_POLICY, "fail", "spark").equals("spark"),
+            reading.size(FALLBACK_BELOW, 0, 1024 * 1024 * MIB),
             reading.time(CONNECT_TIMEOUT, 100, 600_000),
             reading.time(IO_TIMEOUT, 1_000, 3_600_000),
             reading.oneOf(WRITER, "sluice", "spark").equals("sluice"),
@@ -155,7 +181,8 @@ public record SluiceSettings(
             reading.time(PING_INTERVAL, 1_000, 30_000),
             reading.oneOf(PIPELINED, "true", "false").equals("true"),
             reading.time(FLUSH_INTERVAL, 0, 10_000),
-            reading.time(REACHABILITY_TIMEOUT, 0, 600_000));
+            reading.time(REACHABILITY_TIMEOUT, 0, 600_000),
+            reading.url(TASK_MANAGER_URL));
     reading.unknownKeys();
     reading.refuse("spark.shuffle.push.enabled", "push-based shuffle needs Spark's own shuffle files");
     reading.refuse(
@@ -199,6 +226,14 @@ public record SluiceSettings(
       String text = conf.get(key, defaults.get(key)).trim().toLowerCase(Locale.ROOT);
       if (!List.of(values).contains(text)) {
         problems.add(key + " is '" + text + "': must be one of " + String.join(", ", values));
+      }
+      return text;
+    }
+
+    String url(String key) {
+      String text = conf.get(key, defaults.get(key)).trim();
+      if (!text.isEmpty() && !text.startsWith("http://") && !text.startsWith("https://")) {
+        problems.add(key + " is '" + text + "': write a URL that begins with http:// or https://, or leave it empty");
       }
       return text;
     }

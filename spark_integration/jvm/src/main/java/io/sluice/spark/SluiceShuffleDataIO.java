@@ -100,7 +100,10 @@ public final class SluiceShuffleDataIO implements ShuffleDataIO {
     @Override
     public boolean supportsReliableStorage() {
       SparkEnv env = SparkEnv.get();
-      return env != null && env.shuffleManager() instanceof SluiceShuffleManager;
+      // Where Sluice is off, map outputs are lost with their executors, whatever single queries turn on.
+      return env != null
+          && env.shuffleManager() instanceof SluiceShuffleManager
+          && env.conf().getBoolean(SluiceSettings.ENABLED, true);
     }
   }
 }

@@ -30,7 +30,14 @@ public final class SluiceShuffleManager extends SortShuffleManager {
       throw new IllegalStateException(
           "the Sluice plugin is not loaded on the driver: set spark.plugins=" + SluicePlugin.class.getName());
     }
-    return runtime.useSluice(shuffleId)
+    NewShuffle shuffle =
+        new NewShuffle(
+            shuffleId,
+            dependency.rdd().getNumPartitions(),
+            dependency.partitioner().numPartitions(),
+            CallerSettings.of(dependency.rdd().sparkContext()),
+            () -> InputSize.of(dependency));
+    return runtime.registrar().useSluice(shuffle)
         ? new SluiceShuffleHandle<>(shuffleId, dependency, sparkHandle)
         : sparkHandle;
   }

@@ -18,13 +18,17 @@ final class TaskManagerIds {
         Option.empty());
   }
 
+  /** Whether a map output is at a TaskManager; those of shuffles that fell back are at executors. */
+  static boolean isTaskManager(BlockManagerId location) {
+    return location.executorId().startsWith(PREFIX);
+  }
+
   /** The TaskManager's own id. */
   static String taskManagerId(BlockManagerId location) {
-    String executorId = location.executorId();
-    if (!executorId.startsWith(PREFIX)) {
+    if (!isTaskManager(location)) {
       throw new IllegalStateException(
           "a map output of a Sluice shuffle is at " + location + ", which is no TaskManager");
     }
-    return executorId.substring(PREFIX.length());
+    return location.executorId().substring(PREFIX.length());
   }
 }

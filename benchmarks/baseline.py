@@ -1,0 +1,67 @@
+"""``BASELINE_CONF``: settings that make another baseline of Spark's own shuffle."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Self
+
+VARIABLE = "BASELINE_CONF"
+SHUFFLE_SERVICE = "spark.shuffle.service.enabled"
+SHUFFLE_SERVICE_PORT = "spark.shuffle.service.port"
+
+_SEPARATOR = re.compile(r"[ \t]*[=:][ \t]*|[ \t]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """The other side of a benchmark: Spark as it is, or with the settings of a file."""
+
+    file: Path | None = None
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of_environment(cls) -> Self:
+        """What the environment variable names; Spark as it is when it is not set.
+
+        Raises:
+            RuntimeError: It names no file, or a line of the file is no setting.
+        """
+        name = os.environ.get(VARIABLE)
+        if not name:
+            return cls()
+        file = Path(name).resolve()
+        if not file.is_file():
+            raise RuntimeError(f"{VARIABLE}={name} is not a file")
+        return cls(file, read_spark_defaults(file))
+
+    @property
+    def needs_shuffle_service(self) -> bool:
+        """Whether executors expect Spark's external shuffle service on their host."""
+        return self.settings.get(SHUFFLE_SERVICE, "false").lower() == "true"
+
+
+def read_spark_defaults(file: Path) -> dict[str, str]:
+    """The settings of a spark-defaults file: a key and a value in each line, ``#`` for comments.
+
+    Raises:
+        RuntimeError: A line is no setting.
+    """
+    settings = {}
+    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
+        text = line.strip()
+        if not text or text.startswith("#"):
+            continue
+        key, *value = _SEPARATOR.split(text, maxsplit=1)
+        if not key.startswith("spark.") or not value:
+            raise RuntimeError(
+                f"{file}, line {number}: '{text}' is not a setting: write spark.KEY VALUE"
+            )
+        settings[key] = value[0]
+    return settings

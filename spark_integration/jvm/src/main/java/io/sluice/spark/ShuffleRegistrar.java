@@ -1,0 +1,48 @@
+package io.sluice.spark;
+
+import java.util.List;
+import java.util.Optional;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/** Decides for each new shuffle whether it goes through Sluice, and keeps what was decided. Thread safe. */
+final class ShuffleRegistrar {
+  private static final Logger LOG = LoggerFactory.getLogger(ShuffleRegistrar.class);
+
+  private final List<FallbackPolicy> policies;
+  private final ShuffleTable table;
+
+  /**
+   * @param policies in the order in which they are asked
+   */
+  ShuffleRegistrar(List<FallbackPolicy> policies, ShuffleTable table) {
+    this.policies = policies;
+    this.table = table;
+  }
+
+  /**
+   * Whether the shuffle goes through Sluice.
+   *
+   * @throws IllegalStateException a policy wants neither way
+   */
+  boolean useSluice(NewShuffle shuffle) {
+    for (FallbackPolicy policy : policies) {
+      Optional<String> reason = policy.reason().apply(shuffle);
+      if (reason.isPresent()) {
+        SluiceMetrics.INSTANCE.fallbackShuffles.increment();
+        policy.metric().increment();
+        table.add(shuffle, policy.name(), reason.get());
+        String line = "Shuffle {} uses Spark's own shuffle: {} (fallback policy {})";
+        if (policy.name().equals(FallbackPolicies.NO_TASK_MANAGER)) {
+          LOG.warn(line, shuffle.shuffleId(), reason.get(), policy.name());
+        } else {
+          // As somebody has set it.
+          LOG.info(line, shuffle.shuffleId(), reason.get(), policy.name());
+        }
+        return false;
+      }
+    }
+    table.add(shuffle, "", "");
+    return true;
+  }
+}

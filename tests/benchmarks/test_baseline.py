@@ -1,0 +1,45 @@
+"""Which settings another baseline of a benchmark has."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from benchmarks.baseline import VARIABLE, Baseline, read_spark_defaults
+from benchmarks.cluster import REPOSITORY
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_spark_as_it_is_without_the_variable(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv(VARIABLE, raising=False)
+    assert Baseline.of_environment() == Baseline(None, {})
+    assert not Baseline.of_environment().needs_shuffle_service
+
+
+def test_keys_and_values_as_spark_reads_them(tmp_path: Path):
+    file = tmp_path / "other.conf"
+    file.write_text("# a comment\n\n spark.a  1 2\nspark.b=x=y\nspark.c\t: z\n", encoding="utf-8")
+    assert read_spark_defaults(file) == {"spark.a": "1 2", "spark.b": "x=y", "spark.c": "z"}
+
+
+@pytest.mark.parametrize("line", ["spark.a", "a.b c"])
+def test_a_line_that_is_no_setting_is_told(tmp_path: Path, line: str):
+    file = tmp_path / "other.conf"
+    file.write_text(f"spark.a 1\n{line}\n", encoding="utf-8")
+    with pytest.raises(RuntimeError, match=f"line 2: '{line}' is not a setting"):
+        read_spark_defaults(file)
+
+
+def test_a_file_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "no.conf"))
+    with pytest.raises(RuntimeError, match=r"no\.conf is not a file"):
+        Baseline.of_environment()
+
+
+def test_the_example_asks_for_the_shuffle_service(monkeypatch: pytest.MonkeyPatch):
+    example = REPOSITORY / "benchmarks" / "conf" / "external-shuffle-service.conf"
+    monkeypatch.setenv(VARIABLE, str(example))
+    assert Baseline.of_environment().needs_shuffle_service

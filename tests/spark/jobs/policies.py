@@ -1,0 +1,59 @@
+"""Jobs that a session or a thread keeps away from Sluice, and the way to the page in Spark's UI."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql import SparkSession
+
+    from benchmarks.jobs.kinds import Job
+
+KEYS = 17
+ROWS = 500
+
+
+def ui_url(spark: SparkSession, parameters: dict[str, Any]) -> Sequence[Sequence[Any]]:
+    """One row: where the application's UI is."""
+    return [(spark.sparkContext.uiWebUrl,)]
+
+
+def excluded_job(spark: SparkSession, parameters: dict[str, Any]) -> Sequence[Sequence[Any]]:
+    """Sums by key in an RDD, with local properties of this thread."""
+    settings: dict[str, str] = parameters["settings"]
+    context = spark.sparkContext
+    for key, value in settings.items():
+        context.setLocalProperty(key, value)
+    try:
+        pairs = context.parallelize(range(ROWS), 3).map(lambda number: (number % KEYS, number))
+        return pairs.reduceByKey(lambda a, b: a + b, 4).collect()
+    finally:
+        for key in settings:
+            context.setLocalProperty(key, None)  # type: ignore[arg-type]
+
+
+def excluded_query(spark: SparkSession, parameters: dict[str, Any]) -> Sequence[Sequence[Any]]:
+    """Count by key over a file, with settings of the session; two shuffles, the second is smaller.
+
+    ``"as_rdd": true`` reads the result through ``DataFrame.rdd``, which runs outside of what Spark
+    SQL calls an execution.
+    """
+    settings: dict[str, str] = parameters["settings"]
+    for key, value in settings.items():
+        spark.conf.set(key, value)
+    try:
+        words = spark.read.text(parameters["words"])
+        counted = words.groupBy("value").count().groupBy("count").count().orderBy("count")
+        return counted.rdd.collect() if parameters.get("as_rdd") else counted.collect()
+    finally:
+        for key in settings:
+            spark.conf.unset(key)
+
+
+JOBS: dict[str, Job] = {
+    "ui_url": ui_url,
+    "excluded_job": excluded_job,
+    "excluded_query": excluded_query,
+}

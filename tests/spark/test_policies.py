@@ -1,0 +1,185 @@
+"""Shuffles that a policy leaves to Spark, and what log, metrics and Spark's UI say about them."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+import urllib.request
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from benchmarks.processes import ProcessFailed
+
+if TYPE_CHECKING:
+    from tests.spark.applications import Application, Both
+
+UI_TIMEOUT_SECONDS = 20.0
+REPORT_SECONDS = 1.5
+"""Executors report their counters a second after a task's end."""
+
+OFF = {"spark.sluice.enabled": "false"}
+FELL_BACK = re.compile(r"Shuffle (\d+) uses Spark's own shuffle: (.*) \(fallback policy (\S+)\)")
+
+
+class Ui:
+    """The UI of a running application."""
+
+    def __init__(self, application: Application) -> None:
+        answer = application.rows("ui_url").read_text(encoding="utf-8")
+        self._url = str(json.loads(answer)[0])
+        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+    def get(self, path: str) -> str:
+        with self._opener.open(self._url + path, timeout=UI_TIMEOUT_SECONDS) as answer:
+            text: str = answer.read().decode()
+            return text
+
+    def metrics(self) -> dict[str, int]:
+        """The plugin's metrics of the driver."""
+        gauges: dict[str, dict[str, Any]] = json.loads(self.get("/metrics/json/"))["gauges"]
+        found = re.compile(r"driver\.plugin\.io\.sluice\.spark\.SluicePlugin\.(\w+)$")
+        return {
+            match[1]: int(value["value"])
+            for name, value in gauges.items()
+            if (match := found.search(name))
+        }
+
+    def settled_metrics(self) -> dict[str, int]:
+        """The metrics when nothing changes for longer than executors wait to report."""
+        deadline = time.monotonic() + UI_TIMEOUT_SECONDS
+        now = self.metrics()
+        while True:
+            time.sleep(REPORT_SECONDS)
+            before, now = now, self.metrics()
+            if now == before:
+                return now
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"no rest within {UI_TIMEOUT_SECONDS:g} s: {now}")
+
+
+@pytest.fixture(scope="module")
+def ui(sluice: Application) -> Ui:
+    return Ui(sluice)
+
+
+def rows_of(page: str, table: str) -> list[list[str]]:
+    """The cells of a table of the page, row by row, as they are in the HTML."""
+    body = page.partition(f'<table id="{table}"')[2].partition("<tbody>")[2]
+    body = body.partition("</tbody>")[0]
+    rows = [row for row in body.split("</tr>") if row]
+    return [re.findall(r"<td>(.*?)</td>", row) for row in rows]
+
+
+def fallbacks(application: Application) -> list[tuple[str, ...]]:
+    """Shuffle, reason and policy of each fallback in the driver's log."""
+    return [match.groups() for match in FELL_BACK.finditer(application.output)]
+
+
+@pytest.mark.parametrize(
+    ("job", "parameters", "shuffles"),
+    [
+        ("excluded_job", {}, 1),
+        ("excluded_query", {}, 3),
+        ("excluded_query", {"aqe": "false"}, 3),
+        ("excluded_query", {"as_rdd": True}, 3),
+    ],
+)
+def test_a_query_or_a_job_can_be_excluded(
+    both: Both, ui: Ui, words: str, job: str, parameters: dict[str, Any], shuffles: int
+):
+    settings = {"spark.sql.adaptive.enabled": parameters.get("aqe", "true")}
+    before, told = ui.metrics(), len(fallbacks(both.sluice))
+    compared = both.compare(
+        job, other={"settings": settings}, settings=settings | OFF, words=words, **parameters
+    )
+    assert compared.differences == []
+    assert compared.moved.written_bytes == 0
+    assert compared.events.shuffle_use().bytes_written > 0
+    after, lines = ui.metrics(), fallbacks(both.sluice)[told:]
+    # Orders sample their input first, which may run a shuffle's map stage in a shuffle of its own.
+    assert len(lines) >= shuffles
+    assert {line[1:] for line in lines} == {
+        ("spark.sluice.enabled=false for this query or job", "disabled")
+    }
+    for counter in ("fallbackShuffles", "fallbackDisabled"):
+        assert after[counter] - before[counter] == len(lines)
+    listed = {row[0]: row[3:6] for row in rows_of(ui.get("/sluice/"), "sluice-shuffles")}
+    for shuffle, reason, policy in lines:
+        assert listed[shuffle] == ["Spark's own", policy, reason]
+
+
+def test_the_next_query_goes_through_sluice_again(both: Both, words: str):
+    compared = both.compare("excluded_query", settings={}, words=words)
+    assert compared.differences == []
+    assert compared.unaccounted() == {}
+    assert compared.moved.written_bytes > 0
+
+
+def test_only_shuffles_below_the_bound_fall_back(both: Both, words: str):
+    """The file is larger than the bound, its counted words are not."""
+    bound = {"spark.sluice.fallback.belowSize": "8000"}
+    told = len(fallbacks(both.sluice))
+    compared = both.compare("excluded_query", other={"settings": {}}, settings=bound, words=words)
+    assert compared.differences == []
+    assert compared.moved.written_bytes > 0
+    lines = fallbacks(both.sluice)[told:]
+    assert {policy for _, _, policy in lines} == {"too-small"}
+    assert 1 <= len(lines) <= 2
+    for _, reason, _ in lines:
+        assert re.fullmatch(
+            r"its map tasks read \d+ bytes, less than spark.sluice.fallback.belowSize=8000", reason
+        )
+
+
+def test_an_input_of_unknown_size_is_not_small(both: Both):
+    bound = {"spark.sluice.fallback.belowSize": "1t"}
+    compared = both.compare("excluded_job", other={"settings": {}}, settings=bound)
+    assert compared.differences == []
+    assert compared.unaccounted() == {}
+    assert compared.moved.written_bytes > 0
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "told"),
+    [
+        ("spark.sluice.enabled", "maybe", "must be true or false"),
+        ("spark.sluice.fallback.belowSize", "small", "small"),
+    ],
+)
+def test_a_wrong_setting_of_a_job_fails_it(sluice: Application, key: str, value: str, told: str):
+    with pytest.raises(ProcessFailed) as failure:
+        sluice.rows("excluded_job", settings={key: value})
+    assert f"{key} is '{value}' in the session or the thread that registers shuffle" in str(
+        failure.value
+    )
+    assert told in str(failure.value)
+
+
+def test_the_page_shows_the_state_of_the_application(both: Both, ui: Ui, words: str):
+    before = ui.settled_metrics()
+    compared = both.compare("excluded_query", settings={}, words=words)
+    use = compared.events.shuffle_use()
+    after = ui.settled_metrics()
+    counted = {name: after[name] - before[name] for name in after}
+    assert counted["bytesWritten"] == use.bytes_written == compared.moved.written_bytes
+    assert counted["localBytesRead"] + counted["remoteBytesRead"] == use.bytes_read
+    assert counted["mapOutputsCommitted"] == use.map_tasks
+    assert counted["streamsRead"] == use.local_blocks_fetched + use.remote_blocks_fetched
+    # Compressed on the way, 28 bytes of header for each block.
+    assert counted["rawBytesRead"] > 0
+    assert counted["fallbackShuffles"] == 0
+    page = ui.get("/sluice/")
+    shuffles = rows_of(page, "sluice-shuffles")
+    assert shuffles[0][3] == "Sluice"
+    taskmanagers = rows_of(page, "sluice-taskmanagers")
+    assert [row[2] for row in taskmanagers] == ["yes", "yes"]
+    assert sum(int(row[3]) for row in taskmanagers) > 0
+    counters = {row[0]: int(row[1]) for row in rows_of(page, "sluice-counters")}
+    assert counters.keys() == after.keys()
+    assert counters["bytesWritten"] >= after["bytesWritten"]
+    settings = {row[0]: row[1:3] for row in rows_of(page, "sluice-settings")}
+    assert settings["spark.sluice.driver.pingInterval"] == ["1s", "set"]
+    assert settings["spark.sluice.enabled"] == ["true", "default"]
+    assert 'href="/sluice/"' in ui.get("/jobs/"), "the other pages link to it"
