@@ -85,7 +85,13 @@ def sluice(directory: Path, cluster: StandaloneCluster, daemons: Daemons) -> Ite
     """Sluice on two hosts, with a UI; settings otherwise as Spark has them."""
     from tests.spark.applications import Application, sluice_settings
 
-    settings = sluice_settings(daemons) | {"spark.ui.enabled": "true", "spark.ui.port": "0"}
+    prometheus = "spark.metrics.conf.driver.sink.prometheusServlet"
+    settings = sluice_settings(daemons) | {
+        "spark.ui.enabled": "true",
+        "spark.ui.port": "0",
+        f"{prometheus}.class": "org.apache.spark.metrics.sink.PrometheusServlet",
+        f"{prometheus}.path": "/metrics/prometheus",
+    }
     with Application("sluice", cluster.master_url, directory, settings) as running:
         yield running
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 import time
@@ -65,11 +66,11 @@ def ui(sluice: Application) -> Ui:
 
 
 def rows_of(page: str, table: str) -> list[list[str]]:
-    """The cells of a table of the page, row by row, as they are in the HTML."""
+    """The texts of a table of the page, row by row."""
     body = page.partition(f'<table id="{table}"')[2].partition("<tbody>")[2]
     body = body.partition("</tbody>")[0]
     rows = [row for row in body.split("</tr>") if row]
-    return [re.findall(r"<td>(.*?)</td>", row) for row in rows]
+    return [[html.unescape(cell) for cell in re.findall(r"<td>(.*?)</td>", row)] for row in rows]
 
 
 def fallbacks(application: Application) -> list[tuple[str, ...]]:
@@ -170,6 +171,11 @@ def test_the_page_shows_the_state_of_the_application(both: Both, ui: Ui, words: 
     # Compressed on the way, 28 bytes of header for each block.
     assert counted["rawBytesRead"] > 0
     assert counted["fallbackShuffles"] == 0
+    (line,) = re.findall(
+        r"driver_plugin_io_sluice_spark_SluicePlugin_bytesWritten_Value\{.*\} (\d+)",
+        ui.get("/metrics/prometheus/"),
+    )
+    assert int(line) == after["bytesWritten"]
     page = ui.get("/sluice/")
     shuffles = rows_of(page, "sluice-shuffles")
     assert shuffles[0][3] == "Sluice"

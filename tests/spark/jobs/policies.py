@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from tests.spark.jobs.settings import sql_settings
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -40,16 +42,10 @@ def excluded_query(spark: SparkSession, parameters: dict[str, Any]) -> Sequence[
     ``"as_rdd": true`` reads the result through ``DataFrame.rdd``, which runs outside of what Spark
     SQL calls an execution.
     """
-    settings: dict[str, str] = parameters["settings"]
-    for key, value in settings.items():
-        spark.conf.set(key, value)
-    try:
+    with sql_settings(spark, parameters["settings"]):
         words = spark.read.text(parameters["words"])
         counted = words.groupBy("value").count().groupBy("count").count().orderBy("count")
         return counted.rdd.collect() if parameters.get("as_rdd") else counted.collect()
-    finally:
-        for key in settings:
-            spark.conf.unset(key)
 
 
 JOBS: dict[str, Job] = {

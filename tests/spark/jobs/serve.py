@@ -13,6 +13,7 @@ from tests.spark.jobs import (
     adaptive,
     cancelled,
     cleanup,
+    exchanges,
     failing,
     frames,
     jvm,
@@ -74,6 +75,7 @@ JOBS: dict[str, Job] = {
     **plan.JOBS,
     **streaming.JOBS,
     **policies.JOBS,
+    **exchanges.JOBS,
 }
 
 

@@ -79,7 +79,12 @@ final class DriverRuntime {
     this.threads.setRemoveOnCancelPolicy(true);
     this.registrar =
         new ShuffleRegistrar(
-            FallbackPolicies.of(settings, shuffle -> whyUnreachable(shuffle.shuffleId())), shuffles);
+            FallbackPolicies.of(
+                settings.enabled(),
+                settings.fallbackBelowBytes(),
+                SluiceSettings::sizeInBytes,
+                shuffle -> whyUnreachable(shuffle.shuffleId())),
+            shuffles);
   }
 
   SluiceSettings settings() {

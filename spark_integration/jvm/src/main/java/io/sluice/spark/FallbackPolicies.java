@@ -5,28 +5,35 @@ import java.util.Locale;
 import java.util.Optional;
 import java.util.OptionalLong;
 import java.util.function.Function;
-import org.apache.spark.SparkConf;
+import java.util.function.ToLongFunction;
 
 /** The policies there are, in the order in which they are asked; the first that has a reason decides. */
 final class FallbackPolicies {
   static final String DISABLED = "disabled";
+  static final String UNSUPPORTED = "unsupported";
   static final String TOO_SMALL = "too-small";
   static final String NO_TASK_MANAGER = "no-taskmanager";
 
   private FallbackPolicies() {}
 
   /**
+   * @param enabled {@code spark.sluice.enabled} of the application
+   * @param belowBytes {@code spark.sluice.fallback.belowSize} of the application
+   * @param sizes reads the text of a size as Spark does
    * @param noTaskManager why no TaskManager is reachable for a shuffle, or empty; it may wait for executors, so it is
    *     asked last
    */
   static List<FallbackPolicy> of(
-      SluiceSettings settings, Function<NewShuffle, Optional<String>> noTaskManager) {
+      boolean enabled,
+      long belowBytes,
+      ToLongFunction<String> sizes,
+      Function<NewShuffle, Optional<String>> noTaskManager) {
     SluiceMetrics metrics = SluiceMetrics.INSTANCE;
     return List.of(
+        new FallbackPolicy(DISABLED, metrics.fallbackDisabled, shuffle -> disabled(shuffle, enabled)),
+        new FallbackPolicy(UNSUPPORTED, metrics.fallbackUnsupported, NewShuffle::unsupported),
         new FallbackPolicy(
-            DISABLED, metrics.fallbackDisabled, shuffle -> disabled(shuffle, settings.enabled())),
-        new FallbackPolicy(
-            TOO_SMALL, metrics.fallbackTooSmall, shuffle -> tooSmall(shuffle, settings.fallbackBelowBytes())),
+            TOO_SMALL, metrics.fallbackTooSmall, shuffle -> tooSmall(shuffle, belowBytes, sizes)),
         new FallbackPolicy(NO_TASK_MANAGER, metrics.fallbackNoTaskManager, noTaskManager));
   }
 
@@ -40,11 +47,12 @@ final class FallbackPolicies {
     };
   }
 
-  private static Optional<String> tooSmall(NewShuffle shuffle, long applicationBelowBytes) {
+  private static Optional<String> tooSmall(
+      NewShuffle shuffle, long applicationBelowBytes, ToLongFunction<String> sizes) {
     long belowBytes =
         shuffle
             .setting(SluiceSettings.FALLBACK_BELOW)
-            .map(text -> size(shuffle, SluiceSettings.FALLBACK_BELOW, text))
+            .map(text -> size(shuffle, text, sizes))
             .orElse(applicationBelowBytes);
     if (belowBytes == 0) {
       return Optional.empty();
@@ -61,16 +69,17 @@ final class FallbackPolicies {
         : Optional.empty();
   }
 
-  private static long size(NewShuffle shuffle, String key, String text) {
+  private static long size(NewShuffle shuffle, String text, ToLongFunction<String> sizes) {
+    long bytes;
     try {
-      long bytes = new SparkConf(false).set(key, text.trim()).getSizeAsBytes(key);
-      if (bytes >= 0) {
-        return bytes;
-      }
+      bytes = sizes.applyAsLong(text.trim());
     } catch (IllegalArgumentException e) {
-      throw wrong(shuffle, key, text, e.getMessage());
+      throw wrong(shuffle, SluiceSettings.FALLBACK_BELOW, text, e.getMessage());
     }
-    throw wrong(shuffle, key, text, "must not be negative");
+    if (bytes < 0) {
+      throw wrong(shuffle, SluiceSettings.FALLBACK_BELOW, text, "must not be negative");
+    }
+    return bytes;
   }
 
   private static IllegalArgumentException wrong(NewShuffle shuffle, String key, String text, String why) {

@@ -28,6 +28,7 @@ import scala.collection.Iterator;
  */
 final class RecordIterator extends AbstractIterator<Tuple2<Object, Object>> {
   private final InputGate gate;
+  private final long connectNanos;
   private final FetchFailures failures;
   private final SerializerInstance serializer;
   private final SerializerManager serializerManager = SparkEnv.get().serializerManager();
@@ -46,14 +47,19 @@ final class RecordIterator extends AbstractIterator<Tuple2<Object, Object>> {
   private long reportedWaitNanos;
   private long unreportedRawBytes;
 
+  /**
+   * @param connectNanos how long the task waited for the gate's connection, which counts as waiting for data
+   */
   RecordIterator(
       InputGate gate,
+      long connectNanos,
       FetchFailures failures,
       Serializer serializer,
       int shuffleId,
       TaskContext context,
       ShuffleReadMetricsReporter metrics) {
     this.gate = gate;
+    this.connectNanos = connectNanos;
     this.failures = failures;
     this.serializer = serializer.newInstance();
     this.joinStreams = canJoinStreams(serializer, serializerManager);
@@ -137,7 +143,7 @@ final class RecordIterator extends AbstractIterator<Tuple2<Object, Object>> {
   private void report() {
     long local = gate.localBytes();
     long remote = gate.remoteBytes();
-    long waitedNanos = gate.waitedNanos();
+    long waitedNanos = connectNanos + gate.waitedNanos();
     long waited = TimeUnit.NANOSECONDS.toMillis(waitedNanos);
     metrics.incRecordsRead(unreportedRecords);
     metrics.incLocalBytesRead(local - reportedLocalBytes);

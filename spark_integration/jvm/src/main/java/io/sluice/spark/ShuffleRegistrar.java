@@ -2,12 +2,16 @@ package io.sluice.spark;
 
 import java.util.List;
 import java.util.Optional;
+import java.util.Set;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /** Decides for each new shuffle whether it goes through Sluice, and keeps what was decided. Thread safe. */
 final class ShuffleRegistrar {
   private static final Logger LOG = LoggerFactory.getLogger(ShuffleRegistrar.class);
+
+  /** Nothing to warn of: somebody wants it so. */
+  private static final Set<String> AS_SET = Set.of(FallbackPolicies.DISABLED, FallbackPolicies.TOO_SMALL);
 
   private final List<FallbackPolicy> policies;
   private final ShuffleTable table;
@@ -33,11 +37,10 @@ final class ShuffleRegistrar {
         policy.metric().increment();
         table.add(shuffle, policy.name(), reason.get());
         String line = "Shuffle {} uses Spark's own shuffle: {} (fallback policy {})";
-        if (policy.name().equals(FallbackPolicies.NO_TASK_MANAGER)) {
-          LOG.warn(line, shuffle.shuffleId(), reason.get(), policy.name());
-        } else {
-          // As somebody has set it.
+        if (AS_SET.contains(policy.name())) {
           LOG.info(line, shuffle.shuffleId(), reason.get(), policy.name());
+        } else {
+          LOG.warn(line, shuffle.shuffleId(), reason.get(), policy.name());
         }
         return false;
       }

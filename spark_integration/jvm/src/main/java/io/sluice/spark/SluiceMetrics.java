@@ -45,6 +45,8 @@ final class SluiceMetrics {
       counter("fallbackShuffles", "shuffles that use Spark's own way");
   final LongAdder fallbackDisabled =
       counter("fallbackDisabled", "of these, by the policy `disabled`");
+  final LongAdder fallbackUnsupported =
+      counter("fallbackUnsupported", "of these, by the policy `unsupported`");
   final LongAdder fallbackTooSmall =
       counter("fallbackTooSmall", "of these, by the policy `too-small`");
   final LongAdder fallbackNoTaskManager =

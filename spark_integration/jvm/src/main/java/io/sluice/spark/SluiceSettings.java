@@ -191,6 +191,15 @@ public record SluiceSettings(
     return settings;
   }
 
+  /**
+   * A size as Spark's settings write it.
+   *
+   * @throws IllegalArgumentException it is none; the message says what one is
+   */
+  static long sizeInBytes(String text) {
+    return new SparkConf(false).set("size", text).getSizeAsBytes("size");
+  }
+
   /** The endpoints as seen from {@code localHost}. */
   public List<Endpoint> endpointsFor(String localHost) {
     return Endpoint.parseList(endpoints, localHost);

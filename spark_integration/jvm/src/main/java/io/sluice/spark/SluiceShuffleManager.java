@@ -1,5 +1,6 @@
 package io.sluice.spark;
 
+import java.util.Optional;
 import org.apache.spark.ShuffleDependency;
 import org.apache.spark.SparkConf;
 import org.apache.spark.TaskContext;
@@ -31,12 +32,7 @@ public final class SluiceShuffleManager extends SortShuffleManager {
           "the Sluice plugin is not loaded on the driver: set spark.plugins=" + SluicePlugin.class.getName());
     }
     NewShuffle shuffle =
-        new NewShuffle(
-            shuffleId,
-            dependency.rdd().getNumPartitions(),
-            dependency.partitioner().numPartitions(),
-            CallerSettings.of(dependency.rdd().sparkContext()),
-            () -> InputSize.of(dependency));
+        NewShuffle.of(shuffleId, dependency, Optional.empty(), () -> InputSize.of(dependency));
     return runtime.registrar().useSluice(shuffle)
         ? new SluiceShuffleHandle<>(shuffleId, dependency, sparkHandle)
         : sparkHandle;

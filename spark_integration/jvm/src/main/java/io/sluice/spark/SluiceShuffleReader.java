@@ -55,18 +55,30 @@ final class SluiceShuffleReader<K, C> implements ShuffleReader<K, C> {
     }
     FetchFailures failures = new FetchFailures(
             runtime, shuffleId, range.startPartition(), context.attemptNumber(), outputs);
-    InputGate gate = open(outputs.sources(), failures);
+    long start = System.nanoTime();
+    TaskManagerConnection connection = connect(failures);
+    long connectNanos = System.nanoTime() - start;
+    InputGate gate = open(connection, outputs.sources(), failures);
     RecordIterator records =
-        new RecordIterator(gate, failures, dependency.serializer(), shuffleId, context, metrics);
+        new RecordIterator(
+            gate, connectNanos, failures, dependency.serializer(), shuffleId, context, metrics);
     // Also runs when the task fails or takes only a part of the records.
     TaskCompletionListener whenDone = done -> records.close();
     context.addTaskCompletionListener(whenDone);
     return finish((Iterator) new InterruptibleIterator(context, records));
   }
 
-  private InputGate open(List<Source> sources, FetchFailures failures) {
+  private TaskManagerConnection connect(FetchFailures failures) {
     try {
-      TaskManagerConnection connection = runtime.consumerConnections().lease();
+      return runtime.consumerConnections().lease();
+    } catch (IOException e) {
+      throw failures.thrown(e, null);
+    }
+  }
+
+  private InputGate open(
+      TaskManagerConnection connection, List<Source> sources, FetchFailures failures) {
+    try {
       return new InputGate(
           connection,
           runtime.pool(),

@@ -1,5 +1,7 @@
 package io.sluice.spark;
 
+import java.util.Optional;
+import java.util.OptionalLong;
 import org.apache.spark.ShuffleDependency;
 import org.apache.spark.SparkEnv;
 import org.apache.spark.TaskContext;
@@ -10,8 +12,6 @@ import org.apache.spark.shuffle.ShuffleReader;
 import org.apache.spark.shuffle.ShuffleWriteMetricsReporter;
 import org.apache.spark.shuffle.ShuffleWriter;
 import org.apache.spark.shuffle.streaming.StreamingShuffleManager;
-import org.slf4j.Logger;
-import org.slf4j.LoggerFactory;
 
 /**
  * Sends pipelined shuffles, those of real-time queries, through TaskManagers. Only Spark 4.3 has them: nothing else of the
@@ -21,8 +21,6 @@ import org.slf4j.LoggerFactory;
  * what keeps its tracker of streaming shuffles in being, which the scheduler needs for any pipelined shuffle.
  */
 public final class SluiceStreamingShuffleManager extends StreamingShuffleManager {
-  private static final Logger LOG = LoggerFactory.getLogger(SluiceStreamingShuffleManager.class);
-
   private ProducerDirectory.Running running;
   private RpcEndpointRef directory;
 
@@ -33,27 +31,26 @@ public final class SluiceStreamingShuffleManager extends StreamingShuffleManager
       throw new IllegalStateException(
           "the Sluice plugin is not loaded on the driver: set spark.plugins=" + SluicePlugin.class.getName());
     }
-    String unsupported = whyNot(dependency);
-    if (unsupported != null) {
-      LOG.warn("Pipelined shuffle {} uses Spark's own streaming shuffle: {}", shuffleId, unsupported);
-      SluiceMetrics.INSTANCE.fallbackShuffles.increment();
-    }
-    if (unsupported != null || !runtime.useSluice(shuffleId)) {
+    NewShuffle shuffle =
+        NewShuffle.of(shuffleId, dependency, whyNot(dependency), OptionalLong::empty);
+    if (!runtime.registrar().useSluice(shuffle)) {
       return super.registerShuffle(shuffleId, dependency);
     }
     startedDirectory().register(shuffleId, dependency.rdd().getNumPartitions());
     return new PipelinedShuffleHandle<>(shuffleId, dependency);
   }
 
-  /** What only Spark's own streaming shuffle takes; null if there is nothing of it. */
-  private static String whyNot(ShuffleDependency<?, ?, ?> dependency) {
+  /** What only Spark's own streaming shuffle takes. */
+  private static Optional<String> whyNot(ShuffleDependency<?, ?, ?> dependency) {
     if (SparkEnv.get().conf().getBoolean("spark.io.encryption.enabled", false)) {
-      return "spark.io.encryption.enabled is true, and records of running tasks are not encrypted";
+      return Optional.of(
+          "it is pipelined, spark.io.encryption.enabled is true, and records of running tasks are not encrypted");
     }
     if (dependency.aggregator().isDefined() || dependency.keyOrdering().isDefined()) {
-      return "it has an aggregator or an order, which need all records before the first";
+      return Optional.of(
+          "it is pipelined and has an aggregator or an order, which need all records before the first");
     }
-    return null;
+    return Optional.empty();
   }
 
   private synchronized ProducerDirectory startedDirectory() {

@@ -9,15 +9,16 @@ import java.util.HashMap;
 import java.util.Map;
 import java.util.Optional;
 import java.util.OptionalLong;
-import org.apache.spark.SparkConf;
 import org.junit.jupiter.api.Test;
 
 /** Which shuffles go through Sluice, by what, and what is kept of it. */
 class FallbackPoliciesTest {
-  private final SparkConf conf = new SparkConf(false);
+  private boolean enabled = true;
+  private long belowBytes;
   private final Map<String, String> caller = new HashMap<>();
   private final ShuffleTable table = new ShuffleTable();
   private Optional<String> noTaskManager = Optional.empty();
+  private Optional<String> unsupported = Optional.empty();
   private OptionalLong inputBytes = OptionalLong.empty();
   private int sizesAsked;
   private int nextShuffle;
@@ -29,11 +30,13 @@ class FallbackPoliciesTest {
             3,
             5,
             key -> Optional.ofNullable(caller.get(key)),
+            unsupported,
             () -> {
               sizesAsked++;
               return inputBytes;
             });
-    return new ShuffleRegistrar(FallbackPolicies.of(SluiceSettings.of(conf), s -> noTaskManager), table)
+    return new ShuffleRegistrar(
+            FallbackPolicies.of(enabled, belowBytes, Long::parseLong, s -> noTaskManager), table)
         .useSluice(shuffle);
   }
 
@@ -57,15 +60,19 @@ class FallbackPoliciesTest {
 
   @Test
   void theFirstPolicyWithAReasonDecides() {
-    conf.set(SluiceSettings.FALLBACK_BELOW, "1k");
+    belowBytes = 1024;
     inputBytes = OptionalLong.of(1023);
     noTaskManager = Optional.of("nobody");
+    unsupported = Optional.of("strange");
     caller.put(SluiceSettings.ENABLED, "false");
     Map<String, Long> before = counters();
     assertFalse(useSluice());
     assertEquals(FallbackPolicies.DISABLED, last().policy());
     assertEquals("spark.sluice.enabled=false for this query or job", last().reason());
     caller.clear();
+    assertFalse(useSluice());
+    assertEquals(FallbackPolicies.UNSUPPORTED, last().policy());
+    unsupported = Optional.empty();
     assertFalse(useSluice());
     assertEquals(FallbackPolicies.TOO_SMALL, last().policy());
     inputBytes = OptionalLong.of(1024);
@@ -75,23 +82,26 @@ class FallbackPoliciesTest {
     noTaskManager = Optional.empty();
     assertTrue(useSluice());
     Map<String, Long> after = counters();
-    assertEquals(3, after.get("fallbackShuffles") - before.get("fallbackShuffles"));
-    for (String one : new String[] {"fallbackDisabled", "fallbackTooSmall", "fallbackNoTaskManager"}) {
+    assertEquals(4, after.get("fallbackShuffles") - before.get("fallbackShuffles"));
+    for (String one :
+        new String[] {
+          "fallbackDisabled", "fallbackUnsupported", "fallbackTooSmall", "fallbackNoTaskManager"
+        }) {
       assertEquals(1, after.get(one) - before.get(one), one);
     }
-    assertEquals(4, table.registered());
+    assertEquals(5, table.registered());
   }
 
   @Test
   void anUnknownSizeIsNotSmall() {
-    conf.set(SluiceSettings.FALLBACK_BELOW, "1t");
+    belowBytes = 1L << 40;
     assertTrue(useSluice());
     assertEquals(1, sizesAsked);
   }
 
   @Test
   void aQueryTurnsOnWhatTheApplicationTurnsOff() {
-    conf.set(SluiceSettings.ENABLED, "false");
+    enabled = false;
     assertFalse(useSluice());
     assertEquals("spark.sluice.enabled=false for the application", last().reason());
     caller.put(SluiceSettings.ENABLED, " TRUE ");
