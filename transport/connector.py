@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from collections.abc import Callable
 from typing import NamedTuple
 
 from protocol.errors import SluiceError
@@ -9,6 +10,7 @@ from protocol.messages import Hello, HelloAck
 from transport.config import TransportConfig
 from transport.connection import Connection, HandlerFactory
 from transport.errors import ConnectFailed, ConnectionLost
+from transport.name_lookup import look_up
 from transport.tls import load_tls
 from transport.tls_transport import TlsTransport
 
@@ -77,6 +79,19 @@ async def connect(
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
 
+async def _connect_tcp(factory: Callable[[], asyncio.BaseProtocol], address: Address) -> None:
+    """Connect to the first address of the host that accepts."""
+    loop = asyncio.get_running_loop()
+    *others, last = await look_up(address.host, address.port)
+    for host, port in others:
+        try:
+            await loop.create_connection(factory, host, port)
+        except OSError:
+            continue
+        return
+    await loop.create_connection(factory, *last)
+
+
 async def _attempt(
     address: Address,
     hello: Hello,
@@ -94,7 +109,7 @@ async def _attempt(
         return TlsTransport(connection, tls, config.handshake_timeout_seconds, address.host)
 
     if address.port:
-        await loop.create_connection(factory, address.host, address.port)
+        await _connect_tcp(factory, address)
     else:
         await loop.create_unix_connection(factory, address.host)
     if connection.opened is None:

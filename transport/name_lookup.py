@@ -1,0 +1,76 @@
+"""Addresses of hosts, looked up without tying the event loop to the name service.
+
+The loops look names up in threads of their own and wait for these when they close, so a TaskManager
+that is told to stop would wait for a name service that does not answer, long after its deadlines.
+uvloop has four such threads: four lookups that are stuck would also hold up all others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import socket
+import threading
+from typing import TypeAlias
+
+SocketAddress: TypeAlias = tuple[str, int]
+
+_under_way: dict[tuple[asyncio.AbstractEventLoop, str, int], asyncio.Future[list[SocketAddress]]]
+_under_way = {}
+
+
+async def look_up(host: str, port: int) -> list[SocketAddress]:
+    """Return the addresses of a host, in the order in which to try them.
+
+    One lookup serves all who ask for the same host meanwhile, so a name service that does not
+    answer costs one thread for each name. Cancelling gives up waiting; the thread ends by itself.
+
+    Args:
+        host: A name or an address; an address is returned at once, as it is.
+        port: Becomes part of each result.
+
+    Raises:
+        OSError: The name is not known (``socket.gaierror``).
+    """
+    with contextlib.suppress(ValueError):
+        ipaddress.ip_address(host)
+        return [(host, port)]
+    loop = asyncio.get_running_loop()
+    key = (loop, host, port)
+    future = _under_way.get(key)
+    if future is None:
+        future = _under_way[key] = loop.create_future()
+        # An error that nobody waits for any more is not worth a message.
+        future.add_done_callback(lambda done: done.cancelled() or done.exception())
+        threading.Thread(
+            target=_ask, args=(loop, future, host, port), name=f"look up {host}", daemon=True
+        ).start()
+    return list(await asyncio.shield(future))
+
+
+def _ask(
+    loop: asyncio.AbstractEventLoop,
+    future: asyncio.Future[list[SocketAddress]],
+    host: str,
+    port: int,
+) -> None:
+    """Runs in a thread of its own."""
+    found: list[SocketAddress] | OSError
+    try:
+        infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        found = list(dict.fromkeys((str(info[4][0]), port) for info in infos))
+    except (OSError, UnicodeError) as error:  # UnicodeError: no host can have that name
+        found = error if isinstance(error, OSError) else socket.gaierror(str(error))
+    with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
+        loop.call_soon_threadsafe(_settle, future, found)
+    _under_way.pop((loop, host, port), None)
+
+
+def _settle(
+    future: asyncio.Future[list[SocketAddress]], found: list[SocketAddress] | OSError
+) -> None:
+    if isinstance(found, OSError):
+        future.set_exception(found)
+    else:
+        future.set_result(found)
