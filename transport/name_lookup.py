@@ -16,6 +16,9 @@ from typing import TypeAlias
 
 SocketAddress: TypeAlias = tuple[str, int]
 
+MOST_LOOKUPS = 256
+"""Names looked up at a time, each in a thread: clients choose the names."""
+
 _under_way: dict[tuple[asyncio.AbstractEventLoop, str, int], asyncio.Future[list[SocketAddress]]]
 _under_way = {}
 
@@ -31,7 +34,8 @@ async def look_up(host: str, port: int) -> list[SocketAddress]:
         port: Becomes part of each result.
 
     Raises:
-        OSError: The name is not known (``socket.gaierror``).
+        OSError: The name is not known, or too many others are being looked up, which may be over
+            soon (``socket.gaierror``).
     """
     with contextlib.suppress(ValueError):
         ipaddress.ip_address(host)
@@ -40,6 +44,10 @@ async def look_up(host: str, port: int) -> list[SocketAddress]:
     key = (loop, host, port)
     future = _under_way.get(key)
     if future is None:
+        if len(_under_way) >= MOST_LOOKUPS:
+            raise socket.gaierror(
+                socket.EAI_AGAIN, f"{len(_under_way)} names wait for the name service already"
+            )
         future = _under_way[key] = loop.create_future()
         # An error that nobody waits for any more is not worth a message.
         future.add_done_callback(lambda done: done.cancelled() or done.exception())

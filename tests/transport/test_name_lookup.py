@@ -57,6 +57,19 @@ async def test_all_addresses_of_a_name_in_order(names: NameService):
     assert await look_up("host", 7337) == [("127.0.0.1", 7337), ("::1", 7337)]
 
 
+async def test_threads_are_bounded(names: NameService, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("transport.name_lookup.MOST_LOOKUPS", 2)
+    waiting = [asyncio.create_task(look_up(name, 7)) for name in ("host", "other")]
+    await asyncio.sleep(0)
+    with pytest.raises(socket.gaierror, match="2 names wait"):
+        await look_up("third", 7)
+    names.open.set()
+    assert await waiting[0]
+    with pytest.raises(socket.gaierror, match="not known"):
+        await waiting[1]
+    assert await look_up("host", 8)
+
+
 async def test_an_unknown_name(names: NameService):
     names.open.set()
     with pytest.raises(socket.gaierror, match="not known"):
