@@ -9,6 +9,11 @@ one buffer sent again and again, which never leaves the processor's cache (``rat
 And beside them: ours with credit off (watermark mode), and ours with a hundred channels a gate, a
 thousand on the one connection, which together read as many bytes. All alternate after a warm-up
 each; a figure is the median of the pairwise ratios of rates.
+
+By default the modes differ in memory: credit lends a channel the gate's floating buffers too, and
+so sends larger groups; without it a message has to fit the exclusive ones. Therefore both modes are
+also compared with ten exclusive buffers a channel and no floating ones: the same memory, and the
+same limit for a group (``credit_over_uncredited_equal_memory``).
 """
 
 import argparse
@@ -20,7 +25,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,21 +58,38 @@ MANY_KEY = ShuffleKey("bench", 1)
 """Map outputs for many channels, which read one each; the sum over all channels is as for few."""
 NETWORK_SEGMENTS = 2 * MANY_CHANNELS + 100
 """Two exclusive ones a channel, and the floating ones of the gates: a few more than by default."""
+EQUAL_MEMORY = {"exclusive_buffers_per_channel": 10, "floating_buffers_per_gate": 0}
+"""As many buffers as credit may give the one channel of a gate, all of them the channel's own."""
 START_DEADLINE_SECONDS = 30
 
 
 @contextlib.asynccontextmanager
 async def environment(
-    directory: Path, host: str, congestion: str | None, **transport: Any
+    directory: Path,
+    host: str,
+    congestion: str | None,
+    *,
+    buffers: Mapping[str, int] | None = None,
+    **transport: Any,
 ) -> AsyncIterator[NetworkEnvironment]:
-    """Run a network environment with a memory tier that holds all the data."""
+    """Run a network environment with a memory tier that holds all the data.
+
+    Args:
+        directory: For its files.
+        host: Address to bind.
+        congestion: Congestion control; None for the system's.
+        buffers: Settings of channels and gates, if not the defaults.
+        transport: Settings of the transport.
+    """
     with tempfile.TemporaryDirectory(prefix="sluice-bench-", dir="/dev/shm") as memory:
         running = NetworkEnvironment(
             TransportConfig(
                 bind_host=host, data_port=0, congestion_control=congestion, **transport
             ),
             NetworkMemoryConfig(
-                segment_size_bytes=SEGMENT_SIZE_BYTES, network_segments=NETWORK_SEGMENTS
+                segment_size_bytes=SEGMENT_SIZE_BYTES,
+                network_segments=NETWORK_SEGMENTS,
+                **(buffers or {}),
             ),
             StorageConfig(
                 data_directories=(directory / host,),
@@ -216,6 +238,14 @@ async def measure(
         async with (
             environment(directory, "127.0.0.2", congestion) as running,
             environment(directory, "127.0.0.3", congestion, flow_control="watermark") as uncredited,
+            environment(directory, "127.0.0.4", congestion, buffers=EQUAL_MEMORY) as equal,
+            environment(
+                directory,
+                "127.0.0.5",
+                congestion,
+                buffers=EQUAL_MEMORY,
+                flow_control="watermark",
+            ) as equal_uncredited,
         ):
             for turn in range(pairs + 1):
                 cpu = [time.process_time()]
@@ -225,6 +255,10 @@ async def measure(
                 cpu.append(time.process_time())
                 cached = await read_bare(cached_port, total)
                 _, without = await read_partitions(uncredited, few, rounds, checksum=checksum)
+                _, with_equal = await read_partitions(equal, few, rounds, checksum=checksum)
+                _, without_equal = await read_partitions(
+                    equal_uncredited, few, rounds, checksum=checksum
+                )
                 total_many, ours_many = await read_partitions(
                     running, many, 1, checksum=checksum, key=MANY_KEY
                 )
@@ -237,6 +271,8 @@ async def measure(
                             "bare_bytes_per_second": total / bare,
                             "cached_bytes_per_second": total / cached,
                             "uncredited_bytes_per_second": total / without,
+                            "equal_bytes_per_second": total / with_equal,
+                            "equal_uncredited_bytes_per_second": total / without_equal,
                             "many_channels_bytes_per_second": total_many / ours_many,
                             "sluice_receiver_cpu_us_per_buffer": (cpu[1] - cpu[0]) / buffers * 1e6,
                             "bare_receiver_cpu_us_per_buffer": (cpu[2] - cpu[1]) / buffers * 1e6,
@@ -249,6 +285,10 @@ FIGURES = {
     "ratio_to_raw": ("sluice_bytes_per_second", "bare_bytes_per_second"),
     "ratio_to_cached_raw": ("sluice_bytes_per_second", "cached_bytes_per_second"),
     "credit_over_uncredited": ("sluice_bytes_per_second", "uncredited_bytes_per_second"),
+    "credit_over_uncredited_equal_memory": (
+        "equal_bytes_per_second",
+        "equal_uncredited_bytes_per_second",
+    ),
     "rate_1000_over_10_channels": ("many_channels_bytes_per_second", "sluice_bytes_per_second"),
 }
 """Each figure as the ratio of two rates of a turn."""

@@ -27,7 +27,7 @@ def test_every_kind_is_measured(tmp_path):
 
 @pytest.mark.slow
 def test_a_profile_names_functions_of_each_process(tmp_path, capsys):
-    uvloop.run(profile(tmp_path, TOTAL_BYTES))
+    uvloop.run(profile(tmp_path, "64 MiB", TOTAL_BYTES))
     printed = capsys.readouterr().out
     for kind in KINDS:
         for process in PROCESSES:
