@@ -24,7 +24,7 @@ CHAOS_SECONDS := 240
 CHAOS_SEED := 1
 QUICK_BENCHMARKS := exchange isolation barrier memory
 
-.PHONY: help setup jar demo test test-matrix fuzz fuzz-spark chaos check format bench compose-test docs constraints clean
+.PHONY: help setup jar demo test test-matrix fuzz fuzz-spark chaos check format bench charts compose-test docs constraints clean
 
 help: ## list these targets
 	@grep -hE '^[a-z%-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -93,6 +93,9 @@ bench: $(addprefix bench-,$(QUICK_BENCHMARKS)) ## the quick benchmarks
 
 bench-%: setup ## one benchmark: bench-exchange, bench-spark, ...; options in BENCH_ARGS
 	$(BIN)/python -m benchmarks.$(subst -,_,$*) $(BENCH_ARGS)
+
+charts: setup ## results of benchmarks into benchmarks/reference, and their charts into docs/images
+	$(BIN)/python -m benchmarks.charts
 
 compose-test: setup ## the docker compose stack, run for real
 	tests/compose/run.sh

@@ -35,7 +35,6 @@ from typing import Any, Final, NamedTuple
 
 import uvloop
 
-from benchmarks.line_chart import Line, Panel, draw
 from benchmarks.line_process import (
     ANSWER_DEADLINE_SECONDS,
     LineProcess,
@@ -45,7 +44,7 @@ from benchmarks.line_process import (
     say,
 )
 from benchmarks.processes import stop_on_termination
-from benchmarks.report import REFERENCE_DIRECTORY, Report, median_and_spread, open_console
+from benchmarks.report import Report, median_and_spread, open_console
 from benchmarks.taskmanagers import TaskManagers
 from shuffle.client.client import ShuffleClient
 from shuffle.client.config import ClientConfig
@@ -69,7 +68,6 @@ TURN_SECONDS: Final = 1.0
 APPLICATION: Final = "bench"
 CONSUMER_CONFIG: Final = ClientConfig(network_segments=2048)
 """A hundred gates in one client need more than the default; the producer has the default."""
-CHART: Final = Path(__file__).resolve().parent.parent / "docs" / "images" / "buffer-timeout.svg"
 
 _STAMP: Final = struct.Struct(">Bq")
 _PLAIN: Final = bytes(RECORD_BYTES)
@@ -330,46 +328,12 @@ def report(runs: Sequence[dict[str, Any]]) -> Report:
     return Report("buffer_timeout", headline | figures, runs, spread)
 
 
-def draw_chart(figures: dict[str, float], target: Path) -> None:
-    """Draw rate and latency over the timeout."""
-    labels = [f"{timeout_ms} ms" for timeout_ms in TIMEOUTS_MS]
-
-    def line(name: str, key: str, scale: float) -> Line:
-        return Line(name, [figures[key.format(timeout_ms)] / scale for timeout_ms in TIMEOUTS_MS])
-
-    draw(
-        target,
-        labels,
-        "buffer timeout",
-        [
-            Panel(
-                "million records/s, saturated",
-                [line(path, f"{path}_records_per_second_{{}}ms", 1e6) for path in PATHS],
-            ),
-            Panel(
-                "latency in ms, paced",
-                [
-                    line(f"{path}, {percentile}", f"{path}_{percentile}_latency_ms_{{}}ms", 1)
-                    for path in PATHS
-                    for percentile in ("p50", "p99")
-                ],
-                logarithmic=True,
-            ),
-        ],
-    )
-
-
 def main() -> None:
     """Run the benchmark, or its consumer process."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--consume", metavar="ENDPOINT", help=argparse.SUPPRESS)
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--seconds", type=float, default=TURN_SECONDS, help="of each turn")
-    parser.add_argument(
-        "--chart",
-        action="store_true",
-        help=f"renew docs/images/{CHART.name} and the reference result",
-    )
     arguments = parser.parse_args()
     if arguments.consume is not None:
         uvloop.run(consume(arguments.consume))
@@ -383,9 +347,6 @@ def main() -> None:
     found = report(runs)
     found.write()
     found.show(open_console(), {"rate_1ms_over_100ms": "≥ 0.90", "p99_latency_ms_at_1ms": "report"})
-    if arguments.chart:
-        draw_chart(dict(found.figures), CHART)
-        found.write(REFERENCE_DIRECTORY)
 
 
 if __name__ == "__main__":

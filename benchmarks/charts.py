@@ -1,0 +1,191 @@
+"""The charts of docs/performance.md and docs/network-stack.md: ``make charts``.
+
+Takes over what is in ``benchmarks/results`` into ``benchmarks/reference``, the committed set, and
+draws each chart from there. So a chart and its numbers never differ, and a benchmark that was not
+run again keeps its chart.
+"""
+
+import json
+import shutil
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.buffer_timeout import PATHS, TIMEOUTS_MS
+from benchmarks.line_chart import Line, Panel, draw
+from benchmarks.memory import LIMIT_MIB, MEMORY_TIER_BYTES, MIB, POOL_BYTES
+from benchmarks.report import REFERENCE_DIRECTORY, RESULTS_DIRECTORY
+
+IMAGES: Final = Path(__file__).resolve().parent.parent / "docs" / "images"
+
+Result = Mapping[str, Any]
+"""What a benchmark wrote."""
+
+
+def rounds(result: Result, lines: Mapping[str, str], scale: float) -> list[Line]:
+    """Lines over the rounds of a benchmark: name to key of a run."""
+    return [Line(name, [run[key] / scale for run in result["runs"]]) for name, key in lines.items()]
+
+
+def ratios(result: Result, lines: Mapping[str, tuple[str, str]]) -> list[Line]:
+    """Lines over the rounds: name to the keys of numerator and denominator."""
+    return [
+        Line(name, [run[over] / run[under] for run in result["runs"]])
+        for name, (over, under) in lines.items()
+    ]
+
+
+def draw_rounds(target: Path, result: Result, panels: Sequence[Panel]) -> None:
+    """Draw panels over the rounds of a benchmark."""
+    draw(target, [str(number + 1) for number in range(len(result["runs"]))], "round", panels)
+
+
+def buffer_timeout(target: Path, result: Result) -> None:
+    """Rate and latency over the timeout."""
+    figures = result["figures"]
+
+    def line(name: str, key: str, scale: float) -> Line:
+        return Line(name, [figures[key.format(timeout_ms)] / scale for timeout_ms in TIMEOUTS_MS])
+
+    draw(
+        target,
+        [f"{timeout_ms} ms" for timeout_ms in TIMEOUTS_MS],
+        "buffer timeout",
+        [
+            Panel(
+                "million records/s, saturated",
+                [line(path, f"{path}_records_per_second_{{}}ms", 1e6) for path in PATHS],
+            ),
+            Panel(
+                "latency in ms, paced",
+                [
+                    line(f"{path}, {percentile}", f"{path}_{percentile}_latency_ms_{{}}ms", 1)
+                    for path in PATHS
+                    for percentile in ("p50", "p99")
+                ],
+                logarithmic=True,
+            ),
+        ],
+    )
+
+
+def exchange(target: Path, result: Result) -> None:
+    """Rates of all sides, and what credit does to them, round by round."""
+    rates = {
+        "bare sockets": "bare_bytes_per_second",
+        "10 channels": "sluice_bytes_per_second",
+        "1000 channels": "many_channels_bytes_per_second",
+    }
+    modes = {
+        "defaults": ("sluice_bytes_per_second", "uncredited_bytes_per_second"),
+        "equal memory": ("equal_bytes_per_second", "equal_uncredited_bytes_per_second"),
+    }
+    draw_rounds(
+        target,
+        result,
+        [
+            Panel("GB/s", rounds(result, rates, 1e9)),
+            Panel("rate with credit over without", ratios(result, modes)),
+        ],
+    )
+
+
+def isolation(target: Path, result: Result) -> None:
+    """A reader alone and beside one that is stuck, in both modes, round by round."""
+    lines = {
+        f"{name}, {place.replace('_', ' ')}": f"{mode}_{place}_bytes_per_second"
+        for mode, name in (("credit", "credit"), ("watermark", "no credit"))
+        for place in ("alone", "beside_stuck")
+    }
+    draw_rounds(target, result, [Panel("GB/s of the reader", rounds(result, lines, 1e9))])
+
+
+def barrier(target: Path, result: Result) -> None:
+    """How long a barrier takes, and what is before it, in both modes, round by round."""
+    modes = (("credit", "credit"), ("watermark", "no credit"))
+    draw_rounds(
+        target,
+        result,
+        [
+            Panel("ms for a barrier", rounds(result, {n: f"{m}_seconds" for m, n in modes}, 1e-3)),
+            Panel(
+                "MiB in flight",
+                rounds(result, {n: f"{m}_bytes_in_flight" for m, n in modes}, MIB),
+            ),
+        ],
+    )
+
+
+def memory(target: Path, result: Result) -> None:
+    """Resident memory of both TaskManagers while the shuffle goes through them."""
+    runs = result["runs"]
+    seconds = [f"{at:.0f}" for at in runs[0]["sampled_at_seconds"]]
+    held = (POOL_BYTES + MEMORY_TIER_BYTES) / MIB
+    draw(
+        target,
+        seconds,
+        "seconds",
+        [
+            Panel(
+                "resident MiB",
+                [
+                    *(
+                        Line(
+                            f"TaskManager {number + 1}",
+                            [found / MIB for found in run["resident_bytes"]],
+                        )
+                        for number, run in enumerate(runs)
+                    ),
+                    Line("pool and memory tier", [held] * len(seconds)),
+                    Line("the limit", [held + LIMIT_MIB] * len(seconds)),
+                ],
+            )
+        ],
+    )
+
+
+CHARTS: Final[Mapping[str, Callable[[Path, Result], None]]] = {
+    "buffer_timeout": buffer_timeout,
+    "exchange": exchange,
+    "isolation": isolation,
+    "barrier": barrier,
+    "memory": memory,
+}
+"""By the benchmark whose result they show."""
+
+
+def renew(results: Path, reference: Path, images: Path) -> list[str]:
+    """Take results over and draw all charts.
+
+    Args:
+        results: Where benchmarks write.
+        reference: The committed set.
+        images: Where charts go, ``NAME.svg`` with dashes.
+
+    Returns:
+        The benchmarks of which there is no result in either place.
+    """
+    missing: list[str] = []
+    for name, chart in CHARTS.items():
+        found, kept = results / f"{name}.json", reference / f"{name}.json"
+        if found.exists():
+            reference.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(found, kept)
+        if kept.exists():
+            chart(images / f"{name.replace('_', '-')}.svg", json.loads(kept.read_text("utf-8")))
+        else:
+            missing.append(name)
+    return missing
+
+
+def main() -> None:
+    """Renew all charts; say what is missing."""
+    missing = renew(RESULTS_DIRECTORY, REFERENCE_DIRECTORY, IMAGES)
+    if missing:
+        commands = " ".join(f"bench-{name.replace('_', '-')}" for name in missing)
+        sys.exit(f"No results of {', '.join(missing)}: make {commands}")
+
+
+if __name__ == "__main__":
+    main()
