@@ -51,6 +51,9 @@ FEATURE_LARGE_PAYLOADS: Final = 1
 FEATURE_BUFFER_GROUPS: Final = 2
 """Feature bit: several buffers of one channel in one frame of a peer leg, a credit for each."""
 
+FEATURE_RESUMABLE_OUTPUTS: Final = 4
+"""Feature bit: regions of map outputs are secured, and go on from there on another connection."""
+
 MAX_LARGE_PAYLOAD_BYTES: Final = 256 * 1024
 """Largest payload with FEATURE_LARGE_PAYLOADS: eight segments of the default size for the price of
 one message, and still little next to a socket's buffers."""

@@ -185,6 +185,38 @@ class PartitionOpened(NamedTuple):
     partition: int
 
 
+class ResumePartition(NamedTuple):
+    """Begins the output of one map attempt, or goes on with what was secured of it."""
+
+    partition: int
+    shuffle_id: int
+    map_attempt_id: int
+    num_subpartitions: int
+
+
+class PartitionResumed(NamedTuple):
+    """Answer to ResumePartition: the regions there are. If committed, nothing was opened."""
+
+    partition: int
+    regions: int
+    total_bytes: int
+    committed: bool
+
+
+class SecureRegion(NamedTuple):
+    """Asks that a map output's regions up to this one outlive the TaskManager's process."""
+
+    partition: int
+    region: int
+
+
+class RegionSecured(NamedTuple):
+    """Answer to SecureRegion: the producer needs these regions no more."""
+
+    partition: int
+    region: int
+
+
 class BeginRegion(NamedTuple):
     """Announces a region: how many bytes for each subpartition, and the checksum of all.
 
@@ -328,6 +360,10 @@ Message: TypeAlias = (
     | PartitionFinished
     | AbortPartition
     | PartitionAborted
+    | ResumePartition
+    | PartitionResumed
+    | SecureRegion
+    | RegionSecured
     | OpenGate
     | GateOpened
     | CloseGate

@@ -71,6 +71,10 @@ class NetworkMemoryConfig(Settings):
     max_regions_per_partition: Count = Field(65536, ge=1, le=1 << 24)
     """Regions that one map output may have."""
 
+    map_output_resume_timeout_seconds: Seconds = Field(30, gt=0)
+    """Time for which the secured regions of a map output are kept when its producer's connection is
+    lost, or after a restart, for the producer to come back and go on."""
+
     def pool_ceiling_segments(self, channels: int) -> int:
         """Return the most segments that a gate or partition of so many channels can use."""
         return channels * self.exclusive_buffers_per_channel + self.floating_buffers_per_gate

@@ -9,7 +9,13 @@ import os
 import socket
 
 from protocol.errors import SegmentSizeMismatch
-from protocol.limits import FEATURE_BUFFER_GROUPS, FEATURE_LARGE_PAYLOADS, MAGIC, VERSION
+from protocol.limits import (
+    FEATURE_BUFFER_GROUPS,
+    FEATURE_LARGE_PAYLOADS,
+    FEATURE_RESUMABLE_OUTPUTS,
+    MAGIC,
+    VERSION,
+)
 from protocol.messages import (
     FLOW_CREDIT,
     FLOW_WATERMARK,
@@ -29,10 +35,12 @@ from shuffle.network.consumer_server import ConsumerHandler
 from shuffle.network.driver_server import DriverHandler
 from shuffle.network.peer_client import PartitionRequestClient
 from shuffle.network.peer_server import PartitionRequestServerHandler
-from shuffle.network.producer_server import ProducerHandler, ProducerServices
+from shuffle.network.producer_server import ProducerHandler
 from shuffle.network.serving import ReadPool
 from shuffle.network.uncredited_client import UncreditedPartitionRequestClient
+from shuffle.network.written_output import ProducerServices
 from shuffle.partition.manager import ResultPartitionManager
+from shuffle.partition.resumable_outputs import ResumableOutputs
 from shuffle.storage.store import ShuffleStore
 from transport.config import TransportConfig
 from transport.connection import Connection, ConnectionHandler
@@ -103,6 +111,7 @@ class NetworkEnvironment:
         await self.listener.close()
         self.peers.close()
         self.applications.close()
+        self.resumable.close()
         await self.store.close()
         self.network_pool.destroy()
 
@@ -132,11 +141,13 @@ class NetworkEnvironment:
             self.peers,
             self.task_events,
         )
+        self.resumable = ResumableOutputs(self.store, memory.map_output_resume_timeout_seconds)
         self.producer_services = ProducerServices(
             store=self.store,
             partitions=self.partitions,
             network_pool=self.network_pool,
             task_events=self.task_events,
+            resumable=self.resumable,
             counters=self.counters,
             config=memory,
             verify_checksums=self._storage_config.verify_checksums,
@@ -151,7 +162,7 @@ class NetworkEnvironment:
             self.store.taskmanager_id,
             self._memory.segment_size_bytes,
             FLOW_CREDIT,
-            FEATURE_LARGE_PAYLOADS | FEATURE_BUFFER_GROUPS,
+            FEATURE_LARGE_PAYLOADS | FEATURE_BUFFER_GROUPS | FEATURE_RESUMABLE_OUTPUTS,
             *self.address,
         )
 

@@ -19,7 +19,7 @@ from shuffle.network.pipelined_producer import PipelinedProducer
 from transport.connection import Connection
 
 if TYPE_CHECKING:
-    from shuffle.network.producer_server import ProducerServices
+    from shuffle.network.written_output import ProducerServices
 
 _log = logging.getLogger(__name__)
 

@@ -53,7 +53,7 @@ from shuffle.waiting import Waiter
 from transport.connection import Connection
 
 if TYPE_CHECKING:
-    from shuffle.network.producer_server import ProducerServices
+    from shuffle.network.written_output import ProducerServices
 
 
 class ProducerState(enum.Enum):

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 from protocol.errors import ChannelInUse, SluiceError, UnexpectedMessage
 from protocol.framing import PayloadMemory
@@ -20,61 +19,30 @@ from protocol.messages import (
     PartitionAborted,
     PartitionFinished,
     PartitionOpened,
+    PartitionResumed,
     PipelinedData,
     RegionData,
     RegionOpened,
+    RegionSecured,
+    ResumePartition,
+    SecureRegion,
 )
 from protocol.remote_error import error_response
-from shuffle.config import NetworkMemoryConfig
-from shuffle.counters import Counters
-from shuffle.errors import LimitExceeded, ShuttingDown, internal_error
-from shuffle.gate.task_events import TaskEventDispatcher
-from shuffle.memory import LocalBufferPool, NetworkBufferPool
+from shuffle.errors import LimitExceeded, PartitionReleased, ShuttingDown, internal_error
+from shuffle.memory import LocalBufferPool
 from shuffle.network.pipelined_leg import PipelinedLeg
 from shuffle.network.pipelined_producer import PipelinedProducer
-from shuffle.partition.manager import ResultPartitionManager
+from shuffle.network.written_output import ProducerServices, WrittenOutput
 from shuffle.partition.map_output_writer import MapOutputWriter, WriterState
-from shuffle.storage.outputs import ShuffleKey
-from shuffle.storage.store import ShuffleStore
-from shuffle.waiting import Waiter, Waiting
+from shuffle.storage.errors import DuplicateMapOutput
+from shuffle.storage.outputs import MapAttemptKey, ShuffleKey
+from shuffle.waiting import Waiter
 from transport.connection import Connection
 
 _log = logging.getLogger(__name__)
 
 MOST_FAILED_PARTITIONS = 1024
 """Failed partition numbers remembered per connection, so that what is late is known as late."""
-
-
-@dataclass(slots=True)
-class ProducerServices:
-    """What the producer leg uses of its TaskManager."""
-
-    store: ShuffleStore
-    partitions: ResultPartitionManager
-    network_pool: NetworkBufferPool
-    task_events: TaskEventDispatcher
-    counters: Counters
-    config: NetworkMemoryConfig
-    verify_checksums: bool
-    draining: bool = False
-    map_output_credit_wait: Waiting = field(default_factory=Waiting)
-    pipelined_credit_wait: Waiting = field(default_factory=Waiting)
-
-
-class _Partition:
-    """A map output being written, with its pool and, at the end, its commit."""
-
-    __slots__ = ("aborts", "commit", "credit", "credit_wait", "pool", "writer")
-
-    def __init__(self, credit_wait: Waiter) -> None:
-        self.credit = 0
-        """Granted and not used by the producer."""
-        self.credit_wait = credit_wait  # while it is inside a region without credit
-        self.writer: MapOutputWriter | None = None
-        self.pool: LocalBufferPool | None = None
-        self.commit: asyncio.Task[None] | None = None
-        self.aborts = 0
-        """Times AbortPartition came when the commit was in the journal's hands already."""
 
 
 class ProducerHandler:
@@ -92,12 +60,13 @@ class ProducerHandler:
         self._connection = connection
         self._services = services
         self._on_lost = on_lost
-        self._partitions: dict[int, _Partition] = {}
+        self._partitions: dict[int, WrittenOutput] = {}
         self._failed: dict[int, None] = {}
         self._pipelined = PipelinedLeg(
             connection, services, self._fail, lambda number: number in self._failed
         )
         self._discard: memoryview | None = None
+        self._lost = False
 
     @property
     def open_writers(self) -> list[MapOutputWriter]:
@@ -147,7 +116,9 @@ class ProducerHandler:
         elif type(message) is BeginRegion:
             self._begin_region(message)
         elif type(message) is OpenPartition:
-            self._open(message)
+            if self._may_open(message.partition):
+                self._open(message)
+                self._connection.send(PartitionOpened(message.partition))
         elif type(message) is OpenPipelinedPartition:
             if self._may_open(message.partition):
                 self._pipelined.open(message)
@@ -156,6 +127,10 @@ class ProducerHandler:
                 self._pipelined.finish(message)
             else:
                 self._finish(message)
+        elif type(message) is SecureRegion:
+            self._secure(message)
+        elif type(message) is ResumePartition:
+            self._resume(message)
         elif type(message) is AbortPartition:
             self._abort(message.partition)
         elif type(message) is CloseRequest:
@@ -166,16 +141,27 @@ class ProducerHandler:
         self._pipelined.writable()
 
     def connection_lost(self, error: SluiceError) -> None:
-        """Give up everything that is not committed or finished."""
-        for number in list(self._partitions):
+        """Give up everything that is not committed or finished, but for what may be resumed."""
+        self._lost = True
+        for number, partition in list(self._partitions.items()):
+            if partition.resumable and partition.attempt is not None:
+                partition.resumable = False
+                if partition.writer is not None:
+                    self._services.resumable.park(partition.attempt)
+                else:  # its commit goes on
+                    self._services.resumable.forget(partition.attempt, drop=False)
             self._remove(number, aborted=True)
         self._pipelined.connection_lost(error)
         self._on_lost()
 
     # ---- messages --------------------------------------------------------------------------------
 
-    def _may_open(self, number: int) -> bool:
+    def _may_open(self, number: int, *, begun: bool = False) -> bool:
         """Tell whether a partition may be opened; if not it has failed.
+
+        Args:
+            number: Its number.
+            begun: Whether a part of it is here already.
 
         Raises:
             ChannelInUse: There is one of that number.
@@ -183,7 +169,7 @@ class ProducerHandler:
         if number in self._partitions or number in self._pipelined.partitions:
             raise ChannelInUse("Partition number is in use on this connection", value=number)
         self._failed.pop(number, None)
-        if self._services.draining:
+        if self._services.draining and not begun:
             self._fail(
                 number,
                 ShuttingDown("TaskManager is draining", remedy="Write to another TaskManager"),
@@ -205,12 +191,10 @@ class ProducerHandler:
             return False
         return True
 
-    def _open(self, message: OpenPartition) -> None:
+    def _open(self, message: OpenPartition | ResumePartition) -> MapOutputWriter:
         number = message.partition
-        if not self._may_open(number):
-            return
         services = self._services
-        partition = _Partition(Waiter(services.map_output_credit_wait))
+        partition = WrittenOutput(Waiter(services.map_output_credit_wait))
         connection = self._connection
         counters = services.counters
 
@@ -244,9 +228,78 @@ class ProducerHandler:
             opened=opened,
             grant=grant,
             failed=lambda error: self._fail(number, error),
+            resumed=type(message) is ResumePartition,
         )
+        partition.attempt = partition.writer.attempt
         self._partitions[number] = partition
-        connection.send(PartitionOpened(number))
+        return partition.writer
+
+    def _resume(self, message: ResumePartition) -> None:
+        """Open a map output behind what is secured of it, or say that it is committed."""
+        number = message.partition
+        services = self._services
+        attempt = MapAttemptKey(
+            ShuffleKey(self._connection.application_id, message.shuffle_id), message.map_attempt_id
+        )
+        pending = services.store.pending(attempt)
+        if pending is not None:  # the connection before this one left it behind: see what comes
+            pending.add_done_callback(lambda _: None if self._lost else self._resume(message))
+            return
+        committed = services.store.lookup(*attempt)
+        if committed is not None:
+            regions, total_bytes = len(committed.regions), committed.total_bytes
+            self._connection.send(PartitionResumed(number, regions, total_bytes, True))
+            return
+        if not self._may_open(number, begun=services.store.open_output(attempt) is not None):
+            return
+        services.resumable.attach(attempt, lambda: self._taken_over(number))
+        writer = self._open(message)
+        self._partitions[number].resumable = True
+        self._connection.send(
+            PartitionResumed(number, writer.regions, writer.total_bytes, committed=False)
+        )
+
+    def _taken_over(self, number: int) -> None:
+        """The producer of a map output goes on with it on another connection."""
+        partition = self._partitions.get(number)
+        if partition is not None:
+            partition.resumable = False
+            self._fail(number, PartitionReleased("Map output was resumed on another connection"))
+
+    def _secure(self, message: SecureRegion) -> None:
+        number = message.partition
+        writer = self._writer(number)
+        if writer is None:
+            return
+        partition = self._partitions[number]
+        if not partition.resumable:
+            if self._services.store.open_output(writer.attempt) is not None:
+                self._fail(number, DuplicateMapOutput(*writer.key, writer.map_attempt_id))
+                return
+            self._services.resumable.attach(writer.attempt, lambda: self._taken_over(number))
+            partition.resumable = True
+        partition.securing = asyncio.get_running_loop().create_task(
+            self._secure_region(message, partition, writer)
+        )
+
+    async def _secure_region(
+        self, message: SecureRegion, partition: WrittenOutput, writer: MapOutputWriter
+    ) -> None:
+        failure: SluiceError | None = None
+        try:
+            await writer.secure(message.region)
+        except SluiceError as error:
+            failure = error
+        except Exception as error:  # noqa: BLE001
+            # A bug of ours must end this map output and be seen, not leave the producer waiting.
+            _log.exception("internal error while securing a map output")
+            failure = internal_error(error)
+        if self._partitions.get(message.partition) is not partition:
+            return
+        if failure is not None:
+            self._fail(message.partition, failure)
+        else:
+            self._connection.send(RegionSecured(message.partition, message.region))
 
     def _begin_region(self, message: BeginRegion) -> None:
         writer = self._writer(message.partition)
@@ -307,7 +360,7 @@ class ProducerHandler:
         )
 
     async def _commit(
-        self, message: FinishPartition, partition: _Partition, writer: MapOutputWriter
+        self, message: FinishPartition, partition: WrittenOutput, writer: MapOutputWriter
     ) -> None:
         """Commit a map output, and acknowledge it once it outlives this process."""
         try:
@@ -328,7 +381,7 @@ class ProducerHandler:
         self._connection.send(PartitionFinished(message.partition))
         self._answer_aborts(message.partition, partition)
 
-    def _commit_failed(self, number: int, partition: _Partition, error: SluiceError) -> None:
+    def _commit_failed(self, number: int, partition: WrittenOutput, error: SluiceError) -> None:
         if self._partitions.get(number) is partition:
             partition.commit = None
             self._fail(number, error)
@@ -348,14 +401,14 @@ class ProducerHandler:
         self._failed.pop(number, None)
         self._connection.send(PartitionAborted(number))
 
-    def _answer_aborts(self, number: int, partition: _Partition) -> None:
+    def _answer_aborts(self, number: int, partition: WrittenOutput) -> None:
         for _ in range(partition.aborts):
             self._failed.pop(number, None)
             self._connection.send(PartitionAborted(number))
 
     # ---- inner workings --------------------------------------------------------------------------
 
-    def _note_wait(self, partition: _Partition) -> None:
+    def _note_wait(self, partition: WrittenOutput) -> None:
         """Begin to count the producer's wait if it has more to send and no credit."""
         writer = partition.writer
         if writer is None or writer.state is not WriterState.IN_REGION:
@@ -390,6 +443,10 @@ class ProducerHandler:
         if partition is None:
             return
         partition.credit_wait.end()
+        if partition.securing is not None:
+            partition.securing.cancel()
+        if partition.resumable and partition.attempt is not None:
+            self._services.resumable.forget(partition.attempt, drop=aborted)
         if partition.commit is not None:
             partition.commit.cancel()
         if partition.writer is not None:

@@ -7,14 +7,18 @@
     IN_REGION    ✗             IN_REGION,    ✗                 ABORTED
                                OPEN at the
                                region's end
+    SECURING     ✗             ✗             ✗                 ABORTED
     FINISHING    ✗             ✗             ✗                 ABORTED
 
 ✗ is a :class:`RegionMismatch` that ends the partition. An empty region leaves OPEN as it is.
-Committing is the caller's: FINISHING ends when all regions are written.
+Committing is the caller's: FINISHING ends when all regions are written. SecureRegion leads from
+OPEN to SECURING, and back when the complete regions outlive the process.
 """
 
+import asyncio
 import enum
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from protocol.errors import SluiceError
 from protocol.framing import PayloadMemory
@@ -27,8 +31,9 @@ from shuffle.partition.region_receiver import (
     MemoryRegionReceiver,
     RegionReceiver,
 )
-from shuffle.storage.outputs import MapOutput, ShuffleKey
-from shuffle.storage.store import ShuffleStore
+from shuffle.storage.errors import ShuffleReleased
+from shuffle.storage.outputs import MapAttemptKey, MapOutput, Region, ShuffleKey
+from shuffle.storage.store import ShuffleStore, release_regions
 
 
 class WriterState(enum.Enum):
@@ -36,6 +41,7 @@ class WriterState(enum.Enum):
 
     OPEN = "open"
     IN_REGION = "in region"
+    SECURING = "securing"
     FINISHING = "finishing"
     ABORTED = "aborted"
 
@@ -56,6 +62,7 @@ class MapOutputWriter:
         opened: Tells the producer the number of a region and the payload size it may use.
         grant: Sends credit to the producer.
         failed: Told when a region cannot be written, at a moment when nothing is being received.
+        resumed: Whether it goes on behind the regions that are secured in the store.
     """
 
     def __init__(
@@ -72,6 +79,7 @@ class MapOutputWriter:
         opened: Callable[[int, int], None],
         grant: Callable[[int], None],
         failed: Callable[[SluiceError], None],
+        resumed: bool = False,
     ) -> None:
         self.key = key
         self.map_attempt_id = map_attempt_id
@@ -92,6 +100,21 @@ class MapOutputWriter:
         """True while a payload arrives in memory of a region: it must stay that region's."""
         self._receiver: RegionReceiver | None = None
         self._receivers: list[RegionReceiver] = []
+        self._secured = 0
+        secured = store.open_output(MapAttemptKey(key, map_attempt_id)) if resumed else None
+        if secured is not None:
+            self._secured = len(secured.regions)
+            self.total_bytes = secured.total_bytes
+
+    @property
+    def attempt(self) -> MapAttemptKey:
+        """What is written."""
+        return MapAttemptKey(self.key, self.map_attempt_id)
+
+    @property
+    def regions(self) -> int:
+        """Regions so far, the one that is being received included."""
+        return self._secured + len(self._receivers)
 
     def begin_region(
         self, region: int, first_subpartition: int, lengths: Sequence[int], crc32c: int
@@ -106,11 +129,11 @@ class MapOutputWriter:
             StorageFull: No place for it.
         """
         self._require(WriterState.OPEN, "BeginRegion")
-        if region != len(self._receivers):
+        if region != self.regions:
             raise RegionMismatch(
                 "Regions of a map output must be numbered from 0 without gaps",
                 value=region,
-                limit=len(self._receivers),
+                limit=self.regions,
                 map_attempt_id=self.map_attempt_id,
             )
         if first_subpartition == EVERY_SUBPARTITION:
@@ -202,6 +225,44 @@ class MapOutputWriter:
             self.state = WriterState.OPEN
             self._complete(receiver)
 
+    async def secure(self, region: int) -> None:
+        """Let all regions so far outlive the process.
+
+        Args:
+            region: The last one, in the producer's count.
+
+        Raises:
+            RegionMismatch: Another one is the last, or it is not complete.
+            SluiceError: A region could not be written, or not be secured.
+
+        Cancellation: safe; what was secured by then stays in the store.
+        """
+        self._require(WriterState.OPEN, "SecureRegion")
+        if region != self.regions - 1:
+            raise RegionMismatch(
+                "SecureRegion names another region than the last",
+                value=region,
+                limit=self.regions - 1,
+                map_attempt_id=self.map_attempt_id,
+            )
+        self.state = WriterState.SECURING
+        for receiver in self._receivers:
+            await receiver.flush()
+        if self.state is not WriterState.SECURING:
+            return
+        receivers, self._receivers = self._receivers, []
+        self._secured += len(receivers)
+        regions = [receiver.finish() for receiver in receivers]
+        try:
+            secured = self._store.secure(self.attempt, self.num_subpartitions, regions)
+        except SluiceError:
+            release_regions(regions)
+            raise
+        secured.add_done_callback(partial(_secured, regions))
+        await asyncio.shield(secured)
+        if self.state is WriterState.SECURING:
+            self.state = WriterState.OPEN
+
     async def finish(self, total_bytes: int, regions: int) -> MapOutput:
         """Wait until all regions are written, and put the map output together.
 
@@ -219,11 +280,11 @@ class MapOutputWriter:
         Cancellation: safe; abort afterwards.
         """
         self._require(WriterState.OPEN, "FinishPartition")
-        if (total_bytes, regions) != (self.total_bytes, len(self._receivers)):
+        if (total_bytes, regions) != (self.total_bytes, self.regions):
             raise RegionMismatch(
                 "Totals of a map output do not add up",
                 value=f"{total_bytes} bytes in {regions} regions",
-                limit=f"{self.total_bytes} bytes in {len(self._receivers)} regions",
+                limit=f"{self.total_bytes} bytes in {self.regions} regions",
                 map_attempt_id=self.map_attempt_id,
             )
         self.state = WriterState.FINISHING
@@ -234,8 +295,15 @@ class MapOutputWriter:
                 "Map output was aborted while it was finished", map_attempt_id=self.map_attempt_id
             )
         receivers, self._receivers = self._receivers, []
-        written = tuple(receiver.finish() for receiver in receivers)
-        return MapOutput(self.key, self.map_attempt_id, self.num_subpartitions, written)
+        written = [receiver.finish() for receiver in receivers]
+        if self._secured:
+            secured = self._store.open_output(self.attempt)
+            if secured is None or len(secured.regions) != self._secured:
+                release_regions(written)
+                raise ShuffleReleased(*self.key, self.map_attempt_id)
+            secured.taken = True
+            written = [*secured.regions, *written]
+        return MapOutput(self.key, self.map_attempt_id, self.num_subpartitions, tuple(written))
 
     def abort(self) -> None:
         """Give everything up; what is being written is freed when the threads are done."""
@@ -269,3 +337,9 @@ class MapOutputWriter:
                 limit=f"state {state.value}",
                 map_attempt_id=self.map_attempt_id,
             )
+
+
+def _secured(regions: list[Region], done: "asyncio.Future[None]") -> None:
+    """Give regions up that could not be secured; nobody may wait for it any more."""
+    if not done.cancelled() and done.exception() is not None:
+        release_regions(regions)

@@ -247,6 +247,20 @@ class ShuffleReleased(StorageError):
         )
 
 
+class MapOutputDropped(StorageError):
+    """The map output was given up before its regions were secured."""
+
+    code = ErrorCode.PARTITION_RELEASED
+
+    def __init__(self, application_id: str, shuffle_id: int, map_attempt_id: int) -> None:
+        super().__init__(
+            f"map attempt {map_attempt_id} of shuffle {shuffle_id} of {application_id} was given "
+            "up while it was written",
+            remedy="Nothing to do: its task runs again if it is needed",
+            map_attempt_id=map_attempt_id,
+        )
+
+
 class StorageClosed(StorageError):
     """The store was closed; it takes and serves nothing any more."""
 

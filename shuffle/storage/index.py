@@ -1,9 +1,9 @@
 """The index of committed map outputs: plain dictionaries, owned by the event-loop thread."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
-from shuffle.storage.outputs import MapOutput, ShuffleKey
+from shuffle.storage.outputs import MapAttemptKey, MapOutput, OpenOutput, Region, ShuffleKey
 
 _NOTHING: Mapping[int, MapOutput] = MappingProxyType({})
 
@@ -32,13 +32,46 @@ class OutputIndex:
 
     def __init__(self) -> None:
         self._applications: dict[str, dict[int, ShuffleEntry]] = {}
+        self._open: dict[MapAttemptKey, OpenOutput] = {}
         self.map_outputs = 0
         self.stored_bytes = 0
         self.journal_bytes = 0
 
+    def secure(
+        self,
+        attempt: MapAttemptKey,
+        num_subpartitions: int,
+        regions: Sequence[Region],
+        journal_bytes: int,
+    ) -> None:
+        """Add regions to what is secured of a map output that is not committed."""
+        output = self._open.get(attempt)
+        if output is None:
+            output = OpenOutput(attempt.shuffle, attempt.map_attempt_id, num_subpartitions, [])
+            self._open[attempt] = output
+        output.regions += regions
+        output.journal_bytes += journal_bytes
+        self.journal_bytes += journal_bytes
+
+    def open_output(self, attempt: MapAttemptKey) -> OpenOutput | None:
+        """Return what is secured of a map output that is not committed, or None."""
+        return self._open.get(attempt)
+
+    def open_outputs(self) -> list[OpenOutput]:
+        """Return all map outputs of which something is secured."""
+        return list(self._open.values())
+
+    def pop_open(self, attempt: MapAttemptKey) -> OpenOutput | None:
+        """Forget what is secured of a map output and return it, for its extents to be released."""
+        output = self._open.pop(attempt, None)
+        if output is not None:
+            self.journal_bytes -= output.journal_bytes
+        return output
+
     def add(self, output: MapOutput, journal_bytes: int) -> None:
         """Make a map output visible. The caller has made sure that it is new."""
         application_id, shuffle_id = output.key
+        self.pop_open(MapAttemptKey(output.key, output.map_attempt_id))
         shuffles = self._applications.setdefault(application_id, {})
         entry = shuffles.get(shuffle_id)
         if entry is None:

@@ -210,9 +210,9 @@ def _records(path: Path, data: bytes, size: int) -> Iterator[bytes]:
 def _record_follows(data: bytes, start: int) -> bool:
     """Whether a whole record with a right checksum begins anywhere behind ``start``.
 
-    Rows are msgpack arrays of 2, 3 or 6 items, which narrows the search to a few candidates.
+    Rows are msgpack arrays of 2 to 7 items, which narrows the search to a few candidates.
     """
-    for first in (b"\x92\x02", b"\x93\x01", b"\x96\x00"):
+    for first in (b"\x92\x02", b"\x93\x01", b"\x94\x04", b"\x96\x00", b"\x97\x03"):
         at = data.find(first, start + _RECORD.size)
         while at >= 0:
             length, checksum = _RECORD.unpack_from(data, at - _RECORD.size)

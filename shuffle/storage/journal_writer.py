@@ -10,17 +10,24 @@ shuffle or application that is being released.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from pathlib import Path
 
-from shuffle.storage.errors import JournalWriteFailed, ShuffleReleased, StorageClosed, StorageError
+from shuffle.storage.errors import (
+    JournalWriteFailed,
+    MapOutputDropped,
+    ShuffleReleased,
+    StorageClosed,
+    StorageError,
+)
 from shuffle.storage.index import OutputIndex
 from shuffle.storage.journal import Journal, record_bytes
-from shuffle.storage.outputs import MapOutput, ShuffleKey
-from shuffle.storage.rows import pack_commit
+from shuffle.storage.outputs import MapAttemptKey, MapOutput, Region, ShuffleKey
+from shuffle.storage.rows import pack_commit, pack_drop, pack_secure
 from shuffle.storage.threads import run_in_thread
 
 logger = logging.getLogger(__name__)
@@ -30,18 +37,22 @@ COMPACTION_FLOOR_BYTES = 1024 * 1024
 
 
 @dataclass(slots=True, eq=False)
-class PendingCommit:
-    """A commit on its way into the journal.
+class PendingRow:
+    """A commit, or regions that are secured before it, on the way into the journal.
 
     Attributes:
-        output: The map output.
-        row: Its packed row.
-        done: Resolved when the output is visible, or failed.
-        refusal: Set by a release meanwhile: the commit must not become visible any more.
+        attempt: The map attempt.
+        regions: What the row is about.
+        row: The packed row.
+        publish: Makes it visible; called with the bytes of its record.
+        done: Resolved when it is visible, or failed.
+        refusal: Set by a release meanwhile: it must not become visible any more.
     """
 
-    output: MapOutput
+    attempt: MapAttemptKey
+    regions: Sequence[Region]
     row: bytes
+    publish: Callable[[int], None]
     done: "asyncio.Future[None]"
     refusal: StorageError | None = None
 
@@ -68,24 +79,55 @@ class JournalWriter:
         self._index = index
         self._directories = directories
         self._on_failure = on_failure
-        self._queue: list[PendingCommit | bytes] = []
-        self._in_flight: list[PendingCommit | bytes] = []
-        self._pending: dict[tuple[ShuffleKey, int], PendingCommit] = {}
+        self._queue: list[PendingRow | bytes] = []
+        self._in_flight: list[PendingRow | bytes] = []
+        self._pending: dict[MapAttemptKey, PendingRow] = {}
         self._task: asyncio.Task[None] | None = None
         self._compact_above_bytes = 0
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="sluice-journal")
 
     def is_pending(self, key: ShuffleKey, map_attempt_id: int) -> bool:
         """Whether the commit of a map attempt is being written."""
-        return (key, map_attempt_id) in self._pending
+        return MapAttemptKey(key, map_attempt_id) in self._pending
+
+    def pending(self, attempt: MapAttemptKey) -> "asyncio.Future[None] | None":
+        """Return the future of what is being written of a map attempt, or None."""
+        entry = self._pending.get(attempt)
+        return None if entry is None else entry.done
 
     def commit(self, output: MapOutput) -> "asyncio.Future[None]":
         """Queue a commit. The future ends when the output is visible, or with a StorageError."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        entry = PendingCommit(output, pack_commit(output), done)
-        self._pending[output.key, output.map_attempt_id] = entry
+        attempt = MapAttemptKey(output.key, output.map_attempt_id)
+        publish = partial(self._index.add, output)
+        entry = PendingRow(attempt, output.regions, pack_commit(output), publish, done)
+        self._pending[attempt] = entry
         self._put(entry)
         return done
+
+    def secure(
+        self, attempt: MapAttemptKey, num_subpartitions: int, regions: Sequence[Region]
+    ) -> "asyncio.Future[None]":
+        """Queue regions of a map output that is not committed. The future is that of a commit."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        before = self._index.open_output(attempt)
+        first = 0 if before is None else len(before.regions)
+        row = pack_secure(*attempt, num_subpartitions, first, regions)
+        publish = partial(self._index.secure, attempt, num_subpartitions, regions)
+        self._pending[attempt] = entry = PendingRow(attempt, regions, row, publish, done)
+        self._put(entry)
+        return done
+
+    def drop(self, attempt: MapAttemptKey) -> None:
+        """Give up what is secured, or is being secured, of a map output."""
+        pending = self._pending.get(attempt)
+        if pending is not None:
+            pending.refusal = MapOutputDropped(*attempt.shuffle, attempt.map_attempt_id)
+        output = self._index.pop_open(attempt)
+        if output is not None:
+            output.release()
+        if output is not None or pending is not None:
+            self._put(pack_drop(*attempt))
 
     def release(self, row: bytes) -> None:
         """Queue the row of a release."""
@@ -94,13 +136,13 @@ class JournalWriter:
     def refuse(self, released: Callable[[ShuffleKey], bool]) -> int:
         """Fail the commits under way to shuffles that are being released; return their number."""
         refused = 0
-        for (key, map_attempt_id), entry in self._pending.items():
-            if entry.refusal is None and released(key):
-                entry.refusal = ShuffleReleased(*key, map_attempt_id)
+        for attempt, entry in self._pending.items():
+            if entry.refusal is None and released(attempt.shuffle):
+                entry.refusal = ShuffleReleased(*attempt.shuffle, attempt.map_attempt_id)
                 refused += 1
         return refused
 
-    def _put(self, entry: PendingCommit | bytes) -> None:
+    def _put(self, entry: PendingRow | bytes) -> None:
         self._queue.append(entry)
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._drain())
@@ -178,11 +220,15 @@ class JournalWriter:
         """Write the next generation: all live rows and ``more``. Return whether that went well."""
         old = self.journal
         outputs = self._index.outputs()
+        secured = [
+            pack_secure(each.key, each.map_attempt_id, each.num_subpartitions, 0, each.regions)
+            for each in self._index.open_outputs()
+        ]
 
         def write() -> Journal:
             # Outputs are immutable, so the thread may read them while the event loop goes on. Rows
             # of what is released meanwhile wait in the queue and follow in the new file.
-            rows = chain(map(pack_commit, outputs), more)
+            rows = chain(map(pack_commit, outputs), secured, more)
             journal = Journal.create(directory, old.generation + 1, rows)
             old.remove()
             return journal
@@ -195,25 +241,33 @@ class JournalWriter:
             return False
         return True
 
-    def _complete(self, batch: list[PendingCommit | bytes]) -> None:
+    def _complete(self, batch: list[PendingRow | bytes]) -> None:
         for entry in batch:
             if isinstance(entry, bytes):
                 continue
             if entry.refusal is not None:
                 self._fail([entry], entry.refusal)
                 continue
-            del self._pending[entry.output.key, entry.output.map_attempt_id]
-            self._index.add(entry.output, record_bytes(entry.row))
+            self._forget(entry)
+            entry.publish(record_bytes(entry.row))
             if not entry.done.done():
                 entry.done.set_result(None)
 
-    def _fail(self, batch: list[PendingCommit | bytes], failure: StorageError) -> None:
+    def _fail(self, batch: list[PendingRow | bytes], failure: StorageError) -> None:
         for entry in batch:
             if isinstance(entry, bytes):
                 continue
-            del self._pending[entry.output.key, entry.output.map_attempt_id]
+            self._forget(entry)
+            taken = self._index.open_output(entry.attempt)
+            if taken is not None and taken.taken:  # a commit that failed: nobody can resume it
+                self._index.pop_open(entry.attempt)
+                self._queue.append(pack_drop(*entry.attempt))
             if not entry.done.done():
                 entry.done.set_exception(entry.refusal or failure)
             else:  # cancelled: nobody else looks after the regions
-                for region in entry.output.regions:
+                for region in entry.regions:
                     region.release()
+
+    def _forget(self, entry: PendingRow) -> None:
+        if self._pending.get(entry.attempt) is entry:
+            del self._pending[entry.attempt]

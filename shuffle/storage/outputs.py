@@ -122,6 +122,39 @@ class Region:
             self.extent.release()
 
 
+@dataclass(slots=True, eq=False)
+class OpenOutput:
+    """What is secured of a map output that is not committed: it outlives the process, too.
+
+    Attributes:
+        key: The shuffle.
+        map_attempt_id: The attempt.
+        num_subpartitions: Subpartitions of the shuffle.
+        regions: The first ones, in the order in which they were written.
+        journal_bytes: Bytes of their rows in the journal.
+        taken: Whether the regions are on their way into a commit and no longer owned here.
+    """
+
+    key: ShuffleKey
+    map_attempt_id: int
+    num_subpartitions: int
+    regions: list[Region]
+    journal_bytes: int = 0
+    taken: bool = False
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes over all regions."""
+        return sum(region.length for region in self.regions)
+
+    def release(self) -> None:
+        """Give up the regions that are still owned here."""
+        if not self.taken:
+            self.taken = True
+            for region in self.regions:
+                region.release()
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class MapOutput:
     """All that one map attempt wrote, in region order.

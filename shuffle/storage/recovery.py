@@ -1,5 +1,6 @@
 """Opening the storage: lock directories, open tiers, adopt what a previous daemon committed."""
 
+import dataclasses
 import logging
 import time
 from collections.abc import Sequence
@@ -21,12 +22,15 @@ from shuffle.storage.journal import (
 )
 from shuffle.storage.journal_writer import COMPACTION_FLOOR_BYTES
 from shuffle.storage.memory_tier import MemoryTier
-from shuffle.storage.outputs import MapOutput, Region, ShuffleKey
+from shuffle.storage.outputs import MapAttemptKey, MapOutput, Region, ShuffleKey
 from shuffle.storage.rows import (
     CommitRow,
+    DropRow,
     ReleaseApplicationRow,
     ReleaseShuffleRow,
+    SecureRow,
     pack_commit,
+    pack_secure,
     unpack,
 )
 
@@ -137,7 +141,7 @@ def _lock(storage: OpenedStorage, directory: Path) -> DirectoryLock:
 def _recover(storage: OpenedStorage, directories: Sequence[Path]) -> None:
     journals = find_journals(directories)
     current, rows, damaged = _read_journal(journals[0]) if journals else (None, [], False)
-    live = _replay(rows)
+    live, secured = _replay(rows)
     tiers = {tier.tier_id: tier for tier in storage.tiers}
     for row in live:
         output = _adopt(row, tiers)
@@ -145,6 +149,8 @@ def _recover(storage: OpenedStorage, directories: Sequence[Path]) -> None:
             storage.forgotten += 1
         else:
             storage.index.add(output, record_bytes(pack_commit(output)))
+    for begun in secured:  # behind the commits: what is committed has the better right to its place
+        _adopt_open(begun, tiers, storage.index)
     for tier in (storage.memory, *storage.disks):
         if tier is not None:
             tier.finish_adoption()
@@ -189,8 +195,9 @@ def _read_journal(path: Path) -> tuple[Journal | None, list[bytes], bool]:
     return journal, rows, damage is not None
 
 
-def _replay(rows: Sequence[bytes]) -> list[CommitRow]:
-    """Return the commits that no later row has undone."""
+def _replay(rows: Sequence[bytes]) -> tuple[list[CommitRow], list[SecureRow]]:
+    """Return the commits, and what was secured without a commit, that no later row has undone."""
+    secured: dict[MapAttemptKey, SecureRow] = {}
     applications: dict[str, dict[int, dict[int, CommitRow]]] = {}
     for number, data in enumerate(rows):
         try:
@@ -203,20 +210,61 @@ def _replay(rows: Sequence[bytes]) -> list[CommitRow]:
             case CommitRow(key=key):
                 shuffles = applications.setdefault(key.application_id, {})
                 shuffles.setdefault(key.shuffle_id, {})[row.map_attempt_id] = row
+                secured.pop(MapAttemptKey(key, row.map_attempt_id), None)
             case ReleaseShuffleRow(key=key):
                 applications.get(key.application_id, {}).pop(key.shuffle_id, None)
-            case ReleaseApplicationRow():
-                applications.pop(row.application_id, None)
-    return [
+                secured = {each: row for each, row in secured.items() if each.shuffle != key}
+            case ReleaseApplicationRow(application_id=application_id):
+                applications.pop(application_id, None)
+                secured = {
+                    each: row
+                    for each, row in secured.items()
+                    if each.shuffle.application_id != application_id
+                }
+            case SecureRow():
+                _add_secured(secured, row)
+            case DropRow():
+                secured.pop(MapAttemptKey(row.key, row.map_attempt_id), None)
+    commits = [
         row
         for shuffles in applications.values()
         for attempts in shuffles.values()
         for row in attempts.values()
     ]
+    return commits, list(secured.values())
+
+
+def _add_secured(secured: dict[MapAttemptKey, SecureRow], row: SecureRow) -> None:
+    attempt = MapAttemptKey(row.key, row.map_attempt_id)
+    before = secured.get(attempt)
+    if row.first_region == 0:
+        secured[attempt] = row
+    elif before is not None and len(before.regions) == row.first_region:
+        secured[attempt] = dataclasses.replace(before, regions=before.regions + row.regions)
+    else:
+        logger.error("map attempt %d of %s: regions are missing", row.map_attempt_id, row.key)
+        secured.pop(attempt, None)
+
+
+def _adopt_open(row: SecureRow, tiers: dict[bytes, Tier], index: OutputIndex) -> None:
+    """Occupy the extents of secured regions again, all or none."""
+    regions = _adopt_regions(row, tiers)
+    if regions is not None:
+        attempt = MapAttemptKey(ShuffleKey(*row.key), row.map_attempt_id)
+        record = pack_secure(*attempt, row.num_subpartitions, 0, regions)
+        index.secure(attempt, row.num_subpartitions, regions, record_bytes(record))
 
 
 def _adopt(row: CommitRow, tiers: dict[bytes, Tier]) -> MapOutput | None:
     """Occupy the extents of a map output again; None if any of them is not there any more."""
+    regions = _adopt_regions(row, tiers)
+    if regions is None:
+        return None
+    key = ShuffleKey(*row.key)
+    return MapOutput(key, row.map_attempt_id, row.num_subpartitions, tuple(regions))
+
+
+def _adopt_regions(row: CommitRow | SecureRow, tiers: dict[bytes, Tier]) -> list[Region] | None:
     regions: list[Region] = []
     for region in row.regions:
         extent: Extent | None = None
@@ -235,13 +283,16 @@ def _adopt(row: CommitRow, tiers: dict[bytes, Tier]) -> MapOutput | None:
                     adopted.release()
                 return None
         regions.append(Region(extent, region.first_subpartition, region.offsets, region.crc32c))
-    key = ShuffleKey(*row.key)
-    return MapOutput(key, row.map_attempt_id, row.num_subpartitions, tuple(regions))
+    return regions
 
 
 def _new_journal(storage: OpenedStorage, directories: Sequence[Path], generation: int) -> Journal:
     """Write a journal with all that is live into the first directory that takes it."""
     rows = [pack_commit(output) for output in storage.index.outputs()]
+    rows += [
+        pack_secure(each.key, each.map_attempt_id, each.num_subpartitions, 0, each.regions)
+        for each in storage.index.open_outputs()
+    ]
     failures: list[str] = []
     for directory in directories:
         try:

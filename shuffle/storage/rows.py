@@ -6,6 +6,9 @@
         [[tier id, extent offset, first subpartition, item size, offsets, crc32c], ...]]   commit
     [1, application, shuffle]                                                release of a shuffle
     [2, application]                                                    release of an application
+    [3, application, shuffle, map attempt, subpartitions, number of the first region,
+        [region, ...]]                                regions of a map output not yet committed
+    [4, application, shuffle, map attempt]                          such a map output is given up
 
 ``offsets`` are the cumulative offsets of a region as raw integers of ``item size`` bytes in the
 byte order of the machine (the header of the journal names it); the last one is the extent's length.
@@ -19,11 +22,13 @@ from typing import Any
 
 import msgpack
 
-from shuffle.storage.outputs import MapOutput, ShuffleKey
+from shuffle.storage.outputs import MapOutput, Region, ShuffleKey
 
 _COMMIT = 0
 _RELEASE_SHUFFLE = 1
 _RELEASE_APPLICATION = 2
+_SECURE = 3
+_DROP = 4
 
 _TYPECODES = {4: "I", 8: "Q"}
 
@@ -63,12 +68,36 @@ class ReleaseApplicationRow:
     application_id: str
 
 
-Row = CommitRow | ReleaseShuffleRow | ReleaseApplicationRow
+@dataclass(frozen=True, slots=True)
+class SecureRow:
+    """Regions of a map output were secured before its commit."""
+
+    key: ShuffleKey
+    map_attempt_id: int
+    num_subpartitions: int
+    first_region: int
+    regions: tuple[RegionRow, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DropRow:
+    """A map output of which regions were secured is given up."""
+
+    key: ShuffleKey
+    map_attempt_id: int
+
+
+Row = CommitRow | ReleaseShuffleRow | ReleaseApplicationRow | SecureRow | DropRow
 
 
 def pack_commit(output: MapOutput) -> bytes:
     """Pack the row of a commit."""
-    regions = [
+    regions = _pack_regions(output.regions)
+    return _pack((_COMMIT, *output.key, output.map_attempt_id, output.num_subpartitions, regions))
+
+
+def _pack_regions(regions: Sequence[Region]) -> list[tuple[bytes, int, int, int, bytes, int]]:
+    return [
         (
             b"" if region.extent is None else region.extent.tier.tier_id,
             0 if region.extent is None else region.extent.offset,
@@ -77,9 +106,25 @@ def pack_commit(output: MapOutput) -> bytes:
             region.offsets.tobytes(),
             region.crc32c,
         )
-        for region in output.regions
+        for region in regions
     ]
-    return _pack((_COMMIT, *output.key, output.map_attempt_id, output.num_subpartitions, regions))
+
+
+def pack_secure(
+    key: ShuffleKey,
+    map_attempt_id: int,
+    num_subpartitions: int,
+    first_region: int,
+    regions: Sequence[Region],
+) -> bytes:
+    """Pack the row of regions that are secured before the commit."""
+    packed = _pack_regions(regions)
+    return _pack((_SECURE, *key, map_attempt_id, num_subpartitions, first_region, packed))
+
+
+def pack_drop(key: ShuffleKey, map_attempt_id: int) -> bytes:
+    """Pack the row of a map output with secured regions that is given up."""
+    return _pack((_DROP, *key, map_attempt_id))
 
 
 def pack_release_shuffle(key: ShuffleKey) -> bytes:
@@ -115,6 +160,16 @@ def unpack(data: bytes) -> Row:
             return ReleaseShuffleRow(ShuffleKey(app, shuffle))
         case [2, str(app)]:
             return ReleaseApplicationRow(app)
+        case [3, str(app), int(shuffle), int(attempt), int(subpartitions), int(first), list(more)]:
+            return SecureRow(
+                ShuffleKey(app, shuffle),
+                attempt,
+                subpartitions,
+                first,
+                tuple(_unpack_region(region) for region in more),
+            )
+        case [4, str(app), int(shuffle), int(attempt)]:
+            return DropRow(ShuffleKey(app, shuffle), attempt)
         case _:
             msg = "neither a commit nor a release"
             raise ValueError(msg)

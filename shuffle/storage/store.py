@@ -17,7 +17,7 @@ it lies in the page cache or in tmpfs. After a reboot the memory tier's outputs 
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Self
@@ -36,7 +36,14 @@ from shuffle.storage.errors import (
 )
 from shuffle.storage.index import ShuffleEntry
 from shuffle.storage.journal_writer import JournalWriter
-from shuffle.storage.outputs import MapOutput, Region, ShuffleKey, cumulative_offsets
+from shuffle.storage.outputs import (
+    MapAttemptKey,
+    MapOutput,
+    OpenOutput,
+    Region,
+    ShuffleKey,
+    cumulative_offsets,
+)
 from shuffle.storage.recovery import OpenedStorage, open_storage
 from shuffle.storage.region_writer import ExtentRead, RegionWriter, read_extents
 from shuffle.storage.rows import pack_release_application, pack_release_shuffle
@@ -140,6 +147,46 @@ class ShuffleStore:
         self._commits += 1
         return self._journal.commit(output)
 
+    def secure(
+        self, attempt: MapAttemptKey, num_subpartitions: int, regions: Sequence[Region]
+    ) -> "asyncio.Future[None]":
+        """Let the next regions of a map output survive the process before it is committed.
+
+        Args:
+            attempt: The map attempt; one call is under way at a time.
+            num_subpartitions: Subpartitions of the shuffle.
+            regions: They follow those secured before. Once the future has succeeded they belong to
+                the store; if this call or the future raises, they still belong to the caller.
+
+        Returns:
+            A future as that of :meth:`commit`.
+
+        Raises:
+            DuplicateMapOutput: The map attempt is committed, or something of it is being written.
+            StorageClosed: The store was closed.
+        """
+        self._check_open()
+        if self.lookup(*attempt) is not None or self._journal.is_pending(*attempt):
+            raise DuplicateMapOutput(*attempt.shuffle, attempt.map_attempt_id)
+        return self._journal.secure(attempt, num_subpartitions, regions)
+
+    def open_output(self, attempt: MapAttemptKey) -> OpenOutput | None:
+        """Return what is secured of a map output that is not committed, or None."""
+        return self._index.open_output(attempt)
+
+    def open_outputs(self) -> list[OpenOutput]:
+        """Return all map outputs of which something is secured."""
+        return self._index.open_outputs()
+
+    def pending(self, attempt: MapAttemptKey) -> "asyncio.Future[None] | None":
+        """Return the future of a commit or of regions of a map attempt that are being written."""
+        return self._journal.pending(attempt)
+
+    def drop_open(self, attempt: MapAttemptKey) -> None:
+        """Give up what is secured, or is being secured, of a map output. Idempotent."""
+        if not self._closed:
+            self._journal.drop(attempt)
+
     def lookup(self, key: ShuffleKey, map_attempt_id: int) -> MapOutput | None:
         """Return a committed map output, or None."""
         return self._index.get(key, map_attempt_id)
@@ -162,7 +209,8 @@ class ShuffleStore:
         self._check_open()
         refused = self._journal.refuse(lambda other: other == key)
         entry = self._index.pop(key)
-        if entry is None and not refused:
+        secured = self._release_open(lambda other: other == key)
+        if entry is None and not refused and not secured:
             return 0
         self._journal.release(pack_release_shuffle(key))
         return 0 if entry is None else _release(entry)
@@ -172,11 +220,20 @@ class ShuffleStore:
         self._check_open()
         refused = self._journal.refuse(lambda key: key.application_id == application_id)
         keys = self._index.shuffles_of(application_id)
-        if not keys and not refused:
+        secured = self._release_open(lambda key: key.application_id == application_id)
+        if not keys and not refused and not secured:
             return 0
         self._journal.release(pack_release_application(application_id))
         entries = [self._index.pop(key) for key in keys]
         return sum(_release(entry) for entry in entries if entry is not None)
+
+    def _release_open(self, released: Callable[[ShuffleKey], bool]) -> int:
+        """Forget what is secured of uncommitted map outputs of shuffles that are released."""
+        outputs = [each for each in self._index.open_outputs() if released(each.key)]
+        for output in outputs:
+            self._index.pop_open(MapAttemptKey(output.key, output.map_attempt_id))
+            output.release()
+        return len(outputs)
 
     async def read(self, extent: Extent, offset: int, buffers: list[memoryview]) -> None:
         """Fill buffers from one extent; see :meth:`read_all`.

@@ -183,6 +183,7 @@ def _role_frames(role: int, local_id: str) -> st.SearchStrategy[bytes]:
             _data(m.PipelinedData),
             st.builds(m.FinishPartition, NUMBER, st.integers(0, 9000), NUMBER).map(frame),
             st.builds(m.AbortPartition, NUMBER).map(frame),
+            st.builds(m.SecureRegion, NUMBER, NUMBER).map(frame),
         )
     if role == m.ROLE_CONSUMER:
         return st.one_of(

@@ -181,6 +181,11 @@ MESSAGES: tuple[tuple[str, m.Message, bytes], ...] = (
     ("finish partition", m.FinishPartition(1, 70105, 1), b""),
     ("finish partition with the largest totals", m.FinishPartition(1, MAX_U64, MAX_U32), b""),
     ("partition finished", m.PartitionFinished(1), b""),
+    ("resume partition", m.ResumePartition(1, 7, MIN_I64, 2000), b""),
+    ("partition resumed", m.PartitionResumed(1, 3, MAX_U64, committed=False), b""),
+    ("committed partition resumed", m.PartitionResumed(MAX_U32, 0, 0, committed=True), b""),
+    ("secure region", m.SecureRegion(1, 2), b""),
+    ("region secured", m.RegionSecured(1, MAX_U32), b""),
     ("abort partition", m.AbortPartition(1), b""),
     ("partition aborted", m.PartitionAborted(1), b""),
     (

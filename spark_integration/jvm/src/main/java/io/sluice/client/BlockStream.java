@@ -11,7 +11,7 @@ import java.io.InputStream;
  */
 public final class BlockStream extends InputStream {
   private final InputGate gate;
-  private final InputChannel channel;
+  private InputChannel channel;
   private final Block block = new Block();
   private int position;
   private int limit;
@@ -21,10 +21,16 @@ public final class BlockStream extends InputStream {
     this.gate = gate;
     this.channel = channel;
     channel.readBlock(block, gate);
-    if (!block.isFirst()) {
-      throw channel.corrupt(block, "a stream begins in the middle");
-    }
     accept();
+  }
+
+  InputChannel channel() {
+    return channel;
+  }
+
+  /** The channel was asked for again: the stream goes on there. */
+  void goOn(InputChannel other) {
+    channel = other;
   }
 
   public long mapAttemptId() {
@@ -86,13 +92,7 @@ public final class BlockStream extends InputStream {
     if (block.isLast()) {
       return false;
     }
-    long mapAttemptId = block.mapAttemptId;
-    int subpartition = block.subpartition;
-    gate.readBlock(channel, block);
-    if (block.mapAttemptId != mapAttemptId || block.subpartition != subpartition || block.isFirst()) {
-      throw channel.corrupt(
-          mapAttemptId, "the stream of partition " + subpartition + " has no last block");
-    }
+    gate.readBlock(this, block);
     accept();
     return true;
   }

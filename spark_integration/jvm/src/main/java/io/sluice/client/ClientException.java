@@ -31,6 +31,12 @@ public abstract class ClientException extends IOException {
     return code;
   }
 
+  /** Whether the connection has ended, or the TaskManager ends it: another one may do better. */
+  static boolean isLostConnection(IOException failure) {
+    return failure instanceof ConnectionLost
+        || failure instanceof Remote remote && remote.code() == ErrorCode.SHUTTING_DOWN;
+  }
+
   /** No connection to the endpoint could be made. */
   public static final class ConnectFailed extends ClientException {
     private static final long serialVersionUID = 1L;

@@ -21,6 +21,9 @@ public interface ConnectionSource {
   /** Takes back a connection on which nothing is under way. */
   void giveBack(TaskManagerConnection connection);
 
-  /** A connection has been made in the place of a lost one. */
+  /** A TaskManager that went away is asked again: for the counters. */
   void reconnected();
+
+  /** What came damaged is asked for once more: for the counters. */
+  void refetched();
 }

@@ -16,6 +16,9 @@ public final class Frames {
   /** Feature bit of the handshake: payloads above the segment size where no segment is involved. */
   public static final long FEATURE_LARGE_PAYLOADS = 1;
 
+  /** Feature bit: regions of map outputs are secured, and go on from there on another connection. */
+  public static final long FEATURE_RESUMABLE_OUTPUTS = 4;
+
   /** The largest payload with {@link #FEATURE_LARGE_PAYLOADS}. */
   public static final int MAX_LARGE_PAYLOAD_BYTES = 256 * 1024;
 

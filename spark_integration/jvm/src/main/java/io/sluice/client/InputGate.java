@@ -3,6 +3,10 @@ package io.sluice.client;
 import java.io.IOException;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.OptionalLong;
+import java.util.function.BooleanSupplier;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
 
 /**
  * The consumer leg for one task: one channel for each source, read stream by stream.
@@ -10,68 +14,68 @@ import java.util.List;
  * <p>At the border between two streams the gate takes whichever channel has data, so no channel waits for another;
  * inside a stream it reads that channel. What arrives meanwhile on the others stays in their queues, which their
  * credit bounds. One thread reads; {@link #close} may come from another one, which ends the reader's wait.
+ *
+ * <p>What can still be had is asked for again where it left off: the rest of a source once after a damaged block, and for a
+ * while when its TaskManager, or the own one, is out of reach ({@link SourceRetries}).
  */
 public final class InputGate implements AutoCloseable {
-  private static final long CLOSE_TIMEOUT_MILLIS = 5_000;
+  private static final Logger LOG = LoggerFactory.getLogger(InputGate.class);
 
-  private final TaskManagerConnection connection;
-  private final ConnectionPool pool;
-  private final long gate;
+  private final ConnectionSource connections;
+  private final long shuffleId;
   private final int startSubpartition;
   private final int endSubpartition;
+  private final int credit;
   private final List<InputChannel> channels = new ArrayList<>();
   private final byte[] blockBuffer = new byte[Blocks.MAX_STORED_BYTES];
-  private final long waitedBefore;
 
+  private ConsumerLeg leg;
   private BlockStream stream;
+  private Patience patience;
   private int nextChannel;
   private int openChannels;
-  private long localBytes;
-  private long remoteBytes;
-  private long waitedInAll;
-  private boolean gateClosed;
+  private int unasked;
+  private long localBytesBefore;
+  private long remoteBytesBefore;
+  private long waitedBefore;
   private boolean failed;
   private volatile boolean done;
-  private Message.ErrorResponse gateError;
+  private volatile boolean cancelled;
+  private volatile TaskManagerConnection inUse;
   private volatile Thread owner;
 
   /**
-   * Opens the gate on a leased connection, which the gate gives back to {@code pool} or closes in the end.
+   * Opens the gate.
    *
+   * @param connections gives the gate a connection, and another one when that is lost
    * @param startSubpartition first partition wanted
    * @param endSubpartition behind the last partition wanted
    * @param credit buffers each channel may have under way
    */
   public InputGate(
-      TaskManagerConnection connection,
-      ConnectionPool pool,
+      ConnectionSource connections,
       long shuffleId,
       int startSubpartition,
       int endSubpartition,
       int credit,
       List<Source> sources)
       throws IOException {
-    this.connection = connection;
-    this.pool = pool;
+    this.connections = connections;
+    this.shuffleId = shuffleId;
     this.startSubpartition = startSubpartition;
     this.endSubpartition = endSubpartition;
-    this.gate = connection.nextNumber();
-    this.waitedBefore = connection.waitedNanos();
-    List<Message.GateChannel> requests = new ArrayList<>();
+    this.credit = credit;
+    long now = System.nanoTime();
     for (Source source : sources) {
-      long number = connection.nextNumber();
-      channels.add(new InputChannel(connection, number, source, credit));
-      requests.add(
-          new Message.GateChannel(
-              number, source.taskManagerId(), source.host(), source.port(), source.mapAttemptIds()));
+      SourceRetries retries = new SourceRetries(connections.returnTimeoutMillis());
+      SourceProgress progress = new SourceProgress(source, startSubpartition, endSubpartition, retries);
+      channels.add(new InputChannel(progress, credit, now));
     }
     this.openChannels = channels.size();
-    connection.setHandler(new Handler());
+    this.unasked = channels.size();
+    connect();
     try {
-      connection.send(
-          new Message.OpenGate(
-              gate, shuffleId, startSubpartition, endSubpartition, credit, requests));
-      connection.sendNow();
+      ask();
     } catch (IOException | RuntimeException e) {
       failed = true;
       finish(true);
@@ -83,8 +87,8 @@ public final class InputGate implements AutoCloseable {
    * The next stream, of whichever channel has data; the rest of the one before is skipped (and checked).
    *
    * @return null when all channels have ended and everything that was announced has come; the gate is closed then
-   * @throws SourceFailure a source failed
-   * @throws ClientException the connection to the own TaskManager failed
+   * @throws SourceFailure a source failed for good
+   * @throws ClientException the connection to the own TaskManager failed, and no other can take its place
    */
   public BlockStream nextStream() throws IOException {
     owner = Thread.currentThread();
@@ -113,19 +117,23 @@ public final class InputGate implements AutoCloseable {
   }
 
   private BlockStream openStream() throws IOException {
+    InputChannel channel = null;
     while (openChannels > 0) {
-      InputChannel channel = pick();
-      if (channel == null) {
-        connection.await(() -> pick() != null || gateError != null, "map outputs");
-        checkGate();
-      } else if (channel.isDrained()) {
-        channel.complete();
-        openChannels--;
-      } else {
-        BlockStream next = new BlockStream(this, channel);
-        if (!next.isEmpty()) {
-          return next;
+      try {
+        channel = pick();
+        if (channel == null) {
+          await(() -> pick() != null);
+        } else if (channel.isDrained()) {
+          channel.complete();
+          openChannels--;
+        } else {
+          BlockStream next = new BlockStream(this, channel);
+          if (!next.isEmpty()) {
+            return next;
+          }
         }
+      } catch (IOException e) {
+        recover(channel, e);
       }
     }
     return null;
@@ -145,72 +153,194 @@ public final class InputGate implements AutoCloseable {
     return null;
   }
 
-  /** Reads the next block of {@code channel} into {@code block}; waits for it. */
-  synchronized void readBlock(InputChannel channel, Block block) throws IOException {
-    if (done) {
-      throw new ClientException.Interrupted("the gate was closed while it was read");
-    }
-    try {
-      channel.readBlock(block, this);
-    } catch (IOException | RuntimeException e) {
-      failed = true;
-      throw e;
+  /** Reads the next block of a stream; waits for it, wherever it comes from in the end. */
+  synchronized void readBlock(BlockStream reader, Block block) throws IOException {
+    while (true) {
+      if (done) {
+        throw new ClientException.Interrupted("the gate was closed while it was read");
+      }
+      try {
+        reader.channel().readBlock(block, this);
+        return;
+      } catch (IOException e) {
+        try {
+          reader.goOn(recover(reader.channel(), e));
+        } catch (IOException | RuntimeException last) {
+          failed = true;
+          throw last;
+        }
+      } catch (RuntimeException e) {
+        failed = true;
+        throw e;
+      }
     }
   }
 
   void awaitData(InputChannel channel) throws IOException {
-    connection.await(() -> channel.hasData() || channel.hasEnded() || gateError != null, "map outputs");
-    checkGate();
+    await(() -> channel.hasData() || channel.hasEnded());
+  }
+
+  /** Waits, and meanwhile asks for those channels whose time has come. */
+  private void await(BooleanSupplier ready) throws IOException {
+    while (!ready.getAsBoolean()) {
+      leg.await(ready, ask());
+    }
   }
 
   byte[] blockBuffer() {
     return blockBuffer;
   }
 
-  boolean inRange(int subpartition) {
-    return subpartition >= startSubpartition && subpartition < endSubpartition;
-  }
+  // ---- asking, and asking again
 
-  /** Place of a partition within the range. */
-  int indexOf(int subpartition) {
-    return subpartition - startSubpartition;
-  }
-
-  int numSubpartitions() {
-    return endSubpartition - startSubpartition;
-  }
-
-  private void checkGate() throws IOException {
-    if (gateError != null) {
-      throw new ClientException.Remote(connection.endpoint().toString(), gateError);
+  private void connect() throws IOException {
+    long start = System.nanoTime();
+    TaskManagerConnection connection = connections.lease();
+    waitedBefore += System.nanoTime() - start;
+    if (cancelled) {
+      connections.giveBack(connection);
+      throw new ClientException.Interrupted("the gate was closed while it was read");
     }
+    leg = new ConsumerLeg(connection, shuffleId, startSubpartition, endSubpartition, credit);
+    inUse = connection;
   }
 
-  /** Nanoseconds this gate has waited for data so far. */
+  /** Asks for the channels that are due; says when the next one is, {@code Long.MAX_VALUE} for never. */
+  private long ask() throws IOException {
+    long next = Long.MAX_VALUE;
+    if (unasked == 0) {
+      return next;
+    }
+    long now = System.nanoTime();
+    List<InputChannel> due = new ArrayList<>();
+    for (InputChannel channel : channels) {
+      if (!channel.isAsked()) {
+        long left = channel.askAtNanos() - now;
+        if (left <= 0) {
+          due.add(channel);
+        } else if (next == Long.MAX_VALUE || channel.askAtNanos() - next < 0) {
+          next = channel.askAtNanos();
+        }
+      }
+    }
+    if (!due.isEmpty()) {
+      unasked -= due.size();
+      leg.ask(due);
+    }
+    return next;
+  }
+
+  /**
+   * Asks again for what failed.
+   *
+   * @param channel the one that was to be read
+   * @return the channel that takes its place; if a map attempt was half read, it goes on there
+   * @throws IOException {@code failure}, if it is final
+   */
+  private InputChannel recover(InputChannel channel, IOException failure) throws IOException {
+    if (failure instanceof SourceFailure source) {
+      OptionalLong at = channel.progress().retries().nextAttempt(source);
+      if (at.isEmpty()) {
+        throw failure;
+      }
+      return replace(channel, at.getAsLong(), source);
+    }
+    if (!ClientException.isLostConnection(failure) || cancelled) {
+      throw failure;
+    }
+    return reconnect(channel, failure);
+  }
+
+  private InputChannel replace(InputChannel channel, long atNanos, SourceFailure failure)
+      throws IOException {
+    List<InputChannel> rest = rest(channel, atNanos);
+    if (rest.isEmpty()) {
+      // Every map output of it was complete, and yet something does not add up.
+      throw failure;
+    }
+    LOG.info("Asking again for what is left of a source: {}", failure.getMessage());
+    if (failure.isDamage()) {
+      connections.refetched();
+    } else {
+      connections.reconnected();
+    }
+    leg.retire(channel);
+    put(channel, rest);
+    return rest.get(0);
+  }
+
+  /** The own TaskManager is gone: all that is left is asked for again, through it or another one. */
+  private InputChannel reconnect(InputChannel channel, IOException failure) throws IOException {
+    if (patience == null) {
+      patience = new Patience(connections.returnTimeoutMillis());
+    } else if (!patience.pause("a TaskManager to read from")) {
+      throw failure;
+    }
+    LOG.info("Reading goes on after a lost connection: {}", failure.getMessage());
+    waitedBefore += leg.waitedNanos();
+    addBytes();
+    leg.connection().close();
+    connections.reconnected();
+    InputChannel replacement = channel;
+    for (InputChannel lost : List.copyOf(channels)) {
+      if (lost.isReceived() || !lost.isAsked()) {
+        continue;
+      }
+      List<InputChannel> rest = rest(lost, System.nanoTime());
+      if (lost == channel && !rest.isEmpty()) {
+        replacement = rest.get(0);
+      }
+      lost.release();
+      put(lost, rest);
+    }
+    connect();
+    return replacement;
+  }
+
+  private List<InputChannel> rest(InputChannel channel, long atNanos) {
+    List<InputChannel> rest = new ArrayList<>();
+    for (SourceProgress part : channel.progress().rest()) {
+      rest.add(new InputChannel(part, credit, atNanos));
+    }
+    return rest;
+  }
+
+  private void put(InputChannel old, List<InputChannel> rest) {
+    channels.remove(old);
+    channels.addAll(rest);
+    openChannels += rest.size() - 1;
+    unasked += rest.size();
+    nextChannel = 0;
+  }
+
+  /** A block was read: the own TaskManager does its work. */
+  void progress() {
+    patience = null;
+  }
+
+  // ---- what is counted
+
+  /** Nanoseconds this gate has waited so far, for connections and for data. */
   public synchronized long waitedNanos() {
-    // Once the connection is given back it counts for others.
-    return done ? waitedInAll : connection.waitedNanos() - waitedBefore;
+    return waitedBefore + (done ? 0 : leg.waitedNanos());
   }
 
   /** Bytes received so far from the own TaskManager's store, block headers included. */
   public synchronized long localBytes() {
-    return localBytes;
+    return localBytesBefore + (done ? 0 : leg.localBytes());
   }
 
   /** Bytes received so far from other TaskManagers, block headers included. */
   public synchronized long remoteBytes() {
-    return remoteBytes;
+    return remoteBytesBefore + (done ? 0 : leg.remoteBytes());
   }
 
-  /** The source served by the own TaskManager if it has not been read to its end, else null. */
-  public synchronized Source unfinishedLocalSource() {
-    for (InputChannel channel : channels) {
-      if (channel.isLocal() && !channel.isComplete()) {
-        return channel.source();
-      }
-    }
-    return null;
+  private void addBytes() {
+    localBytesBefore += leg.localBytes();
+    remoteBytesBefore += leg.remoteBytes();
   }
+
+  // ---- the end
 
   /** Whether nobody has begun to read yet. */
   boolean isIdle() {
@@ -220,10 +350,6 @@ public final class InputGate implements AutoCloseable {
   /** Whether the calling thread is the one that reads. */
   public boolean isReadByCaller() {
     return owner == Thread.currentThread();
-  }
-
-  public Endpoint endpoint() {
-    return connection.endpoint();
   }
 
   /**
@@ -238,7 +364,8 @@ public final class InputGate implements AutoCloseable {
     boolean own = reader == null || reader == Thread.currentThread();
     if (!own) {
       // The reader may sit in a wait, with the lock held.
-      connection.cancel();
+      cancelled = true;
+      inUse.cancel();
     }
     synchronized (this) {
       failed |= !own;
@@ -251,84 +378,17 @@ public final class InputGate implements AutoCloseable {
     if (done) {
       return;
     }
-    waitedInAll = connection.waitedNanos() - waitedBefore;
-    done = true;
     if (recycle) {
       channels.forEach(InputChannel::release);
     }
-    if (failed || !closeGate()) {
-      connection.close();
+    waitedBefore += leg.waitedNanos();
+    boolean clean = !failed && leg.close();
+    addBytes();
+    done = true;
+    if (clean) {
+      connections.giveBack(leg.connection());
     } else {
-      pool.giveBack(connection);
-    }
-  }
-
-  private boolean closeGate() {
-    try {
-      connection.send(new Message.CloseGate(gate));
-      connection.await(() -> gateClosed, "the end of a gate", CLOSE_TIMEOUT_MILLIS, "fixed");
-      return gateError == null;
-    } catch (IOException e) {
-      // The connection is given up, which closes the gate too.
-      return false;
-    }
-  }
-
-  private InputChannel channel(long number) throws ClientException.Protocol {
-    // Numbers were taken one after the other; the wrap at 2^31 makes a search necessary.
-    long first = channels.isEmpty() ? 0 : channels.get(0).number();
-    long index = number - first;
-    if (index >= 0 && index < channels.size() && channels.get((int) index).number() == number) {
-      return channels.get((int) index);
-    }
-    for (InputChannel channel : channels) {
-      if (channel.number() == number) {
-        return channel;
-      }
-    }
-    throw new ClientException.Protocol(
-        ErrorCode.UNKNOWN_CHANNEL, "message for channel " + number + ", which was never asked for", null);
-  }
-
-  private final class Handler implements FrameHandler {
-    @Override
-    public void onMessage(Message message) throws IOException {
-      if (message instanceof Message.GateClosed closed) {
-        gateClosed |= closed.gate() == gate;
-      } else if (message instanceof Message.ErrorResponse response) {
-        if (response.channel() == gate) {
-          gateError = response;
-          gateClosed = true;
-        } else if (!done) {
-          channel(response.channel()).fail(response);
-        }
-      } else if (!(message instanceof Message.GateOpened)
-          && !(message instanceof Message.BacklogAnnouncement)) {
-        throw new ClientException.Protocol(
-            ErrorCode.UNEXPECTED_MESSAGE, "on a consumer connection: " + message, null);
-      }
-    }
-
-    @Override
-    public void onBuffer(Message.BufferResponse response, Chunk payload) throws IOException {
-      InputChannel channel = channel(response.channel());
-      if (channel.isLocal()) {
-        localBytes += payload.length;
-      } else {
-        remoteBytes += payload.length;
-      }
-      if (done) {
-        connection.options().chunks().recycle(payload);
-      } else {
-        channel.add(response, payload);
-      }
-    }
-
-    @Override
-    public void onEnd(Message.BufferResponse response, Message.EndOfPartition event) throws IOException {
-      if (!done) {
-        channel(response.channel()).end(response, event);
-      }
+      leg.connection().close();
     }
   }
 }

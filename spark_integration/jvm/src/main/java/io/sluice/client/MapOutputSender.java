@@ -8,9 +8,9 @@ import org.slf4j.LoggerFactory;
 /**
  * Sends one map output: regions under credit, then commit or abort.
  *
- * <p>A connection is leased with the first region. When it is lost another one takes its place, as long as everything that
- * the TaskManager may have lost can be sent again. Ends with {@link #finish} or {@link #abort}, which give the connection
- * back. Not thread safe.
+ * <p>A connection is leased with the first region. When it is lost another one takes its place: each region but the last is
+ * secured by the TaskManager before its buffer is given up, so it outlives the TaskManager's process, and the region in hand is
+ * sent again. Ends with {@link #finish} or {@link #abort}, which give the connection back. Not thread safe.
  */
 final class MapOutputSender {
   private static final Logger LOG = LoggerFactory.getLogger(MapOutputSender.class);
@@ -21,11 +21,27 @@ final class MapOutputSender {
   private final int numSubpartitions;
 
   private ProducerLeg leg;
-  private long sentRegions;
-  private long sentBytes;
-  private Region last;
+  private Endpoint endpoint;
+  private Message.HelloAck taskManager;
   private Patience patience;
+  private boolean interrupted;
   private long creditWaitNanos;
+
+  /** Regions and bytes that are sent, and those of them that the TaskManager has for good. */
+  private long sentRegions;
+
+  private long sentBytes;
+  private long securedRegions;
+  private long securedBytes;
+
+  /** The last region, kept until the commit. */
+  private Region last;
+
+  /** Regions and bytes of the whole map output once its commit was asked for, else -1. */
+  private long committingRegions = -1;
+
+  private long committingBytes;
+  private boolean committed;
 
   /** A region as it is sent, and sent again if need be. */
   private record Region(
@@ -33,6 +49,13 @@ final class MapOutputSender {
     int length() {
       return end - start;
     }
+  }
+
+  /** What the TaskManager already has when a map output goes on. */
+  private enum There {
+    WHAT_IS_SECURED,
+    THE_NEXT_REGION_TOO,
+    EVERYTHING
   }
 
   MapOutputSender(ConnectionSource source, long shuffleId, long mapAttemptId, int numSubpartitions) {
@@ -52,7 +75,7 @@ final class MapOutputSender {
    */
   void sendRegion(ByteBuffer bytes, long first, long[] lengths, int count, long crc32c)
       throws IOException {
-    send(new Region(bytes, bytes.position(), bytes.limit(), first, lengths, count, crc32c));
+    send(new Region(bytes, bytes.position(), bytes.limit(), first, lengths, count, crc32c), true);
     bytes.position(bytes.limit());
     patience = null;
   }
@@ -64,17 +87,30 @@ final class MapOutputSender {
   void sendLastRegion(ByteBuffer bytes, long first, long[] lengths, int count, long crc32c)
       throws IOException {
     Region region = new Region(bytes, bytes.position(), bytes.limit(), first, lengths, count, crc32c);
-    send(region);
+    send(region, false);
     last = region;
   }
 
-  private void send(Region region) throws IOException {
+  private void send(Region region, boolean secure) throws IOException {
     while (true) {
       try {
-        open().sendRegion(
-            sentRegions, region.bytes, region.start, region.end, region.first, region.lengths, region.count, region.crc32c);
+        There there = open(region);
+        if (there == There.EVERYTHING) {
+          return;
+        }
+        if (there == There.WHAT_IS_SECURED) {
+          leg.sendRegion(
+              sentRegions, region.bytes, region.start, region.end, region.first, region.lengths, region.count, region.crc32c);
+          if (secure && leg.isResumable()) {
+            leg.secure(sentRegions);
+          }
+        }
         sentRegions++;
         sentBytes += region.length();
+        if (secure && leg.isResumable()) {
+          securedRegions = sentRegions;
+          securedBytes = sentBytes;
+        }
         return;
       } catch (IOException e) {
         recover(e);
@@ -88,26 +124,27 @@ final class MapOutputSender {
    * @return where it is
    */
   Message.HelloAck finish() throws IOException {
+    committingRegions = sentRegions;
+    committingBytes = sentBytes;
     while (true) {
       try {
-        ProducerLeg open = open();
-        open.finish(sentBytes, sentRegions);
-        Message.HelloAck location = open.connection().taskManager();
-        source.giveBack(open.connection());
+        if (sentRegions < committingRegions) {
+          send(last, false);
+        }
+        open(null);
+        if (!committed) {
+          leg.finish(sentBytes, sentRegions);
+        }
+        source.giveBack(leg.connection());
         endLeg();
-        return location;
+        return taskManager;
       } catch (IOException e) {
+        if (sentRegions == committingRegions && last != null) {
+          sentRegions--;
+          sentBytes -= last.length();
+        }
         recover(e);
-        sendLastAgain();
       }
-    }
-  }
-
-  private void sendLastAgain() throws IOException {
-    if (last != null) {
-      sentRegions--;
-      sentBytes -= last.length();
-      send(last);
     }
   }
 
@@ -129,34 +166,81 @@ final class MapOutputSender {
     return creditWaitNanos + (leg == null ? 0 : leg.creditWaitNanos());
   }
 
-  private ProducerLeg open() throws IOException {
-    if (leg == null) {
-      leg = new ProducerLeg(source.lease(), shuffleId, mapAttemptId, numSubpartitions);
-    }
-    return leg;
+  private void endLeg() {
+    creditWaitNanos += leg.creditWaitNanos();
+    leg = null;
   }
 
-  private void endLeg() {
+  // ---- connections
+
+  /**
+   * Makes sure of a connection on which the map output is open.
+   *
+   * @param next the region to be sent next, or null before the commit
+   * @return what need not be sent any more
+   */
+  private There open(Region next) throws IOException {
     if (leg != null) {
-      creditWaitNanos += leg.creditWaitNanos();
-      leg = null;
+      return There.WHAT_IS_SECURED;
     }
+    leg =
+        new ProducerLeg(
+            securedRegions > 0
+                ? source.leaseAgain(endpoint, taskManager.taskManagerId())
+                : source.lease());
+    endpoint = leg.connection().endpoint();
+    taskManager = leg.connection().taskManager();
+    if (interrupted && leg.isResumable()) {
+      return compare(leg.resume(shuffleId, mapAttemptId, numSubpartitions), next);
+    }
+    leg.open(shuffleId, mapAttemptId, numSubpartitions);
+    return There.WHAT_IS_SECURED;
+  }
+
+  private There compare(Message.PartitionResumed found, Region next) throws IOException {
+    if (found.committed()) {
+      // The commit's answer was lost with the connection.
+      if (found.regions() == committingRegions && found.totalBytes() == committingBytes) {
+        sentRegions = committingRegions;
+        sentBytes = committingBytes;
+        committed = true;
+        return There.EVERYTHING;
+      }
+    } else if (found.regions() == securedRegions && found.totalBytes() == securedBytes) {
+      return There.WHAT_IS_SECURED;
+    } else if (next != null
+        && found.regions() == securedRegions + 1
+        && found.totalBytes() == securedBytes + next.length()) {
+      return There.THE_NEXT_REGION_TOO;
+    }
+    throw new IOException(
+        "map output "
+            + mapAttemptId
+            + " cannot go on: the TaskManager at "
+            + endpoint
+            + " has "
+            + found
+            + " of it, not the "
+            + securedRegions
+            + " regions of "
+            + securedBytes
+            + " bytes that it has secured. Its task has to run again");
   }
 
   /**
-   * Makes ready to send again what may be lost; returns when it is worth an attempt.
+   * Gets ready for another connection; returns when it is worth an attempt.
    *
-   * @throws IOException {@code failure}, if sending again is no remedy or the time for it is over
+   * @throws IOException {@code failure}, if another connection is no remedy or the time for it is over
    */
   private void recover(IOException failure) throws IOException {
     if (leg == null) {
       // No connection could be had: the source has been patient already.
       throw failure;
     }
-    Endpoint endpoint = leg.connection().endpoint();
     leg.connection().close();
     endLeg();
-    if (!isTransient(failure) || !isAllAtHand()) {
+    // What a TaskManager without resumable outputs has lost may be out of hand.
+    if (!ClientException.isLostConnection(failure) || securedRegions < sentRegions) {
       throw failure;
     }
     if (patience == null) {
@@ -164,17 +248,8 @@ final class MapOutputSender {
     } else if (!patience.pause("a TaskManager to take map output " + mapAttemptId)) {
       throw failure;
     }
+    interrupted = true;
     source.reconnected();
-    LOG.info("Map output {} is sent again, the TaskManager at {} has lost it: {}", mapAttemptId, endpoint, failure.getMessage());
-  }
-
-  private static boolean isTransient(IOException failure) {
-    return failure instanceof ClientException.ConnectionLost
-        || failure instanceof ClientException.Remote remote && remote.code() == ErrorCode.SHUTTING_DOWN;
-  }
-
-  /** Whether every byte sent so far is still here. */
-  private boolean isAllAtHand() {
-    return sentRegions == 0 || sentRegions == 1 && last != null;
+    LOG.info("Map output {} goes on after {} regions: {}", mapAttemptId, securedRegions, failure.getMessage());
   }
 }

@@ -138,6 +138,16 @@ public sealed interface Message {
 
   record PartitionOpened(long partition) implements Message {}
 
+  record ResumePartition(long partition, long shuffleId, long mapAttemptId, long numSubpartitions)
+      implements Message {}
+
+  record PartitionResumed(long partition, long regions, long totalBytes, boolean committed)
+      implements Message {}
+
+  record SecureRegion(long partition, long region) implements Message {}
+
+  record RegionSecured(long partition, long region) implements Message {}
+
   /** The lengths are {@code lengths[0 .. count)}; the array may be longer, it is recycled. */
   record BeginRegion(
       long partition, long region, long firstSubpartition, long[] lengths, int count, long crc32c)

@@ -102,6 +102,12 @@ final class MessageDecoder {
       case 13:
         expect(type, n, 1);
         return new Message.Pong(u64());
+      case 17:
+        expect(type, n, 4);
+        return new Message.PartitionResumed(u32(), u32(), u64(), unpacker.unpackBoolean());
+      case 19:
+        expect(type, n, 2);
+        return new Message.RegionSecured(u32(), u32());
       case 21:
         expect(type, n, 1);
         return new Message.PartitionOpened(u32());
@@ -161,6 +167,12 @@ final class MessageDecoder {
         expect(type, n, 6);
         return new Message.OpenPipelinedPartition(
             u32(), u32(), unpacker.unpackLong(), positive(MAX_U32), choice(2), choice(2));
+      case 16:
+        expect(type, n, 4);
+        return new Message.ResumePartition(u32(), u32(), unpacker.unpackLong(), positive(MAX_U32));
+      case 18:
+        expect(type, n, 2);
+        return new Message.SecureRegion(u32(), u32());
       case 20:
         expect(type, n, 4);
         return new Message.OpenPartition(u32(), u32(), unpacker.unpackLong(), positive(MAX_U32));

@@ -37,6 +37,10 @@ final class MessageEncoder {
       head(20, 4).u(m.partition()).u(m.shuffleId()).u(m.mapAttemptId()).u(m.numSubpartitions());
     } else if (message instanceof Message.FinishPartition m) {
       head(25, 3).u(m.partition()).unsigned64(m.totalBytes()).u(m.regions());
+    } else if (message instanceof Message.SecureRegion m) {
+      head(18, 2).u(m.partition()).u(m.region());
+    } else if (message instanceof Message.ResumePartition m) {
+      head(16, 4).u(m.partition()).u(m.shuffleId()).u(m.mapAttemptId()).u(m.numSubpartitions());
     } else if (message instanceof Message.AbortPartition m) {
       head(27, 1).u(m.partition());
     } else if (message instanceof Message.OpenGate m) {
@@ -93,6 +97,11 @@ final class MessageEncoder {
       u(m.partitionType()).u(m.consumption());
     } else if (message instanceof Message.PartitionOpened m) {
       head(21, 1).u(m.partition());
+    } else if (message instanceof Message.PartitionResumed m) {
+      head(17, 4).u(m.partition()).u(m.regions()).unsigned64(m.totalBytes());
+      packer.packBoolean(m.committed());
+    } else if (message instanceof Message.RegionSecured m) {
+      head(19, 2).u(m.partition()).u(m.region());
     } else if (message instanceof Message.RegionOpened m) {
       head(23, 3).u(m.partition()).u(m.region()).u(m.payloadBytes());
     } else if (message instanceof Message.PartitionFinished m) {

@@ -1,5 +1,6 @@
 package io.sluice.client;
 
+import java.util.OptionalLong;
 import java.util.concurrent.TimeUnit;
 
 /** Growing pauses between attempts to reach a TaskManager that may be back soon, up to a deadline. */
@@ -22,17 +23,28 @@ public final class Patience {
    * @throws ClientException.Interrupted the thread was interrupted meanwhile
    */
   public boolean pause(String what) throws ClientException.Interrupted {
-    long leftMillis = TimeUnit.NANOSECONDS.toMillis(deadlineNanos - System.nanoTime());
-    if (leftMillis <= 0) {
+    OptionalLong next = nextAttempt();
+    if (next.isEmpty()) {
       return false;
     }
     try {
-      Thread.sleep(Math.min(pauseMillis, leftMillis));
+      TimeUnit.NANOSECONDS.sleep(next.getAsLong() - System.nanoTime());
     } catch (InterruptedException e) {
       Thread.currentThread().interrupt();
       throw new ClientException.Interrupted("interrupted while waiting for " + what);
     }
-    pauseMillis = Math.min(pauseMillis * 2, LONGEST_PAUSE_MILLIS);
     return true;
+  }
+
+  /** When the next attempt is due, as {@link System#nanoTime}; empty when the deadline is over. */
+  public OptionalLong nextAttempt() {
+    long now = System.nanoTime();
+    long leftNanos = deadlineNanos - now;
+    if (leftNanos <= 0) {
+      return OptionalLong.empty();
+    }
+    long pauseNanos = Math.min(TimeUnit.MILLISECONDS.toNanos(pauseMillis), leftNanos);
+    pauseMillis = Math.min(pauseMillis * 2, LONGEST_PAUSE_MILLIS);
+    return OptionalLong.of(now + pauseNanos);
   }
 }

@@ -14,19 +14,44 @@ final class ProducerLeg implements FrameHandler {
   private int payloadBytes;
   private long regionNumber;
   private long creditWaitNanos;
+  private long securedRegion = -1;
+  private Message.PartitionResumed resumed;
   private boolean finished;
   private boolean aborted;
   private Message.ErrorResponse error;
 
-  /** Opens a map output on a leased connection. */
-  ProducerLeg(
-      TaskManagerConnection connection, long shuffleId, long mapAttemptId, int numSubpartitions)
-      throws IOException {
+  ProducerLeg(TaskManagerConnection connection) {
     this.connection = connection;
     this.partition = connection.nextNumber();
     connection.setHandler(this);
+  }
+
+  /** Opens a map output, without waiting for the answer. */
+  void open(long shuffleId, long mapAttemptId, int numSubpartitions) throws IOException {
     connection.send(
         new Message.OpenPartition(partition, shuffleId, mapAttemptId, numSubpartitions));
+  }
+
+  /** Opens a map output behind what the TaskManager has of it. */
+  Message.PartitionResumed resume(long shuffleId, long mapAttemptId, int numSubpartitions)
+      throws IOException {
+    connection.send(
+        new Message.ResumePartition(partition, shuffleId, mapAttemptId, numSubpartitions));
+    connection.await(() -> resumed != null || error != null, "a map output to be resumed");
+    check();
+    return resumed;
+  }
+
+  /** Whether a map output can go on on another connection. */
+  boolean isResumable() {
+    return connection.has(Frames.FEATURE_RESUMABLE_OUTPUTS);
+  }
+
+  /** Returns when the regions up to this one outlive the TaskManager's process. */
+  void secure(long region) throws IOException {
+    connection.send(new Message.SecureRegion(partition, region));
+    connection.await(() -> securedRegion >= region || error != null, "a region to be secured");
+    check();
   }
 
   TaskManagerConnection connection() {
@@ -86,7 +111,8 @@ final class ProducerLeg implements FrameHandler {
       connection.setHandler(null);
       return aborted;
     } catch (IOException e) {
-      // An interrupted task cannot wait; closing the connection says the same to the TaskManager.
+      // An interrupted task cannot wait. The TaskManager would keep secured regions for a while.
+      connection.sendLast(new Message.AbortPartition(partition));
       return false;
     }
   }
@@ -116,6 +142,14 @@ final class ProducerLeg implements FrameHandler {
     } else if (message instanceof Message.RegionOpened opened) {
       if (opened.partition() == partition && opened.region() == regionNumber) {
         payloadBytes = checkedPayload(opened);
+      }
+    } else if (message instanceof Message.RegionSecured secured) {
+      if (secured.partition() == partition) {
+        securedRegion = secured.region();
+      }
+    } else if (message instanceof Message.PartitionResumed answer) {
+      if (answer.partition() == partition) {
+        resumed = answer;
       }
     } else if (message instanceof Message.PartitionFinished answer) {
       finished |= answer.partition() == partition;

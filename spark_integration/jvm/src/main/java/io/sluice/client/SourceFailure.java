@@ -30,6 +30,19 @@ public final class SourceFailure extends IOException {
     return code;
   }
 
+  /** Whether it may pass: the TaskManager can be back soon, with its data. */
+  public boolean isTransient() {
+    return isUnreachable() && code != ErrorCode.TASKMANAGER_MISMATCH || code == ErrorCode.INSUFFICIENT_BUFFERS;
+  }
+
+  /** Whether what came is not what was written; where it was damaged is not known. */
+  public boolean isDamage() {
+    return switch (code) {
+      case CHECKSUM_MISMATCH, STORAGE_CORRUPT, SEQUENCE_GAP, END_OF_PARTITION_MISMATCH -> true;
+      default -> false;
+    };
+  }
+
   /** Whether the TaskManager cannot be reached, so that all its outputs are out of reach. */
   public boolean isUnreachable() {
     return switch (code) {

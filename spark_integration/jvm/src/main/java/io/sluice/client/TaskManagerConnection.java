@@ -96,7 +96,7 @@ public final class TaskManagerConnection implements AutoCloseable {
     if (!channel.connect(endpoint.address())) {
       long deadline = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(options.connectTimeoutMillis());
       while (!channel.finishConnect()) {
-        select(deadline, "the connection", options.connectTimeoutMillis(), "spark.sluice.io.connectTimeout");
+        select(deadline, deadline, "the connection", options.connectTimeoutMillis(), "spark.sluice.io.connectTimeout");
       }
     }
     String name = options.name();
@@ -110,7 +110,7 @@ public final class TaskManagerConnection implements AutoCloseable {
             new byte[0],
             0,
             0,
-            Frames.FEATURE_LARGE_PAYLOADS,
+            Frames.FEATURE_LARGE_PAYLOADS | Frames.FEATURE_RESUMABLE_OUTPUTS,
             name.substring(0, Math.min(name.length(), 256))));
     handler = new HandshakeHandler();
     await(
@@ -144,6 +144,11 @@ public final class TaskManagerConnection implements AutoCloseable {
 
   ClientOptions options() {
     return options;
+  }
+
+  /** Whether both sides know a feature of the protocol. */
+  boolean has(long feature) {
+    return (ack.features() & feature) != 0;
   }
 
   /** The TaskManager's segment size: the largest payload where nothing larger was agreed. */
@@ -243,6 +248,22 @@ public final class TaskManagerConnection implements AutoCloseable {
         "spark.sluice.io.timeout");
   }
 
+  /**
+   * Sends a message if that is possible at once, also for an interrupted thread; then the connection can only be closed.
+   */
+  void sendLast(Message message) {
+    if (insideFrame || !open || out.position() > 0) {
+      return;
+    }
+    byte[] control = encoder.encode(message);
+    out.putInt(control.length).putInt(0).put(control);
+    try {
+      write();
+    } catch (IOException e) {
+      // Then the end of the connection has to say it.
+    }
+  }
+
   /** Sends what the socket takes now. */
   void sendNow() throws IOException {
     checkUsable();
@@ -266,6 +287,21 @@ public final class TaskManagerConnection implements AutoCloseable {
   }
 
   void await(BooleanSupplier done, String what, long timeoutMillis, String setting) throws IOException {
+    await(done, what, timeoutMillis, setting, Long.MAX_VALUE);
+  }
+
+  /**
+   * As {@link #await(BooleanSupplier, String)}, but returns at a certain time whatever has come.
+   *
+   * @param wakeAtNanos as {@link System#nanoTime}; {@code Long.MAX_VALUE} for never
+   */
+  void awaitUntil(BooleanSupplier done, String what, long wakeAtNanos) throws IOException {
+    await(done, what, options.ioTimeoutMillis(), "spark.sluice.io.timeout", wakeAtNanos);
+  }
+
+  private void await(
+      BooleanSupplier done, String what, long timeoutMillis, String setting, long wakeAtNanos)
+      throws IOException {
     long timeoutNanos = TimeUnit.MILLISECONDS.toNanos(timeoutMillis);
     long deadline = System.nanoTime() + timeoutNanos;
     while (true) {
@@ -275,12 +311,17 @@ public final class TaskManagerConnection implements AutoCloseable {
       if (done.getAsBoolean()) {
         return;
       }
+      long now = System.nanoTime();
+      boolean wakes = wakeAtNanos != Long.MAX_VALUE;
+      if (wakes && wakeAtNanos - now <= 0) {
+        return;
+      }
       if (moved) {
-        deadline = System.nanoTime() + timeoutNanos;
+        deadline = now + timeoutNanos;
         continue;
       }
       watchForBoth();
-      select(deadline, what, timeoutMillis, setting);
+      select(deadline, wakes ? wakeAtNanos : deadline, what, timeoutMillis, setting);
     }
   }
 
@@ -341,13 +382,15 @@ public final class TaskManagerConnection implements AutoCloseable {
     selector.wakeup();
   }
 
-  private void select(long deadline, String what, long timeoutMillis, String setting) throws IOException {
+  private void select(
+      long deadline, long wakeAtNanos, String what, long timeoutMillis, String setting) throws IOException {
     long before = System.nanoTime();
-    long left = TimeUnit.NANOSECONDS.toMillis(deadline - before);
-    if (left <= 0) {
+    if (TimeUnit.NANOSECONDS.toMillis(deadline - before) <= 0) {
       throw new ClientException.Deadline(endpoint.toString(), what, timeoutMillis, setting);
     }
-    pauseForSocket(left, before);
+    long mostNanos = Math.min(deadline - before, Math.max(0, wakeAtNanos - before));
+    // Rounded up: zero would be for ever.
+    pauseForSocket(TimeUnit.NANOSECONDS.toMillis(mostNanos) + 1, before);
   }
 
   private void pauseForSocket(long millis, long before) throws IOException {

@@ -4,7 +4,6 @@ import io.sluice.client.Endpoint;
 import java.util.ArrayList;
 import java.util.Comparator;
 import java.util.List;
-import java.util.zip.CRC32C;
 
 /**
  * In which order an executor tries endpoints: an existing Unix socket, then its own host, then the others by rendezvous
@@ -42,8 +41,20 @@ final class EndpointChooser {
     if (endpoint.isUnix()) {
       return 0;
     }
-    CRC32C hash = new CRC32C();
-    hash.update((executorId + "@" + endpoint).getBytes(java.nio.charset.StandardCharsets.UTF_8));
-    return hash.getValue();
+    return hash(executorId + "@" + endpoint) >>> 1;
+  }
+
+  /**
+   * FNV-1a over the text's bytes, with the bits then mixed. A checksum would not do: two of them differ by the same bits for
+   * every executor, so executors would agree on which of two endpoints comes first far too often.
+   */
+  private static long hash(String text) {
+    long hash = 0xCBF2_9CE4_8422_2325L;
+    for (byte b : text.getBytes(java.nio.charset.StandardCharsets.UTF_8)) {
+      hash = (hash ^ (b & 0xFF)) * 0x0000_0100_0000_01B3L;
+    }
+    hash = (hash ^ hash >>> 33) * 0xFF51_AFD7_ED55_8CCDL;
+    hash = (hash ^ hash >>> 33) * 0xC4CE_B9FE_1A85_EC53L;
+    return hash ^ hash >>> 33;
   }
 }

@@ -219,27 +219,6 @@ final class ExecutorRuntime implements AutoCloseable {
     }
   }
 
-  /**
-   * Whether that TaskManager answers there; waits for it up to {@code spark.sluice.reader.returnTimeout}. A restarted one
-   * has its data again, which costs less than running map tasks again.
-   *
-   * @throws ClientException.Interrupted the task was interrupted meanwhile
-   */
-  boolean isThereOrReturns(Endpoint endpoint, String taskManagerId) throws ClientException {
-    Patience patience = new Patience(settings.returnTimeoutMillis());
-    do {
-      try {
-        TaskManagerConnection connection = pool.lease(endpoint, Message.ROLE_CONSUMER);
-        boolean same = connection.taskManager().taskManagerId().equals(taskManagerId);
-        pool.giveBack(connection);
-        return same;
-      } catch (ClientException.ConnectFailed e) {
-        LOG.debug("Not yet there", e);
-      }
-    } while (patience.pause(endpoint.toString()));
-    return false;
-  }
-
   /** Tells the driver whether this executor reaches a TaskManager, and which; off the calling thread. */
   void reportReachability() {
     reporter.start();

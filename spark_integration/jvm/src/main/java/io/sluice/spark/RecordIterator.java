@@ -28,7 +28,6 @@ import scala.collection.Iterator;
  */
 final class RecordIterator extends AbstractIterator<Tuple2<Object, Object>> {
   private final InputGate gate;
-  private final long connectNanos;
   private final FetchFailures failures;
   private final SerializerInstance serializer;
   private final SerializerManager serializerManager = SparkEnv.get().serializerManager();
@@ -47,19 +46,14 @@ final class RecordIterator extends AbstractIterator<Tuple2<Object, Object>> {
   private long reportedWaitNanos;
   private long unreportedRawBytes;
 
-  /**
-   * @param connectNanos how long the task waited for the gate's connection, which counts as waiting for data
-   */
   RecordIterator(
       InputGate gate,
-      long connectNanos,
       FetchFailures failures,
       Serializer serializer,
       int shuffleId,
       TaskContext context,
       ShuffleReadMetricsReporter metrics) {
     this.gate = gate;
-    this.connectNanos = connectNanos;
     this.failures = failures;
     this.serializer = serializer.newInstance();
     this.joinStreams = canJoinStreams(serializer, serializerManager);
@@ -116,7 +110,7 @@ final class RecordIterator extends AbstractIterator<Tuple2<Object, Object>> {
     try {
       stream = gate.nextStream();
     } catch (IOException e) {
-      throw failures.thrown(e, gate);
+      throw failures.thrown(e);
     }
     if (stream == null) {
       ended = true;
@@ -143,7 +137,7 @@ final class RecordIterator extends AbstractIterator<Tuple2<Object, Object>> {
   private void report() {
     long local = gate.localBytes();
     long remote = gate.remoteBytes();
-    long waitedNanos = connectNanos + gate.waitedNanos();
+    long waitedNanos = gate.waitedNanos();
     long waited = TimeUnit.NANOSECONDS.toMillis(waitedNanos);
     metrics.incRecordsRead(unreportedRecords);
     metrics.incLocalBytesRead(local - reportedLocalBytes);
@@ -198,7 +192,7 @@ final class RecordIterator extends AbstractIterator<Tuple2<Object, Object>> {
         try {
           value = stream.read();
         } catch (IOException e) {
-          throw failures.thrown(e, gate);
+          throw failures.thrown(e);
         }
         if (value >= 0 || !advance()) {
           return value;
@@ -214,7 +208,7 @@ final class RecordIterator extends AbstractIterator<Tuple2<Object, Object>> {
         try {
           n = stream.read(into, offset, length);
         } catch (IOException e) {
-          throw failures.thrown(e, gate);
+          throw failures.thrown(e);
         }
         if (n >= 0 || !advance()) {
           return n;

@@ -2,7 +2,6 @@ package io.sluice.spark;
 
 import io.sluice.client.InputGate;
 import io.sluice.client.Source;
-import io.sluice.client.TaskManagerConnection;
 import java.io.IOException;
 import java.util.List;
 import org.apache.spark.Aggregator;
@@ -53,42 +52,28 @@ final class SluiceShuffleReader<K, C> implements ShuffleReader<K, C> {
     if (outputs.sources().isEmpty()) {
       return finish((Iterator) scala.collection.Iterator$.MODULE$.empty());
     }
-    FetchFailures failures = new FetchFailures(
-            runtime, shuffleId, range.startPartition(), context.attemptNumber(), outputs);
-    long start = System.nanoTime();
-    TaskManagerConnection connection = connect(failures);
-    long connectNanos = System.nanoTime() - start;
-    InputGate gate = open(connection, outputs.sources(), failures);
+    FetchFailures failures = new FetchFailures(runtime, shuffleId, range.startPartition(), outputs);
+    InputGate gate = open(outputs.sources(), failures);
     RecordIterator records =
         new RecordIterator(
-            gate, connectNanos, failures, dependency.serializer(), shuffleId, context, metrics);
+            gate, failures, dependency.serializer(), shuffleId, context, metrics);
     // Also runs when the task fails or takes only a part of the records.
     TaskCompletionListener whenDone = done -> records.close();
     context.addTaskCompletionListener(whenDone);
     return finish((Iterator) new InterruptibleIterator(context, records));
   }
 
-  private TaskManagerConnection connect(FetchFailures failures) {
-    try {
-      return runtime.consumerConnections().lease();
-    } catch (IOException e) {
-      throw failures.thrown(e, null);
-    }
-  }
-
-  private InputGate open(
-      TaskManagerConnection connection, List<Source> sources, FetchFailures failures) {
+  private InputGate open(List<Source> sources, FetchFailures failures) {
     try {
       return new InputGate(
-          connection,
-          runtime.pool(),
+          runtime.consumerConnections(),
           shuffleId,
           range.startPartition(),
           range.endPartition(),
           runtime.settings().creditFor(sources.size()),
           sources);
     } catch (IOException e) {
-      throw failures.thrown(e, null);
+      throw failures.thrown(e);
     }
   }
 

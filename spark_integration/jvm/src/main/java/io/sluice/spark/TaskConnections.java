@@ -62,4 +62,9 @@ final class TaskConnections implements ConnectionSource {
   public void reconnected() {
     SluiceMetrics.INSTANCE.reconnects.increment();
   }
+
+  @Override
+  public void refetched() {
+    SluiceMetrics.INSTANCE.refetches.increment();
+  }
 }

@@ -39,14 +39,26 @@ final class MockDaemon implements AutoCloseable {
     SILENT,
     PARTITION_NOT_FOUND,
     WRONG_TOTALS,
+    SKIP_A_BUFFER,
+    CONNECTION_LOST,
     FLIP_A_BIT,
     OMIT_LAST_BLOCK
   }
 
   volatile Mode mode = Mode.NORMAL;
 
+  /** How many channels meet the mode, and at which of their buffers. */
+  final AtomicInteger modeTimes = new AtomicInteger(Integer.MAX_VALUE);
+
+  volatile int modeFromBuffer = 1;
+
   /** The connection on which such a message comes ends there, once. */
   final AtomicReference<Predicate<Message>> cut = new AtomicReference<>();
+
+  volatile boolean forgetsSecured;
+
+  /** Whether that message still has its effect, and only the answer is lost. */
+  volatile boolean cutAfter;
 
   /** Of each committed map attempt its regions, which are served one after the other. */
   final Map<Long, List<TreeMap<Integer, byte[]>>> outputs = new ConcurrentHashMap<>();
@@ -54,6 +66,10 @@ final class MockDaemon implements AutoCloseable {
   volatile int largestPayload;
   final AtomicInteger connections = new AtomicInteger();
   private final List<Socket> sockets = new ArrayList<>();
+
+  /** The regions that are secured of map outputs that are not committed, by attempt. */
+  private final Map<Long, List<TreeMap<Integer, byte[]>>> secured = new ConcurrentHashMap<>();
+
   private final ServerSocket server;
   private final Thread acceptor;
 
@@ -115,6 +131,7 @@ final class MockDaemon implements AutoCloseable {
     private final DataInputStream in;
     private final OutputStream out;
     private final Map<Long, Long> credits = new HashMap<>();
+    private boolean muted;
     private List<TreeMap<Integer, byte[]>> output;
     private long attempt;
     private Message.BeginRegion region;
@@ -126,6 +143,9 @@ final class MockDaemon implements AutoCloseable {
     }
 
     void send(Message message, byte[] payload) throws IOException {
+      if (muted) {
+        return;
+      }
       byte[] frame = TestFrames.frame(message, payload);
       if (mode == Mode.BYTE_BY_BYTE) {
         for (byte b : frame) {
@@ -147,6 +167,10 @@ final class MockDaemon implements AutoCloseable {
         received.add(frame.message());
         Predicate<Message> cutHere = cut.get();
         if (cutHere != null && cutHere.test(frame.message()) && cut.compareAndSet(cutHere, null)) {
+          muted = true;
+          if (cutAfter) {
+            handle(frame.message(), frame.payload());
+          }
           throw new IOException("cut as asked");
         }
         handle(frame.message(), frame.payload());
@@ -155,7 +179,7 @@ final class MockDaemon implements AutoCloseable {
 
     private void handle(Message message, byte[] payload) throws IOException {
       if (message instanceof Message.Hello hello) {
-        long features = mode == Mode.LARGE_PAYLOADS ? hello.features() : 0;
+        long features = hello.features() & (mode == Mode.LARGE_PAYLOADS ? -1L : Frames.FEATURE_RESUMABLE_OUTPUTS);
         send(new Message.HelloAck(1, ID, SEGMENT, 0, features, "127.0.0.1", server.getLocalPort()));
         send(new Message.Ping(-1L));
       } else if (message instanceof Message.OpenPartition open) {
@@ -164,6 +188,11 @@ final class MockDaemon implements AutoCloseable {
         send(new Message.PartitionOpened(open.partition()));
       } else if (message instanceof Message.BeginRegion begin) {
         beginRegion(begin);
+      } else if (message instanceof Message.ResumePartition resume) {
+        resume(resume);
+      } else if (message instanceof Message.SecureRegion secure) {
+        secured.put(attempt, List.copyOf(output));
+        send(new Message.RegionSecured(secure.partition(), secure.region()));
       } else if (message instanceof Message.RegionData data) {
         regionData(data, payload);
       } else if (message instanceof Message.FinishPartition finish) {
@@ -178,6 +207,24 @@ final class MockDaemon implements AutoCloseable {
       } else if (message instanceof Message.AddCredit add) {
         credits.merge(add.channel(), add.credit(), Long::sum);
       }
+    }
+
+    private void resume(Message.ResumePartition resume) throws IOException {
+      attempt = resume.mapAttemptId();
+      List<TreeMap<Integer, byte[]>> found = outputs.get(attempt);
+      boolean committed = found != null;
+      if (!committed) {
+        if (forgetsSecured) {
+          secured.clear();
+        }
+        found = secured.getOrDefault(attempt, List.of());
+        output = new ArrayList<>(found);
+      }
+      send(new Message.PartitionResumed(resume.partition(), found.size(), bytes(found), committed));
+    }
+
+    private static long bytes(List<TreeMap<Integer, byte[]>> regions) {
+      return regions.stream().flatMap(slices -> slices.values().stream()).mapToLong(slice -> slice.length).sum();
     }
 
     private int payloadBytes() {
@@ -234,15 +281,14 @@ final class MockDaemon implements AutoCloseable {
     }
 
     private void finish(Message.FinishPartition finish) throws IOException {
-      long total = 0;
-      for (TreeMap<Integer, byte[]> slices : output) {
-        total += slices.values().stream().mapToLong(slice -> slice.length).sum();
-      }
-      if (total != finish.totalBytes()) {
+      if (bytes(output) != finish.totalBytes() || output.size() != finish.regions()) {
         fail(finish.partition(), ErrorCode.REGION_MISMATCH, null);
         return;
       }
-      outputs.put(attempt, output);
+      if (outputs.putIfAbsent(attempt, output) != null) {
+        fail(finish.partition(), ErrorCode.DUPLICATE_MAP_OUTPUT, null);
+        return;
+      }
       send(new Message.PartitionFinished(finish.partition()));
     }
 
@@ -273,26 +319,41 @@ final class MockDaemon implements AutoCloseable {
         }
       }
       byte[] bytes = all.toByteArray();
-      if (mode == Mode.FLIP_A_BIT) {
-        bytes[bytes.length - 1] ^= 1;
-      }
-      int length = mode == Mode.OMIT_LAST_BLOCK ? bytes.length - 129 : bytes.length;
+      Mode now = mode;
+      int length = now == Mode.OMIT_LAST_BLOCK ? bytes.length - 129 : bytes.length;
       long sequence = 0;
       for (int offset = 0; offset < length; ) {
         waitForCredit(channel.channel());
         int n = Math.min(payloadBytes(), length - offset);
         byte[] payload = Arrays.copyOfRange(bytes, offset, offset + n);
-        if (mode == Mode.DISCONNECT_IN_DATA && sequence == 1) {
-          byte[] frame = TestFrames.frame(new Message.BufferResponse(channel.channel(), 1, 0, 0), payload);
-          out.write(frame, 0, frame.length / 2);
-          throw new IOException("disconnect as asked");
+        if (sequence == modeFromBuffer && goesWrong(now)) {
+          if (now == Mode.DISCONNECT_IN_DATA) {
+            byte[] frame = TestFrames.frame(new Message.BufferResponse(channel.channel(), sequence, 0, 0), payload);
+            out.write(frame, 0, frame.length / 2);
+            throw new IOException("disconnect as asked");
+          } else if (now == Mode.CONNECTION_LOST) {
+            fail(channel.channel(), ErrorCode.CONNECTION_LOST, null);
+            return;
+          } else if (now == Mode.SKIP_A_BUFFER) {
+            sequence++;
+          } else {
+            payload[n - 1] ^= 1;
+          }
         }
         send(new Message.BufferResponse(channel.channel(), sequence++, 0, Message.DATA), payload);
         offset += n;
       }
-      long total = mode == Mode.WRONG_TOTALS ? length + 1 : length;
+      long total = now == Mode.WRONG_TOTALS ? length + 1 : length;
       byte[] event = TestEvents.endOfPartition(total, sequence);
       send(new Message.BufferResponse(channel.channel(), sequence, 0, Message.EVENT), event);
+    }
+
+    /** Whether something is to go wrong at a buffer, once more. */
+    private boolean goesWrong(Mode now) {
+      return switch (now) {
+        case FLIP_A_BIT, DISCONNECT_IN_DATA, CONNECTION_LOST, SKIP_A_BUFFER -> modeTimes.getAndUpdate(left -> Math.max(0, left - 1)) > 0;
+        default -> false;
+      };
     }
 
     private void waitForCredit(long channel) throws IOException {

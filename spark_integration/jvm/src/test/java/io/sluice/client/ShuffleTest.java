@@ -13,6 +13,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Random;
 import java.util.TreeMap;
+import java.util.concurrent.atomic.AtomicInteger;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
@@ -29,6 +30,7 @@ class ShuffleTest {
   private RegionPool regions;
   private ChunkPool chunks;
   private int blockBytes = Blocks.MAX_STORED_BYTES;
+  private TestConnections readers;
 
   @BeforeEach
   void start() throws IOException {
@@ -71,8 +73,8 @@ class ShuffleTest {
   private InputGate gate(int start, int end, int credit, long[] attempts, int[] streams)
       throws IOException {
     Source source = new Source(MockDaemon.ID, "127.0.0.1", 1, attempts, streams);
-    return new InputGate(
-        pool.lease(daemon.endpoint(), Message.ROLE_CONSUMER), pool, 1, start, end, credit, List.of(source));
+    readers = new TestConnections(pool, daemon.endpoint(), Message.ROLE_CONSUMER);
+    return new InputGate(readers, 1, start, end, credit, List.of(source));
   }
 
   private static Map<String, byte[]> readAll(InputGate gate) throws IOException {
@@ -250,7 +252,7 @@ class ShuffleTest {
     assertEquals(2, daemon.outputs.size());
     InputGate none =
         new InputGate(
-            pool.lease(daemon.endpoint(), Message.ROLE_CONSUMER), pool, 1, 0, 2, 2, List.of());
+            new TestConnections(pool, daemon.endpoint(), Message.ROLE_CONSUMER), 1, 0, 2, 2, List.of());
     assertTrue(readAll(none).isEmpty());
   }
 
@@ -287,6 +289,35 @@ class ShuffleTest {
     assertTrue(daemon.outputs.isEmpty());
     assertEquals(1, pool.idleConnections(), "the abort was confirmed");
     assertThrows(IOException.class, () -> writer.write(new byte[10], 0, 10));
+  }
+
+  /** A map output of several regions, whose connection is lost at each of its messages in turn, with the answer or before. */
+  @ParameterizedTest
+  @ValueSource(booleans = {false, true})
+  void aMapOutputGoesOnWhereverItsConnectionIsLost(boolean answerOnly) throws IOException {
+    daemon.cutAfter = answerOnly;
+    int messages = 0;
+    for (long attempt = 100; ; attempt++) {
+      AtomicInteger left = new AtomicInteger(messages++);
+      daemon.cut.set(m -> !(m instanceof Message.Pong) && !(m instanceof Message.Hello) && left.getAndDecrement() == 0);
+      int before = daemon.connections.get();
+      Map<Integer, byte[]> written = write(attempt, 1, 5000, 0, 150_000, 60_000, 20_000);
+      boolean lost = daemon.cut.getAndSet(null) == null;
+      assertStreams(written, attempt, readAll(gate(0, 5, 2, new long[] {attempt}, new int[] {4})));
+      if (!lost) {
+        break; // There is no such message any more.
+      }
+      assertTrue(daemon.connections.get() > before);
+    }
+    assertTrue(messages > 200, messages + " messages");
+  }
+
+  @Test
+  void whatATaskManagerHasLostFailsTheMapOutput() throws IOException {
+    daemon.cut.set(m -> m instanceof Message.BeginRegion begin && begin.region() == 2);
+    daemon.forgetsSecured = true;
+    IOException error = assertThrows(IOException.class, () -> write(7, 1, 300_000));
+    assertTrue(error.getMessage().contains("cannot go on"), error.getMessage());
   }
 
   @ParameterizedTest
@@ -330,14 +361,44 @@ class ShuffleTest {
   }
 
   @Test
-  void disconnectInTheMiddleIsConnectionLost() throws IOException {
+  void aConnectionThatIsLostAgainAndAgainEndsTheRead() throws IOException {
     write(7, 1, 5000);
     daemon.mode = MockDaemon.Mode.DISCONNECT_IN_DATA;
     InputGate gate = gate(0, 1, 4, new long[] {7}, new int[] {1});
+    readers.returnTimeoutMillis = 300;
     assertThrows(ClientException.ConnectionLost.class, () -> readAll(gate));
-    assertEquals(MockDaemon.ID, gate.unfinishedLocalSource().taskManagerId());
+    assertTrue(readers.reconnected.get() >= 2, readers.reconnected.toString());
     gate.close();
     assertEquals(1, pool.idleConnections(), "only the producer's");
+  }
+
+  /** Three map outputs with many blocks each, read while something goes wrong once at any of their buffers. */
+  @ParameterizedTest
+  @EnumSource(
+      names = {"FLIP_A_BIT", "DISCONNECT_IN_DATA", "SKIP_A_BUFFER", "CONNECTION_LOST"},
+      value = MockDaemon.Mode.class)
+  void whateverGoesWrongOnceIsReadOnceMore(MockDaemon.Mode mode) throws IOException {
+    Map<Long, Map<Integer, byte[]>> written = new TreeMap<>();
+    for (long attempt = 7; attempt < 10; attempt++) {
+      written.put(attempt, write(attempt, (int) attempt, 700, 0, 3000, 1, 70_000, 4000));
+    }
+    int buffers = 0;
+    for (int at = 0; ; at += at < 10 ? 1 : 7) {
+      daemon.mode = mode;
+      daemon.modeFromBuffer = at;
+      daemon.modeTimes.set(1);
+      InputGate gate = gate(0, 6, 3, new long[] {7, 8, 9}, new int[] {5, 5, 5});
+      Map<String, byte[]> read = readAll(gate);
+      assertEquals(15, read.size());
+      written.forEach((attempt, streams) -> assertStreams(streams, attempt, read));
+      if (daemon.modeTimes.get() == 1) {
+        break; // Behind the last buffer there is nothing to go wrong.
+      }
+      buffers++;
+      int asked = readers.refetched.get() + readers.reconnected.get();
+      assertEquals(1, asked, mode + " at buffer " + at);
+    }
+    assertTrue(buffers > 40, buffers + " buffers");
   }
 
   @Test

@@ -10,6 +10,7 @@ final class TestConnections implements ConnectionSource {
   private final Endpoint endpoint;
   long returnTimeoutMillis = 2_000;
   final AtomicInteger reconnected = new AtomicInteger();
+  final AtomicInteger refetched = new AtomicInteger();
 
   TestConnections(ConnectionPool pool, Endpoint endpoint, int role) {
     this.pool = pool;
@@ -40,5 +41,10 @@ final class TestConnections implements ConnectionSource {
   @Override
   public void reconnected() {
     reconnected.incrementAndGet();
+  }
+
+  @Override
+  public void refetched() {
+    refetched.incrementAndGet();
   }
 }

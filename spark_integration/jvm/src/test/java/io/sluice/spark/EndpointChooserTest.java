@@ -45,6 +45,36 @@ class EndpointChooserTest {
     counts.values().forEach(count -> assertTrue(count > 50, counts.toString()));
   }
 
+  /** Rendezvous hashing: whoever does not go to a new endpoint stays, and it gets its share from all the others alike. */
+  @Test
+  void anAddedEndpointTakesItsShareAndMovesNobodyElse() {
+    int executors = 3_000;
+    String list = "tm-0.cluster:7337";
+    for (int size = 2; size <= 12; size++) {
+      List<Endpoint> before = Endpoint.parseList(list, "x");
+      list += ",tm-" + (size - 1) + ".cluster:7337";
+      List<Endpoint> after = Endpoint.parseList(list, "x");
+      Endpoint added = after.get(size - 1);
+      Map<Endpoint, Integer> lost = new HashMap<>();
+      int moved = 0;
+      for (int executor = 0; executor < executors; executor++) {
+        List<Endpoint> old = EndpointChooser.order(before, "x", Integer.toString(executor));
+        List<Endpoint> now = new java.util.ArrayList<>(EndpointChooser.order(after, "x", Integer.toString(executor)));
+        if (now.get(0).equals(added)) {
+          moved++;
+          lost.merge(old.get(0), 1, Integer::sum);
+        }
+        now.remove(added);
+        assertEquals(old, now, "the rest, and its order, is as before");
+      }
+      double share = (double) executors / size;
+      assertTrue(Math.abs(moved - share) < 0.25 * share, moved + " of " + executors + " went to the " + size + "th");
+      int fair = moved / (size - 1);
+      lost.values().forEach(count -> assertTrue(count > fair / 3, "not from all alike: " + lost));
+      assertEquals(size - 1, lost.size());
+    }
+  }
+
   @Test
   void wrongEndpointsSayWhatIsRight() {
     for (String wrong : new String[] {"host", "host:", ":1", "host:0", "host:70000", "unix:", "unix:s", ""}) {

@@ -1,0 +1,66 @@
+"""A map output on the producer leg, and what that leg uses of its TaskManager."""
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from shuffle.config import NetworkMemoryConfig
+from shuffle.counters import Counters
+from shuffle.gate.task_events import TaskEventDispatcher
+from shuffle.memory import LocalBufferPool, NetworkBufferPool
+from shuffle.partition.manager import ResultPartitionManager
+from shuffle.partition.resumable_outputs import ResumableOutputs
+from shuffle.storage.store import ShuffleStore
+from shuffle.waiting import Waiter, Waiting
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from shuffle.partition.map_output_writer import MapOutputWriter
+    from shuffle.storage.outputs import MapAttemptKey
+
+
+@dataclass(slots=True)
+class ProducerServices:
+    """What the producer leg uses of its TaskManager."""
+
+    store: ShuffleStore
+    partitions: ResultPartitionManager
+    network_pool: NetworkBufferPool
+    task_events: TaskEventDispatcher
+    resumable: ResumableOutputs
+    counters: Counters
+    config: NetworkMemoryConfig
+    verify_checksums: bool
+    draining: bool = False
+    map_output_credit_wait: Waiting = field(default_factory=Waiting)
+    pipelined_credit_wait: Waiting = field(default_factory=Waiting)
+
+
+class WrittenOutput:
+    """A map output being written, with its pool and, at the end, its commit."""
+
+    __slots__ = (
+        "aborts",
+        "attempt",
+        "commit",
+        "credit",
+        "credit_wait",
+        "pool",
+        "resumable",
+        "securing",
+        "writer",
+    )
+
+    def __init__(self, credit_wait: Waiter) -> None:
+        self.credit = 0
+        """Granted and not used by the producer."""
+        self.credit_wait = credit_wait  # while it is inside a region without credit
+        self.writer: MapOutputWriter | None = None
+        self.pool: LocalBufferPool | None = None
+        self.commit: asyncio.Task[None] | None = None
+        self.attempt: MapAttemptKey | None = None
+        self.securing: asyncio.Task[None] | None = None
+        self.resumable = False
+        """Whether it is known to those that can be resumed on another connection."""
+        self.aborts = 0
+        """Times AbortPartition came when the commit was in the journal's hands already."""
