@@ -84,7 +84,7 @@ async def finish(cluster: MiniCluster, client: Client) -> None:
     assert content == [b"".join(part for parts in REGIONS for part in parts)]
 
 
-async def restart(cluster: MiniCluster, **settings: int) -> None:
+async def restart(cluster: MiniCluster, **settings: float) -> None:
     await cluster[0].close()
     cluster.environments[0] = await cluster.start_one(0, settings)
 
