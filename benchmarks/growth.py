@@ -179,9 +179,10 @@ def measure(
                 "growth", cluster.master_url, EXECUTOR_SETTINGS | conf, directory
             ) as application:
                 bench = Bench(application, taskmanagers)
-                for _ in range(2):
-                    bench.run(shapes[0])  # the first ones warm up
-                bench.costs.clear()
+                if repeats:
+                    for _ in range(2):
+                        bench.run(shapes[0])  # the first ones warm up
+                    bench.costs.clear()
                 planned = [*shapes * repeats, *(Shape(side, side) for side in squares)]
                 for shape in planned:
                     if time.monotonic() > deadline:
@@ -290,7 +291,9 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--base", type=int, default=300, help="tasks to start from (default 300)")
-    parser.add_argument("--repeats", type=int, default=3, help="of the doublings (default 3)")
+    parser.add_argument(
+        "--repeats", type=int, default=3, help="of the doublings (default 3; 0: only the squares)"
+    )
     parser.add_argument(
         "--squares",
         type=lambda text: tuple(int(part) for part in text.split(",")),

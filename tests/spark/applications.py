@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from benchmarks.metrics import Moved
     from tests.spark.daemons import Daemons
 
-JOB_TIMEOUT_SECONDS = 120.0
+JOB_TIMEOUT_SECONDS = 200.0
 SCRIPT = Path(__file__).resolve().parent / "jobs" / "serve.py"
 
 SETTINGS = {

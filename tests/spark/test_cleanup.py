@@ -1,7 +1,8 @@
-"""What a TaskManager has left when an application is over, in good order or not."""
+"""What a TaskManager has left of a shuffle nobody needs, and of an application that is over."""
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -29,9 +30,45 @@ IN_USE = {"partitions", "applications", "gates", "connections", "bytes stored"}
 
 @pytest.fixture(scope="module")
 def lonely(directory: Path) -> Iterator[Daemons]:
-    """TaskManagers that no other application uses."""
-    with Daemons(directory / "lone", expiry_seconds=EXPIRY_SECONDS) as running:
+    """TaskManagers that no other application uses, with less memory than a large job needs."""
+    with Daemons(
+        directory / "lone", expiry_seconds=EXPIRY_SECONDS, memory_tier="16 MiB"
+    ) as running:
         yield running
+
+
+def test_a_shuffle_is_dropped_when_the_garbage_collector_has_found_it_unused(
+    directory: Path, cluster: StandaloneCluster, lonely: Daemons
+):
+    with _application("tidy", directory, cluster, lonely) as application:
+        application.rows("prepare")
+        kept = _shuffles(lonely)
+        for _ in range(3):
+            application.rows("rdd_reduce_by_key")
+        _collect_until(application, lonely, kept)
+        application.rows("read_again")
+        _collect_until(application, lonely, set())
+        for daemon in lonely:
+            assert leftovers(daemon.status()).keys() <= {"applications", "connections"}
+
+
+def test_queries_drop_their_shuffles_at_their_end(
+    directory: Path, cluster: StandaloneCluster, lonely: Daemons, own: Application
+):
+    """No garbage collector has a part in it: Spark's cleaner is off."""
+    if tuple(map(int, own.spark_version.split(".")[:2])) < (4, 1):
+        pytest.skip("Spark has this since 4.1")
+    never = {"spark.cleaner.referenceTracking": "false"}
+    with _application("eager", directory, cluster, lonely, never) as application:
+        application.new_events()
+        assert application.rows("eager_query").read_text() == own.rows("eager_query").read_text()
+        for daemon in lonely:
+            daemon.wait_until(lambda status: not status.partitions, END_SECONDS)
+            assert leftovers(daemon.status()).keys() <= {"applications", "connections"}
+        for job in ("eager_twice", "eager_rdd"):
+            assert application.rows(job).read_text() == own.rows(job).read_text()
+        # What is gone is known to be gone: no task finds it out by failing.
+        assert application.new_events().task_ends().keys() == {"Success"}
 
 
 def test_nothing_is_left_when_the_application_has_ended(
@@ -41,6 +78,7 @@ def test_nothing_is_left_when_the_application_has_ended(
         with Barrier(directory / "ended-barrier.sock") as barrier:
             running = _until_it_reads(application, barrier)
             assert _in_use(lonely) >= IN_USE
+            assert _stored(lonely, "disk") > 0
             barrier.release()
             running.result(JOB_SECONDS)
         application.finish()
@@ -71,11 +109,14 @@ def test_nothing_is_left_when_the_driver_was_killed(
 
 
 def _application(
-    name: str, directory: Path, cluster: StandaloneCluster, daemons: Daemons
+    name: str,
+    directory: Path,
+    cluster: StandaloneCluster,
+    daemons: Daemons,
+    settings: dict[str, str] | None = None,
 ) -> Application:
-    return Application(
-        name, cluster.master_url, directory, sluice_settings(daemons) | BACK_PRESSURE
-    )
+    every = sluice_settings(daemons) | BACK_PRESSURE | (settings or {})
+    return Application(name, cluster.master_url, directory, every)
 
 
 def _until_it_reads(application: Application, barrier: Barrier) -> Future[Path]:
@@ -88,3 +129,27 @@ def _until_it_reads(application: Application, barrier: Barrier) -> Future[Path]:
 def _in_use(daemons: Daemons) -> set[str]:
     """What there is on each of them."""
     return set.intersection(*(set(leftovers(daemon.status())) for daemon in daemons))
+
+
+def _shuffles(daemons: Daemons) -> set[int]:
+    """All that any of them has map outputs of."""
+    return {shuffle.shuffle_id for daemon in daemons for shuffle in daemon.status().partitions}
+
+
+def _collect_until(application: Application, daemons: Daemons, kept: set[int]) -> None:
+    """Have Spark's cleaner look for unused shuffles until only these are left.
+
+    Each job of the tests ends with a collection in the driver, which finds what Python had let go
+    of before; the cleaner works in a thread of its own.
+    """
+    deadline = time.monotonic() + END_SECONDS
+    while (found := _shuffles(daemons)) != kept:
+        assert time.monotonic() < deadline, f"shuffles {found} are there, {kept} wanted"
+        assert found >= kept
+        application.rows("driver")
+
+
+def _stored(daemons: Daemons, tier: str) -> int:
+    """Bytes that a tier holds, of all of them."""
+    tiers = [each for daemon in daemons for each in daemon.status().storage]
+    return sum(each.used_bytes for each in tiers if each.tier == tier)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pyspark.sql import functions as f
+
 from tests.spark.jobs.frames import numbered, rows_of
 from tests.spark.jobs.settings import sql_settings
 
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
 
 Rows = list[tuple[Any, ...]]
 
+MANY_MAPS = 12
 EAGER = {"spark.sql.classic.shuffleDependency.fileCleanup.enabled": "true"}
 """Spark 4.1 and later: a query's shuffles are removed at its end, by no garbage collector."""
 
@@ -25,9 +28,14 @@ def eager_query(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
 
 
 def eager_twice(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
-    """The same frame twice: the second time its shuffle is gone, and map tasks run again."""
+    """The same frame twice: the second time its shuffle is gone, and map tasks run again.
+
+    They are more than the attempts that Spark gives a stage.
+    """
     with sql_settings(spark, EAGER):
-        grouped = numbered(spark).groupBy("key").sum("value")
+        grouped = (
+            spark.range(0, 3_000, 1, MANY_MAPS).groupBy((f.col("id") % 7).alias("key")).count()
+        )
         return [*rows_of(grouped), *rows_of(grouped)]
 
 

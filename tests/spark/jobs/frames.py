@@ -111,6 +111,19 @@ def many_partitions(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
         return [(spread.rdd.getNumPartitions() <= partitions,), *rows_of(spread)]
 
 
+def small_blocks(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
+    """One row from each of ``maps`` map tasks to each of ``reducers`` reduce tasks."""
+    maps, reducers = int(parameters["maps"]), int(parameters["reducers"])
+    plain = {
+        "spark.sql.adaptive.enabled": "false",
+        # Each map task deals its rows out in turn.
+        "spark.sql.execution.sortBeforeRepartition": "false",
+    }
+    with sql_settings(spark, plain):
+        dealt = spark.range(0, maps * reducers, 1, maps).repartition(reducers)
+        return rows_of(dealt.agg(f.count("id"), f.sum("id")))
+
+
 def numbered(spark: SparkSession) -> DataFrame:
     return spark.range(0, ROWS, 1, MAPS).select(
         (f.col("id") % 97).alias("key"),
@@ -136,5 +149,6 @@ JOBS: dict[str, Job] = {
         pandas_udfs,
         no_rows,
         many_partitions,
+        small_blocks,
     )
 }

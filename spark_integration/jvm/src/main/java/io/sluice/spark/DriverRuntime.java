@@ -393,6 +393,17 @@ final class DriverRuntime {
     return true;
   }
 
+  /**
+   * Unregisters all outputs of a shuffle whose data is about to be removed though Spark still knows the shuffle. Who uses it
+   * once more then finds that its map tasks have to run again, and not one lost output after the other.
+   */
+  static void forgetMapOutputs(int shuffleId) {
+    MapOutputTrackerMaster tracker = (MapOutputTrackerMaster) SparkEnv.get().mapOutputTracker();
+    if (tracker.containsShuffle(shuffleId)) {
+      tracker.unregisterAllMapAndMergeOutput(shuffleId);
+    }
+  }
+
   /** Ends the connections. */
   void close() {
     threads.shutdownNow();

@@ -91,6 +91,8 @@ public final class SluiceShuffleDataIO implements ShuffleDataIO {
     public void removeShuffle(int shuffleId, boolean blocking) {
       DriverRuntime runtime = DriverRuntime.current();
       if (runtime != null) {
+        // Spark's cleaner has unregistered it already; the end of a query has not, and the query may run again.
+        DriverRuntime.forgetMapOutputs(shuffleId);
         runtime.releaseShuffle(shuffleId, blocking);
       }
       // Forwards to the executors, where fallback shuffles and Spark's bookkeeping live.

@@ -1,0 +1,52 @@
+"""Structured Streaming: fifty micro-batches with state leave no more behind than ten did."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.spark.applications import Application
+    from tests.spark.daemons import Daemons
+
+BATCHES = 50
+KEPT_SHUFFLES = 4
+"""Of ``jobs/streaming.py``."""
+
+MIB = 1024 * 1024
+FEW = 12
+"""Threads, files and objects that come and go between two samples."""
+
+
+def test_fifty_micro_batches(
+    own: Application, sluice: Application, daemons: Daemons, directory: Path
+):
+    stream = directory / "stream"
+    stream.mkdir()
+    found = sluice.rows(
+        "stateful_stream",
+        directory=str(stream),
+        taskmanagers=[daemon.http_url for daemon in daemons],
+    )
+    rows = [json.loads(line) for line in found.read_text(encoding="utf-8").splitlines()]
+    state = sorted(row for row in rows if row[0] == "state")
+    expected = own.rows("sums_of_stream").read_text(encoding="utf-8")
+    assert state == sorted(map(json.loads, expected.splitlines()))
+    assert ["batches", BATCHES] in rows
+    samples = [json.loads(row[2]) for row in sorted(rows, key=str) if row[0] == "sample"]
+    print(*samples, sep="\n")
+    assert len(samples) == BATCHES // 10
+    _check_no_growth(samples)
+
+
+def _check_no_growth(samples: list[dict[str, Any]]) -> None:
+    first, last = samples[0], samples[-1]
+    assert max(sample["shuffles"] for sample in samples) <= KEPT_SHUFFLES
+    assert max(sample["stored_bytes"] for sample in samples) <= 2 * MIB
+    assert max(sample["lent_segments"] for sample in samples) <= FEW
+    assert last["resident_bytes"] - first["resident_bytes"] < 4 * MIB
+    assert last["heap_bytes"] - first["heap_bytes"] < 16 * MIB
+    for counted in ("threads", "open_files", "sluice_objects"):
+        assert last[counted] - first[counted] <= FEW
