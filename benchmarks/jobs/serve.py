@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import SparkSession
 
-from benchmarks.jobs import rows, shuffles, tpch, wordcount
+from benchmarks.jobs import realtime, rows, shuffles, tpch, wordcount
 
 if TYPE_CHECKING:
     from benchmarks.jobs.kinds import Job
@@ -26,6 +26,7 @@ JOBS: dict[str, Job] = {
     "tpch": tpch.run_query,
     "wordcount": wordcount.run,
     **shuffles.JOBS,
+    **realtime.JOBS,
 }
 
 
