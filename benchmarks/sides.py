@@ -58,13 +58,24 @@ class Sides:
         directory: Scratch directory; the caller removes it.
         settings: Spark settings of both sides.
         memory_tier: Size of each TaskManager's memory tier, as its configuration writes it.
+        executor_cores: Of each of the two executors of a side.
     """
 
     def __init__(
-        self, directory: Path, settings: Mapping[str, str], *, memory_tier: str = "512 MiB"
+        self,
+        directory: Path,
+        settings: Mapping[str, str],
+        *,
+        memory_tier: str = "512 MiB",
+        executor_cores: int = 1,
     ) -> None:
         self._directory = directory
-        self._settings = EXECUTOR_SETTINGS | dict(settings)
+        self._executor_cores = executor_cores
+        cores = {
+            "spark.executor.cores": str(executor_cores),
+            "spark.cores.max": str(2 * executor_cores),
+        }
+        self._settings = EXECUTOR_SETTINGS | cores | dict(settings)
         self._memory_tier = memory_tier
         self._resources = ExitStack()
         self.baseline = Baseline()
@@ -74,7 +85,7 @@ class Sides:
         with ExitStack() as starting:
             # Each worker has one executor of each application.
             cluster = starting.enter_context(
-                StandaloneCluster(self._directory, cores=2, memory="5g")
+                StandaloneCluster(self._directory, cores=2 * self._executor_cores, memory="5g")
             )
             own_settings = dict(self._settings)
             if self.baseline.needs_shuffle_service:

@@ -42,7 +42,7 @@ def run(spark: SparkSession, parameters: dict[str, Any]) -> list[tuple[Any, ...]
 
     Args:
         spark: The session.
-        parameters: ``records`` in all, of ``keys`` keys, ``record_bytes`` of padding each,
+        parameters: ``records`` in all, of ``keys`` keys, padded by ``record_bytes``,
             ``per_tick`` at once and ``tick_millis`` between; ``maps`` tasks of the source;
             ``batch_seconds`` of a batch; ``warm_up`` records, sent first, of which no latency is
             kept; ``row_millis`` that the reading tasks take for a row; ``mode``, ``"state"`` or
@@ -75,8 +75,9 @@ def run(spark: SparkSession, parameters: dict[str, Any]) -> list[tuple[Any, ...]
     )
     name = f"realtime_{uuid.uuid4().hex}"
     with tempfile.TemporaryDirectory(prefix="sluice-checkpoint-") as checkpoint:
-        query = (
-            counted.writeStream.format("memory")
+        writer: Any = counted.writeStream  # its types do not know the trigger yet
+        query: StreamingQuery = (
+            writer.format("memory")
             .queryName(name)
             .outputMode("update")
             .option("checkpointLocation", checkpoint)
@@ -84,7 +85,7 @@ def run(spark: SparkSession, parameters: dict[str, Any]) -> list[tuple[Any, ...]
             .start()
         )
         try:
-            sent = _send(jvm, source, parameters)
+            sent = _send(jvm, source, query, parameters)
             rows = _rows(spark, query, name, parameters["records"])
         finally:
             query.stop()
@@ -95,21 +96,22 @@ def run(spark: SparkSession, parameters: dict[str, Any]) -> list[tuple[Any, ...]
     return sorted((_micros(row["seen"]) - row["sent"],) for row in rows if row["sent"] >= warm)
 
 
-def _send(jvm: Any, source: Any, parameters: dict[str, Any]) -> list[int]:
+def _send(jvm: Any, source: Any, query: StreamingQuery, parameters: dict[str, Any]) -> list[int]:
     """Send all records, each tick at its time however long the one before took; return when."""
     padding = "." * parameters["record_bytes"]
     times = []
     started = time.monotonic()
-    tick = 0
-    for first in range(0, parameters["records"], parameters["per_tick"]):
+    ticks = range(0, parameters["records"], parameters["per_tick"])
+    for tick, first in enumerate(ticks):
         due = started + tick * parameters["tick_millis"] / 1000
         time.sleep(max(due - time.monotonic(), 0))
-        tick += 1
+        if not query.isActive:
+            break  # its failure is told when its rows are asked for
         together = jvm.java.util.ArrayList()
         for number in range(first, min(first + parameters["per_tick"], parameters["records"])):
-            key = f"key {number % parameters['keys']}"
+            key = f"key {number % parameters['keys']}{padding}"
             times.append(time.time_ns() // 1000)
-            together.add(f"{number},{key},{times[-1]},{padding}")
+            together.add(f"{number},{key},{times[-1]}")
         source.addData(jvm.scala.jdk.javaapi.CollectionConverters.asScala(together))
     return times
 
@@ -138,13 +140,13 @@ def _state(rows: list[Any]) -> list[tuple[str, int, int]]:
     """Key, number and sum of its records: each row of a key has counted more than the last."""
     last: dict[str, tuple[str, int, int]] = {}
     for row in rows:
-        found = (row["key"], row["many"], row["total"])
-        last[row["key"]] = max(last.get(row["key"], found), found)
+        found = (row["key"].rstrip("."), row["many"], row["total"])
+        last[found[0]] = max(last.get(found[0], found), found)
     return sorted(last.values())
 
 
 def _micros(instant: str) -> int:
-    moment = datetime.fromisoformat(instant.replace("Z", "+00:00"))
+    moment = datetime.fromisoformat(instant)
     return int(moment.timestamp()) * 1_000_000 + moment.microsecond
 
 

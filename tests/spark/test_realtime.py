@@ -1,0 +1,126 @@
+"""Pipelined shuffles of real-time queries (Spark 4.3) through two TaskManagers."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from benchmarks.cluster import installed_spark
+from benchmarks.jobs import realtime
+from benchmarks.processes import ProcessFailed
+from shuffle.config import NetworkMemoryConfig
+from shuffle.partition.partition_type import ResultPartitionType, pool_bounds
+from tests.spark.applications import Application, sluice_settings
+from tests.spark.daemons import POLL_SECONDS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from benchmarks.cluster import StandaloneCluster
+    from shuffle.daemon.status import PipelinedPartitionStatus
+    from tests.spark.daemons import Daemons
+
+FIRST_LINE_WITH_IT = (4, 3)
+MAPS = REDUCERS = 2
+KEYS = 5
+STATUS_SECONDS = 60.0
+QUERY: dict[str, Any] = {
+    "mode": "state",
+    "keys": KEYS,
+    "maps": MAPS,
+    "per_tick": 20,
+    "tick_millis": 100,
+    "batch_seconds": 2,
+    "record_bytes": 10,
+    "row_millis": 0,
+    "warm_up": 0,
+}
+
+
+@pytest.fixture(scope="module")
+def application(
+    directory: Path, cluster: StandaloneCluster, daemons: Daemons
+) -> Iterator[Application]:
+    line = tuple(map(int, installed_spark().version.split(".")[:2]))
+    if line < FIRST_LINE_WITH_IT:
+        pytest.skip("Spark has pipelined shuffles from 4.3 on")
+    settings = sluice_settings(daemons) | realtime.SETTINGS
+    settings |= {
+        "spark.sluice.pipelined.enabled": "true",
+        "spark.sql.streaming.realTimeMode.minBatchDuration": "1s",
+        # All tasks of the query run at once, half of them on each host.
+        "spark.executor.cores": "2",
+        "spark.cores.max": str(MAPS + REDUCERS),
+    }
+    with Application("realtime", cluster.master_url, directory, settings) as running:
+        yield running
+
+
+def expected(records: int) -> list[str]:
+    """What the query counts, without Spark."""
+    numbers = [range(key, records, KEYS) for key in range(KEYS)]
+    return [f'["key {key}", {len(of_key)}, {sum(of_key)}]' for key, of_key in enumerate(numbers)]
+
+
+def test_a_stateful_query_over_several_batches(application: Application, daemons: Daemons):
+    records = 1000  # five seconds of them: at least two batches
+    before = daemons.moved()
+    assert application.rows("realtime", **QUERY, records=records).read_text().splitlines() == (
+        expected(records)
+    )
+    moved = daemons.moved() - before
+    # A row with three columns, its length and that of the record.
+    assert moved.written_bytes > records * 40
+    assert moved.read_bytes == moved.written_bytes
+    assert moved.read_bytes_remote > 0
+
+
+def until_any(
+    daemons: Daemons, what: Callable[[PipelinedPartitionStatus], bool]
+) -> list[PipelinedPartitionStatus]:
+    """All pipelined partitions of a TaskManager that has such a one; waits for it."""
+    deadline = time.monotonic() + STATUS_SECONDS
+    while time.monotonic() < deadline:
+        for daemon in (daemons[0], daemons[1]):
+            partitions = list(daemon.status().pipelined_partitions)
+            if any(map(what, partitions)):
+                return partitions
+        time.sleep(POLL_SECONDS)
+    raise TimeoutError(f"no such partition within {STATUS_SECONDS:g} s")
+
+
+def test_a_slow_reader_holds_its_source_up_in_bounded_memory(
+    application: Application, daemons: Daemons
+):
+    records = 400
+    slow = QUERY | {"per_tick": records, "record_bytes": 30_000, "row_millis": 20}
+    running = application.start("realtime", **slow, records=records)
+    partitions = until_any(daemons, lambda partition: partition.back_pressured)
+    most = pool_bounds(
+        ResultPartitionType.PIPELINED_BOUNDED,
+        REDUCERS,
+        NetworkMemoryConfig.model_fields["exclusive_buffers_per_channel"].default,
+        NetworkMemoryConfig.model_fields["floating_buffers_per_gate"].default,
+    )
+    assert most.maximum_segments is not None
+    for partition in partitions:
+        assert partition.partition_type == "PIPELINED_BOUNDED"
+        assert partition.used_segments <= partition.limit_segments <= most.maximum_segments
+    assert running.result().read_text().splitlines() == expected(records)
+
+
+def test_a_lost_taskmanager_fails_the_query_and_the_next_one_runs(
+    application: Application, daemons: Daemons
+):
+    running = application.start("realtime", **QUERY | {"per_tick": 1}, records=600)
+    until_any(daemons, lambda partition: partition.bytes_out > 0)
+    daemons[1].kill()
+    with pytest.raises(ProcessFailed, match=r"CONNECTION_LOST|connection to the TaskManager"):
+        running.result()
+    daemons[1].start()
+    assert application.rows("realtime", **QUERY, records=40).read_text().splitlines() == expected(
+        40
+    )
