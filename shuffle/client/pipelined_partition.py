@@ -33,9 +33,10 @@ from protocol.messages import (
 from shuffle.client.producer_leg import ProducerLeg
 from shuffle.client.send_queue import SendQueue
 from shuffle.errors import InvalidRequest, PartitionReleased, internal_error
-from shuffle.memory import LocalBufferPool, PoolDestroyed
+from shuffle.memory import LocalBufferPool, NetworkBuffer
 from shuffle.partition.buffer_builder import BufferBuilder
 from shuffle.partition.buffer_consumer import BufferConsumer
+from shuffle.partition.builder_source import BuilderSource
 from shuffle.partition.errors import PartitionAlreadyFinished
 from shuffle.partition.output_flusher import OutputFlusher
 from shuffle.partition.partition_memory import PartitionMemory
@@ -45,7 +46,7 @@ from shuffle.partition.result_partition_writer import ALL_SUBPARTITIONS
 _log = logging.getLogger(__name__)
 
 
-class ClientPipelinedPartition:
+class ClientPipelinedPartition(BuilderSource):
     """One task's output, on its way to a TaskManager. A ``ResultPartitionWriter``.
 
     Args:
@@ -100,28 +101,7 @@ class ClientPipelinedPartition:
         self._require_open()
         self._check_index(subpartition)
         buffer = self.memory.pool.request_buffer_nowait(subpartition)
-        return None if buffer is None else self._trimmed(BufferBuilder(buffer))
-
-    async def wait_for_builder(self, subpartition: int) -> BufferBuilder:
-        """Take a builder, waiting for memory as long as it takes: this is back pressure.
-
-        Raises:
-            SluiceError: As :meth:`request_builder`, also while waiting.
-
-        Cancellation: safe, no memory is taken.
-        """
-        builder = self.request_builder(subpartition)
-        if builder is not None:
-            return builder
-        self._make_room()
-        try:
-            buffer = await self.memory.wait(subpartition)
-        except PoolDestroyed:
-            raise self._refusal() from None
-        if self.state is not PartitionState.OPEN:
-            buffer.recycle()
-            raise self._refusal()
-        return self._trimmed(BufferBuilder(buffer))
+        return None if buffer is None else self._builder(buffer, subpartition)
 
     def add_consumer(
         self, consumer: BufferConsumer, subpartition: int, partial_record_bytes: int = 0
@@ -171,25 +151,6 @@ class ClientPipelinedPartition:
         """Flush every subpartition."""
         if self.state is PartitionState.OPEN:
             self._queue.flush_all()
-
-    @property
-    def is_available(self) -> bool:
-        """Whether ``request_builder`` would give one now."""
-        return self.state is PartitionState.OPEN and self.memory.pool.is_available
-
-    async def wait_available(self) -> None:
-        """Wait until :attr:`is_available`, or until the partition takes nothing more.
-
-        Cancellation: safe.
-        """
-        if self.state is not PartitionState.OPEN or self.memory.pool.is_available:
-            return
-        self._make_room()
-        try:
-            await self.memory.wait_available()
-        except PoolDestroyed:
-            if self.state is PartitionState.OPEN:
-                raise self._refusal() from None
 
     async def finish(self) -> None:
         """Send what is left and end every subpartition; returns when the TaskManager has it all.
@@ -318,7 +279,12 @@ class ClientPipelinedPartition:
         if drained is not None and not len(self._queue) and not drained.done():
             drained.set_result(None)
 
-    def _trimmed(self, builder: BufferBuilder) -> BufferBuilder:
+    @property
+    def _is_writable(self) -> bool:
+        return self.state is PartitionState.OPEN
+
+    def _builder(self, buffer: NetworkBuffer, subpartition: int) -> BufferBuilder:
+        builder = BufferBuilder(buffer)
         if self.buffer_size_bytes is not None:
             builder.trim(self.buffer_size_bytes)
         return builder

@@ -21,6 +21,7 @@ from shuffle.gate.local_channel import LocalInputChannel
 from shuffle.gate.readable import BufferOrEvent, ReadableGate
 from shuffle.gate.remote_channel import RemoteInputChannel
 from shuffle.gate.statistics import GateStatistics, channel_statistics
+from shuffle.gate.task_events import send_to_all
 from shuffle.gate.unknown_channel import UnknownInputChannel
 from shuffle.partition.view import DataListener, OutgoingBuffer
 from shuffle.storage.outputs import ShuffleKey
@@ -240,16 +241,9 @@ class InputGate(ReadableGate):
             TooManyTaskEvents: A channel that is not open yet keeps no more.
             UnknownProducer: A local producer has finished, or never was. The first error is raised.
         """
-        failure: SluiceError | None = None
-        for index, channel in enumerate(self.channels):
-            if index in self._ended:
-                continue
-            try:
-                channel.send_task_event(event_type, payload)
-            except SluiceError as error:
-                failure = failure or error
-        if failure is not None:
-            raise failure
+        ended = self._ended
+        channels = [each for index, each in enumerate(self.channels) if index not in ended]
+        send_to_all(channels, event_type, payload)
 
     def announce_buffer_size(self, size_bytes: int) -> None:
         """Ask all producers for buffers of at most this size from now on.

@@ -6,8 +6,8 @@ dropped in silence: without a producer the caller gets an error.
 """
 
 from collections import deque
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Iterable
+from typing import Final, Protocol
 
 from protocol.errors import ErrorCode, InvalidEvent, SluiceError
 from protocol.limits import MAX_EVENT_BYTES, MAX_U32
@@ -118,6 +118,29 @@ class KeptTaskEvents:
         events = list(self._events)
         self._events.clear()
         return events
+
+
+class TaskEventTarget(Protocol):
+    """What a task event can be sent to: a channel, or a gate."""
+
+    def send_task_event(self, event_type: int, payload: bytes) -> None:
+        """Send an event to the producers behind it."""
+
+
+def send_to_all(targets: Iterable[TaskEventTarget], event_type: int, payload: bytes) -> None:
+    """Send an event to each target, whatever happens at the others.
+
+    Raises:
+        SluiceError: The first error of all.
+    """
+    failure: SluiceError | None = None
+    for target in targets:
+        try:
+            target.send_task_event(event_type, payload)
+        except SluiceError as error:
+            failure = failure or error
+    if failure is not None:
+        raise failure
 
 
 def check_task_event(event_type: int, payload: bytes) -> None:

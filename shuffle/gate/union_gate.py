@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from functools import partial
 from itertools import accumulate
 
-from protocol.errors import SluiceError
 from shuffle.errors import InvalidRequest
 from shuffle.gate.input_gate import InputGate
 from shuffle.gate.readable import BufferOrEvent, ReadableGate
 from shuffle.gate.statistics import GateStatistics, sum_up
+from shuffle.gate.task_events import send_to_all
 
 
 class UnionInputGate(ReadableGate):
@@ -103,14 +103,7 @@ class UnionInputGate(ReadableGate):
         Raises:
             SluiceError: As ``InputGate.send_task_event``; every gate is tried.
         """
-        failure: SluiceError | None = None
-        for gate in self.gates:
-            try:
-                gate.send_task_event(event_type, payload)
-            except SluiceError as error:
-                failure = failure or error
-        if failure is not None:
-            raise failure
+        send_to_all(self.gates, event_type, payload)
 
     def announce_buffer_size(self, size_bytes: int) -> None:
         """Ask all producers for buffers of at most this size from now on.

@@ -5,6 +5,7 @@ Everything here belongs to one event-loop thread and takes no locks. The books a
     free (network pool) + idle (local pools) + out (in somebody's hands) = total
 
 - ``segment``: :class:`MemorySegment`, a slot of the one mapping.
+- ``counted``: :class:`ReferenceCounted`, what buffers and groups of them have in common.
 - ``buffer``: :class:`NetworkBuffer`, a segment with a length, a reference count and a recycler.
 - ``buffer_group``: :class:`BufferGroup`, a run of neighbouring segments as one piece of memory.
 - ``network_buffer_pool``: :class:`NetworkBufferPool`, owns every segment and sets the limits.

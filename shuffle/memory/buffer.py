@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import TypeAlias
 
+from shuffle.memory.counted import ReferenceCounted
 from shuffle.memory.errors import BufferAlreadyRecycled, InvalidPoolSize
 from shuffle.memory.segment import MemorySegment
 
@@ -10,7 +11,7 @@ Recycler: TypeAlias = Callable[[MemorySegment], None]
 """Takes the segment when the last reference to its buffer is recycled."""
 
 
-class NetworkBuffer:
+class NetworkBuffer(ReferenceCounted[MemorySegment]):
     """Bytes in a segment, shared by reference counting; the count starts at 1.
 
     Attributes:
@@ -19,10 +20,10 @@ class NetworkBuffer:
         recycler: Called with the segment when the count reaches 0.
     """
 
-    __slots__ = ("_references", "length", "recycler", "segment")
+    __slots__ = ("length", "segment")
 
     def __init__(self, segment: MemorySegment, length: int, recycler: Recycler) -> None:
-        self.segment = segment
+        self.segment = self._lent = segment
         self.length = length
         self.recycler = recycler
         self._references = 1
@@ -46,40 +47,6 @@ class NetworkBuffer:
                 limit=segment.size_bytes,
             )
         return segment.memory[:length]
-
-    @property
-    def reference_count(self) -> int:
-        """References that are still to be recycled."""
-        return self._references
-
-    @property
-    def is_recycled(self) -> bool:
-        """Whether the last reference is gone."""
-        return self._references < 1
-
-    def retain(self) -> "NetworkBuffer":
-        """Add a reference, to be recycled by whoever gets this very object.
-
-        Raises:
-            BufferAlreadyRecycled: The last reference is gone: the memory may be another's already.
-        """
-        if self._references < 1:
-            raise BufferAlreadyRecycled("retain()")
-        self._references += 1
-        return self
-
-    def recycle(self) -> None:
-        """Drop one reference; with the last one the segment goes to the recycler.
-
-        Raises:
-            BufferAlreadyRecycled: More recycles than references.
-        """
-        references = self._references - 1
-        if references < 0:
-            raise BufferAlreadyRecycled("recycle()")
-        self._references = references
-        if references == 0:
-            self.recycler(self.segment)
 
     def __repr__(self) -> str:
         return (

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import TypeAlias
 
+from shuffle.memory.counted import ReferenceCounted
 from shuffle.memory.errors import BufferAlreadyRecycled
 from shuffle.memory.segment import MemorySegment
 
@@ -13,7 +14,7 @@ GroupRecycler: TypeAlias = Callable[[Sequence[MemorySegment]], None]
 _index = attrgetter("index")
 
 
-class BufferGroup:
+class BufferGroup(ReferenceCounted[Sequence[MemorySegment]]):
     """Bytes in neighbouring segments, shared by reference counting; the count starts at 1.
 
     Args:
@@ -22,16 +23,16 @@ class BufferGroup:
         recycler: Called with the segments when the count reaches 0.
     """
 
-    __slots__ = ("_recycler", "_references", "length", "memory", "segments")
+    __slots__ = ("length", "memory", "segments")
 
     def __init__(
         self, segments: Sequence[MemorySegment], length: int, recycler: GroupRecycler
     ) -> None:
-        self.segments = segments
+        self.segments = self._lent = segments
         first = segments[0]
         self.memory = first.memory if len(segments) == 1 else first.run(len(segments))
         self.length = length
-        self._recycler = recycler
+        self.recycler = recycler
         self._references = 1
 
     @property
@@ -45,17 +46,6 @@ class BufferGroup:
             raise BufferAlreadyRecycled("payload")
         return self.memory[: self.length]
 
-    def retain(self) -> "BufferGroup":
-        """Add a reference, to be recycled by whoever gets this very object.
-
-        Raises:
-            BufferAlreadyRecycled: The last reference is gone.
-        """
-        if self._references < 1:
-            raise BufferAlreadyRecycled("retain()")
-        self._references += 1
-        return self
-
     def extend(self, other: "BufferGroup") -> bool:
         """Copy another group's bytes behind these; False if they do not fit, or are being read."""
         start = self.length
@@ -66,19 +56,6 @@ class BufferGroup:
         self.memory[start:end] = other.payload
         self.length = end
         return True
-
-    def recycle(self) -> None:
-        """Drop one reference; with the last one the segments go to the recycler.
-
-        Raises:
-            BufferAlreadyRecycled: More recycles than references.
-        """
-        references = self._references - 1
-        if references < 0:
-            raise BufferAlreadyRecycled("recycle()")
-        self._references = references
-        if references == 0:
-            self._recycler(self.segments)
 
 
 def group_neighbours(

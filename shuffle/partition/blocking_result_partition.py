@@ -17,17 +17,17 @@ is finished and written. A region has a price, so do not attach an output flushe
 """
 
 import asyncio
-import contextlib
 import logging
 from typing import Final
 
 from protocol.errors import SluiceError
 from protocol.messages import BLOCKING_EVENT, EVENT, PRIORITY_EVENT
 from shuffle.errors import InvalidRequest, PartitionReleased, internal_error
-from shuffle.memory import LocalBufferPool, NetworkBuffer, PoolDestroyed
+from shuffle.memory import LocalBufferPool, NetworkBuffer
 from shuffle.partition.blocks import BlockCodec, BlockEncoder
 from shuffle.partition.buffer_builder import BufferBuilder
 from shuffle.partition.buffer_consumer import BufferConsumer, finished_consumer
+from shuffle.partition.builder_source import BuilderSource
 from shuffle.partition.errors import PartitionAlreadyFinished, TooManyEvents
 from shuffle.partition.partition_memory import PartitionMemory
 from shuffle.partition.partition_type import ResultPartitionType
@@ -42,7 +42,7 @@ MAX_GATHERED_EVENTS: Final = 16 * 1024
 """Events that may wait for a region. They are in no pool, so something else must bound them."""
 
 
-class BlockingResultPartition:
+class BlockingResultPartition(BuilderSource):
     """One task's output, stored. A :class:`ResultPartitionWriter`.
 
     Args:
@@ -110,27 +110,6 @@ class BlockingResultPartition:
         buffer = pool.request_buffer_nowait(subpartition)
         return None if buffer is None else BufferBuilder(buffer)
 
-    async def wait_for_builder(self, subpartition: int) -> BufferBuilder:
-        """Take a builder, waiting until a region is written if there is no memory.
-
-        Raises:
-            SluiceError: As :meth:`request_builder`, also while waiting; so that of the sink.
-
-        Cancellation: safe, no memory is taken.
-        """
-        builder = self.request_builder(subpartition)
-        if builder is not None:
-            return builder
-        self._begin_region()
-        try:
-            buffer = await self.memory.wait(subpartition)
-        except PoolDestroyed:
-            raise self._refusal() from None
-        if not self._is_writable:
-            buffer.recycle()  # it ended after this was handed over, before this task could run
-            raise self._refusal()
-        return BufferBuilder(buffer)
-
     def add_consumer(
         self, consumer: BufferConsumer, subpartition: int, partial_record_bytes: int = 0
     ) -> None:
@@ -194,21 +173,6 @@ class BlockingResultPartition:
             self._flush_again = self._writing is not None
             self._begin_region()
 
-    @property
-    def is_available(self) -> bool:
-        """Whether ``request_builder`` would give one now."""
-        return self._is_writable and self.memory.pool.is_available
-
-    async def wait_available(self) -> None:
-        """Wait until there is memory, or until the partition takes nothing more.
-
-        Cancellation: safe.
-        """
-        if self._is_writable and not self.memory.pool.is_available:
-            self._begin_region()
-            with contextlib.suppress(PoolDestroyed):  # the next call to the partition says why
-                await self.memory.wait_available()
-
     async def finish(self) -> None:
         """Write what is left and make the partition complete, so that it can be read.
 
@@ -268,6 +232,12 @@ class BlockingResultPartition:
     @property
     def _is_writable(self) -> bool:
         return self.state is PartitionState.OPEN and not self._finishing
+
+    def _make_room(self) -> None:
+        self._begin_region()
+
+    def _builder(self, buffer: NetworkBuffer, subpartition: int) -> BufferBuilder:
+        return BufferBuilder(buffer)
 
     def _require_open(self) -> None:
         if not self._is_writable:

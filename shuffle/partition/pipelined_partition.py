@@ -11,9 +11,10 @@ from typing import Final
 from protocol.errors import SluiceError
 from protocol.messages import BLOCKING_EVENT, DATA, EVENT, PRIORITY_EVENT
 from shuffle.errors import InvalidRequest, PartitionReleased
-from shuffle.memory import LocalBufferPool, NetworkBuffer, PoolDestroyed
+from shuffle.memory import LocalBufferPool, NetworkBuffer
 from shuffle.partition.buffer_builder import BufferBuilder
 from shuffle.partition.buffer_consumer import BufferConsumer, finished_consumer
+from shuffle.partition.builder_source import BuilderSource
 from shuffle.partition.errors import InvalidPartitionType, PartitionAlreadyFinished, TooManyEvents
 from shuffle.partition.output_flusher import OutputFlusher
 from shuffle.partition.partition_memory import PartitionMemory
@@ -30,7 +31,7 @@ from shuffle.partition.statistics import PipelinedPartitionStatistics
 from shuffle.partition.view import DataListener
 
 
-class PipelinedResultPartition:
+class PipelinedResultPartition(BuilderSource):
     """One task's output, pipelined. A :class:`ResultPartitionWriter`.
 
     Args:
@@ -98,27 +99,6 @@ class PipelinedResultPartition:
             self._check_index(subpartition)
         buffer = self.memory.pool.request_buffer_nowait(subpartition)
         return None if buffer is None else self._builder(buffer, subpartition)
-
-    async def wait_for_builder(self, subpartition: int) -> BufferBuilder:
-        """Take a builder, waiting for memory as long as it takes: this is back pressure.
-
-        Raises:
-            SluiceError: As :meth:`request_builder`, also while waiting.
-
-        Cancellation: safe, no memory is taken.
-        """
-        builder = self.request_builder(subpartition)
-        if builder is not None:
-            return builder
-        self._make_room()
-        try:
-            buffer = await self.memory.wait(subpartition)
-        except PoolDestroyed:
-            raise self._refusal() from None
-        if self.state is not PartitionState.OPEN:
-            buffer.recycle()  # it ended after this was handed over, before this task could run
-            raise self._refusal()
-        return self._builder(buffer, subpartition)
 
     def add_consumer(
         self, consumer: BufferConsumer, subpartition: int, partial_record_bytes: int = 0
@@ -214,25 +194,6 @@ class PipelinedResultPartition:
         """Flush every subpartition."""
         for subpartition in self._subpartitions:
             subpartition.flush()
-
-    @property
-    def is_available(self) -> bool:
-        """Whether ``request_builder`` would give one now."""
-        return self.state is PartitionState.OPEN and self.memory.pool.is_available
-
-    async def wait_available(self) -> None:
-        """Wait until there is memory, or until the partition takes nothing more.
-
-        Cancellation: safe.
-        """
-        if self.state is not PartitionState.OPEN or self.memory.pool.is_available:
-            return
-        self._make_room()
-        try:
-            await self.memory.wait_available()
-        except PoolDestroyed:
-            if self.state is PartitionState.OPEN:
-                raise self._refusal() from None
 
     async def finish(self) -> None:
         """End every subpartition. Its readers read on; the memory goes home as they do.
@@ -338,6 +299,10 @@ class PipelinedResultPartition:
         )
 
     # ---- inside ------------------------------------------------------------------------------
+
+    @property
+    def _is_writable(self) -> bool:
+        return self.state is PartitionState.OPEN
 
     def _builder(self, buffer: NetworkBuffer, subpartition: int) -> BufferBuilder:
         builder = BufferBuilder(buffer)
