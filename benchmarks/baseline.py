@@ -46,6 +46,11 @@ class Baseline:
         """Whether executors expect Spark's external shuffle service on their host."""
         return self.settings.get(SHUFFLE_SERVICE, "false").lower() == "true"
 
+    @property
+    def is_sluice(self) -> bool:
+        """Whether it is Sluice too, with other settings: it gets the jar and the endpoints."""
+        return any(key.startswith("spark.sluice.") for key in self.settings)
+
 
 def read_spark_defaults(file: Path) -> dict[str, str]:
     """The settings of a spark-defaults file: a key and a value in each line, ``#`` for comments.

@@ -52,7 +52,8 @@ class Sides:
 
     Another shuffle manager takes the place of Spark's own when the environment variable
     ``BASELINE_CONF`` names a spark-defaults file with its settings and jars. If it turns on Spark's
-    external shuffle service, one is started for it.
+    external shuffle service, one is started for it; if it has settings of Sluice, it is Sluice with
+    these settings.
 
     Args:
         directory: Scratch directory; the caller removes it.
@@ -96,6 +97,9 @@ class Sides:
                     self._directory / "tm", hosts=cluster.hosts, memory_tier=self._memory_tier
                 )
             )
+            with_sluice = spark_conf(self.taskmanagers.endpoints, installed_spark().version)
+            if self.baseline.is_sluice:
+                own_settings |= with_sluice
             self.own = starting.enter_context(
                 SparkApplication(
                     "own",
@@ -109,8 +113,7 @@ class Sides:
                 SparkApplication(
                     "sluice",
                     cluster.master_url,
-                    self._settings
-                    | spark_conf(self.taskmanagers.endpoints, installed_spark().version),
+                    self._settings | with_sluice,
                     self._directory,
                 )
             )

@@ -43,3 +43,9 @@ def test_the_example_asks_for_the_shuffle_service(monkeypatch: pytest.MonkeyPatc
     example = REPOSITORY / "benchmarks" / "conf" / "external-shuffle-service.conf"
     monkeypatch.setenv(VARIABLE, str(example))
     assert Baseline.of_environment().needs_shuffle_service
+
+
+def test_settings_of_sluice_make_it_sluice(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv(VARIABLE, str(REPOSITORY / "benchmarks" / "conf" / "spark-writers.conf"))
+    assert Baseline.of_environment().is_sluice
+    assert not Baseline(None, {"spark.shuffle.service.enabled": "true"}).is_sluice

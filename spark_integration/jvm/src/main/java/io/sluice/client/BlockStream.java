@@ -13,6 +13,7 @@ public final class BlockStream extends InputStream {
   private final InputGate gate;
   private InputChannel channel;
   private final Block block = new Block();
+  private final boolean beginsPartition;
   private int position;
   private int limit;
 
@@ -21,6 +22,7 @@ public final class BlockStream extends InputStream {
     this.gate = gate;
     this.channel = channel;
     channel.readBlock(block, gate);
+    beginsPartition = block.number == 0;
     accept();
   }
 
@@ -40,6 +42,11 @@ public final class BlockStream extends InputStream {
   /** The partition's number in the shuffle. */
   public int subpartition() {
     return block.subpartition;
+  }
+
+  /** Whether no other stream of this (map attempt, partition) came before. */
+  public boolean beginsPartition() {
+    return beginsPartition;
   }
 
   /** It only says that its partition has ended, and is not worth a decoder. */

@@ -127,6 +127,16 @@ public final class MapOutputWriter {
     }
   }
 
+  /** Takes all that {@code bytes} has left. */
+  public void write(ByteBuffer bytes) throws IOException {
+    while (bytes.hasRemaining()) {
+      int n = Math.min(ensureRoom(), bytes.remaining());
+      region.put(position, bytes, bytes.position(), n);
+      bytes.position(bytes.position() + n);
+      position += n;
+    }
+  }
+
   public void write(int value) throws IOException {
     ensureRoom();
     region.put(position++, (byte) value);

@@ -82,7 +82,8 @@ final class ProducerLeg implements FrameHandler {
       credit--;
       offset += n;
     }
-    connection.receiveNow();
+    // The task may compute for minutes now: a frame sent in part would meet the TaskManager's deadline.
+    connection.flush();
     check();
   }
 

@@ -270,6 +270,11 @@ public final class TaskManagerConnection implements AutoCloseable {
     write();
   }
 
+  /** Sends all that is buffered; waits for the socket to take it. Dispatches what has come. */
+  void flush() throws IOException {
+    await(() -> out.position() == 0, "the TaskManager to read");
+  }
+
   /** Reads and dispatches what is there now, without waiting. */
   void receiveNow() throws IOException {
     checkUsable();

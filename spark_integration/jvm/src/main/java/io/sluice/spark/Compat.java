@@ -2,23 +2,31 @@ package io.sluice.spark;
 
 import java.lang.reflect.Array;
 import java.lang.reflect.Constructor;
+import java.lang.reflect.Method;
+import org.apache.spark.ShuffleDependency;
 import org.apache.spark.TaskContext;
+import org.apache.spark.scheduler.MapStatus;
 import org.apache.spark.serializer.Serializer;
+import org.apache.spark.storage.BlockManagerId;
 import org.apache.spark.util.collection.ExternalSorter;
 import scala.Option;
 
 /** All that differs between Spark 3.5 and 4.3 and cannot be written once. Resolved when the manager is made. */
 final class Compat {
   private static final Constructor<?> SORTER = sorterConstructor();
+  private static final Method MAP_STATUS = mapStatusMethod();
+  private static final boolean ROW_CHECKSUMS = hasMethod(ShuffleDependency.class, "rowBasedChecksums");
 
   private Compat() {}
 
   /** Fails with a clear message on a Spark this jar does not know. */
   static void check() {
-    if (SORTER == null) {
+    String other = SORTER == null ? "constructor of ExternalSorter" : MAP_STATUS == null ? "MapStatus.apply" : null;
+    if (other != null) {
       throw new IllegalStateException(
           "Spark " + org.apache.spark.package$.MODULE$.SPARK_VERSION()
-              + " is not supported by this sluice-spark.jar (3.5 to 4.3 are): ExternalSorter has another constructor");
+              + " is not supported by this sluice-spark.jar (3.5 to 4.3 are): it has another "
+              + other);
     }
   }
 
@@ -34,6 +42,42 @@ final class Compat {
               + " has no pipelined shuffles, 4.3 is the first line that has; remove the setting",
           e);
     }
+  }
+
+  private static boolean hasMethod(Class<?> type, String name) {
+    for (Method method : type.getMethods()) {
+      if (method.getName().equals(name)) {
+        return true;
+      }
+    }
+    return false;
+  }
+
+  private static Method mapStatusMethod() {
+    for (Method method : MapStatus.class.getMethods()) {
+      int parameters = method.getParameterCount();
+      if (method.getName().equals("apply") && (parameters == 3 || parameters == 4)) {
+        return method;
+      }
+    }
+    return null;
+  }
+
+  /** 3.5 and 4.0: three arguments; 4.1 and later: also the checksum of the rows, which the others have not. */
+  static MapStatus mapStatus(BlockManagerId location, long[] lengths, long mapId, long rowChecksum) {
+    try {
+      return (MapStatus)
+          (MAP_STATUS.getParameterCount() == 3
+              ? MAP_STATUS.invoke(null, location, lengths, mapId)
+              : MAP_STATUS.invoke(null, location, lengths, mapId, rowChecksum));
+    } catch (ReflectiveOperationException e) {
+      throw new IllegalStateException("Spark's MapStatus cannot be made", e);
+    }
+  }
+
+  /** The row checksums of a shuffle; null when it has none, as before 4.1. */
+  static RowChecksums rowChecksums(ShuffleDependency<?, ?, ?> dependency) {
+    return ROW_CHECKSUMS ? RowChecksums.of(dependency) : null;
   }
 
   private static Constructor<?> sorterConstructor() {

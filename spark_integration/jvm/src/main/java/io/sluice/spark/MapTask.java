@@ -6,7 +6,7 @@ import java.io.IOException;
 import org.apache.spark.shuffle.ShuffleWriteMetricsReporter;
 import org.apache.spark.storage.BlockManagerId;
 
-/** One running map attempt: ties Spark's writer, which makes the bytes, to the output that takes them. */
+/** One running map attempt: ties a writer, which makes the bytes, to the output that takes them. */
 final class MapTask {
   private final ExecutorRuntime runtime;
   private final int shuffleId;

@@ -115,10 +115,13 @@ final class RecordIterator extends AbstractIterator<Tuple2<Object, Object>> {
     if (stream == null) {
       ended = true;
     } else {
-      if (stream.isLocal()) {
-        metrics.incLocalBlocksFetched(1);
-      } else {
-        metrics.incRemoteBlocksFetched(1);
+      // What Spark calls a block is a partition of a map output, however many streams that is.
+      if (stream.beginsPartition()) {
+        if (stream.isLocal()) {
+          metrics.incLocalBlocksFetched(1);
+        } else {
+          metrics.incRemoteBlocksFetched(1);
+        }
       }
       SluiceMetrics.INSTANCE.streamsRead.increment();
     }

@@ -23,6 +23,8 @@ final class SluiceMetrics {
       counter(
           "rawBytesWritten",
           "the same before compression, where Sluice's own writer made them; Spark's writers do not tell");
+  final LongAdder writerSpills =
+      counter("writerSpills", "times Sluice's own writer sent records early because Spark needed their memory");
   final LongAdder mapOutputsCommitted = counter("mapOutputsCommitted", "map outputs committed");
   final LongAdder mapOutputsAborted = counter("mapOutputsAborted", "map outputs given up");
   final LongAdder writerCreditWaitNanos =
@@ -32,7 +34,7 @@ final class SluiceMetrics {
   final LongAdder remoteBytesRead = counter("remoteBytesRead", "stored bytes read from other TaskManagers");
   final LongAdder rawBytesRead =
       counter("rawBytesRead", "bytes given to deserializers: what was read, after decompression");
-  final LongAdder streamsRead = counter("streamsRead", "streams (map output, partition) read");
+  final LongAdder streamsRead = counter("streamsRead", "streams read; a partition of a map output is one or several");
   final LongAdder readerWaitNanos =
       counter("readerWaitNanos", "time reduce tasks waited for data that their credit had asked for, in nanoseconds");
   final LongAdder refetches = counter("refetches", "map outputs asked for once more after they came damaged");

@@ -39,6 +39,7 @@ public final class SluiceShuffleManager extends SortShuffleManager {
   }
 
   @Override
+  @SuppressWarnings("unchecked")
   public <K, V> ShuffleWriter<K, V> getWriter(
       ShuffleHandle handle, long mapId, TaskContext context, ShuffleWriteMetricsReporter metrics) {
     if (!(handle instanceof SluiceShuffleHandle<?, ?, ?> ours)) {
@@ -53,6 +54,10 @@ public final class SluiceShuffleManager extends SortShuffleManager {
           runtime.remove(task);
         };
     context.addTaskCompletionListener(whenDone);
+    if (runtime.settings().sluiceWriter() && PagedShuffleWriter.takes(ours.dependency())) {
+      return new PagedShuffleWriter<>(
+          runtime, task, (ShuffleDependency<K, V, ?>) ours.dependency(), context, metrics);
+    }
     ShuffleWriter<K, V> sparkWriter =
         super.getWriter(
             ours.sparkHandle(), mapId, context, new SluiceShuffleWriter.Metrics(metrics));

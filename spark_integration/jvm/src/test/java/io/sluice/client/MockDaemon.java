@@ -16,9 +16,11 @@ import java.util.Map;
 import java.util.TreeMap;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ConcurrentLinkedQueue;
+import java.util.concurrent.Semaphore;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicReference;
 import java.util.function.Predicate;
+import java.util.concurrent.locks.LockSupport;
 import java.util.zip.CRC32C;
 
 /**
@@ -35,6 +37,7 @@ final class MockDaemon implements AutoCloseable {
     NORMAL,
     LARGE_PAYLOADS,
     BYTE_BY_BYTE,
+    SLOW_READER,
     DISCONNECT_IN_DATA,
     SILENT,
     PARTITION_NOT_FOUND,
@@ -64,6 +67,7 @@ final class MockDaemon implements AutoCloseable {
   final Map<Long, List<TreeMap<Integer, byte[]>>> outputs = new ConcurrentHashMap<>();
   final ConcurrentLinkedQueue<Message> received = new ConcurrentLinkedQueue<>();
   volatile int largestPayload;
+  final Semaphore regionsReceived = new Semaphore(0);
   final AtomicInteger connections = new AtomicInteger();
   private final List<Socket> sockets = new ArrayList<>();
 
@@ -250,6 +254,9 @@ final class MockDaemon implements AutoCloseable {
     }
 
     private void regionData(Message.RegionData data, byte[] payload) throws IOException {
+      if (mode == Mode.SLOW_READER) {
+        LockSupport.parkNanos(50_000);
+      }
       if (data.offset() != regionBytes.size()) {
         fail(data.partition(), ErrorCode.REGION_MISMATCH, null);
         return;
@@ -277,6 +284,7 @@ final class MockDaemon implements AutoCloseable {
           offset += n;
         }
         output.add(slices);
+        regionsReceived.release();
       }
     }
 

@@ -13,6 +13,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Random;
 import java.util.TreeMap;
+import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
@@ -220,6 +221,23 @@ class ShuffleTest {
     SourceFailure failure = assertThrows(SourceFailure.class, () -> readAll(gate));
     assertTrue(failure.getMessage().contains("block 2 of partition 0 came, 1 was due"), failure.getMessage());
     gate.close();
+  }
+
+  @Test
+  void aRegionHasLeftWhenTheTaskGoesOn() throws Exception {
+    // More than sockets hold, to a TaskManager that reads slower than we write.
+    daemon.mode = MockDaemon.Mode.SLOW_READER;
+    regions = new RegionPool(16 * 1024 * 1024, 1);
+    MapOutputWriter writer = writer(7);
+    writer.beginPass(false);
+    writer.beginPartition(0);
+    byte[] bytes = new byte[15 * 1024 * 1024];
+    writer.write(bytes, 0, bytes.length);
+    writer.endPartition();
+    writer.beginPass(true);
+    // The writer does nothing now, as in a task that computes.
+    assertTrue(daemon.regionsReceived.tryAcquire(20, TimeUnit.SECONDS), "a frame is stuck in the executor");
+    writer.commit();
   }
 
   @Test
