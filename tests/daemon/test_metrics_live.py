@@ -182,8 +182,9 @@ async def test_back_pressure_of_a_pipelined_partition_is_seen_while_it_lasts(tmp
         assert limit == found['sluice_local_pool_limit_segments{kind="pipelined"}'] == 2 * 2 + 8
         assert found["sluice_output_used_buffers"] == 0
         assert found['sluice_producer_available_credit{kind="pipelined"}'] == limit
+        full = b"x" * writer.client.ack.segment_size_bytes  # small ones would join one another
         for _ in range(int(limit)):
-            await writer.send(0, b"x" * 100)
+            await writer.send(0, full)
         await writer.send(1, encode_event(CheckpointBarrier(1, 0, False)), EVENT)
         await two.until(0, 'sluice_events_received_total{type="CheckpointBarrier"}', 1)
         await two.grows(0, 'sluice_producer_credit_wait_seconds_total{kind="pipelined"}')
@@ -219,8 +220,9 @@ async def test_a_producer_that_vanishes_is_counted_and_waits_no_more(tmp_path):
     async with two_taskmanagers(tmp_path) as two:
         client = await two.producer(0)
         writer = await PipelinedWriter.open(client, 1, 1)
+        full = b"x" * client.ack.segment_size_bytes
         for _ in range(int(two.metrics(0)["sluice_output_limit_buffers"])):
-            await writer.send(0, b"x")
+            await writer.send(0, full)
         await two.until(0, 'sluice_producers_without_credit{kind="pipelined"}', 1)
         client.vanish()
         await client.until_lost()
