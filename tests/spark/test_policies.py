@@ -176,7 +176,9 @@ def test_the_page_shows_the_state_of_the_application(both: Both, ui: Ui, words: 
         ui.get("/metrics/prometheus/"),
     )
     assert int(line) == after["bytesWritten"]
+    both.sluice.rows("prepare")  # keeps its shuffle
     page = ui.get("/sluice/")
+    both.sluice.rows("read_again")
     shuffles = rows_of(page, "sluice-shuffles")
     assert shuffles[0][3] == "Sluice"
     taskmanagers = rows_of(page, "sluice-taskmanagers")
