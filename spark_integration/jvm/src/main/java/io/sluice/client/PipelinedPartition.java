@@ -53,6 +53,7 @@ public final class PipelinedPartition implements AutoCloseable {
   private int buffers;
   private int nextFlushed;
   private long lastFlush;
+  private int fullBytes;
   private boolean finishing;
   private boolean finished;
   private boolean closed;
@@ -93,6 +94,7 @@ public final class PipelinedPartition implements AutoCloseable {
     this.number = connection.nextNumber();
     this.flushNanos = flushNanos;
     this.bufferBytes = connection.segmentBytes();
+    this.fullBytes = bufferBytes;
     this.maxBuffers = numSubpartitions + QUEUED_BUFFERS;
     this.open = new Buffer[numSubpartitions];
     this.lastFlush = System.nanoTime() - flushNanos;
@@ -144,11 +146,12 @@ public final class PipelinedPartition implements AutoCloseable {
             connection.wake();
           }
         }
-        int n = Math.min(length - done, bufferBytes - buffer.length);
+        // An open buffer may be longer than the readers have asked for since.
+        int n = Math.max(0, Math.min(length - done, fullBytes - buffer.length));
         System.arraycopy(bytes, offset + done, buffer.bytes, buffer.length, n);
         buffer.length += n;
         done += n;
-        if (buffer.length == bufferBytes) {
+        if (buffer.length >= fullBytes) {
           makeReady(subpartition);
           connection.wake();
         }
@@ -409,10 +412,18 @@ public final class PipelinedPartition implements AutoCloseable {
         if (response.channel() == number) {
           throw new ClientException.Remote(connection.endpoint().toString(), response);
         }
+      } else if (message instanceof Message.NewBufferSize size) {
+        if (size.channel() == number) {
+          lock.lock();
+          try {
+            fullBytes = (int) Math.max(1, Math.min(bufferBytes, size.bufferSizeBytes()));
+          } finally {
+            lock.unlock();
+          }
+        }
       } else if (!(message instanceof Message.PartitionOpened
           || message instanceof Message.Pong
-          // Smaller buffers would lower the latency of others; ours are flushed long before they are full.
-          || message instanceof Message.NewBufferSize
+          // No reader of ours sends any.
           || message instanceof Message.TaskEvent)) {
         throw new ClientException.Protocol(
             ErrorCode.UNEXPECTED_MESSAGE, "on a producer connection: " + message, null);

@@ -53,7 +53,7 @@ final class ProducerDirectory implements RpcEndpoint {
     }
   }
 
-  private ProducerDirectory(RpcEnv rpcEnv) {
+  ProducerDirectory(RpcEnv rpcEnv) {
     this.rpcEnv = rpcEnv;
   }
 
