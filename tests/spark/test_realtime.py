@@ -12,7 +12,8 @@ from benchmarks.jobs import realtime
 from benchmarks.processes import ProcessFailed
 from shuffle.config import NetworkMemoryConfig
 from shuffle.partition.partition_type import ResultPartitionType, pool_bounds
-from tests.spark.applications import Application, sluice_settings
+from spark_integration import spark_conf
+from tests.spark.applications import LOCAL_MASTER, Application, sluice_settings
 from tests.spark.daemons import POLL_SECONDS
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from shuffle.daemon.status import PipelinedPartitionStatus
     from tests.spark.daemons import Daemons
 
-FIRST_LINE_WITH_IT = (4, 3)
 MAPS = REDUCERS = 2
 KEYS = 5
 STATUS_SECONDS = 60.0
@@ -40,12 +40,15 @@ QUERY: dict[str, Any] = {
 }
 
 
+def line_has_it() -> bool:
+    return tuple(map(int, installed_spark().version.split(".")[:2])) >= (4, 3)
+
+
 @pytest.fixture(scope="module")
 def application(
     directory: Path, cluster: StandaloneCluster, daemons: Daemons
 ) -> Iterator[Application]:
-    line = tuple(map(int, installed_spark().version.split(".")[:2]))
-    if line < FIRST_LINE_WITH_IT:
+    if not line_has_it():
         pytest.skip("Spark has pipelined shuffles from 4.3 on")
     settings = sluice_settings(daemons) | realtime.SETTINGS
     settings |= {
@@ -124,3 +127,14 @@ def test_a_lost_taskmanager_fails_the_query_and_the_next_one_runs(
     assert application.rows("realtime", **QUERY, records=40).read_text().splitlines() == expected(
         40
     )
+
+
+def test_older_lines_refuse_the_setting(directory: Path):
+    if line_has_it():
+        pytest.skip("this line has pipelined shuffles")
+    settings = spark_conf("127.0.0.1:7337") | {"spark.sluice.pipelined.enabled": "true"}
+    with pytest.raises(ProcessFailed), Application("older", LOCAL_MASTER, directory, settings):
+        pass
+    output = (directory / "older.log").read_text(encoding="utf-8")
+    assert "spark.sluice.pipelined.enabled is true: Spark" in output
+    assert "has no pipelined shuffles, 4.3 is the first line that has" in output

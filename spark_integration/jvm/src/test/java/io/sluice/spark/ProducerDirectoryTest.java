@@ -4,7 +4,6 @@ import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertNotNull;
 import static org.junit.jupiter.api.Assertions.assertNull;
-import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import org.apache.spark.rpc.RpcAddress;
@@ -75,14 +74,5 @@ class ProducerDirectoryTest {
     assertTrue(reader.failure.getMessage().contains("pipelined shuffle 3"), reader.failure.getMessage());
     assertNotNull(ask("where", "3").failure);
     assertNotNull(ask("writes", "3", "0", "70", "tm1", "host1", "7337").failure);
-  }
-
-  @Test
-  void olderLinesOfSparkRefuseTheSetting() {
-    // The tests run with the line the jar is compiled against.
-    IllegalArgumentException refused =
-        assertThrows(IllegalArgumentException.class, Compat::requirePipelinedShuffles);
-    assertTrue(refused.getMessage().contains("spark.sluice.pipelined.enabled"), refused.getMessage());
-    assertTrue(refused.getMessage().contains("4.3"), refused.getMessage());
   }
 }
