@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from benchmarks.metrics import Moved
+    from tests.spark.barrier import Barrier
     from tests.spark.daemons import Daemons
 
 JOB_TIMEOUT_SECONDS = 200.0
@@ -92,6 +93,13 @@ class Application(SparkApplication):
     def start(self, job: str, **parameters: Any) -> Future[Path]:
         """Run a job while the test does something else; one at a time."""
         return self._runner.submit(self.rows, job, **parameters)
+
+    def fill_slots(self, barrier: Barrier, count: int) -> None:
+        """Wait until ``count`` tasks run at the same time; executors come and go."""
+        slots = self.start("all_slots", barrier=str(barrier.path))
+        arrivals = barrier.wait("slot", count)
+        barrier.release(*(arrival.point for arrival in arrivals))
+        slots.result(JOB_TIMEOUT_SECONDS)
 
     def kill(self) -> None:
         """End the driver as a crash does."""

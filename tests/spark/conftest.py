@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
     from benchmarks.cluster import StandaloneCluster
     from tests.spark.applications import Application, Both
-    from tests.spark.daemons import Daemons
+    from tests.spark.barrier import Barrier
+    from tests.spark.daemons import Daemon, Daemons
 
 FOLDER = Path(__file__).resolve().parent
 TEST_TIMEOUT_SECONDS = 300
@@ -110,3 +111,19 @@ def words(directory: Path) -> str:
     lines = (f"word{number * number % 701}" for number in range(3000))
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return str(path)
+
+
+@pytest.fixture
+def barrier(directory: Path, request: pytest.FixtureRequest) -> Iterator[Barrier]:
+    from tests.spark.barrier import Barrier
+
+    with Barrier(directory / f"{abs(hash(request.node.name)) % 10**8}.sock") as running:
+        yield running
+
+
+@pytest.fixture
+def revived(daemons: Daemons) -> Iterator[Daemon]:
+    """The second host's TaskManager, for a test that kills it; runs again afterwards."""
+    yield daemons[1]
+    if not daemons[1].running:
+        daemons[1].start()

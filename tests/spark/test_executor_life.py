@@ -14,7 +14,6 @@ import pytest
 
 from benchmarks.cluster import installed_spark
 from tests.spark.applications import Application, sluice_settings
-from tests.spark.barrier import Barrier
 from tests.spark.executors import children_executors, executors_below, wait_for_end
 
 if TYPE_CHECKING:
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from benchmarks.cluster import StandaloneCluster
+    from tests.spark.barrier import Barrier
     from tests.spark.daemons import Daemons
 
 MAPS = 4
@@ -79,27 +79,13 @@ def dynamic(directory: Path, cluster: StandaloneCluster, daemons: Daemons) -> It
         yield running
 
 
-@pytest.fixture
-def barrier(directory: Path, request: pytest.FixtureRequest) -> Iterator[Barrier]:
-    with Barrier(directory / f"{abs(hash(request.node.name)) % 10**8}.sock") as running:
-        yield running
-
-
-def until_both_executors_are_there(application: Application, barrier: Barrier) -> None:
-    """A test before this one may have ended one, whose place takes a while to be filled."""
-    slots = application.start("all_slots", barrier=str(barrier.path))
-    arrivals = barrier.wait("slot", SLOTS)
-    barrier.release(*(arrival.point for arrival in arrivals))
-    slots.result(RESULT_SECONDS)
-
-
 @pytest.mark.parametrize("master", ["standalone", "local_cluster"])
 def test_killed_while_it_runs_a_map_task(
     own: Application, barrier: Barrier, request: pytest.FixtureRequest, master: str
 ):
     application: Application = request.getfixturevalue(master)
     expected = own.rows("map_waits", barrier=None)
-    until_both_executors_are_there(application, barrier)
+    application.fill_slots(barrier, SLOTS)
     application.new_events()
     running = application.start("map_waits", barrier=str(barrier.path))
     first = {arrival.point for arrival in barrier.wait("map-", SLOTS)}
@@ -122,7 +108,7 @@ def test_killed_after_the_map_stage_of_a_local_cluster(
 ):
     """As `test_failures.py` has it for a standalone cluster."""
     expected = own.rows(job, barrier=None)
-    until_both_executors_are_there(local_cluster, barrier)
+    local_cluster.fill_slots(barrier, SLOTS)
     local_cluster.new_events()
     running = local_cluster.start(job, barrier=str(barrier.path))
     reducers = barrier.wait("reduce", SLOTS)
@@ -141,7 +127,7 @@ def test_decommissioned_between_stages(
     own: Application, standalone: Application, barrier: Barrier, directory: Path
 ):
     expected = [own.rows("prepare"), own.rows("read_again")]
-    until_both_executors_are_there(standalone, barrier)
+    standalone.fill_slots(barrier, SLOTS)
     standalone.new_events()
     prepared = standalone.rows("prepare")
     leaving = [
@@ -163,7 +149,7 @@ def test_decommissioned_between_stages(
 
 def test_decommissioned_while_it_reads(own: Application, standalone: Application, barrier: Barrier):
     expected = own.rows("reduce_waits_inside", barrier=None)
-    until_both_executors_are_there(standalone, barrier)
+    standalone.fill_slots(barrier, SLOTS)
     standalone.new_events()
     running = standalone.start("reduce_waits_inside", barrier=str(barrier.path))
     reader = barrier.wait("reduce", SLOTS)[0]
@@ -200,7 +186,7 @@ def test_a_barrier_stage_that_fails_is_run_again_as_a_whole(
     own: Application, standalone: Application, barrier: Barrier, tmp_path: Path
 ):
     expected = own.rows("barrier_stages")
-    until_both_executors_are_there(standalone, barrier)
+    standalone.fill_slots(barrier, SLOTS)
     standalone.new_events()
     found = standalone.rows("barrier_stages", failed=str(tmp_path / "failed"))
     assert found.read_text() == expected.read_text()

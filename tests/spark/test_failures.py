@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.spark.applications import BACK_PRESSURE, Application, sluice_settings
-from tests.spark.barrier import Barrier
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
 
     from benchmarks.cluster import StandaloneCluster
     from shuffle.daemon.status import ShuffleStatus, TaskManagerStatus
+    from tests.spark.barrier import Barrier
     from tests.spark.daemons import Daemon, Daemons
 
 MAPS = 4
@@ -41,28 +41,6 @@ def frail(directory: Path, cluster: StandaloneCluster, daemons: Daemons) -> Iter
         yield running
 
 
-@pytest.fixture
-def barrier(directory: Path, request: pytest.FixtureRequest) -> Iterator[Barrier]:
-    with Barrier(directory / f"{abs(hash(request.node.name)) % 10**8}.sock") as running:
-        yield running
-
-
-@pytest.fixture
-def revived(daemons: Daemons) -> Iterator[Daemon]:
-    """The second host's TaskManager, for a test that kills it; runs again afterwards."""
-    yield daemons[1]
-    if not daemons[1].running:
-        daemons[1].start()
-
-
-def until_both_executors_are_there(application: Application, barrier: Barrier) -> None:
-    """A test before this one may have killed one, whose place takes a while to be filled."""
-    slots = application.start("all_slots", barrier=str(barrier.path))
-    barrier.wait("slot", SLOTS)
-    barrier.release()
-    slots.result(RESULT_SECONDS)
-
-
 @pytest.mark.parametrize("job", ["reduce_waits", "reduce_waits_inside"])
 def test_an_executor_killed_after_the_map_stage(
     own: Application, frail: Application, barrier: Barrier, job: str
@@ -83,7 +61,7 @@ def test_a_taskmanager_killed_and_restarted_before_the_reduce_stage(
     own: Application, frail: Application, barrier: Barrier, daemons: Daemons, revived: Daemon
 ):
     expected = [own.rows("prepare"), own.rows("read_again")]
-    until_both_executors_are_there(frail, barrier)
+    frail.fill_slots(barrier, SLOTS)
     frail.new_events()
     prepared = frail.rows("prepare")
     stored = daemons.newest_outputs(frail.application_id)
@@ -118,7 +96,7 @@ def test_a_taskmanager_killed_for_good(
     own: Application, frail: Application, barrier: Barrier, daemons: Daemons, revived: Daemon
 ):
     expected = own.rows("prepare").read_text() + own.rows("read_again").read_text()
-    until_both_executors_are_there(frail, barrier)
+    frail.fill_slots(barrier, SLOTS)
     frail.new_events()
     prepared = frail.rows("prepare")
     lost = daemons.newest_outputs(frail.application_id)[1]

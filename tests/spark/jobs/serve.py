@@ -22,6 +22,7 @@ from tests.spark.jobs import (
     python_api,
     rdds,
     repeated,
+    reruns,
     streaming,
 )
 
@@ -72,6 +73,7 @@ JOBS: dict[str, Job] = {
     **cleanup.JOBS,
     **python_api.JOBS,
     **repeated.JOBS,
+    **reruns.JOBS,
     **plan.JOBS,
     **streaming.JOBS,
     **policies.JOBS,

@@ -1,0 +1,82 @@
+"""Jobs whose map tasks give something else when they run again."""
+
+from __future__ import annotations
+
+from operator import add
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import functions as f
+
+from tests.spark.barrier import stop_at
+from tests.spark.jobs.settings import sql_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from pyspark.sql import DataFrame, Row, SparkSession
+
+    from benchmarks.jobs.kinds import Job
+
+RECORDS = 20_000
+MAPS = 4
+READERS = 6
+LAST = 2
+Rows = list[tuple[Any, ...]]
+
+PLAIN = {"spark.sql.adaptive.enabled": "false"}  # the stages and tasks that are written here
+UNSORTED = {"spark.sql.execution.sortBeforeRepartition": "false"}
+CHECKSUMS = {  # as Spark 4.2 and later have it by themselves
+    "spark.sql.shuffle.orderIndependentChecksum.enabled": "true",
+    "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch": "true",
+}
+
+
+def dealt_out(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
+    """Rows that come in any order are dealt out in turn, so which goes where is never the same.
+
+    Spark knows that of such a stage.
+    """
+    with sql_settings(spark, PLAIN | UNSORTED):
+        numbers = spark.range(0, RECORDS, 1, MAPS).repartition(MAPS, "id")
+        return _grouped(numbers.repartition(READERS), parameters)
+
+
+def told_apart(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
+    """A function that Spark takes for deterministic, and that returns what is in a file.
+
+    Only checksums of rows show that a map task gave something else when it ran again.
+    """
+    path = parameters["token"]
+
+    @f.udf("string")
+    def token(_: int) -> str:
+        return Path(path).read_text(encoding="utf-8")
+
+    with sql_settings(spark, PLAIN | CHECKSUMS):
+        numbers = spark.range(0, RECORDS, 1, MAPS).withColumn("token", token("id"))
+        return _grouped(numbers.repartition(READERS, "id"), parameters)
+
+
+def _grouped(frame: DataFrame, parameters: dict[str, Any]) -> Rows:
+    """Tasks that read ``frame`` stop at ``read-N``; their output goes through another shuffle.
+
+    The rows: first map task that had the numbers, token, how many numbers, sums.
+    """
+    barrier = parameters.get("barrier")
+
+    def read(index: int, rows: Iterable[Row]) -> Iterator[tuple[tuple[int, str], Any]]:
+        stop_at(barrier, f"read-{index}")
+        for row in rows:
+            values = row.asDict()
+            group = values["id"] // (RECORDS // MAPS), values.get("token", "")
+            yield group, (1, values["id"], values["id"] ** 2)
+
+    def both(left: tuple[int, ...], right: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(map(add, left, right))
+
+    groups = frame.rdd.mapPartitionsWithIndex(read).reduceByKey(both, LAST)
+    return [(*group, *sums) for group, sums in groups.collect()]
+
+
+JOBS: dict[str, Job] = {build.__name__: build for build in (dealt_out, told_apart)}
