@@ -13,8 +13,10 @@ import io.sluice.client.TaskManagerConnection;
 import java.io.IOException;
 import java.util.ArrayList;
 import java.util.LinkedHashMap;
+import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.TimeUnit;
 import java.util.stream.Collectors;
@@ -173,30 +175,67 @@ final class ExecutorRuntime implements AutoCloseable {
     }
   }
 
+  /** First those that are well, of the setting and then of the driver; those that did not answer lately come last. */
   private TaskManagerConnection leaseNow(int role) throws IOException {
     Map<Endpoint, ClientException.ConnectFailed> failures = new LinkedHashMap<>();
-    for (boolean askDriver : new boolean[] {false, true}) {
-      List<Endpoint> candidates = askDriver ? endpointsOfDriver() : endpoints;
-      for (Endpoint endpoint : candidateOrder(candidates, role)) {
-        if (failures.containsKey(endpoint)) {
-          continue;
+    Set<Endpoint> penalised = new LinkedHashSet<>();
+    TaskManagerConnection connection = leaseWell(endpoints, role, failures, penalised);
+    if (connection == null) {
+      connection = leaseWell(endpointsOfDriver(), role, failures, penalised);
+    }
+    for (Endpoint endpoint : penalised) {
+      connection = connection == null ? tryLease(endpoint, role, failures) : connection;
+    }
+    if (connection == null) {
+      throw new NoTaskManagerException("from " + name, reasons(failures), settings);
+    }
+    if (!failures.isEmpty()) {
+      SluiceMetrics.INSTANCE.endpointFailovers.increment();
+      LOG.warn("Using the TaskManager at {} because others do not answer: {}", connection.endpoint(), reasons(failures));
+    }
+    reporter.reached(connection.taskManager());
+    return connection;
+  }
+
+  private TaskManagerConnection leaseWell(
+      List<Endpoint> candidates,
+      int role,
+      Map<Endpoint, ClientException.ConnectFailed> failures,
+      Set<Endpoint> penalised)
+      throws IOException {
+    for (Endpoint endpoint : EndpointChooser.order(candidates, hostname, context.executorID())) {
+      if (isPenalised(endpoint, role)) {
+        if (!failures.containsKey(endpoint)) {
+          penalised.add(endpoint);
         }
-        try {
-          TaskManagerConnection connection = pool.lease(endpoint, role);
-          if (!failures.isEmpty()) {
-            SluiceMetrics.INSTANCE.endpointFailovers.increment();
-            LOG.warn("Using the TaskManager at {} because others do not answer: {}", endpoint, reasons(failures));
-          }
-          penalties.remove(new Penalised(endpoint, role));
-          reporter.reached(connection.taskManager());
-          return connection;
-        } catch (ClientException.ConnectFailed e) {
-          penalties.put(new Penalised(endpoint, role), System.nanoTime());
-          failures.put(endpoint, e);
-        }
+        continue;
+      }
+      TaskManagerConnection connection = tryLease(endpoint, role, failures);
+      if (connection != null) {
+        return connection;
       }
     }
-    throw new NoTaskManagerException("from " + name, reasons(failures), settings);
+    return null;
+  }
+
+  /** A connection, or null with the reason in {@code failures}. */
+  private TaskManagerConnection tryLease(
+      Endpoint endpoint, int role, Map<Endpoint, ClientException.ConnectFailed> failures)
+      throws IOException {
+    try {
+      TaskManagerConnection connection = pool.lease(endpoint, role);
+      penalties.remove(new Penalised(endpoint, role));
+      return connection;
+    } catch (ClientException.ConnectFailed e) {
+      penalties.put(new Penalised(endpoint, role), System.nanoTime());
+      failures.put(endpoint, e);
+      return null;
+    }
+  }
+
+  private boolean isPenalised(Endpoint endpoint, int role) {
+    Long since = penalties.get(new Penalised(endpoint, role));
+    return since != null && System.nanoTime() - since < PENALTY_NANOS;
   }
 
   private static String reasons(Map<Endpoint, ClientException.ConnectFailed> failures) {
@@ -226,20 +265,6 @@ final class ExecutorRuntime implements AutoCloseable {
 
   private void probe() throws IOException {
     pool.giveBack(leaseNow(Message.ROLE_PRODUCER));
-  }
-
-  private List<Endpoint> candidateOrder(List<Endpoint> candidates, int role) {
-    List<Endpoint> well = new ArrayList<>();
-    List<Endpoint> ill = new ArrayList<>();
-    long now = System.nanoTime();
-    for (Endpoint endpoint :
-        EndpointChooser.order(candidates, hostname, context.executorID())) {
-      Long since = penalties.get(new Penalised(endpoint, role));
-      boolean punished = since != null && now - since < PENALTY_NANOS;
-      (punished ? ill : well).add(endpoint);
-    }
-    well.addAll(ill);
-    return well;
   }
 
   private List<Endpoint> endpointsOfDriver() {

@@ -3,6 +3,7 @@ package io.sluice.spark;
 import io.sluice.client.Source;
 import io.sluice.client.SourceFailure;
 import java.io.IOException;
+import java.io.UncheckedIOException;
 import org.apache.spark.shuffle.FetchFailedException;
 import org.apache.spark.storage.BlockManagerId;
 import org.slf4j.Logger;
@@ -36,7 +37,12 @@ final class FetchFailures {
       }
       throw unreachable(failure.source(), error);
     }
-    return Compat.<RuntimeException>sneakyThrow(error);
+    return taskFailure(error);
+  }
+
+  /** What fails the task. PySpark takes an IOException from where records are read for the end of its Python worker. */
+  static RuntimeException taskFailure(IOException error) {
+    return new UncheckedIOException(error);
   }
 
   private RuntimeException lostOutput(SourceFailure failure) {

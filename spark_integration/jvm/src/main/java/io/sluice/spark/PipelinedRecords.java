@@ -56,7 +56,7 @@ final class PipelinedRecords extends AbstractIterator<Tuple2<Object, Object>> {
       try {
         pending = gate.next();
       } catch (IOException e) {
-        throw Compat.<RuntimeException>sneakyThrow(e);
+        throw FetchFailures.taskFailure(e);
       }
       ended = pending == null;
       if (ended || unreportedRecords >= RECORDS_PER_REPORT) {
