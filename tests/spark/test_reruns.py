@@ -72,7 +72,8 @@ def test_an_indeterminate_stage_is_run_again_as_a_whole(
     barrier.release()
     assert running.result(RESULT_SECONDS).read_text() == expected.read_text()
     _, dealers, readers, _ = runs_by_stage(application.new_events())
-    assert dealers == [2] * MAPS
+    assert len(dealers) == MAPS
+    assert min(dealers) == 2
     # Those too that had ended when it was noticed.
     assert len(readers) == READERS
     assert min(readers) == 2

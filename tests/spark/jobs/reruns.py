@@ -25,7 +25,10 @@ LAST = 2
 Rows = list[tuple[Any, ...]]
 
 PLAIN = {"spark.sql.adaptive.enabled": "false"}  # the stages and tasks that are written here
-UNSORTED = {"spark.sql.execution.sortBeforeRepartition": "false"}
+UNSORTED = {
+    "spark.sql.execution.sortBeforeRepartition": "false",
+    "spark.sql.shuffle.partitions": str(MAPS),
+}
 CHECKSUMS = {  # as Spark 4.2 and later have it by themselves
     "spark.sql.shuffle.orderIndependentChecksum.enabled": "true",
     "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch": "true",
@@ -38,8 +41,8 @@ def dealt_out(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
     Spark knows that of such a stage.
     """
     with sql_settings(spark, PLAIN | UNSORTED):
-        numbers = spark.range(0, RECORDS, 1, MAPS).repartition(MAPS, "id")
-        return _grouped(numbers.repartition(READERS), parameters)
+        counted = spark.range(0, RECORDS, 1, MAPS).groupBy("id").count()
+        return _grouped(counted.repartition(READERS), parameters)
 
 
 def told_apart(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
