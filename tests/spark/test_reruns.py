@@ -56,29 +56,6 @@ def read_half(application: Application, barrier: Barrier, daemons: Daemons) -> N
     )
 
 
-def test_an_indeterminate_stage_is_run_again_as_a_whole(
-    own: Application,
-    application: Application,
-    daemons: Daemons,
-    barrier: Barrier,
-    revived: Daemon,
-):
-    expected = own.rows("dealt_out")
-    application.fill_slots(barrier, SLOTS)
-    application.new_events()
-    running = application.start("dealt_out", barrier=str(barrier.path))
-    read_half(application, barrier, daemons)
-    revived.kill()
-    barrier.release()
-    assert running.result(RESULT_SECONDS).read_text() == expected.read_text()
-    _, dealers, readers, _ = runs_by_stage(application.new_events())
-    assert len(dealers) == MAPS
-    assert min(dealers) == 2
-    # Those too that had ended when it was noticed.
-    assert len(readers) == READERS
-    assert min(readers) == 2
-
-
 def test_rows_of_two_runs_are_told_apart_by_their_checksums(
     application: Application,
     daemons: Daemons,

@@ -25,24 +25,10 @@ LAST = 2
 Rows = list[tuple[Any, ...]]
 
 PLAIN = {"spark.sql.adaptive.enabled": "false"}  # the stages and tasks that are written here
-UNSORTED = {
-    "spark.sql.execution.sortBeforeRepartition": "false",
-    "spark.sql.shuffle.partitions": str(MAPS),
-}
 CHECKSUMS = {  # as Spark 4.2 and later have it by themselves
     "spark.sql.shuffle.orderIndependentChecksum.enabled": "true",
     "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch": "true",
 }
-
-
-def dealt_out(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
-    """Rows that come in any order are dealt out in turn, so which goes where is never the same.
-
-    Spark knows that of such a stage.
-    """
-    with sql_settings(spark, PLAIN | UNSORTED):
-        counted = spark.range(0, RECORDS, 1, MAPS).groupBy("id").count()
-        return _grouped(counted.repartition(READERS), parameters)
 
 
 def told_apart(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
@@ -82,4 +68,4 @@ def _grouped(frame: DataFrame, parameters: dict[str, Any]) -> Rows:
     return [(*group, *sums) for group, sums in groups.collect()]
 
 
-JOBS: dict[str, Job] = {build.__name__: build for build in (dealt_out, told_apart)}
+JOBS: dict[str, Job] = {build.__name__: build for build in (told_apart,)}
