@@ -58,8 +58,7 @@ def local_read(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
 def rebalance_split(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
     """A heavy partition of a REBALANCE by key that is read in parts by map range."""
     with sql_settings(spark, SMALL):
-        query = "SELECT /*+ REBALANCE(key) */ * FROM {skewed}"
-        rebalanced = spark.sql(query, skewed=_skewed(spark))
+        rebalanced = _skewed(spark).hint("rebalance", "key")
         return _seen(rebalanced, ["AQEShuffleRead coalesced and skewed"])
 
 

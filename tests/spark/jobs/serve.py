@@ -24,6 +24,7 @@ from tests.spark.jobs import (
     repeated,
     reruns,
     streaming,
+    writer,
 )
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ JOBS: dict[str, Job] = {
     **streaming.JOBS,
     **policies.JOBS,
     **exchanges.JOBS,
+    **writer.JOBS,
 }
 
 

@@ -1,9 +1,7 @@
 package io.sluice.spark;
 
 import java.io.IOException;
-import java.util.ArrayList;
 import java.util.Arrays;
-import java.util.List;
 import org.apache.spark.unsafe.Platform;
 
 /**
@@ -52,8 +50,9 @@ final class PartitionPages {
   private final int maxPages;
 
   /** Pages with an index below {@link #usedPages} hold chunks, the others are empty. */
-  private final List<byte[]> pages = new ArrayList<>();
+  private byte[][] pages = new byte[16][];
 
+  private int pageCount;
   private int usedPages;
   private byte[] page;
   private int pagePosition = PAGE_BYTES;
@@ -144,7 +143,7 @@ final class PartitionPages {
   }
 
   private byte[] pageOf(int address) {
-    return pages.get(address >>> PAGE_SHIFT);
+    return pages[address >>> PAGE_SHIFT];
   }
 
   private static long placeOf(int address) {
@@ -158,12 +157,15 @@ final class PartitionPages {
     if (wanted > (long) maxPages * PAGE_BYTES) {
       return false;
     }
-    long room = PAGE_BYTES - pagePosition + (long) (pages.size() - usedPages) * PAGE_BYTES;
+    long room = PAGE_BYTES - pagePosition + (long) (pageCount - usedPages) * PAGE_BYTES;
     while (room < wanted) {
-      if (pages.size() == maxPages || !memory.acquirePage()) {
+      if (pageCount == maxPages || !memory.acquirePage()) {
         return false;
       }
-      pages.add(new byte[PAGE_BYTES]);
+      if (pageCount == pages.length) {
+        pages = Arrays.copyOf(pages, 2 * pageCount);
+      }
+      pages[pageCount++] = new byte[PAGE_BYTES];
       room += PAGE_BYTES;
     }
     return true;
@@ -185,7 +187,7 @@ final class PartitionPages {
 
   private void addChunk(int partition) {
     if (PAGE_BYTES - pagePosition < MIN_ROOM_BYTES) {
-      page = pages.get(usedPages++);
+      page = pages[usedPages++];
       pagePosition = 0;
     }
     int size = Math.min(nextChunkBytes[partition] + CHUNK_HEADER_BYTES, PAGE_BYTES - pagePosition);
@@ -216,7 +218,7 @@ final class PartitionPages {
   }
 
   int pageCount() {
-    return pages.size();
+    return pageCount;
   }
 
   /** Gives all bytes to {@code sink}; they stay until {@link #clear}. */
@@ -255,8 +257,9 @@ final class PartitionPages {
 
   /** Forgets all bytes and gives their memory back. */
   void release() {
-    int count = pages.size();
-    pages.clear();
+    int count = pageCount;
+    Arrays.fill(pages, 0, count, null);
+    pageCount = 0;
     reset();
     if (count > 0) {
       memory.releasePages(count);

@@ -78,7 +78,7 @@ class PartitionPagesTest {
     Random random = new Random(partitions);
     Budget budget = new Budget(pageCount);
     PartitionPages pages = new PartitionPages(partitions, pageCount * PartitionPages.PAGE_BYTES, budget);
-    for (int pass = 0; pass < 5; pass++) {
+    for (int pass = 0; pass < 3; pass++) {
       Map<Integer, ByteArrayOutputStream> expected = new TreeMap<>();
       long stored = 0;
       while (true) {
