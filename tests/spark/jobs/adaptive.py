@@ -58,7 +58,8 @@ def local_read(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
 def rebalance_split(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
     """A heavy partition of a REBALANCE by key that is read in parts by map range."""
     with sql_settings(spark, SMALL):
-        rebalanced = _skewed(spark).hint("rebalance", "key")
+        query = "SELECT /*+ REBALANCE(key) */ * FROM {skewed}"
+        rebalanced = spark.sql(query, skewed=_skewed(spark))
         return _seen(rebalanced, ["AQEShuffleRead coalesced and skewed"])
 
 

@@ -47,9 +47,9 @@ _SHORT_TEXT = 'F.when(F.length("t") > 99, F.sha2(F.col("t"), 256)).otherwise(F.c
 
 @st.composite
 def frame_plans(draw: Draw) -> Plan:
-    """Plans of one to five steps, with settings that bring out other physical plans."""
+    """Plans of two to six steps, with settings that bring out other physical plans."""
     source = Source()
-    frame = _chain(draw, source, draw(st.integers(1, 5)))
+    frame = _chain(draw, source, draw(st.integers(2, 6)))
     short = f'{frame.name}.select("k", "v", {_SHORT_TEXT})'
     if draw(st.booleans()):
         ordered = draw(st.sampled_from([f"{COLUMNS}", '"t", F.desc("v"), "k"']))
@@ -92,7 +92,7 @@ def _chain(draw: Draw, source: Source, steps: int) -> Data:
 
 
 def _range(draw: Draw, source: Source) -> Data:
-    rows, maps = draw(st.sampled_from([0, 1, 40, 700, 700, 2000, 2000])), draw(st.integers(1, 6))
+    rows, maps = draw(st.sampled_from([700, 2000, 700, 2000, 40, 0, 1])), draw(st.integers(1, 6))
     columns = [
         f'({draw(st.sampled_from(choices))}).alias("{name}")'
         for name, choices in (("k", KEYS), ("v", VALUES), ("t", TEXTS))
@@ -111,7 +111,7 @@ def _literal(draw: Draw, source: Source) -> Data:
     return source.data(f'spark.createDataFrame({rows!r}, "{SCHEMA}")', len(rows))
 
 
-_BEGINNINGS = (_range, _range, _range, _literal)
+_BEGINNINGS = (_range, _range, _range, _range, _literal)
 
 
 # ---- steps --------------------------------------------------------------------------------------
@@ -192,25 +192,26 @@ def _set_operation(draw: Draw, source: Source, frame: Data) -> Data:
 
 def _repartition(draw: Draw, source: Source, frame: Data) -> Data:
     number = draw(st.sampled_from([1, 2, 5, 9]))
-    return source.data(
-        frame.name
-        + draw(
-            st.sampled_from(
-                [
-                    f".repartition({number})",
-                    f'.repartition({number}, "k")',
-                    f'.repartition({number}, "k", "t")',
-                    f'.repartitionByRange({number}, "v", "k")',
-                    f'.repartitionByRange({number}, F.desc("t"))',
-                    f".coalesce({number})",
-                    '.hint("rebalance")',
-                    '.hint("rebalance", "k")',
-                    '.repartition("t")',
-                ]
-            )
-        ),
-        frame.most_rows,
+    how = draw(
+        st.sampled_from(
+            [
+                f"repartition({number})",
+                f'repartition({number}, "k")',
+                f'repartition({number}, "k", "t")',
+                f'repartitionByRange({number}, "v", "k")',
+                f'repartitionByRange({number}, F.desc("t"))',
+                f"coalesce({number})",
+                'hint("rebalance")',
+                'repartition("t")',
+                "",
+            ]
+        )
     )
+    if how:
+        return source.data(f"{frame.name}.{how}", frame.most_rows)
+    # PySpark 3.5 takes no column in hint().
+    query = "SELECT /*+ REBALANCE(k) */ * FROM {frame}"
+    return source.data(f'spark.sql("{query}", frame={frame.name})', frame.most_rows)
 
 
 def _window(draw: Draw, source: Source, frame: Data) -> Data:
