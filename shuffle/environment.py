@@ -28,6 +28,7 @@ from protocol.messages import (
 from shuffle.applications import Applications
 from shuffle.config import ApplicationConfig, NetworkMemoryConfig, StorageConfig
 from shuffle.counters import Counters
+from shuffle.errors import ShuttingDown
 from shuffle.gate.input_gate import GateServices
 from shuffle.gate.task_events import TaskEventDispatcher
 from shuffle.memory import NetworkBufferPool
@@ -73,6 +74,8 @@ class NetworkEnvironment:
         self._memory = memory
         self._storage_config = storage
         self._application_config = applications
+        self._idle = asyncio.Event()
+        """Set when a connection may have become idle."""
         self.handlers: dict[Connection, Handler] = {}
         """Accepted connections that are past the handshake."""
 
@@ -103,8 +106,31 @@ class NetworkEnvironment:
             raise
 
     def drain(self) -> None:
-        """Take no new map outputs; serve what there is."""
+        """Take nothing new to write; finish what is begun, serve readers. Idempotent."""
         self.producer_services.draining = True
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether nothing new is taken any more."""
+        return self.producer_services.draining
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether anything is being written or read."""
+        return any(
+            handler.is_busy
+            for handler in self.handlers.values()
+            if not isinstance(handler, DriverHandler)
+        )
+
+    async def wait_idle(self) -> None:
+        """Wait until nothing is being written or read.
+
+        Cancellation: safe.
+        """
+        while self.is_busy:
+            self._idle.clear()
+            await self._idle.wait()
 
     async def close(self) -> None:
         """Close everything; committed data stays for the next start. Idempotent."""
@@ -148,6 +174,7 @@ class NetworkEnvironment:
             network_pool=self.network_pool,
             task_events=self.task_events,
             resumable=self.resumable,
+            on_idle=self._idle.set,
             counters=self.counters,
             config=memory,
             verify_checksums=self._storage_config.verify_checksums,
@@ -172,15 +199,19 @@ class NetworkEnvironment:
         Raises:
             SegmentSizeMismatch: A consumer that cannot take a whole segment: buffers of other
                 TaskManagers are passed on as they came, never cut.
+            ShuttingDown: A producer comes to a TaskManager that drains, and none is expected back.
         """
         if connection.role == ROLE_CONSUMER:
             self._require_whole_segments(connection)
+        if connection.role == ROLE_PRODUCER and self.is_draining and not self.resumable.parked:
+            raise ShuttingDown("TaskManager is draining", remedy="Write to another TaskManager")
         application_id = connection.application_id
         if application_id:
             self.applications.connected(application_id)
 
         def lost() -> None:
             self.handlers.pop(connection, None)
+            self._idle.set()
             if application_id:
                 self.applications.disconnected(application_id)
 
@@ -203,6 +234,8 @@ class NetworkEnvironment:
             )
         else:
             handler = DriverHandler(connection, self.partitions, self.applications, lost)
+        if isinstance(handler, ConsumerHandler | PartitionRequestServerHandler):
+            handler.on_idle = self._idle.set
         self.handlers[connection] = handler
         return handler
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 COMMANDS_GROUP: Final = "sluice.commands"
+DRAIN_HEADER: Final = "X-Sluice-Drain"
 DEFAULT_URL: Final = "http://127.0.0.1:7338"
 STATUS_TIMEOUT_SECONDS: Final = 10.0
 FAILURE: Final = 1
@@ -158,11 +159,47 @@ def status(url: str, as_json: bool) -> None:
     Console(highlight=False).print(render(snapshot))
 
 
-def _fetch_json(url: str) -> object:
+@main.command()
+@click.argument("url", default=DEFAULT_URL)
+@click.option(
+    "--wait",
+    "wait_seconds",
+    type=click.FloatRange(min=0),
+    default=60.0,
+    show_default=True,
+    help="Seconds to wait until nothing is written or read any more.",
+)
+def drain(url: str, wait_seconds: float) -> None:
+    """Let the TaskManager whose HTTP port is at URL take nothing new; to be run on its host.
+
+    New map outputs go to other TaskManagers. What is being written is finished, and readers are
+    served until the TaskManager is stopped. Exit code 1 if something is still under way at the end.
+    """
+    if "://" not in url:
+        url = f"http://{url}"
+    query = f"/api/v1/drain?wait_seconds={wait_seconds:g}"
+    request = urllib.request.Request(  # noqa: S310 - any URL is the user's own choice
+        url.rstrip("/") + query, headers={DRAIN_HEADER: "1"}, method="POST"
+    )
+    try:
+        answer = _fetch_json(request, wait_seconds + STATUS_TIMEOUT_SECONDS)
+    except InvalidStatus as error:
+        raise click.ClickException(f"{url} does not drain: {error}") from None
+    if not isinstance(answer, dict) or answer.get("busy") is not False:
+        raise click.ClickException(
+            f"it drains, and something is still written or read after {wait_seconds:g} s; "
+            f"look at it with: sluice status {url}"
+        )
+    click.echo("drained: nothing is written or read")
+
+
+def _fetch_json(
+    url: str | urllib.request.Request, timeout_seconds: float = STATUS_TIMEOUT_SECONDS
+) -> object:
     """Return what ``url`` answers, asked directly: daemons are inside, proxies lead outside."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with opener.open(url, timeout=STATUS_TIMEOUT_SECONDS) as answer:
+        with opener.open(url, timeout=timeout_seconds) as answer:
             return json.load(answer)
     except urllib.error.HTTPError as error:
         error.close()

@@ -5,11 +5,15 @@
 ``/healthz``       200 while the process serves: restart it when this fails
 ``/readyz``        200 while it should get new work, else 503 with the reason
 ``/api/v1/status`` the whole status as JSON
+``/api/v1/drain``  POST from this host: drain; answers when nothing is written or read any more,
+                   or after ``wait_seconds``
 =================  =================================================================
 """
 
 from __future__ import annotations
 
+import asyncio
+import ipaddress
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from aiohttp import web
@@ -20,12 +24,17 @@ from shuffle.daemon.metrics import registry
 from transport.acceptor import Acceptor, bind, listen
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from prometheus_client import CollectorRegistry
 
     from shuffle.daemon.config import HttpConfig
     from shuffle.daemon.status import TaskManagerStatus
+
+DRAIN_HEADER: Final = "X-Sluice-Drain"
+
+MOST_DRAIN_WAIT_SECONDS: Final = 3600.0
+"""Longest time a request to drain waits for the end of what is under way."""
 
 LISTEN_BACKLOG: Final = 128
 """Requests that may wait to be accepted; a scraper or two, and people."""
@@ -46,12 +55,18 @@ class HttpServer:
     Args:
         config: Where to listen.
         status: Builds a snapshot; called on the event-loop thread, once per request.
+        drain: Begins to drain, and ends when that is done.
     """
 
-    def __init__(self, config: HttpConfig, status: Callable[[], TaskManagerStatus]) -> None:
+    def __init__(
+        self,
+        config: HttpConfig,
+        status: Callable[[], TaskManagerStatus],
+        drain: Callable[[], Awaitable[None]],
+    ) -> None:
         self._config = config
         self._runner = web.AppRunner(
-            create_app(status), access_log=None, shutdown_timeout=CLOSE_TIMEOUT_SECONDS
+            create_app(status, drain), access_log=None, shutdown_timeout=CLOSE_TIMEOUT_SECONDS
         )
         self._acceptors: list[Acceptor] = []
 
@@ -87,8 +102,10 @@ class HttpServer:
         await self._runner.cleanup()
 
 
-def create_app(status: Callable[[], TaskManagerStatus]) -> web.Application:
-    """Return the application; ``status`` is called once per request."""
+def create_app(
+    status: Callable[[], TaskManagerStatus], drain: Callable[[], Awaitable[None]]
+) -> web.Application:
+    """Return the application; ``status`` is called once per request, ``drain`` when it is asked."""
     metrics = registry(status)
 
     async def serve_metrics(request: web.Request) -> web.Response:
@@ -106,6 +123,24 @@ def create_app(status: Callable[[], TaskManagerStatus]) -> web.Application:
     async def serve_status(request: web.Request) -> web.Response:
         return web.json_response(status().to_json())
 
+    async def serve_drain(request: web.Request) -> web.Response:
+        if not _is_from_this_host(request):
+            reason = "Draining can be asked for from the TaskManager's own host only"
+            return web.json_response({"error": reason}, status=403)
+        if DRAIN_HEADER not in request.headers:  # which no form of a web page can send
+            return web.json_response({"error": f"The header {DRAIN_HEADER} is missing"}, status=400)
+        try:
+            wait_seconds = float(request.query.get("wait_seconds", "0"))
+        except ValueError:
+            return web.json_response({"error": "wait_seconds is no number"}, status=400)
+        busy = False
+        try:
+            async with asyncio.timeout(min(max(wait_seconds, 0.0), MOST_DRAIN_WAIT_SECONDS)):
+                await drain()
+        except TimeoutError:
+            busy = True
+        return web.json_response({"state": status().state, "busy": busy})
+
     app = web.Application()
     app.add_routes(
         [
@@ -113,9 +148,19 @@ def create_app(status: Callable[[], TaskManagerStatus]) -> web.Application:
             web.get("/healthz", serve_health),
             web.get("/readyz", serve_readiness),
             web.get("/api/v1/status", serve_status),
+            web.post("/api/v1/drain", serve_drain),
         ]
     )
     return app
+
+
+def _is_from_this_host(request: web.Request) -> bool:
+    """Tell whether a request comes over the loopback, or from the very address it came to."""
+    transport = request.transport
+    own = None if transport is None else transport.get_extra_info("sockname")
+    if request.remote is None or own is None:
+        return False
+    return request.remote == own[0] or ipaddress.ip_address(request.remote).is_loopback
 
 
 def _metrics(metrics: CollectorRegistry, accept: str) -> web.Response:

@@ -14,7 +14,8 @@ _log = logging.getLogger(__name__)
 def run(config: TaskManagerConfig) -> int:
     """Run a TaskManager until SIGTERM or SIGINT.
 
-    The ladder: take no new map outputs, flush and close connections, close the storage. Past
+    The ladder: drain, which is to take no new map outputs and to end what is being written or read;
+    flush and close connections; close the storage. Past
     ``drain_timeout_seconds``, or at a second signal, the process ends at once: committed data
     is safe in either case.
 
@@ -43,7 +44,7 @@ async def _serve(config: TaskManagerConfig) -> int:
     taskmanager = TaskManager(config)
     await taskmanager.start()
     await stop.wait()
-    stopping = loop.create_task(taskmanager.stop())
+    stopping = loop.create_task(_stop(taskmanager))
     hurried = loop.create_task(hurry.wait())
     done, _ = await asyncio.wait(
         (stopping, hurried),
@@ -57,3 +58,8 @@ async def _serve(config: TaskManagerConfig) -> int:
     _log.warning("stopping took longer than it may; committed data is safe")
     stopping.cancel()
     return 1
+
+
+async def _stop(taskmanager: TaskManager) -> None:
+    await taskmanager.drain()
+    await taskmanager.stop()

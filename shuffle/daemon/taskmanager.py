@@ -46,7 +46,7 @@ class TaskManager:
         """
         await self.environment.start()
         try:
-            self._http = HttpServer(self.config.http, self.status)
+            self._http = HttpServer(self.config.http, self.status, self.drain)
             self.http_port = await self._http.start()
         except BaseException:
             await self.environment.close()
@@ -63,6 +63,17 @@ class TaskManager:
             self.config.transport.socket_path,
             self.environment.counters.map_outputs_adopted,
         )
+
+    async def drain(self) -> None:
+        """Take nothing new, and wait until nothing is being written or read. Serves on after it.
+
+        Cancellation: safe; it goes on draining.
+        """
+        if not self.environment.is_draining:
+            self.state = "draining"
+            self.environment.drain()
+            _log.info("TaskManager %s drains", self.environment.taskmanager_id)
+        await self.environment.wait_idle()
 
     def status(self) -> TaskManagerStatus:
         """Take a snapshot of everything."""

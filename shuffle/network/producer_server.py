@@ -74,6 +74,11 @@ class ProducerHandler:
         return [each.writer for each in self._partitions.values() if each.writer is not None]
 
     @property
+    def is_busy(self) -> bool:
+        """Whether it is writing anything."""
+        return bool(self._partitions or self._pipelined.partitions)
+
+    @property
     def available_credit(self) -> int:
         """Credits that its map outputs have left, for status."""
         return sum(each.credit for each in self._partitions.values())
@@ -455,3 +460,5 @@ class ProducerHandler:
                 self._services.counters.map_outputs_aborted += 1
         if partition.pool is not None:
             partition.pool.destroy()
+        if not self.is_busy:
+            self._services.on_idle()

@@ -89,6 +89,8 @@ class ServingHandler(abc.ABC):
         self.readers: dict[int, CreditBasedViewReader] = {}
         self.read_pool = read_pool
         self.counters = counters
+        self.on_idle: Callable[[], None] | None = None
+        """Called when it has nothing more to serve."""
         self.queue = PartitionRequestQueue(connection, self.sent, self.ended)
         self._on_lost = on_lost
 
@@ -255,6 +257,13 @@ class ServingHandler(abc.ABC):
         if not self.readers:
             # An idle connection may be kept for long; its share of the segments is for others.
             self.read_pool.destroy()
+            if self.on_idle is not None:
+                self.on_idle()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether it is serving anything."""
+        return bool(self.readers)
 
     def writable(self) -> None:
         """Send on."""

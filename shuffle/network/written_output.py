@@ -1,5 +1,6 @@
 """A map output on the producer leg, and what that leg uses of its TaskManager."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
     from shuffle.storage.outputs import MapAttemptKey
 
 
+def _nothing() -> None:
+    """Do nothing: nobody wants to know."""
+
+
 @dataclass(slots=True)
 class ProducerServices:
     """What the producer leg uses of its TaskManager."""
@@ -32,6 +37,8 @@ class ProducerServices:
     config: NetworkMemoryConfig
     verify_checksums: bool
     draining: bool = False
+    on_idle: Callable[[], None] = _nothing
+    """Called when a connection has nothing more to write."""
     map_output_credit_wait: Waiting = field(default_factory=Waiting)
     pipelined_credit_wait: Waiting = field(default_factory=Waiting)
 

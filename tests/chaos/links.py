@@ -107,6 +107,16 @@ class Links:
         """Pass everything on late and in small pieces, until :meth:`heal`."""
         self._run(self._spoil(link, SLOW))
 
+    def spoil_new(self, link: Link, *, up: Fault | None = None, down: Fault | None = None) -> None:
+        """End all connections of a link; those that come then are spoiled, until :meth:`heal`.
+
+        Args:
+            link: The link.
+            up: What is wrong from the client to the TaskManager.
+            down: What is wrong in the other direction.
+        """
+        self._run(self._spoil_new(link, up or Fault(), down or Fault()))
+
     def heal(self, link: Link) -> None:
         """Be a good link again."""
         self._run(self._heal(link))
@@ -140,6 +150,11 @@ class Links:
             direction.fault = fault
             if fault.cut is Cut.STALL:
                 direction.stop_reading()
+
+    async def _spoil_new(self, link: Link, up: Fault, down: Fault) -> None:
+        proxy = self._proxies[link]
+        proxy.up, proxy.down = up, down
+        await self._reset(link)
 
     async def _heal(self, link: Link) -> None:
         proxy = self._proxies[link]

@@ -164,3 +164,7 @@ EMPTY_STATUS = TaskManagerStatus(
     event_loop=EventLoopStatus(0.0, 0.0),
     counters=Counters(),
 )
+
+
+async def no_drain() -> None:
+    """Stand in for the draining of a TaskManager that has nothing to do."""

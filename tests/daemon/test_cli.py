@@ -20,7 +20,7 @@ from shuffle.daemon.config import HttpConfig, keys
 from shuffle.daemon.http import HttpServer
 from shuffle.daemon.status import TaskManagerStatus
 from shuffle.daemon.table import approximate_size
-from tests.daemon.samples import EMPTY_STATUS, STATUS
+from tests.daemon.samples import EMPTY_STATUS, STATUS, no_drain
 
 ROOT = Path(__file__).parents[2]
 START_TIMEOUT_SECONDS = 10
@@ -85,7 +85,9 @@ def serving(start):
 
 def taskmanager_serving(status):
     async def start():
-        server = HttpServer(HttpConfig(http_host="127.0.0.1", http_port=0), lambda: status)
+        server = HttpServer(
+            HttpConfig(http_host="127.0.0.1", http_port=0), lambda: status, no_drain
+        )
         return await server.start(), server.close
 
     return serving(start)

@@ -10,7 +10,7 @@ import pytest
 from shuffle.daemon.config import HttpConfig
 from shuffle.daemon.http import HttpAddressUnavailable, HttpServer
 from shuffle.daemon.status import TaskManagerStatus
-from tests.daemon.samples import STATUS
+from tests.daemon.samples import STATUS, no_drain
 
 LOCAL = HttpConfig(http_host="127.0.0.1", http_port=0)
 
@@ -32,7 +32,7 @@ def shown() -> Shown:
 
 @pytest.fixture
 async def client(shown):
-    server = HttpServer(LOCAL, lambda: shown.status)
+    server = HttpServer(LOCAL, lambda: shown.status, no_drain)
     port = await server.start()
     async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as session:
         yield session
@@ -96,7 +96,9 @@ async def test_a_port_in_use_is_named_with_the_remedy():
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        server = HttpServer(HttpConfig(http_host="127.0.0.1", http_port=port), lambda: STATUS)
+        server = HttpServer(
+            HttpConfig(http_host="127.0.0.1", http_port=port), lambda: STATUS, no_drain
+        )
         with pytest.raises(HttpAddressUnavailable) as caught:
             await server.start()
     assert str(caught.value) == (
@@ -106,15 +108,15 @@ async def test_a_port_in_use_is_named_with_the_remedy():
 
 
 async def test_an_address_of_another_host_is_refused():
-    server = HttpServer(HttpConfig(http_host="192.0.2.1", http_port=0), lambda: STATUS)
+    server = HttpServer(HttpConfig(http_host="192.0.2.1", http_port=0), lambda: STATUS, no_drain)
     with pytest.raises(HttpAddressUnavailable, match="Cannot assign requested address"):
         await server.start()
 
 
 async def test_closing_twice_and_without_a_start():
-    never_started = HttpServer(LOCAL, lambda: STATUS)
+    never_started = HttpServer(LOCAL, lambda: STATUS, no_drain)
     await never_started.close()
-    server = HttpServer(LOCAL, lambda: STATUS)
+    server = HttpServer(LOCAL, lambda: STATUS, no_drain)
     port = await server.start()
     await server.close()
     await server.close()

@@ -11,7 +11,7 @@ import pytest
 from protocol.messages import ROLE_PRODUCER, BeginRegion
 from shuffle.daemon.config import HttpConfig
 from shuffle.daemon.http import HttpServer
-from tests.daemon.samples import STATUS
+from tests.daemon.samples import STATUS, no_drain
 from tests.fuzz.streams import frame, hello
 
 PATIENCE_SECONDS = 20
@@ -46,7 +46,7 @@ async def get(port: int) -> bytes:
 
 @pytest.mark.parametrize("name", GARBAGE)
 async def test_garbage_is_answered_or_dropped_and_the_next_is_served(name, caplog):
-    server = HttpServer(HttpConfig(http_host="127.0.0.1", http_port=0), lambda: STATUS)
+    server = HttpServer(HttpConfig(http_host="127.0.0.1", http_port=0), lambda: STATUS, no_drain)
     port = await server.start()
     try:
         async with asyncio.timeout(PATIENCE_SECONDS):
@@ -68,7 +68,7 @@ async def test_garbage_is_answered_or_dropped_and_the_next_is_served(name, caplo
 
 async def test_open_connections_do_not_stop_others():
     """Two hundred that say nothing or half a request; closing the server ends them."""
-    server = HttpServer(HttpConfig(http_host="127.0.0.1", http_port=0), lambda: STATUS)
+    server = HttpServer(HttpConfig(http_host="127.0.0.1", http_port=0), lambda: STATUS, no_drain)
     port = await server.start()
     opened = [await asyncio.open_connection("127.0.0.1", port) for _ in range(200)]
     async with asyncio.timeout(PATIENCE_SECONDS):

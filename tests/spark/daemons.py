@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -115,6 +116,14 @@ class Daemon:
     def memory_arena(self) -> Path:
         """The file of its memory tier."""
         return next(self._memory_directory.glob("arena-*.dat"))
+
+    def drain(self) -> None:
+        """Let it take nothing new, as ``sluice drain`` does; returns when it has nothing to do."""
+        subprocess.run(
+            [str(Path(sys.executable).parent / "sluice"), "drain", self.http_url],
+            check=True,
+            timeout=START_TIMEOUT_SECONDS,
+        )
 
     def stop(self) -> None:
         """End it in good order."""

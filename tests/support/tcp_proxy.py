@@ -35,6 +35,14 @@ class Cut(Enum):
 
 
 @dataclass
+class Flips:
+    """How many bits may be changed, and how many were."""
+
+    most: int
+    done: int = 0
+
+
+@dataclass
 class Fault:
     """How one direction behaves; the default does no harm.
 
@@ -43,12 +51,16 @@ class Fault:
         chunk_bytes: Most bytes passed on at once; with a delay, 1 is a slow drip.
         cut_after_bytes: Bytes to pass on before ``cut`` happens; None for never.
         cut: What happens then.
+        flip_at_byte: Position of a byte of which one bit is changed on the way; None for never.
+        flips: Counts the changes of all links that share it, and bounds them.
     """
 
     delay_seconds: float = 0.0
     chunk_bytes: int = _READ_BYTES
     cut_after_bytes: int | None = None
     cut: Cut = Cut.CLOSE
+    flip_at_byte: int | None = None
+    flips: Flips | None = None
 
 
 @dataclass(eq=False)
@@ -84,6 +96,17 @@ class Direction:
             self._moved.clear()
             await self._moved.wait()
 
+    def _damaged(self, piece: bytes) -> bytes:
+        """Return a piece as its receiver is to see it."""
+        flips = self.fault.flips
+        if self.fault.flip_at_byte is None or flips is None or flips.done >= flips.most:
+            return piece
+        at = self.fault.flip_at_byte - self.passed_bytes
+        if not 0 <= at < len(piece):
+            return piece
+        flips.done += 1
+        return piece[:at] + bytes([piece[at] ^ 1]) + piece[at + 1 :]
+
     async def pump(self, on_cut: Callable[[Cut], None]) -> None:
         """Pass bytes on until an end, an error or a cut."""
         loop = asyncio.get_running_loop()
@@ -111,7 +134,7 @@ class Direction:
                 if fault.delay_seconds:
                     await asyncio.sleep(fault.delay_seconds)
                 piece, data = data[:room], data[room:]
-                await loop.sock_sendall(self.target, piece)
+                await loop.sock_sendall(self.target, self._damaged(piece))
                 self.passed_bytes += len(piece)
                 self._moved.set()
         except OSError:

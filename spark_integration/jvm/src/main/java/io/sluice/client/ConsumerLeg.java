@@ -27,6 +27,7 @@ final class ConsumerLeg implements FrameHandler {
   private final Map<Long, InputChannel> channels = new HashMap<>();
   private final Set<Long> openGates = new HashSet<>();
 
+  private boolean ponged;
   private long localBytes;
   private long remoteBytes;
   private Message.ErrorResponse gateError;
@@ -90,6 +91,19 @@ final class ConsumerLeg implements FrameHandler {
     }
   }
 
+  /** Whether the TaskManager answers within the deadline of a connect, though it may have no data. */
+  boolean isAlive() {
+    long timeoutMillis = connection.options().connectTimeoutMillis();
+    try {
+      ponged = false;
+      connection.send(new Message.Ping(System.nanoTime()));
+      connection.await(() -> ponged, "a sign of life", timeoutMillis, "spark.sluice.io.connectTimeout");
+      return true;
+    } catch (IOException e) {
+      return false;
+    }
+  }
+
   /** Nanoseconds waited so far; not to be asked once the connection was given back. */
   long waitedNanos() {
     return connection.waitedNanos() - waitedBefore;
@@ -136,6 +150,8 @@ final class ConsumerLeg implements FrameHandler {
       } else {
         channel(response.channel()).fail(response);
       }
+    } else if (message instanceof Message.Pong) {
+      ponged = true;
     } else if (!(message instanceof Message.GateOpened)
         && !(message instanceof Message.BacklogAnnouncement)) {
       throw new ClientException.Protocol(

@@ -29,6 +29,7 @@ final class InputChannel {
   private boolean complete;
   private SourceFailure failure;
   private boolean released;
+  private boolean lost;
 
   /**
    * A channel that is still to be asked for.
@@ -141,6 +142,18 @@ final class InputChannel {
           new ClientException.Remote(connection.endpoint().toString(), response);
       failure = progress.failure(response.mapAttemptId(), cause.code(), cause.getMessage(), cause);
     }
+  }
+
+  /** Its connection is gone; what has come by then can still be read. */
+  void lose(IOException cause) {
+    if (!hasEnded()) {
+      lost = true;
+      failure = progress.failure(null, ErrorCode.CONNECTION_LOST, cause.getMessage(), cause);
+    }
+  }
+
+  boolean isLost() {
+    return lost;
   }
 
   private boolean isNext(Message.BufferResponse response) {

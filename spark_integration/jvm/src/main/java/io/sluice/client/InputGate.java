@@ -239,11 +239,17 @@ public final class InputGate implements AutoCloseable {
    */
   private InputChannel recover(InputChannel channel, IOException failure) throws IOException {
     if (failure instanceof SourceFailure source) {
+      if (channel.isLost()) {
+        return replace(channel, System.nanoTime(), source);
+      }
       OptionalLong at = channel.progress().retries().nextAttempt(source);
       if (at.isEmpty()) {
         throw failure;
       }
       return replace(channel, at.getAsLong(), source);
+    }
+    if (failure instanceof ClientException.Deadline && !cancelled) {
+      throw blame(channel, failure);
     }
     if (!ClientException.isLostConnection(failure) || cancelled) {
       throw failure;
@@ -251,22 +257,38 @@ public final class InputGate implements AutoCloseable {
     return reconnect(channel, failure);
   }
 
+  /** Nothing came for too long: if the own TaskManager is well, it is the source's that stands still. */
+  private IOException blame(InputChannel waitedFor, IOException failure) throws IOException {
+    List<InputChannel> candidates = new ArrayList<>(channels);
+    if (waitedFor != null) {
+      candidates.add(0, waitedFor);
+    }
+    for (InputChannel candidate : candidates) {
+      if (candidate.isAsked() && !candidate.isReceived() && !candidate.isLocal()) {
+        return leg.isAlive()
+            ? candidate.progress().failure(null, ErrorCode.DEADLINE_EXCEEDED, failure.getMessage(), failure)
+            : failure;
+      }
+    }
+    return failure;
+  }
+
   private InputChannel replace(InputChannel channel, long atNanos, SourceFailure failure)
       throws IOException {
     List<InputChannel> rest = rest(channel, atNanos);
-    if (rest.isEmpty()) {
+    if (rest.isEmpty() && !channel.isLost()) {
       // Every map output of it was complete, and yet something does not add up.
       throw failure;
     }
     LOG.info("Asking again for what is left of a source: {}", failure.getMessage());
     if (failure.isDamage()) {
       connections.refetched();
-    } else {
+    } else if (!channel.isLost()) {
       connections.reconnected();
     }
     leg.retire(channel);
     put(channel, rest);
-    return rest.get(0);
+    return rest.isEmpty() ? null : rest.get(0);
   }
 
   /** The own TaskManager is gone: all that is left is asked for again, through it or another one. */
@@ -286,12 +308,16 @@ public final class InputGate implements AutoCloseable {
       if (lost.isReceived() || !lost.isAsked()) {
         continue;
       }
-      List<InputChannel> rest = rest(lost, System.nanoTime());
-      if (lost == channel && !rest.isEmpty()) {
-        replacement = rest.get(0);
+      if (lost == channel) {
+        // It stands somewhere inside of a block, and has nothing more to give.
+        List<InputChannel> rest = rest(lost, System.nanoTime());
+        lost.release();
+        put(lost, rest);
+        replacement = rest.isEmpty() ? null : rest.get(0);
+      } else {
+        // What has come of the others is read before the rest is asked for.
+        lost.lose(failure);
       }
-      lost.release();
-      put(lost, rest);
     }
     connect();
     return replacement;

@@ -1,5 +1,6 @@
 package io.sluice.spark;
 
+import io.sluice.client.ErrorCode;
 import io.sluice.client.Source;
 import io.sluice.client.SourceFailure;
 import java.io.IOException;
@@ -11,8 +12,8 @@ import org.slf4j.LoggerFactory;
 
 /**
  * What a failure means for Spark, after everything that could be asked for again has been. A TaskManager that stays out of
- * reach: all of its map outputs are lost. One bad or missing map output: only that one. Anything else fails the task, which
- * Spark tries again.
+ * reach, or does not know a map output: all of its map outputs are lost. One bad map output: only that one. Anything else
+ * fails the task, which Spark tries again.
  */
 final class FetchFailures {
   private static final Logger LOG = LoggerFactory.getLogger(FetchFailures.class);
@@ -32,7 +33,9 @@ final class FetchFailures {
   /** Throws what Spark has to see; declared to return so that callers can write {@code throw failures.thrown(e)}. */
   RuntimeException thrown(IOException error) {
     if (error instanceof SourceFailure failure) {
-      if (failure.mapAttemptId() != null && !failure.isUnreachable()) {
+      // Where one is missing the others are, too: the TaskManager has lost its data, or dropped the application's.
+      boolean missing = failure.code() == ErrorCode.PARTITION_NOT_FOUND;
+      if (failure.mapAttemptId() != null && !failure.isUnreachable() && !missing) {
         throw lostOutput(failure);
       }
       throw unreachable(failure.source(), error);

@@ -59,6 +59,7 @@ final class MockDaemon implements AutoCloseable {
   final AtomicReference<Predicate<Message>> cut = new AtomicReference<>();
 
   volatile boolean forgetsSecured;
+  volatile boolean answersPings;
 
   /** Whether that message still has its effect, and only the answer is lost. */
   volatile boolean cutAfter;
@@ -208,6 +209,8 @@ final class MockDaemon implements AutoCloseable {
         open(open);
       } else if (message instanceof Message.CloseGate close) {
         send(new Message.GateClosed(close.gate()));
+      } else if (message instanceof Message.Ping ping && answersPings) {
+        send(new Message.Pong(ping.nonce()));
       } else if (message instanceof Message.AddCredit add) {
         credits.merge(add.channel(), add.credit(), Long::sum);
       }

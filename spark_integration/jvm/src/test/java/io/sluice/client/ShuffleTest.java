@@ -431,6 +431,20 @@ class ShuffleTest {
   }
 
   @Test
+  void aSourceThatStandsStillIsBlamedAndNotTheOwnTaskManager() throws IOException {
+    write(7, 1, 5000);
+    daemon.mode = MockDaemon.Mode.SILENT;
+    daemon.answersPings = true;
+    Source other = new Source("tm-other", "127.0.0.9", 1, new long[] {7}, new int[] {1});
+    readers = new TestConnections(pool, daemon.endpoint(), Message.ROLE_CONSUMER);
+    InputGate gate = new InputGate(readers, 1, 0, 1, 2, List.of(other));
+    SourceFailure failure = assertThrows(SourceFailure.class, () -> readAll(gate));
+    assertEquals("tm-other", failure.source().taskManagerId());
+    assertTrue(failure.isUnreachable());
+    gate.close();
+  }
+
+  @Test
   void anInterruptEndsTheWait() throws Exception {
     write(7, 1, 5000);
     daemon.mode = MockDaemon.Mode.SILENT;
