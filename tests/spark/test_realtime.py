@@ -132,7 +132,9 @@ def test_a_lost_taskmanager_fails_the_query_and_the_next_one_runs(
 def test_older_lines_refuse_the_setting(directory: Path):
     if line_has_it():
         pytest.skip("this line has pipelined shuffles")
-    settings = spark_conf("127.0.0.1:7337") | {"spark.sluice.pipelined.enabled": "true"}
+    settings = spark_conf("127.0.0.1:7337", installed_spark().version) | {
+        "spark.sluice.pipelined.enabled": "true"
+    }
     with pytest.raises(ProcessFailed), Application("older", LOCAL_MASTER, directory, settings):
         pass
     output = (directory / "older.log").read_text(encoding="utf-8")
