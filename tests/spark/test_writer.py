@@ -1,13 +1,15 @@
-"""Sluice's own writer: codecs, sizes of rows, many partitions."""
+"""Sluice's own writer: codecs, sizes of rows, local disk, and that it sends in time."""
 
 from __future__ import annotations
 
+import json
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.spark.applications import LOCAL_MASTER, Application, Both, sluice_settings
+from tests.spark.barrier import Barrier
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,9 +20,12 @@ if TYPE_CHECKING:
 SMALL_BUFFER = {"spark.sluice.writer.bufferSize": "256k", "spark.sluice.writer.regionSize": "64k"}
 """Many passes for each map task."""
 
+SENT_SECONDS = 60.0
+
 CODECS = {
     "lz4": {"spark.io.compression.lz4.blockSize": "128k", "spark.sluice.writer.blockSize": "8k"},
     "zstd": {"spark.io.compression.codec": "zstd", "spark.io.compression.zstd.level": "5"},
+    "none": {"spark.shuffle.compress": "false"},
     # Through Spark's own streams, and not joined when they are read.
     "encrypted": {"spark.io.compression.codec": "snappy", "spark.io.encryption.enabled": "true"},
 }
@@ -66,3 +71,45 @@ def test_rows_without_columns(both: Both):
 
 def test_ten_thousand_partitions(both: Both):
     check(both, "frame_many_partitions", partitions=10_000, adaptive=True)
+
+
+def test_row_checksums_are_those_of_sparks_writers(both: Both):
+    own = both.own.rows("writer_checksums").read_text(encoding="utf-8")
+    assert own == both.sluice.rows("writer_checksums").read_text(encoding="utf-8")
+    if both.own.spark_version >= "4.2":  # from there on they are made by default
+        values = [json.loads(line)[1] for line in own.splitlines()]
+        assert 0 not in values
+
+
+def test_nothing_is_written_to_local_disk(
+    own: Application, directory: Path, daemons: Daemons, words: str
+):
+    with local("diskless", directory, daemons, SMALL_BUFFER) as application:
+        found = application.rows("writer_local_files", words=words)
+        lines = found.read_text(encoding="utf-8").splitlines()
+        # Spark's writers are seen to make some.
+        others = json.dumps(["others", True])
+        assert others in lines
+        lines.remove(others)
+        names = ("frame_repartition", "frame_join", "rdd_group_by_key", "rdd_repartition")
+        expected = [own.rows(name).read_text(encoding="utf-8").splitlines() for name in names]
+        assert sorted(lines) == sorted(line for part in expected for line in part)
+
+
+def test_records_are_sent_while_the_map_task_runs(
+    own: Application, directory: Path, daemons: Daemons
+):
+    with local("early", directory, daemons, SMALL_BUFFER) as application:
+        before = daemons.moved()
+        with Barrier(directory / "early-barrier.sock") as barrier:
+            running = application.start("writer_map_waits", barrier=str(barrier.path))
+            barrier.wait("half", 1)
+            # What Python has made so far is on its way to the JVM.
+            daemons[0].wait_until(
+                lambda _: (daemons.moved() - before).written_bytes > 0, SENT_SECONDS
+            )
+            sent = (daemons.moved() - before).written_bytes
+            barrier.release()
+            found = running.result(120.0)
+        assert sent < (daemons.moved() - before).written_bytes
+        assert found.read_text() == own.rows("writer_map_waits").read_text()

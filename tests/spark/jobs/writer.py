@@ -1,14 +1,22 @@
-"""Jobs about how map tasks write: rows of every size."""
+"""Jobs about how map tasks write: sizes of rows, local disk, what is sent and when."""
 
 from __future__ import annotations
 
+import ctypes
+import os
+import struct
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as f
 
-from tests.spark.jobs import frames
+from tests.spark.barrier import stop_at
+from tests.spark.jobs import frames, jvm, rdds
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from typing import Self
+
     from pyspark.sql import SparkSession
 
     from benchmarks.jobs.kinds import Job
@@ -37,4 +45,109 @@ def no_columns(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
     ]
 
 
-JOBS: dict[str, Job] = {f"writer_{build.__name__}": build for build in (huge_rows, no_columns)}
+def checksums(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
+    """Row checksums in the map statuses of one exchange; none before Spark 4.1."""
+    frames.rows_of(frames.numbered(spark).repartition(7, "text"))
+    # Py4J cannot look at SparkEnv: its methods name classes that are not there.
+    context: Any = spark.sparkContext
+    scheduler = context._jsc.sc().dagScheduler()
+    field = scheduler.getClass().getDeclaredField("mapOutputTracker")
+    field.setAccessible(True)
+    tracker = field.get(scheduler)
+    shuffles = tracker.shuffleStatuses().keySet().toSeq()
+    newest = max(int(shuffles.apply(place)) for place in range(shuffles.size()))
+    statuses = tracker.shuffleStatuses().apply(newest).mapStatuses()
+    if spark.version < "4.1":
+        return [(place,) for place in range(len(statuses))]
+    return [(place, int(status.checksumValue())) for place, status in enumerate(statuses)]
+
+
+def local_files(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
+    """Whether shuffles made files where Spark has its own: ours, then one of Spark's writers."""
+    local = Path(spark.sparkContext.getConf().get("spark.local.dir", ""))
+    with CreatedFiles(local.glob("**/blockmgr-*")) as created:
+        rows = [
+            *frames.repartition(spark, parameters),
+            *frames.join(spark, parameters),
+            *rdds.group_by_key(spark, parameters),
+            *rdds.repartition(spark, parameters),
+        ]
+        ours = created.names()
+        # Its serializer is not relocatable.
+        jvm.group_by_key(spark, parameters)
+        others = created.names()
+    return [*rows, *(("ours", name) for name in ours), ("others", "temp_shuffle" in str(others))]
+
+
+class CreatedFiles:
+    """Names of the files of shuffles that are made in block managers' directories meanwhile.
+
+    They may be gone again at once, so the kernel is asked to tell (inotify).
+    """
+
+    _CREATED = 0x100
+    _HEAD = struct.Struct("iIII")
+    _SUBDIRECTORIES = 64
+
+    def __init__(self, directories: Iterable[Path]) -> None:
+        self._directories = list(directories)
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._descriptor = -1
+
+    def __enter__(self) -> Self:
+        self._descriptor = self._libc.inotify_init1(os.O_NONBLOCK)
+        for directory in self._directories:
+            for number in range(self._SUBDIRECTORIES):
+                folder = directory / f"{number:02x}"
+                folder.mkdir(exist_ok=True)  # Spark makes it with its first file
+                watch = self._libc.inotify_add_watch(
+                    self._descriptor, os.fsencode(folder), self._CREATED
+                )
+                if watch < 0:
+                    raise OSError(ctypes.get_errno(), f"{folder} cannot be watched")
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        os.close(self._descriptor)
+
+    def names(self) -> list[str]:
+        """Those since the last call."""
+        found: list[str] = []
+        while True:
+            try:
+                events = os.read(self._descriptor, 1 << 16)
+            except BlockingIOError:
+                return [name for name in found if "shuffle" in name]
+            while events:
+                length = self._HEAD.unpack_from(events)[3]
+                end = self._HEAD.size + length
+                found.append(events[self._HEAD.size : end].rstrip(b"\0").decode())
+                events = events[end:]
+
+
+def map_waits(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
+    """A map task of 4 MB stops at ``half`` when it has made the first half."""
+    barrier = parameters.get("barrier")
+
+    def records(number: int) -> Iterator[tuple[int, int]]:
+        for key in range(number, number + 40_000):
+            if key == 20_000:
+                stop_at(barrier, "half")
+            yield key % 100, key
+
+    one = spark.sparkContext.parallelize([0], 1).flatMap(records)
+    wide = one.map(lambda pair: (pair[0], f"{pair[1]:0100d}"))
+    counts = wide.partitionBy(5).mapValues(len).values()
+    return [(counts.count(), counts.sum())]
+
+
+JOBS: dict[str, Job] = {
+    f"writer_{build.__name__}": build
+    for build in (
+        huge_rows,
+        no_columns,
+        checksums,
+        local_files,
+        map_waits,
+    )
+}
