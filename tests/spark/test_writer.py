@@ -1,8 +1,9 @@
-"""Sluice's own writer: codecs, sizes of rows, local disk, and that it sends in time."""
+"""Sluice's own writer: codecs, sizes of rows, memory, local disk, and that it sends in time."""
 
 from __future__ import annotations
 
 import json
+import urllib.request
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ SMALL_BUFFER = {"spark.sluice.writer.bufferSize": "256k", "spark.sluice.writer.r
 """Many passes for each map task."""
 
 SENT_SECONDS = 60.0
+UI_TIMEOUT_SECONDS = 30.0
 
 CODECS = {
     "lz4": {"spark.io.compression.lz4.blockSize": "128k", "spark.sluice.writer.blockSize": "8k"},
@@ -28,6 +30,15 @@ CODECS = {
     "none": {"spark.shuffle.compress": "false"},
     # Through Spark's own streams, and not joined when they are read.
     "encrypted": {"spark.io.compression.codec": "snappy", "spark.io.encryption.enabled": "true"},
+}
+TIGHT = {
+    # 14 MB for execution, for two tasks.
+    "spark.memory.fraction": "0.03",
+    "spark.memory.storageFraction": "0",
+    "spark.buffer.pageSize": "256k",
+    # Shows the plugin's counters.
+    "spark.ui.enabled": "true",
+    "spark.ui.port": "0",
 }
 
 
@@ -81,6 +92,14 @@ def test_row_checksums_are_those_of_sparks_writers(both: Both):
         assert 0 not in values
 
 
+def test_others_that_need_memory(own: Application, directory: Path, daemons: Daemons):
+    with local("pressure", directory, daemons, TIGHT) as application:
+        both = Both(own, application, daemons)
+        check(both, "writer_pressure")
+        assert _spills(application) > 0, "its memory was never asked for"
+        check(both, "writer_pressure", python=True)
+
+
 def test_nothing_is_written_to_local_disk(
     own: Application, directory: Path, daemons: Daemons, words: str
 ):
@@ -113,3 +132,13 @@ def test_records_are_sent_while_the_map_task_runs(
             found = running.result(120.0)
         assert sent < (daemons.moved() - before).written_bytes
         assert found.read_text() == own.rows("writer_map_waits").read_text()
+
+
+def _spills(application: Application) -> int:
+    """How often a writer was asked for its memory and sent what it had."""
+    url = json.loads(application.rows("ui_url").read_text(encoding="utf-8"))[0]
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(f"{url}/metrics/json/", timeout=UI_TIMEOUT_SECONDS) as answer:
+        gauges = json.load(answer)["gauges"]
+    name = "plugin.io.sluice.spark.SluicePlugin.writerSpills"
+    return max(int(value["value"]) for key, value in gauges.items() if key.endswith(name))

@@ -1,4 +1,4 @@
-"""Jobs about how map tasks write: sizes of rows, local disk, what is sent and when."""
+"""Jobs about how map tasks write: sizes of rows, memory, local disk, what is sent and when."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import struct
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pyspark.sql import Window
 from pyspark.sql import functions as f
 
 from tests.spark.barrier import stop_at
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from typing import Self
 
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from benchmarks.jobs.kinds import Job
 
@@ -43,6 +44,31 @@ def no_columns(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
         *frames.rows_of(one),
         *frames.rows_of(one.where("id > 5").repartition(2)),
     ]
+
+
+def pressure(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
+    """A window's groups need memory while the map tasks of the next exchange gather its rows.
+
+    With ``python``, a Python function stands between the two: then the window runs on a thread of
+    its own.
+    """
+    groups = Window.partitionBy("key")
+    numbers = spark.range(0, 200_000, 1, 4).select(
+        # Each group is larger than the one before: it needs memory that the writer has by then.
+        f.floor(f.sqrt(f.col("id") / 500)).alias("key"),
+        "id",
+        f.sha2(f.col("id").cast("string"), 256).alias("text"),
+    )
+    counted = numbers.withColumn("count", f.count("*").over(groups))
+    if parameters.get("python"):
+        length = f.udf(len, "int")
+        counted = counted.withColumn("length", length("text"))
+    return _digest(counted.repartition(50, "text"))
+
+
+def _digest(frame: DataFrame) -> Rows:
+    hashed = frame.select(f.xxhash64(*frame.columns).cast("decimal(38,0)").alias("hash"))
+    return frames.rows_of(hashed.agg(f.count("hash"), f.sum("hash")))
 
 
 def checksums(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
@@ -146,6 +172,7 @@ JOBS: dict[str, Job] = {
     for build in (
         huge_rows,
         no_columns,
+        pressure,
         checksums,
         local_files,
         map_waits,
