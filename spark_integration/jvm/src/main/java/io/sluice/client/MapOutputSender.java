@@ -2,6 +2,7 @@ package io.sluice.client;
 
 import java.io.IOException;
 import java.nio.ByteBuffer;
+import java.util.Arrays;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -9,8 +10,8 @@ import org.slf4j.LoggerFactory;
  * Sends one map output: regions under credit, then commit or abort.
  *
  * <p>A connection is leased with the first region. When it is lost another one takes its place: each region but the last is
- * secured by the TaskManager before its buffer is given up, so it outlives the TaskManager's process, and the region in hand is
- * sent again. Ends with {@link #finish} or {@link #abort}, which give the connection back. Not thread safe.
+ * secured by the TaskManager before its buffer is given up, so it outlives the TaskManager's process, and the regions in hand are
+ * sent again. There are two at most: one is secured while the next one is filled. Ends with {@link #finish} or {@link #abort}, which give the connection back. Not thread safe.
  */
 final class MapOutputSender {
   private static final Logger LOG = LoggerFactory.getLogger(MapOutputSender.class);
@@ -33,6 +34,9 @@ final class MapOutputSender {
   private long sentBytes;
   private long securedRegions;
   private long securedBytes;
+
+  /** The region that is sent and not secured yet; not among those that are counted as sent. */
+  private Region unsecured;
 
   /** The last region, kept until the commit. */
   private Region last;
@@ -66,8 +70,8 @@ final class MapOutputSender {
   }
 
   /**
-   * Sends the remaining bytes of {@code bytes}, a direct buffer, as the next region; others follow. Returns when the caller
-   * may change the buffer.
+   * Sends the remaining bytes of {@code bytes}, a direct buffer, as the next region; others follow. When it returns the caller
+   * may change the buffer of the region before; this one stays unchanged until the next call of any method has returned.
    *
    * @param first number of the region's first subpartition
    * @param lengths the bytes of each, {@code lengths[0 .. count)}
@@ -75,8 +79,9 @@ final class MapOutputSender {
    */
   void sendRegion(ByteBuffer bytes, long first, long[] lengths, int count, long crc32c)
       throws IOException {
-    send(new Region(bytes, bytes.position(), bytes.limit(), first, lengths, count, crc32c), true);
-    bytes.position(bytes.limit());
+    settle();
+    long[] kept = Arrays.copyOf(lengths, count);
+    send(new Region(bytes, bytes.position(), bytes.limit(), first, kept, count, crc32c), true);
     patience = null;
   }
 
@@ -86,6 +91,7 @@ final class MapOutputSender {
    */
   void sendLastRegion(ByteBuffer bytes, long first, long[] lengths, int count, long crc32c)
       throws IOException {
+    settle();
     Region region = new Region(bytes, bytes.position(), bytes.limit(), first, lengths, count, crc32c);
     send(region, false);
     last = region;
@@ -98,23 +104,57 @@ final class MapOutputSender {
         if (there == There.EVERYTHING) {
           return;
         }
-        if (there == There.WHAT_IS_SECURED) {
-          leg.sendRegion(
-              sentRegions, region.bytes, region.start, region.end, region.first, region.lengths, region.count, region.crc32c);
-          if (secure && leg.isResumable()) {
-            leg.secure(sentRegions);
-          }
+        boolean secured = secure && leg.isResumable();
+        if (there == There.THE_NEXT_REGION_TOO) {
+          count(region, true);
+          return;
         }
-        sentRegions++;
-        sentBytes += region.length();
-        if (secure && leg.isResumable()) {
-          securedRegions = sentRegions;
-          securedBytes = sentBytes;
+        transmit(region);
+        if (secured) {
+          leg.askToSecure(sentRegions);
+          unsecured = region;
+        } else {
+          count(region, false);
         }
         return;
       } catch (IOException e) {
         recover(e);
       }
+    }
+  }
+
+  /** Returns when all that is sent is secured, where regions can be. */
+  private void settle() throws IOException {
+    while (unsecured != null) {
+      try {
+        boolean lost = leg == null;
+        There there = open(unsecured);
+        if (there == There.WHAT_IS_SECURED) {
+          if (lost) {
+            transmit(unsecured);
+            leg.askToSecure(sentRegions);
+          }
+          leg.awaitSecured(sentRegions);
+        }
+        count(unsecured, true);
+        unsecured = null;
+      } catch (IOException e) {
+        recover(e);
+      }
+    }
+  }
+
+  private void transmit(Region region) throws IOException {
+    leg.sendRegion(
+        sentRegions, region.bytes, region.start, region.end, region.first, region.lengths, region.count, region.crc32c);
+  }
+
+  private void count(Region region, boolean secured) {
+    sentRegions++;
+    sentBytes += region.length();
+    if (secured) {
+      securedRegions = sentRegions;
+      securedBytes = sentBytes;
     }
   }
 
@@ -124,6 +164,7 @@ final class MapOutputSender {
    * @return where it is
    */
   Message.HelloAck finish() throws IOException {
+    settle();
     committingRegions = sentRegions;
     committingBytes = sentBytes;
     while (true) {

@@ -11,7 +11,7 @@ import java.util.zip.CRC32C;
  * <p>Partitions come in increasing order; one without bytes leaves no trace. A writer that does not wait for all records
  * goes over the partitions in several passes ({@link #beginPass}), each of which adds a stream to the partitions it has
  * bytes of. A connection is leased when the first region is full or at commit. Ends with {@link #commit} or
- * {@link #abort}, each of which gives back the region buffer and the connection. One thread at a time.
+ * {@link #abort}, each of which gives back the region buffers and the connection. One thread at a time.
  */
 public final class MapOutputWriter {
   /** A block at a region's end is not worth its header below this. */
@@ -35,6 +35,10 @@ public final class MapOutputWriter {
   private boolean lastPass = true;
 
   private ByteBuffer region;
+
+  /** Of the region before, which the sender may have to send again while {@link #region} is filled. */
+  private ByteBuffer sentRegion;
+
   private long[] lengths = new long[64];
   private int position;
   private int regionFirst = -1;
@@ -229,9 +233,15 @@ public final class MapOutputWriter {
 
   private void end() {
     ended = true;
-    if (region != null) {
-      regions.recycle(region.clear());
-      region = null;
+    recycle(region);
+    recycle(sentRegion);
+    region = null;
+    sentRegion = null;
+  }
+
+  private void recycle(ByteBuffer buffer) {
+    if (buffer != null) {
+      regions.recycle(buffer.clear());
     }
   }
 
@@ -261,16 +271,17 @@ public final class MapOutputWriter {
   }
 
   private void openBlock(int room) throws IOException {
-    if (region == null) {
-      region = regions.take();
-    }
-    boolean full = region.capacity() - position < Blocks.HEADER_BYTES + room;
+    // Without a region's buffer nothing is in it.
+    boolean full = region != null && region.capacity() - position < Blocks.HEADER_BYTES + room;
     boolean wide = regionFirst >= 0 && subpartition - regionFirst >= MAX_LENGTHS;
     if (position > 0 && (full || wide)) {
       if (regionLast == subpartition) {
         closePartitionInRegion();
       }
       sendRegion(false);
+    }
+    if (region == null) {
+      region = regions.take();
     }
     if (regionFirst < 0) {
       regionFirst = subpartition;
@@ -328,7 +339,10 @@ public final class MapOutputWriter {
       sender().sendLastRegion(region, regionFirst, lengths, count, crc32c);
     } else {
       sender().sendRegion(region, regionFirst, lengths, count, crc32c);
-      region.clear();
+      // The buffer of the region before is free now; this one is when the next region is sent.
+      ByteBuffer free = sentRegion;
+      sentRegion = region;
+      region = free == null ? null : free.clear();
       Arrays.fill(lengths, 0, count, 0);
     }
     totalBytes += position;

@@ -47,9 +47,14 @@ final class ProducerLeg implements FrameHandler {
     return connection.has(Frames.FEATURE_RESUMABLE_OUTPUTS);
   }
 
-  /** Returns when the regions up to this one outlive the TaskManager's process. */
-  void secure(long region) throws IOException {
+  /** Asks that the regions up to this one shall outlive the TaskManager's process; {@link #awaitSecured} is to follow. */
+  void askToSecure(long region) throws IOException {
     connection.send(new Message.SecureRegion(partition, region));
+    connection.flush();
+  }
+
+  /** Returns when the regions up to this one are secured. */
+  void awaitSecured(long region) throws IOException {
     connection.await(() -> securedRegion >= region || error != null, "a region to be secured");
     check();
   }
