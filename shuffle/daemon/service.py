@@ -10,14 +10,17 @@ from transport import loop as event_loop
 
 _log = logging.getLogger(__name__)
 
+STORAGE_SECONDS = 10.0
+"""For what threads are writing when everything else has ended."""
+
 
 def run(config: TaskManagerConfig) -> int:
     """Run a TaskManager until SIGTERM or SIGINT.
 
-    The ladder: drain, which is to take no new map outputs and to end what is being written or read;
-    flush and close connections; close the storage. Past
-    ``drain_timeout_seconds``, or at a second signal, the process ends at once: committed data
-    is safe in either case.
+    The ladder: drain, which is to take no new map outputs and to end what is being written or read,
+    for ``drain_timeout_seconds`` at most; then flush and close connections and close the storage,
+    which have deadlines of their own. When these are over, or at a second signal, the process ends
+    at once: committed data is safe in either case.
 
     Returns:
         The exit code: 0 after an orderly end, 1 if the ladder had to be cut short.
@@ -44,11 +47,12 @@ async def _serve(config: TaskManagerConfig) -> int:
     taskmanager = TaskManager(config)
     await taskmanager.start()
     await stop.wait()
-    stopping = loop.create_task(_stop(taskmanager))
+    drain_seconds = config.drain_timeout_seconds
+    stopping = loop.create_task(_stop(taskmanager, drain_seconds))
     hurried = loop.create_task(hurry.wait())
     done, _ = await asyncio.wait(
         (stopping, hurried),
-        timeout=config.drain_timeout_seconds,
+        timeout=drain_seconds + config.transport.close_timeout_seconds + STORAGE_SECONDS,
         return_when=asyncio.FIRST_COMPLETED,
     )
     hurried.cancel()
@@ -60,6 +64,10 @@ async def _serve(config: TaskManagerConfig) -> int:
     return 1
 
 
-async def _stop(taskmanager: TaskManager) -> None:
-    await taskmanager.drain()
+async def _stop(taskmanager: TaskManager, drain_seconds: float) -> None:
+    try:
+        async with asyncio.timeout(drain_seconds):
+            await taskmanager.drain()
+    except TimeoutError:
+        _log.warning("transfers are not over after %g s: they are cut off", drain_seconds)
     await taskmanager.stop()

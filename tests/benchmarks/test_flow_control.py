@@ -45,6 +45,8 @@ def test_figures_of_the_exchange() -> None:
             "bare_bytes_per_second": 2e9,
             "cached_bytes_per_second": 4e9,
             "uncredited_bytes_per_second": 0.5e9,
+            "equal_bytes_per_second": 0.6e9,
+            "equal_uncredited_bytes_per_second": 0.8e9,
             "many_channels_bytes_per_second": many,
         }
         for many in (0.7e9, 0.8e9, 0.9e9)
@@ -53,6 +55,7 @@ def test_figures_of_the_exchange() -> None:
         "ratio_to_raw": 0.5,
         "ratio_to_cached_raw": 0.25,
         "credit_over_uncredited": 2.0,
+        "credit_over_uncredited_equal_memory": 0.75,
         "rate_1000_over_10_channels": 0.8,
         "sluice_gb_per_second": 1.0,
         "bare_gb_per_second": 2.0,

@@ -92,7 +92,9 @@ async def until_not_writable(daemon: Daemon) -> None:
 async def test_the_ladder_with_a_client_that_does_not_read(daemons, tmp_path, times):
     """SIGTERM ends it within its deadlines; a second one at once, with another exit code."""
     # In the second case only the second signal can end it before the time looked at below.
-    daemon = daemons(tmp_path, close_timeout_seconds=2 if times == 1 else 25)
+    daemon = daemons(
+        tmp_path, drain_timeout_seconds=1, close_timeout_seconds=2 if times == 1 else 25
+    )
     writer = await producer(address(daemon))
     data = random.Random(1).randbytes(1 << 20)
     attempts = range(12)
@@ -106,7 +108,7 @@ async def test_the_ladder_with_a_client_that_does_not_read(daemons, tmp_path, ti
     began = time.monotonic()
     for _ in range(times):
         daemon.process.send_signal(signal.SIGTERM)
-        # The first signal is handled once the daemon closes its connections.
+        # The first signal is handled; draining is over once the daemon closes its connections.
         await writer.until_lost()
     code = await asyncio.to_thread(daemon.process.wait, TIMEOUT_SECONDS)
     took = time.monotonic() - began
