@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from benchmarks.cluster import StandaloneCluster
-    from shuffle.daemon.status import ShuffleStatus, TaskManagerStatus
+    from shuffle.daemon.status import GateStatus, ShuffleStatus, TaskManagerStatus
     from tests.spark.barrier import Barrier
     from tests.spark.daemons import Daemon, Daemons
 
@@ -29,6 +29,8 @@ RESULT_SECONDS = 150.0
 RELEASE_SECONDS = 12.0
 """Less than the 15 seconds after which the tests' TaskManagers drop all of an application that is
 gone; signs of life of the driver come each second."""
+GIVE_UP_SECONDS = 60.0
+"""Time for readers to give a lost TaskManager up: connect attempts of their own one included."""
 LARGE = {"record_bytes": 4_000}
 """Each reducer gets 13 MB, more than all buffers on its way hold: it is in the middle of reading
 while its function waits."""
@@ -107,7 +109,9 @@ def test_a_taskmanager_killed_for_good(
     events = frail.new_events()
     assert sorted(events.map_runs().values()) == [1] * (MAPS - lost) + [2] * lost
 
-    # Nobody reads that shuffle any more. What its TaskManager adopts is released all the same.
+    # Readers of the first attempt may wait for the lost TaskManager still; then nobody reads that
+    # shuffle any more. What its TaskManager adopts is released all the same.
+    daemons[0].wait_until(lambda status: not gates_of(frail, status), GIVE_UP_SECONDS)
     frail.rows("driver")  # any job: Spark's driver looks for unused shuffles after it
     daemons[0].wait_until(lambda status: not stored_for(frail, status), RELEASE_SECONDS)
     revived.start()
@@ -124,6 +128,11 @@ def stored_for(application: Application, status: TaskManagerStatus) -> list[Shuf
     ]
 
 
+def gates_of(application: Application, status: TaskManagerStatus) -> list[GateStatus]:
+    """The gates that an application has open at a TaskManager."""
+    return [gate for gate in status.gates if gate.application_id == application.application_id]
+
+
 def test_a_paused_reducer_stalls_only_itself(
     own: Application, frail: Application, sluice: Application, barrier: Barrier, daemons: Daemons
 ):
@@ -137,13 +146,7 @@ def test_a_paused_reducer_stalls_only_itself(
         other = sluice.rows("reduce_waits_inside", barrier=None, **LARGE)
         assert other.read_text() == expected.read_text()
         # It was in the middle of reading, and still is.
-        open_gates = [
-            gate
-            for daemon in daemons
-            for gate in daemon.status().gates
-            if gate.application_id == frail.application_id
-        ]
-        assert open_gates
+        assert any(gates_of(frail, daemon.status()) for daemon in daemons)
         assert not running.done()
     finally:
         os.kill(paused, signal.SIGCONT)

@@ -68,7 +68,7 @@ def check(both: Both, job: str, **parameters: Any) -> None:
 def test_codecs(own: Application, directory: Path, daemons: Daemons, codec: str):
     with local(f"codec-{codec}", directory, daemons, SMALL_BUFFER | CODECS[codec]) as application:
         both = Both(own, application, daemons)
-        for job in ("frame_group_by", "frame_repartition", "rdd_sort_by_key", "frame_no_rows"):
+        for job in ("frame_repartition", "rdd_sort_by_key"):
             check(both, job)
 
 
