@@ -74,7 +74,10 @@ def run(spark: SparkSession, parameters: dict[str, Any]) -> list[tuple[Any, ...]
         )
     )
     name = f"realtime_{uuid.uuid4().hex}"
-    with tempfile.TemporaryDirectory(prefix="sluice-checkpoint-") as checkpoint:
+    # Tasks of the stopped query may write into it a moment longer than it is removed.
+    with tempfile.TemporaryDirectory(
+        prefix="sluice-checkpoint-", ignore_cleanup_errors=True
+    ) as checkpoint:
         writer: Any = counted.writeStream  # its types do not know the trigger yet
         query: StreamingQuery = (
             writer.format("memory")

@@ -5,6 +5,7 @@ What an executor wrote outlives it, so the only map tasks that run again are tho
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -40,8 +41,10 @@ DECOMMISSION = {
     "spark.storage.decommission.rddBlocks.enabled": "true",
 }
 
+TRACKING = "spark.dynamicAllocation.shuffleTracking.enabled"
 DYNAMIC = {
     "spark.dynamicAllocation.enabled": "true",
+    TRACKING: "true",
     "spark.dynamicAllocation.minExecutors": "0",
     "spark.dynamicAllocation.maxExecutors": str(SLOTS),
     "spark.dynamicAllocation.executorIdleTimeout": "2s",
@@ -164,6 +167,9 @@ def test_decommissioned_while_it_reads(own: Application, standalone: Application
 def test_idle_executors_leave_and_others_read_what_they_wrote(
     own: Application, dynamic: Application, directory: Path
 ):
+    """With shuffle tracking, which is Spark's default, they would stay as long as the shuffle."""
+    setting = dynamic.rows("setting", key=TRACKING).read_text(encoding="utf-8")
+    assert json.loads(setting) == [TRACKING, "false"]
     expected = [own.rows("prepare"), own.rows("read_again")]
     prepared = dynamic.rows("prepare")
     idle = [

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tests.spark.plans.plan import Plan
 
 PLANS_VARIABLE = "SLUICE_SPARK_PLANS"
-PLANS = int(os.environ.get(PLANS_VARIABLE, "15"))
+PLANS = int(os.environ.get(PLANS_VARIABLE, "10"))
 SECONDS = float(os.environ.get("SLUICE_SPARK_SECONDS", "120"))
 """No plan is begun after this time."""
 SEED = int(os.environ.get("SLUICE_SPARK_SEED", "0"))

@@ -27,7 +27,6 @@ UI_TIMEOUT_SECONDS = 30.0
 CODECS = {
     "lz4": {"spark.io.compression.lz4.blockSize": "128k", "spark.sluice.writer.blockSize": "8k"},
     "zstd": {"spark.io.compression.codec": "zstd", "spark.io.compression.zstd.level": "5"},
-    "none": {"spark.shuffle.compress": "false"},
     # Through Spark's own streams, and not joined when they are read.
     "encrypted": {"spark.io.compression.codec": "snappy", "spark.io.encryption.enabled": "true"},
 }
@@ -36,6 +35,7 @@ TIGHT = {
     "spark.memory.fraction": "0.03",
     "spark.memory.storageFraction": "0",
     "spark.buffer.pageSize": "256k",
+    "spark.shuffle.compress": "false",
     # Shows the plugin's counters.
     "spark.ui.enabled": "true",
     "spark.ui.port": "0",
