@@ -159,7 +159,7 @@ async def write_turn(writer: RecordWriter[bytes], path: str, count: int) -> None
         for record in records:
             if (pending := writer.emit(record)) is not None:
                 await pending
-    await asyncio.sleep(0)
+    await asyncio.sleep(0)  # a writer that never waits lets the flusher and the connection run
 
 
 async def write_saturated(writer: RecordWriter[bytes], path: str, seconds: float) -> None:
@@ -188,7 +188,7 @@ async def write_paced(writer: RecordWriter[bytes], path: str, seconds: float) ->
                 for record in records:
                     if (pending := writer.emit(record)) is not None:
                         await pending
-        await asyncio.sleep(PACED_TICK_SECONDS)
+        await asyncio.sleep(PACED_TICK_SECONDS)  # the pace is what is measured at
 
 
 async def take_turn(

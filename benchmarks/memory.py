@@ -167,7 +167,7 @@ class Samples:
         while True:
             now = time.monotonic() - self._began
             self.taken.append((now, [resident_bytes(pid, "VmRSS") for pid in self._pids]))
-            await asyncio.sleep(SAMPLE_SECONDS)
+            await asyncio.sleep(SAMPLE_SECONDS)  # a sample over time has no event
 
     def kept(self) -> list[tuple[float, list[int]]]:
         """A few of them, evenly spaced, the last one among them."""

@@ -80,7 +80,7 @@ class ExternalShuffleService:
             except OSError:
                 if not process.running or time.monotonic() > deadline:
                     raise ProcessFailed(process.describe("does not listen")) from None
-                time.sleep(_RETRY_SECONDS)
+                time.sleep(_RETRY_SECONDS)  # a refused connect has no event
             else:
                 return
 

@@ -103,6 +103,6 @@ def test_what_is_broken_when_the_run_ends_is_mended(directory: Path):
             deadline = time.monotonic() + END_SECONDS
             while daemons[1].running:
                 assert time.monotonic() < deadline
-                time.sleep(LOOK_AGAIN_SECONDS)
+                time.sleep(LOOK_AGAIN_SECONDS)  # another thread ends it, and tells nobody
         assert daemons[1].running
         assert daemons[1].pid != first

@@ -88,7 +88,7 @@ async def a_rig(tmp_path, producer):
             yield rig
         finally:
             rig.close()
-            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # cancelled tasks end in the next turn
 
 
 @pytest.mark.network_case(32)
