@@ -58,6 +58,7 @@ class Daemon:
         self.host = host
         self._directory = directory
         self._memory_directory = memory_directory
+        self._data_directory = directory / f"data-{host}"
         self._expiry_seconds = expiry_seconds
         self._memory_tier = memory_tier
         self._options = dict(options)
@@ -103,6 +104,12 @@ class Daemon:
         if self._process is not None:
             os.kill(self._process.pid, signal.SIGKILL)
             self._process.stop()
+
+    def lose_data(self) -> None:
+        """Remove all it has stored, as with a new disk; not while it runs."""
+        for directory in (self._data_directory, self._memory_directory):
+            shutil.rmtree(directory)
+            directory.mkdir()
 
     def pause(self) -> None:
         """Let it stand still, as on a host that hangs."""
@@ -162,7 +169,7 @@ class Daemon:
             "http-host": self.host,
             "http-port": self._http_port,
             "socket-path": self._directory / f"{self.host}.sock",
-            "data-directories": self._directory / f"data-{self.host}",
+            "data-directories": self._data_directory,
             "memory-directory": self._memory_directory,
             "memory-tier-bytes": self._memory_tier,
             "application-expiry-seconds": self._expiry_seconds,

@@ -188,15 +188,18 @@ def test_idle_executors_leave_and_others_read_what_they_wrote(
     assert events.task_ends().keys() == {"Success"}
 
 
+@pytest.mark.parametrize("kills", [False, True], ids=["task", "executor"])
 def test_a_barrier_stage_that_fails_is_run_again_as_a_whole(
-    own: Application, standalone: Application, barrier: Barrier, tmp_path: Path
+    own: Application, standalone: Application, barrier: Barrier, tmp_path: Path, kills: bool
 ):
     expected = own.rows("barrier_stages")
     standalone.fill_slots(barrier, SLOTS)
     standalone.new_events()
-    found = standalone.rows("barrier_stages", failed=str(tmp_path / "failed"))
+    found = standalone.rows("barrier_stages", failed=str(tmp_path / "failed"), kills=kills)
     assert found.read_text() == expected.read_text()
-    starts = standalone.new_events().task_starts()
+    events = standalone.new_events()
+    assert events.executors_removed() == kills
+    starts = events.task_starts()
     stages = sorted({stage for stage, _ in starts})
     runs = [sorted(starts[key] for key in starts if key[0] == stage) for stage in stages]
     # Both tasks of the barrier stage, whatever the other one had written; nothing else.

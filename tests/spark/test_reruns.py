@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.spark.applications import Application, sluice_settings
-from tests.spark.jobs.reruns import MAPS, READERS, RECORDS
+from tests.spark.jobs.reruns import LAST, MAPS, READERS, RECORDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,11 +44,13 @@ def runs_by_stage(events: Events) -> list[list[int]]:
     return [sorted(starts[key] for key in starts if key[0] == stage) for stage in stages]
 
 
-def read_half(application: Application, barrier: Barrier, daemons: Daemons) -> None:
+def read_half(
+    application: Application, barrier: Barrier, daemons: Daemons, point: str = "read"
+) -> None:
     """Let the first readers end; return when the next ones have begun."""
-    first = {arrival.point for arrival in barrier.wait("read-", SLOTS)}
+    first = {arrival.point for arrival in barrier.wait(f"{point}-", SLOTS)}
     barrier.release(*first)
-    barrier.wait("read-", 2 * SLOTS)
+    barrier.wait(f"{point}-", 2 * SLOTS)
     # There is something to lose.
     assert any(
         shuffle.application_id == application.application_id
@@ -83,4 +85,39 @@ def test_rows_of_two_runs_are_told_apart_by_their_checksums(
     makers, readers, _ = runs_by_stage(application.new_events())
     assert set(makers) == {1, 2}
     assert len(readers) == READERS
+    assert min(readers) == 2
+
+
+def test_a_stage_known_to_differ_is_rolled_back_and_tasks_left_over_write_in_vain(
+    application: Application,
+    daemons: Daemons,
+    barrier: Barrier,
+    revived: Daemon,
+    directory: Path,
+):
+    token = directory / "token-of-rolled-back"
+    token.write_text("first", encoding="utf-8")
+    application.fill_slots(barrier, SLOTS)
+    application.new_events()
+    running = application.start("rolled_back", barrier=str(barrier.path), token=str(token))
+    read_half(application, barrier, daemons, "first")
+    token.write_text("second", encoding="utf-8")
+    revived.kill()
+    # One reader of the first attempt stays behind, and has read what is now void.
+    left_over = barrier.wait("first-", 2 * SLOTS)[-1].point
+    barrier.release(*{f"first-{index}" for index in range(READERS)} - {left_over})
+    barrier.wait("second-", 1)
+    barrier.release(left_over)
+    barrier.wait("second-", SLOTS)  # its slot is free: it has ended
+    barrier.release()
+    lines = running.result(RESULT_SECONDS).read_text().splitlines()
+    numbers = [range(rest, RECORDS, LAST) for rest in range(LAST)]
+    assert [json.loads(line) for line in lines] == [
+        ["second", rest, len(of_rest), sum(of_rest), sum(n**2 for n in of_rest)]
+        for rest, of_rest in enumerate(numbers)
+    ]
+    events = application.new_events()
+    _, makers, readers, _ = runs_by_stage(events)
+    assert set(makers) == {2}
+    assert len(makers) == MAPS
     assert min(readers) == 2

@@ -7,14 +7,16 @@ which gives the rows to compare with.
 from __future__ import annotations
 
 import hashlib
+import os
 import random
+import signal
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark import BarrierTaskContext, TaskContext
 
-from tests.spark.barrier import stop_at
+from tests.spark.barrier import jvm_pid, stop_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -103,9 +105,10 @@ def barrier_stages(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
     """A barrier stage reads one shuffle and writes another.
 
     One of its two tasks fails when the file ``failed`` does not exist yet, after it made it, while
-    the other ends what it writes. Without ``failed`` none does.
+    the other ends what it writes; with ``kills`` its executor is killed. Without ``failed`` nothing
+    fails.
     """
-    failed = parameters.get("failed")
+    failed, kills = parameters.get("failed"), bool(parameters.get("kills"))
 
     def relabel(pairs: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
         task = BarrierTaskContext.get()
@@ -114,6 +117,8 @@ def barrier_stages(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
         task.barrier()
         if failed is not None and task.partitionId() == 1 and not Path(failed).exists():
             Path(failed).touch()
+            if kills:
+                os.kill(jvm_pid(), signal.SIGKILL)
             raise RuntimeError("this stage fails once")
 
     numbers = spark.sparkContext.parallelize(range(MAPS), MAPS)
@@ -148,8 +153,8 @@ def straggler(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
 
 
 def _shuffled(spark: SparkSession, parameters: dict[str, Any]) -> RDD[tuple[int, bytes]]:
-    size = int(parameters.get("record_bytes", 100))
-    numbers = spark.sparkContext.parallelize(range(MAPS), MAPS)
+    size, maps = int(parameters.get("record_bytes", 100)), int(parameters.get("maps", MAPS))
+    numbers = spark.sparkContext.parallelize(range(maps), maps)
     return numbers.flatMap(lambda number: _records(number, 5_000, size)).partitionBy(REDUCERS)
 
 

@@ -47,6 +47,39 @@ def told_apart(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
         return _grouped(numbers.repartition(READERS, "id"), parameters)
 
 
+def rolled_back(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
+    """A stage that Spark knows to give something else each time: it deals out unordered rows.
+
+    What a run of it gives has a token in it: what is in a file then. Tasks that have read it stop
+    at ``TOKEN-N``.
+
+    The rows: token, numbers modulo ``LAST``, how many, sums.
+    """
+    path, barrier = parameters["token"], parameters.get("barrier")
+
+    def marked(pairs: Iterable[tuple[int, int]]) -> Iterator[tuple[str, int]]:
+        token = Path(path).read_text(encoding="utf-8")
+        numbers = [number for _, number in pairs]
+        return ((token, number) for number in sorted(numbers, reverse=token == "second"))
+
+    def read(
+        index: int, rows: Iterable[tuple[str, int]]
+    ) -> Iterator[tuple[tuple[str, int], tuple[int, ...]]]:
+        taken = list(rows)
+        stop_at(barrier, f"{taken[0][0]}-{index}")
+        for token, number in taken:
+            yield (token, number % LAST), (1, number, number**2)
+
+    numbers = spark.sparkContext.parallelize(range(RECORDS), MAPS).map(lambda n: (n, n))
+    dealt = numbers.partitionBy(MAPS).mapPartitions(marked).repartition(READERS)
+    sums = dealt.mapPartitionsWithIndex(read).reduceByKey(_sum, LAST).collect()
+    return [(*group, *of_group) for group, of_group in sums]
+
+
+def _sum(left: tuple[int, ...], right: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(map(add, left, right))
+
+
 def _grouped(frame: DataFrame, parameters: dict[str, Any]) -> Rows:
     """Tasks that read ``frame`` stop at ``read-N``; their output goes through another shuffle.
 
@@ -61,11 +94,8 @@ def _grouped(frame: DataFrame, parameters: dict[str, Any]) -> Rows:
             group = values["id"] // (RECORDS // MAPS), values.get("token", "")
             yield group, (1, values["id"], values["id"] ** 2)
 
-    def both(left: tuple[int, ...], right: tuple[int, ...]) -> tuple[int, ...]:
-        return tuple(map(add, left, right))
-
-    groups = frame.rdd.mapPartitionsWithIndex(read).reduceByKey(both, LAST)
+    groups = frame.rdd.mapPartitionsWithIndex(read).reduceByKey(_sum, LAST)
     return [(*group, *sums) for group, sums in groups.collect()]
 
 
-JOBS: dict[str, Job] = {build.__name__: build for build in (told_apart,)}
+JOBS: dict[str, Job] = {build.__name__: build for build in (told_apart, rolled_back)}
