@@ -75,7 +75,8 @@ fuzz: setup ## damaged streams for framing and connections, for FUZZ_SECONDS=60
 
 fuzz-spark: setup ## random Spark plans against Spark's own shuffle: FUZZ_SPARK_PLANS=300
 	SLUICE_SPARK_PLANS=$(FUZZ_SPARK_PLANS) SLUICE_SPARK_SECONDS=$(FUZZ_SPARK_SECONDS) \
-	  SLUICE_SPARK_SEED=$(FUZZ_SPARK_SEED) $(BIN)/python -m pytest tests/spark/test_plans.py -x -s
+	  SLUICE_SPARK_SEED=$(FUZZ_SPARK_SEED) $(BIN)/python -m pytest tests/spark/test_plans.py -x -s \
+	  -o faulthandler_timeout=0
 
 chaos: setup ## a Spark job while executors and TaskManagers break, for CHAOS_SECONDS=240, CHAOS_SEED=1
 	$(BIN)/python -m tests.chaos.run --seconds $(CHAOS_SECONDS) --seed $(CHAOS_SEED)
