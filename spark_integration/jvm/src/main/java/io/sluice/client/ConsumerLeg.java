@@ -14,8 +14,6 @@ import java.util.function.BooleanSupplier;
  * their own to the TaskManager.
  */
 final class ConsumerLeg implements FrameHandler {
-  private static final long CLOSE_TIMEOUT_MILLIS = 5_000;
-
   private final TaskManagerConnection connection;
   private final long shuffleId;
   private final int startSubpartition;
@@ -93,11 +91,10 @@ final class ConsumerLeg implements FrameHandler {
 
   /** Whether the TaskManager answers within the deadline of a connect, though it may have no data. */
   boolean isAlive() {
-    long timeoutMillis = connection.options().connectTimeoutMillis();
     try {
       ponged = false;
       connection.send(new Message.Ping(System.nanoTime()));
-      connection.await(() -> ponged, "a sign of life", timeoutMillis, "spark.sluice.io.connectTimeout");
+      connection.awaitSoon(() -> ponged, "a sign of life");
       return true;
     } catch (IOException e) {
       return false;
@@ -123,7 +120,7 @@ final class ConsumerLeg implements FrameHandler {
       for (long gate : openGates) {
         connection.send(new Message.CloseGate(gate));
       }
-      connection.await(openGates::isEmpty, "the end of a gate", CLOSE_TIMEOUT_MILLIS, "fixed");
+      connection.awaitEnd(openGates::isEmpty, "the end of a gate");
       return gateError == null;
     } catch (IOException e) {
       // The connection is given up, which closes the gates too.

@@ -13,8 +13,6 @@ import java.util.List;
  * One thread reads; {@link #close} may come from another one, which ends the reader's wait.
  */
 public final class PipelinedGate implements AutoCloseable {
-  private static final long CLOSE_TIMEOUT_MILLIS = 5_000;
-
   private final TaskManagerConnection connection;
   private final ConnectionPool pool;
   private final long gate;
@@ -223,7 +221,7 @@ public final class PipelinedGate implements AutoCloseable {
   private boolean closeGate() {
     try {
       connection.send(new Message.CloseGate(gate));
-      connection.await(() -> gateClosed, "the end of a gate", CLOSE_TIMEOUT_MILLIS, "fixed");
+      connection.awaitEnd(() -> gateClosed, "the end of a gate");
       return gateError == null;
     } catch (IOException e) {
       // The connection is given up, which closes the gate too.

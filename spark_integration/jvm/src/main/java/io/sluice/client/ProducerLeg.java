@@ -5,8 +5,6 @@ import java.nio.ByteBuffer;
 
 /** One map output on one connection: what {@link MapOutputSender} says and hears there. */
 final class ProducerLeg implements FrameHandler {
-  private static final long ABORT_TIMEOUT_MILLIS = 5_000;
-
   private final TaskManagerConnection connection;
   private final long partition;
 
@@ -109,11 +107,7 @@ final class ProducerLeg implements FrameHandler {
   boolean abort() {
     try {
       connection.send(new Message.AbortPartition(partition));
-      connection.await(
-          () -> aborted || error != null,
-          "the end of a given up map output",
-          ABORT_TIMEOUT_MILLIS,
-          "fixed");
+      connection.awaitEnd(() -> aborted || error != null, "the end of a given up map output");
       connection.setHandler(null);
       return aborted;
     } catch (IOException e) {
