@@ -2,15 +2,13 @@ package io.sluice.client;
 
 import java.io.IOException;
 import java.util.ArrayList;
-import java.util.HashMap;
 import java.util.HashSet;
 import java.util.List;
-import java.util.Map;
 import java.util.Set;
 import java.util.function.BooleanSupplier;
 
 /**
- * The channels of an input gate on one connection. The first of them, and those that are asked for again later, are gates of
+ * The channels of a gate on one connection. The first of them, and those that are asked for again later, are gates of
  * their own to the TaskManager.
  */
 final class ConsumerLeg implements FrameHandler {
@@ -21,8 +19,13 @@ final class ConsumerLeg implements FrameHandler {
   private final int credit;
   private final long waitedBefore;
 
-  /** All that were ever asked for: what was on its way for one that was given up may still come. */
-  private final Map<Long, InputChannel> channels = new HashMap<>();
+  /**
+   * All that were ever asked for, by their numbers, which follow one another; null where the number is a gate's. What was on
+   * its way for a channel that was given up may still come.
+   */
+  private final List<ConsumerChannel> channels = new ArrayList<>();
+
+  private long firstNumber;
   private final Set<Long> openGates = new HashSet<>();
 
   private boolean ponged;
@@ -49,14 +52,16 @@ final class ConsumerLeg implements FrameHandler {
     return connection;
   }
 
-  /** Asks for channels. */
-  void ask(List<InputChannel> asked) throws IOException {
-    long gate = connection.nextNumber();
+  /** Asks for channels, if there are any. */
+  void ask(List<? extends ConsumerChannel> asked) throws IOException {
+    if (asked.isEmpty()) {
+      return;
+    }
+    long gate = number(null);
     List<Message.GateChannel> requests = new ArrayList<>();
-    for (InputChannel channel : asked) {
-      long number = connection.nextNumber();
+    for (ConsumerChannel channel : asked) {
+      long number = number(channel);
       channel.asked(connection, number);
-      channels.put(number, channel);
       Source source = channel.source();
       requests.add(
           new Message.GateChannel(
@@ -68,8 +73,17 @@ final class ConsumerLeg implements FrameHandler {
     connection.sendNow();
   }
 
+  private long number(ConsumerChannel channel) {
+    long number = connection.nextNumber();
+    if (channels.isEmpty()) {
+      firstNumber = number;
+    }
+    channels.add(channel);
+    return number;
+  }
+
   /** Gives a channel up; another one is to take its place. */
-  void retire(InputChannel channel) throws IOException {
+  void retire(ConsumerChannel channel) throws IOException {
     channel.release();
     if (channel.isOn(connection) && !channel.isReceived()) {
       // Of no effect on one that has failed there already.
@@ -84,6 +98,17 @@ final class ConsumerLeg implements FrameHandler {
    */
   void await(BooleanSupplier done, long wakeAtNanos) throws IOException {
     connection.awaitUntil(() -> done.getAsBoolean() || gateError != null, "map outputs", wakeAtNanos);
+    checkGate();
+  }
+
+  /** Waits until {@code done}, as long as the own TaskManager shows that it is alive. */
+  void awaitPatiently(BooleanSupplier done) throws IOException {
+    connection.awaitPatiently(
+        () -> done.getAsBoolean() || gateError != null, () -> Long.MAX_VALUE, "records of running tasks");
+    checkGate();
+  }
+
+  private void checkGate() throws ClientException.Remote {
     if (gateError != null) {
       throw new ClientException.Remote(connection.endpoint().toString(), gateError);
     }
@@ -128,9 +153,10 @@ final class ConsumerLeg implements FrameHandler {
     }
   }
 
-  private InputChannel channel(long number) throws ClientException.Protocol {
-    InputChannel channel = channels.get(number);
-    if (channel == null) {
+  private ConsumerChannel channel(long number) throws ClientException.Protocol {
+    long index = number - firstNumber & TaskManagerConnection.MAX_NUMBER;
+    ConsumerChannel channel = index < channels.size() ? channels.get((int) index) : null;
+    if (channel == null || channel.number() != number) {
       throw new ClientException.Protocol(
           ErrorCode.UNKNOWN_CHANNEL, "message for channel " + number + ", which was never asked for", null);
     }
@@ -158,7 +184,7 @@ final class ConsumerLeg implements FrameHandler {
 
   @Override
   public void onBuffer(Message.BufferResponse response, Chunk payload) throws IOException {
-    InputChannel channel = channel(response.channel());
+    ConsumerChannel channel = channel(response.channel());
     if (channel.isLocal()) {
       localBytes += payload.length;
     } else {

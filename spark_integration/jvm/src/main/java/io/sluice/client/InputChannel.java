@@ -1,34 +1,20 @@
 package io.sluice.client;
 
 import java.io.IOException;
-import java.util.ArrayDeque;
 import java.util.zip.CRC32C;
 
 /**
- * One request to a source: received buffers in order, cut into blocks when they are read, credit given back when a buffer is
- * used up. What goes wrong is kept until everything that came before it has been read.
+ * A channel of an input gate: buffers are cut into blocks when they are read. What goes wrong is kept until everything that
+ * came before it has been read.
  */
-final class InputChannel {
+final class InputChannel extends ConsumerChannel {
   private final SourceProgress progress;
-  private final int announceAt;
-  private final ArrayDeque<Chunk> queue = new ArrayDeque<>();
   private final byte[] header = new byte[Blocks.HEADER_BYTES];
   private final CRC32C checksum = new CRC32C();
+  private final long askAtNanos;
 
-  private TaskManagerConnection connection;
-  private long number;
-  private long askAtNanos;
-  private boolean local;
-  private Chunk head;
   private long bytesToSkip;
-  private int unannouncedCredit;
-  private long nextSequence;
-  private long receivedBytes;
-  private long receivedBuffers;
-  private boolean ended;
   private boolean complete;
-  private SourceFailure failure;
-  private boolean released;
   private boolean lost;
 
   /**
@@ -37,50 +23,28 @@ final class InputChannel {
    * @param askAtNanos when, as {@link System#nanoTime}
    */
   InputChannel(SourceProgress progress, int credit, long askAtNanos) {
+    super(credit);
     this.progress = progress;
     this.bytesToSkip = progress.attemptBytes();
-    this.announceAt = Math.max(1, credit / 2);
     this.askAtNanos = askAtNanos;
-  }
-
-  /** It is being asked for, on that connection and by that number. */
-  void asked(TaskManagerConnection connection, long number) {
-    this.connection = connection;
-    this.number = number;
-    this.local = source().taskManagerId().equals(connection.taskManager().taskManagerId());
-  }
-
-  boolean isAsked() {
-    return connection != null;
   }
 
   long askAtNanos() {
     return askAtNanos;
   }
 
-  long number() {
-    return number;
-  }
-
   SourceProgress progress() {
     return progress;
   }
 
+  @Override
   Source source() {
     return progress.source();
   }
 
-  boolean isLocal() {
-    return local;
-  }
-
-  boolean hasData() {
-    return !queue.isEmpty() || head != null && head.remaining() > 0;
-  }
-
-  /** Nothing follows what is in the queue: its end or a failure has come. */
-  boolean hasEnded() {
-    return ended || failure != null;
+  @Override
+  SourceFailure failure(Long mapAttemptId, ErrorCode code, String what, Throwable cause) {
+    return progress.failure(mapAttemptId, code, what, cause);
   }
 
   /** There is something to do for the reader: data, an end to check, or a failure. */
@@ -90,58 +54,6 @@ final class InputChannel {
 
   boolean isDrained() {
     return hasEnded() && !hasData();
-  }
-
-  /** Its end has come: nothing more of it depends on the connection. */
-  boolean isReceived() {
-    return ended;
-  }
-
-  boolean isOn(TaskManagerConnection other) {
-    return connection == other;
-  }
-
-  // ---- arrival
-
-  void add(Message.BufferResponse response, Chunk payload) {
-    if (!isNext(response)) {
-      connection.options().chunks().recycle(payload);
-      return;
-    }
-    receivedBytes += payload.length;
-    receivedBuffers++;
-    queue.add(payload);
-  }
-
-  void end(Message.BufferResponse response, Message.EndOfPartition event) {
-    if (!isNext(response)) {
-      return;
-    }
-    if (event.totalBytes() == receivedBytes && event.totalBuffers() == receivedBuffers) {
-      ended = true;
-    } else {
-      failure =
-          progress.failure(
-              null,
-              ErrorCode.END_OF_PARTITION_MISMATCH,
-              "received "
-                  + receivedBytes
-                  + " bytes in "
-                  + receivedBuffers
-                  + " buffers, announced "
-                  + event.totalBytes()
-                  + " in "
-                  + event.totalBuffers(),
-              null);
-    }
-  }
-
-  void fail(Message.ErrorResponse response) {
-    if (!hasEnded() && !released) {
-      ClientException.Remote cause =
-          new ClientException.Remote(connection.endpoint().toString(), response);
-      failure = progress.failure(response.mapAttemptId(), cause.code(), cause.getMessage(), cause);
-    }
   }
 
   /** Its connection is gone; what has come by then can still be read. */
@@ -154,23 +66,6 @@ final class InputChannel {
 
   boolean isLost() {
     return lost;
-  }
-
-  private boolean isNext(Message.BufferResponse response) {
-    if (failure != null || released) {
-      return false;
-    }
-    if (ended || response.sequenceNumber() != nextSequence) {
-      failure =
-          progress.failure(
-              null,
-              ErrorCode.SEQUENCE_GAP,
-              "buffer " + response.sequenceNumber() + " came, " + nextSequence + " was due",
-              null);
-      return false;
-    }
-    nextSequence = nextSequence + 1 & 0xFFFF_FFFFL;
-    return true;
   }
 
   // ---- reading
@@ -259,12 +154,11 @@ final class InputChannel {
   private void takeHead(InputGate gate) throws IOException {
     while (head == null || head.remaining() == 0) {
       releaseHead();
-      head = queue.poll();
-      if (head == null) {
+      if (!nextHead()) {
         if (failure != null) {
           throw failure;
         }
-        if (ended) {
+        if (isReceived()) {
           // Says what is missing, if it knows.
           progress.complete();
           throw progress.failure(
@@ -273,34 +167,5 @@ final class InputChannel {
         gate.awaitData(this);
       }
     }
-  }
-
-  private void releaseHead() throws IOException {
-    if (head == null) {
-      return;
-    }
-    connection.options().chunks().recycle(head);
-    head = null;
-    unannouncedCredit++;
-    if (unannouncedCredit >= announceAt && !hasEnded()) {
-      int credit = unannouncedCredit;
-      unannouncedCredit = 0;
-      connection.send(new Message.AddCredit(number, credit));
-      connection.sendNow();
-    }
-  }
-
-  /** Gives back all buffers, read or not, and those that still come. */
-  void release() {
-    released = true;
-    if (connection == null) {
-      return;
-    }
-    if (head != null) {
-      connection.options().chunks().recycle(head);
-      head = null;
-    }
-    queue.forEach(connection.options().chunks()::recycle);
-    queue.clear();
   }
 }

@@ -13,36 +13,22 @@ import org.slf4j.LoggerFactory;
  *
  * <p>At the border between two streams the gate takes whichever channel has data, so no channel waits for another;
  * inside a stream it reads that channel. What arrives meanwhile on the others stays in their queues, which their
- * credit bounds. One thread reads; {@link #close} may come from another one, which ends the reader's wait.
+ * credit bounds.
  *
  * <p>What can still be had is asked for again where it left off: the rest of a source once after a damaged block, and for a
  * while when its TaskManager, or the own one, is out of reach ({@link SourceRetries}).
  */
-public final class InputGate implements AutoCloseable {
+public final class InputGate extends ConsumerGate<BlockStream> {
   private static final Logger LOG = LoggerFactory.getLogger(InputGate.class);
 
   private final ConnectionSource connections;
-  private final long shuffleId;
-  private final int startSubpartition;
-  private final int endSubpartition;
-  private final int credit;
   private final List<InputChannel> channels = new ArrayList<>();
   private final byte[] blockBuffer = new byte[Blocks.MAX_STORED_BYTES];
 
-  private ConsumerLeg leg;
   private BlockStream stream;
   private Patience patience;
   private int nextChannel;
-  private int openChannels;
   private int unasked;
-  private long localBytesBefore;
-  private long remoteBytesBefore;
-  private long waitedBefore;
-  private boolean failed;
-  private volatile boolean done;
-  private volatile boolean cancelled;
-  private volatile TaskManagerConnection inUse;
-  private volatile Thread owner;
 
   /**
    * Opens the gate.
@@ -60,60 +46,31 @@ public final class InputGate implements AutoCloseable {
       int credit,
       List<Source> sources)
       throws IOException {
+    super(shuffleId, startSubpartition, endSubpartition, credit, connections::giveBack);
     this.connections = connections;
-    this.shuffleId = shuffleId;
-    this.startSubpartition = startSubpartition;
-    this.endSubpartition = endSubpartition;
-    this.credit = credit;
     long now = System.nanoTime();
     for (Source source : sources) {
       SourceRetries retries = new SourceRetries(connections.returnTimeoutMillis());
       SourceProgress progress = new SourceProgress(source, startSubpartition, endSubpartition, retries);
       channels.add(new InputChannel(progress, credit, now));
     }
-    this.openChannels = channels.size();
-    this.unasked = channels.size();
     connect();
-    try {
-      ask();
-    } catch (IOException | RuntimeException e) {
-      failed = true;
-      finish(true);
-      throw e;
-    }
+    open();
   }
 
-  /**
-   * The next stream, of whichever channel has data; the rest of the one before is skipped (and checked).
-   *
-   * @return null when all channels have ended and everything that was announced has come; the gate is closed then
-   * @throws SourceFailure a source failed for good
-   * @throws ClientException the connection to the own TaskManager failed, and no other can take its place
-   */
-  public BlockStream nextStream() throws IOException {
-    owner = Thread.currentThread();
+  @Override
+  List<InputChannel> channels() {
+    return channels;
+  }
+
+  /** The next stream, of whichever channel has data; the rest of the one before is skipped (and checked). */
+  @Override
+  BlockStream find() throws IOException {
     if (stream != null) {
       stream.drain();
-      stream = null;
     }
-    synchronized (this) {
-      if (done) {
-        if (openChannels > 0) {
-          throw new ClientException.Interrupted("the gate was closed while it was read");
-        }
-        return null;
-      }
-      try {
-        stream = openStream();
-        if (stream == null) {
-          finish(true);
-        }
-        return stream;
-      } catch (IOException | RuntimeException e) {
-        failed = true;
-        throw e;
-      }
-    }
+    stream = openStream();
+    return stream;
   }
 
   private BlockStream openStream() throws IOException {
@@ -157,7 +114,7 @@ public final class InputGate implements AutoCloseable {
   synchronized void readBlock(BlockStream reader, Block block) throws IOException {
     while (true) {
       if (done) {
-        throw new ClientException.Interrupted("the gate was closed while it was read");
+        throw closedMeanwhile();
       }
       try {
         reader.channel().readBlock(block, this);
@@ -197,12 +154,7 @@ public final class InputGate implements AutoCloseable {
     long start = System.nanoTime();
     TaskManagerConnection connection = connections.lease();
     waitedBefore += System.nanoTime() - start;
-    if (cancelled) {
-      connections.giveBack(connection);
-      throw new ClientException.Interrupted("the gate was closed while it was read");
-    }
-    leg = new ConsumerLeg(connection, shuffleId, startSubpartition, endSubpartition, credit);
-    inUse = connection;
+    use(connection);
   }
 
   /** Asks for the channels that are due; says when the next one is, {@code Long.MAX_VALUE} for never. */
@@ -223,10 +175,8 @@ public final class InputGate implements AutoCloseable {
         }
       }
     }
-    if (!due.isEmpty()) {
-      unasked -= due.size();
-      leg.ask(due);
-    }
+    unasked -= due.size();
+    leg.ask(due);
     return next;
   }
 
@@ -299,9 +249,7 @@ public final class InputGate implements AutoCloseable {
       throw failure;
     }
     LOG.info("Reading goes on after a lost connection: {}", failure.getMessage());
-    waitedBefore += leg.waitedNanos();
-    addBytes();
-    leg.connection().close();
+    drop();
     connections.reconnected();
     InputChannel replacement = channel;
     for (InputChannel lost : List.copyOf(channels)) {
@@ -342,79 +290,5 @@ public final class InputGate implements AutoCloseable {
   /** A block was read: the own TaskManager does its work. */
   void progress() {
     patience = null;
-  }
-
-  // ---- what is counted
-
-  /** Nanoseconds this gate has waited so far, for connections and for data. */
-  public synchronized long waitedNanos() {
-    return waitedBefore + (done ? 0 : leg.waitedNanos());
-  }
-
-  /** Bytes received so far from the own TaskManager's store, block headers included. */
-  public synchronized long localBytes() {
-    return localBytesBefore + (done ? 0 : leg.localBytes());
-  }
-
-  /** Bytes received so far from other TaskManagers, block headers included. */
-  public synchronized long remoteBytes() {
-    return remoteBytesBefore + (done ? 0 : leg.remoteBytes());
-  }
-
-  private void addBytes() {
-    localBytesBefore += leg.localBytes();
-    remoteBytesBefore += leg.remoteBytes();
-  }
-
-  // ---- the end
-
-  /** Whether nobody has begun to read yet. */
-  boolean isIdle() {
-    return owner == null;
-  }
-
-  /** Whether the calling thread is the one that reads. */
-  public boolean isReadByCaller() {
-    return owner == Thread.currentThread();
-  }
-
-  /**
-   * Ends the gate: the connection goes back to the pool if the TaskManager confirms, else it is closed. Idempotent.
-   */
-  @Override
-  public void close() {
-    if (done) {
-      return;
-    }
-    Thread reader = owner;
-    boolean own = reader == null || reader == Thread.currentThread();
-    if (!own) {
-      // The reader may sit in a wait, with the lock held.
-      cancelled = true;
-      inUse.cancel();
-    }
-    synchronized (this) {
-      failed |= !own;
-      finish(own);
-    }
-  }
-
-  /** Another thread may still look at the bytes of the last block: then nothing is recycled. */
-  private void finish(boolean recycle) {
-    if (done) {
-      return;
-    }
-    if (recycle) {
-      channels.forEach(InputChannel::release);
-    }
-    waitedBefore += leg.waitedNanos();
-    boolean clean = !failed && leg.close();
-    addBytes();
-    done = true;
-    if (clean) {
-      connections.giveBack(leg.connection());
-    } else {
-      leg.connection().close();
-    }
   }
 }

@@ -10,8 +10,26 @@ public final class SourceFailure extends IOException {
   private final Long mapAttemptId;
   private final ErrorCode code;
 
-  SourceFailure(Source source, Long mapAttemptId, ErrorCode code, String message, Throwable cause) {
-    super(message, cause);
+  /**
+   * @param kind of shuffle, in front of where it failed: "" or with a comma behind it
+   */
+  SourceFailure(
+      Source source, String kind, Long mapAttemptId, ErrorCode code, String what, Throwable cause) {
+    super(
+        code
+            + ": "
+            + what
+            + " ("
+            + kind
+            + "TaskManager "
+            + source.taskManagerId()
+            + " at "
+            + source.host()
+            + ":"
+            + source.port()
+            + (mapAttemptId == null ? "" : ", map attempt " + mapAttemptId)
+            + ")",
+        cause);
     this.source = source;
     this.mapAttemptId = mapAttemptId;
     this.code = code;

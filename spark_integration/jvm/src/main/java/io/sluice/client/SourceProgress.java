@@ -232,15 +232,6 @@ final class SourceProgress {
   }
 
   SourceFailure failure(Long mapAttemptId, ErrorCode code, String what, Throwable cause) {
-    String where =
-        " (TaskManager "
-            + source.taskManagerId()
-            + " at "
-            + source.host()
-            + ":"
-            + source.port()
-            + (mapAttemptId == null ? "" : ", map attempt " + mapAttemptId)
-            + ")";
-    return new SourceFailure(source, mapAttemptId, code, code + ": " + what + where, cause);
+    return new SourceFailure(source, "", mapAttemptId, code, what, cause);
   }
 }

@@ -13,6 +13,9 @@ import java.util.function.LongSupplier;
  * names a channel the connection must be closed. Not thread safe, except {@link #cancel} and {@link #wake}.
  */
 public final class TaskManagerConnection implements AutoCloseable {
+  /** Of partitions, gates and channels; 0 follows. */
+  static final long MAX_NUMBER = 0x7FFF_FFFFL;
+
   private final ClientOptions options;
   private final int role;
   private final FrameSocket socket;
@@ -109,9 +112,9 @@ public final class TaskManagerConnection implements AutoCloseable {
     return (int) ack.segmentSizeBytes();
   }
 
-  /** A number for a partition, gate or channel that is not in use on this connection. */
+  /** A number for a partition, gate or channel that is not in use on this connection: the one behind the last. */
   long nextNumber() {
-    nextNumber = (nextNumber + 1) & 0x7FFF_FFFFL;
+    nextNumber = (nextNumber + 1) & MAX_NUMBER;
     return nextNumber;
   }
 

@@ -108,7 +108,7 @@ final class RecordIterator extends AbstractIterator<Tuple2<Object, Object>> {
   private BlockStream nextStream() {
     BlockStream stream;
     try {
-      stream = gate.nextStream();
+      stream = gate.next();
     } catch (IOException e) {
       throw failures.thrown(e);
     }

@@ -80,7 +80,7 @@ class ShuffleTest {
 
   private static Map<String, byte[]> readAll(InputGate gate) throws IOException {
     Map<String, byte[]> streams = new TreeMap<>();
-    for (BlockStream stream = gate.nextStream(); stream != null; stream = gate.nextStream()) {
+    for (BlockStream stream = gate.next(); stream != null; stream = gate.next()) {
       byte[] bytes = stream.readAllBytes();
       assertTrue(bytes.length > 0, "an empty stream is not worth a decoder");
       streams.merge(stream.mapAttemptId() + "/" + stream.subpartition(), bytes, ShuffleTest::joined);
@@ -111,7 +111,7 @@ class ShuffleTest {
     assertStreams(second, 8, read);
     assertTrue(gate.localBytes() > 138_000);
     assertEquals(0, gate.remoteBytes());
-    assertNull(gate.nextStream());
+    assertNull(gate.next());
     gate.close();
     assertEquals(2, pool.idleConnections(), "both connections are clean again");
     assertEquals(2, daemon.connections.get(), "two map outputs shared one connection");
@@ -279,7 +279,7 @@ class ShuffleTest {
     write(7, 1, 5000, 6000, 7000);
     InputGate gate = gate(0, 3, 2, new long[] {7}, new int[] {3});
     int streams = 0;
-    while (gate.nextStream() != null) {
+    while (gate.next() != null) {
       streams++;
     }
     assertEquals(3, streams);
@@ -289,7 +289,7 @@ class ShuffleTest {
   void earlyCloseGivesTheConnectionBack() throws IOException {
     write(7, 1, 50_000, 50_000);
     InputGate gate = gate(0, 2, 4, new long[] {7}, new int[] {2});
-    assertEquals(5, gate.nextStream().readNBytes(5).length);
+    assertEquals(5, gate.next().readNBytes(5).length);
     gate.close();
     gate.close();
     assertEquals(2, pool.idleConnections());
