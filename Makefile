@@ -62,8 +62,9 @@ $(JAR): $(JVM_SOURCES)
 demo: setup ## TPC-H and RDD jobs with Spark's own shuffle and with Sluice, compared
 	$(BIN)/python -m benchmarks.demo
 
+# Two at a time, the Spark tests beside the others: both wait more than they compute.
 test: setup ## all tests
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadgroup $(PYTEST_ARGS)
 
 test-matrix: setup ## the Spark tests on every line of Spark, or SPARK_LINES="3.5.9 4.0.5"
 	$(BIN)/python -m tests.spark_lines.run --directory $(SPARK_LINES_DIRECTORY) $(SPARK_LINES) \

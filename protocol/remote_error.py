@@ -33,19 +33,26 @@ class RemoteError(SluiceError):
 def error_response(channel: int | None, error: SluiceError) -> ErrorResponse:
     """Put an error on the wire, for a channel, gate or partition, or (None) the connection.
 
-    Texts are cut to MAX_ERROR_TEXT_CHARACTERS, and what has no UTF-8 form (a path of the operating
-    system, say) becomes a question mark: reporting an error must not fail.
+    Texts are cut to MAX_ERROR_TEXT_CHARACTERS, a message before its remedy. What has no UTF-8 form
+    (a path of the operating system, say) becomes a question mark: reporting an error must not fail.
     """
     return ErrorResponse(
         channel,
         int(error.code),
         int(error.fault),
         error.retryable,
-        _text(f"{error.message}. {error.remedy}" if error.remedy else error.message),
+        _text(_with_remedy(error)),
         _text(error.value),
         _text(error.limit),
         error.map_attempt_id,
     )
+
+
+def _with_remedy(error: SluiceError) -> str:
+    if not error.remedy:
+        return error.message
+    remedy = f". {error.remedy}"
+    return error.message[: max(0, MAX_ERROR_TEXT_CHARACTERS - len(remedy))] + remedy
 
 
 def _text(value: object) -> str:

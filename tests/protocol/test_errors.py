@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from protocol import errors
 from protocol.codec import decode_control, encode
 from protocol.errors import ErrorCode, Fault, MalformedMessage, ProtocolViolation, SluiceError
-from protocol.limits import MAX_HANDSHAKE_CONTROL_BYTES, PREFIX_BYTES
+from protocol.limits import MAX_ERROR_TEXT_CHARACTERS, MAX_HANDSHAKE_CONTROL_BYTES, PREFIX_BYTES
 from protocol.messages import ErrorResponse
 from protocol.remote_error import RemoteError, error_response
 
@@ -87,6 +87,14 @@ def test_any_error_can_be_sent_within_the_handshake_limit(character: str) -> Non
     control = encode(response)[PREFIX_BYTES:]
     assert len(control) <= MAX_HANDSHAKE_CONTROL_BYTES
     assert decode_control(control) == response
+
+
+def test_a_long_message_does_not_push_its_remedy_out():
+    error = SluiceError("It broke in " + "a/" * 400, remedy="Mend it")
+    text = error_response(1, error).message
+    assert len(text) == MAX_ERROR_TEXT_CHARACTERS
+    assert text.startswith("It broke in a/")
+    assert text.endswith(". Mend it")
 
 
 @given(st.text(), st.text(), st.integers() | st.none())

@@ -25,12 +25,15 @@ TEST_TIMEOUT_SECONDS = 300
 """For each test with the fixtures it is the first to need."""
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist looks for groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     reason = _why_not()
     for item in items:
         if FOLDER in item.path.parents:
             item.add_marker(pytest.mark.spark)
             item.add_marker(pytest.mark.slow)
+            # One worker has them all when several run: they share a cluster and its applications.
+            item.add_marker(pytest.mark.xdist_group("spark"))
             item.add_marker(pytest.mark.timeout(TEST_TIMEOUT_SECONDS))
             if reason:
                 item.add_marker(pytest.mark.skip(reason=reason))
