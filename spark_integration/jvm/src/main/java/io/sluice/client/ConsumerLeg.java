@@ -11,7 +11,7 @@ import java.util.function.BooleanSupplier;
  * The channels of a gate on one connection. The first of them, and those that are asked for again later, are gates of
  * their own to the TaskManager.
  */
-final class ConsumerLeg implements FrameHandler {
+final class ConsumerLeg extends RoleHandler {
   private final TaskManagerConnection connection;
   private final long shuffleId;
   private final int startSubpartition;
@@ -39,6 +39,7 @@ final class ConsumerLeg implements FrameHandler {
       int startSubpartition,
       int endSubpartition,
       int credit) {
+    super("on a consumer connection");
     this.connection = connection;
     this.shuffleId = shuffleId;
     this.startSubpartition = startSubpartition;
@@ -177,8 +178,7 @@ final class ConsumerLeg implements FrameHandler {
       ponged = true;
     } else if (!(message instanceof Message.GateOpened)
         && !(message instanceof Message.BacklogAnnouncement)) {
-      throw new ClientException.Protocol(
-          ErrorCode.UNEXPECTED_MESSAGE, "on a consumer connection: " + message, null);
+      throw unexpected(message);
     }
   }
 

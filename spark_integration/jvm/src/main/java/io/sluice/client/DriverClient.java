@@ -63,28 +63,17 @@ public final class DriverClient implements AutoCloseable {
     connection.close();
   }
 
-  private final class Handler implements FrameHandler {
+  private final class Handler extends RoleHandler {
+    Handler() {
+      super("on a driver connection");
+    }
+
     @Override
     public void onMessage(Message message) throws IOException {
       if (message instanceof Message.ErrorResponse response) {
         throw new ClientException.Remote(connection.endpoint().toString(), response);
       }
       answer = message;
-    }
-
-    @Override
-    public void onBuffer(Message.BufferResponse response, Chunk payload) throws IOException {
-      throw unexpected(response);
-    }
-
-    @Override
-    public void onEnd(Message.BufferResponse response, Message.EndOfPartition event) throws IOException {
-      throw unexpected(response);
-    }
-
-    private ClientException.Protocol unexpected(Message.BufferResponse response) {
-      return new ClientException.Protocol(
-          ErrorCode.UNEXPECTED_MESSAGE, "data on a driver connection: " + response, null);
     }
   }
 }

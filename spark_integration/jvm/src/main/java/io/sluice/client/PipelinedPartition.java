@@ -391,7 +391,11 @@ public final class PipelinedPartition implements AutoCloseable {
     return !sender.isAlive();
   }
 
-  private final class Handler implements FrameHandler {
+  private final class Handler extends RoleHandler {
+    Handler() {
+      super("on a producer connection");
+    }
+
     @Override
     public void onMessage(Message message) throws IOException {
       if (message instanceof Message.AddCredit add) {
@@ -425,21 +429,8 @@ public final class PipelinedPartition implements AutoCloseable {
           || message instanceof Message.Pong
           // No reader of ours sends any.
           || message instanceof Message.TaskEvent)) {
-        throw new ClientException.Protocol(
-            ErrorCode.UNEXPECTED_MESSAGE, "on a producer connection: " + message, null);
+        throw unexpected(message);
       }
-    }
-
-    @Override
-    public void onBuffer(Message.BufferResponse response, Chunk payload) throws IOException {
-      throw new ClientException.Protocol(
-          ErrorCode.UNEXPECTED_MESSAGE, "data on a producer connection: " + response, null);
-    }
-
-    @Override
-    public void onEnd(Message.BufferResponse response, Message.EndOfPartition event) throws IOException {
-      throw new ClientException.Protocol(
-          ErrorCode.UNEXPECTED_MESSAGE, "an event on a producer connection: " + response, null);
     }
   }
 }

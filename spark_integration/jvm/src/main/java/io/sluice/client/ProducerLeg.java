@@ -4,7 +4,7 @@ import java.io.IOException;
 import java.nio.ByteBuffer;
 
 /** One map output on one connection: what {@link MapOutputSender} says and hears there. */
-final class ProducerLeg implements FrameHandler {
+final class ProducerLeg extends RoleHandler {
   private final TaskManagerConnection connection;
   private final long partition;
 
@@ -19,6 +19,7 @@ final class ProducerLeg implements FrameHandler {
   private Message.ErrorResponse error;
 
   ProducerLeg(TaskManagerConnection connection) {
+    super("on a producer connection");
     this.connection = connection;
     this.partition = connection.nextNumber();
     connection.setHandler(this);
@@ -160,20 +161,7 @@ final class ProducerLeg implements FrameHandler {
         error = response;
       }
     } else if (!(message instanceof Message.PartitionOpened)) {
-      throw new ClientException.Protocol(
-          ErrorCode.UNEXPECTED_MESSAGE, "on a producer connection: " + message, null);
+      throw unexpected(message);
     }
-  }
-
-  @Override
-  public void onBuffer(Message.BufferResponse response, Chunk payload) throws IOException {
-    throw new ClientException.Protocol(
-        ErrorCode.UNEXPECTED_MESSAGE, "data on a producer connection: " + response, null);
-  }
-
-  @Override
-  public void onEnd(Message.BufferResponse response, Message.EndOfPartition event) throws IOException {
-    throw new ClientException.Protocol(
-        ErrorCode.UNEXPECTED_MESSAGE, "an event on a producer connection: " + response, null);
   }
 }

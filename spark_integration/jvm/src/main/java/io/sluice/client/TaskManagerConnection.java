@@ -254,7 +254,11 @@ public final class TaskManagerConnection implements AutoCloseable {
     }
   }
 
-  private final class HandshakeHandler implements FrameHandler {
+  private final class HandshakeHandler extends RoleHandler {
+    HandshakeHandler() {
+      super("before the handshake");
+    }
+
     @Override
     public void onMessage(Message message) throws IOException {
       if (!(message instanceof Message.HelloAck answer) || ack != null) {
@@ -262,18 +266,6 @@ public final class TaskManagerConnection implements AutoCloseable {
             ErrorCode.UNEXPECTED_MESSAGE, "expected HelloAck, got " + message, null);
       }
       ack = answer;
-    }
-
-    @Override
-    public void onBuffer(Message.BufferResponse response, Chunk payload) throws IOException {
-      throw new ClientException.Protocol(
-          ErrorCode.UNEXPECTED_MESSAGE, "data before the handshake", null);
-    }
-
-    @Override
-    public void onEnd(Message.BufferResponse response, Message.EndOfPartition event) throws IOException {
-      throw new ClientException.Protocol(
-          ErrorCode.UNEXPECTED_MESSAGE, "data before the handshake", null);
     }
   }
 }
