@@ -31,7 +31,7 @@ final class MapOutputs {
 
   /** Asks the tracker; it throws a fetch failure itself when an output is missing. */
   @SuppressWarnings("unchecked")
-  static MapOutputs of(int shuffleId, SluiceShuffleReader.Range range) {
+  static MapOutputs of(int shuffleId, TaskReader.Range range) {
     MapOutputs outputs = new MapOutputs();
     Iterator<?> byLocation =
         SparkEnv.get()

@@ -6,49 +6,37 @@ import io.sluice.client.Source;
 import io.sluice.client.TaskManagerConnection;
 import java.io.IOException;
 import java.util.List;
-import org.apache.spark.InterruptibleIterator;
-import org.apache.spark.ShuffleDependency;
 import org.apache.spark.TaskContext;
 import org.apache.spark.rpc.RpcEndpointRef;
 import org.apache.spark.shuffle.ShuffleReadMetricsReporter;
-import org.apache.spark.shuffle.ShuffleReader;
-import org.apache.spark.util.TaskCompletionListener;
 import scala.Product2;
 import scala.collection.Iterator;
 
 /** Reads one partition of all map tasks while they write it. */
-final class PipelinedShuffleReader<K, C> implements ShuffleReader<K, C> {
-  private final ExecutorRuntime runtime;
+final class PipelinedShuffleReader<K, C> extends TaskReader<K, C> {
   private final RpcEndpointRef directory;
-  private final ShuffleDependency<?, ?, ?> dependency;
-  private final int partition;
-  private final TaskContext context;
-  private final ShuffleReadMetricsReporter metrics;
 
   PipelinedShuffleReader(
-      ExecutorRuntime runtime,
-      RpcEndpointRef directory,
       PipelinedShuffleHandle<?, ?, ?> handle,
-      int partition,
+      RpcEndpointRef directory,
+      Range range,
       TaskContext context,
       ShuffleReadMetricsReporter metrics) {
-    this.runtime = runtime;
+    super(handle, range, context, metrics);
     this.directory = directory;
-    this.dependency = handle.dependency();
-    this.partition = partition;
-    this.context = context;
-    this.metrics = metrics;
+    if (range.startMapIndex() != 0
+        || range.endMapIndex() != Integer.MAX_VALUE
+        || range.endPartition() != range.startPartition() + 1) {
+      throw new UnsupportedOperationException(
+          "a pipelined shuffle is read by one task for each partition, from all map tasks; asked for was " + range);
+    }
   }
 
   @Override
-  @SuppressWarnings({"unchecked", "rawtypes"})
   public Iterator<Product2<K, C>> read() {
     PipelinedRecords records =
         new PipelinedRecords(open(), dependency.serializer().newInstance(), context, metrics);
-    // Also runs when the task fails or takes only a part of the records.
-    TaskCompletionListener whenDone = done -> records.close();
-    context.addTaskCompletionListener(whenDone);
-    return (Iterator) new InterruptibleIterator(context, records);
+    return untilTaskEnds(records, records::close);
   }
 
   private PipelinedGate open() {
@@ -61,7 +49,7 @@ final class PipelinedShuffleReader<K, C> implements ShuffleReader<K, C> {
           connection,
           runtime.pool(),
           dependency.shuffleId(),
-          partition,
+          range.startPartition(),
           settings.creditFor(sources.size()),
           sources);
     } catch (IOException e) {

@@ -24,6 +24,16 @@ final class ShuffleRegistrar {
     this.table = table;
   }
 
+  /** The registrar of this driver; an error when there is none. */
+  static ShuffleRegistrar get() {
+    DriverRuntime runtime = DriverRuntime.current();
+    if (runtime == null) {
+      throw new IllegalStateException(
+          "the Sluice plugin is not loaded on the driver: set spark.plugins=" + SluicePlugin.class.getName());
+    }
+    return runtime.registrar();
+  }
+
   /**
    * Whether the shuffle goes through Sluice.
    *

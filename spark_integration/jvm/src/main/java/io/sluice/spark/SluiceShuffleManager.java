@@ -26,14 +26,10 @@ public final class SluiceShuffleManager extends SortShuffleManager {
   @Override
   public <K, V, C> ShuffleHandle registerShuffle(int shuffleId, ShuffleDependency<K, V, C> dependency) {
     ShuffleHandle sparkHandle = super.registerShuffle(shuffleId, dependency);
-    DriverRuntime runtime = DriverRuntime.current();
-    if (runtime == null) {
-      throw new IllegalStateException(
-          "the Sluice plugin is not loaded on the driver: set spark.plugins=" + SluicePlugin.class.getName());
-    }
+    ShuffleRegistrar registrar = ShuffleRegistrar.get();
     NewShuffle shuffle =
         NewShuffle.of(shuffleId, dependency, Optional.empty(), () -> InputSize.of(dependency));
-    return runtime.registrar().useSluice(shuffle)
+    return registrar.useSluice(shuffle)
         ? new SluiceShuffleHandle<>(shuffleId, dependency, sparkHandle)
         : sparkHandle;
   }
@@ -77,11 +73,7 @@ public final class SluiceShuffleManager extends SortShuffleManager {
       return super.getReader(
           handle, startMapIndex, endMapIndex, startPartition, endPartition, context, metrics);
     }
-    return new SluiceShuffleReader<K, C>(
-        ExecutorRuntime.get(),
-        ours,
-        new SluiceShuffleReader.Range(startMapIndex, endMapIndex, startPartition, endPartition),
-        context,
-        metrics);
+    return new SluiceShuffleReader<>(
+        ours, new TaskReader.Range(startMapIndex, endMapIndex, startPartition, endPartition), context, metrics);
   }
 }

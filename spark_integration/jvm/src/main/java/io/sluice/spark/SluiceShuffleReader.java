@@ -6,11 +6,8 @@ import java.io.IOException;
 import java.util.List;
 import org.apache.spark.Aggregator;
 import org.apache.spark.InterruptibleIterator;
-import org.apache.spark.ShuffleDependency;
 import org.apache.spark.TaskContext;
 import org.apache.spark.shuffle.ShuffleReadMetricsReporter;
-import org.apache.spark.shuffle.ShuffleReader;
-import org.apache.spark.util.TaskCompletionListener;
 import org.apache.spark.util.collection.ExternalSorter;
 import scala.Function1;
 import scala.Function2;
@@ -19,55 +16,36 @@ import scala.Product2;
 import scala.collection.Iterator;
 
 /** Reads a range of partitions of a range of map outputs, then aggregates and sorts with Spark's own classes. */
-final class SluiceShuffleReader<K, C> implements ShuffleReader<K, C> {
-
-  /** What to read; the ends are exclusive, {@code endMapIndex} may be {@code Integer.MAX_VALUE}. */
-  record Range(int startMapIndex, int endMapIndex, int startPartition, int endPartition) {}
-
-  private final ExecutorRuntime runtime;
-  private final ShuffleDependency<?, ?, ?> dependency;
-  private final int shuffleId;
-  private final Range range;
-  private final TaskContext context;
-  private final ShuffleReadMetricsReporter metrics;
+final class SluiceShuffleReader<K, C> extends TaskReader<K, C> {
 
   SluiceShuffleReader(
-      ExecutorRuntime runtime,
       SluiceShuffleHandle<?, ?, ?> handle,
       Range range,
       TaskContext context,
       ShuffleReadMetricsReporter metrics) {
-    this.runtime = runtime;
-    this.dependency = handle.dependency();
-    this.shuffleId = handle.shuffleId();
-    this.range = range;
-    this.context = context;
-    this.metrics = metrics;
+    super(handle, range, context, metrics);
   }
 
   @Override
-  @SuppressWarnings({"unchecked", "rawtypes"})
   public Iterator<Product2<K, C>> read() {
+    int shuffleId = dependency.shuffleId();
     MapOutputs outputs = MapOutputs.of(shuffleId, range);
     if (outputs.sources().isEmpty()) {
-      return finish((Iterator) scala.collection.Iterator$.MODULE$.empty());
+      return finish(scala.collection.Iterator$.MODULE$.empty());
     }
     FetchFailures failures = new FetchFailures(runtime, shuffleId, range.startPartition(), outputs);
     InputGate gate = open(outputs.sources(), failures);
     RecordIterator records =
         new RecordIterator(
             gate, failures, dependency.serializer(), shuffleId, context, metrics);
-    // Also runs when the task fails or takes only a part of the records.
-    TaskCompletionListener whenDone = done -> records.close();
-    context.addTaskCompletionListener(whenDone);
-    return finish((Iterator) new InterruptibleIterator(context, records));
+    return finish(untilTaskEnds(records, records::close));
   }
 
   private InputGate open(List<Source> sources, FetchFailures failures) {
     try {
       return new InputGate(
           runtime.consumerConnections(),
-          shuffleId,
+          dependency.shuffleId(),
           range.startPartition(),
           range.endPartition(),
           runtime.settings().creditFor(sources.size()),

@@ -26,14 +26,10 @@ public final class SluiceStreamingShuffleManager extends StreamingShuffleManager
 
   @Override
   public <K, V, C> ShuffleHandle registerShuffle(int shuffleId, ShuffleDependency<K, V, C> dependency) {
-    DriverRuntime runtime = DriverRuntime.current();
-    if (runtime == null) {
-      throw new IllegalStateException(
-          "the Sluice plugin is not loaded on the driver: set spark.plugins=" + SluicePlugin.class.getName());
-    }
+    ShuffleRegistrar registrar = ShuffleRegistrar.get();
     NewShuffle shuffle =
         NewShuffle.of(shuffleId, dependency, whyNot(dependency), OptionalLong::empty);
-    if (!runtime.registrar().useSluice(shuffle)) {
+    if (!registrar.useSluice(shuffle)) {
       return super.registerShuffle(shuffleId, dependency);
     }
     startedDirectory().register(shuffleId, dependency.rdd().getNumPartitions());
@@ -91,13 +87,12 @@ public final class SluiceStreamingShuffleManager extends StreamingShuffleManager
       return super.getReader(
           handle, startMapIndex, endMapIndex, startPartition, endPartition, context, metrics);
     }
-    if (startMapIndex != 0 || endMapIndex != Integer.MAX_VALUE || endPartition != startPartition + 1) {
-      throw new UnsupportedOperationException(
-          "a pipelined shuffle is read by one task for each partition, from all map tasks; asked for were partitions "
-              + startPartition + " to " + endPartition + " of map tasks " + startMapIndex + " to " + endMapIndex);
-    }
     return new PipelinedShuffleReader<>(
-        ExecutorRuntime.get(), directory(), ours, startPartition, context, metrics);
+        ours,
+        directory(),
+        new TaskReader.Range(startMapIndex, endMapIndex, startPartition, endPartition),
+        context,
+        metrics);
   }
 
   @Override
