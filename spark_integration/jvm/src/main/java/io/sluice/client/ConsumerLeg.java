@@ -24,10 +24,9 @@ final class ConsumerLeg extends RoleHandler {
    * its way for a channel that was given up may still come.
    */
   private final List<ConsumerChannel> channels = new ArrayList<>();
-
-  private long firstNumber;
   private final Set<Long> openGates = new HashSet<>();
 
+  private long firstNumber;
   private boolean ponged;
   private long localBytes;
   private long remoteBytes;

@@ -188,6 +188,25 @@ class PipelinedGateTest {
   }
 
   @Test
+  void dataOfAChannelThatWasNeverAskedForAreRefused() throws Exception {
+    long gateAndChannels = 3;
+    for (long beside : new long[] {-1, 0, gateAndChannels, 0x8000_0001L}) {
+      try (PlayedDaemon fresh = new PlayedDaemon()) {
+        daemon.close();
+        daemon = fresh;
+        PipelinedGate gate = open(2);
+        long number = opening.gate() + beside;
+        daemon.send(new Message.BufferResponse(number, 0, 0, Message.DATA), record("a"));
+        ClientException.Protocol failure = assertThrows(ClientException.Protocol.class, gate::next);
+        assertEquals(ErrorCode.UNKNOWN_CHANNEL, failure.code());
+        assertTrue(failure.getMessage().contains("channel " + number), failure.getMessage());
+        gate.close();
+      }
+    }
+    daemon = new PlayedDaemon();
+  }
+
+  @Test
   void anEndInsideARecordIsAnError() throws Exception {
     PipelinedGate gate = open(2);
     data(0, Arrays.copyOf(record("half"), 6));
