@@ -277,7 +277,8 @@ _APPLY_IN_PANDAS = f"""\
 def one_of_group(group):
     total = int(group["v"].fillna(0).sum()) % {MODULUS}
     text = max((text for text in group["t"] if text is not None), default=None)
-    return pd.DataFrame({{"k": group["k"].iloc[:1].to_numpy(), "v": [total], "t": [text]}})
+    texts = pd.Series([text], dtype=object)  # else PySpark fails where pandas takes None for a str
+    return pd.DataFrame({{"k": group["k"].iloc[:1].to_numpy(), "v": [total], "t": texts}})
 ---
 {{0}}.groupBy("k").applyInPandas(one_of_group, "k long, v long, t string")"""
 
