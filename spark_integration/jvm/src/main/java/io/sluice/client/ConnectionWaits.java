@@ -38,14 +38,22 @@ final class ConnectionWaits implements FrameWriter.Room {
   /** Sends what is buffered until {@code taken}. */
   @Override
   public void await(BooleanSupplier taken) throws IOException {
-    await(taken, "the TaskManager to read", Long.MAX_VALUE);
+    await(taken, "the TaskManager to read");
   }
 
   /**
    * Sends what is buffered and dispatches what arrives until {@code done}.
    *
-   * @param wakeAtNanos returns then whatever has come, as {@link System#nanoTime}; {@code Long.MAX_VALUE} for never
    * @throws ClientException.Deadline nothing was read or written for {@code spark.sluice.io.timeout}
+   */
+  void await(BooleanSupplier done, String what) throws IOException {
+    await(done, what, Long.MAX_VALUE);
+  }
+
+  /**
+   * As above, but returns at a certain time whatever has come.
+   *
+   * @param wakeAtNanos as {@link System#nanoTime}; {@code Long.MAX_VALUE} for never
    */
   void await(BooleanSupplier done, String what, long wakeAtNanos) throws IOException {
     await(done, what, ioTimeoutMillis, IO_TIMEOUT, wakeAtNanos);

@@ -101,14 +101,8 @@ abstract class ConsumerChannel {
     fail(
         null,
         ErrorCode.END_OF_PARTITION_MISMATCH,
-        "received "
-            + receivedBytes
-            + " bytes in "
-            + receivedBuffers
-            + " buffers, announced "
-            + event.totalBytes()
-            + " in "
-            + event.totalBuffers(),
+        ("received " + receivedBytes + " bytes in " + receivedBuffers + " buffers, announced ")
+            + (event.totalBytes() + " in " + event.totalBuffers()),
         null);
   }
 

@@ -97,13 +97,13 @@ final class ConsumerLeg extends RoleHandler {
    * @param wakeAtNanos returns then at the latest, as {@link System#nanoTime}
    */
   void await(BooleanSupplier done, long wakeAtNanos) throws IOException {
-    connection.awaitUntil(() -> done.getAsBoolean() || gateError != null, "map outputs", wakeAtNanos);
+    connection.waits().await(() -> done.getAsBoolean() || gateError != null, "map outputs", wakeAtNanos);
     checkGate();
   }
 
   /** Waits until {@code done}, as long as the own TaskManager shows that it is alive. */
   void awaitPatiently(BooleanSupplier done) throws IOException {
-    connection.awaitPatiently(
+    connection.waits().awaitPatiently(
         () -> done.getAsBoolean() || gateError != null, () -> Long.MAX_VALUE, "records of running tasks");
     checkGate();
   }
@@ -119,7 +119,7 @@ final class ConsumerLeg extends RoleHandler {
     try {
       ponged = false;
       connection.send(new Message.Ping(System.nanoTime()));
-      connection.awaitSoon(() -> ponged, "a sign of life");
+      connection.waits().awaitSoon(() -> ponged, "a sign of life");
       return true;
     } catch (IOException e) {
       return false;
@@ -145,7 +145,7 @@ final class ConsumerLeg extends RoleHandler {
       for (long gate : openGates) {
         connection.send(new Message.CloseGate(gate));
       }
-      connection.awaitEnd(openGates::isEmpty, "the end of a gate");
+      connection.waits().awaitEnd(openGates::isEmpty, "the end of a gate");
       return gateError == null;
     } catch (IOException e) {
       // The connection is given up, which closes the gates too.

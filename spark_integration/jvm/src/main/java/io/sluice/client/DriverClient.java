@@ -55,7 +55,7 @@ public final class DriverClient implements AutoCloseable {
   private void ask(Message question, BooleanSupplier answered, String what) throws IOException {
     answer = null;
     connection.send(question);
-    connection.await(answered, what);
+    connection.waits().await(answered, what);
   }
 
   @Override

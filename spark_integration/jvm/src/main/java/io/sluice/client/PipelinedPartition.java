@@ -259,7 +259,7 @@ public final class PipelinedPartition implements AutoCloseable {
   private void run() {
     try {
       while (!finishAnswered()) {
-        connection.awaitPatiently(this::isWork, this::nanosToFlush, "credit for a pipelined partition");
+        connection.waits().awaitPatiently(this::isWork, this::nanosToFlush, "credit for a pipelined partition");
         send();
       }
       pool.giveBack(connection);

@@ -36,7 +36,7 @@ final class ProducerLeg extends RoleHandler {
       throws IOException {
     connection.send(
         new Message.ResumePartition(partition, shuffleId, mapAttemptId, numSubpartitions));
-    connection.await(() -> resumed != null || error != null, "a map output to be resumed");
+    connection.waits().await(() -> resumed != null || error != null, "a map output to be resumed");
     check();
     return resumed;
   }
@@ -54,7 +54,7 @@ final class ProducerLeg extends RoleHandler {
 
   /** Returns when the regions up to this one are secured. */
   void awaitSecured(long region) throws IOException {
-    connection.await(() -> securedRegion >= region || error != null, "a region to be secured");
+    connection.waits().await(() -> securedRegion >= region || error != null, "a region to be secured");
     check();
   }
 
@@ -76,7 +76,7 @@ final class ProducerLeg extends RoleHandler {
     while (offset < length) {
       if (credit == 0) {
         long before = connection.waitedNanos();
-        connection.await(() -> credit > 0 || error != null, "credit for a region");
+        connection.waits().await(() -> credit > 0 || error != null, "credit for a region");
         creditWaitNanos += connection.waitedNanos() - before;
         check();
       }
@@ -99,7 +99,7 @@ final class ProducerLeg extends RoleHandler {
   /** Commits the map output; returns when it is in the journal. */
   void finish(long totalBytes, long regions) throws IOException {
     connection.send(new Message.FinishPartition(partition, totalBytes, regions));
-    connection.await(() -> finished || error != null, "the commit of a map output");
+    connection.waits().await(() -> finished || error != null, "the commit of a map output");
     check();
     connection.setHandler(null);
   }
@@ -108,7 +108,7 @@ final class ProducerLeg extends RoleHandler {
   boolean abort() {
     try {
       connection.send(new Message.AbortPartition(partition));
-      connection.awaitEnd(() -> aborted || error != null, "the end of a given up map output");
+      connection.waits().awaitEnd(() -> aborted || error != null, "the end of a given up map output");
       connection.setHandler(null);
       return aborted;
     } catch (IOException e) {

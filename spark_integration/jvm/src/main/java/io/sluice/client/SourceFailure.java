@@ -16,19 +16,9 @@ public final class SourceFailure extends IOException {
   SourceFailure(
       Source source, String kind, Long mapAttemptId, ErrorCode code, String what, Throwable cause) {
     super(
-        code
-            + ": "
-            + what
-            + " ("
-            + kind
-            + "TaskManager "
-            + source.taskManagerId()
-            + " at "
-            + source.host()
-            + ":"
-            + source.port()
-            + (mapAttemptId == null ? "" : ", map attempt " + mapAttemptId)
-            + ")",
+        (code + ": " + what)
+            + (" (" + kind + "TaskManager " + source.taskManagerId() + " at " + source.host() + ":" + source.port())
+            + (mapAttemptId == null ? ")" : ", map attempt " + mapAttemptId + ")"),
         cause);
     this.source = source;
     this.mapAttemptId = mapAttemptId;

@@ -2,8 +2,6 @@ package io.sluice.client;
 
 import java.io.IOException;
 import java.nio.ByteBuffer;
-import java.util.function.BooleanSupplier;
-import java.util.function.LongSupplier;
 
 /**
  * One connection to a TaskManager, driven by the thread that uses it.
@@ -72,7 +70,7 @@ public final class TaskManagerConnection implements AutoCloseable {
             Frames.FEATURE_LARGE_PAYLOADS | Frames.FEATURE_RESUMABLE_OUTPUTS,
             name.substring(0, Math.min(name.length(), 256))));
     handler = new HandshakeHandler();
-    awaitSoon(() -> ack != null, "the handshake");
+    waits.awaitSoon(() -> ack != null, "the handshake");
     handler = null;
     if (ack.version() != Frames.VERSION
         || ack.segmentSizeBytes() < 1
@@ -118,6 +116,11 @@ public final class TaskManagerConnection implements AutoCloseable {
     return nextNumber;
   }
 
+  /** Sends what is buffered and dispatches what arrives until something has come. */
+  ConnectionWaits waits() {
+    return waits;
+  }
+
   /** Nanoseconds spent waiting so far. */
   public long waitedNanos() {
     return socket.waitedNanos();
@@ -132,7 +135,7 @@ public final class TaskManagerConnection implements AutoCloseable {
     socket.cancel();
   }
 
-  /** Ends the pause of a thread in {@link #awaitPatiently}, which looks at its condition again. */
+  /** Ends the pause of a thread in {@link ConnectionWaits#awaitPatiently}, which looks at its condition again. */
   void wake() {
     socket.wake();
   }
@@ -193,28 +196,6 @@ public final class TaskManagerConnection implements AutoCloseable {
   @Override
   public void close() {
     socket.close();
-  }
-
-  // ---- waiting: see ConnectionWaits
-
-  void await(BooleanSupplier done, String what) throws IOException {
-    waits.await(done, what, Long.MAX_VALUE);
-  }
-
-  void awaitUntil(BooleanSupplier done, String what, long wakeAtNanos) throws IOException {
-    waits.await(done, what, wakeAtNanos);
-  }
-
-  void awaitSoon(BooleanSupplier done, String what) throws IOException {
-    waits.awaitSoon(done, what);
-  }
-
-  void awaitEnd(BooleanSupplier done, String what) throws IOException {
-    waits.awaitEnd(done, what);
-  }
-
-  void awaitPatiently(BooleanSupplier done, LongSupplier mostNanos, String what) throws IOException {
-    waits.awaitPatiently(done, mostNanos, what);
   }
 
   /** Answers what concerns the connection itself and passes on the rest. */
