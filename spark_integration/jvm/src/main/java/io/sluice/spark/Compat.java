@@ -5,6 +5,7 @@ import java.lang.reflect.Constructor;
 import java.lang.reflect.Method;
 import org.apache.spark.ShuffleDependency;
 import org.apache.spark.TaskContext;
+import org.apache.spark.rdd.RDD;
 import org.apache.spark.scheduler.MapStatus;
 import org.apache.spark.serializer.Serializer;
 import org.apache.spark.storage.BlockManagerId;
@@ -15,13 +16,17 @@ import scala.Option;
 final class Compat {
   private static final Constructor<?> SORTER = sorterConstructor();
   private static final Method MAP_STATUS = mapStatusMethod();
-  private static final boolean ROW_CHECKSUMS = hasMethod(ShuffleDependency.class, "rowBasedChecksums");
+  private static final Method DEPENDENCIES = method(RDD.class, "dependencies");
+  private static final boolean ROW_CHECKSUMS = method(ShuffleDependency.class, "rowBasedChecksums") != null;
 
   private Compat() {}
 
   /** Fails with a clear message on a Spark this jar does not know. */
   static void check() {
-    String other = SORTER == null ? "constructor of ExternalSorter" : MAP_STATUS == null ? "MapStatus.apply" : null;
+    String other =
+        SORTER == null
+            ? "constructor of ExternalSorter"
+            : MAP_STATUS == null ? "MapStatus.apply" : DEPENDENCIES == null ? "RDD.dependencies" : null;
     if (other != null) {
       throw new IllegalStateException(
           "Spark " + org.apache.spark.package$.MODULE$.SPARK_VERSION()
@@ -44,13 +49,13 @@ final class Compat {
     }
   }
 
-  private static boolean hasMethod(Class<?> type, String name) {
+  private static Method method(Class<?> type, String name) {
     for (Method method : type.getMethods()) {
       if (method.getName().equals(name)) {
-        return true;
+        return method;
       }
     }
-    return false;
+    return null;
   }
 
   private static Method mapStatusMethod() {
@@ -72,6 +77,15 @@ final class Compat {
               : MAP_STATUS.invoke(null, location, lengths, mapId, rowChecksum));
     } catch (ReflectiveOperationException e) {
       throw new IllegalStateException("Spark's MapStatus cannot be made", e);
+    }
+  }
+
+  /** The collection has one type with Scala 2.12 (Spark 3.5), another one with 2.13, both of them this. */
+  static scala.collection.Seq<?> dependencies(RDD<?> rdd) {
+    try {
+      return (scala.collection.Seq<?>) DEPENDENCIES.invoke(rdd);
+    } catch (ReflectiveOperationException e) {
+      throw new IllegalStateException("the dependencies of an RDD cannot be had", e);
     }
   }
 

@@ -51,7 +51,8 @@ final class InputSize {
       if (seen.size() > MAX_RDDS) {
         return OptionalLong.empty();
       }
-      OptionalLong more = rdd.dependencies().isEmpty() ? fileBytes(rdd.partitions()) : inputs(rdd);
+      Iterator<?> dependencies = Compat.dependencies(rdd).iterator();
+      OptionalLong more = dependencies.hasNext() ? inputs(dependencies) : fileBytes(rdd.partitions());
       if (more.isEmpty()) {
         return more;
       }
@@ -60,10 +61,10 @@ final class InputSize {
     return OptionalLong.of(bytes);
   }
 
-  private OptionalLong inputs(RDD<?> rdd) {
+  private OptionalLong inputs(Iterator<?> dependencies) {
     long bytes = 0;
-    for (Iterator<?> all = rdd.dependencies().iterator(); all.hasNext(); ) {
-      Dependency<?> dependency = (Dependency<?>) all.next();
+    while (dependencies.hasNext()) {
+      Dependency<?> dependency = (Dependency<?>) dependencies.next();
       if (dependency instanceof ShuffleDependency<?, ?, ?> shuffle) {
         OptionalLong written = written(shuffle);
         if (written.isEmpty()) {

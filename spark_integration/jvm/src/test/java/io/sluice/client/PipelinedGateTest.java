@@ -46,13 +46,16 @@ class PipelinedGateTest {
   }
 
   private PipelinedGate open(int credit) throws Exception {
+    return open(daemon.connect(options, Message.ROLE_CONSUMER), credit);
+  }
+
+  private PipelinedGate open(TaskManagerConnection connection, int credit) throws Exception {
     List<Source> sources =
         List.of(
             new Source(PlayedDaemon.ID, "127.0.0.1", 1, new long[] {70}, new int[] {1}),
             new Source("other", "127.0.0.2", 1, new long[] {71}, new int[] {1}));
     PipelinedGate gate =
-        new PipelinedGate(
-            daemon.connect(options, Message.ROLE_CONSUMER), pool, 5, 3, credit, sources);
+        new PipelinedGate(connection, pool, 5, 3, credit, sources);
     opening = assertInstanceOf(Message.OpenGate.class, daemon.read().message());
     assertEquals(3, opening.startSubpartition());
     assertEquals(4, opening.endSubpartition());
@@ -110,6 +113,23 @@ class PipelinedGateTest {
     assertEquals(5, gate.localBytes());
     assertEquals(14, gate.remoteBytes());
     assertEquals(1, pool.idleConnections());
+  }
+
+  @Test
+  void nobodyWaitsForTheEndOfAGateOfWhichEverythingHasCome() throws Exception {
+    PipelinedGate gate = open(2);
+    end(0);
+    end(1);
+    assertNull(gate.next());
+    assertEquals(1, pool.idleConnections(), "the TaskManager has not answered");
+    Message.CloseGate close = assertInstanceOf(Message.CloseGate.class, daemon.read().message());
+
+    TaskManagerConnection again = pool.lease(daemon.endpoint(), Message.ROLE_CONSUMER);
+    Arrays.fill(sequence, 0);
+    PipelinedGate next = open(again, 2);
+    daemon.send(new Message.GateClosed(close.gate()));
+    data(0, record("a"));
+    assertEquals("0:a", next(next));
   }
 
   private void confirmClose() {

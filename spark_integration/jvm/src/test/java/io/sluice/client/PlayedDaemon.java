@@ -22,13 +22,16 @@ final class PlayedDaemon implements AutoCloseable {
     server.setSoTimeout(READ_TIMEOUT_MILLIS);
   }
 
+  Endpoint endpoint() {
+    return Endpoint.tcp("127.0.0.1", server.getLocalPort());
+  }
+
   /** Connects a client and answers its Hello. */
   TaskManagerConnection connect(ClientOptions options, int role) throws Exception {
     Thread accepting = new Thread(this::accept, "played-accept");
     accepting.start();
     TaskManagerConnection connection =
-        TaskManagerConnection.connect(
-            Endpoint.tcp("127.0.0.1", server.getLocalPort()), options, role);
+        TaskManagerConnection.connect(endpoint(), options, role);
     accepting.join();
     return connection;
   }
