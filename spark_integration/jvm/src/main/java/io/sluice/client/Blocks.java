@@ -22,6 +22,7 @@ public final class Blocks {
 
   private Blocks() {}
 
+  /** Big endian, as all integers on the wire that are not part of a message. */
   static int getInt(byte[] bytes, int at) {
     return (bytes[at] & 0xFF) << 24
         | (bytes[at + 1] & 0xFF) << 16

@@ -81,8 +81,8 @@ final class FrameReader {
   }
 
   private void begin() throws ClientException.Protocol {
-    controlLength = integer(0);
-    payloadLength = integer(4);
+    controlLength = Blocks.getInt(prefix, 0);
+    payloadLength = Blocks.getInt(prefix, 4);
     if (controlLength < 1 || controlLength > Frames.MAX_CONTROL_BYTES) {
       throw tooLarge("control part", controlLength, Frames.MAX_CONTROL_BYTES);
     }
@@ -125,13 +125,6 @@ final class FrameReader {
     int n = Math.min(in.remaining(), wanted - have);
     in.get(into, have, n);
     return n;
-  }
-
-  private int integer(int at) {
-    return (prefix[at] & 0xFF) << 24
-        | (prefix[at + 1] & 0xFF) << 16
-        | (prefix[at + 2] & 0xFF) << 8
-        | prefix[at + 3] & 0xFF;
   }
 
   private static ClientException.Protocol tooLarge(String part, int length, int limit) {

@@ -72,7 +72,7 @@ final class PipelinedChannel extends ConsumerChannel {
         return false;
       }
       if (lengthHave == 0 && head.remaining() >= LENGTH_BYTES) {
-        int bytes = integer(head.bytes, head.position);
+        int bytes = Blocks.getInt(head.bytes, head.position);
         checkLength(bytes);
         if (head.remaining() - LENGTH_BYTES >= bytes) {
           record.set(index, head.bytes, head.position + LENGTH_BYTES, bytes);
@@ -100,7 +100,7 @@ final class PipelinedChannel extends ConsumerChannel {
       return false;
     }
     if (wanted < 0) {
-      wanted = integer(length, 0);
+      wanted = Blocks.getInt(length, 0);
       checkLength(wanted);
     }
     n = Math.min(head.remaining(), wanted - joinedHave);
@@ -128,13 +128,6 @@ final class PipelinedChannel extends ConsumerChannel {
           "a record of " + Integer.toUnsignedString(bytes) + " bytes (limit " + Integer.MAX_VALUE + ")",
           null);
     }
-  }
-
-  private static int integer(byte[] bytes, int at) {
-    return (bytes[at] & 0xFF) << 24
-        | (bytes[at + 1] & 0xFF) << 16
-        | (bytes[at + 2] & 0xFF) << 8
-        | bytes[at + 3] & 0xFF;
   }
 
   /** Each channel has one map attempt, whatever is named. */
