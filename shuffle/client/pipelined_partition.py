@@ -30,6 +30,7 @@ from protocol.messages import (
     FinishPartition,
     PipelinedData,
 )
+from shuffle.client.flush_pace import FlushPace
 from shuffle.client.producer_leg import ProducerLeg
 from shuffle.client.send_queue import SendQueue
 from shuffle.errors import InvalidRequest, PartitionReleased, internal_error
@@ -84,6 +85,7 @@ class ClientPipelinedPartition(BuilderSource):
         self._task_event = task_event
         self._failure: SluiceError | None = None
         self._queue = SendQueue(self._send_available)
+        self._pace = FlushPace()
         self._drained: asyncio.Future[None] | None = None
         self._answered: asyncio.Future[None] | None = None
         self._committed = False
@@ -199,9 +201,17 @@ class ClientPipelinedPartition(BuilderSource):
     # ---- shuffle.partition.output_flusher.Flushable ---------------------------------------------
 
     def flush_open(self) -> int:
-        """For the flusher: flush; return how many open buffers have bytes to send."""
-        self._queue.flush_all()
-        return self._queue.unread_flushed()
+        """For the flusher: flush, if it is time to; return how many open buffers wait to be sent.
+
+        At least 1 during a pause: the partition is not idle then.
+        """
+        queue, pace = self._queue, self._pace
+        under_way = queue.unread_flushed()
+        if pace.is_due(under_way, queue.completed_buffers):
+            queue.flush_all()
+            under_way = queue.unread_flushed()
+            pace.began(under_way, queue.completed_buffers)
+        return under_way or int(pace.is_pausing)
 
     def finish_read_buffers(self) -> None:
         """For the flusher: finish the open buffers of which everything was sent."""

@@ -51,6 +51,8 @@ class SendQueue:
         self._open: dict[int, BufferConsumer] = {}
         self._flushed: set[BufferConsumer] = set()
         self._events = 0
+        self.completed_buffers = 0
+        """Buffers that became complete after they were open: full ones, mostly."""
 
     def __len__(self) -> int:
         return len(self._ready)
@@ -192,6 +194,7 @@ class SendQueue:
         """Move a buffer that has just been finished from the open ones to the queue."""
         if self._open.get(subpartition) is consumer:
             del self._open[subpartition]
+            self.completed_buffers += 1
             self._flushed.discard(consumer)  # what is left of it follows in any case
             self._put(_Entry(subpartition, consumer, b"", DATA, partly=False))
 

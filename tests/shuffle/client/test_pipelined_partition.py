@@ -94,6 +94,46 @@ async def test_the_flusher_sends_what_lies_in_open_buffers():
     assert rig.all_memory_is_back()
 
 
+async def test_the_flusher_waits_for_its_last_flush():
+    rig = ProducerRig()
+    partition = await rig.partition()
+    write(partition, 0, b"abc")
+    assert partition.flush_open() == 1
+    write(partition, 1, b"def")
+    assert partition.flush_open() == 1
+    partition.credit_granted(5)
+    await turns()
+    assert rig.connection.payloads == [b"abc"]
+    assert partition.flush_open() == 1
+    await turns()
+    assert rig.connection.payloads == [b"abc", b"def"]
+    assert partition.flush_open() == 0
+    partition.release()
+    assert rig.all_memory_is_back()
+
+
+async def test_the_flusher_pauses_while_buffers_become_full_faster_than_flushes_go():
+    rig = ProducerRig()
+    partition = await rig.partition()
+    write(partition, 0, b"abc")
+    write(partition, 1, b"abc")
+    assert partition.flush_open() == 2
+    write(partition, 0, FULL).finish()  # behind an open buffer: that one is complete
+    assert partition.flush_open() == 1
+    partition.credit_granted(5)
+    await turns()
+    assert rig.connection.payloads == [b"abc", b"abc", FULL]
+    write(partition, 1, b"def")
+    assert partition.flush_open() == 1, "paused, and not idle"
+    await turns()
+    assert len(rig.connection.payloads) == 3
+    partition.flush_all()  # the writer's own wish
+    await turns()
+    assert rig.connection.payloads[3:] == [b"def"]
+    partition.release()
+    assert rig.all_memory_is_back()
+
+
 async def test_finish_waits_for_credit_then_for_the_answer():
     rig = ProducerRig()
     partition = await rig.partition()
