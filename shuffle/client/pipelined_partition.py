@@ -85,7 +85,7 @@ class ClientPipelinedPartition(BuilderSource):
         self._task_event = task_event
         self._failure: SluiceError | None = None
         self._queue = SendQueue(self._send_available)
-        self._pace = FlushPace()
+        self._pace = FlushPace(num_subpartitions)
         self._drained: asyncio.Future[None] | None = None
         self._answered: asyncio.Future[None] | None = None
         self._committed = False
@@ -207,11 +207,12 @@ class ClientPipelinedPartition(BuilderSource):
         """
         queue, pace = self._queue, self._pace
         under_way = queue.unread_flushed()
-        if pace.is_due(under_way, queue.completed_buffers):
-            queue.flush_all()
-            under_way = queue.unread_flushed()
-            pace.began(under_way, queue.completed_buffers)
-        return under_way or int(pace.is_pausing)
+        if not pace.is_due(under_way, queue.completed_buffers):
+            return under_way or int(pace.is_pausing)
+        queue.flush_all()
+        waiting = queue.unread_flushed()
+        pace.flushed(waiting - under_way)
+        return waiting
 
     def finish_read_buffers(self) -> None:
         """For the flusher: finish the open buffers of which everything was sent."""

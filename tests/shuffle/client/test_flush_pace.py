@@ -1,10 +1,15 @@
-"""Which intervals flush: all of them, but for the time after a flush that was slow and needless."""
+"""Which intervals flush: all, but for those in which flushing is slow and serves no purpose."""
 
 from __future__ import annotations
 
 import pytest
 
-from shuffle.client.flush_pace import MOST_PAUSE_SECONDS, PAUSE_FLUSHES, FlushPace
+from shuffle.client.flush_pace import (
+    FLUSHED_FOR_A_COMPLETE_ONE,
+    MOST_PAUSE_SECONDS,
+    PAUSE_TIMES,
+    FlushPace,
+)
 
 BUFFERS = 100
 
@@ -26,61 +31,66 @@ def clock():
 
 @pytest.fixture
 def pace(clock):
-    return FlushPace(clock)
+    return FlushPace(BUFFERS, clock)
 
 
-def slow_flush(pace, clock, seconds, complete_before, complete_after):
-    """Flush, and come back when the last buffer has gone; return whether to flush again at once."""
-    pace.began(BUFFERS, complete_before)
-    assert not pace.is_due(BUFFERS - 1, complete_before)
+def pause_after(pace, clock, seconds, complete):
+    """Flush, and have that take so long while buffers become complete."""
+    assert pace.is_due(0, 0)
+    pace.flushed(BUFFERS)
+    assert not pace.is_due(BUFFERS, complete)
     clock.seconds += seconds
-    return pace.is_due(0, complete_after)
+    assert not pace.is_due(1, complete)
+    assert not pace.is_pausing
+    assert not pace.is_due(0, complete)
+    assert pace.is_pausing
 
 
-def test_a_flush_that_is_out_by_the_next_interval_has_no_pause_behind_it(pace):
+def test_what_goes_out_within_the_interval_is_flushed_every_interval(pace):
     for complete in range(0, 10 * BUFFERS, BUFFERS):
         assert pace.is_due(0, complete)
         assert not pace.is_pausing
-        pace.began(BUFFERS, complete)
+        pace.flushed(BUFFERS)
 
 
-def test_no_flush_begins_while_one_is_under_way(pace):
-    pace.began(BUFFERS, 0)
-    assert not pace.is_due(BUFFERS, 0)
-    assert not pace.is_due(1, 0)
+def test_what_is_slow_is_flushed_every_interval_while_hardly_any_buffer_fills(pace):
+    complete = 0
+    for _ in range(100):
+        pace.flushed(BUFFERS)
+        complete += BUFFERS // FLUSHED_FOR_A_COMPLETE_ONE
+        assert pace.is_due(BUFFERS, complete)
     assert not pace.is_pausing
-    assert pace.is_due(0, 0)
 
 
-def test_a_slow_flush_of_buffers_that_fill_is_followed_by_a_pause(pace, clock):
-    assert not slow_flush(pace, clock, 0.01, 0, BUFFERS)
-    assert pace.is_pausing
-    clock.seconds += 0.99 * PAUSE_FLUSHES * 0.01
+def test_what_is_slow_goes_first_when_buffers_fill_and_a_pause_follows(pace, clock):
+    pause_after(pace, clock, 0.01, BUFFERS)
+    clock.seconds += 0.99 * PAUSE_TIMES * 0.01
     assert not pace.is_due(0, BUFFERS)
-    clock.seconds += 0.02 * PAUSE_FLUSHES * 0.01
+    clock.seconds += 0.02 * PAUSE_TIMES * 0.01
     assert pace.is_due(0, BUFFERS)
     assert not pace.is_pausing
-    assert pace.is_due(0, BUFFERS)
 
 
-@pytest.mark.parametrize(("complete", "pauses"), [(0, False), (24, False), (25, True)])
-def test_a_slow_flush_of_buffers_that_hardly_fill_is_not(pace, clock, complete, pauses):
-    assert slow_flush(pace, clock, 0.01, 0, complete) is not pauses
-    assert pace.is_pausing is pauses
+def test_buffers_that_fill_all_at_once_count_until_as_many_were_flushed(pace):
+    pace.flushed(BUFFERS)
+    complete = BUFFERS
+    for _ in range(FLUSHED_FOR_A_COMPLETE_ONE - 1):
+        assert not pace.is_due(BUFFERS, complete)
+        pace.flushed(BUFFERS)
 
 
-def test_what_became_full_during_the_flush_before_counts_too(pace, clock):
-    assert not slow_flush(pace, clock, 0.01, 0, BUFFERS)
-    clock.seconds += MOST_PAUSE_SECONDS
-    assert pace.is_due(0, BUFFERS)
-    # Written to in turn, all became full at once: none does this time.
-    assert not slow_flush(pace, clock, 0.01, BUFFERS, BUFFERS)
-    clock.seconds += MOST_PAUSE_SECONDS
-    assert pace.is_due(0, BUFFERS)
-    assert slow_flush(pace, clock, 0.01, BUFFERS, BUFFERS)  # nor then: it has become slow
+def test_a_writer_that_has_become_slow_or_fast_is_noticed_soon(pace):
+    assert pace.is_due(0, 1000 * BUFFERS)
+    for _ in range(FLUSHED_FOR_A_COMPLETE_ONE):
+        pace.flushed(BUFFERS)
+    assert pace.is_due(1, 1000 * BUFFERS)
+    for _ in range(1000):
+        pace.flushed(BUFFERS)
+    assert pace.is_due(1, 1001 * BUFFERS)
+    assert not pace.is_due(1, 1001 * BUFFERS + 1)
 
 
-def test_a_flush_that_stood_still_is_followed_by_a_short_pause(pace, clock):
-    assert not slow_flush(pace, clock, 60.0, 0, BUFFERS)
+def test_after_a_reader_that_did_not_read_the_pause_is_short(pace, clock):
+    pause_after(pace, clock, 60.0, BUFFERS)
     clock.seconds += 1.01 * MOST_PAUSE_SECONDS
     assert pace.is_due(0, BUFFERS)
