@@ -9,15 +9,23 @@ import json
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from math import nan
 from pathlib import Path
+from statistics import median
 from typing import Any, Final
 
 from benchmarks.buffer_timeout import PATHS, TIMEOUTS_MS
+from benchmarks.growth import DOUBLINGS
+from benchmarks.jobs.tpch import QUERIES
 from benchmarks.line_chart import Line, Panel, draw
 from benchmarks.memory import LIMIT_MIB, MEMORY_TIER_BYTES, MIB, POOL_BYTES
 from benchmarks.report import REFERENCE_DIRECTORY, RESULTS_DIRECTORY
+from benchmarks.tpch import MODES
 
 IMAGES: Final = Path(__file__).resolve().parent.parent / "docs" / "images"
+
+OVER_OWN: Final = "time, over that of Spark's own shuffle"
+FACTORS: Final = [2**power for power in range(DOUBLINGS + 1)]
 
 Result = Mapping[str, Any]
 """What a benchmark wrote."""
@@ -145,12 +153,62 @@ def memory(target: Path, result: Result) -> None:
     )
 
 
+def spark(target: Path, result: Result) -> None:
+    """Each pair of runs of each job: Sluice over Spark's own shuffle."""
+    found: dict[str, list[float]] = {}
+    for run in result["runs"]:
+        found.setdefault(run["job"], []).append(run["ratio"])
+    most = max(map(len, found.values()))
+    lines = [Line(job, [*values, *[nan] * (most - len(values))]) for job, values in found.items()]
+    pairs = [str(number + 1) for number in range(most)]
+    draw(target, pairs, "pair", [Panel(OVER_OWN, [*lines, Line("as fast", [1.0] * most)])])
+
+
+def tpch(target: Path, result: Result) -> None:
+    """Each query with and without adaptive execution: Sluice over Spark's own shuffle."""
+    figures = result["figures"]
+    lines = [
+        Line(
+            f"adaptive execution {mode}",
+            [figures.get(f"q{query:02}{suffix}", nan) for query in QUERIES],
+        )
+        for mode, suffix in MODES.items()
+    ]
+    places = [str(query) for query in QUERIES]
+    same = Line("as fast", [1.0] * len(places))
+    draw(target, places, "query", [Panel(OVER_OWN, [*lines, same])])
+
+
+def growth(target: Path, result: Result) -> None:
+    """CPU time as maps, reducers and bytes double, and messages by tasks."""
+    runs = result["runs"]
+    keys = {"map tasks": "maps", "reduce tasks": "reducers", "bytes": "rows_per_block"}
+    shapes = [tuple(run[key] for key in keys.values()) for run in runs]
+    base = min(shapes)
+    doubled = []
+    for place, name in enumerate(keys):
+        costs = [
+            [
+                run["cpu_seconds"]
+                for run, shape in zip(runs, shapes, strict=True)
+                if shape == (*base[:place], base[place] * factor, *base[place + 1 :])
+            ]
+            for factor in FACTORS
+        ]
+        doubled.append(Line(name, [median(cost) / median(costs[0]) for cost in costs]))
+    places = [f"{factor} times" for factor in FACTORS]
+    draw(target, places, "as many", [Panel("CPU time, over that of the first", doubled)])
+
+
 CHARTS: Final[Mapping[str, Callable[[Path, Result], None]]] = {
     "buffer_timeout": buffer_timeout,
     "exchange": exchange,
     "isolation": isolation,
     "barrier": barrier,
     "memory": memory,
+    "spark": spark,
+    "tpch": tpch,
+    "growth": growth,
 }
 """By the benchmark whose result they show."""
 
