@@ -44,6 +44,15 @@ class Events:
         """How tasks of all kinds ended: ``Success``, ``FetchFailed``, ``ExceptionFailure``..."""
         return Counter(_reason(event) for event in self._task_ends())
 
+    def failures(self) -> list[str]:
+        """What Spark says of each task that failed."""
+        reasons = [event["Task End Reason"] for event in self._task_ends()]
+        return [
+            f"{reason.get('Class Name', reason['Reason'])}: {reason.get('Description', '')}"
+            for reason in reasons
+            if reason["Reason"] != "Success"
+        ]
+
     def task_starts(self) -> Counter[tuple[int, int]]:
         """How often each task began, whatever became of it, by stage and its index there."""
         return Counter(

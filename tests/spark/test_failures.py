@@ -101,7 +101,7 @@ def test_a_taskmanager_that_comes_back_without_its_data(
     own: Application, frail: Application, barrier: Barrier, daemons: Daemons, revived: Daemon
 ):
     """Spark tries a stage four times: one lost map output each time would be too slow."""
-    jobs, many = ("prepare", "read_again"), 12
+    jobs, many = ("prepare", "read_again"), 24
     expected = [own.rows(job, maps=many).read_text() for job in jobs]
     frail.fill_slots(barrier, SLOTS)
     frail.new_events()

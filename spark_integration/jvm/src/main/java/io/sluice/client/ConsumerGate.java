@@ -69,12 +69,17 @@ abstract class ConsumerGate<T> implements AutoCloseable {
   final void open() throws IOException {
     openChannels = channels().size();
     try {
-      leg.ask(channels());
+      askFirst();
     } catch (IOException | RuntimeException e) {
       failed = true;
       finish(true);
       throw e;
     }
+  }
+
+  /** Asks for all channels. */
+  void askFirst() throws IOException {
+    leg.ask(channels());
   }
 
   // ---- reading

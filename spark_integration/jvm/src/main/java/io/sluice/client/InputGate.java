@@ -150,6 +150,16 @@ public final class InputGate extends ConsumerGate<BlockStream> {
 
   // ---- asking, and asking again
 
+  /** An idle connection can be lost without a sign: then as if it were lost later. */
+  @Override
+  void askFirst() throws IOException {
+    try {
+      super.askFirst();
+    } catch (IOException e) {
+      recover(null, e);
+    }
+  }
+
   private void connect() throws IOException {
     long start = System.nanoTime();
     TaskManagerConnection connection = connections.lease();

@@ -4,6 +4,7 @@ import java.io.BufferedInputStream;
 import java.io.ByteArrayOutputStream;
 import java.io.DataInputStream;
 import java.io.IOException;
+import java.io.UncheckedIOException;
 import java.io.OutputStream;
 import java.net.InetAddress;
 import java.net.ServerSocket;
@@ -113,6 +114,21 @@ final class MockDaemon implements AutoCloseable {
       new Session(in, socket.getOutputStream()).run();
     } catch (IOException e) {
       // The client went away.
+    }
+  }
+
+  /** Ends all connections so that the client's next write fails. */
+  void resetConnections() {
+    synchronized (sockets) {
+      try {
+        for (Socket socket : sockets) {
+          socket.setSoLinger(true, 0);
+          socket.close();
+        }
+      } catch (IOException e) {
+        throw new UncheckedIOException(e);
+      }
+      sockets.clear();
     }
   }
 

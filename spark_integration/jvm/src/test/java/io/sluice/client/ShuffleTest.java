@@ -390,6 +390,17 @@ class ShuffleTest {
     assertEquals(1, pool.idleConnections(), "only the producer's");
   }
 
+  @Test
+  void anIdleConnectionThatIsLostBeforeItsFirstMessageIsReplaced() throws IOException {
+    Map<Integer, byte[]> written = write(7, 1, 5000, 300);
+    readers = new TestConnections(pool, daemon.endpoint(), Message.ROLE_CONSUMER);
+    readers.onLease = daemon::resetConnections;
+    Source source = new Source(MockDaemon.ID, "127.0.0.1", 1, new long[] {7}, new int[] {2});
+    InputGate gate = new InputGate(readers, 1, 0, 2, 4, List.of(source));
+    assertStreams(written, 7, readAll(gate));
+    assertTrue(readers.reconnected.get() >= 1);
+  }
+
   /** Three map outputs with many blocks each, read while something goes wrong once at any of their buffers. */
   @ParameterizedTest
   @EnumSource(

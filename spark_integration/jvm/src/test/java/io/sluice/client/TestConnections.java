@@ -9,6 +9,10 @@ final class TestConnections implements ConnectionSource {
   private final int role;
   private final Endpoint endpoint;
   long returnTimeoutMillis = 2_000;
+
+  /** Runs once, when a connection has been leased. */
+  Runnable onLease = () -> {};
+
   final AtomicInteger reconnected = new AtomicInteger();
   final AtomicInteger refetched = new AtomicInteger();
 
@@ -20,7 +24,11 @@ final class TestConnections implements ConnectionSource {
 
   @Override
   public TaskManagerConnection lease() throws IOException {
-    return pool.lease(endpoint, role);
+    TaskManagerConnection connection = pool.lease(endpoint, role);
+    Runnable hook = onLease;
+    onLease = () -> {};
+    hook.run();
+    return connection;
   }
 
   @Override
