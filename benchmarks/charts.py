@@ -153,17 +153,6 @@ def memory(target: Path, result: Result) -> None:
     )
 
 
-def spark(target: Path, result: Result) -> None:
-    """Each pair of runs of each job: Sluice over Spark's own shuffle."""
-    found: dict[str, list[float]] = {}
-    for run in result["runs"]:
-        found.setdefault(run["job"], []).append(run["ratio"])
-    most = max(map(len, found.values()))
-    lines = [Line(job, [*values, *[nan] * (most - len(values))]) for job, values in found.items()]
-    pairs = [str(number + 1) for number in range(most)]
-    draw(target, pairs, "pair", [Panel(OVER_OWN, [*lines, Line("as fast", [1.0] * most)])])
-
-
 def tpch(target: Path, result: Result) -> None:
     """Each query with and without adaptive execution: Sluice over Spark's own shuffle."""
     figures = result["figures"]
@@ -206,7 +195,6 @@ CHARTS: Final[Mapping[str, Callable[[Path, Result], None]]] = {
     "isolation": isolation,
     "barrier": barrier,
     "memory": memory,
-    "spark": spark,
     "tpch": tpch,
     "growth": growth,
 }

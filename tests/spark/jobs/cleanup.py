@@ -23,7 +23,7 @@ EAGER = {"spark.sql.classic.shuffleDependency.fileCleanup.enabled": "true"}
 
 def eager_query(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
     """One query."""
-    with sql_settings(spark, EAGER):
+    with sql_settings(spark, parameters.get("settings", EAGER)):
         return rows_of(numbered(spark).groupBy("key").sum("value"))
 
 
@@ -32,7 +32,7 @@ def eager_twice(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
 
     They are more than the attempts that Spark gives a stage.
     """
-    with sql_settings(spark, EAGER):
+    with sql_settings(spark, parameters.get("settings", EAGER)):
         grouped = (
             spark.range(0, 3_000, 1, MANY_MAPS).groupBy((f.col("id") % 7).alias("key")).count()
         )
@@ -41,7 +41,7 @@ def eager_twice(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
 
 def eager_rdd(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
     """Spark removes the shuffle when the RDD is made, before any of its map tasks has run."""
-    with sql_settings(spark, EAGER):
+    with sql_settings(spark, parameters.get("settings", EAGER)):
         rows = numbered(spark).groupBy("key").sum("value").rdd.map(tuple)
         return rows.collect()
 
