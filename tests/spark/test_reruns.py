@@ -58,6 +58,13 @@ def read_half(
     )
 
 
+def check_that_readers_ran_again(runs: list[int]) -> None:
+    """All that had begun when data was lost; of the others some began only afterwards."""
+    assert len(runs) == READERS
+    assert max(runs) == 2
+    assert runs.count(2) >= 2 * SLOTS
+
+
 def test_rows_of_two_runs_are_told_apart_by_their_checksums(
     application: Application,
     daemons: Daemons,
@@ -84,8 +91,7 @@ def test_rows_of_two_runs_are_told_apart_by_their_checksums(
     assert {row[1] for row in rows} == {"first", "second"}
     makers, readers, _ = runs_by_stage(application.new_events())
     assert set(makers) == {1, 2}
-    assert len(readers) == READERS
-    assert min(readers) == 2
+    check_that_readers_ran_again(readers)
 
 
 def test_a_stage_known_to_differ_is_rolled_back_and_tasks_left_over_write_in_vain(
@@ -120,4 +126,4 @@ def test_a_stage_known_to_differ_is_rolled_back_and_tasks_left_over_write_in_vai
     _, makers, readers, _ = runs_by_stage(events)
     assert set(makers) == {2}
     assert len(makers) == MAPS
-    assert min(readers) == 2
+    check_that_readers_ran_again(readers)

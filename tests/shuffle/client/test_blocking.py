@@ -160,6 +160,15 @@ def test_back_pressure_has_a_deadline(endpoint):
                 out.finish()
 
 
+@pytest.fixture
+def interruptible():
+    """Python as it is in the foreground: shells let what they start in the background ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_a_wait_can_be_interrupted(client):
     with (
         client.open_result_partition(1, 1, 1, BytesSerializer()) as out,
