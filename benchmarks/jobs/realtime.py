@@ -107,7 +107,7 @@ def _send(jvm: Any, source: Any, query: StreamingQuery, parameters: dict[str, An
     ticks = range(0, parameters["records"], parameters["per_tick"])
     for tick, first in enumerate(ticks):
         due = started + tick * parameters["tick_millis"] / 1000
-        time.sleep(max(due - time.monotonic(), 0))
+        time.sleep(max(due - time.monotonic(), 0))  # the pace is part of what is measured
         if not query.isActive:
             break  # its failure is told when its rows are asked for
         together = jvm.java.util.ArrayList()
@@ -136,7 +136,7 @@ def _rows(spark: SparkSession, query: StreamingQuery, name: str, records: int) -
         if time.monotonic() > deadline:
             counted = sum(row[1] for row in _state(rows))
             raise TimeoutError(f"{counted} of {records} records counted")
-        time.sleep(POLL_SECONDS)
+        time.sleep(POLL_SECONDS)  # a sink in memory tells nobody of its rows
 
 
 def _state(rows: list[Any]) -> list[tuple[str, int, int]]:

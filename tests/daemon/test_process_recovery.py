@@ -84,7 +84,7 @@ async def until_not_writable(daemon: Daemon) -> None:
 
     async with asyncio.timeout(TIMEOUT_SECONDS):
         while not await asyncio.to_thread(seen):  # noqa: ASYNC110
-            await asyncio.sleep(LOOK_AGAIN_SECONDS)
+            await asyncio.sleep(LOOK_AGAIN_SECONDS)  # a status page cannot be waited for
 
 
 @one_loop

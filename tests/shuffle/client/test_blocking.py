@@ -226,7 +226,7 @@ def test_a_loop_thread_ends_what_runs_on_it():
 
     async def work():
         try:
-            await asyncio.sleep(60)
+            await asyncio.sleep(60)  # until it is cancelled: the loop ends before
         finally:
             ended.set()
 

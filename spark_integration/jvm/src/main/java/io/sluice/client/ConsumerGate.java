@@ -160,7 +160,8 @@ abstract class ConsumerGate<T> implements AutoCloseable {
   }
 
   /**
-   * Ends the gate: the connection goes back to the pool if the TaskManager confirms, else it is closed. Idempotent.
+   * Ends the gate: the connection goes back to the pool if everything has come or the TaskManager confirms, else it is
+   * closed. Idempotent.
    */
   @Override
   public final void close() {

@@ -169,6 +169,11 @@ final class ConsumerLeg extends RoleHandler {
     return true;
   }
 
+  /** Numbers of a connection go up: the task before has not waited for the last word on its gates. */
+  private boolean isOfTaskBefore(long number) {
+    return (number - firstNumber & TaskManagerConnection.MAX_NUMBER) > TaskManagerConnection.MAX_NUMBER / 2;
+  }
+
   private ConsumerChannel channel(long number) throws ClientException.Protocol {
     long index = number - firstNumber & TaskManagerConnection.MAX_NUMBER;
     ConsumerChannel channel = index < channels.size() ? channels.get((int) index) : null;
@@ -186,7 +191,7 @@ final class ConsumerLeg extends RoleHandler {
     } else if (message instanceof Message.ErrorResponse response) {
       if (openGates.remove(response.channel())) {
         gateError = response;
-      } else {
+      } else if (!isOfTaskBefore(response.channel())) {
         channel(response.channel()).fail(response);
       }
     } else if (message instanceof Message.Pong) {
