@@ -28,7 +28,7 @@ class ExternalShuffleService:
     """A running service; a context manager that ends it.
 
     Args:
-        directory: Receives its log.
+        directory: Receives its log; the workers' directories are below it.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -41,6 +41,8 @@ class ExternalShuffleService:
         spark = installed_spark()
         environment = spark_environment(HOST, self._directory, spark) | {
             "SPARK_DAEMON_MEMORY": "512m",
+            # It refuses executors whose directories are not below its own; these are all workers'.
+            "SPARK_LOCAL_DIRS": str(self._directory),
             "SPARK_SHUFFLE_OPTS": "-Dspark.shuffle.service.enabled=true"
             f" -Dspark.shuffle.service.port={self.port}",
         }
