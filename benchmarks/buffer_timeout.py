@@ -35,10 +35,10 @@ from typing import Any, Final, NamedTuple
 
 import uvloop
 
+from benchmarks.cpu_time import of_process
 from benchmarks.line_process import (
     ANSWER_DEADLINE_SECONDS,
     LineProcess,
-    cpu_seconds,
     line_process,
     next_command,
     say,
@@ -211,7 +211,7 @@ async def take_turn(
     """
     if turn.paced:
         seconds /= 2
-    cpu = sum(map(cpu_seconds, pids))
+    cpu = sum(map(of_process, pids))
     async with client.open_result_partition(
         number, number, CHANNELS, buffer_timeout_seconds=turn.timeout_ms / 1000
     ) as partition:
@@ -221,7 +221,7 @@ async def take_turn(
         await (write_paced if turn.paced else write_saturated)(writer, turn.path, seconds)
     sent_buffers = _buffers_out(partition)
     found = await consumer.answer()
-    cpu = sum(map(cpu_seconds, pids)) - cpu
+    cpu = sum(map(of_process, pids)) - cpu
     return {
         **turn._asdict(),
         "records": found["records"],

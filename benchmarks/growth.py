@@ -29,7 +29,6 @@ from rich.table import Table
 from benchmarks.application import SparkApplication
 from benchmarks.cluster import StandaloneCluster, installed_spark
 from benchmarks.eventlog import read_event_log
-from benchmarks.line_process import cpu_seconds
 from benchmarks.metrics import scrape_samples
 from benchmarks.processes import stop_on_termination
 from benchmarks.report import Report, open_console
@@ -118,9 +117,9 @@ class Bench:
     def run(self, shape: Shape) -> str:
         """Run a job; return its name."""
         name = f"{next(self._names)}: {shape.maps} x {shape.reducers} x {shape.rows}"
-        before, cpu_before = self._samples(), self._cpu_seconds()
+        before, cpu_before = self._samples(), self._taskmanagers.cpu_seconds()
         self._application.run(name, "blocks", shape.parameters, timeout_seconds=JOB_TIMEOUT_SECONDS)
-        after, cpu_after = self._samples(), self._cpu_seconds()
+        after, cpu_after = self._samples(), self._taskmanagers.cpu_seconds()
         moved = {key: after[key] - before.get(key, 0.0) for key in after}
         payload = moved["sluice_received_bytes_total producer"] + moved["sluice_sent_bytes_total"]
         cost = Cost(
@@ -133,9 +132,6 @@ class Bench:
         )
         self.costs[name] = shape, cost
         return name
-
-    def _cpu_seconds(self) -> float:
-        return sum(cpu_seconds(process.pid) for process in self._taskmanagers.processes)
 
     def _samples(self) -> dict[str, float]:
         sums: dict[str, float] = {}

@@ -5,7 +5,6 @@ import contextlib
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -80,9 +79,3 @@ async def next_command() -> Any | None:
 def say(answer: Any) -> None:
     """In the child: send an answer, or that it is ready."""
     print(json.dumps(answer), flush=True)
-
-
-def cpu_seconds(pid: int) -> float:
-    """CPU time of all threads of a process so far, those that have ended too."""
-    # What clock_getcpuclockid(3) gives on Linux, which Python has not.
-    return time.clock_gettime((~pid << 3) | 2)

@@ -42,6 +42,9 @@ class Findings:
                     "own_seconds": pair.own_seconds,
                     "sluice_seconds": pair.sluice_seconds,
                     "ratio": pair.ratio,
+                    "own_cpu_seconds": pair.own_cpu_seconds,
+                    "sluice_cpu_seconds": pair.sluice_cpu_seconds,
+                    "taskmanagers_cpu_seconds": pair.taskmanagers_cpu_seconds,
                 }
                 for figure, pairs in self.pairs.items()
                 for pair in pairs
@@ -94,7 +97,9 @@ def measure(
             timed.append(pair)
             console.print(
                 f"  {figure:<13} Spark {pair.own_seconds:6.2f} s"
-                f"   Sluice {pair.sluice_seconds:6.2f} s   ratio {pair.ratio:.3f}",
+                f"   Sluice {pair.sluice_seconds:6.2f} s   ratio {pair.ratio:.3f}"
+                f"   CPU {pair.own_cpu_seconds:.1f} s, {pair.sluice_cpu_seconds:.1f} s"
+                f" ({pair.taskmanagers_cpu_seconds:.1f} s of TaskManagers)",
                 soft_wrap=True,
             )
     return findings

@@ -29,10 +29,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import uvloop
 
 from benchmarks.bare_path import BarePath, bare_path
+from benchmarks.cpu_time import of_process
 from benchmarks.line_process import (
     ANSWER_DEADLINE_SECONDS,
     LineProcess,
-    cpu_seconds,
     line_process,
     next_command,
     say,
@@ -150,10 +150,10 @@ async def move(path: Path4, kind: str, shuffle_id: int, total_bytes: int) -> lis
     Raises:
         RuntimeError: Not every byte came.
     """
-    marks = [[cpu_seconds(pid) for pid in path.pids]]
+    marks = [[of_process(pid) for pid in path.pids]]
 
     def mark() -> None:
-        marks.append([cpu_seconds(pid) for pid in path.pids])
+        marks.append([of_process(pid) for pid in path.pids])
 
     path.producer.tell([kind, shuffle_id, total_bytes])
     location = await path.producer.answer()
@@ -186,9 +186,9 @@ async def release(endpoint: str, shuffle_id: int) -> None:
 
 async def move_bare(path: BarePath, total_bytes: int) -> float:
     """Move bytes through the bare path; return CPU seconds of all processes."""
-    before = sum(map(cpu_seconds, path.pids))
+    before = sum(map(of_process, path.pids))
     await path.move(total_bytes)
-    return sum(map(cpu_seconds, path.pids)) - before
+    return sum(map(of_process, path.pids)) - before
 
 
 async def measure(

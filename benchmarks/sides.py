@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from benchmarks import cpu_time
 from benchmarks.application import SparkApplication
 from benchmarks.baseline import SHUFFLE_SERVICE_PORT, Baseline
 from benchmarks.cluster import StandaloneCluster, installed_spark
@@ -40,6 +41,11 @@ class Pair:
 
     own_seconds: float
     sluice_seconds: float
+    own_cpu_seconds: float = 0.0
+    """Of a side's executors, whatever their threads did, and of the TaskManagers."""
+    sluice_cpu_seconds: float = 0.0
+    taskmanagers_cpu_seconds: float = 0.0
+    """What of Sluice's was the TaskManagers'."""
 
     @property
     def ratio(self) -> float:
@@ -141,8 +147,22 @@ class Sides:
 
     def pair(self, name: str, job: str, parameters: Mapping[str, Any], *, own_first: bool) -> Pair:
         """Time a job on both sides; who begins should alternate, so that drift cancels out."""
-        seconds = {}
+        turns = {}
         for side in (self.own, self.sluice) if own_first else (self.sluice, self.own):
+            before = self._cpu_seconds(side)
             record = side.run(name, job, parameters, timeout_seconds=JOB_TIMEOUT_SECONDS)
-            seconds[side.name] = record.seconds
-        return Pair(seconds["own"], seconds["sluice"])
+            used = [after - at for after, at in zip(self._cpu_seconds(side), before, strict=True)]
+            turns[side.name] = record.seconds, *used
+        own_seconds, own_executors, own_taskmanagers = turns["own"]
+        sluice_seconds, sluice_executors, sluice_taskmanagers = turns["sluice"]
+        return Pair(
+            own_seconds=own_seconds,
+            sluice_seconds=sluice_seconds,
+            own_cpu_seconds=own_executors + own_taskmanagers,
+            sluice_cpu_seconds=sluice_executors + sluice_taskmanagers,
+            taskmanagers_cpu_seconds=sluice_taskmanagers,
+        )
+
+    def _cpu_seconds(self, side: SparkApplication) -> tuple[float, float]:
+        """So far: of a side's executors, and of the TaskManagers."""
+        return cpu_time.of_executors(side.application_id), self.taskmanagers.cpu_seconds()

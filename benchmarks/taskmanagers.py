@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks import metrics
+from benchmarks import cpu_time, metrics
 from benchmarks.cluster import REPOSITORY, WORKER_HOSTS
 from benchmarks.processes import ManagedProcess
 
@@ -58,6 +58,10 @@ class TaskManagers:
     def moved(self) -> metrics.Moved:
         """What all of them have moved so far."""
         return metrics.scrape(self.metrics_urls)
+
+    def cpu_seconds(self) -> float:
+        """CPU time of all of them so far."""
+        return sum(cpu_time.of_process(process.pid) for process in self.processes)
 
     def __enter__(self) -> Self:
         self.directory.mkdir(parents=True, exist_ok=True)

@@ -15,7 +15,7 @@ import argparse
 import sys
 import tempfile
 import time
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,10 +48,7 @@ class Round:
     @property
     def total(self) -> Pair:
         """The sums over all queries."""
-        return Pair(
-            sum(pair.own_seconds for pair in self.pairs.values()),
-            sum(pair.sluice_seconds for pair in self.pairs.values()),
-        )
+        return Pair(*map(sum, zip(*map(astuple, self.pairs.values()), strict=True)))
 
 
 @dataclass(slots=True)
