@@ -3,9 +3,9 @@
 The requested range of every region is one slice; that of a broadcast region is read once for each
 subpartition. Slices of the memory tier go out as they lie in
 the mapping, without a copy, when they fill at least half a buffer; smaller ones are joined densely,
-so that a thousand blocks of 1 KB are 32 buffers. Slices of the disk tier are read ahead by threads
-into segments of the connection's read pool, a few at a time and never more than there is credit
-for: a reader that does not consume holds no memory.
+so that a thousand blocks of 1 KB are 32 buffers. Slices of the disk tier are read into segments of
+the connection's read pool, a few at a time and never more than there is credit for: a reader that
+does not consume holds no memory. What the page cache has is read at once, else threads do it.
 """
 
 import asyncio
@@ -235,7 +235,11 @@ class StoredPartitionView:
             self._wanted_bytes = most_bytes
             self._listener_handle = pool.add_listener(self._segment_came)
             return
-        self._read_into(pool, [segment], most_bytes, pool.request_segment_nowait)
+        reads, groups = self._plan(pool, [segment], most_bytes, pool.request_segment_nowait)
+        if self._store.read_cached(reads):
+            self._read_ended(groups)
+        else:
+            self._start_reading(reads, groups)
 
     def _segment_came(self, segment: MemorySegment | None) -> bool:
         """Take the segment waited for (None: the pool is gone, and this view with it)."""
@@ -245,16 +249,18 @@ class StoredPartitionView:
         self._reading = True
         pool = self._read_pool()
         # What was recycled together stays together: neighbours go out as one piece.
-        self._read_into(pool, [segment], self._wanted_bytes, pool.take_more_nowait)
+        # In any case later: who gives segments back must not be served in the midst of it.
+        self._start_reading(*self._plan(pool, [segment], self._wanted_bytes, pool.take_more_nowait))
         return True
 
-    def _read_into(
+    def _plan(
         self,
         pool: LocalBufferPool,
         segments: list[MemorySegment],
         most_bytes: int,
         another: Callable[[], MemorySegment | None],
-    ) -> None:
+    ) -> tuple[list[ExtentRead], list[BufferGroup]]:
+        """Say what to read next, and into which segments: those at hand and others."""
         most = -(-min(most_bytes, self._left_bytes) // self._segment_size_bytes)
         while len(segments) < min(most, READ_AHEAD_SEGMENTS):
             segment = another()
@@ -267,7 +273,7 @@ class StoredPartitionView:
         for segment in segments:
             if not self._on_disk():
                 break
-            lengths.append(self._plan(segment, reads))
+            lengths.append(self._plan_segment(segment, reads))
         if len(lengths) < len(segments):  # the memory tier goes on from here
             pool.recycle_together(segments[len(lengths) :])
             del segments[len(lengths) :]
@@ -278,17 +284,21 @@ class StoredPartitionView:
                 BufferGroup((segment,), length, pool.recycle_together)
                 for segment, length in zip(segments, lengths, strict=True)
             ]
+        self._reading_buffers = sum(self._buffers_of(group.length) for group in groups)
+        return reads, groups
+
+    def _start_reading(self, reads: list[ExtentRead], groups: list[BufferGroup]) -> None:
+        """Leave it to threads."""
         # From here on, and not from the task's first step: everybody else may let go before that.
         for read in reads:
             read.extent.retain()
-        self._reading_buffers = sum(self._buffers_of(group.length) for group in groups)
         # The task is the only owner of the segments until the threads have done with them.
         self._task = asyncio.get_running_loop().create_task(self._read(reads, groups))
 
     def _on_disk(self) -> bool:
         return self._left_bytes > 0 and self._slices[self._index].extent.view is None
 
-    def _plan(self, segment: MemorySegment, reads: list[ExtentRead]) -> int:
+    def _plan_segment(self, segment: MemorySegment, reads: list[ExtentRead]) -> int:
         """Fill one segment from the slices at hand; return how many bytes it will hold."""
         filled = 0
         size = self._segment_size_bytes
@@ -319,17 +329,23 @@ class StoredPartitionView:
         finally:
             for read in reads:
                 read.extent.release()
-            self._reading = False
-            reading_buffers, self._reading_buffers = self._reading_buffers, 0
-            if self._released or not complete:
+            if complete and not self._released:
+                self._read_ended(groups)
+            else:
+                self._reading = False
+                self._reading_buffers = 0
                 for group in groups:
                     group.recycle()
-            else:
-                self._ready.extend(groups)
-                self._ready_segments += sum(len(group.segments) for group in groups)
-                self._ready_buffers += reading_buffers
         if not self._released:
             self._listener()
+
+    def _read_ended(self, groups: list[BufferGroup]) -> None:
+        """Take over what was read."""
+        self._reading = False
+        self._ready.extend(groups)
+        self._ready_segments += sum(len(group.segments) for group in groups)
+        self._ready_buffers += self._reading_buffers
+        self._reading_buffers = 0
 
 
 def _view(extent: Extent) -> memoryview:

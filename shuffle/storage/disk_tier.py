@@ -53,6 +53,7 @@ class DiskTier(Tier):
         retained_bytes: Free space at the end of the file that is kept for reuse.
 
     Attributes:
+        can_read_cached: Whether file system and kernel can tell what the page cache has.
         on_excess: Called when more than that became free, so that :meth:`begin_trim` is worthwhile.
     """
 
@@ -71,6 +72,7 @@ class DiskTier(Tier):
         self._full_at: _FullMark | None = None
         self._trimming_bytes = 0
         self._can_punch = True
+        self.can_read_cached = True
         self.on_excess: Callable[[DiskTier], None] | None = None
 
     @classmethod
@@ -211,6 +213,24 @@ class DiskTier(Tier):
             done += received
             if received != length:
                 raise StorageReadFailed(self.path, offset, wanted, done, "end of file")
+
+    def read_cached(self, offset: int, buffers: list[memoryview]) -> bool:
+        """Fill buffers from the page cache, without waiting for the disk.
+
+        Returns:
+            Whether all of them were filled. If not, :meth:`read` will, or will tell what is wrong.
+        """
+        if not self.can_read_cached or len(buffers) > IOV_MAX:
+            return False
+        try:
+            received = os.preadv(self.fd, buffers, offset, os.RWF_NOWAIT)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            # Not every file system can tell (EOPNOTSUPP), nor every kernel (ENOSYS).
+            self.can_read_cached = error.errno not in (errno.EOPNOTSUPP, errno.ENOSYS)
+            return False
+        return received == sum(len(buffer) for buffer in buffers)
 
     def write(self, offset: int, buffers: list[memoryview]) -> None:
         """Write all bytes of the buffers to the file. Runs in a thread.

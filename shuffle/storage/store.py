@@ -45,7 +45,7 @@ from shuffle.storage.outputs import (
     cumulative_offsets,
 )
 from shuffle.storage.recovery import OpenedStorage, open_storage
-from shuffle.storage.region_writer import ExtentRead, RegionWriter, read_extents
+from shuffle.storage.region_writer import ExtentRead, RegionWriter, read_cached, read_extents
 from shuffle.storage.rows import pack_release_application, pack_release_shuffle
 from shuffle.storage.statistics import ShuffleStatistics, StoreStatistics
 from shuffle.storage.threads import run_in_thread
@@ -258,6 +258,10 @@ class ShuffleStore:
             StorageReadFailed: As :meth:`read`, like all the rest.
         """
         await read_extents(self._executor, reads)
+
+    def read_cached(self, reads: Sequence[ExtentRead]) -> bool:
+        """Fill buffers at once if the page cache has it all, as ``region_writer.read_cached``."""
+        return read_cached(reads)
 
     async def verify(self, region: Region) -> None:
         """Compare a region's bytes with its checksum, in a thread.

@@ -389,6 +389,7 @@ async def test_a_failing_read_fails_its_channel_only(tmp_path, monkeypatch, read
             def fail(offset, buffers):
                 raise OSError(5, "Input/output error")
 
+            broken.setattr(disk, "can_read_cached", False)
             broken.setattr(disk, "read", fail)
             with pytest.raises(RemoteError) as caught:
                 await read_gate(client, 1, [(ack, [1])], 0, 1)

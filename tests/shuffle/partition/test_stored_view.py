@@ -15,6 +15,7 @@ from protocol.messages import EVENT, EVERY_SUBPARTITION
 from shuffle.memory import NetworkBufferPool
 from shuffle.partition.stored_view import READ_AHEAD_SEGMENTS, StoredPartitionView
 from shuffle.storage.outputs import MapOutput, ShuffleKey
+from shuffle.storage.region_writer import CACHED_READS
 from shuffle.storage.store import ShuffleStore
 from tests.support.mini_cluster import DISK_ONLY, MEMORY_TIER, configs, eventually
 
@@ -105,9 +106,18 @@ class Rig:
         return sum(tier.used_bytes for tier in self.store.tiers())
 
 
-@pytest.fixture(params=[MEMORY_TIER, DISK_ONLY], ids=["memory", "disk"])
+def cold(store: ShuffleStore) -> None:
+    """Leave every read of the disk tier to threads, as if nothing were in the page cache."""
+    for disk in store._storage.disks:
+        disk.can_read_cached = False
+
+
+@pytest.fixture(params=["memory", "disk", "cold disk"])
 async def rig(request, tmp_path):
-    store = ShuffleStore.open(configs(tmp_path, memory_tier_bytes=request.param)[2])
+    tier_bytes = MEMORY_TIER if request.param == "memory" else DISK_ONLY
+    store = ShuffleStore.open(configs(tmp_path, memory_tier_bytes=tier_bytes)[2])
+    if request.param == "cold disk":
+        cold(store)
     rig = Rig(store)
     yield rig
     store.release_application("app")
@@ -317,11 +327,33 @@ async def test_reads_ahead_within_credit_and_pool(on_disk):
 
 async def test_the_backlog_counts_what_is_being_read(on_disk):
     """C4: between the call of the threads and their answer nothing vanishes from it."""
+    cold(on_disk.store)
     output = await on_disk.commit(1, [noise(4 * SIZE)])
     view = on_disk.view([output])
     assert view.next_buffer(MUCH) is None
     assert view.backlog == 4
     await on_disk.read(view)
+    view.release()
+
+
+async def test_what_the_page_cache_has_is_there_at_once(on_disk):
+    output = await on_disk.commit(1, [noise(4 * SIZE)])
+    view = on_disk.view([output])
+    received = b""
+    while (buffer := view.next_buffer(MUCH)).data_type != EVENT:
+        received += buffer.payload
+        buffer.release()
+    assert received == noise(4 * SIZE)
+    view.release()
+
+
+async def test_very_many_small_reads_are_not_the_event_loop_s(on_disk):
+    """A read each: a thousand of them would keep others waiting."""
+    regions = [[noise(100, seed)] for seed in range(CACHED_READS + 1)]
+    output = await on_disk.commit(1, *regions)
+    view = on_disk.view([output])
+    assert view.next_buffer(MUCH) is None
+    assert b"".join(await on_disk.read(view)) == b"".join(part for (part,) in regions)
     view.release()
 
 
@@ -356,6 +388,7 @@ async def test_a_failing_read_is_never_taken_for_data(on_disk, error):
     def fail(offset, buffers):
         raise error
 
+    cold(on_disk.store)
     (disk,) = on_disk.store._storage.disks
     disk.read = fail
     view = on_disk.view([output])

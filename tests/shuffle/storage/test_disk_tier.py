@@ -81,6 +81,38 @@ def test_a_short_read_is_a_typed_error_with_the_numbers(make):
     assert (caught.value.value, caught.value.limit) == (9, 20)
 
 
+def test_what_was_just_written_is_in_the_page_cache(make):
+    tier = make()
+    tier.write(5, [memoryview(b"abcdef")])
+    back = [memoryview(bytearray(2)), memoryview(bytearray(4))]
+    assert tier.read_cached(5, back)
+    assert b"".join(back) == b"abcdef"
+
+
+def test_the_end_of_the_file_is_left_to_the_read_that_tells_it(make):
+    tier = make()
+    tier.write(0, [memoryview(b"ab")])
+    assert not tier.read_cached(0, [memoryview(bytearray(3))])
+
+
+@pytest.mark.parametrize(
+    ("error", "again"),
+    [(errno.EAGAIN, True), (errno.EIO, True), (errno.EOPNOTSUPP, False), (errno.ENOSYS, False)],
+)
+def test_a_page_cache_that_does_not_answer_is_no_failure(make, monkeypatch, error, again):
+    tier = make()
+    tier.write(0, [memoryview(b"ab")])
+
+    def fail(*_arguments):
+        raise OSError(error, os.strerror(error))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "preadv", fail)
+        assert not tier.read_cached(0, [memoryview(bytearray(2))])
+    assert tier.read_cached(0, [memoryview(bytearray(2))]) is again
+    assert tier.healthy
+
+
 def test_the_quota_holds(make):
     tier = make(quota=MIB)
     assert tier.allocate(MIB + 1) is None
