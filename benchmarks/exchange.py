@@ -58,7 +58,7 @@ MANY_KEY = ShuffleKey("bench", 1)
 """Map outputs for many channels, which read one each; the sum over all channels is as for few."""
 NETWORK_SEGMENTS = 2 * MANY_CHANNELS + 100
 """Two exclusive ones a channel, and the floating ones of the gates: a few more than by default."""
-EQUAL_MEMORY = {"exclusive_buffers_per_channel": 10, "floating_buffers_per_gate": 0}
+EQUAL_MEMORY = {"exclusive_buffers_per_channel": 10, "floating_buffers_per_stored_gate": 0}
 """As many buffers as credit may give the one channel of a gate, all of them the channel's own."""
 START_DEADLINE_SECONDS = 30
 
@@ -164,7 +164,16 @@ async def read_gate(
     total = 0
     for _ in range(rounds):
         read_pool = ReadPool(running.network_pool, "bench", 1)
-        opener = ChannelOpener("bench", running.gate_services, key, 0, 1, read_pool)
+        services = running.gate_services
+        opener = ChannelOpener(
+            "bench",
+            services,
+            key,
+            0,
+            1,
+            read_pool,
+            floating_buffers=services.config.floating_buffers_per_stored_gate,
+        )
         gate = InputGate("bench", key, opener)
         for source in sources:
             gate.add_channel(source)

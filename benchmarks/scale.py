@@ -42,7 +42,8 @@ TASKS_PER_HOST = 10
 BYTES_PER_HOST = 1_000_000_000
 """Of map output: the cluster grows with its data, and blocks become smaller."""
 
-SMALL = Workload(hosts=4, maps=16, reducers=16, block_bytes=100_000, slots_per_host=2)
+SMALL = Workload(hosts=4, maps=16, reducers=16, block_bytes=800_000, slots_per_host=2)
+"""Large enough that a channel has more to send than it can have buffers."""
 SMALL_DEADLINE_SECONDS = 60.0
 SHUFFLE_ID = 1
 

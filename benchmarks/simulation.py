@@ -78,7 +78,7 @@ class Setting:
 
     segment_size_bytes: int = 32 * 1024
     exclusive_buffers: int = 2
-    floating_buffers: int = 8
+    floating_buffers: int = 32
     most_open_channels: int | None = 64
     group_bytes: int = 256 * 1024
     latency_seconds: float = 250e-6

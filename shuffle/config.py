@@ -27,6 +27,10 @@ class NetworkMemoryConfig(Settings):
     floating_buffers_per_gate: Count = Field(8, ge=0, le=65536)
     """Segments that the channels of a gate share, given to where the backlog is."""
 
+    floating_buffers_per_stored_gate: Count = Field(32, ge=0, le=65536)
+    """The same for a gate of stored map outputs. All of them can be sent at once and no barrier
+    waits behind them, so it may have enough under way that the next answers come meanwhile."""
+
     max_overdraft_buffers: Count = Field(5, ge=0, le=65536)
     """Segments that a pipelined partition may use beyond its share, while others leave some free,
     to end a record that it has begun."""

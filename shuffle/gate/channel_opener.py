@@ -83,6 +83,8 @@ class ChannelOpener:
         most_remote_channels: Remote channels that are open at a time; the others wait until these
             are released or fail. Only for a reader that takes what comes from any of them, and for
             map outputs that are stored. No limit by default.
+        floating_buffers: Segments that the remote channels share; ``floating_buffers_per_gate`` by
+            default.
 
     Raises:
         InvalidRequest: The range is empty.
@@ -99,6 +101,7 @@ class ChannelOpener:
         local_buffer_bytes: int | None = None,
         credit_bytes: int | None = None,
         most_remote_channels: int | None = None,
+        floating_buffers: int | None = None,
     ) -> None:
         if start_subpartition >= end_subpartition:
             raise InvalidRequest(
@@ -116,6 +119,9 @@ class ChannelOpener:
         self._local_buffer_bytes = (
             services.config.segment_size_bytes if local_buffer_bytes is None else local_buffer_bytes
         )
+        if floating_buffers is None:
+            floating_buffers = services.config.floating_buffers_per_gate
+        self._floating_buffers = floating_buffers
         self._floating_pool: LocalBufferPool | None = None
         self._most_remote_channels = most_remote_channels
         self._remote_channels = 0  # open, or being opened
@@ -177,10 +183,9 @@ class ChannelOpener:
             self._remote_channels -= 1
 
     def _pool(self) -> LocalBufferPool | None:
-        most = self._services.config.floating_buffers_per_gate
-        if self._floating_pool is None and most > 0:
+        if self._floating_pool is None and self._floating_buffers > 0:
             self._floating_pool = self._services.network_pool.create_local_pool(
-                self.name, 1, most, kind="gate"
+                self.name, 1, self._floating_buffers, kind="gate"
             )
         return self._floating_pool
 

@@ -141,6 +141,7 @@ class ConsumerHandler(ServingHandler):
             self.require_room(len(self.gates) + len(self.readers) + len(numbers))
             name = f"gate {message.gate} of {self.connection.remote}"
             pipelined = _may_be_pipelined(message)
+            config = self._services.config
             opener = ChannelOpener(
                 name,
                 self._services,
@@ -151,7 +152,8 @@ class ConsumerHandler(ServingHandler):
                 self.connection.large_payload_bytes,
                 self.credit_bytes,
                 # Those of a pipelined exchange are all read side by side.
-                None if pipelined else self._services.config.max_open_channels_per_gate,
+                None if pipelined else config.max_open_channels_per_gate,
+                None if pipelined else config.floating_buffers_per_stored_gate,
             )
             gate = InputGate(name, key, opener)
             self.gates[message.gate] = gate, channels

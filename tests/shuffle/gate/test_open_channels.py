@@ -36,6 +36,18 @@ async def test_the_others_are_opened_as_these_end(tmp_path):
         await gate.close()
 
 
+async def test_stored_map_outputs_have_floating_buffers_of_their_own_setting(tmp_path):
+    async with mini_cluster(
+        tmp_path, floating_buffers_per_gate=1, floating_buffers_per_stored_gate=5
+    ) as cluster:
+        sources = await write_all(cluster)
+        gate = open_gate(await cluster.consumer(1), 1, sources, 0, 2, credit=1)
+        await gate.read_one(give_credit=0)
+        pools = cluster[1].network_pool.statistics().local_pools
+        assert [pool.maximum_segments for pool in pools if pool.kind == "gate"] == [5]
+        await gate.close()
+
+
 async def test_the_pool_need_not_hold_all_channels(tmp_path):
     """Without the limit most channels would fail at the deadline for exclusive buffers."""
     async with mini_cluster(
