@@ -42,8 +42,9 @@ TASKS_PER_HOST = 10
 BYTES_PER_HOST = 1_000_000_000
 """Of map output: the cluster grows with its data, and blocks become smaller."""
 
-SMALL = Workload(hosts=4, maps=16, reducers=16, block_bytes=800_000, slots_per_host=2)
-"""Large enough that a channel has more to send than it can have buffers."""
+SMALL = Workload(hosts=4, maps=16, reducers=16, block_bytes=100_000, slots_per_host=2)
+SMALL_SETTING = Setting(floating_buffers=8)
+"""So few that a channel has more to send than it can have buffers, as in a large job."""
 SMALL_DEADLINE_SECONDS = 60.0
 SHUFFLE_ID = 1
 
@@ -209,7 +210,9 @@ async def run_small(work: Workload, directory: Path) -> PeerMessages:
 
 @contextlib.asynccontextmanager
 async def _host(directory: Path, number: int) -> AsyncIterator[NetworkEnvironment]:
-    async with environment(directory, f"127.0.0.{number + 2}", None) as running:
+    buffers = {"floating_buffers_per_stored_gate": SMALL_SETTING.floating_buffers}
+    host = f"127.0.0.{number + 2}"
+    async with environment(directory, host, None, buffers=buffers) as running:
         yield running
 
 
@@ -241,7 +244,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console.print(table)
     with tempfile.TemporaryDirectory(prefix="sluice-scale-") as directory:
         counted = uvloop.run(run_small(SMALL, Path(directory)))
-    figures = agreement(SMALL, simulate(SMALL), counted)
+    figures = agreement(SMALL, simulate(SMALL, SMALL_SETTING), counted)
     _, largest, _ = results[-1]
     figures["requests_at_1000_hosts"] = largest.messages["PartitionRequest"]
     figures["segments_at_1000_hosts"] = largest.most_segments

@@ -11,6 +11,7 @@ from benchmarks.scale import (
     DOCUMENT,
     END,
     SMALL,
+    SMALL_SETTING,
     agreement,
     document_with,
     rows_of,
@@ -73,7 +74,7 @@ def test_tasks_that_do_not_divide_among_the_hosts_are_refused() -> None:
 
 
 async def test_real_taskmanagers_send_as_many_messages(tmp_path) -> None:
-    ratios = agreement(SMALL, simulate(SMALL), await run_small(SMALL, tmp_path))
+    ratios = agreement(SMALL, simulate(SMALL, SMALL_SETTING), await run_small(SMALL, tmp_path))
     assert ratios.pop("PartitionRequest_counted_over_simulated") == 1
     assert ratios.pop("data_bytes_counted_over_simulated") == 1
     assert ratios.keys() == {
