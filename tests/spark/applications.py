@@ -96,7 +96,7 @@ class Application(SparkApplication):
 
     def fill_slots(self, barrier: Barrier, count: int) -> None:
         """Wait until ``count`` tasks run at the same time; executors come and go."""
-        slots = self.start("all_slots", barrier=str(barrier.path))
+        slots = self.start("all_slots", slots=count, barrier=str(barrier.path))
         arrivals = barrier.wait("slot", count)
         barrier.release(*(arrival.point for arrival in arrivals))
         slots.result(JOB_TIMEOUT_SECONDS)

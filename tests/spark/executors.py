@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 _MAIN_CLASS = b"org.apache.spark.executor.CoarseGrainedExecutorBackend"
 _PROCESSES = Path("/proc")
+_OPTIONS = ("--executor-id", "--hostname", "--app-id")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,7 @@ class Executor:
     pid: int
     executor_id: str
     host: str
+    application_id: str
 
 
 def executors_below(directory: Path) -> list[Executor]:
@@ -80,11 +82,9 @@ def _all_executors() -> Iterator[tuple[Executor, Path]]:
                 options = {
                     name: arguments[place + 1].decode()
                     for place, argument in enumerate(arguments[:-1])
-                    if (name := argument.decode()) in ("--executor-id", "--hostname")
+                    if (name := argument.decode()) in _OPTIONS
                 }
-                executor = Executor(
-                    int(process.name), options["--executor-id"], options["--hostname"]
-                )
+                executor = Executor(int(process.name), *(options[name] for name in _OPTIONS))
                 yield executor, (process / "cwd").readlink()
         except (OSError, KeyError):  # it has ended meanwhile, or has yet to become what it will be
             continue

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +17,7 @@ from shuffle.partition.partition_type import ResultPartitionType, pool_bounds
 from spark_integration import spark_conf
 from tests.spark.applications import LOCAL_MASTER, Application, sluice_settings
 from tests.spark.daemons import POLL_SECONDS
+from tests.spark.executors import executors_below
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
 
     from benchmarks.cluster import StandaloneCluster
     from shuffle.daemon.status import PipelinedPartitionStatus
+    from tests.spark.barrier import Barrier
     from tests.spark.daemons import Daemons
 
 MAPS = REDUCERS = 2
@@ -81,6 +85,15 @@ def test_a_stateful_query_over_several_batches(application: Application, daemons
     assert moved.read_bytes_remote > 0
 
 
+def until_none(daemons: Daemons) -> None:
+    """Wait until no TaskManager has a pipelined partition."""
+    deadline = time.monotonic() + STATUS_SECONDS
+    while any(list(daemon.status().pipelined_partitions) for daemon in (daemons[0], daemons[1])):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"pipelined partitions are left after {STATUS_SECONDS:g} s")
+        time.sleep(POLL_SECONDS)
+
+
 def until_any(
     daemons: Daemons, what: Callable[[PipelinedPartitionStatus], bool]
 ) -> list[PipelinedPartitionStatus]:
@@ -124,6 +137,27 @@ def test_a_lost_taskmanager_fails_the_query_and_the_next_one_runs(
     with pytest.raises(ProcessFailed, match=r"CONNECTION_LOST|connection to the TaskManager"):
         running.result()
     daemons[1].start()
+    assert application.rows("realtime", **QUERY, records=40).read_text().splitlines() == expected(
+        40
+    )
+
+
+def test_an_executor_killed_while_it_sends_fails_the_query_and_the_next_one_runs(
+    application: Application, daemons: Daemons, barrier: Barrier, directory: Path
+):
+    """As with Spark's own streaming shuffle; what it had begun is not left behind."""
+    running = application.start("realtime", **QUERY | {"per_tick": 1}, records=600)
+    until_any(daemons, lambda partition: partition.bytes_out > 0)
+    victim = next(
+        executor
+        for executor in executors_below(directory)
+        if executor.application_id == application.application_id
+    )
+    os.kill(victim.pid, signal.SIGKILL)
+    with pytest.raises(ProcessFailed, match=r"ExecutorLostFailure|PRODUCER_FAILED|exited"):
+        running.result()
+    until_none(daemons)
+    application.fill_slots(barrier, MAPS + REDUCERS)  # another executor has taken its place
     assert application.rows("realtime", **QUERY, records=40).read_text().splitlines() == expected(
         40
     )

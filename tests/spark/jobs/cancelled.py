@@ -64,14 +64,15 @@ def cancelled(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
 
 
 def all_slots(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
-    """As many tasks as there are slots; they end when all of them have come to ``slot-N``."""
+    """``slots`` tasks, as many as there are; they end when all of them have come to ``slot-N``."""
+    slots = parameters.get("slots", SLOTS)
     barrier = parameters.get("barrier")
 
     def hold(index: int, numbers: Iterable[int]) -> Iterator[int]:
         stop_at(barrier, f"slot-{index}")
         return iter(numbers)
 
-    held = spark.sparkContext.parallelize(range(SLOTS), SLOTS).mapPartitionsWithIndex(hold)
+    held = spark.sparkContext.parallelize(range(slots), slots).mapPartitionsWithIndex(hold)
     return [(number,) for number in held.collect()]
 
 
