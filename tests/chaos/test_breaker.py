@@ -43,7 +43,7 @@ def executor(directory: Path) -> Iterator[subprocess.Popen[bytes]]:
     """A process that looks like an executor of a cluster in that directory."""
     place = directory / "work" / "app" / "0"
     place.mkdir(parents=True)
-    arguments = ["-cp", EXECUTOR, "--executor-id", "7", "--hostname", HOST]
+    arguments = ["-cp", EXECUTOR, "--executor-id", "7", "--hostname", HOST, "--app-id", "app"]
     command = [sys.executable, "-c", WAITS, *arguments]
     with subprocess.Popen(command, cwd=place, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
