@@ -39,6 +39,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.skip(reason=reason))
 
 
+@pytest.fixture(scope="session", autouse=True)
+def one_worker(request: pytest.FixtureRequest) -> None:
+    """Fail when every worker would start a Spark: twice the time, on cores that are not there."""
+    if request.config.getoption("loadgroup", False) and not all(
+        item.nodeid.endswith("@spark")
+        for item in request.session.items
+        if FOLDER in item.path.parents
+    ):
+        pytest.fail(
+            "pytest-xdist does not see the group of the Spark tests: this pytest is too new for "
+            "it, install the one of constraints.txt"
+        )
+
+
 def _why_not() -> str:
     if shutil.which("java") is None:
         return "Spark needs Java"
