@@ -21,6 +21,7 @@ from benchmarks.cluster import REPOSITORY, installed_spark, spark_environment
 from benchmarks.processes import ManagedProcess, ProcessFailed
 
 if TYPE_CHECKING:
+    import re
     from collections.abc import Mapping
     from types import TracebackType
     from typing import Self
@@ -152,6 +153,16 @@ class SparkApplication:
             rows=int(answer["rows"]),
             digest=str(answer["digest"]),
         )
+
+    def wait_for_output(self, pattern: re.Pattern[str], timeout_seconds: float) -> None:
+        """Wait until its output has a line that matches.
+
+        Raises:
+            ProcessFailed: The output ended or the time ran out first.
+        """
+        if self._process is None:
+            raise ProcessFailed(f"Spark application {self.name} is not running")
+        self._process.wait_for_line(pattern, timeout_seconds)
 
     def finish(self) -> None:
         """End the application in good order, so that its event log is complete.

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-_EXECUTOR = b"CoarseGrainedExecutorBackend"
+from benchmarks.executors import executors_below
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def of_process(pid: int) -> float:
@@ -18,21 +22,14 @@ def of_process(pid: int) -> float:
     return time.clock_gettime((~pid << 3) | 2)
 
 
-def of_executors(application_id: str) -> float:
-    """CPU seconds so far of an application's executors that run on this machine.
+def of_executors(directory: Path, application_id: str) -> float:
+    """CPU seconds so far of an application's executors on the cluster below ``directory``.
 
     Tasks, their JVMs' own threads and those of any client of a shuffle service in them; executors
     that have ended are no longer in it.
     """
-    wanted = application_id.encode()
     total = 0.0
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
-            words = (entry / "cmdline").read_bytes().split(b"\0")
-            if wanted in words and any(word.endswith(_EXECUTOR) for word in words):
-                total += of_process(int(entry.name))
-        except OSError:
-            continue  # it has just ended, or belongs to somebody else
+    for executor in executors_below(directory, application_id):
+        with contextlib.suppress(OSError):  # it has just ended
+            total += of_process(executor.pid)
     return total

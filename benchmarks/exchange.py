@@ -56,9 +56,15 @@ MANY_CHANNELS = 1000
 MANY_OUTPUTS = 80
 MANY_KEY = ShuffleKey("bench", 1)
 """Map outputs for many channels, which read one each; the sum over all channels is as for few."""
-NETWORK_SEGMENTS = 2 * MANY_CHANNELS + 100
-"""Two exclusive ones a channel, and the floating ones of the gates: a few more than by default."""
-EQUAL_MEMORY = {"exclusive_buffers_per_channel": 10, "floating_buffers_per_stored_gate": 0}
+_DEFAULTS = NetworkMemoryConfig()
+_EXCLUSIVE = _DEFAULTS.exclusive_buffers_per_channel
+_FLOATING = _DEFAULTS.floating_buffers_per_stored_gate
+NETWORK_SEGMENTS = MANY_CHANNELS * _EXCLUSIVE + CHANNELS * _FLOATING
+"""The exclusive ones of all channels, and the floating ones of all gates: more than by default."""
+EQUAL_MEMORY = {
+    "exclusive_buffers_per_channel": _EXCLUSIVE + _FLOATING,
+    "floating_buffers_per_stored_gate": 0,
+}
 """As many buffers as credit may give the one channel of a gate, all of them the channel's own."""
 START_DEADLINE_SECONDS = 30
 

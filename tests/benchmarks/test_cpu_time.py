@@ -28,17 +28,22 @@ def test_a_process_that_is_not_there_is_an_error():
         cpu_time.of_process(process.pid)
 
 
-def test_only_executors_of_the_application_count():
-    application = f"app-of-test-{os.getpid()}"
+def test_only_executors_of_the_application_and_cluster_count(tmp_path):
+    application, cluster = "app-1", tmp_path / "cluster"
+    place = cluster / "work" / application / "0"
+    place.mkdir(parents=True)
+    arguments = ["-cp", EXECUTOR, "--executor-id", "0", "--hostname", "h", "--app-id", application]
     with subprocess.Popen(
-        [sys.executable, "-c", WORK, EXECUTOR, "--app-id", application],
+        [sys.executable, "-c", WORK, *arguments],
+        cwd=place,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
     ) as executor:
         assert executor.stdout is not None
         executor.stdout.readline()
-        assert cpu_time.of_executors(application) > 0
-        assert cpu_time.of_executors("app-of-nobody") == 0
+        assert cpu_time.of_executors(cluster, application) > 0
+        assert cpu_time.of_executors(cluster, "app-2") == 0
+        assert cpu_time.of_executors(tmp_path / "other", application) == 0
         executor.communicate()
-    assert cpu_time.of_executors(application) == 0
+    assert cpu_time.of_executors(cluster, application) == 0

@@ -11,10 +11,10 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from benchmarks.executors import executors_below
 from tests.chaos.links import Link
 from tests.chaos.schedule import Action, Kind
 from tests.chaos.timeline import Trouble
-from tests.spark.executors import executors_below
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

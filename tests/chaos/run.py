@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.cluster import WORKER_HOSTS, StandaloneCluster
 from benchmarks.comparison import differences
+from benchmarks.executors import executors_below
 from benchmarks.processes import ProcessFailed, stop_on_termination
 from spark_integration import spark_conf
 from tests.chaos.breaker import Breaker
@@ -33,7 +34,6 @@ from tests.chaos.schedule import schedule, surroundings
 from tests.chaos.timeline import NO_REPAIRS, Repairs, Timeline, Trouble, repairs, told, wrong_blame
 from tests.spark.applications import LOCAL_MASTER, Application
 from tests.spark.daemons import Daemons, leftovers
-from tests.spark.executors import executors_below
 from tests.spark.jobs.repeated import JOBS
 
 if TYPE_CHECKING:

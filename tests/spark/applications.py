@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import signal
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.application import SparkApplication
 from benchmarks.comparison import differences
+from benchmarks.processes import ProcessFailed
 from spark_integration import spark_conf
 from tests.spark.eventlog import EventLog, Events
 
@@ -26,6 +29,8 @@ if TYPE_CHECKING:
     from tests.spark.daemons import Daemons
 
 JOB_TIMEOUT_SECONDS = 200.0
+DUMP_TIMEOUT_SECONDS = 10.0
+_LAST_OF_DUMP = re.compile("JNI global ref")
 SCRIPT = Path(__file__).resolve().parent / "jobs" / "serve.py"
 
 SETTINGS = {
@@ -108,8 +113,23 @@ class Application(SparkApplication):
 
     def finish(self) -> None:
         """End the application in good order, unless it was killed."""
-        if not self._killed:
+        if self._killed:
+            return
+        try:
             super().finish()
+        except ProcessFailed as error:
+            error.add_note(self._thread_dump())
+            raise
+
+    def _thread_dump(self) -> str:
+        """What the threads of the driver's JVM are doing, or nothing if it is gone."""
+        try:
+            os.kill(self._driver_pid, signal.SIGQUIT)  # the JVM's own way to ask for one
+        except ProcessLookupError:
+            return ""
+        with contextlib.suppress(ProcessFailed):
+            self.wait_for_output(_LAST_OF_DUMP, DUMP_TIMEOUT_SECONDS)
+        return self.output[self.output.rfind("Full thread dump") :]
 
     def __enter__(self) -> Self:
         super().__enter__()

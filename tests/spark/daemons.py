@@ -14,7 +14,7 @@ import time
 import urllib.request
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from benchmarks import metrics
 from benchmarks.cluster import REPOSITORY, WORKER_HOSTS
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from types import TracebackType
     from typing import Self
+
+T = TypeVar("T")
 
 START_TIMEOUT_SECONDS = 60.0
 POLL_SECONDS = 0.1
@@ -151,12 +153,7 @@ class Daemon:
         Raises:
             TimeoutError: It did not become true; the message has the last status.
         """
-        deadline = time.monotonic() + timeout_seconds
-        while not what(status := self.status()):
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"still so after {timeout_seconds:g} s: {status}")
-            time.sleep(POLL_SECONDS)
-        return status
+        return _look_until(self.status, what, timeout_seconds)
 
     def _signal(self, number: int) -> None:
         if self._process is not None:
@@ -245,6 +242,16 @@ class Daemons:
         """Value of ``spark.sluice.endpoints``: each executor takes its own host's socket."""
         return f"unix:{self._directory}/{{host}}.sock"
 
+    def wait_until(
+        self, what: Callable[[list[TaskManagerStatus]], object], timeout_seconds: float
+    ) -> list[TaskManagerStatus]:
+        """Look at the status of all until ``what`` is true of them.
+
+        Raises:
+            TimeoutError: It did not become true; the message has the last status of each.
+        """
+        return _look_until(lambda: [daemon.status() for daemon in self._all], what, timeout_seconds)
+
     def moved(self) -> metrics.Moved:
         """What all of them have moved since each was started last."""
         return metrics.scrape([daemon.metrics_url for daemon in self._all])
@@ -282,3 +289,13 @@ def leftovers(status: TaskManagerStatus) -> dict[str, object]:
         "bytes stored": sum(tier.used_bytes for tier in status.storage),
     }
     return {name: value for name, value in found.items() if value}
+
+
+def _look_until(look: Callable[[], T], what: Callable[[T], object], timeout_seconds: float) -> T:
+    # A TaskManager tells nobody when its status changes: it has to be asked.
+    deadline = time.monotonic() + timeout_seconds
+    while not what(seen := look()):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"still so after {timeout_seconds:g} s: {seen}")
+        time.sleep(POLL_SECONDS)
+    return seen

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from benchmarks.cluster import installed_spark
+from benchmarks.executors import children_executors, executors_below, wait_for_end
 from tests.spark.applications import Application, sluice_settings
-from tests.spark.executors import children_executors, executors_below, wait_for_end
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

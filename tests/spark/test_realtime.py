@@ -4,27 +4,25 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from benchmarks.cluster import installed_spark
+from benchmarks.executors import executors_below
 from benchmarks.jobs import realtime
 from benchmarks.processes import ProcessFailed
 from shuffle.config import NetworkMemoryConfig
 from shuffle.partition.partition_type import ResultPartitionType, pool_bounds
 from spark_integration import spark_conf
 from tests.spark.applications import LOCAL_MASTER, Application, sluice_settings
-from tests.spark.daemons import POLL_SECONDS
-from tests.spark.executors import executors_below
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from benchmarks.cluster import StandaloneCluster
-    from shuffle.daemon.status import PipelinedPartitionStatus
+    from shuffle.daemon.status import PipelinedPartitionStatus, TaskManagerStatus
     from tests.spark.barrier import Barrier
     from tests.spark.daemons import Daemons
 
@@ -87,25 +85,22 @@ def test_a_stateful_query_over_several_batches(application: Application, daemons
 
 def until_none(daemons: Daemons) -> None:
     """Wait until no TaskManager has a pipelined partition."""
-    deadline = time.monotonic() + STATUS_SECONDS
-    while any(list(daemon.status().pipelined_partitions) for daemon in (daemons[0], daemons[1])):
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"pipelined partitions are left after {STATUS_SECONDS:g} s")
-        time.sleep(POLL_SECONDS)
+    daemons.wait_until(
+        lambda statuses: not any(status.pipelined_partitions for status in statuses),
+        STATUS_SECONDS,
+    )
 
 
 def until_any(
     daemons: Daemons, what: Callable[[PipelinedPartitionStatus], bool]
 ) -> list[PipelinedPartitionStatus]:
     """All pipelined partitions of a TaskManager that has such a one; waits for it."""
-    deadline = time.monotonic() + STATUS_SECONDS
-    while time.monotonic() < deadline:
-        for daemon in (daemons[0], daemons[1]):
-            partitions = list(daemon.status().pipelined_partitions)
-            if any(map(what, partitions)):
-                return partitions
-        time.sleep(POLL_SECONDS)
-    raise TimeoutError(f"no such partition within {STATUS_SECONDS:g} s")
+
+    def with_such_a_one(statuses: list[TaskManagerStatus]) -> list[TaskManagerStatus]:
+        return [status for status in statuses if any(map(what, status.pipelined_partitions))]
+
+    found = with_such_a_one(daemons.wait_until(with_such_a_one, STATUS_SECONDS))
+    return list(found[0].pipelined_partitions)
 
 
 def test_a_slow_reader_holds_its_source_up_in_bounded_memory(
@@ -148,11 +143,7 @@ def test_an_executor_killed_while_it_sends_fails_the_query_and_the_next_one_runs
     """As with Spark's own streaming shuffle; what it had begun is not left behind."""
     running = application.start("realtime", **QUERY | {"per_tick": 1}, records=600)
     until_any(daemons, lambda partition: partition.bytes_out > 0)
-    victim = next(
-        executor
-        for executor in executors_below(directory)
-        if executor.application_id == application.application_id
-    )
+    victim = executors_below(directory, application.application_id)[0]
     os.kill(victim.pid, signal.SIGKILL)
     with pytest.raises(ProcessFailed, match=r"ExecutorLostFailure|PRODUCER_FAILED|exited"):
         running.result()

@@ -27,13 +27,18 @@ class Executor:
     application_id: str
 
 
-def executors_below(directory: Path) -> list[Executor]:
+def executors_below(directory: Path, application_id: str | None = None) -> list[Executor]:
     """Executors of the standalone cluster whose files are below ``directory``, in order of pid.
 
-    By their working directory: names of applications are not unique among clusters.
+    All, or those of one application. By their working directory too: ids of applications are not
+    unique among clusters.
     """
     directory = directory.resolve()
-    found = (executor for executor, place in _all_executors() if directory in place.parents)
+    found = (
+        executor
+        for executor, place in _all_executors()
+        if directory in place.parents and application_id in (None, executor.application_id)
+    )
     return sorted(found, key=lambda executor: executor.pid)
 
 
