@@ -32,6 +32,8 @@ class Moved:
     read_buffers_remote: int = 0
     peer_bytes: int = 0
     """Sent to other TaskManagers."""
+    region_area_bytes: int = 0
+    """Those of the written bytes that came through region areas."""
 
     @property
     def read_bytes(self) -> int:
@@ -55,6 +57,7 @@ _SAMPLES: dict[str, tuple[str, dict[str, str]]] = {
     "read_buffers_local": ("sluice_sent_buffers_total", {"leg": "consumer", "source": "local"}),
     "read_buffers_remote": ("sluice_sent_buffers_total", {"leg": "consumer", "source": "remote"}),
     "peer_bytes": ("sluice_sent_bytes_total", {"leg": "peer"}),
+    "region_area_bytes": ("sluice_region_area_received_bytes_total", {}),
 }
 
 

@@ -165,4 +165,5 @@ class Sides:
 
     def _cpu_seconds(self, side: SparkApplication) -> tuple[float, float]:
         """So far: of a side's executors, and of the TaskManagers."""
-        return cpu_time.of_executors(side.application_id), self.taskmanagers.cpu_seconds()
+        executors = cpu_time.of_executors(self._directory, side.application_id)
+        return executors, self.taskmanagers.cpu_seconds()

@@ -54,6 +54,9 @@ FEATURE_BUFFER_GROUPS: Final = 2
 FEATURE_RESUMABLE_OUTPUTS: Final = 4
 """Feature bit: regions of map outputs are secured, and go on from there on another connection."""
 
+FEATURE_REGION_AREAS: Final = 8
+"""Feature bit: a producer on the same host may put regions into memory that both sides share."""
+
 MAX_LARGE_PAYLOAD_BYTES: Final = 256 * 1024
 """Largest payload with FEATURE_LARGE_PAYLOADS: eight segments of the default size for the price of
 one message, and still little next to a socket's buffers."""

@@ -231,6 +231,36 @@ class BeginRegion(NamedTuple):
     crc32c: int
 
 
+class AttachRegionArea(NamedTuple):
+    """Asks for a region area: memory that a producer on the same host shares with the TaskManager.
+
+    With an empty token a new one of that size is asked for; of size 0, none: what was attached to
+    the connection is given up.
+    """
+
+    token: str
+    size_bytes: int
+
+
+class RegionAreaAttached(NamedTuple):
+    """Answer to AttachRegionArea; without a token no area is attached to the connection."""
+
+    token: str
+    path: str
+    size_bytes: int
+
+
+class SharedRegion(NamedTuple):
+    """A BeginRegion whose bytes lie in the connection's region area; no RegionData follows."""
+
+    partition: int
+    region: int
+    first_subpartition: int
+    lengths: list[int]
+    crc32c: int
+    area_offset: int
+
+
 class RegionOpened(NamedTuple):
     """How large the payloads of a region may be; sent before its first credit."""
 
@@ -356,6 +386,9 @@ Message: TypeAlias = (
     | BeginRegion
     | RegionData
     | RegionOpened
+    | AttachRegionArea
+    | RegionAreaAttached
+    | SharedRegion
     | FinishPartition
     | PartitionFinished
     | AbortPartition

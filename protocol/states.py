@@ -59,6 +59,8 @@ ALLOWED_WHEN_OPEN: Final[dict[tuple[Side, int], _Types]] = {
         m.OpenPartition,
         m.BeginRegion,
         m.RegionData,
+        m.AttachRegionArea,
+        m.SharedRegion,
         m.OpenPipelinedPartition,
         m.PipelinedData,
         m.ResumePartition,
@@ -74,6 +76,7 @@ ALLOWED_WHEN_OPEN: Final[dict[tuple[Side, int], _Types]] = {
     | {
         m.PartitionOpened,
         m.RegionOpened,
+        m.RegionAreaAttached,
         m.AddCredit,
         m.PartitionResumed,
         m.RegionSecured,

@@ -128,5 +128,6 @@ _ARRAYS: Final[Mapping[int, Mapping[int, _Take]]] = {
     3: {3: _integers},  # PartitionRequest.map_attempt_ids
     22: {3: _integers},  # BeginRegion.lengths
     30: {5: _channels},  # OpenGate.channels
+    36: {3: _integers},  # SharedRegion.lengths
 }
 """The fields that are arrays, by type id and place."""

@@ -137,6 +137,10 @@ class StorageConfig(Settings):
     memory_tier_bytes: Bytes = Field(512 * 1024 * 1024, ge=0)
     """Size of the memory tier, touched once at start; 0 means none."""
 
+    region_areas_bytes: Bytes = Field(256 * 1024 * 1024, ge=0)
+    """Most memory shared with producers on this host, below `memory_directory`, beside the memory
+    tier: they put regions there instead of sending them. 0: they send them all."""
+
     disk_quota_bytes: Annotated[Annotated[Bytes, Field(ge=1)] | None, NONE_ALLOWED] = None
     """Most bytes used in each data directory. None: as the disk allows."""
 

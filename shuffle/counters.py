@@ -65,6 +65,8 @@ class Counters:
     producer_bytes_in: int = 0
     """Bytes of region data received from map tasks."""
     producer_buffers_in: int = 0
+    region_area_bytes_in: int = 0
+    """Those of the bytes from map tasks that were copied out of region areas: no buffers."""
 
     peer_bytes_out: int = 0
     """Bytes sent to other TaskManagers in answer to their partition requests."""

@@ -12,6 +12,7 @@ from protocol.errors import SegmentSizeMismatch
 from protocol.limits import (
     FEATURE_BUFFER_GROUPS,
     FEATURE_LARGE_PAYLOADS,
+    FEATURE_REGION_AREAS,
     FEATURE_RESUMABLE_OUTPUTS,
     MAGIC,
     VERSION,
@@ -42,6 +43,7 @@ from shuffle.network.uncredited_client import UncreditedPartitionRequestClient
 from shuffle.network.written_output import ProducerServices
 from shuffle.partition.manager import ResultPartitionManager
 from shuffle.partition.resumable_outputs import ResumableOutputs
+from shuffle.storage.region_area import RegionAreas
 from shuffle.storage.store import ShuffleStore
 from transport.config import TransportConfig
 from transport.connection import Connection, ConnectionHandler
@@ -96,13 +98,16 @@ class NetworkEnvironment:
             SluiceError: The storage or an address cannot be used; nothing is left open.
         """
         loop = asyncio.get_running_loop()
-        self.store = await loop.run_in_executor(None, ShuffleStore.open, self._storage_config)
+        self.store, self.region_areas = await loop.run_in_executor(
+            None, _open_storage, self._storage_config
+        )
         try:
             self._wire()
             await self.listener.start()
         except BaseException:
             self.applications.close()
             await self.store.close()
+            self.region_areas.close()
             raise
 
     def drain(self) -> None:
@@ -139,6 +144,7 @@ class NetworkEnvironment:
         self.applications.close()
         self.resumable.close()
         await self.store.close()
+        self.region_areas.close()
         self.network_pool.destroy()
 
     def _wire(self) -> None:
@@ -174,6 +180,7 @@ class NetworkEnvironment:
             network_pool=self.network_pool,
             task_events=self.task_events,
             resumable=self.resumable,
+            region_areas=self.region_areas,
             on_idle=self._idle.set,
             counters=self.counters,
             config=memory,
@@ -189,7 +196,10 @@ class NetworkEnvironment:
             self.store.taskmanager_id,
             self._memory.segment_size_bytes,
             FLOW_CREDIT,
-            FEATURE_LARGE_PAYLOADS | FEATURE_BUFFER_GROUPS | FEATURE_RESUMABLE_OUTPUTS,
+            FEATURE_LARGE_PAYLOADS
+            | FEATURE_BUFFER_GROUPS
+            | FEATURE_RESUMABLE_OUTPUTS
+            | FEATURE_REGION_AREAS,
             *self.address,
         )
 
@@ -283,3 +293,13 @@ class NetworkEnvironment:
         )
         await connect(address, hello, handler, self._transport, segment_size_bytes)
         return clients[0]
+
+
+def _open_storage(config: StorageConfig) -> tuple[ShuffleStore, RegionAreas]:
+    """Open all that lies in files. Blocks.
+
+    Raises:
+        SluiceError: The storage cannot be used; nothing is left open.
+    """
+    store = ShuffleStore.open(config)
+    return store, RegionAreas.open(config.memory_directory, config.region_areas_bytes)

@@ -226,6 +226,17 @@ def _producers(status: TaskManagerStatus) -> Iterator[Metric]:
         "kind",
         {each.kind: each.without_credit for each in status.producers},
     )
+    yield gauge(
+        "region_areas",
+        "Areas of memory that producers on this host share with the TaskManager.",
+        status.region_areas.areas,
+    )
+    yield gauge("region_areas_used_bytes", "Their size.", status.region_areas.used_bytes)
+    yield total(
+        "region_area_received_bytes",
+        "Bytes from map tasks that came through region areas, not through a socket.",
+        counters.region_area_bytes_in,
+    )
     yield totals(
         "producer_credit_wait_seconds",
         "Time that partitions being written had no memory for more, over all of them.",

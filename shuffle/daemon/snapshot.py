@@ -23,6 +23,7 @@ from shuffle.daemon.status import (
     FlowControl,
     NetworkPoolStatus,
     PoolStatus,
+    RegionAreasStatus,
     ShuffleStatus,
     TaskManagerStatus,
     TierStatus,
@@ -66,6 +67,9 @@ def take_snapshot(taskmanager: "TaskManager") -> TaskManagerStatus:
         gates=gate_statuses(environment),
         served_channels=served_channels(environment),
         producers=producer_statuses(environment),
+        region_areas=RegionAreasStatus(
+            environment.region_areas.count, environment.region_areas.used_bytes
+        ),
         connections=_connections(environment),
         traffic=_traffic(environment),
         applications=_applications(environment),

@@ -183,6 +183,14 @@ class ProducersStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class RegionAreasStatus:
+    """The memory that producers on this host share with the TaskManager."""
+
+    areas: int
+    used_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class ServedChannelsStatus:
     """The channels that one leg serves, all together."""
 
@@ -262,6 +270,7 @@ class TaskManagerStatus:
     gates: tuple[GateStatus, ...]
     served_channels: tuple[ServedChannelsStatus, ...]
     producers: tuple[ProducersStatus, ...]
+    region_areas: RegionAreasStatus
     connections: tuple[ConnectionStatus, ...]
     traffic: tuple[TrafficStatus, ...]
     applications: tuple[ApplicationStatus, ...]

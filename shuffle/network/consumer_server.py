@@ -153,7 +153,7 @@ class ConsumerHandler(ServingHandler):
                 self.credit_bytes,
                 # Those of a pipelined exchange are all read side by side.
                 None if pipelined else config.max_open_channels_per_gate,
-                None if pipelined else config.floating_buffers_per_stored_gate,
+                floating_buffers=None if pipelined else config.floating_buffers_per_stored_gate,
             )
             gate = InputGate(name, key, opener)
             self.gates[message.gate] = gate, channels

@@ -10,6 +10,7 @@ from protocol.limits import FEATURE_LARGE_PAYLOADS, RECEIVE_TAIL_BYTES
 from protocol.messages import (
     AbortPartition,
     AddCredit,
+    AttachRegionArea,
     BeginRegion,
     CloseRequest,
     FinishPartition,
@@ -26,12 +27,14 @@ from protocol.messages import (
     RegionSecured,
     ResumePartition,
     SecureRegion,
+    SharedRegion,
 )
 from protocol.remote_error import error_response
 from shuffle.errors import LimitExceeded, PartitionReleased, ShuttingDown, internal_error
 from shuffle.memory import LocalBufferPool
 from shuffle.network.pipelined_leg import PipelinedLeg
 from shuffle.network.pipelined_producer import PipelinedProducer
+from shuffle.network.region_area_leg import RegionAreaLeg
 from shuffle.network.written_output import ProducerServices, WrittenOutput
 from shuffle.partition.map_output_writer import MapOutputWriter, WriterState
 from shuffle.storage.errors import DuplicateMapOutput
@@ -65,6 +68,7 @@ class ProducerHandler:
         self._pipelined = PipelinedLeg(
             connection, services, self._fail, lambda number: number in self._failed
         )
+        self._region_area = RegionAreaLeg(connection, services.region_areas)
         self._discard: memoryview | None = None
         self._lost = False
 
@@ -118,7 +122,7 @@ class ProducerHandler:
             self._data_received(message, payload_length)
         elif type(message) is PipelinedData:
             self._pipelined.received(message, payload_length)
-        elif type(message) is BeginRegion:
+        elif type(message) is BeginRegion or type(message) is SharedRegion:
             self._begin_region(message)
         elif type(message) is OpenPartition:
             if self._may_open(message.partition):
@@ -138,6 +142,8 @@ class ProducerHandler:
             self._resume(message)
         elif type(message) is AbortPartition:
             self._abort(message.partition)
+        elif type(message) is AttachRegionArea:
+            self._region_area.attach(message)
         elif type(message) is CloseRequest:
             self._connection.close()
 
@@ -156,6 +162,7 @@ class ProducerHandler:
                 else:  # its commit goes on
                     self._services.resumable.forget(partition.attempt, drop=False)
             self._remove(number, aborted=True)
+        self._region_area.detach()
         self._pipelined.connection_lost(error)
         self._on_lost()
 
@@ -306,7 +313,7 @@ class ProducerHandler:
         else:
             self._connection.send(RegionSecured(message.partition, message.region))
 
-    def _begin_region(self, message: BeginRegion) -> None:
+    def _begin_region(self, message: BeginRegion | SharedRegion) -> None:
         writer = self._writer(message.partition)
         if writer is None:
             return
@@ -323,12 +330,18 @@ class ProducerHandler:
                 ),
             )
             return
+        counters = self._services.counters
         try:
-            writer.begin_region(
-                message.region, message.first_subpartition, message.lengths, message.crc32c
-            )
-            self._services.counters.regions_written += 1
-            self._note_wait(self._partitions[message.partition])
+            if type(message) is SharedRegion:
+                copied = writer.copy_region(
+                    *message[1:5], self._region_area.area, message.area_offset
+                )
+                counters.producer_bytes_in += copied
+                counters.region_area_bytes_in += copied
+            else:
+                writer.begin_region(*message[1:5])
+                self._note_wait(self._partitions[message.partition])
+            counters.regions_written += 1
         except SluiceError as error:
             self._fail(message.partition, error)
 

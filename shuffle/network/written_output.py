@@ -10,6 +10,7 @@ from shuffle.gate.task_events import TaskEventDispatcher
 from shuffle.memory import LocalBufferPool, NetworkBufferPool
 from shuffle.partition.manager import ResultPartitionManager
 from shuffle.partition.resumable_outputs import ResumableOutputs
+from shuffle.storage.region_area import RegionAreas
 from shuffle.storage.store import ShuffleStore
 from shuffle.waiting import Waiter, Waiting
 
@@ -33,6 +34,7 @@ class ProducerServices:
     network_pool: NetworkBufferPool
     task_events: TaskEventDispatcher
     resumable: ResumableOutputs
+    region_areas: RegionAreas
     counters: Counters
     config: NetworkMemoryConfig
     verify_checksums: bool

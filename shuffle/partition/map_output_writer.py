@@ -12,7 +12,8 @@
 
 ✗ is a :class:`RegionMismatch` that ends the partition. An empty region leaves OPEN as it is.
 Committing is the caller's: FINISHING ends when all regions are written. SecureRegion leads from
-OPEN to SECURING, and back when the complete regions outlive the process.
+OPEN to SECURING, and back when the complete regions outlive the process. SharedRegion is a whole
+region in one message: it leaves OPEN as it is, too, and is allowed nowhere else.
 """
 
 import asyncio
@@ -26,13 +27,17 @@ from protocol.limits import MAX_U64
 from protocol.messages import EVERY_SUBPARTITION
 from shuffle.errors import RegionMismatch
 from shuffle.memory import LocalBufferPool
+from shuffle.partition.copied_region import CopiedRegion
 from shuffle.partition.region_receiver import (
     DiskRegionReceiver,
     MemoryRegionReceiver,
     RegionReceiver,
+    WrittenRegion,
 )
 from shuffle.storage.errors import ShuffleReleased
 from shuffle.storage.outputs import MapAttemptKey, MapOutput, Region, ShuffleKey
+from shuffle.storage.region_area import RegionArea
+from shuffle.storage.region_writer import RegionWriter
 from shuffle.storage.store import ShuffleStore, release_regions
 
 
@@ -99,7 +104,7 @@ class MapOutputWriter:
         self._receiving = False
         """True while a payload arrives in memory of a region: it must stay that region's."""
         self._receiver: RegionReceiver | None = None
-        self._receivers: list[RegionReceiver] = []
+        self._written: list[WrittenRegion] = []
         self._secured = 0
         secured = store.open_output(MapAttemptKey(key, map_attempt_id)) if resumed else None
         if secured is not None:
@@ -114,7 +119,7 @@ class MapOutputWriter:
     @property
     def regions(self) -> int:
         """Regions so far, the one that is being received included."""
-        return self._secured + len(self._receivers)
+        return self._secured + len(self._written)
 
     def begin_region(
         self, region: int, first_subpartition: int, lengths: Sequence[int], crc32c: int
@@ -128,7 +133,66 @@ class MapOutputWriter:
                 for every subpartition, wrong state.
             StorageFull: No place for it.
         """
-        self._require(WriterState.OPEN, "BeginRegion")
+        writer = self._begin("BeginRegion", region, first_subpartition, lengths)
+        receiver: RegionReceiver
+        if writer.in_memory:
+            receiver = MemoryRegionReceiver(
+                writer, crc32c, self._verify_checksums, self._large_payload_bytes
+            )
+        else:
+            try:
+                pool = self._pool()
+            except SluiceError:
+                writer.abort()
+                raise
+            receiver = DiskRegionReceiver(
+                writer,
+                crc32c,
+                self._verify_checksums,
+                segment_payload_bytes=self._payload_bytes,
+                most_payload_bytes=self._large_payload_bytes,
+                pool=pool,
+                grant=self._grant,
+                failed=self._region_failed,
+            )
+        self._written.append(receiver)
+        if writer.length == 0:
+            self._complete(receiver)
+            return
+        self._receiver = receiver
+        self.state = WriterState.IN_REGION
+        self._opened(region, receiver.payload_bytes)
+        receiver.begin(self._grant)
+
+    def copy_region(
+        self,
+        region: int,
+        first_subpartition: int,
+        lengths: Sequence[int],
+        crc32c: int,
+        area: RegionArea,
+        offset: int,
+    ) -> int:
+        """Copy a region whose bytes lie in a region area; what fails shows when it is secured.
+
+        Returns:
+            Its bytes.
+
+        Raises:
+            RegionMismatch: As for :meth:`begin_region`, or it reaches beyond the area.
+            StorageFull: No place for it.
+        """
+        writer = self._begin("SharedRegion", region, first_subpartition, lengths)
+        copied = CopiedRegion(writer, crc32c, self._verify_checksums, area, offset)
+        self._written.append(copied)
+        self.total_bytes += copied.length
+        return copied.length
+
+    def _begin(
+        self, what: str, region: int, first_subpartition: int, lengths: Sequence[int]
+    ) -> RegionWriter:
+        """Check what a producer says of its next region, and find a place for it."""
+        self._require(WriterState.OPEN, what)
         if region != self.regions:
             raise RegionMismatch(
                 "Regions of a map output must be numbered from 0 without gaps",
@@ -152,7 +216,7 @@ class MapOutputWriter:
                 map_attempt_id=self.map_attempt_id,
             )
         try:
-            writer = self._store.begin_region(self.key, first_subpartition, lengths)
+            return self._store.begin_region(self.key, first_subpartition, lengths)
         except ValueError as error:
             raise RegionMismatch(
                 "Lengths of a region do not add up to a size",
@@ -160,35 +224,6 @@ class MapOutputWriter:
                 limit=f"{MAX_U64} bytes",
                 map_attempt_id=self.map_attempt_id,
             ) from error
-        receiver: RegionReceiver
-        if writer.in_memory:
-            receiver = MemoryRegionReceiver(
-                writer, crc32c, self._verify_checksums, self._large_payload_bytes
-            )
-        else:
-            try:
-                pool = self._pool()
-            except SluiceError:
-                writer.abort()
-                raise
-            receiver = DiskRegionReceiver(
-                writer,
-                crc32c,
-                self._verify_checksums,
-                segment_payload_bytes=self._payload_bytes,
-                most_payload_bytes=self._large_payload_bytes,
-                pool=pool,
-                grant=self._grant,
-                failed=self._region_failed,
-            )
-        self._receivers.append(receiver)
-        if writer.length == 0:
-            self._complete(receiver)
-            return
-        self._receiver = receiver
-        self.state = WriterState.IN_REGION
-        self._opened(region, receiver.payload_bytes)
-        receiver.begin(self._grant)
 
     def payload_buffer(self, offset: int, length: int) -> PayloadMemory:
         """Supply the place for the next bytes of the region.
@@ -246,13 +281,12 @@ class MapOutputWriter:
                 map_attempt_id=self.map_attempt_id,
             )
         self.state = WriterState.SECURING
-        for receiver in self._receivers:
-            await receiver.flush()
+        for each in self._written:
+            await each.flush()
         if self.state is not WriterState.SECURING:
             return
-        receivers, self._receivers = self._receivers, []
-        self._secured += len(receivers)
-        regions = [receiver.finish() for receiver in receivers]
+        regions = [each.finish() for each in self._take_written()]
+        self._secured += len(regions)
         try:
             secured = self._store.secure(self.attempt, self.num_subpartitions, regions)
         except SluiceError:
@@ -288,14 +322,13 @@ class MapOutputWriter:
                 map_attempt_id=self.map_attempt_id,
             )
         self.state = WriterState.FINISHING
-        for receiver in self._receivers:
-            await receiver.flush()
+        for each in self._written:
+            await each.flush()
         if self.state is not WriterState.FINISHING:
             raise RegionMismatch(
                 "Map output was aborted while it was finished", map_attempt_id=self.map_attempt_id
             )
-        receivers, self._receivers = self._receivers, []
-        written = [receiver.finish() for receiver in receivers]
+        written = [each.finish() for each in self._take_written()]
         if self._secured:
             secured = self._store.open_output(self.attempt)
             if secured is None or len(secured.regions) != self._secured:
@@ -309,9 +342,12 @@ class MapOutputWriter:
         """Give everything up; what is being written is freed when the threads are done."""
         self.state = WriterState.ABORTED
         self._receiver = None
-        receivers, self._receivers = self._receivers, []
-        for receiver in receivers:
-            receiver.abort()
+        for each in self._take_written():
+            each.abort()
+
+    def _take_written(self) -> list[WrittenRegion]:
+        written, self._written = self._written, []
+        return written
 
     def _region_failed(self, error: SluiceError) -> None:
         if self._failure is None:

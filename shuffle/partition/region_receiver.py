@@ -25,12 +25,25 @@ from shuffle.storage.region_writer import RegionWriter
 _log = logging.getLogger(__name__)
 
 
-class RegionReceiver(Protocol):
-    """What a map output needs of a region on its way in."""
+class WrittenRegion(Protocol):
+    """What a map output needs of a region, however its bytes come."""
 
     @property
     def length(self) -> int:
         """Bytes of the region."""
+
+    async def flush(self) -> None:
+        """Wait until every byte is where it belongs."""
+
+    def finish(self) -> Region:
+        """End the complete, flushed region; the caller owns its extent then."""
+
+    def abort(self) -> None:
+        """Give the region up."""
+
+
+class RegionReceiver(WrittenRegion, Protocol):
+    """What it needs of one that comes in messages."""
 
     @property
     def payload_bytes(self) -> int:
@@ -47,15 +60,6 @@ class RegionReceiver(Protocol):
 
     def verify(self) -> None:
         """Compare the checksum of the complete region."""
-
-    async def flush(self) -> None:
-        """Wait until every byte is where it belongs."""
-
-    def finish(self) -> Region:
-        """End the complete, flushed region; the caller owns its extent then."""
-
-    def abort(self) -> None:
-        """Give the region up."""
 
 
 class _Progress:

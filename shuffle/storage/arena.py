@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 from shuffle.storage.extents import ExtentAllocator
+from shuffle.storage.references import Referenced
 
 logger = logging.getLogger(__name__)
 
@@ -27,8 +28,8 @@ ALIGNMENT_BYTES = 4096
 _ARENA_NAME = re.compile(rf"arena-([0-9a-f]{{{2 * TIER_ID_BYTES}}})\.dat")
 
 
-class Extent:
-    """A reference-counted piece of an arena. Starts with one reference, its owner's.
+class Extent(Referenced):
+    """A reference-counted piece of an arena.
 
     The last :meth:`release` gives the space back for reuse, so whoever reads or writes it, or has
     handed slices of :attr:`view` to a transport, holds a reference until that is over.
@@ -41,47 +42,23 @@ class Extent:
             space has been given back.
     """
 
-    __slots__ = ("_references", "length", "offset", "tier", "view")
+    __slots__ = ("length", "offset", "tier", "view")
 
     def __init__(self, tier: "Tier", offset: int, length: int, view: memoryview | None) -> None:
+        super().__init__()
         self.tier = tier
         self.offset = offset
         self.length = length
         self.view = view
-        self._references = 1
 
     @property
     def in_memory(self) -> bool:
         """Whether the extent lies in the memory tier."""
         return self.tier.kind == "memory"
 
-    @property
-    def references(self) -> int:
-        """Holders of the extent; 0 once its space has been given back."""
-        return self._references
-
-    def retain(self) -> None:
-        """Add a reference.
-
-        Raises:
-            RuntimeError: The space was given back already.
-        """
-        if self._references < 1:
-            raise RuntimeError(f"{self!r} was retained after its last release")
-        self._references += 1
-
-    def release(self) -> None:
-        """Drop a reference; the last one gives the space back.
-
-        Raises:
-            RuntimeError: Released more often than retained.
-        """
-        if self._references < 1:
-            raise RuntimeError(f"{self!r} was released more often than retained")
-        self._references -= 1
-        if self._references == 0:
-            self.view = None
-            self.tier.recycle(self)
+    def _give_back(self) -> None:
+        self.view = None
+        self.tier.recycle(self)
 
     def __repr__(self) -> str:
         end = self.offset + self.length

@@ -255,12 +255,9 @@ class DiskTier(Tier):
         wanted = sum(len(buffer) for buffer in buffers)
         return StorageReadFailed(self.path, extent_offset, wanted, 0, str(error))
 
-    def write_failure(
-        self, extent_offset: int, buffers: list[memoryview], error: OSError
-    ) -> StorageWriteFailed:
+    def write_failure(self, extent_offset: int, length: int, error: OSError) -> StorageWriteFailed:
         """Turn a disk error into a typed one and draw its consequence."""
         self.note_failure(error)
-        length = sum(len(buffer) for buffer in buffers)
         return StorageWriteFailed(self.path, extent_offset, length, str(error))
 
     def statistics(self) -> TierStatistics:

@@ -1,20 +1,32 @@
 """Writing one region into its extent, and reading extents back."""
 
+import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple
 
+from crc32c import crc32c
+
 from shuffle.storage.arena import Extent
 from shuffle.storage.disk_tier import DiskTier
-from shuffle.storage.errors import RegionMismatch, StorageError
+from shuffle.storage.errors import RegionMismatch, StorageError, StorageReadFailed
 from shuffle.storage.outputs import Region, ShuffleKey
 from shuffle.storage.threads import run_in_thread
 
 if TYPE_CHECKING:
     from array import array
 
+    from shuffle.storage.region_area import RegionArea
+
 CACHED_READS = 32
 """Most reads at a time that the event loop makes itself: beyond it other work would wait."""
+
+DIRECT_COPY_BYTES = 256 * 1024
+"""Regions up to this size are copied by the event loop itself: it takes no longer than a hop to a
+thread and back."""
+
+_COPY_BYTES = 1024 * 1024
+"""A region is copied and checked in pieces: the processor's cache still has what was copied."""
 
 
 class RegionWriter:
@@ -108,7 +120,47 @@ class RegionWriter:
         try:
             await run_in_thread(self._executor, tier.write, extent.offset + offset, buffers)
         except OSError as error:
-            self._failure = tier.write_failure(extent.offset + offset, buffers, error)
+            self._failure = tier.write_failure(extent.offset + offset, end - offset, error)
+            raise self._failure from error
+        finally:
+            self._writes -= 1
+            extent.release()
+
+    async def copy_from(self, area: "RegionArea", offset: int, *, checksum: bool) -> int:
+        """Fill the whole region from a region area.
+
+        Args:
+            area: The caller keeps a reference meanwhile.
+            offset: Position of the region's bytes there.
+            checksum: Whether to compute their checksum on the way.
+
+        Returns:
+            The CRC-32C of the bytes, or 0.
+
+        Raises:
+            RegionMismatch: The area's file was cut short.
+            StorageReadFailed: It could not be read.
+            StorageWriteFailed: The disk did not take the bytes. The region can only be aborted.
+            asyncio.CancelledError: Raised when no thread uses the area or the extent any more.
+        """
+        self._check_open()
+        extent = self._extent
+        if extent is None:
+            return 0
+        if extent.view is not None and self.length <= DIRECT_COPY_BYTES:
+            return _copy_into_view(extent.view, area, offset, checksum)
+        extent.retain()  # an abort must not hand the space to others while the thread writes there
+        self._writes += 1
+        try:
+            if extent.view is not None:
+                return await run_in_thread(
+                    self._executor, _copy_into_view, extent.view, area, offset, checksum
+                )
+            return await run_in_thread(
+                self._executor, _copy_to_disk, _disk(extent), extent, area, offset, checksum
+            )
+        except OSError as error:
+            self._failure = _disk(extent).write_failure(extent.offset, self.length, error)
             raise self._failure from error
         finally:
             self._writes -= 1
@@ -168,6 +220,16 @@ class ExtentRead(NamedTuple):
     offset: int
     buffers: list[memoryview]
 
+    @property
+    def end(self) -> int:
+        """Position behind the last byte."""
+        return self.offset + sum(len(buffer) for buffer in self.buffers)
+
+    @property
+    def is_within(self) -> bool:
+        """Whether all of it lies in the extent."""
+        return self.offset >= 0 and self.end <= self.extent.length
+
 
 def read_cached(reads: Sequence[ExtentRead]) -> bool:
     """Read from the disk tier what the page cache has, in the caller's own thread.
@@ -175,16 +237,15 @@ def read_cached(reads: Sequence[ExtentRead]) -> bool:
     Copying a few hundred KiB takes less time than to hand the work to a thread and back.
 
     Args:
-        reads: What to read, within extents of the disk tier.
+        reads: What to read, of extents of the disk tier.
 
     Returns:
-        Whether all buffers were filled; if not, :func:`read_extents` has to.
+        Whether all buffers were filled; if not, :func:`read_extents` has to, or tells why not.
     """
-    if len(reads) > CACHED_READS:
-        return False
-    return all(
-        _disk(extent).read_cached(extent.offset + offset, buffers)
-        for extent, offset, buffers in reads
+    return len(reads) <= CACHED_READS and all(
+        read.is_within
+        and _disk(read.extent).read_cached(read.extent.offset + read.offset, read.buffers)
+        for read in reads
     )
 
 
@@ -203,9 +264,8 @@ async def read_extents(executor: ThreadPoolExecutor, reads: Sequence[ExtentRead]
     on_disk: list[ExtentRead] = []
     for read in reads:
         extent, offset, buffers = read
-        end = offset + sum(len(buffer) for buffer in buffers)
-        if offset < 0 or end > extent.length:
-            raise RegionMismatch(end, extent.length)
+        if not read.is_within:
+            raise RegionMismatch(read.end, extent.length)
         if extent.view is None:
             on_disk.append(read)
             continue
@@ -238,6 +298,41 @@ def _read_each(
         except OSError as error:
             return number, error
     return None
+
+
+def _copy_into_view(view: memoryview, area: "RegionArea", offset: int, checksum: bool) -> int:
+    """Fill an extent of the memory tier from an area; return the bytes' checksum, or 0."""
+    value = 0
+    for start in range(0, len(view), _COPY_BYTES):
+        piece = view[start : start + _COPY_BYTES]
+        _read_piece(area, offset + start, piece)
+        if checksum:
+            value = crc32c(piece, value)
+    return value
+
+
+def _copy_to_disk(
+    tier: DiskTier, extent: Extent, area: "RegionArea", offset: int, checksum: bool
+) -> int:
+    """Fill an extent of the disk tier from an area, in a thread; return the checksum, or 0."""
+    value = 0
+    buffer = memoryview(bytearray(min(_COPY_BYTES, extent.length)))
+    for start in range(0, extent.length, _COPY_BYTES):
+        piece = buffer[: extent.length - start]
+        _read_piece(area, offset + start, piece)
+        if checksum:
+            value = crc32c(piece, value)
+        tier.write(extent.offset + start, [piece])
+    return value
+
+
+def _read_piece(area: "RegionArea", offset: int, piece: memoryview) -> None:
+    try:
+        received = os.preadv(area.fd, [piece], offset)
+    except OSError as error:
+        raise StorageReadFailed(area.path, offset, len(piece), 0, str(error)) from error
+    if received != len(piece):
+        raise RegionMismatch(offset + len(piece), offset + received)
 
 
 def _disk(extent: Extent) -> DiskTier:

@@ -13,6 +13,7 @@ from shuffle.daemon.status import (
     PipelinedPartitionStatus,
     PoolStatus,
     ProducersStatus,
+    RegionAreasStatus,
     ServedChannelsStatus,
     ShuffleStatus,
     TaskManagerStatus,
@@ -23,6 +24,7 @@ from shuffle.daemon.status import (
 COUNTERS = Counters(
     producer_bytes_in=1001,
     producer_buffers_in=1002,
+    region_area_bytes_in=1040,
     peer_bytes_out=1003,
     peer_buffers_out=1004,
     peer_bytes_in=1005,
@@ -124,6 +126,7 @@ STATUS = TaskManagerStatus(
         ServedChannelsStatus("consumer", 61, 62, 63, 64),
     ),
     producers=(ProducersStatus("map_output", 71, 72), ProducersStatus("pipelined", 81, 82)),
+    region_areas=RegionAreasStatus(91, 92),
     connections=(
         ConnectionStatus("node-2:7337", "peer", "peer out", 2, 90000, 100, 65537, False, "credit"),
         ConnectionStatus("unix", "producer", "producer", 1, 5000, 50, 10, True, "watermark"),
@@ -158,6 +161,7 @@ EMPTY_STATUS = TaskManagerStatus(
     gates=(),
     served_channels=(),
     producers=(),
+    region_areas=RegionAreasStatus(0, 0),
     connections=(),
     traffic=(),
     applications=(),

@@ -68,6 +68,8 @@ PROMTOOL_TIMEOUT_SECONDS = 30
         ('sluice_served_channel_available_credit{leg="consumer"}', 64),
         ('sluice_producer_available_credit{kind="map_output"}', 71),
         ('sluice_producers_without_credit{kind="pipelined"}', 82),
+        ("sluice_region_areas", 91),
+        ("sluice_region_areas_used_bytes", 92),
         ('sluice_channels{kind="remote"}', 2),
         ('sluice_channels{kind="local"}', 1),
         ('sluice_channel_queued_buffers{kind="remote"}', 55),

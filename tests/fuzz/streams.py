@@ -184,6 +184,18 @@ def _role_frames(role: int, local_id: str) -> st.SearchStrategy[bytes]:
             st.builds(m.FinishPartition, NUMBER, st.integers(0, 9000), NUMBER).map(frame),
             st.builds(m.AbortPartition, NUMBER).map(frame),
             st.builds(m.SecureRegion, NUMBER, NUMBER).map(frame),
+            st.builds(
+                m.AttachRegionArea, st.sampled_from(["", "no such token"]), st.integers(0, 9000)
+            ).map(frame),
+            st.builds(
+                m.SharedRegion,
+                NUMBER,
+                NUMBER,
+                NUMBER,
+                st.lists(NUMBER),
+                NUMBER,
+                st.integers(0, 9000),
+            ).map(frame),
         )
     if role == m.ROLE_CONSUMER:
         return st.one_of(

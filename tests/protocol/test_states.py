@@ -48,6 +48,8 @@ CONNECTOR_SENDS: dict[int, set[type[m.Message]]] = {
         m.FinishPartition,
         m.ResumePartition,
         m.SecureRegion,
+        m.AttachRegionArea,
+        m.SharedRegion,
         m.AbortPartition,
         m.OpenPipelinedPartition,
         m.PipelinedData,
@@ -60,6 +62,7 @@ ACCEPTOR_SENDS: dict[int, set[type[m.Message]]] = {
     m.ROLE_PRODUCER: {
         m.PartitionOpened,
         m.RegionOpened,
+        m.RegionAreaAttached,
         m.AddCredit,
         m.PartitionFinished,
         m.PartitionResumed,

@@ -26,6 +26,7 @@ from protocol.unpacking import FLAT_BYTES, MOST_FIELDS, unpack_by_fields, unpack
 ARRAY_MESSAGES: dict[str, tuple[int, list[Any], list[Any]]] = {
     "PartitionRequest": (3, [1, "app", 1], [0, 1, 1]),
     "BeginRegion": (22, [0, 0, 0], [0]),
+    "SharedRegion": (36, [0, 0, 0], [0, 0]),
     "OpenGate": (30, [0, 1, 0, 1, 1], []),
 }
 

@@ -176,6 +176,39 @@ MESSAGES: tuple[tuple[str, m.Message, bytes], ...] = (
     ),
     ("region opened", m.RegionOpened(1, 0, 262144), b""),
     ("region opened with the largest values", m.RegionOpened(MAX_U32, MAX_U32, MAX_U32), b""),
+    ("attach a new region area", m.AttachRegionArea("", 8 << 20), b""),
+    ("attach a known region area", m.AttachRegionArea("0123456789abcdef" * 2, 0), b""),
+    ("attach a region area with the largest values", m.AttachRegionArea(LONGEST, MAX_U64), b""),
+    (
+        "region area attached",
+        m.RegionAreaAttached(
+            "0123456789abcdef" * 2, "/dev/shm/sluice-0/areas/" + "0123456789abcdef" * 2, 8 << 20
+        ),
+        b"",
+    ),
+    ("no region area attached", m.RegionAreaAttached("", "", 0), b""),
+    (
+        "region area attached with the largest values",
+        m.RegionAreaAttached(LONGEST, UNICODE * 20, MAX_U64),
+        b"",
+    ),
+    (
+        "shared region",
+        m.SharedRegion(1, 0, 0, [100, 0, 70000, 5], 0xE3069283, 2 << 20),
+        b"",
+    ),
+    (
+        "shared region of every subpartition",
+        m.SharedRegion(1, 0, m.EVERY_SUBPARTITION, [9], 7, 0),
+        b"",
+    ),
+    (
+        "shared region with the largest values",
+        m.SharedRegion(
+            MAX_U32, MAX_U32, MAX_U32, [MAX_U64, 0, 127, 128, 255, 256], MAX_U32, MAX_U64
+        ),
+        b"",
+    ),
     ("region data", m.RegionData(1, 0), b"region bytes"),
     ("region data with the largest offset", m.RegionData(MAX_U32, MAX_U64), b"\x00"),
     ("finish partition", m.FinishPartition(1, 70105, 1), b""),

@@ -134,6 +134,16 @@ def test_records_are_sent_while_the_map_task_runs(
         assert found.read_text() == own.rows("writer_map_waits").read_text()
 
 
+def test_regions_come_through_the_region_area(own: Application, directory: Path, daemons: Daemons):
+    with local("area", directory, daemons, SMALL_BUFFER) as application:
+        both = Both(own, application, daemons)
+        check(both, "frame_repartition")  # its first region asks for the area
+        before = daemons.moved()
+        application.rows("frame_repartition")
+        moved = daemons.moved() - before
+        assert moved.region_area_bytes == moved.written_bytes > 0
+
+
 def _spills(application: Application) -> int:
     """How often a writer was asked for its memory and sent what it had."""
     url = json.loads(application.rows("ui_url").read_text(encoding="utf-8"))[0]

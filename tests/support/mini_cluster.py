@@ -187,6 +187,7 @@ def network_leftovers(environment: NetworkEnvironment) -> list[str]:
         ("local pools", len(pool.local_pools) + len(pool.draining_pools)),
         ("segments out", pool.total_segments - pool.free_segments),
         ("reserved segments", pool.reserved_exclusive_segments),
+        ("region areas", environment.region_areas.count),
         ("waiting requests", pool.waiting_requests + environment.partitions.waiting_requests),
     ]
     return [f"{name}: {number}" for name, number in left if number]

@@ -233,7 +233,7 @@ async def reach(rig: Rig, state: str) -> None:
 
 async def say(rig: Rig, message: str) -> None:
     if message == "begin":
-        rig.begin([1], b"x", region=len(rig.writer._receivers))
+        rig.begin([1], b"x", region=len(rig.writer._written))
     elif message == "data":
         rig.payload(0, DATA[:SEGMENT])
     else:

@@ -1,6 +1,8 @@
 """What the storage tests share."""
 
+import asyncio
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -83,3 +85,36 @@ def extent_of(output: MapOutput) -> Any:
 def open_descriptors() -> int:
     """Number of open file descriptors of this process."""
     return len(os.listdir("/proc/self/fd"))
+
+
+class Gate:
+    """Lets a test hold a thread inside a blocking call."""
+
+    def __init__(self, monkeypatch, owner, name, error=None):
+        self.entered = threading.Event()
+        self.proceed = threading.Event()
+        self.calls = 0
+        real = getattr(owner, name)
+
+        def held(*args):
+            self.calls += 1
+            self.entered.set()
+            assert self.proceed.wait(20)
+            if error is not None:
+                raise error
+            return real(*args)
+
+        monkeypatch.setattr(owner, name, held)
+
+    async def wait_entered(self):
+        assert await asyncio.to_thread(self.entered.wait, 20)
+
+
+async def settle(store):
+    """Wait until the store's own tasks have ended."""
+    async with asyncio.timeout(20):
+        while store._background or store._journal._task is not None:
+            tasks = [*store._background]
+            if store._journal._task is not None:
+                tasks.append(store._journal._task)
+            await asyncio.wait(tasks)

@@ -1,90 +1,37 @@
-"""The store on real files: life of regions, commits, releases, failures of one directory."""
+"""The store on real files: life of regions, releases, failures of one directory."""
 
 import asyncio
 import errno
 import os
-import threading
 
 import pytest
 from crc32c import crc32c
 
-from shuffle.storage import journal_writer
 from shuffle.storage.disk_tier import DiskTier
 from shuffle.storage.errors import (
     CorruptRegion,
-    DuplicateMapOutput,
-    JournalWriteFailed,
     RegionMismatch,
-    ShuffleReleased,
     StorageClosed,
     StorageFull,
     StorageReadFailed,
     StorageWriteFailed,
 )
-from shuffle.storage.journal import Journal
 from shuffle.storage.memory_tier import MemoryTier
 from shuffle.storage.outputs import MapOutput, ShuffleKey
-from shuffle.storage.store import ShuffleStore, release_regions
+from shuffle.storage.region_writer import ExtentRead
 from tests.shuffle.storage.support import (
     KEY,
-    config,
+    Gate,
     content,
     extent_of,
     fetch,
     put,
+    settle,
     used,
     write_region,
 )
 
 MIB = 1024 * 1024
-
-
-@pytest.fixture
-async def opened(tmp_path):
-    """Open stores below tmp_path; whatever a test opened is closed at its end."""
-    stores = []
-
-    def open_store(**changes):
-        store = ShuffleStore.open(config(tmp_path, **changes))
-        stores.append(store)
-        return store
-
-    yield open_store
-    for store in stores:
-        await store.close()
-
-
-class Gate:
-    """Lets a test hold a thread inside a blocking call."""
-
-    def __init__(self, monkeypatch, owner, name, error=None):
-        self.entered = threading.Event()
-        self.proceed = threading.Event()
-        self.calls = 0
-        real = getattr(owner, name)
-
-        def held(*args):
-            self.calls += 1
-            self.entered.set()
-            assert self.proceed.wait(20)
-            if error is not None:
-                raise error
-            return real(*args)
-
-        monkeypatch.setattr(owner, name, held)
-
-    async def wait_entered(self):
-        assert await asyncio.to_thread(self.entered.wait, 20)
-
-
-async def settle(store):
-    """Wait until the store's own tasks have ended."""
-    async with asyncio.timeout(20):
-        while store._background or store._journal._task is not None:
-            tasks = [*store._background]
-            if store._journal._task is not None:
-                tasks.append(store._journal._task)
-            await asyncio.wait(tasks)
 
 
 async def test_outputs_fill_memory_first_then_disk_and_come_back_byte_equal(opened):
@@ -149,22 +96,6 @@ async def test_several_regions_keep_their_order(opened):
     assert pieces == [b"bbb", b"cccc"]
 
 
-async def test_a_map_attempt_commits_once(opened):
-    store = opened()
-    output = await put(store, 7, 100)
-    with pytest.raises(DuplicateMapOutput, match="attempt 7 of shuffle 0 of app-1"):
-        store.commit(output)
-    again = await write_region(store, b"x", [1])
-    under_way = store.commit(MapOutput(KEY, 8, 1, (again,)))
-    other = await write_region(store, b"y", [1])
-    with pytest.raises(DuplicateMapOutput):
-        store.commit(MapOutput(KEY, 8, 1, (other,)))
-    release_regions([other])
-    await under_way
-    store.release_shuffle(KEY)
-    assert used(store) == [0, 0]
-
-
 async def test_aborted_regions_leave_nothing(opened):
     store = opened()
     for lengths in ([10], [2 * MIB]):
@@ -190,6 +121,16 @@ async def test_bytes_outside_a_region_are_refused(opened):
         with pytest.raises(RegionMismatch):
             await store.read(writer._extent, length - 1, [memoryview(bytearray(2))])
         writer.abort()
+
+
+async def test_bytes_outside_a_region_are_not_read_from_the_page_cache(opened):
+    """What lies behind it may be another application's."""
+    store = opened(memory_tier_bytes=0)
+    output, _ = await put(store, 0, 100), await put(store, 1, 8192)
+    extent = extent_of(output)
+    for offset, within in ((98, True), (99, False), (-1, False)):
+        read = ExtentRead(extent, offset, [memoryview(bytearray(2))])
+        assert store.read_cached([read]) is within
 
 
 async def test_the_view_of_a_region_on_disk_is_refused(opened):
@@ -371,172 +312,6 @@ async def test_a_corrupt_byte_is_found(opened, memory_tier_bytes):
     await store.verify(whole.regions[0])
 
 
-async def test_a_commit_is_visible_only_once_it_is_written(opened, monkeypatch):
-    store = opened()
-    gate = Gate(monkeypatch, os, "pwrite")
-    region = await write_region(store, b"x", [1])
-    committing = store.commit(MapOutput(KEY, 1, 1, (region,)))
-    await gate.wait_entered()
-    assert store.lookup(KEY, 1) is None
-    assert not committing.done()
-    gate.proceed.set()
-    await committing
-    assert store.lookup(KEY, 1) is not None
-
-
-async def test_commits_that_wait_share_one_write(opened, monkeypatch):
-    store = opened()
-    regions = [await write_region(store, b"x", [1]) for _ in range(20)]
-    gate = Gate(monkeypatch, os, "pwrite")
-    first = store.commit(MapOutput(KEY, 0, 1, (regions[0],)))
-    await gate.wait_entered()
-    rest = [store.commit(MapOutput(KEY, n, 1, (regions[n],))) for n in range(1, 20)]
-    gate.proceed.set()
-    await asyncio.gather(first, *rest)
-    assert gate.calls == 2
-    assert len(store.map_outputs(KEY)) == 20
-
-
-@pytest.mark.parametrize("whole_application", [False, True])
-async def test_a_release_beats_the_commits_under_way(opened, monkeypatch, whole_application):
-    store = opened()
-    other = ShuffleKey("app-2", 0)
-    regions = [await write_region(store, b"x", [1]) for _ in range(3)]
-    gate = Gate(monkeypatch, os, "pwrite")
-    written = store.commit(MapOutput(KEY, 0, 1, (regions[0],)))
-    await gate.wait_entered()
-    queued = store.commit(MapOutput(KEY, 1, 1, (regions[1],)))
-    kept = store.commit(MapOutput(other, 1, 1, (regions[2],)))
-    if whole_application:
-        store.release_application(KEY.application_id)
-    else:
-        store.release_shuffle(KEY)
-    gate.proceed.set()
-    await kept
-    for future, region in ((written, regions[0]), (queued, regions[1])):
-        with pytest.raises(ShuffleReleased):
-            await future
-        region.release()  # it stayed ours
-    assert store.map_outputs(KEY) == {}
-    await settle(store)
-    await store.close()
-    again = opened()
-    assert [s.key for s in again.shuffles()] == [other]
-
-
-async def test_a_cancelled_commit_goes_through(opened, monkeypatch):
-    store = opened()
-    gate = Gate(monkeypatch, os, "pwrite")
-    region = await write_region(store, b"x", [1])
-    committing = store.commit(MapOutput(KEY, 1, 1, (region,)))
-    await gate.wait_entered()
-    committing.cancel()
-    gate.proceed.set()
-    await settle(store)
-    assert store.lookup(KEY, 1) is not None
-    assert store.release_shuffle(KEY) == 1
-    assert used(store) == [0, 0]
-
-
-async def test_a_cancelled_commit_that_fails_leaves_nothing(opened, monkeypatch):
-    store = opened()
-    gate = Gate(monkeypatch, os, "pwrite", OSError(errno.ENOSPC, "no space"))
-    region = await write_region(store, b"x", [1])
-    committing = store.commit(MapOutput(KEY, 1, 1, (region,)))
-    await gate.wait_entered()
-    committing.cancel()
-    gate.proceed.set()
-    await settle(store)
-    assert store.lookup(KEY, 1) is None
-    assert used(store) == [0, 0]
-
-
-async def test_without_a_journal_nothing_is_acknowledged(opened, monkeypatch):
-    store = opened()
-    kept = await put(store, 1, 100)
-
-    def full(fd, data, offset):
-        raise OSError(errno.ENOSPC, "no space")
-
-    with monkeypatch.context() as broken:
-        broken.setattr(os, "pwrite", full)
-        region = await write_region(store, b"x", [1])
-        output = MapOutput(KEY, 2, 1, (region,))
-        with pytest.raises(JournalWriteFailed, match="no space") as caught:
-            await store.commit(output)
-        assert caught.value.retryable
-        assert store.lookup(KEY, 2) is None
-        # a release that could not be written is written before anything that comes later
-        store.release_shuffle(KEY)
-        await settle(store)
-    assert extent_of(kept).references == 0
-    key = ShuffleKey("app-1", 9)
-    await store.commit(MapOutput(key, 2, 1, (region,)))
-    await store.close()
-    again = opened()
-    assert [s.key for s in again.shuffles()] == [key]
-
-
-async def test_the_journal_moves_when_its_disk_breaks(opened, tmp_path, monkeypatch):
-    directories = (tmp_path / "a", tmp_path / "b")
-    store = opened(data_directories=directories)
-    await put(store, 1, 1000)
-    real = os.pwrite
-    broken_fd = store._journal.journal._fd
-
-    def failing(fd, data, offset):
-        if fd == broken_fd:
-            raise OSError(errno.EIO, "medium error")
-        return real(fd, data, offset)
-
-    monkeypatch.setattr(os, "pwrite", failing)
-    await put(store, 2, 1000)
-    assert store.statistics().journal_path.parent == directories[1]
-    assert not list(directories[0].glob("journal*"))
-    monkeypatch.undo()
-    await put(store, 3, 1000)
-    await store.close()
-    again = opened(data_directories=directories)
-    assert sorted(again.map_outputs(KEY)) == [1, 2, 3]
-    assert again.statistics().journal_path.parent == directories[0]  # back where it belongs
-
-
-async def test_the_journal_shrinks_when_dead_rows_outweigh_live_ones(opened, monkeypatch):
-    monkeypatch.setattr(journal_writer, "COMPACTION_FLOOR_BYTES", 2000)
-    store = opened()
-    keep = ShuffleKey("keeper", 1)
-    await put(store, 1, 100, key=keep)
-    largest = 0
-    for attempt in range(300):
-        await put(store, attempt, 100)
-        store.release_shuffle(KEY)
-        largest = max(largest, store.statistics().journal_bytes)
-    await settle(store)
-    assert store.statistics().compactions > 3
-    assert largest < 4000
-    await store.close()
-    again = opened()
-    assert [s.key for s in again.shuffles()] == [keep]
-    assert await fetch(again, again.map_outputs(keep)[1]) == content(1, 100)
-
-
-async def test_a_compaction_that_fails_costs_nothing(opened, monkeypatch):
-    monkeypatch.setattr(journal_writer, "COMPACTION_FLOOR_BYTES", 500)
-    store = opened()
-
-    def full(*_):
-        raise OSError(errno.ENOSPC, "no space")
-
-    monkeypatch.setattr(Journal, "create", full)
-    for attempt in range(30):
-        await put(store, attempt, 100)
-        store.release_shuffle(KEY)
-    last = await put(store, 99, 100)
-    await settle(store)
-    assert store.statistics().compactions == 0
-    assert store.lookup(KEY, 99) is last
-
-
 async def test_disk_space_goes_back_after_a_release(opened, monkeypatch):
     monkeypatch.setattr(DiskTier.__init__, "__defaults__", (MIB,))  # retained_bytes
     store = opened(memory_tier_bytes=0)
@@ -590,40 +365,6 @@ async def test_a_closed_store_refuses_everything(opened):
             call()
 
 
-async def test_when_the_loop_ends_no_commit_waits_for_ever(opened, monkeypatch):
-    store = opened()
-    gate = Gate(monkeypatch, os, "pwrite")
-    regions = [await write_region(store, b"x", [1]) for _ in range(2)]
-    writing = store.commit(MapOutput(KEY, 0, 1, (regions[0],)))
-    await gate.wait_entered()
-    queued = store.commit(MapOutput(KEY, 1, 1, (regions[1],)))
-    store._journal._task.cancel()
-    gate.proceed.set()
-    for future in (writing, queued):
-        with pytest.raises(StorageClosed):
-            await future
-    release_regions(regions)
-    assert used(store) == [0, 0]
-
-
-async def test_a_bug_in_the_journal_fails_the_commit(opened, monkeypatch):
-    store = opened()
-    region = await write_region(store, b"x", [1])
-
-    def bug(self, rows):
-        raise ValueError("a bug")
-
-    with monkeypatch.context() as broken:
-        broken.setattr(Journal, "append", bug)
-        future = store.commit(MapOutput(KEY, 0, 1, (region,)))
-        task = store._journal._task
-        with pytest.raises(JournalWriteFailed, match="a bug"):
-            await future
-        with pytest.raises(ValueError, match="a bug"):
-            await task
-    await store.commit(MapOutput(KEY, 0, 1, (region,)))
-
-
 async def test_upkeep_that_fails_is_logged_and_tried_again(opened, monkeypatch, caplog):
     store = opened(memory_tier_bytes=32 * MIB)
 
@@ -646,18 +387,3 @@ async def test_an_extent_that_was_given_back_cannot_be_read(opened):
     store.release_shuffle(KEY)
     with pytest.raises(RuntimeError, match="no bytes any more"):
         await store.read(extent, 0, [memoryview(bytearray(1))])
-
-
-async def test_close_writes_what_is_queued(opened, monkeypatch):
-    store = opened()
-    gate = Gate(monkeypatch, os, "pwrite")
-    regions = [await write_region(store, b"x", [1]) for _ in range(3)]
-    futures = [store.commit(MapOutput(KEY, n, 1, (r,))) for n, r in enumerate(regions)]
-    closing = asyncio.create_task(store.close())
-    await gate.wait_entered()
-    gate.proceed.set()
-    await closing
-    assert all(future.done() and future.exception() is None for future in futures)
-    monkeypatch.undo()
-    again = opened()
-    assert sorted(again.map_outputs(KEY)) == [0, 1, 2]

@@ -19,6 +19,9 @@ public final class Frames {
   /** Feature bit: regions of map outputs are secured, and go on from there on another connection. */
   public static final long FEATURE_RESUMABLE_OUTPUTS = 4;
 
+  /** Feature bit: a producer on the same host may put regions into memory that both sides share. */
+  public static final long FEATURE_REGION_AREAS = 8;
+
   /** The largest payload with {@link #FEATURE_LARGE_PAYLOADS}. */
   public static final int MAX_LARGE_PAYLOAD_BYTES = 256 * 1024;
 

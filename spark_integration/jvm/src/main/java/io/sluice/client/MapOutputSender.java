@@ -17,6 +17,7 @@ final class MapOutputSender {
   private static final Logger LOG = LoggerFactory.getLogger(MapOutputSender.class);
 
   private final ConnectionSource source;
+  private final RegionAreas areas;
   private final long shuffleId;
   private final long mapAttemptId;
   private final int numSubpartitions;
@@ -27,6 +28,7 @@ final class MapOutputSender {
   private Patience patience;
   private boolean interrupted;
   private long creditWaitNanos;
+  private long sharedBytes;
 
   /** Regions and bytes that are sent, and those of them that the TaskManager has for good. */
   private long sentRegions;
@@ -62,8 +64,10 @@ final class MapOutputSender {
     EVERYTHING
   }
 
-  MapOutputSender(ConnectionSource source, long shuffleId, long mapAttemptId, int numSubpartitions) {
+  MapOutputSender(
+      ConnectionSource source, RegionAreas areas, long shuffleId, long mapAttemptId, int numSubpartitions) {
     this.source = source;
+    this.areas = areas;
     this.shuffleId = shuffleId;
     this.mapAttemptId = mapAttemptId;
     this.numSubpartitions = numSubpartitions;
@@ -207,8 +211,14 @@ final class MapOutputSender {
     return creditWaitNanos + (leg == null ? 0 : leg.creditWaitNanos());
   }
 
+  /** Bytes that went through a region area so far, those that were sent again included. */
+  long sharedBytes() {
+    return sharedBytes + (leg == null ? 0 : leg.sharedBytes());
+  }
+
   private void endLeg() {
     creditWaitNanos += leg.creditWaitNanos();
+    sharedBytes += leg.sharedBytes();
     leg = null;
   }
 
@@ -231,6 +241,7 @@ final class MapOutputSender {
                 : source.lease());
     endpoint = leg.connection().endpoint();
     taskManager = leg.connection().taskManager();
+    areas.attach(leg);
     if (interrupted && leg.isResumable()) {
       return compare(leg.resume(shuffleId, mapAttemptId, numSubpartitions), next);
     }

@@ -204,6 +204,11 @@ public final class MapOutputWriter {
     return sender == null ? 0 : sender.creditWaitNanos();
   }
 
+  /** Bytes that went through memory shared with the TaskManager, those sent again included; final after the end. */
+  public long sharedBytes() {
+    return sender == null ? 0 : sender.sharedBytes();
+  }
+
   /**
    * Commits: returns when the TaskManager has the output in its journal.
    *
@@ -339,10 +344,11 @@ public final class MapOutputWriter {
       sender().sendLastRegion(region, regionFirst, lengths, count, crc32c);
     } else {
       sender().sendRegion(region, regionFirst, lengths, count, crc32c);
-      // The buffer of the region before is free now; this one is when the next region is sent.
-      ByteBuffer free = sentRegion;
+      // The buffer of the region before is free now; this one is when the next region is sent. The pool may have a shared
+      // one for the next region by now.
+      recycle(sentRegion);
       sentRegion = region;
-      region = free == null ? null : free.clear();
+      region = null;
       Arrays.fill(lengths, 0, count, 0);
     }
     totalBytes += position;
@@ -353,7 +359,7 @@ public final class MapOutputWriter {
 
   private MapOutputSender sender() {
     if (sender == null) {
-      sender = new MapOutputSender(source, shuffleId, mapAttemptId, numSubpartitions);
+      sender = new MapOutputSender(source, regions.areas(), shuffleId, mapAttemptId, numSubpartitions);
     }
     return sender;
   }

@@ -168,6 +168,15 @@ public sealed interface Message {
     }
   }
 
+  /** Asks for a region area: a known one by its token, a new one of a size, or none any more (no token, size 0). */
+  record AttachRegionArea(String token, long sizeBytes) implements Message {}
+
+  /** Answer to each AttachRegionArea; without a token no area is attached to the connection now. */
+  record RegionAreaAttached(String token, String path, long sizeBytes) implements Message {}
+
+  /** A region whose bytes lie in the region area: the fields of a BeginRegion, and where. */
+  record SharedRegion(BeginRegion region, long areaOffset) implements Message {}
+
   record RegionOpened(long partition, long region, long payloadBytes) implements Message {}
 
   record RegionData(long partition, long offset) implements Message {}

@@ -126,6 +126,9 @@ final class MessageDecoder {
       case 33:
         expect(type, n, 1);
         return new Message.GateClosed(u32());
+      case 35:
+        expect(type, n, 3);
+        return new Message.RegionAreaAttached(name(), text(), u64());
       case 41:
         expect(type, n, 2);
         return new Message.ShuffleReleased(u32(), u64());
@@ -178,11 +181,13 @@ final class MessageDecoder {
         return new Message.OpenPartition(u32(), u32(), unpacker.unpackLong(), positive(MAX_U32));
       case 22:
         expect(type, n, 5);
-        long partition = u32();
-        long region = u32();
-        long first = u32();
-        long[] lengths = lengths();
-        return new Message.BeginRegion(partition, region, first, lengths, lengths.length, u32());
+        return region();
+      case 34:
+        expect(type, n, 2);
+        return new Message.AttachRegionArea(name(), u64());
+      case 36:
+        expect(type, n, 6);
+        return new Message.SharedRegion(region(), u64());
       case 24:
         expect(type, n, 2);
         return new Message.RegionData(u32(), u64());
@@ -207,6 +212,14 @@ final class MessageDecoder {
       default:
         throw malformed("unknown message type " + type, null);
     }
+  }
+
+  private Message.BeginRegion region() throws IOException {
+    long partition = u32();
+    long region = u32();
+    long first = u32();
+    long[] lengths = lengths();
+    return new Message.BeginRegion(partition, region, first, lengths, lengths.length, u32());
   }
 
   private List<Message.GateChannel> channels() throws IOException {

@@ -27,12 +27,9 @@ final class MessageEncoder {
     } else if (message instanceof Message.AddCredit m) {
       head(5, 2).u(m.channel()).u(m.credit());
     } else if (message instanceof Message.BeginRegion m) {
-      head(22, 5).u(m.partition()).u(m.region()).u(m.firstSubpartition());
-      packer.packArrayHeader(m.count());
-      for (int i = 0; i < m.count(); i++) {
-        unsigned64(m.lengths()[i]);
-      }
-      u(m.crc32c());
+      head(22, 5).region(m);
+    } else if (message instanceof Message.SharedRegion m) {
+      head(36, 6).region(m.region()).unsigned64(m.areaOffset());
     } else if (message instanceof Message.OpenPartition m) {
       head(20, 4).u(m.partition()).u(m.shuffleId()).u(m.mapAttemptId()).u(m.numSubpartitions());
     } else if (message instanceof Message.FinishPartition m) {
@@ -41,6 +38,8 @@ final class MessageEncoder {
       head(18, 2).u(m.partition()).u(m.region());
     } else if (message instanceof Message.ResumePartition m) {
       head(16, 4).u(m.partition()).u(m.shuffleId()).u(m.mapAttemptId()).u(m.numSubpartitions());
+    } else if (message instanceof Message.AttachRegionArea m) {
+      head(34, 2).s(m.token()).unsigned64(m.sizeBytes());
     } else if (message instanceof Message.AbortPartition m) {
       head(27, 1).u(m.partition());
     } else if (message instanceof Message.OpenGate m) {
@@ -102,6 +101,8 @@ final class MessageEncoder {
       packer.packBoolean(m.committed());
     } else if (message instanceof Message.RegionSecured m) {
       head(19, 2).u(m.partition()).u(m.region());
+    } else if (message instanceof Message.RegionAreaAttached m) {
+      head(35, 3).s(m.token()).s(m.path()).unsigned64(m.sizeBytes());
     } else if (message instanceof Message.RegionOpened m) {
       head(23, 3).u(m.partition()).u(m.region()).u(m.payloadBytes());
     } else if (message instanceof Message.PartitionFinished m) {
@@ -130,6 +131,15 @@ final class MessageEncoder {
       u(channel.channel()).s(channel.taskManagerId()).s(channel.host()).u(channel.port());
       longs(channel.mapAttemptIds());
     }
+  }
+
+  private MessageEncoder region(Message.BeginRegion m) throws IOException {
+    u(m.partition()).u(m.region()).u(m.firstSubpartition());
+    packer.packArrayHeader(m.count());
+    for (int i = 0; i < m.count(); i++) {
+      unsigned64(m.lengths()[i]);
+    }
+    return u(m.crc32c());
   }
 
   private MessageEncoder head(int type, int fields) throws IOException {

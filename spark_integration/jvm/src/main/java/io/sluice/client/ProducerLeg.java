@@ -12,6 +12,8 @@ final class ProducerLeg extends RoleHandler {
   private int payloadBytes;
   private long regionNumber;
   private long creditWaitNanos;
+  private long sharedBytes;
+  private Message.RegionAreaAttached attached;
   private long securedRegion = -1;
   private Message.PartitionResumed resumed;
   private boolean finished;
@@ -46,6 +48,14 @@ final class ProducerLeg extends RoleHandler {
     return connection.has(Frames.FEATURE_RESUMABLE_OUTPUTS);
   }
 
+  /** Says AttachRegionArea; returns the answer. */
+  Message.RegionAreaAttached attachArea(String token, long sizeBytes) throws IOException {
+    attached = null;
+    connection.send(new Message.AttachRegionArea(token, sizeBytes));
+    connection.waits().await(() -> attached != null, "a region area");
+    return attached;
+  }
+
   /** Asks that the regions up to this one shall outlive the TaskManager's process; {@link #awaitSecured} is to follow. */
   void askToSecure(long region) throws IOException {
     connection.send(new Message.SecureRegion(partition, region));
@@ -62,16 +72,29 @@ final class ProducerLeg extends RoleHandler {
     return connection;
   }
 
-  /** Sends {@code bytes[start .. end)} as a region; returns when all of them are on their way. */
+  /**
+   * Sends {@code bytes[start .. end)} as a region; returns when all of them are on their way. In a slot of the connection's
+   * region area they stay where they are, and the TaskManager takes them before it says that the region is secured.
+   */
   void sendRegion(
       long number, ByteBuffer bytes, int start, int end, long first, long[] lengths, int count, long crc32c)
       throws IOException {
     int length = end - start;
+    Message.BeginRegion begin = new Message.BeginRegion(partition, number, first, lengths, count, crc32c);
+    RegionArea area = isResumable() ? connection.regionArea() : null;
+    long slot = area == null ? -1 : area.offsetOf(bytes);
+    if (slot >= 0) {
+      connection.send(new Message.SharedRegion(begin, slot + start));
+      connection.flush();
+      check();
+      sharedBytes += length;
+      return;
+    }
     credit = 0;
     regionNumber = number;
     // What RegionOpened says comes before the first credit.
     payloadBytes = connection.segmentBytes();
-    connection.send(new Message.BeginRegion(partition, number, first, lengths, count, crc32c));
+    connection.send(begin);
     int offset = 0;
     while (offset < length) {
       if (credit == 0) {
@@ -94,6 +117,11 @@ final class ProducerLeg extends RoleHandler {
   /** Time spent waiting for credit so far. */
   long creditWaitNanos() {
     return creditWaitNanos;
+  }
+
+  /** Bytes that were sent in the region area so far. */
+  long sharedBytes() {
+    return sharedBytes;
   }
 
   /** Commits the map output; returns when it is in the journal. */
@@ -148,6 +176,8 @@ final class ProducerLeg extends RoleHandler {
       if (secured.partition() == partition) {
         securedRegion = secured.region();
       }
+    } else if (message instanceof Message.RegionAreaAttached answer) {
+      attached = answer;
     } else if (message instanceof Message.PartitionResumed answer) {
       if (answer.partition() == partition) {
         resumed = answer;

@@ -22,6 +22,7 @@ public final class TaskManagerConnection implements AutoCloseable {
   private FrameHandler handler;
   private Message.HelloAck ack;
   private long nextNumber;
+  private RegionArea regionArea;
 
   private TaskManagerConnection(Endpoint endpoint, ClientOptions options, int role) throws IOException {
     this.options = options;
@@ -67,7 +68,7 @@ public final class TaskManagerConnection implements AutoCloseable {
             new byte[0],
             0,
             0,
-            Frames.FEATURE_LARGE_PAYLOADS | Frames.FEATURE_RESUMABLE_OUTPUTS,
+            Frames.FEATURE_LARGE_PAYLOADS | Frames.FEATURE_RESUMABLE_OUTPUTS | Frames.FEATURE_REGION_AREAS,
             name.substring(0, Math.min(name.length(), 256))));
     handler = new HandshakeHandler();
     waits.awaitSoon(() -> ack != null, "the handshake");
@@ -114,6 +115,15 @@ public final class TaskManagerConnection implements AutoCloseable {
   long nextNumber() {
     nextNumber = (nextNumber + 1) & MAX_NUMBER;
     return nextNumber;
+  }
+
+  /** The region area that is attached to this connection, or null. It stays so while the connection is idle. */
+  RegionArea regionArea() {
+    return regionArea;
+  }
+
+  void setRegionArea(RegionArea area) {
+    regionArea = area;
   }
 
   /** Sends what is buffered and dispatches what arrives until something has come. */

@@ -51,7 +51,12 @@ final class MapTask {
     metrics.incWriteTime(System.nanoTime() - start);
     SluiceMetrics.INSTANCE.bytesWritten.add(output.totalBytes());
     SluiceMetrics.INSTANCE.mapOutputsCommitted.increment();
+    countEnd();
+  }
+
+  private void countEnd() {
     SluiceMetrics.INSTANCE.writerCreditWaitNanos.add(output.creditWaitNanos());
+    SluiceMetrics.INSTANCE.regionAreaBytes.add(output.sharedBytes());
   }
 
   void addWriteTime(long nanos) {
@@ -62,7 +67,7 @@ final class MapTask {
   void abort() {
     if (output != null && location == null) {
       output.abort();
-      SluiceMetrics.INSTANCE.writerCreditWaitNanos.add(output.creditWaitNanos());
+      countEnd();
       output = null;
       SluiceMetrics.INSTANCE.mapOutputsAborted.increment();
     }

@@ -29,6 +29,10 @@ final class SluiceMetrics {
   final LongAdder mapOutputsAborted = counter("mapOutputsAborted", "map outputs given up");
   final LongAdder writerCreditWaitNanos =
       counter("writerCreditWaitNanos", "time map tasks waited for credit to send, in nanoseconds");
+  final LongAdder regionAreaBytes =
+      counter(
+          "regionAreaBytes",
+          "bytes of regions that the TaskManager took from memory shared with it; the others went over a socket");
   final LongAdder localBytesRead =
       counter("localBytesRead", "stored bytes read from the executor's own TaskManager");
   final LongAdder remoteBytesRead = counter("remoteBytesRead", "stored bytes read from other TaskManagers");

@@ -22,6 +22,7 @@ import scala.Tuple2;
  * @param writerBufferBytes records a map task of that writer keeps before it sends them
  * @param blockBytes most bytes of a block
  * @param regionBytes size of a writer's region buffer
+ * @param regionArea whether map tasks share region buffers with the TaskManager of their host
  * @param creditPerChannel buffers one channel of a reader may have under way
  * @param maxReaderBuffers buffers all channels of a reader together may have under way
  * @param returnTimeoutMillis how long a reader waits for a TaskManager that went away
@@ -44,6 +45,7 @@ public record SluiceSettings(
     int writerBufferBytes,
     int blockBytes,
     int regionBytes,
+    boolean regionArea,
     int creditPerChannel,
     int maxReaderBuffers,
     long returnTimeoutMillis,
@@ -67,6 +69,7 @@ public record SluiceSettings(
   public static final String WRITER_BUFFER = "spark.sluice.writer.bufferSize";
   public static final String BLOCK_SIZE = "spark.sluice.writer.blockSize";
   public static final String REGION_SIZE = "spark.sluice.writer.regionSize";
+  public static final String REGION_AREA = "spark.sluice.regionArea.enabled";
   public static final String CREDIT_PER_CHANNEL = "spark.sluice.reader.creditPerChannel";
   public static final String MAX_READER_BUFFERS = "spark.sluice.reader.maxBuffers";
   public static final String RETURN_TIMEOUT = "spark.sluice.reader.returnTimeout";
@@ -123,6 +126,11 @@ public record SluiceSettings(
           new Entry(
               REGION_SIZE, "2m", "size, 64k to 64m", "a map task's buffer; what is full is sent as one region"),
           new Entry(
+              REGION_AREA,
+              "true",
+              "true or false",
+              "whether a map task fills memory shared with its host's TaskManager, when that has a Unix socket, instead of sending regions"),
+          new Entry(
               CREDIT_PER_CHANNEL, "16", "number, 2 to 1024", "buffers a reader may have under way from one TaskManager"),
           new Entry(
               MAX_READER_BUFFERS, "1024", "number, 2 to 65536", "buffers a reader may have under way in all"),
@@ -173,6 +181,7 @@ public record SluiceSettings(
             (int) reading.size(WRITER_BUFFER, 256 * KIB, 1024 * MIB),
             (int) reading.size(BLOCK_SIZE, 4 * KIB, 256 * KIB),
             (int) reading.size(REGION_SIZE, 64 * KIB, 64 * MIB),
+            reading.oneOf(REGION_AREA, "true", "false").equals("true"),
             (int) reading.number(CREDIT_PER_CHANNEL, 2, 1024),
             (int) reading.number(MAX_READER_BUFFERS, 2, 65536),
             reading.time(RETURN_TIMEOUT, 0, 600_000),

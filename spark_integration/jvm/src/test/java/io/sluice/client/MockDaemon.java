@@ -7,8 +7,15 @@ import java.io.IOException;
 import java.io.UncheckedIOException;
 import java.io.OutputStream;
 import java.net.InetAddress;
-import java.net.ServerSocket;
-import java.net.Socket;
+import java.net.InetSocketAddress;
+import java.net.SocketAddress;
+import java.net.StandardProtocolFamily;
+import java.net.StandardSocketOptions;
+import java.net.UnixDomainSocketAddress;
+import java.nio.channels.Channels;
+import java.nio.channels.ServerSocketChannel;
+import java.nio.channels.SocketChannel;
+import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.HashMap;
@@ -50,6 +57,11 @@ final class MockDaemon implements AutoCloseable {
   }
 
   volatile Mode mode = Mode.NORMAL;
+  volatile String id = ID;
+  volatile long features = Frames.FEATURE_RESUMABLE_OUTPUTS;
+
+  /** What it shares with {@link Frames#FEATURE_REGION_AREAS}; to be set by the test. */
+  volatile MockAreas areas;
 
   /** How many channels meet the mode, and at which of their buffers. */
   final AtomicInteger modeTimes = new AtomicInteger(Integer.MAX_VALUE);
@@ -71,30 +83,48 @@ final class MockDaemon implements AutoCloseable {
   volatile int largestPayload;
   final Semaphore regionsReceived = new Semaphore(0);
   final AtomicInteger connections = new AtomicInteger();
-  private final List<Socket> sockets = new ArrayList<>();
+  private final List<SocketChannel> sockets = new ArrayList<>();
 
   /** The regions that are secured of map outputs that are not committed, by attempt. */
   private final Map<Long, List<TreeMap<Integer, byte[]>>> secured = new ConcurrentHashMap<>();
 
-  private final ServerSocket server;
+  private final ServerSocketChannel server;
+  private final Endpoint endpoint;
   private final Thread acceptor;
 
   MockDaemon() throws IOException {
-    server = new ServerSocket(0, 50, InetAddress.getLoopbackAddress());
+    this(new InetSocketAddress(InetAddress.getLoopbackAddress(), 0));
+  }
+
+  /** Listens on a Unix socket. */
+  MockDaemon(Path path) throws IOException {
+    this(UnixDomainSocketAddress.of(path));
+  }
+
+  private MockDaemon(SocketAddress address) throws IOException {
+    boolean unix = address instanceof UnixDomainSocketAddress;
+    server = unix ? ServerSocketChannel.open(StandardProtocolFamily.UNIX) : ServerSocketChannel.open();
+    server.bind(address, 50);
+    endpoint =
+        server.getLocalAddress() instanceof InetSocketAddress tcp
+            ? Endpoint.tcp("127.0.0.1", tcp.getPort())
+            : new Endpoint(address.toString(), null, 0);
     acceptor = new Thread(this::accept, "mock-accept");
     acceptor.setDaemon(true);
     acceptor.start();
   }
 
   Endpoint endpoint() {
-    return Endpoint.tcp("127.0.0.1", server.getLocalPort());
+    return endpoint;
   }
 
   private void accept() {
     try {
       while (true) {
-        Socket socket = server.accept();
-        socket.setTcpNoDelay(true);
+        SocketChannel socket = server.accept();
+        if (!endpoint.isUnix()) {
+          socket.setOption(StandardSocketOptions.TCP_NODELAY, true);
+        }
         connections.incrementAndGet();
         synchronized (sockets) {
           sockets.add(socket);
@@ -108,10 +138,10 @@ final class MockDaemon implements AutoCloseable {
     }
   }
 
-  private void serve(Socket socket) {
+  private void serve(SocketChannel socket) {
     try (socket) {
-      DataInputStream in = new DataInputStream(new BufferedInputStream(socket.getInputStream()));
-      new Session(in, socket.getOutputStream()).run();
+      DataInputStream in = new DataInputStream(new BufferedInputStream(Channels.newInputStream(socket)));
+      new Session(in, Channels.newOutputStream(socket)).run();
     } catch (IOException e) {
       // The client went away.
     }
@@ -121,8 +151,10 @@ final class MockDaemon implements AutoCloseable {
   void resetConnections() {
     synchronized (sockets) {
       try {
-        for (Socket socket : sockets) {
-          socket.setSoLinger(true, 0);
+        for (SocketChannel socket : sockets) {
+          if (!endpoint.isUnix() && socket.isOpen()) {
+            socket.setOption(StandardSocketOptions.SO_LINGER, 0);
+          }
           socket.close();
         }
       } catch (IOException e) {
@@ -142,7 +174,7 @@ final class MockDaemon implements AutoCloseable {
       Thread.currentThread().interrupt();
     }
     synchronized (sockets) {
-      for (Socket socket : sockets) {
+      for (SocketChannel socket : sockets) {
         socket.close();
       }
     }
@@ -157,6 +189,8 @@ final class MockDaemon implements AutoCloseable {
     private long attempt;
     private Message.BeginRegion region;
     private ByteArrayOutputStream regionBytes;
+    private String area;
+    private Message.SharedRegion shared;
 
     Session(DataInputStream in, OutputStream out) {
       this.in = in;
@@ -200,8 +234,8 @@ final class MockDaemon implements AutoCloseable {
 
     private void handle(Message message, byte[] payload) throws IOException {
       if (message instanceof Message.Hello hello) {
-        long features = hello.features() & (mode == Mode.LARGE_PAYLOADS ? -1L : Frames.FEATURE_RESUMABLE_OUTPUTS);
-        send(new Message.HelloAck(1, ID, SEGMENT, 0, features, "127.0.0.1", server.getLocalPort()));
+        long agreed = hello.features() & (mode == Mode.LARGE_PAYLOADS ? -1L : features);
+        send(new Message.HelloAck(1, id, SEGMENT, 0, agreed, "127.0.0.1", endpoint.port()));
         send(new Message.Ping(-1L));
       } else if (message instanceof Message.OpenPartition open) {
         output = new ArrayList<>();
@@ -211,7 +245,14 @@ final class MockDaemon implements AutoCloseable {
         beginRegion(begin);
       } else if (message instanceof Message.ResumePartition resume) {
         resume(resume);
+      } else if (message instanceof Message.AttachRegionArea attach) {
+        Message.RegionAreaAttached answer = areas.attach(attach);
+        area = answer.token();
+        send(answer);
+      } else if (message instanceof Message.SharedRegion where) {
+        shared = where;
       } else if (message instanceof Message.SecureRegion secure) {
+        takeShared();
         secured.put(attempt, List.copyOf(output));
         send(new Message.RegionSecured(secure.partition(), secure.region()));
       } else if (message instanceof Message.RegionData data) {
@@ -287,27 +328,41 @@ final class MockDaemon implements AutoCloseable {
         length += one;
       }
       if (regionBytes.size() == length) {
-        byte[] bytes = regionBytes.toByteArray();
-        CRC32C crc = new CRC32C();
-        crc.update(bytes);
-        if (crc.getValue() != region.crc32c()) {
-          fail(data.partition(), ErrorCode.CHECKSUM_MISMATCH, null);
+        endRegion(regionBytes.toByteArray());
+      }
+    }
+
+    private void endRegion(byte[] bytes) throws IOException {
+      CRC32C crc = new CRC32C();
+      crc.update(bytes);
+      if (crc.getValue() != region.crc32c()) {
+        fail(region.partition(), ErrorCode.CHECKSUM_MISMATCH, null);
+      }
+      TreeMap<Integer, byte[]> slices = new TreeMap<>();
+      int offset = 0;
+      for (int i = 0; i < region.lengths().length; i++) {
+        int n = (int) region.lengths()[i];
+        if (n > 0) {
+          slices.put((int) region.firstSubpartition() + i, Arrays.copyOfRange(bytes, offset, offset + n));
         }
-        TreeMap<Integer, byte[]> slices = new TreeMap<>();
-        int offset = 0;
-        for (int i = 0; i < region.lengths().length; i++) {
-          int n = (int) region.lengths()[i];
-          if (n > 0) {
-            slices.put((int) region.firstSubpartition() + i, Arrays.copyOfRange(bytes, offset, offset + n));
-          }
-          offset += n;
-        }
-        output.add(slices);
-        regionsReceived.release();
+        offset += n;
+      }
+      output.add(slices);
+      regionsReceived.release();
+    }
+
+    /** As late as a TaskManager may: what a client changes too early is found damaged. */
+    private void takeShared() throws IOException {
+      if (shared != null) {
+        region = shared.region();
+        int length = (int) Arrays.stream(region.lengths()).sum();
+        endRegion(areas.read(area, shared.areaOffset(), length));
+        shared = null;
       }
     }
 
     private void finish(Message.FinishPartition finish) throws IOException {
+      takeShared();
       if (bytes(output) != finish.totalBytes() || output.size() != finish.regions()) {
         fail(finish.partition(), ErrorCode.REGION_MISMATCH, null);
         return;

@@ -38,7 +38,7 @@ class ShuffleTest {
     daemon = new MockDaemon();
     chunks = new ChunkPool(64);
     pool = new ConnectionPool(new ClientOptions("app", "test", 2_000, 2_000, chunks), 4);
-    regions = new RegionPool(64 * 1024, 2);
+    regions = new RegionPool(64 * 1024, 2, 0);
   }
 
   @AfterEach
@@ -121,7 +121,7 @@ class ShuffleTest {
   @ParameterizedTest
   @ValueSource(ints = {1, 2, 3, 16})
   void blocksLargerThanTheCreditAreReadable(int credit) throws IOException {
-    regions = new RegionPool(1024 * 1024, 2);
+    regions = new RegionPool(1024 * 1024, 2, 0);
     Map<Integer, byte[]> written = write(7, 3, 2_000_000);
     assertStreams(written, 7, readAll(gate(0, 1, credit, new long[] {7}, new int[] {1})));
   }
@@ -130,7 +130,7 @@ class ShuffleTest {
   @ValueSource(ints = {1, 3, 16})
   void largePayloadsGoBothWays(int credit) throws IOException {
     daemon.mode = MockDaemon.Mode.LARGE_PAYLOADS;
-    regions = new RegionPool(1024 * 1024, 2);
+    regions = new RegionPool(1024 * 1024, 2, 0);
     Map<Integer, byte[]> written = write(7, 3, 10, 2_000_000, 0, 300_000, 70_000);
     assertEquals(100_000, daemon.largestPayload, "what RegionOpened said");
     assertStreams(written, 7, readAll(gate(0, 5, credit, new long[] {7}, new int[] {4})));
@@ -227,7 +227,7 @@ class ShuffleTest {
   void aRegionHasLeftWhenTheTaskGoesOn() throws Exception {
     // More than sockets hold, to a TaskManager that reads slower than we write.
     daemon.mode = MockDaemon.Mode.SLOW_READER;
-    regions = new RegionPool(16 * 1024 * 1024, 1);
+    regions = new RegionPool(16 * 1024 * 1024, 1, 0);
     MapOutputWriter writer = writer(7);
     writer.beginPass(false);
     writer.beginPartition(0);

@@ -18,7 +18,7 @@ public final class WrittenOutput implements AutoCloseable {
     output =
         new MapOutputWriter(
             new TestConnections(pool, daemon.endpoint(), Message.ROLE_PRODUCER),
-            new RegionPool(regionBytes, 2),
+            new RegionPool(regionBytes, 2, 0),
             1,
             7,
             PARTITIONS,
