@@ -16,6 +16,7 @@ from benchmarks.application import SparkApplication
 from benchmarks.comparison import differences
 from benchmarks.processes import ProcessFailed
 from spark_integration import spark_conf
+from tests.spark.class_archive import java_options, recording_options
 from tests.spark.eventlog import EventLog, Events
 
 if TYPE_CHECKING:
@@ -40,10 +41,10 @@ SETTINGS = {
     "spark.cores.max": "2",
     "spark.default.parallelism": "4",
     "spark.sql.shuffle.partitions": "8",
-    # Small machines compile slowly, and nothing here runs long.
-    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
 }
+
+COMPILER = "-XX:TieredStopAtLevel=1"
+"""Small machines compile slowly, and nothing here runs long."""
 
 LOCAL_MASTER = "local[2,4]"
 """Two cores, and as many attempts of a task as on a cluster."""
@@ -57,12 +58,26 @@ class Application(SparkApplication):
         master_url: As spark-submit takes it.
         directory: Receives its files; keep the path short.
         settings: Spark settings besides those that all tests have.
+        archive: Options about the class archive in place of using that in ``directory``.
     """
 
     def __init__(
-        self, name: str, master_url: str, directory: Path, settings: Mapping[str, str]
+        self,
+        name: str,
+        master_url: str,
+        directory: Path,
+        settings: Mapping[str, str],
+        *,
+        archive: str = "",
     ) -> None:
-        super().__init__(name, master_url, SETTINGS | dict(settings), directory, script=SCRIPT)
+        java = f"{COMPILER} {archive or java_options(directory)}"
+        every = {
+            "spark.driver.extraJavaOptions": java,
+            "spark.executor.extraJavaOptions": java,
+            **SETTINGS,
+            **settings,
+        }
+        super().__init__(name, master_url, every, directory, script=SCRIPT)
         self._log: EventLog | None = None
         self._killed = False
         self._driver_pid = 0
@@ -144,6 +159,23 @@ class Application(SparkApplication):
     ) -> None:
         super().__exit__(kind, error, traceback)
         self._runner.shutdown()
+
+
+def record_classes(archive: Path, directory: Path) -> None:
+    """Make the class archive, by an application that uses what most of the tests use.
+
+    Raises:
+        ProcessFailed: The application failed or wrote no archive.
+    """
+    new = archive.with_name(f"{os.getpid()}.new")  # other test runs may be making it, too
+    with Application(
+        "classes", LOCAL_MASTER, directory, {}, archive=recording_options(new)
+    ) as application:
+        for job in ("rdd_reduce_by_key", "frame_join", "frame_group_by", "frame_python_udf"):
+            application.rows(job)
+    if not new.exists():
+        raise ProcessFailed(f"Spark application classes wrote no {new}:\n{application.output}")
+    new.rename(archive)
 
 
 BACK_PRESSURE = {"spark.python.unix.domain.socket.enabled": "true"}

@@ -66,10 +66,19 @@ def _why_not() -> str:
 
 
 @pytest.fixture(scope="session")
-def directory() -> Iterator[Path]:
+def directory(request: pytest.FixtureRequest) -> Iterator[Path]:
+    """Directory of all applications, with the archive of Spark's classes that they use."""
+    from tests.spark import class_archive
+    from tests.spark.applications import record_classes
+
     # Not pytest's own: the path of a Unix socket must stay short.
     with tempfile.TemporaryDirectory(prefix="sluice-", ignore_cleanup_errors=True) as path:
-        yield Path(path)
+        directory = Path(path)
+        kept = class_archive.kept_archive(request.config.cache.mkdir("spark-classes"))
+        if not kept.exists():
+            record_classes(kept, directory)
+        (directory / class_archive.NAME).symlink_to(kept)
+        yield directory
 
 
 @pytest.fixture(scope="session")

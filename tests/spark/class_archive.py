@@ -1,0 +1,60 @@
+"""Spark's classes in the form that the JVM keeps in memory, for JVMs that start often.
+
+A driver loads some fifteen thousand classes and checks each of them, which is most of the work of
+a short application. A class data sharing archive has them loaded and checked. It is made once for
+an installation of Spark, by an application that uses a little of everything, and kept between runs
+of the tests; a JVM for which it does not fit goes on without it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+from typing import TYPE_CHECKING
+
+from benchmarks.cluster import installed_spark
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from benchmarks.cluster import SparkInstallation
+
+NAME = "classes.jsa"
+"""The archive's name in the directory of the applications that use it."""
+
+JAVA_TIMEOUT_SECONDS = 60.0
+
+
+def kept_archive(folder: Path) -> Path:
+    """Where ``folder`` keeps the archive for the installed Spark, made or not."""
+    return folder / f"spark-{_fingerprint(installed_spark())}.jsa"
+
+
+def java_options(directory: Path) -> str:
+    """Options of a JVM that uses the archive in ``directory``, if it has one.
+
+    What the JVM has to say about an archive that does not fit is not for the log of the tests.
+    """
+    archive = directory / NAME
+    if not archive.exists():
+        return ""
+    return f"-XX:SharedArchiveFile={archive} -Xlog:cds=off -Xlog:cds+dynamic=off"
+
+
+def recording_options(archive: Path) -> str:
+    """Options of a JVM that writes ``archive`` when it ends."""
+    return f"-XX:ArchiveClassesAtExit={archive} -Xlog:cds=off -Xlog:cds+dynamic=off"
+
+
+def _fingerprint(spark: SparkInstallation) -> str:
+    """Changes with all that an archive depends on: the JVM, and the jars of the class path."""
+    java = subprocess.run(
+        ["java", "-version"],
+        capture_output=True,
+        check=True,
+        text=True,
+        timeout=JAVA_TIMEOUT_SECONDS,
+    )
+    jars = sorted((spark.home / "jars").glob("*.jar"))
+    states = [(str(jar), jar.stat().st_size, jar.stat().st_mtime_ns) for jar in jars]
+    return hashlib.sha256(f"{java.stderr} {states}".encode()).hexdigest()[:16]
