@@ -64,6 +64,13 @@ def application(
 
 
 @pytest.fixture
+def unharmed(directory: Path, cluster: StandaloneCluster, linked: Daemons) -> Iterator[Application]:
+    """No executor of it passes a TaskManager over because it lately did not answer."""
+    with Application("unharmed", cluster.master_url, directory, sluice_settings(linked)) as running:
+        yield running
+
+
+@pytest.fixture
 def client_links(links: Links) -> Iterator[list[Link]]:
     found = [Link(host, "clients") for host in WORKER_HOSTS]
     yield found
@@ -132,21 +139,21 @@ def test_a_taskmanager_killed_and_restarted_while_it_is_written_to(
 
 
 def test_a_taskmanager_drains_during_a_job(
-    own: Application, application: Application, linked: Daemons, directory: Path
+    own: Application, unharmed: Application, linked: Daemons, directory: Path
 ):
     expected = [own.rows(job).read_text() for job in ("prepare", "read_again", "map_waits")]
-    application.new_events()
-    prepared = application.rows("prepare").read_text()
-    assert linked.newest_outputs(application.application_id)[1] >= 1
+    unharmed.new_events()
+    prepared = unharmed.rows("prepare").read_text()
+    assert linked.newest_outputs(unharmed.application_id)[1] >= 1
     with Barrier(directory / "drain.sock") as barrier:
-        running = application.start("map_waits", barrier=str(barrier.path))
+        running = unharmed.start("map_waits", barrier=str(barrier.path))
         barrier.wait("map", SLOTS)
         linked[1].drain()
         barrier.release()
         written_elsewhere = running.result(RESULT_SECONDS).read_text()
-    assert linked.newest_outputs(application.application_id) == [MAPS, 0]
-    found = [prepared, application.rows("read_again").read_text(), written_elsewhere]
+    assert linked.newest_outputs(unharmed.application_id) == [MAPS, 0]
+    found = [prepared, unharmed.rows("read_again").read_text(), written_elsewhere]
     assert found == expected
-    events = application.new_events()
+    events = unharmed.new_events()
     assert set(events.task_ends()) == {"Success"}
     assert events.map_runs() == dict.fromkeys(range(MAPS), 2)  # of two shuffles, each once
