@@ -138,8 +138,12 @@ class StorageConfig(Settings):
     """Size of the memory tier, touched once at start; 0 means none."""
 
     region_areas_bytes: Bytes = Field(256 * 1024 * 1024, ge=0)
-    """Most memory shared with producers on this host, below `memory_directory`, beside the memory
-    tier: they put regions there instead of sending them. 0: they send them all."""
+    """Most memory shared with producers on this host, beside the memory tier: they put regions
+    there instead of sending them. 0: they send them all."""
+
+    region_areas_directory: Annotated[FilePath | None, NONE_ALLOWED] = None
+    """Directory of that memory, on a tmpfs that producers see under the same path: in containers, a
+    volume that both mount. None: below `memory_directory`."""
 
     disk_quota_bytes: Annotated[Annotated[Bytes, Field(ge=1)] | None, NONE_ALLOWED] = None
     """Most bytes used in each data directory. None: as the disk allows."""

@@ -302,4 +302,4 @@ def _open_storage(config: StorageConfig) -> tuple[ShuffleStore, RegionAreas]:
         SluiceError: The storage cannot be used; nothing is left open.
     """
     store = ShuffleStore.open(config)
-    return store, RegionAreas.open(config.memory_directory, config.region_areas_bytes)
+    return store, RegionAreas.open(config)

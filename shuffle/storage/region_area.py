@@ -26,6 +26,8 @@ from shuffle.storage.threads import run_in_thread
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from shuffle.config import StorageConfig
+
 logger = logging.getLogger(__name__)
 
 DIRECTORY_NAME = "areas"
@@ -92,21 +94,20 @@ class RegionAreas:
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="sluice-region-area")
 
     @classmethod
-    def open(cls, parent: Path | None, limit_bytes: int) -> "RegionAreas":
+    def open(cls, config: "StorageConfig") -> "RegionAreas":
         """Make the directory, and remove what a killed daemon left there. Blocks.
 
         A directory that cannot be used means that there are no areas, with a logged reason: regions
         come through the socket then.
-
-        Args:
-            parent: Directory of the memory tier; None: no areas.
-            limit_bytes: Most bytes of all of them together; 0: no areas.
         """
-        if parent is None or not limit_bytes:
+        directory, enclosing = config.region_areas_directory, list[Path]()
+        if directory is None and config.memory_directory is not None:
+            directory = config.memory_directory / DIRECTORY_NAME
+            enclosing = [config.memory_directory]
+        if directory is None or not config.region_areas_bytes:
             return cls(None, 0)
-        directory = parent / DIRECTORY_NAME
         try:
-            parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            directory.parent.mkdir(mode=0o711, parents=True, exist_ok=True)
             lock = DirectoryLock(directory)
         except (OSError, StorageUnavailable) as error:
             logger.warning("no region areas, executors send regions by the socket: %s", error)
@@ -115,14 +116,14 @@ class RegionAreas:
             for path in directory.iterdir():
                 if _is_token(path.name):
                     path.unlink()
-            # Executors may run as another user: they can enter both, and list neither.
-            for each in (parent, directory):
+            # Executors may run as another user: they can enter these, and list none.
+            for each in (*enclosing, directory):
                 each.chmod(0o711)
         except OSError as error:
             lock.release()
             logger.warning("no region areas, executors send regions by the socket: %s", error)
             return cls(None, 0)
-        return cls(directory, limit_bytes, lock)
+        return cls(directory, config.region_areas_bytes, lock)
 
     @property
     def used_bytes(self) -> int:

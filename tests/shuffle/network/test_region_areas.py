@@ -198,6 +198,18 @@ async def test_a_taskmanager_without_areas_says_so(tmp_path, settings):
         assert await attach(await cluster.producer(0)) == NONE
 
 
+@pytest.mark.parametrize("memory", [{}, {"memory_directory": None, "memory_tier_bytes": 0}])
+async def test_areas_can_lie_elsewhere(tmp_path, memory):
+    shared = tmp_path / "shared"
+    shared.mkdir(mode=0o755)
+    directory = shared / "areas"
+    async with mini_cluster(tmp_path, 1, region_areas_directory=directory, **memory) as cluster:
+        area = await attach(await cluster.producer(0))
+        assert Path(area.path).parent == directory
+        assert stat.S_IMODE(directory.stat().st_mode) == 0o711
+        assert stat.S_IMODE(shared.stat().st_mode) == 0o755, "is not the TaskManager's"
+
+
 async def test_files_of_a_killed_daemon_go_at_the_next_start(tmp_path):
     left = tmp_path / "tm0" / "memory" / "areas" / ("0123456789abcdef" * 2)
     left.parent.mkdir(parents=True)
