@@ -168,6 +168,29 @@ def tpch(target: Path, result: Result) -> None:
     draw(target, places, "query", [Panel(OVER_OWN, [*lines, same])])
 
 
+def spark(target: Path, result: Result) -> None:
+    """Each job pair by pair: wall time and CPU time, Sluice over Spark's own shuffle."""
+    jobs: dict[str, list[Mapping[str, float]]] = {}
+    for run in result["runs"]:
+        jobs.setdefault(run["job"], []).append(run)
+    pairs = max(map(len, jobs.values()))
+    same = Line("as much", [1.0] * pairs)
+    wall = [Line(job, [run["ratio"] for run in runs]) for job, runs in jobs.items()]
+    cpu = [
+        Line(job, [run["sluice_cpu_seconds"] / run["own_cpu_seconds"] for run in runs])
+        for job, runs in jobs.items()
+    ]
+    draw(
+        target,
+        [str(number + 1) for number in range(pairs)],
+        "pair",
+        [
+            Panel(OVER_OWN, [*wall, same]),
+            Panel("CPU time, over that of Spark's own shuffle", [*cpu, same]),
+        ],
+    )
+
+
 def growth(target: Path, result: Result) -> None:
     """CPU time as maps, reducers and bytes double, and messages by tasks."""
     runs = result["runs"]
@@ -195,6 +218,7 @@ CHARTS: Final[Mapping[str, Callable[[Path, Result], None]]] = {
     "isolation": isolation,
     "barrier": barrier,
     "memory": memory,
+    "spark": spark,
     "tpch": tpch,
     "growth": growth,
 }
