@@ -20,7 +20,7 @@ import java.util.Map;
  */
 final class RegionArea {
   private final String token;
-  private final String taskManagerId;
+  private final Endpoint endpoint;
   private final int slotBytes;
 
   /** By identity: buffers with the same content are equal. Not changed once it is filled. */
@@ -31,23 +31,24 @@ final class RegionArea {
 
   private final BitSet taken = new BitSet();
 
-  private RegionArea(String token, String taskManagerId, int slotBytes) {
+  private RegionArea(String token, Endpoint endpoint, int slotBytes) {
     this.token = token;
-    this.taskManagerId = taskManagerId;
+    this.endpoint = endpoint;
     this.slotBytes = slotBytes;
   }
 
   /**
    * Maps the file of an area.
    *
+   * @param endpoint where the TaskManager answers that has made it
    * @param path a file that exists
    * @param sizeBytes what the file has to have
    * @param slotBytes capacity of each slot
    * @throws IOException it is not there, not ours to write, or has another size
    */
-  static RegionArea open(String token, String taskManagerId, String path, long sizeBytes, int slotBytes)
+  static RegionArea open(String token, Endpoint endpoint, String path, long sizeBytes, int slotBytes)
       throws IOException {
-    RegionArea area = new RegionArea(token, taskManagerId, slotBytes);
+    RegionArea area = new RegionArea(token, endpoint, slotBytes);
     try (FileChannel file =
         FileChannel.open(Path.of(path), StandardOpenOption.READ, StandardOpenOption.WRITE)) {
       // Mapping what is not there would enlarge the file.
@@ -74,8 +75,8 @@ final class RegionArea {
     return token;
   }
 
-  String taskManagerId() {
-    return taskManagerId;
+  Endpoint endpoint() {
+    return endpoint;
   }
 
   /** A free slot, big endian and direct, or null. */

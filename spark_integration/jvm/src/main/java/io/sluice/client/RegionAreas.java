@@ -72,7 +72,8 @@ final class RegionAreas {
     RegionArea area = current;
     if (area != null) {
       boolean attached = connection.regionArea() == area;
-      boolean foreign = !area.taskManagerId().equals(connection.taskManager().taskManagerId());
+      // Not by the TaskManager's id: one that took another's place has to be asked for an area of its own.
+      boolean foreign = !area.endpoint().equals(connection.endpoint());
       if (attached || foreign || attach(leg, area)) {
         return;
       }
@@ -103,8 +104,7 @@ final class RegionAreas {
         return;
       }
       try {
-        String taskManagerId = connection.taskManager().taskManagerId();
-        area = RegionArea.open(made.token(), taskManagerId, made.path(), made.sizeBytes(), regionBytes);
+        area = RegionArea.open(made.token(), connection.endpoint(), made.path(), made.sizeBytes(), regionBytes);
         connection.setRegionArea(area);
         next = State.HERE;
       } catch (ClosedByInterruptException e) {

@@ -74,7 +74,7 @@ final class ExecutorRuntime implements AutoCloseable {
         new TaskConnections(this, Message.ROLE_PRODUCER, settings.writerReturnTimeoutMillis());
     this.consumerConnections =
         new TaskConnections(this, Message.ROLE_CONSUMER, settings.returnTimeoutMillis());
-    int tasks = Math.max(2, Runtime.getRuntime().availableProcessors());
+    int tasks = TaskSlots.of(key -> context.conf().get(key, null), Runtime.getRuntime().availableProcessors());
     // A running map task has at most two regions in hand: one that is secured and one that is filled.
     this.regions = new RegionPool(settings.regionBytes(), tasks, settings.regionArea() ? 2 * tasks : 0);
     this.reporter = new ReachabilityReporter(context, this::probe, settings.pingIntervalMillis());

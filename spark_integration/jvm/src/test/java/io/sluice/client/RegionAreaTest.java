@@ -26,6 +26,8 @@ class RegionAreaTest {
   /** No multiple of a page: the size of regions may be any. */
   private static final int SLOT = 70_001;
 
+  private static final Endpoint ENDPOINT = new Endpoint("/run/tm.sock", null, 0);
+
   @TempDir Path directory;
 
   private Path file(long bytes) throws IOException {
@@ -33,7 +35,7 @@ class RegionAreaTest {
   }
 
   private static RegionArea open(Path path, long bytes) throws IOException {
-    return RegionArea.open("token", "tm", path.toString(), bytes, SLOT);
+    return RegionArea.open("token", ENDPOINT, path.toString(), bytes, SLOT);
   }
 
   @Test
@@ -97,7 +99,7 @@ class RegionAreaTest {
     Path missing = directory.resolve("missing");
     assertThrows(NoSuchFileException.class, () -> open(missing, SLOT));
     assertFalse(Files.exists(missing), "never made");
-    assertThrows(IOException.class, () -> RegionArea.open("token", "tm", "\0", SLOT, SLOT));
+    assertThrows(IOException.class, () -> RegionArea.open("token", ENDPOINT, "\0", SLOT, SLOT));
   }
 
   @Test

@@ -244,17 +244,30 @@ class RegionAreasTest {
   }
 
   @Test
-  void anotherTaskManagerTakesRegionsOverTheSocket() throws IOException {
+  void aTaskManagerElsewhereTakesRegionsOverTheSocket() throws IOException {
     write(7, 2);
-    daemon.id = "tm-other";
-    reconnect();
-    MapOutputWriter writer = writer(8);
-    assertEquals(0, write(writer, 8, 3).sharedBytes());
-    assertEquals(List.of(NEW), asked());
-    daemon.id = MockDaemon.ID;
+    MockDaemon first = daemon;
+    try (MockDaemon other = new MockDaemon(directory.resolve("other"))) {
+      other.areas = areas;
+      other.features = first.features;
+      daemon = other;
+      assertEquals(0, write(8, 3).sharedBytes(), "from slots of the first one's area");
+      assertEquals(List.of(), asked());
+    }
+    daemon = first;
     reconnect();
     assertEquals(REGION, write(9, 1).sharedBytes());
     assertEquals(List.of(NEW, again(1)), asked());
+  }
+
+  @Test
+  void aTaskManagerInThePlaceOfAnotherIsAskedForAnArea() throws IOException {
+    write(7, 2);
+    daemon.id = "tm-other";
+    areas.forget();
+    reconnect();
+    assertEquals(2L * REGION, write(8, 3).sharedBytes(), "all but the first, in a slot of the old area");
+    assertEquals(List.of(NEW, again(1), NEW), asked());
   }
 
   @Test
