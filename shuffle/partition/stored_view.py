@@ -1,11 +1,13 @@
 """Reading committed map outputs: the view of a blocking partition.
 
 The requested range of every region is one slice; that of a broadcast region is read once for each
-subpartition. Slices of the memory tier go out as they lie in
-the mapping, without a copy, when they fill at least half a buffer; smaller ones are joined densely,
-so that a thousand blocks of 1 KB are 32 buffers. Slices of the disk tier are read into segments of
-the connection's read pool, a few at a time and never more than there is credit for: a reader that
-does not consume holds no memory. What the page cache has is read at once, else threads do it.
+subpartition. Slices of the memory tier go out as they lie in the mapping, without a copy, when they
+fill at least half a buffer; smaller ones are joined densely, so that a thousand blocks of 1 KB are
+32 buffers. A group of buffers leaves room at its end: who receives it into segments needs one read
+of the socket for it and for the head of the next message. Slices of the disk tier are read into
+segments of the connection's read pool, a few at a time and never more than there is credit for: a
+reader that does not consume holds no memory. What the page cache has is read at once, else threads
+do it.
 """
 
 import asyncio
@@ -17,7 +19,7 @@ from typing import NamedTuple
 
 from protocol.errors import SluiceError
 from protocol.events import encode_end_of_partition
-from protocol.limits import MAX_U32
+from protocol.limits import MAX_U32, RECEIVE_TAIL_BYTES
 from protocol.messages import DATA, EVENT
 from shuffle.errors import internal_error
 from shuffle.memory import (
@@ -137,6 +139,9 @@ class StoredPartitionView:
             return None
         if not ready and not self._reading and self._slices[self._index].extent.view is not None:
             most = min(self._buffer_size_bytes, credit * self._credit_bytes)
+            # A single buffer is whole, and so is what has nothing behind it.
+            if self._credit_bytes < most < self._left_bytes:
+                most -= RECEIVE_TAIL_BYTES
             group = self._next_from_memory(most)
             self._total_buffers += self._buffers_of(len(group.payload))
             return group

@@ -190,12 +190,31 @@ def test_idle_executors_leave_and_others_read_what_they_wrote(
 
 @pytest.mark.parametrize("kills", [False, True], ids=["task", "executor"])
 def test_a_barrier_stage_that_fails_is_run_again_as_a_whole(
-    own: Application, standalone: Application, barrier: Barrier, tmp_path: Path, kills: bool
+    own: Application,
+    standalone: Application,
+    daemons: Daemons,
+    barrier: Barrier,
+    tmp_path: Path,
+    kills: bool,
 ):
     expected = own.rows("barrier_stages")
     standalone.fill_slots(barrier, SLOTS)
     standalone.new_events()
-    found = standalone.rows("barrier_stages", failed=str(tmp_path / "failed"), kills=kills)
+    before = sum(daemon.status().counters.map_outputs_committed for daemon in daemons)
+    running = standalone.start(
+        "barrier_stages", failed=str(tmp_path / "failed"), kills=kills, barrier=str(barrier.path)
+    )
+    barrier.wait("fails", 1)
+    # If the other task ended while the stage fails, Spark might take its output for one of the next
+    # attempt, of which a part would then wait in vain for the rest.
+    daemons.wait_until(
+        lambda statuses: (
+            sum(status.counters.map_outputs_committed for status in statuses) == before + MAPS + 1
+        ),
+        RESULT_SECONDS,
+    )
+    barrier.release("fails")
+    found = running.result(RESULT_SECONDS)
     assert found.read_text() == expected.read_text()
     events = standalone.new_events()
     assert events.executors_removed() == kills

@@ -104,19 +104,24 @@ def map_waits(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
 def barrier_stages(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
     """A barrier stage reads one shuffle and writes another.
 
-    One of its two tasks fails when the file ``failed`` does not exist yet, after it made it, while
-    the other ends what it writes; with ``kills`` its executor is killed. Without ``failed`` nothing
-    fails.
+    One of its two tasks stops at ``fails`` and then fails, once: it makes the file ``failed``. With
+    ``kills`` its executor is killed. Without ``failed`` nothing fails, and nobody waits: Spark
+    3.5's ``barrier()`` leaves a timer behind that keeps the JVM from ending, which is the driver's
+    in local mode.
     """
     failed, kills = parameters.get("failed"), bool(parameters.get("kills"))
+    barrier = parameters.get("barrier")
 
     def relabel(pairs: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
         task = BarrierTaskContext.get()
         for key, value in pairs:
             yield key * 7, value
+        if failed is None:
+            return
         task.barrier()
-        if failed is not None and task.partitionId() == 1 and not Path(failed).exists():
+        if task.partitionId() == 1 and not Path(failed).exists():
             Path(failed).touch()
+            stop_at(barrier, "fails")
             if kills:
                 os.kill(jvm_pid(), signal.SIGKILL)
             raise RuntimeError("this stage fails once")
