@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 from typing import TYPE_CHECKING
@@ -180,6 +181,11 @@ def test_idle_executors_leave_and_others_read_what_they_wrote(
     wait_for_end(idle, LEAVE_SECONDS)
     found = dynamic.rows("read_again")
     assert [prepared.read_text(), found.read_text()] == [path.read_text() for path in expected]
+    # Spark may learn of their end, which it asked for, some seconds after it.
+    for executor in idle:
+        removed = re.compile(rf"Executor {executor.executor_id} is removed\.")
+        dynamic.wait_for_output(removed, LEAVE_SECONDS)
+    dynamic.rows("driver")  # returns when all events so far are in the log
     events = dynamic.new_events()
     assert events.map_runs() == ONCE
     added = events.executors_added()
