@@ -18,7 +18,6 @@ import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
-import java.util.concurrent.TimeUnit;
 import java.util.stream.Collectors;
 import org.apache.spark.SparkEnv;
 import org.apache.spark.TaskContext;
@@ -29,12 +28,6 @@ import org.slf4j.LoggerFactory;
 /** What the tasks of one executor share: connections, buffers, and which TaskManager is theirs. Thread safe. */
 final class ExecutorRuntime implements AutoCloseable {
   private static final Logger LOG = LoggerFactory.getLogger(ExecutorRuntime.class);
-
-  /** An endpoint that did not answer is tried last for this long. */
-  private static final long PENALTY_NANOS = TimeUnit.SECONDS.toNanos(10);
-
-  /** By role: one that takes no new map outputs because it drains still serves readers. */
-  private record Penalised(Endpoint endpoint, int role) {}
 
   /** Idle buffers kept: 1024 of 32 KiB are 32 MiB. */
   private static final int IDLE_CHUNKS = 1024;
@@ -50,7 +43,7 @@ final class ExecutorRuntime implements AutoCloseable {
   private final String hostname;
   private final String name;
   private final List<Endpoint> endpoints;
-  private final Map<Penalised, Long> penalties = new ConcurrentHashMap<>();
+  private final Penalties penalties = new Penalties(System::nanoTime);
   private final ReachabilityReporter reporter;
   private final Map<Long, MapTask> mapTasks = new ConcurrentHashMap<>();
 
@@ -205,7 +198,7 @@ final class ExecutorRuntime implements AutoCloseable {
       Set<Endpoint> penalised)
       throws IOException {
     for (Endpoint endpoint : EndpointChooser.order(candidates, hostname, context.executorID())) {
-      if (isPenalised(endpoint, role)) {
+      if (penalties.has(endpoint, role)) {
         if (!failures.containsKey(endpoint)) {
           penalised.add(endpoint);
         }
@@ -223,20 +216,16 @@ final class ExecutorRuntime implements AutoCloseable {
   private TaskManagerConnection tryLease(
       Endpoint endpoint, int role, Map<Endpoint, ClientException.ConnectFailed> failures)
       throws IOException {
+    long began = penalties.now();
     try {
       TaskManagerConnection connection = pool.lease(endpoint, role);
-      penalties.remove(new Penalised(endpoint, role));
+      penalties.answered(endpoint, role);
       return connection;
     } catch (ClientException.ConnectFailed e) {
-      penalties.put(new Penalised(endpoint, role), System.nanoTime());
+      penalties.failed(endpoint, role, began);
       failures.put(endpoint, e);
       return null;
     }
-  }
-
-  private boolean isPenalised(Endpoint endpoint, int role) {
-    Long since = penalties.get(new Penalised(endpoint, role));
-    return since != null && System.nanoTime() - since < PENALTY_NANOS;
   }
 
   private static String reasons(Map<Endpoint, ClientException.ConnectFailed> failures) {
