@@ -26,6 +26,7 @@ _HTTP_PORTS = dict(zip(TASKMANAGERS, (7338, 7339), strict=True))
 _NOBODY, _SLUICE = "65534:65534", "sluice"
 _COUNTERS = (
     'sluice_received_bytes_total{leg="producer"}',
+    "sluice_region_area_received_bytes_total",  # by the volume that the containers of a host share
     'sluice_received_bytes_total{leg="peer"}',
     'sluice_sent_bytes_total{leg="consumer",source="local"}',
     'sluice_sent_bytes_total{leg="consumer",source="remote"}',
