@@ -276,7 +276,7 @@ def next_value(batches):
 _APPLY_IN_PANDAS = f"""\
 def one_of_group(group):
     total = int(group["v"].fillna(0).sum()) % {MODULUS}
-    text = max((text for text in group["t"] if text is not None), default=None)
+    text = max((text for text in group["t"] if isinstance(text, str)), default=None)
     texts = pd.Series([text], dtype=object)  # else PySpark fails where pandas takes None for a str
     return pd.DataFrame({{"k": group["k"].iloc[:1].to_numpy(), "v": [total], "t": texts}})
 ---
