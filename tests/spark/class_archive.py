@@ -1,9 +1,9 @@
 """Spark's classes in the form that the JVM keeps in memory, for JVMs that start often.
 
-A driver loads some fifteen thousand classes and checks each of them, which is most of the work of
-a short application. A class data sharing archive has them loaded and checked. It is made once for
-an installation of Spark, by an application that uses a little of everything, and kept between runs
-of the tests; a JVM for which it does not fit goes on without it.
+A driver loads thousands of classes and checks each of them before a short job has begun. A class
+data sharing archive has them loaded and checked. It is made once for an installation of Spark, by
+an application that uses a little of everything, and kept between runs of the tests, in pytest's
+cache; a JVM for which it does not fit goes on without it.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from shuffle.storage.errors import (
 )
 from shuffle.storage.journal import Journal
 from shuffle.storage.outputs import MapOutput, ShuffleKey
-from shuffle.storage.store import release_regions
+from shuffle.storage.store import ShuffleStore, release_regions
 from tests.shuffle.storage.support import (
     KEY,
     Gate,
@@ -27,6 +27,15 @@ from tests.shuffle.storage.support import (
     used,
     write_region,
 )
+
+
+async def held_commit(store: ShuffleStore, monkeypatch) -> tuple[Gate, asyncio.Future[None]]:
+    """Commit map attempt 1; its write to the journal waits at the gate."""
+    gate = Gate(monkeypatch, os, "pwrite")
+    region = await write_region(store, b"x", [1])
+    committing = store.commit(MapOutput(KEY, 1, 1, (region,)))
+    await gate.wait_entered()
+    return gate, committing
 
 
 async def test_a_map_attempt_commits_once(opened):
@@ -47,10 +56,7 @@ async def test_a_map_attempt_commits_once(opened):
 
 async def test_a_commit_is_visible_only_once_it_is_written(opened, monkeypatch):
     store = opened()
-    gate = Gate(monkeypatch, os, "pwrite")
-    region = await write_region(store, b"x", [1])
-    committing = store.commit(MapOutput(KEY, 1, 1, (region,)))
-    await gate.wait_entered()
+    gate, committing = await held_commit(store, monkeypatch)
     assert store.lookup(KEY, 1) is None
     assert not committing.done()
     gate.proceed.set()
@@ -100,10 +106,7 @@ async def test_a_release_beats_the_commits_under_way(opened, monkeypatch, whole_
 
 async def test_a_cancelled_commit_goes_through(opened, monkeypatch):
     store = opened()
-    gate = Gate(monkeypatch, os, "pwrite")
-    region = await write_region(store, b"x", [1])
-    committing = store.commit(MapOutput(KEY, 1, 1, (region,)))
-    await gate.wait_entered()
+    gate, committing = await held_commit(store, monkeypatch)
     committing.cancel()
     gate.proceed.set()
     await settle(store)
