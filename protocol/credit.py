@@ -1,15 +1,22 @@
 """Credit arithmetic of both ends of a channel: 1 credit = 1 data buffer, events cost none.
 
 The invariant that both halves keep together: ``sent ≤ granted``, where the consumer grants only
-buffers it really holds. Announcements are coalesced: whatever became free since the last AddCredit
-goes out as one sum.
+buffers it really holds. Announcements are coalesced: what became free since the last AddCredit goes
+out as one sum, when the sender has no more left than it would bring, or when it is what the largest
+message takes. A sender that still has more goes on meanwhile, and then has several buffers to send
+together; one that has none is told of the first free buffer.
 
 A connection in watermark mode has no credit. The first credit of a request is then the most buffers
 that one message may take (:class:`Uncounted`).
 """
 
+from typing import Final
+
 from protocol.errors import CreditExceeded, CreditOverflow
-from protocol.limits import MAX_CREDIT
+from protocol.limits import DEFAULT_SEGMENT_SIZE_BYTES, MAX_CREDIT, MAX_LARGE_PAYLOAD_BYTES
+
+MOST_WITHHELD_BUFFERS: Final = MAX_LARGE_PAYLOAD_BYTES // DEFAULT_SEGMENT_SIZE_BYTES
+"""Free buffers that are always announced: with them the sender can fill its largest message."""
 
 
 class SenderCredit:
@@ -59,11 +66,10 @@ class ReceiverCredit:
         """Note that buffers became free.
 
         Returns:
-            True if an announcement is due that was not due before.
+            True if an announcement is due.
         """
-        first = self.unannounced == 0 and buffers > 0
         self.unannounced += buffers
-        return first
+        return self._is_due()
 
     def announce(self) -> int:
         """Return the credit to announce now (0 for nothing) and count it as granted."""
@@ -86,7 +92,10 @@ class ReceiverCredit:
                 f"Data without credit on channel {channel}", value=buffers, limit=self.granted
             )
         self.granted -= buffers
-        return 0 < self.unannounced >= self.granted
+        return self._is_due()
+
+    def _is_due(self) -> bool:
+        return 0 < self.unannounced >= min(self.granted, MOST_WITHHELD_BUFFERS)
 
 
 class Uncounted(ReceiverCredit):

@@ -44,19 +44,28 @@ def test_a_request_with_too_much_credit() -> None:
 def test_receiver_announces_the_sum_once() -> None:
     credit = ReceiverCredit(EXCLUSIVE)
     assert credit.announce() == 0
+    assert credit.free(3)
     assert credit.free(1)
-    assert not credit.free(3)
     assert credit.announce() == 4
     assert credit.granted == EXCLUSIVE + 4
     assert credit.announce() == 0
-    assert credit.free(1)
+
+
+@pytest.mark.parametrize("granted", [0, 1, 2, 7])
+def test_freed_buffers_are_announced_when_the_sender_has_no_more_left_than_they_are(
+    granted: int,
+) -> None:
+    credit = ReceiverCredit(granted)
+    for free in range(1, 9):
+        assert credit.free(1) == (free >= granted)
+    assert credit.announce() == 8
 
 
 def test_no_buffer_is_nothing_to_announce() -> None:
-    credit = ReceiverCredit(EXCLUSIVE)
+    credit = ReceiverCredit(0)
     assert not credit.free(0)
+    assert credit.announce() == 0
     assert credit.free(1)
-    assert not credit.free(0)
     assert credit.announce() == 1
 
 
@@ -113,7 +122,6 @@ class Conservation(RuleBasedStateMachine):
         self.freed = 0
         self.announced = 0
         self.sent = 0
-        self.due = False
 
     @rule(count=st.integers(0, 8))
     def floating_buffers_come(self, count: int) -> None:
@@ -127,16 +135,19 @@ class Conservation(RuleBasedStateMachine):
         self._free(count)
 
     def _free(self, count: int) -> None:
-        became_due = self.receiver.free(count)
-        assert became_due == (not self.due and count > 0)
-        self.due = self.due or became_due
+        due = self.receiver.free(count)
         self.freed += count
+        self._check(due)
+
+    def _check(self, due: bool) -> None:
+        """Never silent when the sender has nothing left and there is something to announce."""
+        assert due == (self.receiver.unannounced >= max(1, self.receiver.granted))
 
     @rule()
     def receiver_announces(self) -> None:
+        waiting = self.receiver.unannounced
         credit = self.receiver.announce()
-        assert (credit > 0) == self.due
-        self.due = False
+        assert credit == waiting
         if credit:
             self.announcements.append(credit)
             self.announced += credit
@@ -156,9 +167,7 @@ class Conservation(RuleBasedStateMachine):
     @precondition(lambda self: self.data)
     @rule()
     def data_arrives(self) -> None:
-        due = self.receiver.used(1)
-        # Never silent when the sender has nothing left and there is something to announce.
-        assert due == (self.receiver.unannounced >= max(1, self.receiver.granted))
+        self._check(self.receiver.used(1))
         self.data -= 1
         self.held += 1
 
