@@ -18,7 +18,13 @@ Everything here belongs to one event-loop thread and takes no locks. The books a
 """
 
 from shuffle.memory.buffer import NetworkBuffer
-from shuffle.memory.buffer_group import BufferGroup, GroupRecycler, group_neighbours
+from shuffle.memory.buffer_group import (
+    BufferGroup,
+    GroupRecycler,
+    group_neighbours,
+    memory_to_receive,
+    runs_of_neighbours,
+)
 from shuffle.memory.channel_accounts import NO_CHANNEL
 from shuffle.memory.demand import MemoryDemand
 from shuffle.memory.errors import (
@@ -57,4 +63,6 @@ __all__ = [
     "SegmentListener",
     "SegmentNotLent",
     "group_neighbours",
+    "memory_to_receive",
+    "runs_of_neighbours",
 ]

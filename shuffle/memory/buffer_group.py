@@ -1,6 +1,6 @@
 """What one payload arrived in: a run of neighbouring segments, seen as one piece of memory."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
 from typing import TypeAlias
 
@@ -21,6 +21,9 @@ class BufferGroup(ReferenceCounted[Sequence[MemorySegment]]):
         segments: Neighbours in the pool's mapping, in order; each is one buffer, and one credit.
         length: Bytes of payload in them.
         recycler: Called with the segments when the count reaches 0.
+
+    Attributes:
+        memory: The segments and the spare bytes behind them; the payload is at its start.
     """
 
     __slots__ = ("length", "memory", "segments")
@@ -30,7 +33,7 @@ class BufferGroup(ReferenceCounted[Sequence[MemorySegment]]):
     ) -> None:
         self.segments = self._lent = segments
         first = segments[0]
-        self.memory = first.memory if len(segments) == 1 else first.run(len(segments))
+        self.memory = first.room if len(segments) == 1 else first.run(len(segments))
         self.length = length
         self.recycler = recycler
         self._references = 1
@@ -58,10 +61,20 @@ class BufferGroup(ReferenceCounted[Sequence[MemorySegment]]):
         return True
 
 
+def runs_of_neighbours(segments: list[MemorySegment]) -> Iterator[list[MemorySegment]]:
+    """Cut segments into runs of neighbours, in order; they are sorted in place."""
+    segments.sort(key=_index)
+    begin = 0
+    for end in range(1, len(segments) + 1):
+        if end == len(segments) or segments[end].index != segments[end - 1].index + 1:
+            yield segments[begin:end]
+            begin = end
+
+
 def group_neighbours(
     segments: list[MemorySegment], length: int, recycler: GroupRecycler
 ) -> list[BufferGroup]:
-    """Cut segments into runs of neighbours that together hold a payload.
+    """Make groups that together hold a payload, as few as there are runs of neighbours.
 
     Args:
         segments: As many as the payload needs; sorted in place.
@@ -73,12 +86,19 @@ def group_neighbours(
         return [BufferGroup(segments, length, recycler)]
     groups: list[BufferGroup] = []
     size = segments[0].size_bytes
-    begin = 0
-    for end in range(1, len(segments) + 1):
-        if end < len(segments) and segments[end].index == segments[end - 1].index + 1:
-            continue
-        count = min(length, (end - begin) * size)
-        groups.append(BufferGroup(segments[begin:end], count, recycler))
+    for run in runs_of_neighbours(segments):
+        count = min(length, len(run) * size)
+        groups.append(BufferGroup(run, count, recycler))
         length -= count
-        begin = end
     return groups
+
+
+def memory_to_receive(groups: list[BufferGroup]) -> memoryview | list[memoryview]:
+    """Say where the payload of groups is received: in pieces of which all but the last are full.
+
+    The last piece has spare bytes behind it (:class:`protocol.framing.FrameDecoder`).
+    """
+    last = groups[-1].memory
+    if len(groups) == 1:
+        return last
+    return [*(group.payload for group in groups[:-1]), last]

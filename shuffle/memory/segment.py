@@ -4,6 +4,8 @@ import mmap
 from contextlib import suppress
 from typing import Final
 
+from protocol.limits import RECEIVE_TAIL_BYTES
+
 
 class MemorySegment:
     """A fixed-size piece of network memory. Only :class:`NetworkBufferPool` makes them.
@@ -11,27 +13,30 @@ class MemorySegment:
     Attributes:
         index: Position in the pool, from 0; stable for the life of the pool.
         memory: Writable view of the segment's ``size_bytes`` bytes.
+        room: The same and the spare bytes behind it, which a receiver may read ahead into.
         size_bytes: Payload capacity.
         holder: The pool that has lent the segment, ``None`` while it is in a pool. Kept by the
             pools; it makes a second recycle an error instead of memory with two owners.
     """
 
-    __slots__ = ("_mapping", "holder", "index", "memory", "size_bytes")
+    __slots__ = ("_mapping", "_start", "holder", "index", "memory", "room", "size_bytes")
 
     def __init__(self, index: int, mapping: memoryview, size_bytes: int) -> None:
         self.index: Final = index
-        self.memory: Final = mapping[index * size_bytes : (index + 1) * size_bytes]
         self.size_bytes: Final = size_bytes
         self.holder: object | None = None
         self._mapping = mapping
+        self._start = start = index * (size_bytes + RECEIVE_TAIL_BYTES)
+        self.memory: Final = mapping[start : start + size_bytes]
+        self.room: Final = self.run(1)
 
     def run(self, segments: int) -> memoryview:
-        """View of this segment and the ``segments`` - 1 behind it, which lie next to it.
+        """View of this segment and the ``segments`` - 1 behind it, all with their spare bytes.
 
-        Whoever asks must hold all of them.
+        A payload lies in it without gaps, from its start. Whoever asks must hold all of them.
         """
-        start = self.index * self.size_bytes
-        return self._mapping[start : start + segments * self.size_bytes]
+        stride = self.size_bytes + RECEIVE_TAIL_BYTES
+        return self._mapping[self._start : self._start + segments * stride]
 
     def __repr__(self) -> str:
         return f"<MemorySegment {self.index} of {self.size_bytes} bytes>"
@@ -45,6 +50,9 @@ def from_the_end(segment: MemorySegment) -> int:
 class SegmentMapping:
     """The one anonymous mapping that all segments of a pool are slices of.
 
+    RECEIVE_TAIL_BYTES lie behind each: one ``recv`` fills a segment to the brim and brings the head
+    of the next message as well.
+
     Pages become resident when they are first written; pools use the most recently returned
     segment first, so what is resident follows the load and stays warm.
 
@@ -56,7 +64,8 @@ class SegmentMapping:
     __slots__ = ("_mapping", "_view", "segments")
 
     def __init__(self, total_segments: int, segment_size_bytes: int) -> None:
-        self._mapping = mmap.mmap(-1, total_segments * segment_size_bytes)
+        stride = segment_size_bytes + RECEIVE_TAIL_BYTES
+        self._mapping = mmap.mmap(-1, total_segments * stride)
         self._view = memoryview(self._mapping)
         self.segments: tuple[MemorySegment, ...] = tuple(
             MemorySegment(index, self._view, segment_size_bytes) for index in range(total_segments)
@@ -70,6 +79,7 @@ class SegmentMapping:
         """
         for segment in self.segments:
             segment.memory.release()
+            segment.room.release()
         self._view.release()
         with suppress(BufferError):
             self._mapping.close()

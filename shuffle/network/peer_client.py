@@ -32,7 +32,7 @@ from protocol.remote_error import RemoteError
 from shuffle.counters import Counters
 from shuffle.gate.remote_channel import RemoteInputChannel
 from shuffle.gate.task_events import TooManyTaskEvents
-from shuffle.memory.buffer_group import BufferGroup
+from shuffle.memory.buffer_group import BufferGroup, memory_to_receive
 from shuffle.storage.outputs import ShuffleKey
 from transport.connection import Connection
 from transport.errors import ConnectionLost
@@ -176,9 +176,7 @@ class PartitionRequestClient:
             groups = channel.take_buffers(length)
             if groups is not None:
                 self._arriving = groups
-                if len(groups) == 1:
-                    return groups[0].memory
-                return [group.memory for group in groups]
+                return memory_to_receive(groups)
             if self._waits_for_memory(channel, length):
                 return None
             channel.fail(

@@ -177,7 +177,7 @@ class PipelinedProducer:
         if segment is None:
             raise CreditExceeded("PipelinedData without credit", value=length, limit=0)
         self._arriving = segment
-        return segment.memory
+        return segment.room
 
     def received(self, message: PipelinedData, length: int) -> None:
         """Queue what has arrived.

@@ -18,6 +18,7 @@ from shuffle.memory import (
     LocalBufferPool,
     MemorySegment,
     group_neighbours,
+    memory_to_receive,
 )
 from shuffle.storage.outputs import Region
 from shuffle.storage.region_writer import RegionWriter
@@ -225,9 +226,7 @@ class DiskRegionReceiver:
             )
         needed = -(-length // self._segment_payload_bytes)
         self._arriving = group_neighbours(segments[:needed], length, self._recycled)
-        if len(self._arriving) == 1:
-            return self._arriving[0].memory
-        return [group.memory for group in self._arriving]
+        return memory_to_receive(self._arriving)
 
     def received(self, length: int) -> bool:
         """Checksum the bytes and hand them to the writing threads; True when complete."""

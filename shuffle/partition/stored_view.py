@@ -14,12 +14,11 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
-from operator import attrgetter
 from typing import NamedTuple
 
 from protocol.errors import SluiceError
 from protocol.events import encode_end_of_partition
-from protocol.limits import MAX_U32, RECEIVE_TAIL_BYTES
+from protocol.limits import MAX_U32
 from protocol.messages import DATA, EVENT
 from shuffle.errors import internal_error
 from shuffle.memory import (
@@ -27,7 +26,7 @@ from shuffle.memory import (
     ListenerHandle,
     LocalBufferPool,
     MemorySegment,
-    group_neighbours,
+    runs_of_neighbours,
 )
 from shuffle.partition.view import DataListener, OutgoingBuffer
 from shuffle.storage.arena import Extent
@@ -138,11 +137,9 @@ class StoredPartitionView:
         if credit <= 0:
             return None
         if not ready and not self._reading and self._slices[self._index].extent.view is not None:
-            most = min(self._buffer_size_bytes, credit * self._credit_bytes)
-            # A single buffer is whole, and so is what has nothing behind it.
-            if self._credit_bytes < most < self._left_bytes:
-                most -= RECEIVE_TAIL_BYTES
-            group = self._next_from_memory(most)
+            group = self._next_from_memory(
+                min(self._buffer_size_bytes, credit * self._credit_bytes)
+            )
             self._total_buffers += self._buffers_of(len(group.payload))
             return group
         if (
@@ -272,23 +269,21 @@ class StoredPartitionView:
             if segment is None:
                 break
             segments.append(segment)
-        segments.sort(key=attrgetter("index"))
+        size = self._segment_size_bytes
+        runs: Iterable[list[MemorySegment]] = runs_of_neighbours(segments)
+        if size < segments[0].size_bytes:  # the reader takes less than a segment at a time
+            runs = ([segment] for segment in segments)
         reads: list[ExtentRead] = []
-        lengths: list[int] = []
-        for segment in segments:
-            if not self._on_disk():
-                break
-            lengths.append(self._plan_segment(segment, reads))
-        if len(lengths) < len(segments):  # the memory tier goes on from here
-            pool.recycle_together(segments[len(lengths) :])
-            del segments[len(lengths) :]
-        if self._segment_size_bytes == segments[0].size_bytes:
-            groups = group_neighbours(segments, sum(lengths), pool.recycle_together)
-        else:  # the reader takes less than a segment at a time: gaps between them
-            groups = [
-                BufferGroup((segment,), length, pool.recycle_together)
-                for segment, length in zip(segments, lengths, strict=True)
-            ]
+        groups: list[BufferGroup] = []
+        spare: list[MemorySegment] = []
+        for run in runs:
+            length = self._plan_run(run[0].run(len(run))[: len(run) * size], reads)
+            used = -(-length // size)
+            if used:
+                groups.append(BufferGroup(run[:used], length, pool.recycle_together))
+            spare += run[used:]
+        if spare:  # the memory tier goes on from here
+            pool.recycle_together(spare)
         self._reading_buffers = sum(self._buffers_of(group.length) for group in groups)
         return reads, groups
 
@@ -303,15 +298,15 @@ class StoredPartitionView:
     def _on_disk(self) -> bool:
         return self._left_bytes > 0 and self._slices[self._index].extent.view is None
 
-    def _plan_segment(self, segment: MemorySegment, reads: list[ExtentRead]) -> int:
-        """Fill one segment from the slices at hand; return how many bytes it will hold."""
+    def _plan_run(self, memory: memoryview, reads: list[ExtentRead]) -> int:
+        """Fill memory from the slices at hand; return how many bytes it will hold."""
         filled = 0
-        size = self._segment_size_bytes
+        size = len(memory)
         while filled < size and self._on_disk():
             extent, offset, length, _ = self._slices[self._index]
             start = offset + self._used
             count = min(length - self._used, size - filled)
-            piece = segment.memory[filled : filled + count]
+            piece = memory[filled : filled + count]
             if reads and reads[-1].extent is extent and self._used > 0:
                 reads[-1].buffers.append(piece)  # goes on where the last read of this slice ends
             else:

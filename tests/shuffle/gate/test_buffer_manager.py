@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from protocol.limits import RECEIVE_TAIL_BYTES
 from shuffle.gate.buffer_manager import BufferManager
 from shuffle.memory import NetworkBufferPool
 
@@ -195,7 +196,8 @@ def test_a_payload_of_several_buffers_takes_neighbours_as_one_piece():
     assert groups is not None
     assert (sum(len(group.segments) for group in groups), rig.manager.available) == (8, 0)
     assert sum(group.length for group in groups) == 7 * 32 + 1
-    assert [len(group.memory) for group in groups] == [32 * len(group.segments) for group in groups]
+    stride = 32 + RECEIVE_TAIL_BYTES
+    assert [len(group.memory) for group in groups] == [stride * len(g.segments) for g in groups]
     content = bytes(range(7 * 32 + 1))
     left = content
     for group in groups:

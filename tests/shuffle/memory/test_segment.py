@@ -2,6 +2,7 @@ import mmap
 
 import pytest
 
+from protocol.limits import RECEIVE_TAIL_BYTES
 from shuffle.memory.segment import SegmentMapping
 
 
@@ -23,17 +24,26 @@ def test_segments_do_not_overlap():
         assert bytes(segment.memory) == bytes([segment.index + 1])
 
 
-def test_a_run_is_one_view_over_neighbours():
+def test_a_run_is_one_view_over_neighbours_and_the_spare_bytes_behind_each():
     segments = SegmentMapping(4, 8).segments
+    stride = 8 + RECEIVE_TAIL_BYTES
     run = segments[1].run(2)
-    run[:] = b"aaaaaaaabbbbbbbb"
+    assert len(run) == 2 * stride
+    run[:] = b"a" * stride + b"b" * stride
     assert [bytes(segment.memory) for segment in segments] == [
         bytes(8),
         b"a" * 8,
         b"b" * 8,
         bytes(8),
     ]
-    assert bytes(segments[3].run(1)) == bytes(8)
+    assert bytes(segments[3].run(1)) == bytes(stride)
+
+
+def test_room_is_the_segment_and_the_spare_bytes_behind_it():
+    first, second = SegmentMapping(2, 8).segments
+    first.room[:] = b"r" * (8 + RECEIVE_TAIL_BYTES)
+    assert bytes(first.memory) == b"r" * 8
+    assert bytes(second.room) == bytes(8 + RECEIVE_TAIL_BYTES)
 
 
 def test_close_gives_the_memory_back_and_is_idempotent():

@@ -10,7 +10,7 @@ from crc32c import crc32c
 
 from protocol.errors import SluiceError
 from protocol.events import decode_end_of_partition
-from protocol.limits import MAX_U32, RECEIVE_TAIL_BYTES
+from protocol.limits import MAX_U32
 from protocol.messages import EVENT, EVERY_SUBPARTITION
 from shuffle.memory import NetworkBufferPool
 from shuffle.partition.stored_view import READ_AHEAD_SEGMENTS, StoredPartitionView
@@ -144,22 +144,6 @@ async def test_one_region_in_as_few_buffers_as_can_be(rig, length, credit):
     assert b"".join(buffers) == noise(length)
     assert len(buffers) == -(-length // SIZE)
     view.release()
-
-
-@pytest.mark.parametrize("rig", ["memory"], indirect=True)
-async def test_a_group_leaves_room_for_the_next_head(rig):
-    """Not a single buffer, and not what has nothing behind it."""
-    output = await rig.commit(1, [noise(8 * SIZE)])
-    group, pair = 3 * SIZE - RECEIVE_TAIL_BYTES, 2 * SIZE - RECEIVE_TAIL_BYTES
-    rest = 8 * SIZE - group - pair - SIZE
-    for most, sizes in ((3 * SIZE, [group, pair, SIZE, rest]), (8 * SIZE, [8 * SIZE])):
-        view = rig.view([output], most=most, cost=SIZE)
-        for credit, size in zip([MUCH, 2, 1, MUCH], sizes, strict=False):
-            buffer = await rig.next(view, credit)
-            assert len(buffer.payload) == size
-            buffer.release()
-        assert (await rig.next(view, 0)).data_type == EVENT
-        view.release()
 
 
 @pytest.mark.parametrize("credit", [1, 3, 8, MUCH])
