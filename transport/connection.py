@@ -226,6 +226,14 @@ class Connection(asyncio.BufferedProtocol):
         if not out.writable and out.unsent_bytes > out.high_bytes + MAX_UNSENT_BYTES:
             self._drop_deaf_peer(out.unsent_bytes)
 
+    def cork(self) -> None:
+        """Gather what is sent until :meth:`uncork`, which is to come in the same turn."""
+        self._out.cork()
+
+    def uncork(self) -> None:
+        """Send what was gathered: one system call for several messages."""
+        self._out.uncork()
+
     def send_together(self, messages: Iterable[Message]) -> None:
         """Send messages without payload in one write: one system call, one packet."""
         heads = [encode(message) for message in messages]

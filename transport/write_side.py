@@ -9,15 +9,22 @@ free again. The loop tells nobody when the mark moves, so it is looked at on eve
 the loop has had a turn, and on ``resume_writing``. Should leases still be out after that turn, the
 write limits are set to zero for as long as it takes: then the loop does call ``resume_writing``,
 namely when its buffer is empty (the *drain watch*).
+
+**Gathering.** Whoever sends several messages in a row corks the write side for as long. What is
+written meanwhile goes to the loop together, which is one system call for several messages and wakes
+the other side once.
 """
 
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 Release: TypeAlias = Callable[[], None]
 """Ends a lease: the transport has let go of the memory. Called exactly once, also on failure."""
+
+MOST_GATHERED_BYTES: Final = 128 * 1024
+"""What is gathered at most before the loop gets it: what a Unix socket takes at once."""
 
 
 class WriteSide:
@@ -30,6 +37,9 @@ class WriteSide:
 
     __slots__ = (
         "_closed",
+        "_corked",
+        "_gathered",
+        "_gathered_bytes",
         "_high_bytes",
         "_leases",
         "_loop",
@@ -57,11 +67,16 @@ class WriteSide:
         self._turn_due = False
         self._releasing = False
         self._watching_drain = False
+        self._corked = False
+        self._gathered: list[memoryview | bytes] = []
+        self._gathered_bytes = 0
 
     @property
     def unsent_bytes(self) -> int:
         """Bytes that the kernel has not taken yet."""
-        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+        if self._transport is None:
+            return 0
+        return self._transport.get_write_buffer_size() + self._gathered_bytes
 
     @property
     def high_bytes(self) -> int:
@@ -100,11 +115,21 @@ class WriteSide:
             if release is not None:
                 release()
             return
-        if payload:
+        length = len(head) + len(payload)
+        if self._corked:
+            self._gathered.append(head)
+            if length > len(head):
+                self._gathered.append(payload)
+            self._gathered_bytes += length
+            if self._gathered_bytes >= MOST_GATHERED_BYTES:
+                self._write_gathered(transport)
+        elif length > len(head):
             transport.writelines((head, payload))
         else:
             transport.write(head)
-        self.bytes_out += len(head) + len(payload)
+        if self._watching_drain:
+            self._see_high_watermark(transport)
+        self.bytes_out += length
         self.messages_out += messages
         if release is not None:
             self._leases.append((self.bytes_out, release))
@@ -113,8 +138,27 @@ class WriteSide:
                 self._loop.call_soon(self._after_turn)
             elif len(self._leases) > 1:
                 self.release_drained()
-        if self._watching_drain and self.writable and self.unsent_bytes > self._high_bytes:
-            # The loop's own limits are zero, so it is for us to see the high watermark passed.
+
+    def cork(self) -> None:
+        """Gather what is written until :meth:`uncork`, which is to come in the same turn."""
+        self._corked = True
+
+    def uncork(self) -> None:
+        """Write what was gathered, and gather no more."""
+        self._corked = False
+        if self._gathered and self._transport is not None:
+            self._write_gathered(self._transport)
+
+    def _write_gathered(self, transport: asyncio.Transport) -> None:
+        gathered, self._gathered = self._gathered, []
+        self._gathered_bytes = 0
+        transport.writelines(gathered)
+        if self._watching_drain:
+            self._see_high_watermark(transport)
+
+    def _see_high_watermark(self, transport: asyncio.Transport) -> None:
+        """The loop's own limits are zero, so it is for us to see the high watermark passed."""
+        if self.writable and transport.get_write_buffer_size() > self._high_bytes:
             self.writable = False
             self._set_limits()
 
@@ -142,6 +186,7 @@ class WriteSide:
 
     def close(self) -> None:
         """Nothing more will be written; what was written goes on its way."""
+        self.uncork()
         self._closed = True
         self.writable = False
 
@@ -149,6 +194,8 @@ class WriteSide:
         """The transport is gone: end every lease."""
         self.writable = False
         self._transport = None
+        self._gathered = []
+        self._gathered_bytes = 0
         while self._leases:
             self._leases.popleft()[1]()
 
@@ -157,7 +204,7 @@ class WriteSide:
         leases = self._leases
         if not leases or self._transport is None or self._releasing:
             return
-        mark = self.bytes_out - self._transport.get_write_buffer_size()
+        mark = self.bytes_out - self.unsent_bytes
         # A release may lead to the next write, and that to here: without the flag, as deep as the
         # kernel takes buffers.
         self._releasing = True

@@ -269,6 +269,7 @@ class ProducerLeg:
         self._turn_due = False
         queue = self._queue
         left = MOST_MESSAGES_A_TURN
+        self.connection.cork()
         try:
             while queue and self.connection.writable:
                 if not left:
@@ -285,3 +286,5 @@ class ProducerLeg:
             # A bug of ours must end what it breaks, and be seen.
             _log.exception("internal error while sending to %s", self.connection.remote)
             self.connection.abort(internal_error(error))
+        finally:
+            self.connection.uncork()

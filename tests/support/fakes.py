@@ -35,6 +35,12 @@ class FakeConnection:
         self.payloads: list[bytes] = []
         self.leases: list[Callable[[], None]] = []
 
+    def cork(self) -> None:
+        """Each message goes at once here."""
+
+    def uncork(self) -> None:
+        """Nothing is gathered."""
+
     def send(
         self,
         message: Message,
