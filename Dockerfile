@@ -42,14 +42,22 @@ RUN python docker/requirements.py spark >requirements.txt \
  && pip install --no-cache-dir --constraint constraints.txt --requirement requirements.txt
 
 
+# The data path is compiled: the images need no compiler, only what builds their wheel.
 FROM base AS wheel
 WORKDIR /build
-COPY pyproject.toml README.md CHANGELOG.md ./
+RUN apt-get update \
+ && apt-get install -y --no-install-recommends gcc libc6-dev \
+ && { [ -f "$(python -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h" ] \
+      || apt-get install -y --no-install-recommends python3-dev; } \
+ && rm -rf /var/lib/apt/lists/*
+COPY pyproject.toml constraints.txt README.md CHANGELOG.md ./
 COPY protocol protocol
 COPY transport transport
 COPY shuffle shuffle
 COPY --from=jar /build/spark_integration spark_integration
-RUN python -m venv /tmp/build && /tmp/build/bin/pip wheel --no-cache-dir --no-deps --wheel-dir /wheels .
+RUN python -m venv /tmp/build \
+ && HATCH_BUILD_HOOKS_ENABLE=1 PIP_CONSTRAINT=/build/constraints.txt PIP_BUILD_CONSTRAINT=/build/constraints.txt \
+    /tmp/build/bin/pip wheel --no-cache-dir --no-deps --wheel-dir /wheels .
 
 
 FROM taskmanager-environment AS taskmanager-installed

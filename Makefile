@@ -14,6 +14,11 @@ PACKAGES := protocol transport shuffle spark_integration
 JVM := spark_integration/jvm
 JAR := spark_integration/jars/sluice-spark.jar
 JVM_SOURCES := $(JVM)/pom.xml $(shell find $(JVM)/src 2>/dev/null) tests/vectors/wire.json
+COMPILED := build/compiled
+COMPILED_STAMP := $(COMPILED)/.complete
+WITH_COMPILED := PYTHONPATH=$(CURDIR)/$(COMPILED):$(CURDIR) PYTHONSAFEPATH=1
+PYTHON_HEADER = $(shell $(PYTHON) -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h
+CAN_COMPILE = $(and $(shell command -v cc),$(wildcard $(PYTHON_HEADER)))
 FUZZ_SECONDS := 60
 FUZZ_SPARK_PLANS := 300
 FUZZ_SPARK_SECONDS := 1200
@@ -24,7 +29,7 @@ CHAOS_SECONDS := 240
 CHAOS_SEED := 1
 QUICK_BENCHMARKS := exchange isolation barrier memory
 
-.PHONY: help setup jar demo test test-matrix fuzz fuzz-spark chaos check format bench charts compose-test docs constraints clean
+.PHONY: help setup jar compiled demo test test-compiled test-matrix fuzz fuzz-spark chaos check format bench charts compose-test docs constraints clean
 
 help: ## list these targets
 	@grep -hE '^[a-z%-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -59,12 +64,28 @@ $(JAR): $(JVM_SOURCES)
 	@mv -f $(JAR).new $@
 	@touch $@
 
+compiled: $(COMPILED_STAMP) ## the data path as extension modules, in build/compiled: needs a C compiler
+
+$(COMPILED_STAMP): $(shell find protocol transport shuffle -name '*.py') pyproject.toml constraints.txt | $(SETUP_STAMP)
+	@echo "Compiling the data path into $(COMPILED) (about two minutes)"
+	@# Of a copy, because extension modules are left beside what they were made of.
+	@rm -rf build/source $(COMPILED) && mkdir -p build/source
+	@cp -r pyproject.toml README.md CHANGELOG.md protocol transport shuffle build/source
+	HATCH_BUILD_HOOKS_ENABLE=1 PIP_CONSTRAINT=$(CURDIR)/constraints.txt PIP_BUILD_CONSTRAINT=$(CURDIR)/constraints.txt \
+	  $(BIN)/python -m pip install --quiet --no-deps --target $(COMPILED) build/source
+	@touch $@
+
 demo: setup ## TPC-H and RDD jobs with Spark's own shuffle and with Sluice, compared
 	$(BIN)/python -m benchmarks.demo
 
 # Two at a time, the Spark tests beside the others: both wait more than they compute.
 test: setup ## all tests
 	$(BIN)/python -m pytest -n 2 --dist loadgroup $(PYTEST_ARGS)
+
+test-compiled: compiled ## the tests of the data path, compiled
+	$(WITH_COMPILED) EXPECTED_DATA_PATH=compiled $(BIN)/python -m pytest -n 2 --dist loadgroup \
+	  -o pythonpath="$(COMPILED) ." tests/protocol tests/transport tests/shuffle tests/daemon tests/fuzz \
+	  tests/benchmarks $(PYTEST_ARGS)
 
 test-matrix: setup ## the Spark tests on every line of Spark, or SPARK_LINES="3.5.9 4.0.5"
 	$(BIN)/python -m tests.spark_lines.run --directory $(SPARK_LINES_DIRECTORY) $(SPARK_LINES) \
@@ -93,8 +114,9 @@ format: setup ## format and apply safe lint fixes
 
 bench: $(addprefix bench-,$(QUICK_BENCHMARKS)) ## the quick benchmarks
 
-bench-%: setup ## one benchmark: bench-exchange, bench-spark, ...; options in BENCH_ARGS
-	$(BIN)/python -m benchmarks.$(subst -,_,$*) $(BENCH_ARGS)
+# Of what the images run, if there is a compiler here; the results say which it was.
+bench-%: setup $(if $(CAN_COMPILE),compiled) ## one benchmark: bench-exchange, bench-spark, ...; options in BENCH_ARGS
+	$(if $(CAN_COMPILE),$(WITH_COMPILED)) $(BIN)/python -m benchmarks.$(subst -,_,$*) $(BENCH_ARGS)
 
 charts: setup ## results of benchmarks into benchmarks/reference, and their charts into docs/images
 	$(BIN)/python -m benchmarks.charts

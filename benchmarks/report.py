@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
+from shuffle.data_path import data_path
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -53,7 +55,7 @@ class Report:
         content = {
             "name": self.name,
             "machine": machine(),
-            "versions": versions() | dict(self.versions),
+            "versions": versions() | {"data_path": data_path()} | dict(self.versions),
             "figures": dict(self.figures),
             "runs": [dict(run) for run in self.runs],
             "spread": {key: list(bounds) for key, bounds in self.spread.items()},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import sys
@@ -105,7 +106,10 @@ class TaskManagers:
             f"TaskManager on {host}",
             [*program, "taskmanager", "--config", str(config)],
             log_path=self.directory / f"taskmanager-{host}.log",
-            environment={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(REPOSITORY)},
+            environment={
+                "PATH": "/usr/bin:/bin",
+                "PYTHONPATH": os.environ.get("PYTHONPATH", str(REPOSITORY)),
+            },
             directory=self.directory,
         )
 

@@ -295,8 +295,8 @@ def _unpack(control: bytes | bytearray | memoryview) -> Any:
             f"{form[0].__name__}.{form[0]._fields[error.index]} has a wrong type or range",
             value=_cause(error),
         ) from error
-    except Exception as error:  # msgpack documents no closed set of errors for bad input
-        raise MalformedMessage("Control part is not valid msgpack", value=_cause(error)) from error
+    except Exception as other:  # msgpack documents no closed set of errors for bad input
+        raise MalformedMessage("Control part is not valid msgpack", value=_cause(other)) from other
 
 
 def decode_control(control: bytes | bytearray | memoryview) -> Message:

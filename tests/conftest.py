@@ -18,6 +18,8 @@ import hypothesis
 import pytest
 import uvloop
 
+from shuffle.data_path import COMPILED, data_path
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -30,6 +32,25 @@ LOOP_TURNS = 5
 # A shared machine makes no promise about how long one example takes; each test has its timeout.
 hypothesis.settings.register_profile("sluice", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("sluice")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    wanted = os.environ.get("EXPECTED_DATA_PATH", data_path())
+    if data_path() != wanted:
+        pytest.exit(f"the data path is {data_path()} and not {wanted}: {sys.path}", returncode=2)
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    return f"data path: {data_path()}"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave out what replaces a part of a module that is compiled: it cannot be replaced."""
+    if data_path() == COMPILED:
+        skip = pytest.mark.skip(reason="replaces a part of a compiled module")
+        for item in items:
+            if item.get_closest_marker("interpreted"):
+                item.add_marker(skip)
 
 
 class DebugLoop(asyncio.SelectorEventLoop):

@@ -57,7 +57,7 @@ class ResultPartition:
         Cancellation: some of the bytes may have been written.
         """
         view = memoryview(data)
-        while view:
+        while len(view):
             builder = self.writer.request_builder(subpartition)
             if builder is None:
                 builder = await self.writer.wait_for_builder(subpartition)

@@ -65,7 +65,11 @@ def _daemon(status: TaskManagerStatus) -> Iterator[Metric]:
     yield InfoMetricFamily(
         "sluice_taskmanager",
         "Identity of this TaskManager.",
-        value={"taskmanager_id": status.taskmanager_id, "version": status.version},
+        value={
+            "taskmanager_id": status.taskmanager_id,
+            "version": status.version,
+            "data_path": status.data_path,
+        },
     )
     states = {state: float(state == status.state) for state in STATES}
     yield gauges("taskmanager_state", "1 for the state it is in.", "state", states)

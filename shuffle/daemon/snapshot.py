@@ -29,6 +29,7 @@ from shuffle.daemon.status import (
     TierStatus,
     TrafficStatus,
 )
+from shuffle.data_path import data_path
 from shuffle.environment import NetworkEnvironment
 from shuffle.network.producer_server import ProducerHandler
 from shuffle.network.serving import ServingHandler
@@ -55,6 +56,7 @@ def take_snapshot(taskmanager: "TaskManager") -> TaskManagerStatus:
     return TaskManagerStatus(
         taskmanager_id=environment.taskmanager_id,
         version=taskmanager.version,
+        data_path=data_path(),
         address=str(environment.address),
         socket_path=None if transport.socket_path is None else str(transport.socket_path),
         state=taskmanager.state,

@@ -257,6 +257,8 @@ class TaskManagerStatus:
 
     taskmanager_id: str
     version: str
+    data_path: str
+    """``compiled`` or ``interpreted``."""
     address: str
     """``host:port`` under which others reach the data port."""
     socket_path: str | None

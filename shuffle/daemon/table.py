@@ -70,6 +70,7 @@ def _head(status: TaskManagerStatus) -> Text:
         " is ",
         (status.state, colour),
         f" on {status.address}{socket}; version {status.version}, "
+        f"data path {status.data_path}, "
         f"up {status.uptime_seconds:.0f} s, "
         f"event loop at most {status.event_loop.max_lag_seconds * 1000:.0f} ms late\n",
     )

@@ -9,6 +9,7 @@ from shuffle.daemon.event_loop_lag import EventLoopLag
 from shuffle.daemon.http import HttpServer
 from shuffle.daemon.snapshot import take_snapshot
 from shuffle.daemon.status import TaskManagerState, TaskManagerStatus
+from shuffle.data_path import data_path
 from shuffle.environment import NetworkEnvironment
 
 _log = logging.getLogger(__name__)
@@ -56,12 +57,13 @@ class TaskManager:
         address = self.environment.address
         _log.info(
             "TaskManager %s is ready: data port %s, HTTP port %d, socket %s, "
-            "%d map outputs adopted",
+            "%d map outputs adopted, data path %s",
             self.environment.taskmanager_id,
             address,
             self.http_port,
             self.config.transport.socket_path,
             self.environment.counters.map_outputs_adopted,
+            data_path(),
         )
 
     async def drain(self) -> None:

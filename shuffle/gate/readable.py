@@ -19,7 +19,7 @@ class BufferOrEvent(NamedTuple):
     buffer: OutgoingBuffer
 
 
-class ReadableGate(abc.ABC):
+class ReadableGate:
     """Serves its sources (channels, or gates) in turn; those with a priority event come first.
 
     A subclass puts the numbers of sources that have something into the queues, takes them out in

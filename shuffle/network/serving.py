@@ -59,7 +59,7 @@ class ReadPool:
             pool.destroy()
 
 
-class ServingHandler(abc.ABC):
+class ServingHandler:
     """Serves channels on one connection.
 
     Args:

@@ -143,7 +143,7 @@ class CreditBasedViewReader:
 
     def _does(self, activity: int) -> None:
         before = self.activity
-        if activity is not before and self.times is not None:
+        if activity != before and self.times is not None:
             self.times.change(before, activity)
             self.activity = activity
 

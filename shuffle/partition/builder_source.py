@@ -12,7 +12,7 @@ from shuffle.partition.buffer_builder import BufferBuilder
 from shuffle.partition.partition_memory import PartitionMemory
 
 
-class BuilderSource(abc.ABC):
+class BuilderSource:
     """The part of a ``ResultPartitionWriter`` that waits for memory.
 
     Attributes:

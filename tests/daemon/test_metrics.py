@@ -19,7 +19,10 @@ PROMTOOL_TIMEOUT_SECONDS = 30
 @pytest.mark.parametrize(
     ("series", "value"),
     [
-        ('sluice_taskmanager_info{taskmanager_id="tm-1",version="0.1.0"}', 1),
+        (
+            'sluice_taskmanager_info{data_path="interpreted",taskmanager_id="tm-1",version="0.1.0"}',
+            1,
+        ),
         ('sluice_taskmanager_state{state="ready"}', 1),
         ('sluice_taskmanager_state{state="draining"}', 0),
         ("sluice_uptime_seconds", 61.25),

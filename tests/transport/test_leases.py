@@ -96,6 +96,7 @@ async def test_memory_may_be_reused_as_soon_as_it_is_released(
         assert await wrong_buffers(service, address, segments) == 0
 
 
+@pytest.mark.interpreted
 @pytest.mark.asyncio(loop_factories=["uvloop"])  # asyncio on Python 3.11 copies and hides it
 @pytest.mark.parametrize("early_bytes", [SEGMENT, 4 * SEGMENT])
 async def test_control_the_test_above_sees_a_release_that_comes_too_early(

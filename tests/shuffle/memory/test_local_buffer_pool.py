@@ -180,6 +180,7 @@ def test_a_listener_that_fails_has_declined_and_does_not_hurt_the_recycler(caplo
     assert "boom" in caplog.text
 
 
+@pytest.mark.interpreted
 def test_a_listener_that_recycled_its_segment_and_declined_makes_no_second_owner():
     network = NetworkBufferPool(1, 64)
     local, (segment,) = drained(network)

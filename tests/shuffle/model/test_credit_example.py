@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from shuffle.gate.remote_channel import RemoteInputChannel
 from shuffle.records.record_reader import ChannelRecord
 from tests.shuffle.model.pipe import PATIENCE_SECONDS, full_record, pipe
@@ -12,6 +14,7 @@ from tests.support.mini_cluster import eventually
 BUFFERS = 10
 
 
+@pytest.mark.interpreted
 async def test_ten_buffers_two_exclusive_and_eight_floating(tmp_path):
     async with (
         pipe(tmp_path, BUFFERS, floating_buffers_per_gate=8) as between,

@@ -119,6 +119,7 @@ def test_in_one_thread_it_is_a_call(trace):
     assert function.seen[0] is record.value, "the very object"
 
 
+@pytest.mark.interpreted
 async def test_on_one_task_manager_the_buffer_is_handed_over(tmp_path, trace):
     """P17, P4: the consumer reads the producer's own buffer; no connection has part in it."""
     async with pipe(tmp_path, 3, remote=False) as between, asyncio.timeout(PATIENCE_SECONDS):
@@ -162,6 +163,7 @@ async def test_a_local_consumer_has_the_very_buffer_of_the_producer(tmp_path):
         assert between.held_1 == 0
 
 
+@pytest.mark.interpreted
 async def test_a_flush_behind_a_full_buffer_tells_nobody(tmp_path, trace):
     """F6, F7: the reader knows of data already and will come for all of it."""
     async with pipe(tmp_path, 3) as between, asyncio.timeout(PATIENCE_SECONDS):
@@ -175,6 +177,7 @@ async def test_a_flush_behind_a_full_buffer_tells_nobody(tmp_path, trace):
             assert await between.reader.next() == ChannelRecord(0, expected)
 
 
+@pytest.mark.interpreted
 async def test_across_the_network_the_five_steps_and_their_answer(tmp_path, trace):
     """P17, P18, F7: selector, serializer, segment, flush, network, segment, gate, function."""
     async with pipe(tmp_path, 3) as between, asyncio.timeout(PATIENCE_SECONDS):
@@ -206,6 +209,7 @@ async def test_across_the_network_the_five_steps_and_their_answer(tmp_path, trac
         assert trace.take() == ["8 deserialize"], "both came in one buffer"
 
 
+@pytest.mark.interpreted
 @pytest.mark.parametrize("pipelined", [True, False], ids=["push", "pull"])
 async def test_push_and_pull(tmp_path, monkeypatch, pipelined):
     """P16: pipelined data comes while it is written; stored data when it is asked for."""

@@ -321,6 +321,7 @@ async def test_a_buffer_that_somebody_else_has_is_not_written_to():
     rig.settled()
 
 
+@pytest.mark.interpreted
 async def test_what_does_not_exist_is_refused(monkeypatch):
     rig = Rig()
     for subpartition in (-2, 3):
