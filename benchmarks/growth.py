@@ -124,7 +124,10 @@ class Bench:
         payload = moved["sluice_received_bytes_total producer"] + moved["sluice_sent_bytes_total"]
         cost = Cost(
             messages=moved["sluice_connection_messages_total"],
-            control_bytes=moved["sluice_connection_bytes_total"] - payload,
+            # What comes through region areas is on no connection.
+            control_bytes=moved["sluice_connection_bytes_total"]
+            + moved["sluice_region_area_received_bytes_total"]
+            - payload,
             payload_bytes=payload,
             gates=moved["sluice_gates_opened_total"],
             resident_bytes=max(_resident(each.pid) for each in self._taskmanagers.processes),
