@@ -108,7 +108,10 @@ class TaskManagers:
             log_path=self.directory / f"taskmanager-{host}.log",
             environment={
                 "PATH": "/usr/bin:/bin",
-                "PYTHONPATH": os.environ.get("PYTHONPATH", str(REPOSITORY)),
+                # What this process was told to import first, the compiled data path for one.
+                "PYTHONPATH": os.pathsep.join(
+                    filter(None, (os.environ.get("PYTHONPATH"), str(REPOSITORY)))
+                ),
             },
             directory=self.directory,
         )

@@ -16,7 +16,7 @@ from protocol.errors import CreditExceeded, CreditOverflow
 from protocol.limits import DEFAULT_SEGMENT_SIZE_BYTES, MAX_CREDIT, MAX_LARGE_PAYLOAD_BYTES
 
 MOST_WITHHELD_BUFFERS: Final = MAX_LARGE_PAYLOAD_BYTES // DEFAULT_SEGMENT_SIZE_BYTES
-"""Free buffers that are always announced: with them the sender can fill its largest message."""
+"""Free buffers that are always announced: of the default size they fill the largest message."""
 
 
 class SenderCredit:

@@ -32,7 +32,8 @@ class WriteSide:
 
     Args:
         low_bytes: Writable again at or below this many unsent bytes.
-        high_bytes: Not writable above this many.
+        high_bytes: Not writable above this many. What is gathered is at most MOST_GATHERED_BYTES,
+            never outlives its turn, and counts when the loop has it.
     """
 
     __slots__ = (

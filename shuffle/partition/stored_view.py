@@ -270,9 +270,9 @@ class StoredPartitionView:
                 break
             segments.append(segment)
         size = self._segment_size_bytes
-        runs: Iterable[list[MemorySegment]] = runs_of_neighbours(segments)
-        if size < segments[0].size_bytes:  # the reader takes less than a segment at a time
-            runs = ([segment] for segment in segments)
+        # A reader that takes less than a segment at a time leaves gaps: each is a run of its own.
+        gaps = size < segments[0].size_bytes
+        runs = [[segment] for segment in segments] if gaps else runs_of_neighbours(segments)
         reads: list[ExtentRead] = []
         groups: list[BufferGroup] = []
         spare: list[MemorySegment] = []

@@ -1,0 +1,74 @@
+"""What mypyc asks of the modules that pyproject.toml names for it, seen without a C compiler."""
+
+from __future__ import annotations
+
+import ast
+import tomllib
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+PACKAGES = ("protocol", "transport", "shuffle", "spark_integration")
+
+
+def modules_of(entry: str) -> list[Path]:
+    path = REPOSITORY / entry
+    return sorted(path.rglob("*.py")) if path.is_dir() else [path]
+
+
+def compiled_modules() -> set[Path]:
+    with (REPOSITORY / "pyproject.toml").open("rb") as file:
+        hook = tomllib.load(file)["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]["mypyc"]
+    excluded = set(hook["exclude"])
+    return {
+        module
+        for entry in hook["include"]
+        for module in modules_of(entry)
+        if module.name not in excluded and str(module.relative_to(REPOSITORY)) not in excluded
+    }
+
+
+def classes_of(module: Path) -> dict[str, list[str]]:
+    """The classes of a module, and the last name of each of their bases."""
+    tree = ast.parse(module.read_text(encoding="utf-8"))
+    return {
+        node.name: [ast.unparse(base).split("[")[0].split(".")[-1] for base in node.bases]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+    }
+
+
+def test_all_that_is_named_is_there() -> None:
+    modules = compiled_modules()
+    assert REPOSITORY / "protocol/framing.py" in modules  # by which shuffle.data_path tells
+    assert all(module.is_file() for module in modules)
+
+
+def test_no_compiled_class_is_abstract_by_its_base() -> None:
+    """The subclasses of an ABC would share the cache of isinstance()."""
+    found = {
+        f"{module.relative_to(REPOSITORY)}: {name}"
+        for module in compiled_modules()
+        for name, bases in classes_of(module).items()
+        if "ABC" in bases
+    }
+    assert not found
+
+
+def test_no_interpreted_class_derives_from_a_compiled_one() -> None:
+    compiled = compiled_modules()
+    # A NamedTuple or a Protocol stays an ordinary class, from which anything may derive.
+    native = {
+        name
+        for module in compiled
+        for name, bases in classes_of(module).items()
+        if not {"NamedTuple", "Protocol"} & set(bases)
+    }
+    interpreted = {module for package in PACKAGES for module in modules_of(package)} - compiled
+    found = {
+        f"{module.relative_to(REPOSITORY)}: {name} of {base}"
+        for module in interpreted
+        for name, bases in classes_of(module).items()
+        for base in bases
+        if base in native
+    }
+    assert not found
