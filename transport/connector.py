@@ -10,6 +10,7 @@ from protocol.messages import Hello, HelloAck
 from transport.config import TransportConfig
 from transport.connection import Connection, HandlerFactory
 from transport.errors import ConnectFailed, ConnectionLost
+from transport.loop_protocol import LoopProtocol
 from transport.name_lookup import look_up
 from transport.tls import load_tls
 from transport.tls_transport import TlsTransport
@@ -105,7 +106,7 @@ async def _attempt(
 
     def factory() -> asyncio.BaseProtocol:
         if tls is None:
-            return connection
+            return LoopProtocol(connection)
         return TlsTransport(connection, tls, config.handshake_timeout_seconds, address.host)
 
     if address.port:

@@ -15,6 +15,7 @@ from transport.acceptor import Acceptor, bind, listen
 from transport.config import TransportConfig
 from transport.connection import Connection, HandlerFactory
 from transport.errors import AddressUnavailable, TooManyConnections
+from transport.loop_protocol import LoopProtocol
 from transport.tls import load_tls
 from transport.tls_transport import TlsTransport
 from transport.traffic import Traffic
@@ -116,7 +117,7 @@ class Listener:
         def accept() -> asyncio.BaseProtocol:
             connection = self._accept()
             if tls is None:
-                return connection
+                return LoopProtocol(connection)
             return TlsTransport(connection, tls, self._config.handshake_timeout_seconds)
 
         try:
@@ -133,6 +134,9 @@ class Listener:
             ) from error
 
     async def _start_unix(self, path: Path) -> None:
+        def accept() -> asyncio.BaseProtocol:
+            return LoopProtocol(self._accept())
+
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             _remove_stale(path)
@@ -145,7 +149,7 @@ class Listener:
                 sock.close()
                 raise
             name = f"the socket {path}"
-            self._acceptors += listen([sock], self._accept, self._config.listen_backlog, name)
+            self._acceptors += listen([sock], accept, self._config.listen_backlog, name)
         except OSError as error:
             raise AddressUnavailable(
                 f"Cannot listen on the Unix socket {path}",

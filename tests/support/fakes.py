@@ -9,9 +9,10 @@ from protocol.events import encode_end_of_partition
 from protocol.limits import MAX_LARGE_PAYLOAD_BYTES
 from protocol.messages import DATA, EVENT, FLOW_CREDIT, Message
 from shuffle.partition.view import OutgoingBuffer
+from transport.connection import Connection
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable
 
     from protocol.errors import SluiceError
     from shuffle.gate.remote_channel import RemoteInputChannel
@@ -20,17 +21,25 @@ if TYPE_CHECKING:
 SomeMessage = TypeVar("SomeMessage")
 
 
-class FakeConnection:
-    """Records what is sent, and keeps payloads until it is drained."""
+class FakeConnection(Connection):
+    """Records what is sent, and keeps payloads until it is drained.
 
-    remote = "fake"
-    flow_control = FLOW_CREDIT
+    A connection by type, since compiled code takes nothing else for one; of its state it has
+    what is set here.
+    """
 
-    def __init__(self) -> None:
-        self.writable = True
-        self.closing = False
+    # What a connection works out, and a test sets.
+    writable = True
+    closing = False
+    max_payload_bytes = MAX_LARGE_PAYLOAD_BYTES
+    large_payload_bytes = MAX_LARGE_PAYLOAD_BYTES
+
+    def __init__(self, features: int = 0, flow_control: int = FLOW_CREDIT) -> None:
+        self.remote = "fake"
+        self.application_id = "app"
+        self.features = features
+        self.flow_control = flow_control
         self.error: SluiceError | None = None
-        self.max_payload_bytes = self.large_payload_bytes = MAX_LARGE_PAYLOAD_BYTES
         self.sent: list[Message] = []
         self.payloads: list[bytes] = []
         self.leases: list[Callable[[], None]] = []
@@ -52,7 +61,7 @@ class FakeConnection:
         if release is not None:
             self.leases.append(release)
 
-    def send_together(self, messages: Sequence[Message]) -> None:
+    def send_together(self, messages: Iterable[Message]) -> None:
         for message in messages:
             self.send(message)
 

@@ -28,6 +28,7 @@ from tests.transport.peers import (
 )
 from transport.connection import Connection
 from transport.errors import ConnectionLost
+from transport.loop_protocol import LoopProtocol
 from transport.write_side import WriteSide
 
 if TYPE_CHECKING:
@@ -116,8 +117,9 @@ async def test_control_the_test_above_sees_a_release_that_comes_too_early(
 
 async def held(service: Service) -> tuple[RecordingHandler, InterceptingTransport]:
     connection = Connection(a_config(), SEGMENT, RecordingHandler, hello=a_producer())
-    made = intercept(connection)
-    await asyncio.get_running_loop().create_connection(lambda: connection, *service.address)
+    protocol = LoopProtocol(connection)
+    made = intercept(protocol)
+    await asyncio.get_running_loop().create_connection(lambda: protocol, *service.address)
     assert connection.opened is not None
     await connection.opened
     handler = connection._handler

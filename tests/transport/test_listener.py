@@ -30,6 +30,7 @@ from tests.transport.peers import (
 from transport.connection import Connection
 from transport.connector import Address
 from transport.errors import AddressUnavailable
+from transport.loop_protocol import LoopProtocol
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -217,7 +218,9 @@ async def test_a_connection_that_is_closed_before_it_is_made_is_closed_all_the_s
     connection.close()
     async with a_service() as service:
         loop = asyncio.get_running_loop()
-        transport, _ = await loop.create_connection(lambda: connection, *service.address)
+        transport, _ = await loop.create_connection(
+            lambda: LoopProtocol(connection), *service.address
+        )
         async with asyncio.timeout(PATIENCE_SECONDS):
             await gone.wait()
         assert closed == [connection]
@@ -237,9 +240,9 @@ async def test_accepted_after_the_close_means_closed_at_once() -> None:
     loop = asyncio.get_running_loop()
     made: list[Connection] = []
 
-    def late() -> Connection:
+    def late() -> LoopProtocol:
         made.append(accept())
-        return made[0]
+        return LoopProtocol(made[0])
 
     server = await loop.create_server(late, "127.0.0.1", 0)
     with await RawPeer.connect(Address("127.0.0.1", server.sockets[0].getsockname()[1])) as peer:

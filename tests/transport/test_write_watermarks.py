@@ -23,6 +23,7 @@ from tests.transport.peers import (
     turns,
 )
 from transport.connection import Connection
+from transport.loop_protocol import LoopProtocol
 
 if TYPE_CHECKING:
     from transport.config import TransportConfig
@@ -36,8 +37,9 @@ async def held_client(
 ) -> tuple[RecordingHandler, InterceptingTransport]:
     """Connect; hold what is written from now on."""
     connection = Connection(config, SEGMENT, RecordingHandler, hello=a_producer())
-    made = intercept(connection)
-    await asyncio.get_running_loop().create_connection(lambda: connection, *service.address)
+    protocol = LoopProtocol(connection)
+    made = intercept(protocol)
+    await asyncio.get_running_loop().create_connection(lambda: protocol, *service.address)
     assert connection.opened is not None
     await connection.opened
     handler = connection._handler

@@ -36,8 +36,7 @@ class LegConnection(FakeConnection):
     """A connection with features that can be dropped."""
 
     def __init__(self, features: int = 0) -> None:
-        super().__init__()
-        self.features = features
+        super().__init__(features)
         self.max_payload_bytes = self.large_payload_bytes = SEGMENT_SIZE_BYTES
         self.aborted: SluiceError | None = None
 
@@ -51,7 +50,7 @@ class ProducerRig:
 
     def __init__(self, *, features: int = 0, answer_timeout_seconds: float = 30) -> None:
         self.connection = LegConnection(features)
-        self.leg = ProducerLeg(self.connection, ACK, answer_timeout_seconds)  # type: ignore[arg-type]
+        self.leg = ProducerLeg(self.connection, ACK, answer_timeout_seconds)
         self.network = NetworkBufferPool(SEGMENTS, SEGMENT_SIZE_BYTES)
 
     async def partition(self, subpartitions: int = 2, **options) -> ClientPipelinedPartition:
@@ -80,7 +79,7 @@ def open_message(number: int) -> OpenPipelinedPartition:
 def consumer_leg(answer_timeout_seconds: float = 30) -> tuple[ConsumerLeg, LegConnection]:
     """Return a consumer leg and its connection."""
     connection = LegConnection()
-    leg = ConsumerLeg(connection, ACK, Counters(), answer_timeout_seconds)  # type: ignore[arg-type]
+    leg = ConsumerLeg(connection, ACK, Counters(), answer_timeout_seconds)
     return leg, connection
 
 

@@ -42,10 +42,8 @@ FLOATING = 2
 class StandingConnection(FakeConnection):
     """Counts how often it was told to read on."""
 
-    flow_control = FLOW_WATERMARK
-
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(flow_control=FLOW_WATERMARK)
         self.resumed = 0
 
     def resume_reading(self) -> None:
