@@ -116,6 +116,10 @@ class FakeView:
     def backlog(self) -> int:
         return sum(kind == DATA for _, kind in self._buffers)
 
+    @property
+    def has_data(self) -> bool:
+        return bool(self._buffers) and self._buffers[0][1] == DATA and self.failure is None
+
     def is_available(self, credit: int) -> bool:
         if not self._buffers:
             return False
