@@ -124,6 +124,13 @@ class FrameDecoder:
         """True when a frame has begun and is not complete."""
         return self._head_filled > 0 or self._control is not None or self._message is not None
 
+    @property
+    def missing_bytes(self) -> int:
+        """Bytes of the payload under way that have not come; 0 when none is, and when blocked."""
+        if self._target is None:
+            return 0
+        return self._needed - self._filled + self._left
+
     def handshake_done(self, max_control_bytes: int = MAX_CONTROL_BYTES) -> None:
         """Allow control parts of that size from now on."""
         self.max_control_bytes = max_control_bytes

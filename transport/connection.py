@@ -46,6 +46,7 @@ from protocol.states import (
 from transport import socket_options
 from transport.config import TransportConfig
 from transport.errors import ConnectionLost, DeadlineExceeded
+from transport.receive_low_water import ReceiveLowWater
 from transport.traffic import Traffic
 from transport.write_side import Release, WriteSide
 
@@ -138,6 +139,7 @@ class Connection:
         self._decoder = FrameDecoder(self, segment_size_bytes)
         self._handler: ConnectionHandler | None = None
         self._transport: asyncio.Transport | None = None
+        self._low_water: ReceiveLowWater | None = None
         self._error: SluiceError | None = None
         self._frame_timer: asyncio.TimerHandle | None = None
         self._frame_timer_mark = 0
@@ -274,6 +276,8 @@ class Connection:
             return
         if not unblocked or self._transport is None or self.closing:
             return
+        if self._low_water is not None:
+            self._low_water.expect(decoder.missing_bytes, decoder.frames)
         # Until now it was us who did not read: the frame's time begins anew.
         if self._frame_timer is not None:
             self._frame_timer_mark = -1
@@ -318,6 +322,7 @@ class Connection:
         sock = transport.get_extra_info("socket")
         if sock is not None:
             socket_options.apply(sock, self._config)
+        self._low_water = ReceiveLowWater.of(transport)
         self._out.open(self._transport)
         if self.closing:  # closed before it was made
             self._transport.close()
@@ -344,6 +349,8 @@ class Connection:
         except Exception as error:  # noqa: BLE001
             self._receive_failed(error)
             return
+        if self._low_water is not None and not self.closing:
+            self._low_water.expect(decoder.missing_bytes, decoder.frames)
         if decoder.blocked:
             if self._transport is not None and not self.closing:
                 self._transport.pause_reading()

@@ -12,7 +12,7 @@ from shuffle.partition.view import OutgoingBuffer
 from transport.connection import Connection
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from protocol.errors import SluiceError
     from shuffle.gate.remote_channel import RemoteInputChannel
@@ -60,6 +60,17 @@ class FakeConnection(Connection):
         self.payloads.append(bytes(payload))
         if release is not None:
             self.leases.append(release)
+
+    def send_pieces(
+        self,
+        message: Message,
+        pieces: Sequence[memoryview | bytes],
+        length: int,
+        release: Callable[[], None],
+    ) -> None:
+        payload = b"".join(pieces)
+        assert len(payload) == length
+        self.send(message, payload, release)
 
     def send_together(self, messages: Iterable[Message]) -> None:
         for message in messages:

@@ -139,7 +139,8 @@ class Service:
     def _handle(self, connection: Connection, greeting: Hello | HelloAck) -> RecordingHandler:
         if self.refuse is not None:
             raise self.refuse
-        handler = RecordingHandler(connection, greeting, MemorySupplier(self.segments, SEGMENT))
+        supplier = MemorySupplier(self.segments, self._ack.segment_size_bytes)
+        handler = RecordingHandler(connection, greeting, supplier)
         self.handlers.append(handler)
         self._arrived.set()
         return handler
