@@ -34,6 +34,7 @@ from benchmarks.simulation import (
 from protocol.messages import DATA, ROLE_PEER, BufferResponse, Message
 from shuffle.environment import NetworkEnvironment
 from tests.support.clients import consumer, open_gate, producer, write_map_output
+from transport import connector, listener
 from transport.connection import Connection
 
 HOSTS = (10, 30, 100, 300, 1000)
@@ -139,22 +140,27 @@ class PeerMessages:
 
     @contextlib.contextmanager
     def watch(self) -> Iterator[None]:
-        """Count until the end of the block."""
-        send, send_together = Connection.send, Connection.send_together
+        """Count what goes over connections that are made before the end of the block."""
+        count = self._count
 
-        def counting_send(connection: Connection, message: Message, *more: Any) -> None:
-            self._count(connection, message, len(more[0]) if more else 0)
-            send(connection, message, *more)
+        class Counting(Connection):
+            def send(self, message: Message, *more: Any) -> None:
+                count(self, message, len(more[0]) if more else 0)
+                super().send(message, *more)
 
-        def counting_together(connection: Connection, messages: Iterable[Message]) -> None:
-            kept = list(messages)
-            for message in kept:
-                self._count(connection, message, 0)
-            send_together(connection, kept)
+            def send_pieces(self, message: Message, pieces: Any, length: int, *more: Any) -> None:
+                count(self, message, length)
+                super().send_pieces(message, pieces, length, *more)
+
+            def send_together(self, messages: Iterable[Message]) -> None:
+                kept = list(messages)
+                for message in kept:
+                    count(self, message, 0)
+                super().send_together(kept)
 
         with (
-            mock.patch.object(Connection, "send", counting_send),
-            mock.patch.object(Connection, "send_together", counting_together),
+            mock.patch.object(connector, "Connection", Counting),
+            mock.patch.object(listener, "Connection", Counting),
         ):
             yield
 

@@ -1,8 +1,8 @@
 """An input gate as the Python API shows it."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from shuffle.client.block_source import BlockSource
 from shuffle.gate.input_gate import BufferOrEvent, InputGate
@@ -25,7 +25,7 @@ class ClientGate:
         self.source: InputGate | BlockSource = BlockSource(gate) if blocking else gate
         self._readers: list[RecordReader[object]] = []
 
-    async def next_buffer_or_event(self) -> BufferOrEvent | None:
+    def next_buffer_or_event(self) -> Coroutine[Any, Any, BufferOrEvent | None]:
         """Wait for the next buffer or event, which the caller releases; None after the end.
 
         Raises:
@@ -33,7 +33,7 @@ class ClientGate:
 
         Cancellation: safe, nothing is taken.
         """
-        return await self.source.next_buffer_or_event()
+        return self.source.next_buffer_or_event()  # a coroutine less for each buffer
 
     def reader(self, serializer: ValueSerializer[T]) -> RecordReader[T]:
         """Make a reader of records and events; it is closed with the gate."""

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
+from mypy_extensions import mypyc_attr
+
 from protocol.errors import SluiceError
 from protocol.events import is_end_of_partition
 from protocol.limits import MAX_CREDIT
@@ -53,6 +55,7 @@ class GateOpener(Protocol):
         """Give connections and memory back, when the channels are released. Idempotent."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)  # tests fill gates by hand
 class InputGate(ReadableGate):
     """The gate of one consumer.
 

@@ -5,6 +5,8 @@ import asyncio
 from collections import deque
 from typing import Final, NamedTuple
 
+from mypy_extensions import mypyc_attr
+
 from shuffle.gate.availability import Availability
 from shuffle.partition.view import OutgoingBuffer
 
@@ -19,6 +21,7 @@ class BufferOrEvent(NamedTuple):
     buffer: OutgoingBuffer
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class ReadableGate:
     """Serves its sources (channels, or gates) in turn; those with a priority event come first.
 

@@ -8,6 +8,8 @@ is an event: a commit, a registration, a first output or a release wakes those w
 import asyncio
 from collections.abc import Callable, Sequence
 
+from mypy_extensions import mypyc_attr
+
 from protocol.errors import SluiceError
 from shuffle.errors import InvalidRequest, PartitionNotFound, PartitionReleased
 from shuffle.memory import LocalBufferPool
@@ -23,6 +25,7 @@ from shuffle.storage.outputs import MapOutput, ShuffleKey
 from shuffle.storage.store import ShuffleStore, release_regions
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)  # tests find partitions by hand
 class ResultPartitionManager:
     """The registry of map outputs and pipelined partitions, and of those who wait for one.
 

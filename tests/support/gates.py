@@ -11,6 +11,7 @@ from shuffle.config import NetworkMemoryConfig
 from shuffle.gate.channel_opener import ChannelOpener, ChannelSource, GateServices
 from shuffle.gate.input_gate import InputGate
 from shuffle.memory import NetworkBufferPool
+from shuffle.partition.manager import ResultPartitionManager
 from shuffle.partition.view import OutgoingBuffer
 from shuffle.storage.outputs import ShuffleKey
 from transport.connector import Address
@@ -57,6 +58,10 @@ class HandFilledView:
         self.listener()
 
     @property
+    def has_data(self) -> bool:
+        return bool(self._waiting) and not (self._priority or self._blocked)
+
+    @property
     def backlog(self) -> int:
         return sum(buffer.data_type == DATA for buffer in self._waiting)
 
@@ -93,8 +98,11 @@ class HandFilledView:
             self.listener()
 
 
-class HandFilledPartitions:
-    """Finds a view for every request at once; the test takes it by its map attempt."""
+class HandFilledPartitions(ResultPartitionManager):
+    """Finds a view for every request at once; the test takes it by its map attempt.
+
+    A manager by type, since compiled code takes nothing else for one.
+    """
 
     def __init__(self) -> None:
         self.views: dict[int, HandFilledView] = {}
@@ -117,7 +125,7 @@ class HandFilledGate(InputGate):
             HERE,
             NetworkMemoryConfig(segment_size_bytes=1024, network_segments=8),
             self.pool,
-            self.partitions,  # type: ignore[arg-type]
+            self.partitions,
             None,  # type: ignore[arg-type]
         )
         opener = ChannelOpener(name, self.services, KEY, 0, 1, None)  # type: ignore[arg-type]

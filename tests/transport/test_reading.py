@@ -262,6 +262,7 @@ async def test_pings_are_answered_in_order_among_messages() -> None:
             assert handler.received == [(RegionData(5, 0), b"abc")]  # the handler hears of no ping
 
 
+@pytest.mark.interpreted
 async def test_a_peer_that_asks_and_never_reads_is_dropped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -200,7 +200,6 @@ async def test_the_timer_is_not_set_again_when_the_gate_has_ended():
     assert gate.sizes == []
 
 
-@pytest.mark.interpreted
 async def test_a_gate_announces_to_its_channels_and_tells_in_its_statistics():
     gate = HandFilledGate(1)
     await asyncio.sleep(0)
@@ -222,7 +221,6 @@ async def test_a_gate_announces_to_its_channels_and_tells_in_its_statistics():
     assert not gate.debloater.is_running
 
 
-@pytest.mark.interpreted
 async def test_a_gate_of_a_union_is_idle_when_the_union_waits():
     gate = HandFilledGate(1)
     await asyncio.sleep(0)

@@ -16,8 +16,6 @@ from shuffle.errors import InvalidRequest
 from shuffle.gate.readable import BUFFERS_A_TURN
 from tests.support.gates import HandFilledGate, shown
 
-pytestmark = pytest.mark.interpreted  # its gates are derived from the real one
-
 CHANNELS = 50
 BUFFERS = 27
 

@@ -9,8 +9,6 @@ import pytest
 from protocol.errors import SluiceError
 from tests.support.gates import HandFilledGate, shown
 
-pytestmark = pytest.mark.interpreted  # its gates are derived from the real one
-
 
 async def a_gate(channels: int = 1) -> HandFilledGate:
     gate = HandFilledGate(channels)

@@ -17,8 +17,6 @@ from tests.support.gates import KEY, HandFilledGate, here, shown
 if TYPE_CHECKING:
     from shuffle.gate.task_events import TaskEventHandler
 
-pytestmark = pytest.mark.interpreted  # its gates are derived from the real one
-
 
 async def a_union(*channels: int) -> tuple[UnionInputGate, list[HandFilledGate]]:
     gates = [HandFilledGate(count, f"gate {number}") for number, count in enumerate(channels)]

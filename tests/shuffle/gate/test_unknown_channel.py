@@ -20,8 +20,6 @@ from shuffle.storage.outputs import ShuffleKey
 from tests.support.gates import KEY, HandFilledGate, here
 from tests.support.mini_cluster import mini_cluster
 
-pytestmark = pytest.mark.interpreted  # its gates are derived from the real one
-
 DEADLINE_SECONDS = 0.05
 CLUSTER_KEY = ShuffleKey("app", 1)
 

@@ -17,7 +17,7 @@ from shuffle.network.view_reader import CreditBasedViewReader, UncreditedViewRea
 from tests.support.fakes import Ended, FakeConnection, FakeView
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from shuffle.partition.view import OutgoingBuffer
 
@@ -53,13 +53,16 @@ class Rig:
     @property
     def lengths(self) -> list[int]:
         """Bytes of the messages so far; 0 for an event."""
-        sent = zip(self.connection.sent, self.connection.payloads, strict=True)
-        return [len(payload) if message.data_type == DATA else 0 for message, payload in sent]
+        return [len(payload) if data_type == DATA else 0 for data_type, payload in self._sent()]
 
     @property
     def data(self) -> bytes:
-        sent = zip(self.connection.sent, self.connection.payloads, strict=True)
-        return b"".join(payload for message, payload in sent if message.data_type == DATA)
+        return b"".join(payload for data_type, payload in self._sent() if data_type == DATA)
+
+    def _sent(self) -> Iterator[tuple[int, bytes]]:
+        for message, payload in zip(self.connection.sent, self.connection.payloads, strict=True):
+            assert isinstance(message, BufferResponse)
+            yield message.data_type, payload
 
 
 async def turn() -> None:
