@@ -148,10 +148,6 @@ class PeerMessages:
                 count(self, message, len(more[0]) if more else 0)
                 super().send(message, *more)
 
-            def send_pieces(self, message: Message, pieces: Any, length: int, *more: Any) -> None:
-                count(self, message, length)
-                super().send_pieces(message, pieces, length, *more)
-
             def send_together(self, messages: Iterable[Message]) -> None:
                 kept = list(messages)
                 for message in kept:

@@ -8,7 +8,7 @@ connection's *handler* supplies. How bytes are sent, and when their memory is fr
 import asyncio
 import logging
 import socket
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Final, Protocol, cast
 
 from mypy_extensions import mypyc_attr
@@ -228,26 +228,6 @@ class Connection:
         """
         out = self._out
         out.write(encode(message, len(payload)), payload, release)
-        if not out.writable and out.unsent_bytes > out.high_bytes + MAX_UNSENT_BYTES:
-            self._drop_deaf_peer(out.unsent_bytes)
-
-    def send_pieces(
-        self,
-        message: Message,
-        pieces: Sequence[memoryview | bytes],
-        length: int,
-        release: Release,
-    ) -> None:
-        """Send a message whose payload lies in several places; never blocks.
-
-        Args:
-            message: What to send.
-            pieces: Its payload, in order; not copied.
-            length: Bytes of all pieces.
-            release: Called once as by :meth:`send`, for all pieces.
-        """
-        out = self._out
-        out.write_pieces([encode(message, length), *pieces], release)
         if not out.writable and out.unsent_bytes > out.high_bytes + MAX_UNSENT_BYTES:
             self._drop_deaf_peer(out.unsent_bytes)
 

@@ -128,33 +128,6 @@ class WriteSide:
             transport.writelines((head, payload))
         else:
             transport.write(head)
-        self._written(transport, length, messages, release)
-
-    def write_pieces(self, pieces: list[memoryview | bytes], release: Release) -> None:
-        """Write one message that lies in several places.
-
-        Args:
-            pieces: Its head and what follows; not copied.
-            release: As for :meth:`write`; called once for all of them.
-        """
-        transport = self._transport
-        if transport is None or self._closed:
-            release()
-            return
-        length = sum(map(len, pieces))
-        if self._corked:
-            self._gathered += pieces
-            self._gathered_bytes += length
-            if self._gathered_bytes >= MOST_GATHERED_BYTES:
-                self._write_gathered(transport)
-        else:
-            transport.writelines(pieces)
-        self._written(transport, length, 1, release)
-
-    def _written(
-        self, transport: asyncio.Transport, length: int, messages: int, release: Release | None
-    ) -> None:
-        """Count what was handed to the loop, and keep its lease."""
         if self._watching_drain:
             self._see_high_watermark(transport)
         self.bytes_out += length

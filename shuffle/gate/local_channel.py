@@ -90,11 +90,6 @@ class LocalInputChannel:
         return 0 if self._view is None else self._view.backlog
 
     @property
-    def has_data(self) -> bool:
-        """True if what is next is data that may travel with other data."""
-        return self._view is not None and self._view.has_data
-
-    @property
     def is_pipelined(self) -> bool:
         """True if the partition was found and is one that is read while it is written."""
         return self._pipelined is not None

@@ -170,12 +170,6 @@ class RemoteInputChannel:
         return len(self._received) - self._events + self.sender_backlog
 
     @property
-    def has_data(self) -> bool:
-        """True if the next one is data."""
-        received = self._received
-        return bool(received) and type(received[0]) is BufferGroup and not self._priority
-
-    @property
     def has_priority_event(self) -> bool:
         """True if the next one is an event that overtakes data."""
         return bool(self._priority)

@@ -32,11 +32,6 @@ class UnknownInputChannel:
         self.buffer_size_bytes: int | None = None
         """The size announced last."""
 
-    @property
-    def has_data(self) -> bool:
-        """Nothing is here yet."""
-        return False
-
     def is_available(self, credit: int) -> bool:
         """False: nothing comes before the producer is known."""
         return False

@@ -9,7 +9,6 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable
-from functools import partial
 
 from protocol.errors import SluiceError
 from protocol.events import is_end_of_partition
@@ -104,7 +103,8 @@ class PartitionRequestQueue:
                 self._end(reader, error)
                 continue
             if buffer is not None:
-                budget -= self._send(reader, buffer) + COST_OF_A_TURN_BYTES
+                self._send(reader, buffer)
+                budget -= len(buffer.payload) + COST_OF_A_TURN_BYTES
                 if buffer.data_type != DATA and is_end_of_partition(buffer.payload):
                     reader.queued = False
                     self._end(reader, None)
@@ -123,55 +123,20 @@ class PartitionRequestQueue:
                 self._queue.remove(reader)
         reader.release()
 
-    def _send(self, reader: CreditBasedViewReader, buffer: OutgoingBuffer) -> int:
-        """Send a buffer, with what can travel in its message; return bytes of payload."""
-        payload = buffer.payload
-        length = len(payload)
-        more: OutgoingBuffer | None = None
-        if length and length % reader.credit_bytes == 0 and buffer.data_type == DATA:
-            more = reader.more_data(self._connection.large_payload_bytes - length)
-        if more is not None:
-            length = self._send_together(reader, [buffer, more], length + len(more.payload))
-        else:
-            self._connection.send(self._head(reader, buffer.data_type), payload, buffer.release)
-        if buffer.data_type == DATA:
-            self._sent(reader, length)
-        return length
-
-    def _send_together(
-        self, reader: CreditBasedViewReader, buffers: list[OutgoingBuffer], length: int
-    ) -> int:
-        """Send the data that waits in one message, as if it were one run; return its bytes.
-
-        Only the last buffer may be less than what its credit pays for: so the message costs the
-        consumer as many credits as its buffers cost here.
-        """
-        most_bytes = self._connection.large_payload_bytes
-        while length % reader.credit_bytes == 0:
-            more = reader.more_data(most_bytes - length)
-            if more is None:
-                break
-            buffers.append(more)
-            length += len(more.payload)
-        self._connection.send_pieces(
-            self._head(reader, DATA),
-            [buffer.payload for buffer in buffers],
-            length,
-            partial(_release_all, buffers),
-        )
-        return length
-
-    def _head(self, reader: CreditBasedViewReader, data_type: int) -> BufferResponse:
+    def _send(self, reader: CreditBasedViewReader, buffer: OutgoingBuffer) -> None:
         view = reader.view
         backlog = 0 if view is None else view.backlog
-        return BufferResponse(reader.channel, reader.next_sequence_number(), backlog, data_type)
+        payload = buffer.payload
+        self._connection.send(
+            BufferResponse(
+                reader.channel, reader.next_sequence_number(), backlog, buffer.data_type
+            ),
+            payload,
+            buffer.release,
+        )
+        if buffer.data_type == DATA:
+            self._sent(reader, len(payload))
 
     def _end(self, reader: CreditBasedViewReader, error: SluiceError | None) -> None:
         reader.release()
         self._ended(reader, error)
-
-
-def _release_all(buffers: list[OutgoingBuffer]) -> None:
-    for buffer in buffers:
-        if buffer.release is not None:
-            buffer.release()

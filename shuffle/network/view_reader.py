@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from protocol.credit import SenderCredit
 from protocol.errors import SluiceError
 from protocol.limits import MAX_U32
-from protocol.messages import DATA
 from shuffle.counters import ServingSeconds
 from shuffle.errors import detached
 from shuffle.network.channel_times import (
@@ -116,35 +115,13 @@ class CreditBasedViewReader:
         if self.view is None:
             return None
         buffer = self.view.next_buffer(self.credit.available)
-        if buffer is not None and buffer.data_type == DATA:
-            self._pay(len(buffer.payload))
+        if buffer is not None and buffer.data_type == 0:
+            length = len(buffer.payload)
+            buffers = 1 if length <= self.credit_bytes else -(-length // self.credit_bytes)
+            self.credit.available -= buffers
+            self.bytes_out += length
+            self.buffers_out += buffers
         return buffer
-
-    def more_data(self, room_bytes: int) -> OutgoingBuffer | None:
-        """Take data that can travel in the message of the whole buffers that were just taken.
-
-        Args:
-            room_bytes: What the message has room for.
-
-        Returns:
-            None if there is none; whatever comes next, perhaps an error, has a turn of its own.
-        """
-        view = self.view
-        credit = min(self.credit.available, room_bytes // self.credit_bytes)
-        if credit <= 0 or view is None or self.failure is not None:
-            return None
-        if not view.has_data or view.failure is not None:
-            return None
-        buffer = view.next_buffer(credit)
-        if buffer is not None:
-            self._pay(len(buffer.payload))
-        return buffer
-
-    def _pay(self, length: int) -> None:
-        buffers = 1 if length <= self.credit_bytes else -(-length // self.credit_bytes)
-        self.credit.available -= buffers
-        self.bytes_out += length
-        self.buffers_out += buffers
 
     def next_sequence_number(self) -> int:
         """Number the next message."""
@@ -199,7 +176,3 @@ class UncreditedViewReader(CreditBasedViewReader):
             return super().next_buffer()
         finally:
             self.credit.available = most
-
-    def more_data(self, room_bytes: int) -> OutgoingBuffer | None:
-        """Nothing: what its credit bounds is one message."""
-        return None

@@ -290,14 +290,6 @@ class PipelinedSubpartition:
             return credit > 0 and (self._flushed or head is not self._open)
         return self.state is SubpartitionState.FINISHED and not self._end_taken
 
-    @property
-    def has_data(self) -> bool:
-        """True if the next one is a complete buffer."""
-        if self._complete <= 0 or self._blocked or self._priority:
-            return False
-        head = self._queue[0]
-        return isinstance(head, BufferConsumer) and head is not self._open
-
     def poll(self, credit: int) -> OutgoingBuffer | None:
         """Take the next buffer or event; None if there is none for that much credit."""
         if self._blocked:

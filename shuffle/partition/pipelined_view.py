@@ -33,11 +33,6 @@ class PipelinedSubpartitionView:
         return self._subpartition.backlog
 
     @property
-    def has_data(self) -> bool:
-        """True if the next one is a complete buffer."""
-        return self._subpartition.has_data
-
-    @property
     def has_priority_event(self) -> bool:
         """True if the next one is an event that overtakes data."""
         return self._subpartition.has_priority_event

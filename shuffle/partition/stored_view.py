@@ -111,11 +111,6 @@ class StoredPartitionView:
         left = self._buffers_of(self._left_bytes)
         return min(self._ready_buffers + self._reading_buffers + left, MAX_U32)
 
-    @property
-    def has_data(self) -> bool:
-        """Never: each buffer holds as much as there was to give."""
-        return False
-
     def is_available(self, credit: int) -> bool:
         """True if there is a buffer for the credit, the end, or a read to begin."""
         if self._end_sent or self._released:

@@ -45,13 +45,6 @@ class SubpartitionView(Protocol):
     def is_local(self) -> bool:
         """True if the bytes come from this TaskManager's own store."""
 
-    @property
-    def has_data(self) -> bool:
-        """True if what is next is data that lies here complete: it may travel with other data.
-
-        False for a view whose buffers hold as much as is there already.
-        """
-
     def is_available(self, credit: int) -> bool:
         """True if the view can make use of a turn now, with that much credit."""
 

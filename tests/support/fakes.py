@@ -12,7 +12,7 @@ from shuffle.partition.view import OutgoingBuffer
 from transport.connection import Connection
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable
 
     from protocol.errors import SluiceError
     from shuffle.gate.remote_channel import RemoteInputChannel
@@ -60,17 +60,6 @@ class FakeConnection(Connection):
         self.payloads.append(bytes(payload))
         if release is not None:
             self.leases.append(release)
-
-    def send_pieces(
-        self,
-        message: Message,
-        pieces: Sequence[memoryview | bytes],
-        length: int,
-        release: Callable[[], None],
-    ) -> None:
-        payload = b"".join(pieces)
-        assert len(payload) == length
-        self.send(message, payload, release)
 
     def send_together(self, messages: Iterable[Message]) -> None:
         for message in messages:
@@ -126,10 +115,6 @@ class FakeView:
     @property
     def backlog(self) -> int:
         return sum(kind == DATA for _, kind in self._buffers)
-
-    @property
-    def has_data(self) -> bool:
-        return bool(self._buffers) and self._buffers[0][1] == DATA and self.failure is None
 
     def is_available(self, credit: int) -> bool:
         if not self._buffers:

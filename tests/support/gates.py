@@ -58,10 +58,6 @@ class HandFilledView:
         self.listener()
 
     @property
-    def has_data(self) -> bool:
-        return bool(self._waiting) and not (self._priority or self._blocked)
-
-    @property
     def backlog(self) -> int:
         return sum(buffer.data_type == DATA for buffer in self._waiting)
 
