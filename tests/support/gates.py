@@ -11,6 +11,7 @@ from shuffle.config import NetworkMemoryConfig
 from shuffle.gate.channel_opener import ChannelOpener, ChannelSource, GateServices
 from shuffle.gate.input_gate import InputGate
 from shuffle.memory import NetworkBufferPool
+from shuffle.network.serving import ReadPool
 from shuffle.partition.manager import ResultPartitionManager
 from shuffle.partition.view import OutgoingBuffer
 from shuffle.storage.outputs import ShuffleKey
@@ -104,9 +105,16 @@ class HandFilledPartitions(ResultPartitionManager):
         self.views: dict[int, HandFilledView] = {}
 
     async def request_view(
-        self, key: Any, map_attempt_ids: Sequence[int], *rest: Any, credit_bytes: Any = None
+        self,
+        key: Any,
+        map_attempt_ids: Sequence[int],
+        start_subpartition: int,
+        end_subpartition: int,
+        buffer_size_bytes: int,
+        read_pool: Any,
+        listener: Callable[[], None],
+        credit_bytes: int | None = None,
     ) -> Any:
-        listener = rest[-1]
         view = self.views[map_attempt_ids[0]] = HandFilledView(listener)
         return view
 
@@ -124,7 +132,7 @@ class HandFilledGate(InputGate):
             self.partitions,
             None,  # type: ignore[arg-type]
         )
-        opener = ChannelOpener(name, self.services, KEY, 0, 1, None)  # type: ignore[arg-type]
+        opener = ChannelOpener(name, self.services, KEY, 0, 1, ReadPool(self.pool, name, 1))
         super().__init__(name, KEY, opener)
         for number in range(channels):
             self.add_channel(here(number))
