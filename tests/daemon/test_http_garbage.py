@@ -63,7 +63,12 @@ async def test_garbage_is_answered_or_dropped_and_the_next_is_served(name, caplo
             assert await get(port) == b"HTTP/1.1 200 OK\r\n"
     finally:
         await server.close()
-    assert not [record for record in caplog.records if record.name != "aiohttp.server"]
+    # asyncio's debug mode warns of a slow turn of the loop; on a busy machine there are some.
+    assert not [
+        record
+        for record in caplog.records
+        if record.name != "aiohttp.server" and not str(record.msg).startswith("Executing")
+    ]
 
 
 async def test_open_connections_do_not_stop_others():
