@@ -22,7 +22,7 @@ from benchmarks.pairs import TimedJob, run
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-AIMS = {"ratio": "≤ 1.05"}
+AIMS = {"ratio": "≤ 1.02"}
 ROWS = 1000
 SHUFFLES = 20
 WARM_UPS = 4
