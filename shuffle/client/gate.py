@@ -1,8 +1,8 @@
 """An input gate as the Python API shows it."""
 
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 
 from shuffle.client.block_source import BlockSource
 from shuffle.gate.input_gate import BufferOrEvent, InputGate
@@ -25,7 +25,7 @@ class ClientGate:
         self.source: InputGate | BlockSource = BlockSource(gate) if blocking else gate
         self._readers: list[RecordReader[object]] = []
 
-    def next_buffer_or_event(self) -> Coroutine[Any, Any, BufferOrEvent | None]:
+    async def next_buffer_or_event(self) -> BufferOrEvent | None:
         """Wait for the next buffer or event, which the caller releases; None after the end.
 
         Raises:
@@ -33,7 +33,7 @@ class ClientGate:
 
         Cancellation: safe, nothing is taken.
         """
-        return self.source.next_buffer_or_event()  # a coroutine less for each buffer
+        return await self.source.next_buffer_or_event()
 
     def reader(self, serializer: ValueSerializer[T]) -> RecordReader[T]:
         """Make a reader of records and events; it is closed with the gate."""

@@ -46,6 +46,8 @@ async def get(port: int) -> bytes:
 
 @pytest.mark.parametrize("name", GARBAGE)
 async def test_garbage_is_answered_or_dropped_and_the_next_is_served(name, caplog):
+    # A machine with other work makes turns of the loop slow, of which debug mode would warn.
+    asyncio.get_running_loop().slow_callback_duration = PATIENCE_SECONDS
     server = HttpServer(HttpConfig(http_host="127.0.0.1", http_port=0), lambda: STATUS, no_drain)
     port = await server.start()
     try:
@@ -63,12 +65,7 @@ async def test_garbage_is_answered_or_dropped_and_the_next_is_served(name, caplo
             assert await get(port) == b"HTTP/1.1 200 OK\r\n"
     finally:
         await server.close()
-    # asyncio's debug mode warns of a slow turn of the loop; on a busy machine there are some.
-    assert not [
-        record
-        for record in caplog.records
-        if record.name != "aiohttp.server" and not str(record.msg).startswith("Executing")
-    ]
+    assert not [record for record in caplog.records if record.name != "aiohttp.server"]
 
 
 async def test_open_connections_do_not_stop_others():

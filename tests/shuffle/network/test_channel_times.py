@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, cast
 
 import pytest
 
@@ -17,9 +16,6 @@ from shuffle.network.request_queue import PartitionRequestQueue
 from shuffle.network.view_reader import CreditBasedViewReader
 from tests.support.clock import Clock
 from tests.support.fakes import Ended, FakeConnection, FakeView
-
-if TYPE_CHECKING:
-    from transport.connection import Connection
 
 
 @pytest.fixture
@@ -75,9 +71,7 @@ class Rig:
         self.clock = clock
         self.connection = FakeConnection()
         self.log = Ended()
-        self.queue = PartitionRequestQueue(
-            cast("Connection", self.connection), self.log.on_sent, self.log.on_ended
-        )
+        self.queue = PartitionRequestQueue(self.connection, self.log.on_sent, self.log.on_ended)
         self.times = ChannelTimes(ServingSeconds())
 
     def reader(self, credit: int) -> tuple[CreditBasedViewReader, FakeView]:

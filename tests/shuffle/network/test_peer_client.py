@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, cast
 
 import pytest
 
@@ -49,9 +48,6 @@ from shuffle.storage.outputs import ShuffleKey
 from tests.support.fakes import FakeConnection
 from transport.errors import ConnectionLost
 
-if TYPE_CHECKING:
-    from transport.connection import Connection
-
 KEY = ShuffleKey("app", 7)
 SEGMENT = 16
 MUCH = 1000
@@ -65,9 +61,7 @@ class Rig:
         self.connection.max_payload_bytes = SEGMENT
         self.counters = Counters()
         ack = HelloAck(1, "tm", SEGMENT, 0, 0, "host", 1)
-        self.client = PartitionRequestClient(
-            cast("Connection", self.connection), ack, self.counters
-        )
+        self.client = PartitionRequestClient(self.connection, ack, self.counters)
         self.pool = NetworkBufferPool(32, SEGMENT)
         self.floating = self.pool.create_local_pool("gate", 1, 8)
         self.channels: list[RemoteInputChannel] = []

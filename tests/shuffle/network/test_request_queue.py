@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import pytest
 
@@ -15,9 +15,6 @@ from shuffle.network.request_queue import PartitionRequestQueue
 from shuffle.network.view_reader import CreditBasedViewReader
 from tests.support.fakes import Ended, FakeConnection, FakeView
 
-if TYPE_CHECKING:
-    from transport.connection import Connection
-
 
 class Rig:
     """A queue and its readers."""
@@ -25,9 +22,7 @@ class Rig:
     def __init__(self) -> None:
         self.connection = FakeConnection()
         self.log = Ended()
-        self.queue = PartitionRequestQueue(
-            cast("Connection", self.connection), self.log.on_sent, self.log.on_ended
-        )
+        self.queue = PartitionRequestQueue(self.connection, self.log.on_sent, self.log.on_ended)
 
     def reader(self, channel: int, credit: int) -> tuple[CreditBasedViewReader, FakeView]:
         reader = CreditBasedViewReader(channel, credit, self.queue.notify, MAX_LARGE_PAYLOAD_BYTES)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -30,7 +30,6 @@ from transport.errors import ConnectionLost
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from transport.connection import Connection
 
 KEY = ShuffleKey("app", 7)
 SEGMENT = 16
@@ -57,9 +56,7 @@ class Rig:
         self.connection = StandingConnection()
         self.connection.max_payload_bytes = SEGMENT
         ack = HelloAck(1, "tm", SEGMENT, FLOW_WATERMARK, 0, "host", 1)
-        self.client = UncreditedPartitionRequestClient(
-            cast("Connection", self.connection), ack, Counters()
-        )
+        self.client = UncreditedPartitionRequestClient(self.connection, ack, Counters())
         self.pool = NetworkBufferPool(SEGMENTS, SEGMENT)
         self.gates = [self.pool.create_local_pool(f"gate {n}", 1, FLOATING) for n in range(2)]
         self.channels: list[RemoteInputChannel] = []
