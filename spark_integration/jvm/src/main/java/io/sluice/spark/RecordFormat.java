@@ -31,18 +31,14 @@ abstract class RecordFormat {
   abstract void finish();
 
   static RecordFormat of(Serializer serializer) {
-    Field dataSize = Rows.dataSizeField(serializer);
+    // The metric "data size" of the exchange, on which adaptive execution decides.
+    Field dataSize = UnsafeRowFormat.field(serializer, "dataSize", AccumulatorV2.class);
     return dataSize != null ? new Rows(serializer, dataSize) : new Stream(serializer);
   }
 
-  /**
-   * Rows of Spark SQL in the format of its UnsafeRowSerializer: length, then the bytes as they lie in memory. The key, the
-   * partition's number, is not written.
-   */
+  /** Rows of Spark SQL, see {@link UnsafeRowFormat}. */
   private static final class Rows extends RecordFormat {
-    private static final String SERIALIZER = "org.apache.spark.sql.execution.UnsafeRowSerializer";
-
-    /** The metric "data size" of the exchange, on which adaptive execution decides; null if there is none. */
+    /** Null if there is none. */
     private final AccumulatorV2<Object, ?> dataSize;
 
     private long bytes;
@@ -53,20 +49,6 @@ abstract class RecordFormat {
         this.dataSize = (AccumulatorV2<Object, ?>) dataSizeField.get(serializer);
       } catch (IllegalAccessException e) {
         throw new IllegalStateException("the metric of " + serializer + " cannot be read", e);
-      }
-    }
-
-    /** Null when that serializer is another one, or not as it is known: then rows go through its stream. */
-    static Field dataSizeField(Serializer serializer) {
-      if (!serializer.getClass().getName().equals(SERIALIZER)) {
-        return null;
-      }
-      try {
-        Field field = serializer.getClass().getDeclaredField("dataSize");
-        field.setAccessible(true);
-        return AccumulatorV2.class.isAssignableFrom(field.getType()) ? field : null;
-      } catch (NoSuchFieldException e) {
-        return null;
       }
     }
 

@@ -2,6 +2,7 @@ package io.sluice.spark;
 
 import io.sluice.client.BlockStream;
 import io.sluice.client.InputGate;
+import java.io.Closeable;
 import java.io.FilterInputStream;
 import java.io.IOException;
 import java.io.InputStream;
@@ -36,7 +37,12 @@ final class RecordIterator extends AbstractIterator<Tuple2<Object, Object>> {
   private final TaskContext context;
   private final ShuffleReadMetricsReporter metrics;
 
-  private DeserializationStream deserialization;
+  /** Null when it is the serializer that reads. */
+  private final UnsafeRowIterator rows;
+
+  /** What reads the stream under way. */
+  private Closeable opened;
+
   private Iterator<Tuple2<Object, Object>> current;
   private boolean ended;
   private long unreportedRecords;
@@ -55,6 +61,7 @@ final class RecordIterator extends AbstractIterator<Tuple2<Object, Object>> {
       ShuffleReadMetricsReporter metrics) {
     this.gate = gate;
     this.failures = failures;
+    this.rows = UnsafeRowIterator.of(serializer);
     this.serializer = serializer.newInstance();
     this.joinStreams = canJoinStreams(serializer, serializerManager);
     this.shuffleId = shuffleId;
@@ -99,9 +106,16 @@ final class RecordIterator extends AbstractIterator<Tuple2<Object, Object>> {
       return false;
     }
     ShuffleBlockId blockId = new ShuffleBlockId(shuffleId, stream.mapAttemptId(), stream.subpartition());
-    InputStream plain = serializerManager.wrapStream(blockId, new Streams(stream));
-    deserialization = serializer.deserializeStream(new RawBytes(plain));
-    current = deserialization.asKeyValueIterator();
+    InputStream plain = new RawBytes(serializerManager.wrapStream(blockId, new Streams(stream)));
+    if (rows != null) {
+      rows.open(plain);
+      opened = plain;
+      current = rows;
+    } else {
+      DeserializationStream deserialization = serializer.deserializeStream(plain);
+      opened = deserialization;
+      current = deserialization.asKeyValueIterator();
+    }
     return true;
   }
 
@@ -164,9 +178,9 @@ final class RecordIterator extends AbstractIterator<Tuple2<Object, Object>> {
   /** Called at the end of the task, whatever its outcome. */
   void close() {
     boolean unread = !ended;
-    if (unread && deserialization != null && gate.isReadByCaller()) {
+    if (unread && opened != null && gate.isReadByCaller()) {
       // Gives back a codec's native memory; not while another thread may be inside of it.
-      deserialization.close();
+      closeOpened();
     }
     gate.close();
     ended = true;
@@ -174,6 +188,14 @@ final class RecordIterator extends AbstractIterator<Tuple2<Object, Object>> {
       report();
     } else {
       reportRest();
+    }
+  }
+
+  private void closeOpened() {
+    try {
+      opened.close();
+    } catch (IOException e) {
+      throw failures.thrown(e);
     }
   }
 
@@ -230,6 +252,7 @@ final class RecordIterator extends AbstractIterator<Tuple2<Object, Object>> {
       return stream == null ? 0 : stream.available();
     }
   }
+
   /** Counts what the deserializer is given: the bytes after decompression. */
   private final class RawBytes extends FilterInputStream {
     RawBytes(InputStream plain) {
