@@ -22,7 +22,15 @@ from protocol.errors import (
     UnexpectedMessage,
     UnsupportedVersion,
 )
-from protocol.limits import MAGIC, MAX_CONTROL_BYTES, MAX_HANDSHAKE_CONTROL_BYTES, VERSION
+from protocol.limits import (
+    FEATURE_BUFFER_GROUPS,
+    FEATURE_LARGE_PAYLOADS,
+    MAGIC,
+    MAX_CONTROL_BYTES,
+    MAX_HANDSHAKE_CONTROL_BYTES,
+    MAX_LARGE_PAYLOAD_BYTES,
+    VERSION,
+)
 
 
 class State(enum.Enum):
@@ -230,3 +238,24 @@ def check_ack(hello: m.Hello, ack: m.HelloAck) -> None:
 def payload_limit(own: int, other: int) -> int:
     """Return the largest payload both sides accept; 0 stands for no limit of its own."""
     return min(own, other) if own and other else own or other
+
+
+def large_payload_limit(role: int, features: int, own: int, other: int) -> int:
+    """Return the largest payload of data messages.
+
+    It is above :func:`payload_limit` on client legs that agreed on large payloads, for data that
+    needs no segment of this side, and on peer and consumer legs that agreed on groups of buffers,
+    where it is a multiple of the segment size.
+
+    Args:
+        role: Of the connection.
+        features: What both sides agreed on.
+        own: Segment size of this side in bytes.
+        other: That of the other side.
+    """
+    segment = payload_limit(own, other)
+    if role in (m.ROLE_PEER, m.ROLE_CONSUMER) and features & FEATURE_BUFFER_GROUPS:
+        return max(segment, MAX_LARGE_PAYLOAD_BYTES // segment * segment)
+    if role == m.ROLE_PEER or not features & FEATURE_LARGE_PAYLOADS:
+        return segment
+    return min(other, MAX_LARGE_PAYLOAD_BYTES) if other else MAX_LARGE_PAYLOAD_BYTES

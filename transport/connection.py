@@ -16,16 +16,10 @@ from mypy_extensions import mypyc_attr
 from protocol.codec import encode
 from protocol.errors import ProtocolViolation, SluiceError
 from protocol.framing import FrameDecoder, PayloadMemory
-from protocol.limits import (
-    DEFAULT_SEGMENT_SIZE_BYTES,
-    FEATURE_BUFFER_GROUPS,
-    FEATURE_LARGE_PAYLOADS,
-    MAX_LARGE_PAYLOAD_BYTES,
-)
+from protocol.limits import DEFAULT_SEGMENT_SIZE_BYTES
 from protocol.messages import (
     FLOW_CREDIT,
     ROLE_CONSUMER,
-    ROLE_PEER,
     ErrorResponse,
     Hello,
     HelloAck,
@@ -41,11 +35,13 @@ from protocol.states import (
     State,
     answer_hello,
     check_ack,
+    large_payload_limit,
     payload_limit,
 )
 from transport import socket_options
 from transport.config import TransportConfig
 from transport.errors import ConnectionLost, DeadlineExceeded
+from transport.frame_deadline import FrameDeadline
 from transport.receive_low_water import ReceiveLowWater
 from transport.traffic import Traffic
 from transport.write_side import Release, WriteSide
@@ -141,8 +137,9 @@ class Connection:
         self._transport: asyncio.Transport | None = None
         self._low_water: ReceiveLowWater | None = None
         self._error: SluiceError | None = None
-        self._frame_timer: asyncio.TimerHandle | None = None
-        self._frame_timer_mark = 0
+        self._frame_deadline = FrameDeadline(
+            self._decoder, config.frame_timeout_seconds, self._frame_late
+        )
         self._handshake_timer: asyncio.TimerHandle | None = None
         self._close_timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
@@ -168,19 +165,10 @@ class Connection:
 
     @property
     def large_payload_bytes(self) -> int:
-        """Largest payload of data messages.
-
-        Above :attr:`max_payload_bytes` on client legs that agreed on large payloads, for data that
-        needs no segment of this side, and on peer and consumer legs that agreed on groups of
-        buffers, where it is a multiple of the segment size.
-        """
-        if self.role in (ROLE_PEER, ROLE_CONSUMER) and self.features & FEATURE_BUFFER_GROUPS:
-            segment = self.max_payload_bytes
-            return max(segment, MAX_LARGE_PAYLOAD_BYTES // segment * segment)
-        if self.role == ROLE_PEER or not self.features & FEATURE_LARGE_PAYLOADS:
-            return self.max_payload_bytes
-        other = self._other_segment_size_bytes
-        return min(other, MAX_LARGE_PAYLOAD_BYTES) if other else MAX_LARGE_PAYLOAD_BYTES
+        """Largest payload of data messages; what decides it is with ``large_payload_limit``."""
+        return large_payload_limit(
+            self.role, self.features, self._segment_size_bytes, self._other_segment_size_bytes
+        )
 
     @property
     def writable(self) -> bool:
@@ -258,11 +246,7 @@ class Connection:
             return
         if self._low_water is not None:
             self._low_water.expect(decoder.missing_bytes, decoder.frames)
-        # Until now it was us who did not read: the frame's time begins anew.
-        if self._frame_timer is not None:
-            self._frame_timer_mark = -1
-        elif decoder.in_frame:
-            self._arm_frame_timer()
+        self._frame_deadline.begin_anew()
         self._transport.resume_reading()
 
     def close(self) -> None:
@@ -334,8 +318,8 @@ class Connection:
         if decoder.blocked:
             if self._transport is not None and not self.closing:
                 self._transport.pause_reading()
-        elif self._frame_timer is None and decoder.in_frame:
-            self._arm_frame_timer()
+        else:
+            self._frame_deadline.watch()
 
     def eof_received(self) -> bool:
         """The peer sends no more: close our side too, within the close deadline."""
@@ -354,10 +338,11 @@ class Connection:
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is gone: end every lease and tell whoever waits."""
         self._enter_closed()
-        for timer in (self._frame_timer, self._handshake_timer, self._close_timer):
+        self._frame_deadline.cancel()
+        for timer in (self._handshake_timer, self._close_timer):
             if timer is not None:
                 timer.cancel()
-        self._frame_timer = self._handshake_timer = self._close_timer = None
+        self._handshake_timer = self._close_timer = None
         self._transport = None
         self._out.lost()
         error = self._error or ConnectionLost(
@@ -463,20 +448,7 @@ class Connection:
             )
         )
 
-    def _arm_frame_timer(self) -> None:
-        self._frame_timer_mark = self._decoder.frames
-        self._frame_timer = self._loop.call_later(
-            self._config.frame_timeout_seconds, self._frame_late
-        )
-
     def _frame_late(self) -> None:
-        self._frame_timer = None
-        decoder = self._decoder
-        if self.closing or not decoder.in_frame:
-            return
-        if decoder.blocked or decoder.frames != self._frame_timer_mark:
-            self._arm_frame_timer()  # another frame than then, or it is us who do not read
-            return
         self.fail(
             DeadlineExceeded(
                 "A frame was begun and not finished in time",

@@ -58,6 +58,10 @@ class ReceiveLowWater:
             return None
         if transport.get_extra_info("ssl_object") is not None or not kernel_makes_room():
             return None
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
+        except OSError:  # a sandbox that has its own network stack
+            return None
         return cls(sock)
 
     def expect(self, missing_bytes: int, frame: int) -> None:

@@ -13,7 +13,12 @@ from protocol.errors import (
     UnexpectedMessage,
     UnsupportedVersion,
 )
-from protocol.limits import MAX_U32
+from protocol.limits import (
+    FEATURE_BUFFER_GROUPS,
+    FEATURE_LARGE_PAYLOADS,
+    MAX_LARGE_PAYLOAD_BYTES,
+    MAX_U32,
+)
 from protocol.states import (
     ALLOWED_WHEN_OPEN,
     ROLES,
@@ -22,6 +27,7 @@ from protocol.states import (
     State,
     answer_hello,
     check_ack,
+    large_payload_limit,
     payload_limit,
 )
 from tests.protocol.wire_vectors import MESSAGES
@@ -251,3 +257,28 @@ def test_messages_of_credit_have_no_place_in_watermark_mode(side: Side) -> None:
 )
 def test_payload_limit(own: int, other: int, limit: int) -> None:
     assert payload_limit(own, other) == limit
+
+
+@pytest.mark.parametrize("own", [32768, 1000])
+@pytest.mark.parametrize(
+    ("role", "features", "other", "limit"),
+    [
+        (m.ROLE_PRODUCER, FEATURE_LARGE_PAYLOADS, 0, "most"),
+        (m.ROLE_PRODUCER, FEATURE_LARGE_PAYLOADS, 40000, "other"),
+        (m.ROLE_CONSUMER, FEATURE_LARGE_PAYLOADS, 2 * MAX_LARGE_PAYLOAD_BYTES, "most"),
+        (m.ROLE_PRODUCER, 0, 40000, "segment"),
+        (m.ROLE_PRODUCER, FEATURE_BUFFER_GROUPS, 40000, "segment"),
+        (m.ROLE_PEER, FEATURE_LARGE_PAYLOADS, 40000, "segment"),
+        (m.ROLE_PEER, FEATURE_BUFFER_GROUPS, 40000, "group"),
+        (m.ROLE_CONSUMER, FEATURE_BUFFER_GROUPS | FEATURE_LARGE_PAYLOADS, 0, "group"),
+        (m.ROLE_PEER, FEATURE_BUFFER_GROUPS, 2 * MAX_LARGE_PAYLOAD_BYTES, "group"),
+    ],
+)
+def test_large_payload_limit(role: int, features: int, own: int, other: int, limit: str) -> None:
+    expected = {
+        "most": MAX_LARGE_PAYLOAD_BYTES,
+        "other": other,
+        "segment": own,
+        "group": MAX_LARGE_PAYLOAD_BYTES // own * own,
+    }[limit]
+    assert large_payload_limit(role, features, own, other) == expected

@@ -103,6 +103,32 @@ def test_kernels_that_would_wait_for_what_cannot_come_are_left_alone(
     assert kernel_makes_room(platform, release) is expected
 
 
+class SocketTransport:
+    """A transport of which only the socket is asked for."""
+
+    def __init__(self, sock: object) -> None:
+        self._sock = sock
+
+    def get_extra_info(self, name: str) -> object:
+        return self._sock if name == "socket" else None
+
+
+@pytest.mark.skipif(not kernel_makes_room(), reason="a kernel that is left alone")
+def test_a_socket_that_takes_no_mark_has_none() -> None:
+    """As a sandbox with a network stack of its own: the connection is to live without it."""
+
+    class Refusing:
+        family = socket.AF_INET
+
+        def setsockopt(self, level: int, option: int, value: int) -> None:
+            raise OSError("Protocol not available")
+
+    assert ReceiveLowWater.of(SocketTransport(Refusing())) is None
+    with socket.socket() as plain, socket.socket(socket.AF_UNIX) as unix:
+        assert ReceiveLowWater.of(SocketTransport(plain)) is not None
+        assert ReceiveLowWater.of(SocketTransport(unix)) is None
+
+
 async def mark_while_a_payload_comes(service: Service, address: Address | Path) -> list[int]:
     """Send a large payload in two steps; return the socket's mark between and after them."""
     marks: list[int] = []
