@@ -51,6 +51,10 @@ class Baseline:
         """Whether it is Sluice too, with other settings: it gets the jar and the endpoints."""
         return any(key.startswith("spark.sluice.") for key in self.settings)
 
+    def over(self, settings: Mapping[str, str]) -> dict[str, str]:
+        """Settings with the file's values where it has some: ``spark.jars`` names another build."""
+        return {key: self.settings.get(key, value) for key, value in settings.items()}
+
 
 def read_spark_defaults(file: Path) -> dict[str, str]:
     """The settings of a spark-defaults file: a key and a value in each line, ``#`` for comments.

@@ -59,7 +59,7 @@ class Sides:
     Another shuffle manager takes the place of Spark's own when the environment variable
     ``BASELINE_CONF`` names a spark-defaults file with its settings and jars. If it turns on Spark's
     external shuffle service, one is started for it; if it has settings of Sluice, it is Sluice with
-    these settings.
+    these settings, and of another build if ``spark.jars`` is among them.
 
     Args:
         directory: Scratch directory; the caller removes it.
@@ -105,7 +105,7 @@ class Sides:
             )
             with_sluice = spark_conf(self.taskmanagers.endpoints, installed_spark().version)
             if self.baseline.is_sluice:
-                own_settings |= with_sluice
+                own_settings |= self.baseline.over(with_sluice)
             self.own = starting.enter_context(
                 SparkApplication(
                     "own",

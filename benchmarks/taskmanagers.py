@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import sys
@@ -14,6 +13,8 @@ from typing import TYPE_CHECKING
 from benchmarks import cpu_time, metrics
 from benchmarks.cluster import REPOSITORY, WORKER_HOSTS
 from benchmarks.processes import ManagedProcess
+from protocol import framing
+from shuffle.data_path import data_path
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -75,6 +76,7 @@ class TaskManagers:
             for host, process in zip(self.hosts, processes, strict=True):
                 port = process.wait_for_line(_READY, START_TIMEOUT_SECONDS)[1]
                 self.metrics_urls.append(f"http://{host}:{port}/metrics")
+            self._check_data_path()
             self._resources = starting.pop_all()
         return self
 
@@ -92,6 +94,19 @@ class TaskManagers:
         resources.callback(shutil.rmtree, path, ignore_errors=True)
         return path
 
+    def _check_data_path(self) -> None:
+        """See that what a result says of the data path is true of the TaskManagers as well.
+
+        Raises:
+            RuntimeError: They have another one than this process.
+        """
+        for name, labels, _ in metrics.scrape_samples(self.metrics_urls):
+            if name == "sluice_taskmanager_info" and labels["data_path"] != data_path():
+                raise RuntimeError(
+                    f"the data path of a TaskManager is {labels['data_path']}, that of the "
+                    f"benchmark {data_path()}: start it by make, or see PYTHONPATH"
+                )
+
     def _start(self, host: str, memory_directory: Path) -> ManagedProcess:
         config = self.directory / f"{host}.toml"
         config.write_text(
@@ -108,10 +123,8 @@ class TaskManagers:
             log_path=self.directory / f"taskmanager-{host}.log",
             environment={
                 "PATH": "/usr/bin:/bin",
-                # What this process was told to import first, the compiled data path for one.
-                "PYTHONPATH": os.pathsep.join(
-                    filter(None, (os.environ.get("PYTHONPATH"), str(REPOSITORY)))
-                ),
+                # The data path that this process has, compiled or not.
+                "PYTHONPATH": f"{Path(framing.__file__).parents[1].absolute()}:{REPOSITORY}",
             },
             directory=self.directory,
         )

@@ -282,6 +282,7 @@ class PipelinedProducer:
             error = PartitionReleased(
                 "All readers of the pipelined partition have gone",
                 value=self.map_attempt_id,
+                remedy="See why: the tasks that read it have failures of their own",
                 map_attempt_id=self.map_attempt_id,
             )
             self._give_up(error)

@@ -49,3 +49,10 @@ def test_settings_of_sluice_make_it_sluice(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv(VARIABLE, str(REPOSITORY / "benchmarks" / "conf" / "spark-writers.conf"))
     assert Baseline.of_environment().is_sluice
     assert not Baseline(None, {"spark.shuffle.service.enabled": "true"}).is_sluice
+
+
+def test_its_own_jar_is_another_build_of_sluice():
+    of_sluice = {"spark.jars": "new.jar", "spark.plugins": "plugin"}
+    other = Baseline(None, {"spark.jars": "old.jar", "spark.sluice.enabled": "true"})
+    assert other.over(of_sluice) == {"spark.jars": "old.jar", "spark.plugins": "plugin"}
+    assert Baseline().over(of_sluice) == of_sluice

@@ -84,9 +84,8 @@ final class ProducerLeg extends RoleHandler {
     RegionArea area = isResumable() ? connection.regionArea() : null;
     long slot = area == null ? -1 : area.offsetOf(bytes);
     if (slot >= 0) {
+      // Goes with what follows, the request to secure it or the commit: one call, and one wake-up of the TaskManager.
       connection.send(new Message.SharedRegion(begin, slot + start));
-      connection.flush();
-      check();
       sharedBytes += length;
       return;
     }

@@ -24,6 +24,7 @@ import org.apache.spark.TaskContext;
 import org.apache.spark.api.plugin.PluginContext;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
+import org.slf4j.event.Level;
 
 /** What the tasks of one executor share: connections, buffers, and which TaskManager is theirs. Thread safe. */
 final class ExecutorRuntime implements AutoCloseable {
@@ -185,7 +186,10 @@ final class ExecutorRuntime implements AutoCloseable {
     }
     if (!failures.isEmpty()) {
       SluiceMetrics.INSTANCE.endpointFailovers.increment();
-      LOG.warn("Using the TaskManager at {} because others do not answer: {}", connection.endpoint(), reasons(failures));
+      // Each task meets them again while they are away: that is news once.
+      boolean isNews = failures.keySet().stream().anyMatch(each -> penalties.failuresInARow(each, role) == 1);
+      LOG.atLevel(isNews ? Level.WARN : Level.DEBUG)
+          .log("Using the TaskManager at {} because others do not answer: {}", connection.endpoint(), reasons(failures));
     }
     reporter.reached(connection.taskManager());
     return connection;

@@ -20,7 +20,9 @@ final class Penalties {
   /** By role: one that takes no new map outputs because it drains still serves readers. */
   private record Key(Endpoint endpoint, int role) {}
 
-  private final Map<Key, Long> ends = new ConcurrentHashMap<>();
+  private record Penalty(long end, int failuresInARow) {}
+
+  private final Map<Key, Penalty> penalties = new ConcurrentHashMap<>();
   private final LongSupplier clock;
 
   /** @param clock nanoseconds from any origin, as {@link System#nanoTime} */
@@ -35,16 +37,24 @@ final class Penalties {
   /** @param began when the attempt began that has failed now */
   void failed(Endpoint endpoint, int role, long began) {
     long now = clock.getAsLong();
-    long penalty = Math.min(MOST_NANOS, Math.max(LEAST_NANOS, TIMES * (now - began)));
-    ends.put(new Key(endpoint, role), now + penalty);
+    long length = Math.min(MOST_NANOS, Math.max(LEAST_NANOS, TIMES * (now - began)));
+    penalties.compute(
+        new Key(endpoint, role),
+        (key, before) -> new Penalty(now + length, before == null ? 1 : before.failuresInARow() + 1));
   }
 
   void answered(Endpoint endpoint, int role) {
-    ends.remove(new Key(endpoint, role));
+    penalties.remove(new Key(endpoint, role));
+  }
+
+  /** How many attempts have failed since the endpoint answered: who reports failures need not say the same every second. */
+  int failuresInARow(Endpoint endpoint, int role) {
+    Penalty penalty = penalties.get(new Key(endpoint, role));
+    return penalty == null ? 0 : penalty.failuresInARow();
   }
 
   boolean has(Endpoint endpoint, int role) {
-    Long end = ends.get(new Key(endpoint, role));
-    return end != null && clock.getAsLong() - end < 0;
+    Penalty penalty = penalties.get(new Key(endpoint, role));
+    return penalty != null && clock.getAsLong() - penalty.end() < 0;
   }
 }

@@ -178,12 +178,15 @@ final class RecordIterator extends AbstractIterator<Tuple2<Object, Object>> {
   /** Called at the end of the task, whatever its outcome. */
   void close() {
     boolean unread = !ended;
-    if (unread && opened != null && gate.isReadByCaller()) {
-      // Gives back a codec's native memory; not while another thread may be inside of it.
-      closeOpened();
+    try {
+      if (unread && opened != null && gate.isReadByCaller()) {
+        // Gives back a codec's native memory; not while another thread may be inside of it.
+        closeOpened();
+      }
+    } finally {
+      gate.close();
+      ended = true;
     }
-    gate.close();
-    ended = true;
     if (unread) {
       report();
     } else {

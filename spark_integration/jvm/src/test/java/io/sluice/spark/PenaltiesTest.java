@@ -1,5 +1,6 @@
 package io.sluice.spark;
 
+import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
@@ -43,5 +44,17 @@ class PenaltiesTest {
     penalties.failed(ENDPOINT, ROLE, now);
     penalties.answered(ENDPOINT, ROLE);
     assertFalse(penalties.has(ENDPOINT, ROLE));
+  }
+
+  @Test
+  void countFailuresSinceTheLastAnswer() {
+    assertEquals(0, penalties.failuresInARow(ENDPOINT, ROLE));
+    penalties.failed(ENDPOINT, ROLE, now);
+    now += Penalties.MOST_NANOS;  // over, but it has not answered
+    penalties.failed(ENDPOINT, ROLE, now);
+    assertEquals(2, penalties.failuresInARow(ENDPOINT, ROLE));
+    assertEquals(0, penalties.failuresInARow(ENDPOINT, ROLE + 1));
+    penalties.answered(ENDPOINT, ROLE);
+    assertEquals(0, penalties.failuresInARow(ENDPOINT, ROLE));
   }
 }
