@@ -4,6 +4,9 @@ A source writes segments to a Unix socket, one process forwards them to TCP, ano
 to a Unix socket again, and a sink counts them: the hops of a buffer from a client through two
 TaskManagers to another client. Each receives into segments of its own and writes from there, as a
 TaskManager does; there are no messages, no credit, no checksums.
+
+With ``NOTICE_BYTES`` on the Unix sockets in place of each segment it is what would be left if
+clients and TaskManagers shared memory: the segments go over TCP only.
 """
 
 from __future__ import annotations
@@ -26,6 +29,9 @@ SEGMENT_SIZE_BYTES: Final = 32 * 1024
 HIGH_BYTES: Final = 2 * SEGMENT_SIZE_BYTES
 RING_SEGMENTS: Final = 16
 """Segments of a process. Reading stops when two wait to be written, so none is overwritten."""
+NOTICE_BYTES: Final = 64
+NOTICES_A_TURN: Final = 8
+"""Notices are small: a source would write all of them before the others have a turn."""
 HOST: Final = "127.0.0.1"
 
 
@@ -58,10 +64,18 @@ class Writer(asyncio.Protocol):
 
 
 class Receiver(asyncio.BufferedProtocol):
-    """The reading end: forwards to a writer, or counts."""
+    """The reading end: forwards to a writer, or counts.
 
-    def __init__(self, to: Writer | None) -> None:
+    Args:
+        to: The writer.
+        taken_bytes: If it does not forward as it comes: for so many bytes,
+        given_bytes: it writes so many.
+    """
+
+    def __init__(self, to: Writer | None, taken_bytes: int = 0, given_bytes: int = 0) -> None:
         self._to = to
+        self._taken_bytes = taken_bytes
+        self._given_bytes = given_bytes
         memory = memoryview(bytearray(RING_SEGMENTS * SEGMENT_SIZE_BYTES))
         self._ring = [
             memory[start : start + SEGMENT_SIZE_BYTES]
@@ -83,15 +97,24 @@ class Receiver(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """Forward it, or count it."""
-        if self._to is not None and self._to.transport is not None:
-            self._to.transport.write(self._ring[self._next][:nbytes])
-            self._next = (self._next + 1) % RING_SEGMENTS
-            return
         self._received += nbytes
+        if self._to is not None:
+            if self._taken_bytes == self._given_bytes:
+                self._forward(nbytes)
+            else:
+                while self._received >= self._taken_bytes:
+                    self._received -= self._taken_bytes
+                    self._forward(self._given_bytes)
+            return
         if 0 < self._wanted <= self._received:
             self._received -= self._wanted
             self._wanted = 0
             self._all.set()
+
+    def _forward(self, length: int) -> None:
+        if self._to is not None and self._to.transport is not None:
+            self._to.transport.write(self._ring[self._next][:length])
+        self._next = (self._next + 1) % RING_SEGMENTS
 
     async def receive(self, count: int) -> None:
         """Wait until so many bytes have come."""
@@ -101,46 +124,51 @@ class Receiver(asyncio.BufferedProtocol):
         await self._all.wait()
 
 
-async def run_source(path: str) -> None:
-    """Write as many bytes as each command says."""
+async def run_source(path: str, unix_bytes: int) -> None:
+    """Write as many segments as each command says, or notices of them."""
     loop = asyncio.get_running_loop()
     transport, writer = await loop.create_unix_connection(Writer, path)
-    data = memoryview(os.urandom(SEGMENT_SIZE_BYTES))
+    data = memoryview(os.urandom(unix_bytes))
+    turn = NOTICES_A_TURN if unix_bytes < SEGMENT_SIZE_BYTES else 0
     say("ready")
     while (count := await next_command()) is not None:
-        for _ in range(0, count, SEGMENT_SIZE_BYTES):
+        for number in range(count // SEGMENT_SIZE_BYTES):
             transport.write(data)
             if not writer.writable.is_set():
                 await writer.writable.wait()
+            elif turn and number % turn == 0:
+                await asyncio.sleep(0)
         say("written")
     transport.close()
 
 
-async def run_first(path: str, port: int) -> None:
+async def run_first(path: str, unix_bytes: int, port: int) -> None:
     """Forward from a Unix socket to TCP."""
     loop = asyncio.get_running_loop()
     _, writer = await loop.create_connection(Writer, HOST, port)
-    await loop.create_unix_server(lambda: Receiver(writer), path)
+    await loop.create_unix_server(lambda: Receiver(writer, unix_bytes, SEGMENT_SIZE_BYTES), path)
     say("ready")
     await next_command()
 
 
-async def run_second(path: str) -> None:
+async def run_second(path: str, unix_bytes: int) -> None:
     """Forward from TCP to a Unix socket."""
     loop = asyncio.get_running_loop()
     _, writer = await loop.create_unix_connection(Writer, path)
-    server = await loop.create_server(lambda: Receiver(writer), HOST, 0)
+    server = await loop.create_server(
+        lambda: Receiver(writer, SEGMENT_SIZE_BYTES, unix_bytes), HOST, 0
+    )
     say(server.sockets[0].getsockname()[1])
     await next_command()
 
 
-async def run_sink(path: str) -> None:
-    """Count; answer when as many bytes have come as the command says."""
+async def run_sink(path: str, unix_bytes: int) -> None:
+    """Count; answer when all of the bytes have come that the command says, or notices of them."""
     receiver = Receiver(None)
     await asyncio.get_running_loop().create_unix_server(lambda: receiver, path)
     say("ready")
     while (count := await next_command()) is not None:
-        await receiver.receive(count)
+        await receiver.receive(count // SEGMENT_SIZE_BYTES * unix_bytes)
         say("received")
 
 
@@ -160,19 +188,27 @@ class BarePath:
 
 
 @contextlib.asynccontextmanager
-async def bare_path(directory: Path) -> AsyncIterator[BarePath]:
-    """Run the path; it is taken down from its source on."""
-    into, out = str(directory / "bare-in"), str(directory / "bare-out")
+async def bare_path(
+    directory: Path, unix_bytes: int = SEGMENT_SIZE_BYTES
+) -> AsyncIterator[BarePath]:
+    """Run the path; it is taken down from its source on.
+
+    Args:
+        directory: For the sockets.
+        unix_bytes: What goes over the Unix sockets for a segment: the segment, or ``NOTICE_BYTES``.
+    """
+    into, out = (str(directory / f"bare-{end}-{unix_bytes}") for end in ("in", "out"))
     with contextlib.ExitStack() as stack:
 
         async def run(*arguments: str) -> tuple[LineProcess, object]:
             process = stack.enter_context(line_process("-m", "benchmarks.bare_path", *arguments))
             return process, await process.answer()
 
-        sink, _ = await run("sink", out)
-        second, port = await run("second", out)
-        first, _ = await run("first", into, str(port))
-        source, _ = await run("source", into)
+        size = str(unix_bytes)
+        sink, _ = await run("sink", out, size)
+        second, port = await run("second", out, size)
+        first, _ = await run("first", into, size, str(port))
+        source, _ = await run("source", into, size)
         yield BarePath([source, first, second, sink])
 
 
@@ -181,13 +217,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("role", choices=("source", "first", "second", "sink"))
     parser.add_argument("path")
+    parser.add_argument("unix_bytes", type=int)
     parser.add_argument("port", type=int, nargs="?", default=0)
     arguments = parser.parse_args()
     if arguments.role == "first":
-        uvloop.run(run_first(arguments.path, arguments.port))
+        uvloop.run(run_first(arguments.path, arguments.unix_bytes, arguments.port))
         return
     run = {"source": run_source, "second": run_second, "sink": run_sink}[arguments.role]
-    uvloop.run(run(arguments.path))
+    uvloop.run(run(arguments.path, arguments.unix_bytes))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,8 @@ A producer process writes through ``shuffle.client`` to a TaskManager over a Uni
 process reads it through another TaskManager, which fetches it over TCP. *Stored* partitions (memory
 tier, not compressed) are written, committed and then read; *pipelined* ones are read while they are
 written. Buffers of 32 KiB, eight subpartitions, eight gates. Bare: the same hops as four processes
-that forward bytes (``bare_path``).
+that forward bytes (``bare_path``); bare and shared: with the segments on the TCP hop alone, which
+is what would be left to pay if clients and TaskManagers shared memory.
 
 They alternate after a warm-up each. ``cpu_seconds_per_gb`` is the dearer one of stored and
 pipelined, by medians; ``cpu_over_bare`` the higher median of ratios to the bare run of the same
@@ -28,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import uvloop
 
-from benchmarks.bare_path import BarePath, bare_path
+from benchmarks.bare_path import NOTICE_BYTES, BarePath, bare_path
 from benchmarks.cpu_time import of_process
 from benchmarks.line_process import (
     ANSWER_DEADLINE_SECONDS,
@@ -198,7 +199,11 @@ async def measure(
     gb = total_bytes / 1e9
     buffers = total_bytes / BUFFER_BYTES
     runs: list[dict[str, Any]] = []
-    async with our_path(taskmanagers) as ours, bare_path(directory) as bare:
+    async with (
+        our_path(taskmanagers) as ours,
+        bare_path(directory) as bare,
+        bare_path(directory, NOTICE_BYTES) as shared,
+    ):
         for round_number in range(rounds + 1):
             run: dict[str, Any] = {"load_average": os.getloadavg()[0]}
             for number, kind in enumerate(KINDS):
@@ -208,6 +213,7 @@ async def measure(
                     for process, seconds in zip(PROCESSES, spent, strict=True):
                         run[f"{kind}_{phase}{process}_us_per_buffer"] = seconds / buffers * 1e6
             run["bare_seconds_per_gb"] = await move_bare(bare, total_bytes) / gb
+            run["bare_shared_seconds_per_gb"] = await move_bare(shared, total_bytes) / gb
             for kind in KINDS:
                 run[f"{kind}_over_bare"] = (
                     run[f"{kind}_seconds_per_gb"] / run["bare_seconds_per_gb"]
