@@ -26,19 +26,22 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SEGMENT_SIZE_BYTES: Final = 32 * 1024
-HIGH_BYTES: Final = 2 * SEGMENT_SIZE_BYTES
 RING_SEGMENTS: Final = 16
-"""Segments of a process. Reading stops when two wait to be written, so none is overwritten."""
+"""Segments of a process. Reading stops when two wait to be written, so none is overwritten, but for
+those that several notices at a time stand for: nobody looks at their bytes."""
 NOTICE_BYTES: Final = 64
-NOTICES_A_TURN: Final = 8
-"""Notices are small: a source would write all of them before the others have a turn."""
 HOST: Final = "127.0.0.1"
 
 
 class Writer(asyncio.Protocol):
-    """The writing end of a socket."""
+    """The writing end of a socket.
 
-    def __init__(self) -> None:
+    Args:
+        unit_bytes: What it writes at a time: segments, or notices of them.
+    """
+
+    def __init__(self, unit_bytes: int) -> None:
+        self._unit_bytes = unit_bytes
         self.transport: asyncio.Transport | None = None
         self.writable = asyncio.Event()
         self.writable.set()
@@ -46,9 +49,9 @@ class Writer(asyncio.Protocol):
         """Stops reading while this one cannot write."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Set the watermarks that a TaskManager has."""
+        """Set the watermarks that a TaskManager has for segments: two of them may wait."""
         self.transport = transport  # type: ignore[assignment]
-        self.transport.set_write_buffer_limits(HIGH_BYTES, SEGMENT_SIZE_BYTES + 1)  # type: ignore[union-attr]
+        self.transport.set_write_buffer_limits(2 * self._unit_bytes, self._unit_bytes + 1)  # type: ignore[union-attr]
 
     def pause_writing(self) -> None:
         """Wait."""
@@ -127,17 +130,14 @@ class Receiver(asyncio.BufferedProtocol):
 async def run_source(path: str, unix_bytes: int) -> None:
     """Write as many segments as each command says, or notices of them."""
     loop = asyncio.get_running_loop()
-    transport, writer = await loop.create_unix_connection(Writer, path)
+    transport, writer = await loop.create_unix_connection(lambda: Writer(unix_bytes), path)
     data = memoryview(os.urandom(unix_bytes))
-    turn = NOTICES_A_TURN if unix_bytes < SEGMENT_SIZE_BYTES else 0
     say("ready")
     while (count := await next_command()) is not None:
-        for number in range(count // SEGMENT_SIZE_BYTES):
+        for _ in range(count // SEGMENT_SIZE_BYTES):
             transport.write(data)
             if not writer.writable.is_set():
                 await writer.writable.wait()
-            elif turn and number % turn == 0:
-                await asyncio.sleep(0)
         say("written")
     transport.close()
 
@@ -145,7 +145,7 @@ async def run_source(path: str, unix_bytes: int) -> None:
 async def run_first(path: str, unix_bytes: int, port: int) -> None:
     """Forward from a Unix socket to TCP."""
     loop = asyncio.get_running_loop()
-    _, writer = await loop.create_connection(Writer, HOST, port)
+    _, writer = await loop.create_connection(lambda: Writer(SEGMENT_SIZE_BYTES), HOST, port)
     await loop.create_unix_server(lambda: Receiver(writer, unix_bytes, SEGMENT_SIZE_BYTES), path)
     say("ready")
     await next_command()
@@ -154,7 +154,7 @@ async def run_first(path: str, unix_bytes: int, port: int) -> None:
 async def run_second(path: str, unix_bytes: int) -> None:
     """Forward from TCP to a Unix socket."""
     loop = asyncio.get_running_loop()
-    _, writer = await loop.create_unix_connection(Writer, path)
+    _, writer = await loop.create_unix_connection(lambda: Writer(unix_bytes), path)
     server = await loop.create_server(
         lambda: Receiver(writer, SEGMENT_SIZE_BYTES, unix_bytes), HOST, 0
     )

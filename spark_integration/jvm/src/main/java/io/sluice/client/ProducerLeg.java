@@ -74,7 +74,8 @@ final class ProducerLeg extends RoleHandler {
 
   /**
    * Sends {@code bytes[start .. end)} as a region; returns when all of them are on their way. In a slot of the connection's
-   * region area they stay where they are, and the TaskManager takes them before it says that the region is secured.
+   * region area they stay where they are: the TaskManager hears of them with the next message, {@link #askToSecure} or
+   * {@link #finish}, and takes them before it answers that.
    */
   void sendRegion(
       long number, ByteBuffer bytes, int start, int end, long first, long[] lengths, int count, long crc32c)
