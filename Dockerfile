@@ -51,6 +51,7 @@ RUN apt-get update \
       || apt-get install -y --no-install-recommends python3-dev; } \
  && rm -rf /var/lib/apt/lists/*
 COPY pyproject.toml constraints.txt README.md CHANGELOG.md ./
+COPY sluice sluice
 COPY protocol protocol
 COPY transport transport
 COPY shuffle shuffle
@@ -82,7 +83,7 @@ COPY --from=wheel /wheels /wheels
 # Two paths for settings to name, whatever the version of Python.
 RUN pip install --no-cache-dir --no-deps /wheels/*.whl \
  && ln -s /opt/sluice/lib/python3.*/site-packages/pyspark /opt/sluice/spark \
- && ln -s /opt/sluice/lib/python3.*/site-packages/spark_integration/jars/sluice-spark.jar /opt/sluice/ \
+ && ln -s /opt/sluice/lib/python3.*/site-packages/sluice/spark_integration/jars/sluice-spark.jar /opt/sluice/ \
  && python -m compileall -q /opt/sluice/lib
 
 

@@ -10,7 +10,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3 || echo python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 SETUP_STAMP := $(VENV)/.sluice-setup
-PACKAGES := protocol transport shuffle spark_integration
+PACKAGES := protocol transport shuffle spark_integration sluice
 JVM := spark_integration/jvm
 JAR := spark_integration/jars/sluice-spark.jar
 JVM_SOURCES := $(JVM)/pom.xml $(shell find $(JVM)/src 2>/dev/null) tests/vectors/wire.json
@@ -66,13 +66,17 @@ $(JAR): $(JVM_SOURCES)
 
 compiled: $(COMPILED_STAMP) ## the data path as extension modules, in build/compiled: needs a C compiler
 
-$(COMPILED_STAMP): $(shell find protocol transport shuffle -name '*.py') pyproject.toml constraints.txt | $(SETUP_STAMP)
+$(COMPILED_STAMP): $(shell find protocol transport shuffle spark_integration sluice -name '*.py' -not -path '*/jvm/*') pyproject.toml constraints.txt | setup
 	@echo "Compiling the data path into $(COMPILED) (about two minutes)"
 	@# Of a copy, because extension modules are left beside what they were made of.
-	@rm -rf build/source $(COMPILED) && mkdir -p build/source
-	@cp -r pyproject.toml README.md CHANGELOG.md protocol transport shuffle build/source
+	@rm -rf build/source $(COMPILED) && mkdir -p build/source/sluice
+	@cp pyproject.toml README.md CHANGELOG.md build/source
+	@tar -chf - --exclude=sluice/spark_integration/jvm --exclude=__pycache__ sluice | tar -xf - -C build/source
 	HATCH_BUILD_HOOKS_ENABLE=1 PIP_CONSTRAINT=$(CURDIR)/constraints.txt PIP_BUILD_CONSTRAINT=$(CURDIR)/constraints.txt \
 	  $(BIN)/python -m pip install --quiet --no-deps --target $(COMPILED) build/source
+	@# The jar of the checkout, whenever it is built.
+	@rm -rf $(COMPILED)/sluice/spark_integration/jars
+	@ln -s $(abspath $(dir $(JAR))) $(COMPILED)/sluice/spark_integration/jars
 	@touch $@
 
 demo: setup ## TPC-H and RDD jobs with Spark's own shuffle and with Sluice, compared
@@ -84,7 +88,7 @@ test: setup ## all tests
 
 test-compiled: compiled ## the tests of the data path, compiled
 	$(WITH_COMPILED) EXPECTED_DATA_PATH=compiled $(BIN)/python -m pytest -n 2 --dist loadgroup \
-	  -o pythonpath="$(COMPILED) ." tests/protocol tests/transport tests/shuffle tests/daemon tests/fuzz \
+	  -o pythonpath="$(COMPILED) ." tests/protocol tests/transport tests/shuffle tests/fuzz \
 	  tests/benchmarks $(PYTEST_ARGS)
 
 test-matrix: setup ## the Spark tests on every line of Spark, or SPARK_LINES="3.5.9 4.0.5"
@@ -125,7 +129,7 @@ compose-test: setup ## the docker compose stack, run for real
 	tests/compose/run.sh
 
 docs: setup ## regenerate docs/configuration.md, docs/network-cases.md, the table of docs/metrics.md
-	$(BIN)/python -m shuffle.daemon.config_reference > docs/configuration.md
+	$(BIN)/python -m sluice.shuffle.taskmanager.config_reference > docs/configuration.md
 	$(BIN)/python -m tests.network_cases
 	$(BIN)/python -m tests.metrics_page
 
@@ -133,7 +137,7 @@ constraints: ## pin the newest versions that pyproject.toml allows
 	scratch=$$(mktemp -d); trap 'rm -rf "$$scratch"' EXIT; \
 	$(PYTHON) -m venv "$$scratch"; \
 	"$$scratch/bin/pip" install --quiet '.[spark,dev]'; \
-	{ sed -n 1p constraints.txt; "$$scratch/bin/pip" freeze --exclude sluice; } > "$$scratch/pinned"; \
+	{ sed -n 1p constraints.txt; "$$scratch/bin/pip" freeze --exclude sluice-shuffle; } > "$$scratch/pinned"; \
 	cp "$$scratch/pinned" constraints.txt
 
 clean: ## what this file made, the virtual environment too

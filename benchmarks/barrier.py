@@ -24,13 +24,13 @@ from benchmarks.bare_pair import SEGMENT_SIZE_BYTES
 from benchmarks.exchange import KEY, child, environment
 from benchmarks.isolation import HOSTS, open_gate
 from benchmarks.report import Report, median_and_spread, open_console
-from protocol.errors import SluiceError
-from protocol.events import CheckpointBarrier, decode_event, encode_event
-from protocol.messages import DATA, EVENT
-from shuffle.environment import NetworkEnvironment
-from shuffle.gate.channel_opener import ChannelSource
-from shuffle.partition.pipelined_partition import PipelinedResultPartition
-from transport.connector import Address
+from sluice.protocol.errors import SluiceError
+from sluice.protocol.events import CheckpointBarrier, decode_event, encode_event
+from sluice.protocol.messages import DATA, EVENT
+from sluice.shuffle.gate.source import ChannelSource
+from sluice.shuffle.partition.pipelined_partition import PipelinedResultPartition
+from sluice.shuffle.taskmanager.environment import NetworkEnvironment
+from sluice.transport.connector import Address
 
 POOL_SEGMENTS = 10
 """Of the partition: for one channel two buffers and eight floating ones, as the gate has."""

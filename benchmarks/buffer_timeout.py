@@ -1,9 +1,9 @@
 """bench-buffer-timeout: record throughput and latency by buffer timeout.
 
-What a user has: a producer and a consumer process, both on ``shuffle.client``, and two TaskManagers
-between them. 100-byte records go round robin through the 100 subpartitions of one pipelined
-partition to 100 gates, one reading task each. The producer gives the event loop a turn after every
-1000 records, as a task does that reads input of its own.
+What a user has: a producer and a consumer process, both on ``sluice.shuffle.client``, and two
+TaskManagers between them. 100-byte records go round robin through the 100 subpartitions of one
+pipelined partition to 100 gates, one reading task each. The producer gives the event loop a turn
+after every 1000 records, as a task does that reads input of its own.
 
 *Saturated*, as fast as it goes: records per second, from the first record written to the last one
 read. *Paced*, at a rate far below that: how long a record takes. In both, latency is from the call
@@ -46,14 +46,14 @@ from benchmarks.line_process import (
 from benchmarks.processes import stop_on_termination
 from benchmarks.report import Report, median_and_spread, open_console
 from benchmarks.taskmanagers import TaskManagers
-from shuffle.client.client import ShuffleClient
-from shuffle.client.config import ClientConfig
-from shuffle.client.location import PartitionLocation
-from shuffle.client.pipelined_partition import ClientPipelinedPartition
-from shuffle.client.result_partition import ResultPartition
-from shuffle.records.record_reader import ChannelRecord, ChannelRecords, RecordReader
-from shuffle.records.record_writer import RecordWriter
-from shuffle.records.serializers import BytesSerializer
+from sluice.shuffle.client.client import ShuffleClient
+from sluice.shuffle.client.config import ClientConfig
+from sluice.shuffle.client.location import PartitionLocation
+from sluice.shuffle.client.pipelined_writer import ClientPipelinedPartition
+from sluice.shuffle.client.result_partition import ResultPartition
+from sluice.shuffle.records.record_reader import ChannelRecord, ChannelRecords, RecordReader
+from sluice.shuffle.records.record_writer import RecordWriter
+from sluice.shuffle.records.serializers import BytesSerializer
 
 TIMEOUTS_MS: Final = (0, 1, 2, 5, 10, 100)
 SATURATED_ORDER_MS: Final = (1, 100, 0, 2, 5, 10, 100, 1)

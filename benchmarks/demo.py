@@ -32,8 +32,8 @@ from benchmarks.report import open_console
 from benchmarks.taskmanagers import TaskManagers
 from benchmarks.text import standard_library_texts
 from benchmarks.tpch_data import ensure_tpch, warm_page_cache
-from protocol.errors import SluiceError
-from spark_integration import spark_conf
+from sluice.protocol.errors import SluiceError
+from sluice.spark_integration import spark_conf
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

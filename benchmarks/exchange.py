@@ -34,15 +34,21 @@ from crc32c import crc32c
 
 from benchmarks.bare_pair import SEGMENT_SIZE_BYTES, read_bare, serve_bare
 from benchmarks.report import Report, median_and_spread, open_console
-from protocol.messages import DATA
-from shuffle.config import ApplicationConfig, NetworkMemoryConfig, StorageConfig
-from shuffle.environment import NetworkEnvironment
-from shuffle.gate.channel_opener import ChannelOpener, ChannelSource
-from shuffle.gate.input_gate import InputGate
-from shuffle.network.serving import ReadPool
-from shuffle.storage.outputs import MapOutput, ShuffleKey
-from transport.config import TransportConfig
-from transport.connector import Address
+from sluice.protocol.messages import DATA
+from sluice.shuffle.gate.input_gate import InputGate
+from sluice.shuffle.gate.source import ChannelSource
+from sluice.shuffle.names import ShuffleKey
+from sluice.shuffle.taskmanager.environment import NetworkEnvironment
+from sluice.shuffle.taskmanager.sections import (
+    ApplicationConfig,
+    NetworkMemoryConfig,
+    StorageConfig,
+)
+from sluice.shuffle.taskmanager.serve.channel_opener import ChannelOpener
+from sluice.shuffle.taskmanager.serve.read_pool import ReadPool
+from sluice.shuffle.taskmanager.store.outputs import MapOutput
+from sluice.transport.config import TransportConfig
+from sluice.transport.connector import Address
 
 CHANNELS = 10
 """Channels on the one connection: as many reduce tasks, each with a gate and a channel to the

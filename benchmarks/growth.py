@@ -34,8 +34,8 @@ from benchmarks.processes import stop_on_termination
 from benchmarks.report import Report, open_console
 from benchmarks.sides import EXECUTOR_SETTINGS
 from benchmarks.taskmanagers import TaskManagers
-from protocol.errors import SluiceError
-from spark_integration import spark_conf
+from sluice.protocol.errors import SluiceError
+from sluice.spark_integration import spark_conf
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

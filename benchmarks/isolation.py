@@ -17,11 +17,12 @@ import uvloop
 
 from benchmarks.exchange import CHANNELS, KEY, MAP_OUTPUTS, child, environment
 from benchmarks.report import Report, median_and_spread, open_console
-from shuffle.environment import NetworkEnvironment
-from shuffle.gate.channel_opener import ChannelOpener, ChannelSource
-from shuffle.gate.input_gate import InputGate
-from shuffle.network.serving import ReadPool
-from transport.connector import Address
+from sluice.shuffle.gate.input_gate import InputGate
+from sluice.shuffle.gate.source import ChannelSource
+from sluice.shuffle.taskmanager.environment import NetworkEnvironment
+from sluice.shuffle.taskmanager.serve.channel_opener import ChannelOpener
+from sluice.shuffle.taskmanager.serve.read_pool import ReadPool
+from sluice.transport.connector import Address
 
 HOSTS = {"credit": "127.0.0.2", "watermark": "127.0.0.3"}
 FIGURES = {"credit": "isolation_credit", "watermark": "isolation_uncredited"}

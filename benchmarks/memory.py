@@ -21,9 +21,9 @@ from crc32c import crc32c
 from benchmarks.processes import stop_on_termination
 from benchmarks.report import Report, open_console
 from benchmarks.taskmanagers import TaskManagers
-from protocol.errors import SluiceError
-from protocol.events import decode_end_of_partition
-from protocol.messages import (
+from sluice.protocol.errors import SluiceError
+from sluice.protocol.events import decode_end_of_partition
+from sluice.protocol.messages import (
     DATA,
     AddCredit,
     BeginRegion,
@@ -39,9 +39,9 @@ from protocol.messages import (
     PartitionFinished,
     RegionData,
 )
-from protocol.remote_error import RemoteError
+from sluice.protocol.remote_error import RemoteError
+from sluice.transport.connector import Address
 from tests.support.clients import Client, consumer, producer
-from transport.connector import Address
 
 MIB = 1024 * 1024
 POOL_BYTES = 2048 * 32 * 1024

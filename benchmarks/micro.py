@@ -11,11 +11,11 @@ from functools import partial
 from itertools import chain, repeat
 from typing import Final
 
-from protocol import messages as m
-from protocol.codec import decode_control, encode
-from protocol.framing import FrameDecoder
-from protocol.limits import DEFAULT_SEGMENT_SIZE_BYTES, PREFIX_BYTES, RECEIVE_TAIL_BYTES
-from shuffle.memory import MemorySegment, NetworkBufferPool
+from sluice.protocol import messages as m
+from sluice.protocol.codec import decode_control, encode
+from sluice.protocol.framing import FrameDecoder
+from sluice.protocol.limits import DEFAULT_SEGMENT_SIZE_BYTES, PREFIX_BYTES, RECEIVE_TAIL_BYTES
+from sluice.shuffle.memory import MemorySegment, NetworkBufferPool
 
 FRAMES: Final = 64
 """Frames of the stream that the framing rows decode: 2 MiB, which stays in the CPU's cache."""

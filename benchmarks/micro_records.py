@@ -15,20 +15,19 @@ from typing import Any, Final
 
 import pyarrow
 
-from protocol.errors import SluiceError
-from protocol.events import EndOfPartition, encode_event
-from protocol.limits import DEFAULT_SEGMENT_SIZE_BYTES
-from protocol.messages import DATA, EVENT
-from shuffle.gate.input_gate import BufferOrEvent
-from shuffle.memory import NetworkBuffer, NetworkBufferPool
-from shuffle.partition.buffer_builder import BufferBuilder
-from shuffle.partition.buffer_consumer import BufferConsumer
-from shuffle.partition.view import OutgoingBuffer
-from shuffle.records.arrow import ArrowSerializer
-from shuffle.records.channel_selector import ChannelSelector, HashSelector, RoundRobinSelector
-from shuffle.records.record_reader import ChannelRecord, ChannelRecords, RecordReader
-from shuffle.records.record_writer import RecordWriter
-from shuffle.records.serializers import (
+from sluice.protocol.errors import SluiceError
+from sluice.protocol.events import EndOfPartition, encode_event
+from sluice.protocol.limits import DEFAULT_SEGMENT_SIZE_BYTES
+from sluice.protocol.messages import DATA, EVENT
+from sluice.shuffle.gate.readable import BufferOrEvent
+from sluice.shuffle.memory import NetworkBuffer, NetworkBufferPool
+from sluice.shuffle.partition.shared_buffer import BufferBuilder, BufferConsumer
+from sluice.shuffle.partition.view import OutgoingBuffer
+from sluice.shuffle.records.record_reader import ChannelRecord, ChannelRecords, RecordReader
+from sluice.shuffle.records.record_writer import RecordWriter
+from sluice.shuffle.records.selectors import ChannelSelector, HashSelector, RoundRobinSelector
+from sluice.shuffle.records.serializers import (
+    ArrowSerializer,
     BytesSerializer,
     Int64Serializer,
     MsgpackSerializer,
@@ -36,7 +35,7 @@ from shuffle.records.serializers import (
     ValueSerializer,
     ViewSerializer,
 )
-from shuffle.records.stream_elements import StreamElementSerializer, StreamRecord
+from sluice.shuffle.records.stream_elements import StreamElementSerializer, StreamRecord
 
 RECORDS: Final = 1000
 RECORD_BYTES: Final = 100

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.processes import stop_on_termination
 from benchmarks.report import Report, median_and_spread, open_console
 from benchmarks.sides import Sides
-from protocol.errors import SluiceError
+from sluice.protocol.errors import SluiceError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

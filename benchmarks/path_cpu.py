@@ -1,11 +1,11 @@
 """bench-path-cpu: what a gigabyte costs from producer to consumer, in CPU seconds of all processes.
 
-A producer process writes through ``shuffle.client`` to a TaskManager over a Unix socket; a consumer
-process reads it through another TaskManager, which fetches it over TCP. *Stored* partitions (memory
-tier, not compressed) are written, committed and then read; *pipelined* ones are read while they are
-written. Buffers of 32 KiB, eight subpartitions, eight gates. Bare: the same hops as four processes
-that forward bytes (``bare_path``); bare and shared: with the segments on the TCP hop alone, which
-is what would be left to pay if clients and TaskManagers shared memory.
+A producer process writes through ``sluice.shuffle.client`` to a TaskManager over a Unix socket; a
+consumer process reads it through another TaskManager, which fetches it over TCP. *Stored*
+partitions (memory tier, not compressed) are written, committed and then read; *pipelined* ones are
+read while they are written. Buffers of 32 KiB, eight subpartitions, eight gates. Bare: the same
+hops as four processes that forward bytes (``bare_path``); bare and shared: with the segments on the
+TCP hop alone, which is what would be left to pay if clients and TaskManagers shared memory.
 
 They alternate after a warm-up each. ``cpu_seconds_per_gb`` is the dearer one of stored and
 pipelined, by medians; ``cpu_over_bare`` the higher median of ratios to the bare run of the same
@@ -41,12 +41,12 @@ from benchmarks.line_process import (
 from benchmarks.processes import stop_on_termination
 from benchmarks.report import Report, median_and_spread, open_console
 from benchmarks.taskmanagers import TaskManagers
-from protocol.messages import DATA, ReleaseShuffle, ShuffleReleased
-from shuffle.client.client import ShuffleClient
-from shuffle.client.endpoint import parse_endpoint
-from shuffle.client.location import PartitionLocation
-from shuffle.partition.blocks import BlockCodec
-from shuffle.partition.partition_type import ResultPartitionType
+from sluice.protocol.messages import DATA, ReleaseShuffle, ShuffleReleased
+from sluice.shuffle.client.client import ShuffleClient
+from sluice.shuffle.client.config import parse_endpoint
+from sluice.shuffle.client.location import PartitionLocation
+from sluice.shuffle.partition.blocks import BlockCodec
+from sluice.shuffle.partition.partition_type import ResultPartitionType
 from tests.support.clients import driver
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from benchmarks.jobs.realtime import SETTINGS
 from benchmarks.processes import stop_on_termination
 from benchmarks.report import Report, open_console
 from benchmarks.sides import Sides
-from protocol.errors import SluiceError
+from sluice.protocol.errors import SluiceError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

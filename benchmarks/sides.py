@@ -17,7 +17,7 @@ from benchmarks.cluster import StandaloneCluster, installed_spark
 from benchmarks.comparison import differences
 from benchmarks.shuffle_service import ExternalShuffleService
 from benchmarks.taskmanagers import TaskManagers
-from spark_integration import spark_conf
+from sluice.spark_integration import spark_conf
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

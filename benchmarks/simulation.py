@@ -4,8 +4,9 @@ The workload is even: every host runs as many map and reduce tasks, and every bl
 size. So one host is like all others, and what it receives from its peers is what it sends to them.
 The *watched* host is played channel by channel: its gates, buffers and credits, and at the other
 end of each channel a sender that has everything at hand. Messages are encoded by
-``protocol.codec`` and credit is counted by ``protocol.credit``; the rules for floating buffers are
-those of ``shuffle.gate.buffer_manager``, for numbers of buffers instead of memory.
+``sluice.protocol.codec`` and credit is counted by ``sluice.protocol.credit``; the rules for
+floating buffers are those of ``sluice.shuffle.gate.buffer_manager``, for numbers of buffers instead
+of memory.
 
 Not played: time in the CPU, loss, and the queues of senders. What comes in shares the watched
 host's link; a message takes the link's time for its bytes and then the latency of one way.
@@ -19,10 +20,17 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from protocol.codec import encode
-from protocol.credit import ReceiverCredit, SenderCredit
-from protocol.events import encode_end_of_partition
-from protocol.messages import DATA, EVENT, AddCredit, BufferResponse, Message, PartitionRequest
+from sluice.protocol.codec import encode
+from sluice.protocol.credit import ReceiverCredit, SenderCredit
+from sluice.protocol.events import encode_end_of_partition
+from sluice.protocol.messages import (
+    DATA,
+    EVENT,
+    AddCredit,
+    BufferResponse,
+    Message,
+    PartitionRequest,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from benchmarks import cpu_time, metrics
 from benchmarks.cluster import REPOSITORY, WORKER_HOSTS
 from benchmarks.processes import ManagedProcess
-from protocol import framing
-from shuffle.data_path import data_path
+from sluice.protocol import framing
+from sluice.shuffle.taskmanager.watch.status import data_path
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -124,7 +124,7 @@ class TaskManagers:
             environment={
                 "PATH": "/usr/bin:/bin",
                 # The data path that this process has, compiled or not.
-                "PYTHONPATH": f"{Path(framing.__file__).parents[1].absolute()}:{REPOSITORY}",
+                "PYTHONPATH": f"{Path(framing.__file__).parents[2].absolute()}:{REPOSITORY}",
             },
             directory=self.directory,
         )

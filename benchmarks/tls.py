@@ -32,11 +32,11 @@ from benchmarks.exchange import (
     store_outputs,
 )
 from benchmarks.report import Report, open_console
-from shuffle.gate.input_gate import ChannelSource
-from transport.connector import Address
+from sluice.shuffle.gate.source import ChannelSource
+from sluice.transport.connector import Address
 
 if TYPE_CHECKING:
-    from shuffle.environment import NetworkEnvironment
+    from sluice.shuffle.taskmanager.environment import NetworkEnvironment
 
 SERVING_HOST = "127.0.0.1"
 READING_HOST = "127.0.0.2"

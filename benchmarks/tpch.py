@@ -25,7 +25,7 @@ from benchmarks.processes import stop_on_termination
 from benchmarks.report import Report, median_and_spread, open_console
 from benchmarks.sides import Pair, Sides
 from benchmarks.tpch_data import ensure_tpch, warm_page_cache
-from protocol.errors import SluiceError
+from sluice.protocol.errors import SluiceError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

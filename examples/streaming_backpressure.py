@@ -24,13 +24,13 @@ from collections.abc import Sequence
 
 import uvloop
 
-from shuffle.client.client import ShuffleClient
-from shuffle.client.config import ClientConfig
-from shuffle.client.location import PartitionLocation
-from shuffle.client.result_partition import ResultPartition
-from shuffle.records.record_reader import ChannelRecords
-from shuffle.records.serializers import BytesSerializer
-from spark_integration.local_taskmanager import LocalTaskManager
+from sluice.shuffle.client.client import ShuffleClient
+from sluice.shuffle.client.config import ClientConfig
+from sluice.shuffle.client.location import PartitionLocation
+from sluice.shuffle.client.result_partition import ResultPartition
+from sluice.shuffle.records.record_reader import ChannelRecords
+from sluice.shuffle.records.serializers import BytesSerializer
+from sluice.spark_integration.local_taskmanager import LocalTaskManager
 
 RECORD_BYTES = 100
 BATCH_RECORDS = 200

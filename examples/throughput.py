@@ -18,11 +18,11 @@ from concurrent.futures import ProcessPoolExecutor
 
 import uvloop
 
-from shuffle.client.client import ShuffleClient
-from shuffle.client.location import PartitionLocation
-from shuffle.records.record_reader import ChannelRecord, ChannelRecords
-from shuffle.records.serializers import BytesSerializer
-from spark_integration.local_taskmanager import LocalTaskManager
+from sluice.shuffle.client.client import ShuffleClient
+from sluice.shuffle.client.location import PartitionLocation
+from sluice.shuffle.records.record_reader import ChannelRecord, ChannelRecords
+from sluice.shuffle.records.serializers import BytesSerializer
+from sluice.spark_integration.local_taskmanager import LocalTaskManager
 
 BATCH_RECORDS = 500
 

@@ -24,12 +24,12 @@ from pathlib import Path
 
 import uvloop
 
-from shuffle.client.client import ShuffleClient
-from shuffle.client.location import decode_locations, encode_locations
-from shuffle.partition.partition_type import ResultPartitionType
-from shuffle.records.channel_selector import HashSelector
-from shuffle.records.serializers import MsgpackSerializer
-from spark_integration.local_taskmanager import LocalTaskManager
+from sluice.shuffle.client.client import ShuffleClient
+from sluice.shuffle.client.location import decode_locations, encode_locations
+from sluice.shuffle.partition.partition_type import ResultPartitionType
+from sluice.shuffle.records.selectors import HashSelector
+from sluice.shuffle.records.serializers import MsgpackSerializer
+from sluice.spark_integration.local_taskmanager import LocalTaskManager
 
 SHUFFLE_ID = 1
 BATCH_RECORDS = 1000

@@ -12,8 +12,8 @@ that one message may take (:class:`Uncounted`).
 
 from typing import Final
 
-from protocol.errors import CreditExceeded, CreditOverflow
-from protocol.limits import DEFAULT_SEGMENT_SIZE_BYTES, MAX_CREDIT, MAX_LARGE_PAYLOAD_BYTES
+from sluice.protocol.errors import CreditExceeded, CreditOverflow
+from sluice.protocol.limits import DEFAULT_SEGMENT_SIZE_BYTES, MAX_CREDIT, MAX_LARGE_PAYLOAD_BYTES
 
 MOST_WITHHELD_BUFFERS: Final = MAX_LARGE_PAYLOAD_BYTES // DEFAULT_SEGMENT_SIZE_BYTES
 """Free buffers that are always announced: of the default size they fill the largest message."""

@@ -14,7 +14,7 @@
     │   └── CreditExceeded
     ├── SequenceGap              a channel lost a buffer; only that channel fails
     ├── InvalidEvent             an event nobody understands; only its channel fails
-    ├── RemoteError              what the other side reported (protocol.remote_error)
+    ├── RemoteError              what the other side reported (sluice.protocol.remote_error)
     └── …                            errors of the other layers, each beside its concept
 
 An error says what happened, the offending value, the limit it broke, and the remedy. Its class says

@@ -2,7 +2,7 @@
 
 An event is the payload of a ``BufferResponse`` or ``PipelinedData`` whose data type is not DATA: a
 msgpack array that begins with the event's id, at most MAX_EVENT_BYTES long. A bad event is the
-fault of one producer and fails one channel, so :class:`protocol.errors.InvalidEvent` is no
+fault of one producer and fails one channel, so :class:`sluice.protocol.errors.InvalidEvent` is no
 violation that closes a connection.
 """
 
@@ -12,8 +12,8 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgpack
 
-from protocol.errors import InvalidEvent
-from protocol.limits import MAX_EVENT_BYTES, MAX_NAME_CHARACTERS, MAX_U64
+from sluice.protocol.errors import InvalidEvent
+from sluice.protocol.limits import MAX_EVENT_BYTES, MAX_NAME_CHARACTERS, MAX_U64
 
 END_OF_PARTITION: Final = 1
 

@@ -1,7 +1,7 @@
 """Every message of the wire protocol (docs/wire.md).
 
 A message is a named tuple: cheap to make on the data path, immutable, and its field order is the
-wire order. ``protocol.codec`` turns them into bytes and back.
+wire order. ``sluice.protocol.codec`` turns them into bytes and back.
 """
 
 from typing import Final, NamedTuple, TypeAlias

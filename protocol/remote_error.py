@@ -1,8 +1,8 @@
 """Errors on the wire: an ErrorResponse from an error, and an error from an ErrorResponse."""
 
-from protocol.errors import ErrorCode, Fault, SluiceError
-from protocol.limits import MAX_ERROR_TEXT_CHARACTERS
-from protocol.messages import ErrorResponse
+from sluice.protocol.errors import ErrorCode, Fault, SluiceError
+from sluice.protocol.limits import MAX_ERROR_TEXT_CHARACTERS
+from sluice.protocol.messages import ErrorResponse
 
 
 class RemoteError(SluiceError):

@@ -15,14 +15,14 @@ that closes the connection.
 import enum
 from typing import Final
 
-from protocol import messages as m
-from protocol.errors import (
+from sluice.protocol import messages as m
+from sluice.protocol.errors import (
     MalformedMessage,
     SegmentSizeMismatch,
     UnexpectedMessage,
     UnsupportedVersion,
 )
-from protocol.limits import (
+from sluice.protocol.limits import (
     FEATURE_BUFFER_GROUPS,
     FEATURE_LARGE_PAYLOADS,
     MAGIC,

@@ -16,7 +16,7 @@ from typing import Any, Final, NoReturn, TypeAlias
 
 import msgpack
 
-from protocol.limits import MAX_GATE_CHANNELS, MAX_HANDSHAKE_CONTROL_BYTES
+from sluice.protocol.limits import MAX_GATE_CHANNELS, MAX_HANDSHAKE_CONTROL_BYTES
 
 MOST_FIELDS: Final = 15
 """Longest array of a message that has no array among its fields; the longest message has 11."""

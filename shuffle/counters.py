@@ -35,7 +35,7 @@ class BoundedCounts(dict[str, int]):
 
 @dataclass(slots=True)
 class ServingSeconds:
-    """What a serving leg did with its time; ``shuffle.network.channel_times`` explains the words.
+    """Times of a serving leg, as ``sluice.shuffle.taskmanager.serve.channel_times`` counts them.
 
     Waits are summed over channels; the states over what belongs together: the gates of the consumer
     leg, the connections of the peer leg. One that has nothing open is in no state.

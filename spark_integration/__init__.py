@@ -3,6 +3,6 @@
 Needs no PySpark to be imported.
 """
 
-from spark_integration.conf import SparkIntegrationError, configure, jar_path, spark_conf
+from sluice.spark_integration.conf import SparkIntegrationError, configure, jar_path, spark_conf
 
 __all__ = ["SparkIntegrationError", "configure", "jar_path", "spark_conf"]

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from spark_integration.conf import SparkIntegrationError
-from spark_integration.conf import spark_conf as make_spark_conf
-from spark_integration.local_taskmanager import LocalTaskManager
+from sluice.spark_integration.conf import SparkIntegrationError
+from sluice.spark_integration.conf import spark_conf as make_spark_conf
+from sluice.spark_integration.local_taskmanager import LocalTaskManager
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
-from protocol.errors import ErrorCode, SluiceError
+from sluice.protocol.errors import ErrorCode, SluiceError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

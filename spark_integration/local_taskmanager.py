@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from spark_integration.conf import SparkIntegrationError
+from sluice.spark_integration.conf import SparkIntegrationError
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -57,7 +57,12 @@ class LocalTaskManager:
             SparkIntegrationError: It did not become ready within 30 seconds.
         """
         command = [
-            *(sys.executable, "-c", "from shuffle.daemon.cli import main; main()", "taskmanager"),
+            *(
+                sys.executable,
+                "-c",
+                "from sluice.shuffle.taskmanager.cli import main; main()",
+                "taskmanager",
+            ),
             *("--bind-host", "127.0.0.1", "--data-port", "0", "--http-host", "127.0.0.1"),
             *("--http-port", "0", "--socket-path", str(self._socket)),
             *("--data-directories", str(self._directory / "data")),

@@ -18,7 +18,7 @@ import hypothesis
 import pytest
 import uvloop
 
-from shuffle.data_path import COMPILED, data_path
+from sluice.shuffle.taskmanager.watch.status import COMPILED, data_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

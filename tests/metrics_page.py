@@ -9,8 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from shuffle.daemon.metrics import TaskManagerCollector
-from tests.daemon.samples import STATUS
+from sluice.shuffle.taskmanager.watch.metrics import TaskManagerCollector
+from tests.shuffle.taskmanager.watch.samples import STATUS
 
 if TYPE_CHECKING:
     from prometheus_client import Metric

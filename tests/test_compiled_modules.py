@@ -7,7 +7,9 @@ import tomllib
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-PACKAGES = ("protocol", "transport", "shuffle", "spark_integration")
+PACKAGES = tuple(
+    f"sluice/{layer}" for layer in ("protocol", "transport", "shuffle", "spark_integration")
+)
 
 
 def modules_of(entry: str) -> list[Path]:
@@ -39,7 +41,9 @@ def classes_of(module: Path) -> dict[str, list[str]]:
 
 def test_all_that_is_named_is_there() -> None:
     modules = compiled_modules()
-    assert REPOSITORY / "protocol/framing.py" in modules  # by which shuffle.data_path tells
+    assert (
+        REPOSITORY / "sluice/protocol/framing.py" in modules
+    )  # by which sluice.shuffle.taskmanager.watch.status tells
     assert all(module.is_file() for module in modules)
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import tomllib
 from pathlib import Path
 
-from shuffle.daemon.config import TaskManagerConfig, keys
-from shuffle.daemon.config_reference import page
+from sluice.shuffle.taskmanager.config import TaskManagerConfig, keys
+from sluice.shuffle.taskmanager.config_reference import page
 
 COMMITTED = Path(__file__).parents[1] / "docs" / "configuration.md"
 

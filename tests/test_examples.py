@@ -40,7 +40,7 @@ def test_it_says_how_it_is_used(path):
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_it_uses_what_users_have(path):
     imported = re.findall(r"^(?:from|import) (\w+)", path.read_text(encoding="utf-8"), re.MULTILINE)
-    others = {"uvloop", "protocol", "shuffle", "spark_integration", "transport"}
+    others = {"uvloop", "sluice"}
     assert {name for name in imported if name not in sys.stdlib_module_names} <= others
 
 

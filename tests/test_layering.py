@@ -1,8 +1,9 @@
-"""Imports go down only: protocol <- transport <- shuffle <- spark_integration."""
+"""Imports go down only: between the four layers, and between the folders of `shuffle`."""
 
 from __future__ import annotations
 
 import ast
+import subprocess
 import sys
 from pathlib import Path
 from typing import NamedTuple
@@ -11,6 +12,16 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 LAYERS = ("protocol", "transport", "shuffle", "spark_integration")
+TASK_ORDER = ("memory", "partition", "gate", "records", "client")
+"""Folders of `shuffle`, which a task and a TaskManager both run, lowest first."""
+TASKMANAGER_ORDER = ("store", "serve", "ingest", "watch")
+"""Folders of `shuffle/taskmanager`, lowest first."""
+CIRCLES = {
+    frozenset(
+        f"shuffle.memory.{name}" for name in ("arrival", "local_buffer_pool", "network_buffer_pool")
+    )
+}
+"""Modules that import each other: the two pools know each other by nature."""
 SANS_IO_BANNED = frozenset(
     {"asyncio", "socket", "ssl", "selectors", "time", "datetime", "random", "secrets", "os",
      "threading", "subprocess", "pathlib", "io"}
@@ -21,21 +32,22 @@ DATA_PLANE_BANNED = frozenset(
 THIRD_PARTY = {
     "protocol": {"msgpack"},
     "transport": {"uvloop", "pydantic"},
-    "shuffle": {"pydantic", "crc32c"},
-    "shuffle.storage": {"msgpack", "crc32c"},  # the rows of its journal
-    "shuffle.partition": {"crc32c", "lz4"},  # blocks of blocking partitions
+    "shuffle": set(),
+    "shuffle.partition": {"crc32c", "lz4"},  # blocks of stored partitions
     "shuffle.records": {"msgpack", "crc32c", "pyarrow"},  # values; pyarrow at its first use
-    "shuffle.daemon": {
-        "aiohttp", "click", "prometheus_client", "pydantic", "pydantic_core", "rich",
-    },
+    "shuffle.client": {"pydantic"},
+    "shuffle.taskmanager": {"click", "pydantic", "pydantic_core", "rich"},
+    "shuffle.taskmanager.store": {"msgpack", "crc32c"},  # the rows of its journal
+    "shuffle.taskmanager.ingest": {"crc32c"},
+    "shuffle.taskmanager.watch": {"aiohttp", "prometheus_client", "rich"},
     "spark_integration": {"click", "pyspark"},
-}  # fmt: skip
+}
 ANYWHERE = frozenset({"mypy_extensions"})
-"""What says something to mypyc and does nothing."""
+"""Packages that say something to mypyc and do nothing."""
 
 
 class Import(NamedTuple):
-    """One import statement's target and where it stands."""
+    """One import statement's target, without the package `sluice`, and where it stands."""
 
     module: str
     place: str
@@ -55,54 +67,158 @@ def imports_of(path: Path) -> list[Import]:
     found = []
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))):
         if isinstance(node, ast.Import):
-            found += [Import(name.name, f"{place}:{node.lineno}") for name in node.names]
+            names = [name.name for name in node.names]
         elif isinstance(node, ast.ImportFrom):
             if node.level:
                 pytest.fail(f"{place}:{node.lineno}: relative import; write the whole name")
-            module = node.module or ""
-            found += [Import(f"{module}.{name.name}", f"{place}:{node.lineno}")
-                      for name in node.names]  # fmt: skip
+            names = [f"{node.module}.{name.name}" for name in node.names]
+        else:
+            continue
+        for name in names:
+            if name.partition(".")[0] in LAYERS:
+                pytest.fail(f"{place}:{node.lineno}: import {name} as sluice.{name}")
+            found.append(Import(name.removeprefix("sluice."), f"{place}:{node.lineno}"))
     return found
 
 
 def part_of(path: Path) -> str:
-    """Return the key of THIRD_PARTY that a file falls under."""
-    parts = path.relative_to(ROOT).parts
-    nested = ".".join(parts[:2])
-    return nested if nested in THIRD_PARTY else parts[0]
+    """Return the key of THIRD_PARTY that a file falls under: its nearest folder's."""
+    parts = path.relative_to(ROOT).parent.parts
+    names = [".".join(parts[:length]) for length in range(len(parts), 0, -1)]
+    return next(name for name in names if name in THIRD_PARTY)
+
+
+def wrong_imports(package: str, banned: tuple[str, ...]) -> list[str]:
+    """Return the imports of a package that name a banned package or one inside it."""
+    assert sources(package), package
+    return [
+        f"{found.place} imports {found.module}"
+        for path in sources(package)
+        for found in imports_of(path)
+        if any(found.module == name or found.module.startswith(f"{name}.") for name in banned)
+    ]
 
 
 @pytest.mark.parametrize("layer", LAYERS)
 def test_a_layer_imports_only_itself_and_those_below(layer):
-    above = (*LAYERS[LAYERS.index(layer) + 1 :], "tests", "benchmarks")
-    assert sources(layer)
-    wrong = [
-        f"{found.place} imports {found.module}"
-        for path in sources(layer)
-        for found in imports_of(path)
-        if found.top in above
+    above = LAYERS[LAYERS.index(layer) + 1 :]
+    assert not wrong_imports(layer, (*above, "tests", "benchmarks"))
+
+
+@pytest.mark.parametrize("folder", TASK_ORDER)
+def test_a_folder_of_shuffle_imports_only_itself_and_those_below(folder):
+    above = (*TASK_ORDER[TASK_ORDER.index(folder) + 1 :], "taskmanager")
+    assert not wrong_imports(f"shuffle/{folder}", tuple(f"shuffle.{name}" for name in above))
+
+
+@pytest.mark.parametrize("module", [path.name for path in sorted((ROOT / "shuffle").glob("*.py"))])
+def test_a_module_beside_the_folders_imports_none_of_them(module):
+    folders = tuple(f"shuffle.{name}" for name in (*TASK_ORDER, "taskmanager"))
+    found = imports_of(ROOT / "shuffle" / module)
+    assert not [
+        f"{one.place} imports {one.module}" for one in found if one.module.startswith(folders)
     ]
-    assert not wrong
+
+
+@pytest.mark.parametrize("folder", TASKMANAGER_ORDER)
+def test_a_folder_of_the_taskmanager_imports_only_itself_and_those_below(folder):
+    above = TASKMANAGER_ORDER[TASKMANAGER_ORDER.index(folder) + 1 :]
+    banned = tuple(f"shuffle.taskmanager.{name}" for name in above)
+    assert not wrong_imports(f"shuffle/taskmanager/{folder}", banned)
+
+
+def module_of(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def test_modules_do_not_import_each_other_in_circles():
+    """Imports for types only count as well: they tell how ideas hang together."""
+    paths = {module_of(path): path for layer in LAYERS for path in sources(layer)}
+    arrows: dict[str, set[str]] = {}
+    for module, path in paths.items():
+        arrows[module] = set()
+        for found in imports_of(path):
+            name = found.module if found.module in paths else found.module.rpartition(".")[0]
+            # A package's own modules are what it gathers, and they do not import it.
+            if name in paths and name != module and not module.startswith(f"{name}."):
+                arrows[module].add(name)
+    reachable = {module: reached_from(module, arrows) for module in arrows}
+    circles = {
+        frozenset(other for other in reachable[module] if module in reachable[other])
+        for module in arrows
+        if module in reachable[module]
+    }
+    assert circles == CIRCLES
+
+
+def reached_from(module: str, arrows: dict[str, set[str]]) -> set[str]:
+    reached: set[str] = set()
+    ahead = list(arrows[module])
+    while ahead:
+        if (name := ahead.pop()) not in reached:
+            reached.add(name)
+            ahead += arrows[name]
+    return reached
+
+
+LOADED = """
+import sys
+{statement}
+print(*(name for name in sys.modules if name.split(".")[0] in {{"sluice", "pyspark", "aiohttp"}}))
+"""
+
+
+def loaded_by(statement: str) -> set[str]:
+    """Return what a new interpreter has loaded after a statement."""
+    script = LOADED.format(statement=statement)
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT, timeout=60)
+    return set(done.stdout.split())
+
+
+def test_a_client_loads_nothing_that_only_a_taskmanager_runs():
+    loaded = loaded_by(
+        "from sluice import HashSelector, ResultPartitionType, ShuffleClient, StringSerializer"
+    )
+    assert "sluice.shuffle.client.client" in loaded
+    assert not {
+        name
+        for name in loaded
+        if name.startswith(("sluice.shuffle.taskmanager", "sluice.spark_integration"))
+        or not name.startswith("sluice")
+    }
+
+
+def test_settings_of_spark_load_neither_spark_nor_a_taskmanager():
+    loaded = loaded_by("from sluice import configure, spark_conf")
+    assert "sluice.spark_integration.conf" in loaded
+    assert not {
+        name for name in loaded if name.startswith(("sluice.shuffle.taskmanager", "pyspark"))
+    }
+
+
+def test_every_public_name_is_there():
+    import sluice
+
+    for name in sluice.__all__:
+        assert getattr(sluice, name) is not None
+    with pytest.raises(AttributeError, match="nothing_such"):
+        _ = sluice.nothing_such
 
 
 def test_the_core_has_no_io_no_clock_and_no_chance():
-    wrong = [
-        f"{found.place} imports {found.module}"
-        for path in sources("protocol")
-        for found in imports_of(path)
-        if found.top in SANS_IO_BANNED
-    ]
-    assert not wrong
+    assert not wrong_imports("protocol", tuple(SANS_IO_BANNED))
 
 
-def test_below_the_daemon_there_is_no_exposition_and_no_command_line():
+def test_below_the_taskmanager_there_is_no_exposition_and_no_command_line():
     wrong = [
         f"{found.place} imports {found.module}"
         for package in ("protocol", "transport", "shuffle")
         for path in sources(package)
-        if part_of(path) != "shuffle.daemon"
+        if path.parent != ROOT / "shuffle/taskmanager"
+        and path.parent != ROOT / "shuffle/taskmanager/watch"
         for found in imports_of(path)
-        if found.top in DATA_PLANE_BANNED or found.module.startswith("shuffle.daemon")
+        if found.top in DATA_PLANE_BANNED
     ]
     assert not wrong
 

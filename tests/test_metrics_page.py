@@ -6,9 +6,9 @@ import re
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 
-from shuffle.daemon.metrics import TaskManagerCollector
-from tests.daemon.samples import STATUS
+from sluice.shuffle.taskmanager.watch.metrics import TaskManagerCollector
 from tests.metrics_page import PAGE, page
+from tests.shuffle.taskmanager.watch.samples import STATUS
 
 COMMITTED = PAGE.read_text(encoding="utf-8")
 QUERY = re.compile(r"(sluice_[a-z_]+|process_[a-z_]+)(?:\{([^}]*)\})?")

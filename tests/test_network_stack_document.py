@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from protocol.states import State
-from shuffle.client.config import ClientConfig
-from shuffle.config import NetworkMemoryConfig
-from shuffle.gate.task_events import MAX_KEPT_TASK_EVENTS
-from shuffle.network.peer_client import MOST_WAITING_TASK_EVENTS
-from shuffle.network.pipelined_credit import CREDIT_WINDOW_BUFFERS
-from shuffle.network.pipelined_producer import ProducerState
-from shuffle.partition.map_output_writer import WriterState
-from shuffle.partition.pipelined_states import PartitionState, SubpartitionState
-from shuffle.partition.pipelined_subpartition import MAX_QUEUED_EVENTS
-from transport.config import TransportConfig
+from sluice.protocol.states import State
+from sluice.shuffle.client.config import ClientConfig
+from sluice.shuffle.gate.partition_request_client import MOST_WAITING_TASK_EVENTS
+from sluice.shuffle.gate.task_events import MAX_KEPT_TASK_EVENTS
+from sluice.shuffle.partition.pipelined_subpartition import MAX_QUEUED_EVENTS
+from sluice.shuffle.partition.states import PartitionState, SubpartitionState
+from sluice.shuffle.taskmanager.ingest.map_output_writer import WriterState
+from sluice.shuffle.taskmanager.ingest.pipelined_credit import CREDIT_WINDOW_BUFFERS
+from sluice.shuffle.taskmanager.ingest.pipelined_producer import ProducerState
+from sluice.shuffle.taskmanager.sections import NetworkMemoryConfig
+from sluice.transport.config import TransportConfig
 
 REPOSITORY = Path(__file__).parents[1]
 PAGE = (REPOSITORY / "docs" / "network-stack.md").read_text(encoding="utf-8")

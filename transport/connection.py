@@ -1,6 +1,6 @@
 """One connection: what an event loop calls (by way of ``loop_protocol``), around the sans-I/O core.
 
-Bytes are received by :class:`protocol.framing.FrameDecoder` straight into memory that the
+Bytes are received by :class:`sluice.protocol.framing.FrameDecoder` straight into memory that the
 connection's *handler* supplies. How bytes are sent, and when their memory is free again, is in
 ``write_side``.
 """
@@ -13,11 +13,11 @@ from typing import Final, Protocol, cast
 
 from mypy_extensions import mypyc_attr
 
-from protocol.codec import encode
-from protocol.errors import ProtocolViolation, SluiceError
-from protocol.framing import FrameDecoder, PayloadMemory
-from protocol.limits import DEFAULT_SEGMENT_SIZE_BYTES
-from protocol.messages import (
+from sluice.protocol.codec import encode
+from sluice.protocol.errors import ProtocolViolation, SluiceError
+from sluice.protocol.framing import FrameDecoder, PayloadMemory
+from sluice.protocol.limits import DEFAULT_SEGMENT_SIZE_BYTES
+from sluice.protocol.messages import (
     FLOW_CREDIT,
     ROLE_CONSUMER,
     ErrorResponse,
@@ -27,8 +27,8 @@ from protocol.messages import (
     Ping,
     Pong,
 )
-from protocol.remote_error import RemoteError, error_response
-from protocol.states import (
+from sluice.protocol.remote_error import RemoteError, error_response
+from sluice.protocol.states import (
     CONTROL_LIMITS,
     ConnectionState,
     Side,
@@ -38,13 +38,13 @@ from protocol.states import (
     large_payload_limit,
     payload_limit,
 )
-from transport import socket_options
-from transport.config import TransportConfig
-from transport.errors import ConnectionLost, DeadlineExceeded
-from transport.frame_deadline import FrameDeadline
-from transport.receive_low_water import ReceiveLowWater
-from transport.traffic import Traffic
-from transport.write_side import Release, WriteSide
+from sluice.transport import socket_options
+from sluice.transport.config import TransportConfig
+from sluice.transport.errors import ConnectionLost, DeadlineExceeded
+from sluice.transport.frame_deadline import FrameDeadline
+from sluice.transport.receive_low_water import ReceiveLowWater
+from sluice.transport.traffic import Traffic
+from sluice.transport.write_side import Release, WriteSide
 
 _log = logging.getLogger(__name__)
 
@@ -359,7 +359,7 @@ class Connection:
             if self._on_closed is not None:
                 self._on_closed(self)
 
-    # ---- protocol.framing.FrameSink ----------------------------------------------------------
+    # ---- sluice.protocol.framing.FrameSink ------------------------------------------------------
 
     def payload_buffer(self, message: Message, length: int) -> PayloadMemory:
         """Pass the decoder's wish for memory to the handler, once the message is legal."""

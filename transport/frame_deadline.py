@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from protocol.framing import FrameDecoder
+from sluice.protocol.framing import FrameDecoder
 
 _ANY_FRAME: Final = -1
 

@@ -10,15 +10,15 @@ import stat
 from collections.abc import Callable
 from pathlib import Path
 
-from protocol.messages import HelloAck
-from transport.acceptor import Acceptor, bind, listen
-from transport.config import TransportConfig
-from transport.connection import Connection, HandlerFactory
-from transport.errors import AddressUnavailable, TooManyConnections
-from transport.loop_protocol import LoopProtocol
-from transport.tls import load_tls
-from transport.tls_transport import TlsTransport
-from transport.traffic import Traffic
+from sluice.protocol.messages import HelloAck
+from sluice.transport.acceptor import Acceptor, bind, listen
+from sluice.transport.config import TransportConfig
+from sluice.transport.connection import Connection, HandlerFactory
+from sluice.transport.errors import AddressUnavailable, TooManyConnections
+from sluice.transport.loop_protocol import LoopProtocol
+from sluice.transport.tls import load_tls
+from sluice.transport.tls_transport import TlsTransport
+from sluice.transport.traffic import Traffic
 
 _log = logging.getLogger(__name__)
 

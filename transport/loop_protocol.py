@@ -8,7 +8,7 @@ they are its attributes, with no call in between.
 import asyncio
 from typing import Final
 
-from transport.connection import Connection
+from sluice.transport.connection import Connection
 
 CALLED_BY_LOOPS: Final = (
     "connection_made",

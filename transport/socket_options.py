@@ -3,7 +3,7 @@
 import logging
 import socket
 
-from transport.config import TransportConfig
+from sluice.transport.config import TransportConfig
 
 _log = logging.getLogger(__name__)
 

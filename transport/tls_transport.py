@@ -8,10 +8,10 @@ the loop. Here the same ``ssl.SSLObject`` sits between the loop's plain transpor
 connection.
 
 **Memory.** ``write`` encrypts before it returns, so nobody looks at what was written any more: a
-lease could end at once. It ends by the rule of :mod:`transport.connection`, which holds unchanged:
-``get_write_buffer_size`` counts encrypted bytes, which are never fewer than the plain bytes in
-them, so the mark is at most too low, and exact when the buffer is empty. The write limits and
-``pause_writing`` and ``resume_writing`` are those of the loop's transport.
+lease could end at once. It ends by the rule of :mod:`sluice.transport.connection`, which holds
+unchanged: ``get_write_buffer_size`` counts encrypted bytes, which are never fewer than the plain
+bytes in them, so the mark is at most too low, and exact when the buffer is empty. The write limits
+and ``pause_writing`` and ``resume_writing`` are those of the loop's transport.
 
 **Order of things.** The connection is made at once, and its deadline for the handshake covers that
 of TLS; what it says before TLS is up is kept until then.
@@ -26,9 +26,9 @@ import threading
 from collections.abc import Iterable
 from typing import Any, Final, cast
 
-from transport.connection import Connection
-from transport.errors import DeadlineExceeded
-from transport.tls import Tls, TlsRefused, pin_refusal, refusal
+from sluice.transport.connection import Connection
+from sluice.transport.errors import DeadlineExceeded
+from sluice.transport.tls import Tls, TlsRefused, pin_refusal, refusal
 
 _log = logging.getLogger(__name__)
 

@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Self
 
-from protocol.limits import FEATURE_BUFFER_GROUPS, FEATURE_LARGE_PAYLOADS, MAGIC, VERSION
-from protocol.messages import (
+from sluice.protocol.limits import FEATURE_BUFFER_GROUPS, FEATURE_LARGE_PAYLOADS, MAGIC, VERSION
+from sluice.protocol.messages import (
     FLOW_CREDIT,
     ROLE_CONSUMER,
     ROLE_PRODUCER,
@@ -17,32 +17,31 @@ from protocol.messages import (
     OpenPartition,
     OpenPipelinedPartition,
 )
-from shuffle.client.config import ClientConfig
-from shuffle.client.consumer_leg import ConsumerLeg
-from shuffle.client.endpoint import parse_endpoint
-from shuffle.client.gate import ClientGate
-from shuffle.client.gate_opener import ClientChannelOpener
-from shuffle.client.location import PartitionLocation
-from shuffle.client.pipelined_partition import ClientPipelinedPartition
-from shuffle.client.producer_leg import ProducerLeg
-from shuffle.client.result_partition import ResultPartition
-from shuffle.client.stored_sink import LegRegionSink
-from shuffle.counters import Counters
-from shuffle.errors import InvalidRequest
-from shuffle.gate.buffer_debloater import debloat_settings
-from shuffle.gate.input_gate import InputGate
-from shuffle.memory import NetworkBufferPool
-from shuffle.partition.blocking_result_partition import BlockingResultPartition
-from shuffle.partition.blocks import BlockCodec
-from shuffle.partition.output_flusher import OutputFlusher
-from shuffle.partition.partition_type import (
+from sluice.shuffle.client.channel_opener import ClientChannelOpener
+from sluice.shuffle.client.config import ClientConfig, parse_endpoint
+from sluice.shuffle.client.consumer_leg import ConsumerLeg
+from sluice.shuffle.client.gate import ClientGate
+from sluice.shuffle.client.location import PartitionLocation
+from sluice.shuffle.client.pipelined_writer import ClientPipelinedPartition
+from sluice.shuffle.client.producer_leg import ProducerLeg
+from sluice.shuffle.client.result_partition import ResultPartition
+from sluice.shuffle.client.stored_writer import LegRegionSink
+from sluice.shuffle.counters import Counters
+from sluice.shuffle.errors import InvalidRequest
+from sluice.shuffle.gate.buffer_debloater import debloat_settings
+from sluice.shuffle.gate.input_gate import InputGate
+from sluice.shuffle.memory import NetworkBufferPool
+from sluice.shuffle.names import ShuffleKey
+from sluice.shuffle.partition.blocks import BlockCodec
+from sluice.shuffle.partition.output_flusher import OutputFlusher
+from sluice.shuffle.partition.partition_type import (
     ConsumptionConstraint,
     ResultPartitionType,
     checked_partition_type,
 )
-from shuffle.storage.outputs import ShuffleKey
-from transport.connection import Connection, ConnectionHandler
-from transport.connector import Address, connect
+from sluice.shuffle.partition.stored_partition import StoredResultPartition
+from sluice.transport.connection import Connection, ConnectionHandler
+from sluice.transport.connector import Address, connect
 
 
 class ShuffleClient:
@@ -297,14 +296,14 @@ class ShuffleClient:
             else config.max_buffers_per_channel,
             kind="map_output" if location.is_blocking else "pipelined",
         )
-        writer: ClientPipelinedPartition | BlockingResultPartition
+        writer: ClientPipelinedPartition | StoredResultPartition
         names = (location.shuffle_id, location.map_attempt_id, num_subpartitions)
         leg = self._producer
         try:
             number = leg.new_number()
             if location.is_blocking:
                 sink = LegRegionSink(leg, number)
-                writer = BlockingResultPartition(name, num_subpartitions, pool, sink, codec=codec)
+                writer = StoredResultPartition(name, num_subpartitions, pool, sink, codec=codec)
                 await leg.open(number, OpenPartition(number, *names), sink)
             else:
                 writer = ClientPipelinedPartition(

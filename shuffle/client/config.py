@@ -1,11 +1,16 @@
-"""Settings of a client."""
+"""Settings of a client.
+
+Where a TaskManager is reached, as people write it.
+"""
 
 from typing import Annotated
 
 from pydantic import Field
 
-from transport.config import TransportConfig
-from transport.settings import NONE_ALLOWED, Bytes, Count, Seconds, Settings
+from sluice.protocol.errors import ErrorCode, SluiceError
+from sluice.transport.config import TransportConfig
+from sluice.transport.connector import Address
+from sluice.transport.settings import NONE_ALLOWED, Bytes, Count, Seconds, Settings
 
 
 class ClientConfig(Settings):
@@ -48,3 +53,34 @@ class ClientConfig(Settings):
 
     transport: TransportConfig = Field(default_factory=TransportConfig)
     """Deadlines, watermarks, TLS."""
+
+
+_UNIX = "unix:"
+
+
+class InvalidEndpoint(SluiceError):
+    """Neither ``unix:PATH`` nor ``HOST:PORT``."""
+
+    code = ErrorCode.CONFIGURATION
+
+
+def parse_endpoint(endpoint: str) -> Address:
+    """Make an address of ``unix:/path/of/socket`` or ``host:port``.
+
+    Raises:
+        InvalidEndpoint: It is neither.
+    """
+    if endpoint.startswith(_UNIX):
+        path = endpoint.removeprefix(_UNIX)
+        if path.startswith("/"):
+            return Address(path, 0)
+    else:
+        host, _, port = endpoint.rpartition(":")
+        if host and port.isdecimal() and 0 < int(port) < 65536:
+            return Address(host.strip("[]"), int(port))
+    raise InvalidEndpoint(
+        "Endpoint of a TaskManager cannot be understood",
+        value=endpoint,
+        limit="unix:/path/of/socket or host:port",
+        remedy="Take it from the TaskManager's settings: socket_path, or bind_host and data_port",
+    )

@@ -9,8 +9,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from protocol.errors import SluiceError
-from protocol.messages import (
+from sluice.protocol.errors import SluiceError
+from sluice.protocol.messages import (
     CloseGate,
     ErrorResponse,
     GateChannel,
@@ -20,13 +20,13 @@ from protocol.messages import (
     Message,
     OpenGate,
 )
-from protocol.remote_error import RemoteError
-from shuffle.counters import Counters
-from shuffle.gate.channel_opener import ChannelSource
-from shuffle.gate.remote_channel import RemoteInputChannel
-from shuffle.network.peer_client import PartitionRequestClient
-from transport.connection import Connection
-from transport.errors import ConnectionLost, DeadlineExceeded
+from sluice.protocol.remote_error import RemoteError
+from sluice.shuffle.counters import Counters
+from sluice.shuffle.gate.partition_request_client import PartitionRequestClient
+from sluice.shuffle.gate.remote_channel import RemoteInputChannel
+from sluice.shuffle.gate.source import ChannelSource
+from sluice.transport.connection import Connection
+from sluice.transport.errors import ConnectionLost, DeadlineExceeded
 
 
 class _Gate(NamedTuple):

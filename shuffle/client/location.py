@@ -4,10 +4,10 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from protocol.errors import ErrorCode, SluiceError
-from shuffle.gate.channel_opener import ChannelSource
-from shuffle.partition.partition_type import ResultPartitionType
-from transport.connector import Address
+from sluice.protocol.errors import ErrorCode, SluiceError
+from sluice.shuffle.gate.source import ChannelSource
+from sluice.shuffle.partition.partition_type import ResultPartitionType
+from sluice.transport.connector import Address
 
 
 class InvalidLocation(SluiceError):

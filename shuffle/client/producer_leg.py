@@ -6,9 +6,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from protocol.errors import MalformedMessage, SluiceError, UnexpectedMessage
-from protocol.limits import FEATURE_LARGE_PAYLOADS, MAX_EVENT_BYTES, MAX_U32
-from protocol.messages import (
+from sluice.protocol.errors import MalformedMessage, SluiceError, UnexpectedMessage
+from sluice.protocol.limits import FEATURE_LARGE_PAYLOADS, MAX_EVENT_BYTES, MAX_U32
+from sluice.protocol.messages import (
     AbortPartition,
     AddCredit,
     CloseRequest,
@@ -22,10 +22,10 @@ from protocol.messages import (
     RegionOpened,
     TaskEvent,
 )
-from protocol.remote_error import RemoteError
-from shuffle.errors import internal_error
-from transport.connection import EMPTY, Connection
-from transport.errors import ConnectionLost, DeadlineExceeded
+from sluice.protocol.remote_error import RemoteError
+from sluice.shuffle.errors import internal_error
+from sluice.transport.connection import EMPTY, Connection
+from sluice.transport.errors import ConnectionLost, DeadlineExceeded
 
 _log = logging.getLogger(__name__)
 
@@ -191,7 +191,7 @@ class ProducerLeg:
             self.connection.send(CloseRequest())
             self.connection.close()
 
-    # ---- transport.connection.ConnectionHandler -------------------------------------------------
+    # ---- sluice.transport.connection.ConnectionHandler ------------------------------------------
 
     def payload_buffer(self, message: Message, length: int) -> memoryview | None:
         """Supply memory for the bytes of a task event."""

@@ -3,14 +3,14 @@
 from types import TracebackType
 from typing import Self, TypeVar
 
-from protocol.errors import SluiceError
-from shuffle.client.location import PartitionLocation
-from shuffle.client.pipelined_partition import ClientPipelinedPartition
-from shuffle.errors import PartitionReleased
-from shuffle.partition.blocking_result_partition import BlockingResultPartition
-from shuffle.records.channel_selector import ChannelSelector
-from shuffle.records.record_writer import RecordWriter
-from shuffle.records.serializers import ValueSerializer
+from sluice.protocol.errors import SluiceError
+from sluice.shuffle.client.location import PartitionLocation
+from sluice.shuffle.client.pipelined_writer import ClientPipelinedPartition
+from sluice.shuffle.errors import PartitionReleased
+from sluice.shuffle.partition.stored_partition import StoredResultPartition
+from sluice.shuffle.records.record_writer import RecordWriter
+from sluice.shuffle.records.selectors import ChannelSelector
+from sluice.shuffle.records.serializers import ValueSerializer
 
 T = TypeVar("T")
 
@@ -27,7 +27,7 @@ class ResultPartition:
     def __init__(
         self,
         location: PartitionLocation,
-        writer: ClientPipelinedPartition | BlockingResultPartition,
+        writer: ClientPipelinedPartition | StoredResultPartition,
         buffer_timeout_seconds: float,
     ) -> None:
         self.location = location
@@ -100,5 +100,5 @@ class ResultPartition:
                 )
         finally:
             self.writer.release()
-            if isinstance(self.writer, BlockingResultPartition):
+            if isinstance(self.writer, StoredResultPartition):
                 await self.writer.wait_closed()  # the region under way has been given up

@@ -12,11 +12,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, NamedTuple
 
-from protocol.messages import DATA, PRIORITY_EVENT
-from shuffle.partition.buffer_consumer import BufferConsumer
-from shuffle.partition.errors import TooManyEvents
-from shuffle.partition.result_partition_writer import ALL_SUBPARTITIONS
-from shuffle.partition.view import OutgoingBuffer
+from sluice.protocol.messages import DATA, PRIORITY_EVENT
+from sluice.shuffle.errors import TooManyEvents
+from sluice.shuffle.partition.result_partition_writer import ALL_SUBPARTITIONS
+from sluice.shuffle.partition.shared_buffer import BufferConsumer
+from sluice.shuffle.partition.view import OutgoingBuffer
 
 MAX_WAITING_EVENTS: Final = 1024
 """Events that may wait. They are in no pool, so something else must bound them."""

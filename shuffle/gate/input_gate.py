@@ -12,23 +12,23 @@ from typing import Protocol
 
 from mypy_extensions import mypyc_attr
 
-from protocol.errors import SluiceError
-from protocol.events import is_end_of_partition
-from protocol.limits import MAX_CREDIT
-from protocol.messages import DATA
-from shuffle.errors import InvalidRequest
-from shuffle.gate.buffer_debloater import BufferDebloater, DebloatSettings
-from shuffle.gate.channel_opener import UNKNOWN_SOURCE, ChannelSource, GateServices
-from shuffle.gate.local_channel import LocalInputChannel
-from shuffle.gate.readable import BufferOrEvent, ReadableGate
-from shuffle.gate.remote_channel import RemoteInputChannel
-from shuffle.gate.statistics import GateStatistics, channel_statistics
-from shuffle.gate.task_events import send_to_all
-from shuffle.gate.unknown_channel import UnknownInputChannel
-from shuffle.partition.view import DataListener, OutgoingBuffer
-from shuffle.storage.outputs import ShuffleKey
+from sluice.protocol.errors import SluiceError
+from sluice.protocol.events import is_end_of_partition
+from sluice.protocol.limits import MAX_CREDIT
+from sluice.protocol.messages import DATA
+from sluice.shuffle.errors import InvalidRequest
+from sluice.shuffle.gate.buffer_debloater import BufferDebloater, DebloatSettings
+from sluice.shuffle.gate.local_channel import LocalInputChannel
+from sluice.shuffle.gate.readable import BufferOrEvent, ReadableGate
+from sluice.shuffle.gate.remote_channel import RemoteInputChannel
+from sluice.shuffle.gate.source import UNKNOWN_SOURCE, ChannelSource
+from sluice.shuffle.gate.statistics import GateStatistics, channel_statistics
+from sluice.shuffle.gate.task_events import send_to_all
+from sluice.shuffle.gate.unknown_channel import UnknownInputChannel
+from sluice.shuffle.names import ShuffleKey
+from sluice.shuffle.partition.view import DataListener, OutgoingBuffer
 
-__all__ = ["BufferOrEvent", "ChannelSource", "GateServices", "InputChannel", "InputGate"]
+__all__ = ["BufferOrEvent", "ChannelSource", "InputChannel", "InputGate"]
 
 InputChannel = LocalInputChannel | RemoteInputChannel | UnknownInputChannel
 

@@ -7,12 +7,12 @@ to the producer is kept until then.
 
 from collections.abc import Callable
 
-from protocol.errors import SluiceError
-from protocol.messages import DATA
-from shuffle.errors import InvalidRequest
-from shuffle.gate.buffer_debloater import QueuedData
-from shuffle.gate.task_events import KeptTaskEvents, UnknownProducer, check_task_event
-from shuffle.partition.view import (
+from sluice.protocol.errors import SluiceError
+from sluice.protocol.messages import DATA
+from sluice.shuffle.errors import InvalidRequest
+from sluice.shuffle.gate.buffer_debloater import QueuedData
+from sluice.shuffle.gate.task_events import KeptTaskEvents, UnknownProducer, check_task_event
+from sluice.shuffle.partition.view import (
     DataListener,
     OutgoingBuffer,
     PipelinedView,

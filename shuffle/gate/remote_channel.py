@@ -9,20 +9,44 @@ What the consumer tells the producer before the request has gone out is kept unt
 
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
-from protocol.credit import ReceiverCredit
-from protocol.errors import CreditExceeded, InvalidEvent, SequenceGap, SluiceError
-from protocol.events import EndOfPartition, decode_event, encode_end_of_partition
-from protocol.limits import MAX_U32
-from protocol.messages import BLOCKING_EVENT, DATA, EVENT, PRIORITY_EVENT, BufferResponse
-from shuffle.errors import EndOfPartitionMismatch, InvalidRequest
-from shuffle.gate.buffer_debloater import QueuedData
-from shuffle.gate.buffer_manager import BufferManager
-from shuffle.gate.credit_sender import CreditSender
-from shuffle.gate.task_events import KeptTaskEvents, UnknownProducer, check_task_event
-from shuffle.memory.buffer_group import BufferGroup
-from shuffle.partition.view import DataListener, OutgoingBuffer
+from sluice.protocol.credit import ReceiverCredit
+from sluice.protocol.errors import CreditExceeded, InvalidEvent, SequenceGap, SluiceError
+from sluice.protocol.events import EndOfPartition, decode_event, encode_end_of_partition
+from sluice.protocol.limits import MAX_U32
+from sluice.protocol.messages import BLOCKING_EVENT, DATA, EVENT, PRIORITY_EVENT, BufferResponse
+from sluice.shuffle.errors import EndOfPartitionMismatch, InvalidRequest
+from sluice.shuffle.gate.buffer_debloater import QueuedData
+from sluice.shuffle.gate.buffer_manager import BufferManager
+from sluice.shuffle.gate.task_events import KeptTaskEvents, UnknownProducer, check_task_event
+from sluice.shuffle.memory.buffer import BufferGroup
+from sluice.shuffle.partition.view import DataListener, OutgoingBuffer
+
+
+class CreditSender(Protocol):
+    """What a remote channel needs of its peer connection."""
+
+    def announce_credit(self, channel: "RemoteInputChannel") -> None:
+        """Send the channel's unannounced credit when the connection can take it."""
+
+    def cancel(self, channel: "RemoteInputChannel") -> None:
+        """The channel is of no more use; tell the producer unless it has ended."""
+
+    def resume_consumption(self, channel: "RemoteInputChannel") -> None:
+        """Tell the producer to go on after a blocking event."""
+
+    def send_task_event(
+        self, channel: "RemoteInputChannel", event_type: int, payload: bytes
+    ) -> None:
+        """Send an event to the producer.
+
+        Raises:
+            TooManyTaskEvents: The connection takes nothing now and no more are kept.
+        """
+
+    def announce_buffer_size(self, channel: "RemoteInputChannel", size_bytes: int) -> None:
+        """Ask the producer for buffers of at most this size; only the last one counts."""
 
 
 class _Event(NamedTuple):

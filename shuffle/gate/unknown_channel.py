@@ -4,11 +4,11 @@ It holds the place of the channel in its gate, and what the consumer wants to te
 until ``InputGate.update_channel`` puts a local or a remote channel there.
 """
 
-from protocol.errors import SluiceError
-from shuffle.errors import InvalidRequest
-from shuffle.gate.buffer_debloater import QueuedData
-from shuffle.gate.task_events import KeptTaskEvents, check_task_event
-from shuffle.partition.view import DataListener, OutgoingBuffer
+from sluice.protocol.errors import SluiceError
+from sluice.shuffle.errors import InvalidRequest
+from sluice.shuffle.gate.buffer_debloater import QueuedData
+from sluice.shuffle.gate.task_events import KeptTaskEvents, check_task_event
+from sluice.shuffle.partition.view import DataListener, OutgoingBuffer
 
 
 class UnknownInputChannel:

@@ -17,17 +17,7 @@ Everything here belongs to one event-loop thread and takes no locks. The books a
 - ``distribution``: how spare segments are shared among local pools.
 """
 
-from shuffle.memory.buffer import NetworkBuffer
-from shuffle.memory.buffer_group import (
-    BufferGroup,
-    GroupRecycler,
-    group_neighbours,
-    memory_to_receive,
-    runs_of_neighbours,
-)
-from shuffle.memory.channel_accounts import NO_CHANNEL
-from shuffle.memory.demand import MemoryDemand
-from shuffle.memory.errors import (
+from sluice.shuffle.errors import (
     BufferAlreadyRecycled,
     InsufficientNetworkBuffers,
     InvalidPoolSize,
@@ -36,11 +26,21 @@ from shuffle.memory.errors import (
     PoolDestroyed,
     SegmentNotLent,
 )
-from shuffle.memory.listener import ListenerHandle, SegmentListener
-from shuffle.memory.local_buffer_pool import LocalBufferPool
-from shuffle.memory.network_buffer_pool import NetworkBufferPool
-from shuffle.memory.segment import MemorySegment
-from shuffle.memory.statistics import LocalBufferPoolStatistics, NetworkBufferPoolStatistics
+from sluice.shuffle.memory.buffer import (
+    BufferGroup,
+    GroupRecycler,
+    NetworkBuffer,
+    group_neighbours,
+    memory_to_receive,
+    runs_of_neighbours,
+)
+from sluice.shuffle.memory.channel_accounts import NO_CHANNEL
+from sluice.shuffle.memory.demand import MemoryDemand
+from sluice.shuffle.memory.listener import ListenerHandle, SegmentListener
+from sluice.shuffle.memory.local_buffer_pool import LocalBufferPool
+from sluice.shuffle.memory.network_buffer_pool import NetworkBufferPool
+from sluice.shuffle.memory.segment import MemorySegment
+from sluice.shuffle.memory.statistics import LocalBufferPoolStatistics, NetworkBufferPoolStatistics
 
 __all__ = [
     "NO_CHANNEL",

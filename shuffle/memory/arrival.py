@@ -3,11 +3,11 @@
 import asyncio
 from typing import TYPE_CHECKING
 
-from shuffle.memory.errors import NetworkBufferTimeout, PoolDestroyed
-from shuffle.memory.segment import MemorySegment
+from sluice.shuffle.errors import NetworkBufferTimeout, PoolDestroyed
+from sluice.shuffle.memory.segment import MemorySegment
 
 if TYPE_CHECKING:
-    from shuffle.memory.local_buffer_pool import LocalBufferPool
+    from sluice.shuffle.memory.local_buffer_pool import LocalBufferPool
 
 
 async def wait_for_segment(pool: "LocalBufferPool", timeout_seconds: float) -> MemorySegment:

@@ -1,11 +1,70 @@
-"""A network buffer: a memory segment with a length, a reference count and a recycler."""
+"""References to lent memory, counted: the last one to be recycled sends it home.
 
-from collections.abc import Callable
-from typing import TypeAlias
+A network buffer: a memory segment with a length, a reference count and a recycler.
 
-from shuffle.memory.counted import ReferenceCounted
-from shuffle.memory.errors import BufferAlreadyRecycled, InvalidPoolSize
-from shuffle.memory.segment import MemorySegment
+What one payload arrived in: a run of neighbouring segments, seen as one piece of memory.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from operator import attrgetter
+from typing import Generic, Self, TypeAlias, TypeVar
+
+from sluice.shuffle.errors import BufferAlreadyRecycled, InvalidPoolSize
+from sluice.shuffle.memory.segment import MemorySegment
+
+Lent = TypeVar("Lent")
+
+
+class ReferenceCounted(Generic[Lent]):
+    """Memory that several share.
+
+    There is one of these for each buffer that comes or goes. So that it costs no call more, there
+    is no constructor: a subclass sets the attributes in its own.
+
+    Attributes:
+        recycler: Called with what is lent when the count reaches 0.
+    """
+
+    __slots__ = ("_lent", "_references", "recycler")
+
+    _lent: Lent
+    _references: int  # starts at 1
+    recycler: Callable[[Lent], None]
+
+    @property
+    def reference_count(self) -> int:
+        """References that are still to be recycled."""
+        return self._references
+
+    @property
+    def is_recycled(self) -> bool:
+        """Whether the last reference is gone."""
+        return self._references < 1
+
+    def retain(self) -> Self:
+        """Add a reference, to be recycled by whoever gets this very object.
+
+        Raises:
+            BufferAlreadyRecycled: The last reference is gone: the memory may be another's already.
+        """
+        if self._references < 1:
+            raise BufferAlreadyRecycled("retain()")
+        self._references += 1
+        return self
+
+    def recycle(self) -> None:
+        """Drop one reference; with the last one the memory goes to the recycler.
+
+        Raises:
+            BufferAlreadyRecycled: More recycles than references.
+        """
+        references = self._references - 1
+        if references < 0:
+            raise BufferAlreadyRecycled("recycle()")
+        self._references = references
+        if references == 0:
+            self.recycler(self._lent)
+
 
 Recycler: TypeAlias = Callable[[MemorySegment], None]
 """Takes the segment when the last reference to its buffer is recycled."""
@@ -53,3 +112,99 @@ class NetworkBuffer(ReferenceCounted[MemorySegment]):
             f"<NetworkBuffer {self.length} bytes in segment {self.segment.index},"
             f" {self._references} references>"
         )
+
+
+GroupRecycler: TypeAlias = Callable[[Sequence[MemorySegment]], None]
+"""Takes the segments when the last reference to their group is recycled."""
+
+_index = attrgetter("index")
+
+
+class BufferGroup(ReferenceCounted[Sequence[MemorySegment]]):
+    """Bytes in neighbouring segments, shared by reference counting; the count starts at 1.
+
+    Args:
+        segments: Neighbours in the pool's mapping, in order; each is one buffer, and one credit.
+        length: Bytes of payload in them.
+        recycler: Called with the segments when the count reaches 0.
+
+    Attributes:
+        memory: The segments and the spare bytes behind them; the payload is at its start.
+    """
+
+    __slots__ = ("length", "memory", "segments")
+
+    def __init__(
+        self, segments: Sequence[MemorySegment], length: int, recycler: GroupRecycler
+    ) -> None:
+        self.segments = self._lent = segments
+        first = segments[0]
+        self.memory = first.room if len(segments) == 1 else first.run(len(segments))
+        self.length = length
+        self.recycler = recycler
+        self._references = 1
+
+    @property
+    def payload(self) -> memoryview:
+        """View of the bytes; valid until the last reference is recycled.
+
+        Raises:
+            BufferAlreadyRecycled: After the last :meth:`recycle`.
+        """
+        if self._references < 1:
+            raise BufferAlreadyRecycled("payload")
+        return self.memory[: self.length]
+
+    def extend(self, other: "BufferGroup") -> bool:
+        """Copy another group's bytes behind these; False if they do not fit, or are being read."""
+        start = self.length
+        end = start + other.length
+        segments = self.segments
+        if end > len(segments) * segments[0].size_bytes or self._references != 1:
+            return False
+        self.memory[start:end] = other.payload
+        self.length = end
+        return True
+
+
+def runs_of_neighbours(segments: list[MemorySegment]) -> Iterator[list[MemorySegment]]:
+    """Cut segments into runs of neighbours, in order; they are sorted in place."""
+    segments.sort(key=_index)
+    begin = 0
+    for end in range(1, len(segments) + 1):
+        if end == len(segments) or segments[end].index != segments[end - 1].index + 1:
+            yield segments[begin:end]
+            begin = end
+
+
+def group_neighbours(
+    segments: list[MemorySegment], length: int, recycler: GroupRecycler
+) -> list[BufferGroup]:
+    """Make groups that together hold a payload, as few as there are runs of neighbours.
+
+    Args:
+        segments: As many as the payload needs; sorted in place.
+        length: Bytes of payload; all segments but the last one will be full.
+        recycler: Of each group.
+    """
+    segments.sort(key=_index)
+    if segments[-1].index - segments[0].index == len(segments) - 1:
+        return [BufferGroup(segments, length, recycler)]
+    groups: list[BufferGroup] = []
+    size = segments[0].size_bytes
+    for run in runs_of_neighbours(segments):
+        count = min(length, len(run) * size)
+        groups.append(BufferGroup(run, count, recycler))
+        length -= count
+    return groups
+
+
+def memory_to_receive(groups: list[BufferGroup]) -> memoryview | list[memoryview]:
+    """Say where the payload of groups is received: in pieces of which all but the last are full.
+
+    The last piece has spare bytes behind it (:class:`sluice.protocol.framing.FrameDecoder`).
+    """
+    last = groups[-1].memory
+    if len(groups) == 1:
+        return last
+    return [*(group.payload for group in groups[:-1]), last]

@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from shuffle.memory.errors import NetworkBufferTimeout
-from shuffle.memory.segment import MemorySegment
+from sluice.shuffle.errors import NetworkBufferTimeout
+from sluice.shuffle.memory.segment import MemorySegment
 
 
 class ExclusiveRequest:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
-from shuffle.memory.segment import MemorySegment
+from sluice.shuffle.memory.segment import MemorySegment
 
 if TYPE_CHECKING:
     from collections import OrderedDict

@@ -25,16 +25,16 @@ import logging
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
-from shuffle.memory.arrival import wait_for_segment
-from shuffle.memory.buffer import NetworkBuffer
-from shuffle.memory.channel_accounts import NO_CHANNEL, ChannelAccount
-from shuffle.memory.errors import PoolDestroyed, SegmentNotLent
-from shuffle.memory.listener import ListenerHandle, SegmentListener
-from shuffle.memory.local_pool_books import LocalPoolBooks
+from sluice.shuffle.errors import PoolDestroyed, SegmentNotLent
+from sluice.shuffle.memory.arrival import wait_for_segment
+from sluice.shuffle.memory.buffer import NetworkBuffer
+from sluice.shuffle.memory.channel_accounts import NO_CHANNEL, ChannelAccount
+from sluice.shuffle.memory.listener import ListenerHandle, SegmentListener
+from sluice.shuffle.memory.local_pool_books import LocalPoolBooks
 
 if TYPE_CHECKING:
-    from shuffle.memory.network_buffer_pool import NetworkBufferPool
-    from shuffle.memory.segment import MemorySegment
+    from sluice.shuffle.memory.network_buffer_pool import NetworkBufferPool
+    from sluice.shuffle.memory.segment import MemorySegment
 
 logger = logging.getLogger(__name__)
 

@@ -3,15 +3,15 @@
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
-from shuffle.memory.channel_accounts import ChannelAccounts
-from shuffle.memory.errors import InvalidPoolSize
-from shuffle.memory.statistics import LocalBufferPoolStatistics
+from sluice.shuffle.errors import InvalidPoolSize
+from sluice.shuffle.memory.channel_accounts import ChannelAccounts
+from sluice.shuffle.memory.statistics import LocalBufferPoolStatistics
 
 if TYPE_CHECKING:
     from asyncio import Future
 
-    from shuffle.memory.listener import ListenerHandle
-    from shuffle.memory.segment import MemorySegment
+    from sluice.shuffle.memory.listener import ListenerHandle
+    from sluice.shuffle.memory.segment import MemorySegment
 
 
 class LocalPoolBooks:

@@ -15,19 +15,19 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Final
 
-from shuffle.memory.demand import MemoryDemand
-from shuffle.memory.distribution import Sharing
-from shuffle.memory.errors import (
+from sluice.shuffle.errors import (
     InsufficientNetworkBuffers,
     InvalidPoolSize,
     NetworkBufferTimeout,
     PoolDestroyed,
     SegmentNotLent,
 )
-from shuffle.memory.exclusive_request import ExclusiveRequest
-from shuffle.memory.local_buffer_pool import LocalBufferPool
-from shuffle.memory.segment import MemorySegment, SegmentMapping, from_the_end
-from shuffle.memory.statistics import NetworkBufferPoolStatistics
+from sluice.shuffle.memory.demand import MemoryDemand
+from sluice.shuffle.memory.distribution import Sharing
+from sluice.shuffle.memory.exclusive_request import ExclusiveRequest
+from sluice.shuffle.memory.local_buffer_pool import LocalBufferPool
+from sluice.shuffle.memory.segment import MemorySegment, SegmentMapping, from_the_end
+from sluice.shuffle.memory.statistics import NetworkBufferPoolStatistics
 
 _NAME: Final = "the network buffer pool"
 

@@ -4,7 +4,7 @@ import mmap
 from contextlib import suppress
 from typing import Final
 
-from protocol.limits import RECEIVE_TAIL_BYTES
+from sluice.protocol.limits import RECEIVE_TAIL_BYTES
 
 
 class MemorySegment:

@@ -15,7 +15,7 @@ pool and never get there. The numbers are those of the wire.
 import enum
 from typing import Final, NamedTuple
 
-from protocol.messages import (
+from sluice.protocol.messages import (
     CONSUME_AT_FIRST_OUTPUT,
     CONSUME_WHEN_FINISHED,
     CONSUME_WHEN_REGISTERED,
@@ -23,7 +23,7 @@ from protocol.messages import (
     PARTITION_PIPELINED,
     PARTITION_PIPELINED_BOUNDED,
 )
-from shuffle.partition.errors import InvalidPartitionType
+from sluice.shuffle.errors import InvalidPartitionType
 
 
 class ResultPartitionType(enum.IntEnum):

@@ -3,32 +3,69 @@
 The pool bounds it. When the readers are slow the pool runs dry, and the writer waits for a buffer:
 that is how back pressure reaches the task. The same class serves a task that fills buffers, and a
 TaskManager that receives them from a task in another process. ``pipelined_states`` has the states.
+
+Frozen snapshots of result partitions.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
-from protocol.errors import SluiceError
-from protocol.messages import BLOCKING_EVENT, DATA, EVENT, PRIORITY_EVENT
-from shuffle.errors import InvalidRequest, PartitionReleased
-from shuffle.memory import LocalBufferPool, NetworkBuffer
-from shuffle.partition.buffer_builder import BufferBuilder
-from shuffle.partition.buffer_consumer import BufferConsumer, finished_consumer
-from shuffle.partition.builder_source import BuilderSource
-from shuffle.partition.errors import InvalidPartitionType, PartitionAlreadyFinished, TooManyEvents
-from shuffle.partition.output_flusher import OutputFlusher
-from shuffle.partition.partition_memory import PartitionMemory
-from shuffle.partition.partition_type import (
+from sluice.protocol.errors import SluiceError
+from sluice.protocol.messages import BLOCKING_EVENT, DATA, EVENT, PRIORITY_EVENT
+from sluice.shuffle.errors import (
+    InvalidPartitionType,
+    InvalidRequest,
+    PartitionAlreadyFinished,
+    PartitionReleased,
+    TooManyEvents,
+)
+from sluice.shuffle.memory import LocalBufferPool, LocalBufferPoolStatistics, NetworkBuffer
+from sluice.shuffle.partition.output_flusher import OutputFlusher
+from sluice.shuffle.partition.partition_type import (
     ConsumptionConstraint,
     ResultPartitionType,
     checked_partition_type,
 )
-from shuffle.partition.pipelined_states import PartitionState
-from shuffle.partition.pipelined_subpartition import PipelinedSubpartition, check_buffer_size
-from shuffle.partition.pipelined_view import PipelinedSubpartitionView
-from shuffle.partition.result_partition_writer import ALL_SUBPARTITIONS
-from shuffle.partition.statistics import PipelinedPartitionStatistics
-from shuffle.partition.view import DataListener
+from sluice.shuffle.partition.pipelined_subpartition import (
+    PipelinedSubpartition,
+    PipelinedSubpartitionView,
+    check_buffer_size,
+)
+from sluice.shuffle.partition.result_partition_writer import (
+    ALL_SUBPARTITIONS,
+    BuilderSource,
+    PartitionMemory,
+)
+from sluice.shuffle.partition.shared_buffer import BufferBuilder, BufferConsumer, finished_consumer
+from sluice.shuffle.partition.states import PartitionState
+from sluice.shuffle.partition.view import DataListener
+
+
+@dataclass(frozen=True, slots=True)
+class PipelinedPartitionStatistics:
+    """A pipelined partition at one moment.
+
+    Args:
+        name: Its name.
+        state: Its state, in a word.
+        queued_buffers: Buffers and events that wait, by subpartition; their extremes and their mean
+            are the queue lengths of the output.
+        bytes_out: Data bytes that readers have taken.
+        buffers_out: Data buffers that readers have taken.
+        soft_back_pressured_seconds: Time the writer waited between records.
+        hard_back_pressured_seconds: Time it waited within one.
+        pool: Its memory.
+    """
+
+    name: str
+    state: str
+    queued_buffers: tuple[int, ...]
+    bytes_out: int
+    buffers_out: int
+    soft_back_pressured_seconds: float
+    hard_back_pressured_seconds: float
+    pool: LocalBufferPoolStatistics
 
 
 class PipelinedResultPartition(BuilderSource):

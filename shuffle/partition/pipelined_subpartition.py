@@ -8,7 +8,7 @@ there; every event in its turn; a priority event before everything else; after F
 queue is empty, the end. After a blocking event nothing, until consumption is resumed. ``backlog``
 counts the data buffers among that.
 
-**When the reader is told** (F6): if it could take nothing and now can. That happens when
+**When the reader is told** : if it could take nothing and now can. That happens when
 
 - the number of complete buffers becomes 1: a complete one is added, or the open one is finished,
 - a flush finds unread bytes in the open buffer and nothing before it,
@@ -23,21 +23,20 @@ that knows of data but has no credit for it is told of the first one.
 from collections import deque
 from typing import Final, NamedTuple
 
-from protocol.errors import SluiceError
-from protocol.events import encode_end_of_partition
-from protocol.limits import MAX_U32
-from protocol.messages import BLOCKING_EVENT, DATA, EVENT, PRIORITY_EVENT
-from shuffle.errors import InvalidRequest, PartitionReleased
-from shuffle.partition.buffer_builder import BufferBuilder
-from shuffle.partition.buffer_consumer import BufferConsumer
-from shuffle.partition.errors import (
+from sluice.protocol.errors import SluiceError
+from sluice.protocol.events import encode_end_of_partition
+from sluice.protocol.limits import MAX_U32
+from sluice.protocol.messages import BLOCKING_EVENT, DATA, EVENT, PRIORITY_EVENT
+from sluice.shuffle.errors import (
+    InvalidRequest,
     PartitionAlreadyFinished,
+    PartitionReleased,
     SubpartitionAlreadyConsumed,
     TooManyEvents,
 )
-from shuffle.partition.pipelined_states import SubpartitionOwner, SubpartitionState
-from shuffle.partition.pipelined_view import PipelinedSubpartitionView
-from shuffle.partition.view import DataListener, OutgoingBuffer
+from sluice.shuffle.partition.shared_buffer import BufferBuilder, BufferConsumer
+from sluice.shuffle.partition.states import SubpartitionOwner, SubpartitionState
+from sluice.shuffle.partition.view import DataListener, OutgoingBuffer
 
 MAX_QUEUED_EVENTS: Final = 1024
 """Events that may wait in a subpartition. They cost no credit and no pool, so that something else
@@ -245,7 +244,7 @@ class PipelinedSubpartition:
 
     # ---- the reader --------------------------------------------------------------------------
 
-    def create_view(self, listener: DataListener) -> PipelinedSubpartitionView:
+    def create_view(self, listener: DataListener) -> "PipelinedSubpartitionView":
         """Make the one view. Its listener is called at once if there is something to read.
 
         Raises:
@@ -412,3 +411,71 @@ class PipelinedSubpartition:
             if isinstance(entry, BufferConsumer):
                 entry.close()
         return None if unfinished is None else unfinished.builder
+
+
+class PipelinedSubpartitionView:
+    """The reader's side, a :class:`~sluice.shuffle.partition.view.PipelinedView`.
+
+    Attributes:
+        failure: Why nothing more will come, if so; set by the subpartition.
+        listener: Called when there is something where there was nothing.
+    """
+
+    __slots__ = ("_released", "_subpartition", "failure", "listener")
+
+    is_local = True
+
+    def __init__(self, subpartition: "PipelinedSubpartition", listener: DataListener) -> None:
+        self.failure: SluiceError | None = None
+        self.listener: Final = listener
+        self._subpartition = subpartition
+        self._released = False
+
+    @property
+    def backlog(self) -> int:
+        """Data buffers that wait to be taken."""
+        return self._subpartition.backlog
+
+    @property
+    def has_priority_event(self) -> bool:
+        """True if the next one is an event that overtakes data."""
+        return self._subpartition.has_priority_event
+
+    def is_available(self, credit: int) -> bool:
+        """True if there is something for that much credit; events need none."""
+        return self._subpartition.is_available(credit)
+
+    def next_buffer(self, credit: int) -> OutgoingBuffer | None:
+        """Take the next buffer, which is the producer's own; None if there is none yet.
+
+        Raises:
+            SluiceError: The partition failed or was released by its producer.
+        """
+        if self.failure is not None:
+            # Without the frames of the last time, which would pile up and keep buffers alive.
+            raise self.failure.with_traceback(None)
+        return self._subpartition.poll(credit)
+
+    def resume_consumption(self) -> None:
+        """Go on after a blocking event.
+
+        Raises:
+            InvalidRequest: The reader has met none.
+        """
+        if not self._released:
+            self._subpartition.resume()
+
+    def notify_new_buffer_size(self, size_bytes: int) -> None:
+        """Ask for buffers of at most this size from now on.
+
+        Raises:
+            InvalidRequest: Less than 1 byte.
+        """
+        if not self._released:
+            self._subpartition.announce_buffer_size(size_bytes)
+
+    def release(self) -> None:
+        """Give up reading, whether at the end or before; buffers taken stay valid. Idempotent."""
+        if not self._released:
+            self._released = True
+            self._subpartition.view_released()

@@ -16,13 +16,27 @@ subpartition *before* or while it fills it; the partition reads behind it. The r
     builder.append_and_commit(b"...")  # as often as it fits
     partition.flush(3)  # or leave it to the output flusher, or to the buffer being full
     builder.finish()
+
+The memory of one result partition: taking it, waiting for it, and how long that took.
+
+How the writer of a partition gets its buffers, and waits for them: the same for every partition.
+
+What differs is left to the subclass: whether it takes buffers at all, how memory is made free
+before a wait, and what a buffer becomes.
 """
 
+import abc
+from time import monotonic
 from typing import Final, Protocol
 
-from protocol.errors import SluiceError
-from shuffle.partition.buffer_builder import BufferBuilder
-from shuffle.partition.buffer_consumer import BufferConsumer
+from sluice.protocol.errors import SluiceError
+from sluice.shuffle.memory import (
+    LocalBufferPool,
+    NetworkBuffer,
+    NetworkBufferTimeout,
+    PoolDestroyed,
+)
+from sluice.shuffle.partition.shared_buffer import BufferBuilder, BufferConsumer
 
 ALL_SUBPARTITIONS: Final = -1
 """In place of a subpartition's number: every one of them, stored once."""
@@ -111,3 +125,137 @@ class ResultPartitionWriter(Protocol):
 
     def release(self) -> None:
         """Give everything up, memory included. Idempotent."""
+
+
+PLACE_IN_QUEUE_SECONDS: Final = 3600.0
+"""After this a waiting writer queues again, so that no wait is without a deadline."""
+
+
+class PartitionMemory:
+    """A partition's pool, as its writer uses it.
+
+    Args:
+        pool: The partition owns it.
+
+    Attributes:
+        soft_back_pressured_seconds: Time spent in :meth:`wait_available`, between records.
+        hard_back_pressured_seconds: Time spent in :meth:`wait`, within a record.
+    """
+
+    __slots__ = ("hard_back_pressured_seconds", "pool", "soft_back_pressured_seconds")
+
+    def __init__(self, pool: LocalBufferPool) -> None:
+        self.pool: Final = pool
+        self.soft_back_pressured_seconds = 0.0
+        self.hard_back_pressured_seconds = 0.0
+
+    async def wait(self, channel: int) -> NetworkBuffer:
+        """Take a buffer, waiting as long as it takes.
+
+        Args:
+            channel: Subpartition to charge; negative: nobody.
+
+        Raises:
+            PoolDestroyed: The pool is gone, or went while waiting.
+
+        Cancellation: safe, nothing is taken.
+        """
+        began = monotonic()
+        try:
+            while True:
+                try:
+                    segment = await self.pool.request_segment(PLACE_IN_QUEUE_SECONDS, channel)
+                except NetworkBufferTimeout:
+                    continue  # back pressure may last
+                return self.pool.buffer_of(segment, 0)
+        finally:
+            self.hard_back_pressured_seconds += monotonic() - began
+
+    async def wait_available(self) -> None:
+        """Wait until the pool is available, as long as it takes.
+
+        Raises:
+            PoolDestroyed: The pool is gone, or went while waiting.
+
+        Cancellation: safe.
+        """
+        began = monotonic()
+        try:
+            await self.pool.wait_available()
+        finally:
+            self.soft_back_pressured_seconds += monotonic() - began
+
+
+class BuilderSource:
+    """The part of a ``ResultPartitionWriter`` that waits for memory.
+
+    Attributes:
+        memory: The partition's pool.
+    """
+
+    memory: PartitionMemory
+
+    @abc.abstractmethod
+    def request_builder(self, subpartition: int) -> BufferBuilder | None:
+        """Take a builder; None: no memory now.
+
+        Raises:
+            SluiceError: Why the partition takes nothing more.
+        """
+
+    async def wait_for_builder(self, subpartition: int) -> BufferBuilder:
+        """Take a builder, waiting for memory as long as it takes: this is back pressure.
+
+        Raises:
+            SluiceError: As :meth:`request_builder`, also while waiting.
+
+        Cancellation: safe, no memory is taken.
+        """
+        builder = self.request_builder(subpartition)
+        if builder is not None:
+            return builder
+        self._make_room()
+        try:
+            buffer = await self.memory.wait(subpartition)
+        except PoolDestroyed:
+            raise self._refusal() from None
+        if not self._is_writable:
+            buffer.recycle()  # it ended after this was handed over, before this task could run
+            raise self._refusal()
+        return self._builder(buffer, subpartition)
+
+    @property
+    def is_available(self) -> bool:
+        """Whether ``request_builder`` would give one now."""
+        return self._is_writable and self.memory.pool.is_available
+
+    async def wait_available(self) -> None:
+        """Wait until there is memory, or until the partition takes nothing more.
+
+        Cancellation: safe.
+        """
+        if not self._is_writable or self.memory.pool.is_available:
+            return
+        self._make_room()
+        try:
+            await self.memory.wait_available()
+        except PoolDestroyed:
+            if self._is_writable:
+                raise self._refusal() from None
+
+    @property
+    @abc.abstractmethod
+    def _is_writable(self) -> bool:
+        """Whether it takes buffers."""
+
+    @abc.abstractmethod
+    def _refusal(self) -> SluiceError:
+        """Say why it takes nothing more."""
+
+    @abc.abstractmethod
+    def _make_room(self) -> None:
+        """Before waiting: what was written must not hold all memory, or nothing ever moves."""
+
+    @abc.abstractmethod
+    def _builder(self, buffer: NetworkBuffer, subpartition: int) -> BufferBuilder:
+        """Make the builder of a buffer."""

@@ -8,7 +8,7 @@ once something can. Three answers are kept apart: *nothing yet* (``next_buffer``
 from collections.abc import Callable
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from protocol.errors import SluiceError
+from sluice.protocol.errors import SluiceError
 
 
 class OutgoingBuffer(NamedTuple):
@@ -18,7 +18,8 @@ class OutgoingBuffer(NamedTuple):
         payload: The bytes. They stay as they are until ``release`` is called.
         release: To be called exactly once, when nobody needs the bytes any more; None if the
             bytes belong to nobody.
-        data_type: ``protocol.messages.DATA``, ``EVENT``, ``PRIORITY_EVENT`` or ``BLOCKING_EVENT``.
+        data_type: ``sluice.protocol.messages.DATA``, ``EVENT``, ``PRIORITY_EVENT`` or
+        ``BLOCKING_EVENT``.
     """
 
     payload: memoryview | bytes

@@ -1,8 +1,8 @@
 """Records: what tasks write and read, cut into the buffers that partitions and gates carry.
 
 A record is an opaque value behind a length; it may fill part of a buffer or span many. The writing
-side is :class:`~shuffle.records.record_writer.RecordWriter` over a
-:class:`~shuffle.partition.result_partition_writer.ResultPartitionWriter`, the reading side is
-:class:`~shuffle.records.record_reader.RecordReader` over an input gate. Neither knows how buffers
-travel.
+side is :class:`~sluice.shuffle.records.record_writer.RecordWriter` over a
+:class:`~sluice.shuffle.partition.result_partition_writer.ResultPartitionWriter`, the reading side
+is :class:`~sluice.shuffle.records.record_reader.RecordReader` over an input gate. Neither knows how
+buffers travel.
 """

@@ -7,11 +7,14 @@ their memory a way back before the writer may have to wait for some.
 
 from typing import TYPE_CHECKING, Final
 
-from shuffle.partition.result_partition_writer import ALL_SUBPARTITIONS, ResultPartitionWriter
-from shuffle.records.spanning_serializer import SerializationResult, SpanningRecordSerializer
+from sluice.shuffle.partition.result_partition_writer import (
+    ALL_SUBPARTITIONS,
+    ResultPartitionWriter,
+)
+from sluice.shuffle.records.spanning_serializer import SerializationResult, SpanningRecordSerializer
 
 if TYPE_CHECKING:
-    from shuffle.partition.buffer_builder import BufferBuilder
+    from sluice.shuffle.partition.shared_buffer import BufferBuilder
 
 
 class OpenBuffers:

@@ -21,27 +21,26 @@ import random
 from collections.abc import Coroutine, Iterator, Sequence
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
-from protocol.errors import SluiceError
-from protocol.events import Event, encode_event
-from protocol.messages import EVENT
-from shuffle.partition.result_partition_writer import ALL_SUBPARTITIONS, ResultPartitionWriter
-from shuffle.records.batch_parts import BatchPart, batch_parts
-from shuffle.records.channel_selector import ChannelSelector, RoundRobinSelector
-from shuffle.records.errors import (
-    RecordTooLarge,
-    WriterBusy,
-    WriterUnusable,
-    no_such_subpartition,
+from sluice.protocol.errors import SluiceError
+from sluice.protocol.events import Event, encode_event
+from sluice.protocol.messages import EVENT
+from sluice.shuffle.errors import RecordTooLarge, WriterBusy, WriterUnusable, no_such_subpartition
+from sluice.shuffle.partition.result_partition_writer import (
+    ALL_SUBPARTITIONS,
+    ResultPartitionWriter,
 )
-from shuffle.records.framing import (
+from sluice.shuffle.records.framing import (
     DEFAULT_MAXIMUM_RECORD_BYTES,
     LENGTH,
     LENGTH_BYTES,
+    BatchPart,
     BytesLike,
+    batch_parts,
 )
-from shuffle.records.open_buffers import OpenBuffers
-from shuffle.records.serializers import ValueSerializer
-from shuffle.records.spanning_serializer import SpanningRecordSerializer, flat
+from sluice.shuffle.records.open_buffers import OpenBuffers
+from sluice.shuffle.records.selectors import ChannelSelector, RoundRobinSelector
+from sluice.shuffle.records.serializers import ValueSerializer
+from sluice.shuffle.records.spanning_serializer import SpanningRecordSerializer, flat
 
 T = TypeVar("T")
 

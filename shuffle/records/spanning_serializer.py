@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
-from shuffle.records.errors import MalformedElement, RecordTooLarge
-from shuffle.records.framing import (
+from sluice.shuffle.errors import MalformedElement, RecordTooLarge
+from sluice.shuffle.records.framing import (
     DEFAULT_MAXIMUM_RECORD_BYTES,
     LENGTH,
     LENGTH_BYTES,
@@ -20,7 +20,7 @@ from shuffle.records.framing import (
 )
 
 if TYPE_CHECKING:
-    from shuffle.partition.buffer_builder import BufferBuilder
+    from sluice.shuffle.partition.shared_buffer import BufferBuilder
 
 _JOINED_BYTES: Final = 64 << 10
 """Up to this length prefix and record are copied into one piece: one append instead of two."""

@@ -11,16 +11,16 @@ tag   element                after the tag (big-endian)
 ====  =====================  ==================================================================
 
 Times are milliseconds since 1970. The value is opaque here. Events (barriers, the end of a
-partition) are no stream elements: they travel as buffers of their own (``protocol.events``).
+partition) are no stream elements: they travel as buffers of their own (``sluice.protocol.events``).
 """
 
 import enum
 import struct
 from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar
 
-from shuffle.records.errors import MalformedElement
-from shuffle.records.framing import BytesLike
-from shuffle.records.serializers import ValueSerializer
+from sluice.shuffle.errors import MalformedElement
+from sluice.shuffle.records.framing import BytesLike
+from sluice.shuffle.records.serializers import ValueSerializer
 
 T = TypeVar("T")
 

@@ -10,9 +10,9 @@ import pytest
 from prometheus_client import generate_latest
 
 from benchmarks.metrics import MetricMissing, Moved, parse, scrape
-from shuffle.counters import Counters
-from shuffle.daemon.metrics import registry
-from tests.daemon.samples import STATUS
+from sluice.shuffle.counters import Counters
+from sluice.shuffle.taskmanager.watch.metrics import registry
+from tests.shuffle.taskmanager.watch.samples import STATUS
 
 
 def page(counters: Counters) -> str:

@@ -27,7 +27,7 @@ from benchmarks.cluster import WORKER_HOSTS, StandaloneCluster
 from benchmarks.comparison import differences
 from benchmarks.executors import executors_below
 from benchmarks.processes import ProcessFailed, stop_on_termination
-from spark_integration import spark_conf
+from sluice.spark_integration import spark_conf
 from tests.chaos.breaker import Breaker
 from tests.chaos.links import Links
 from tests.chaos.schedule import schedule, surroundings
@@ -39,7 +39,7 @@ from tests.spark.jobs.repeated import JOBS
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from shuffle.daemon.status import TaskManagerStatus
+    from sluice.shuffle.taskmanager.watch.status import TaskManagerStatus
     from tests.spark.daemons import Daemon
 
 JOB_SECONDS = 120.0

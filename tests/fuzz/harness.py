@@ -8,16 +8,16 @@ import logging
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-import shuffle.environment
-from protocol.codec import decode_control
-from protocol.errors import ErrorCode
-from protocol.limits import (
+import sluice.shuffle.taskmanager.environment
+from sluice.protocol.codec import decode_control
+from sluice.protocol.errors import ErrorCode
+from sluice.protocol.limits import (
     FEATURE_BUFFER_GROUPS,
     MAX_LARGE_PAYLOAD_BYTES,
     PREFIX_BYTES,
     VERSION,
 )
-from protocol.messages import (
+from sluice.protocol.messages import (
     FLOW_CREDIT,
     ROLE_PRODUCER,
     ErrorResponse,
@@ -28,8 +28,10 @@ from protocol.messages import (
     Ping,
     Pong,
 )
-from protocol.states import ALLOWED_WHEN_OPEN, Side
-from shuffle.storage.outputs import ShuffleKey
+from sluice.protocol.states import ALLOWED_WHEN_OPEN, Side
+from sluice.shuffle.names import ShuffleKey
+from sluice.transport.config import TransportConfig
+from sluice.transport.connection import Connection, HandlerFactory
 from tests.fuzz.memory_transport import MemoryTransport
 from tests.fuzz.streams import (
     REMOTE_ID,
@@ -46,14 +48,12 @@ from tests.support.mini_cluster import (
     storage_leftovers,
     until_clean,
 )
-from transport.config import TransportConfig
-from transport.connection import Connection, HandlerFactory
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from shuffle.environment import NetworkEnvironment
+    from sluice.shuffle.taskmanager.environment import NetworkEnvironment
     from tests.fuzz.streams import Step
 
 CLEAN_SECONDS = 2.0
@@ -119,7 +119,7 @@ class Target:
         config: TransportConfig,
         segment_size_bytes: int,
     ) -> tuple[Connection, HelloAck]:
-        """Stand in for transport.connector.connect: another TaskManager shakes hands."""
+        """Stand in for sluice.transport.connector.connect: another TaskManager shakes hands."""
         connection = Connection(config, segment_size_bytes, handler_factory, hello=hello)
         transport = self._keep(connection)
         ack = HelloAck(
@@ -211,7 +211,7 @@ async def target(directory: Path, **settings: Any) -> AsyncIterator[Target]:
             **settings,
         ) as cluster:
             made = Target(cluster[0], complaints)
-            with mock.patch.object(shuffle.environment, "connect", made.connect):
+            with mock.patch.object(sluice.shuffle.taskmanager.environment, "connect", made.connect):
                 yield made
                 if not made.ended:
                     await made.check()

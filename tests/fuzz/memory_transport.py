@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from transport.connection import Connection
+    from sluice.transport.connection import Connection
 
 MOST_TURNS = 400
 """Turns of the event loop that a connection may take before it reads on."""

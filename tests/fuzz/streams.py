@@ -14,10 +14,10 @@ from typing import NamedTuple
 from crc32c import crc32c
 from hypothesis import strategies as st
 
-from protocol import messages as m
-from protocol.codec import encode
-from protocol.events import encode_end_of_partition
-from protocol.limits import (
+from sluice.protocol import messages as m
+from sluice.protocol.codec import encode
+from sluice.protocol.events import encode_end_of_partition
+from sluice.protocol.limits import (
     FEATURE_BUFFER_GROUPS,
     FEATURE_LARGE_PAYLOADS,
     MAGIC,

@@ -19,9 +19,9 @@ import uvloop
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from protocol import messages as m
-from protocol.errors import ProtocolViolation
-from protocol.framing import FrameDecoder
+from sluice.protocol import messages as m
+from sluice.protocol.errors import ProtocolViolation
+from sluice.protocol.framing import FrameDecoder
 from tests.fuzz.harness import Target, target
 from tests.fuzz.streams import REMOTE_ID, SHUFFLE, Step, answers, frame, hello, requests, steps
 from tests.protocol.decoding import RecordingSink

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Iterable
 from itertools import pairwise
 
-from protocol.codec import encode
-from protocol.framing import FrameDecoder
-from protocol.limits import RECEIVE_TAIL_BYTES
-from protocol.messages import Message
+from sluice.protocol.codec import encode
+from sluice.protocol.framing import FrameDecoder
+from sluice.protocol.limits import RECEIVE_TAIL_BYTES
+from sluice.protocol.messages import Message
 
 Frame = tuple[Message, bytes]
 

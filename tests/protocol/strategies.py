@@ -4,9 +4,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from protocol import messages as m
-from protocol.codec import CARRIES_PAYLOAD, TYPE_IDS
-from protocol.limits import (
+from sluice.protocol import messages as m
+from sluice.protocol.codec import CARRIES_PAYLOAD, TYPE_IDS
+from sluice.protocol.limits import (
     HEAD_BYTES,
     MAX_EVENT_BYTES,
     MAX_I64,

@@ -7,10 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol import codec
-from protocol import messages as m
-from protocol.errors import MalformedMessage
-from protocol.limits import MAX_I64, MAX_U32, MAX_U64, MIN_I64, PREFIX_BYTES, RECEIVE_TAIL_BYTES
+from sluice.protocol import codec
+from sluice.protocol import messages as m
+from sluice.protocol.errors import MalformedMessage
+from sluice.protocol.limits import (
+    MAX_I64,
+    MAX_U32,
+    MAX_U64,
+    MIN_I64,
+    PREFIX_BYTES,
+    RECEIVE_TAIL_BYTES,
+)
 from tests.protocol.strategies import MESSAGES, MESSAGES_BY_TYPE
 
 VALUES = st.recursive(

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from protocol.credit import MOST_WITHHELD_BUFFERS, ReceiverCredit, SenderCredit, Uncounted
-from protocol.errors import CreditExceeded, CreditOverflow
-from protocol.limits import MAX_CREDIT
+from sluice.protocol.credit import MOST_WITHHELD_BUFFERS, ReceiverCredit, SenderCredit, Uncounted
+from sluice.protocol.errors import CreditExceeded, CreditOverflow
+from sluice.protocol.limits import MAX_CREDIT
 
 EXCLUSIVE = 2
 

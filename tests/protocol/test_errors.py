@@ -4,12 +4,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol import errors
-from protocol.codec import decode_control, encode
-from protocol.errors import ErrorCode, Fault, MalformedMessage, ProtocolViolation, SluiceError
-from protocol.limits import MAX_ERROR_TEXT_CHARACTERS, MAX_HANDSHAKE_CONTROL_BYTES, PREFIX_BYTES
-from protocol.messages import ErrorResponse
-from protocol.remote_error import RemoteError, error_response
+from sluice.protocol import errors
+from sluice.protocol.codec import decode_control, encode
+from sluice.protocol.errors import (
+    ErrorCode,
+    Fault,
+    MalformedMessage,
+    ProtocolViolation,
+    SluiceError,
+)
+from sluice.protocol.limits import (
+    MAX_ERROR_TEXT_CHARACTERS,
+    MAX_HANDSHAKE_CONTROL_BYTES,
+    PREFIX_BYTES,
+)
+from sluice.protocol.messages import ErrorResponse
+from sluice.protocol.remote_error import RemoteError, error_response
 
 
 def _classes(root: type[SluiceError]) -> list[type[SluiceError]]:

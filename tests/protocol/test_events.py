@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol import events
-from protocol.errors import ErrorCode, InvalidEvent, ProtocolViolation
-from protocol.events import (
+from sluice.protocol import events
+from sluice.protocol.errors import ErrorCode, InvalidEvent, ProtocolViolation
+from sluice.protocol.events import (
     CancelCheckpointMarker,
     CheckpointBarrier,
     CustomEvent,
@@ -22,7 +22,7 @@ from protocol.events import (
     encode_event,
     is_end_of_partition,
 )
-from protocol.limits import MAX_EVENT_BYTES, MAX_NAME_CHARACTERS, MAX_U64
+from sluice.protocol.limits import MAX_EVENT_BYTES, MAX_NAME_CHARACTERS, MAX_U64
 
 U64 = st.integers(0, MAX_U64)
 NAME = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)

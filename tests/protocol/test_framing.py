@@ -2,11 +2,11 @@
 
 import pytest
 
-from protocol import messages as m
-from protocol.codec import CARRIES_PAYLOAD, encode
-from protocol.errors import FrameTooLarge, MalformedMessage, ProtocolViolation
-from protocol.framing import FrameDecoder
-from protocol.limits import (
+from sluice.protocol import messages as m
+from sluice.protocol.codec import CARRIES_PAYLOAD, encode
+from sluice.protocol.errors import FrameTooLarge, MalformedMessage, ProtocolViolation
+from sluice.protocol.framing import FrameDecoder
+from sluice.protocol.limits import (
     HEAD_BYTES,
     MAX_CONTROL_BYTES,
     MAX_EVENT_BYTES,

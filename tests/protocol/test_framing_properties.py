@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol import messages as m
-from protocol.codec import CARRIES_PAYLOAD, encode
-from protocol.errors import ProtocolViolation
-from protocol.framing import FrameDecoder
-from protocol.limits import PREFIX_BYTES, RECEIVE_TAIL_BYTES
+from sluice.protocol import messages as m
+from sluice.protocol.codec import CARRIES_PAYLOAD, encode
+from sluice.protocol.errors import ProtocolViolation
+from sluice.protocol.framing import FrameDecoder
+from sluice.protocol.limits import PREFIX_BYTES, RECEIVE_TAIL_BYTES
 from tests.protocol.decoding import RecordingSink, feed, feed_pieces, new_decoder, pieces_of, wire
 from tests.protocol.strategies import FRAMES, Frame
 

@@ -4,22 +4,22 @@ import itertools
 
 import pytest
 
-from protocol import messages as m
-from protocol.codec import TYPE_IDS
-from protocol.errors import (
+from sluice.protocol import messages as m
+from sluice.protocol.codec import TYPE_IDS
+from sluice.protocol.errors import (
     MalformedMessage,
     ProtocolViolation,
     SegmentSizeMismatch,
     UnexpectedMessage,
     UnsupportedVersion,
 )
-from protocol.limits import (
+from sluice.protocol.limits import (
     FEATURE_BUFFER_GROUPS,
     FEATURE_LARGE_PAYLOADS,
     MAX_LARGE_PAYLOAD_BYTES,
     MAX_U32,
 )
-from protocol.states import (
+from sluice.protocol.states import (
     ALLOWED_WHEN_OPEN,
     ROLES,
     ConnectionState,
@@ -34,7 +34,8 @@ from tests.protocol.wire_vectors import MESSAGES
 
 EXAMPLES: dict[type[m.Message], m.Message] = {type(message): message for _, message, _ in MESSAGES}
 
-# Written from the tables of docs/wire.md, not from protocol.states: who sends what on which leg.
+# Written from the tables of docs/wire.md, not from sluice.protocol.states: who sends what on which
+# leg.
 ANY_TIME = {m.ErrorResponse, m.CloseRequest, m.Ping, m.Pong}
 CONSUMER_OF_CHANNELS_SENDS = {
     m.AddCredit,

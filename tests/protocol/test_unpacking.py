@@ -10,18 +10,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol import messages as m
-from protocol.codec import TYPE_IDS, decode_control, encode
-from protocol.errors import MalformedMessage
-from protocol.limits import (
+from sluice.protocol import messages as m
+from sluice.protocol.codec import TYPE_IDS, decode_control, encode
+from sluice.protocol.errors import MalformedMessage
+from sluice.protocol.limits import (
     MAX_CONTROL_BYTES,
     MAX_GATE_CHANNELS,
     MAX_HANDSHAKE_CONTROL_BYTES,
     PREFIX_BYTES,
 )
-from protocol.messages import ROLE_CONSUMER, ROLE_DRIVER, ROLE_PEER, ROLE_PRODUCER
-from protocol.states import ALLOWED_WHEN_OPEN, CONTROL_LIMITS, Side
-from protocol.unpacking import _ARRAYS, FLAT_BYTES, MOST_FIELDS, unpack_by_fields, unpack_flat
+from sluice.protocol.messages import ROLE_CONSUMER, ROLE_DRIVER, ROLE_PEER, ROLE_PRODUCER
+from sluice.protocol.states import ALLOWED_WHEN_OPEN, CONTROL_LIMITS, Side
+from sluice.protocol.unpacking import (
+    _ARRAYS,
+    FLAT_BYTES,
+    MOST_FIELDS,
+    unpack_by_fields,
+    unpack_flat,
+)
 
 ARRAY_MESSAGES: dict[str, tuple[int, list[Any], list[Any]]] = {
     "PartitionRequest": (3, [1, "app", 1], [0, 1, 1]),

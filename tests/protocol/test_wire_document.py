@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from protocol import codec, events, limits
-from protocol import messages as m
-from protocol.errors import ErrorCode
+from sluice.protocol import codec, events, limits
+from sluice.protocol import messages as m
+from sluice.protocol.errors import ErrorCode
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "wire.md").read_text(encoding="utf-8")
 ROWS = [

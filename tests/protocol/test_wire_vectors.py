@@ -7,10 +7,10 @@ import crc32c
 import msgpack
 import pytest
 
-from protocol import codec, events
-from protocol import messages as m
-from protocol.errors import MalformedMessage
-from protocol.limits import HEAD_BYTES, MAX_HANDSHAKE_CONTROL_BYTES, PREFIX_BYTES
+from sluice.protocol import codec, events
+from sluice.protocol import messages as m
+from sluice.protocol.errors import MalformedMessage
+from sluice.protocol.limits import HEAD_BYTES, MAX_HANDSHAKE_CONTROL_BYTES, PREFIX_BYTES
 from tests.protocol import wire_vectors
 
 GOLDEN: dict[str, list[dict[str, Any]]] = json.loads(

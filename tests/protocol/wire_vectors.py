@@ -16,9 +16,9 @@ from typing import Any
 import crc32c
 import msgpack
 
-from protocol import messages as m
-from protocol.codec import encode
-from protocol.events import (
+from sluice.protocol import messages as m
+from sluice.protocol.codec import encode
+from sluice.protocol.events import (
     EVENT_IDS,
     CancelCheckpointMarker,
     CheckpointBarrier,
@@ -29,7 +29,7 @@ from protocol.events import (
     encode_end_of_partition,
     encode_event,
 )
-from protocol.limits import MAX_CREDIT, MAX_I64, MAX_U32, MAX_U64, MIN_I64, PREFIX_BYTES
+from sluice.protocol.limits import MAX_CREDIT, MAX_I64, MAX_U32, MAX_U64, MIN_I64, PREFIX_BYTES
 
 VECTORS = Path(__file__).parent.parent / "vectors" / "wire.json"
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.application import SparkApplication
 from benchmarks.comparison import differences
 from benchmarks.processes import ProcessFailed
-from spark_integration import spark_conf
+from sluice.spark_integration import spark_conf
 from tests.spark.class_archive import java_options, recording_options
 from tests.spark.eventlog import EventLog, Events
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from spark_integration import SparkIntegrationError, jar_path
+from sluice.spark_integration import SparkIntegrationError, jar_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

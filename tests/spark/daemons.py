@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, TypeVar
 from benchmarks import metrics
 from benchmarks.cluster import REPOSITORY, WORKER_HOSTS
 from benchmarks.processes import ManagedProcess
-from shuffle.daemon.status import TaskManagerStatus
+from sluice.shuffle.taskmanager.watch.status import TaskManagerStatus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

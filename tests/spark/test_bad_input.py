@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from benchmarks.processes import ProcessFailed
-from spark_integration import spark_conf
+from sluice.spark_integration import spark_conf
 from tests.spark.applications import LOCAL_MASTER, Application, sluice_settings
 from tests.spark.daemons import Daemons
 

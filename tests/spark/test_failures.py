@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from benchmarks.cluster import StandaloneCluster
-    from shuffle.daemon.status import GateStatus, ShuffleStatus, TaskManagerStatus
+    from sluice.shuffle.taskmanager.watch.status import GateStatus, ShuffleStatus, TaskManagerStatus
     from tests.spark.barrier import Barrier
     from tests.spark.daemons import Daemon, Daemons
 

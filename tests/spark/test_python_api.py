@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from spark_integration.local_taskmanager import LocalTaskManager
+from sluice.spark_integration.local_taskmanager import LocalTaskManager
 from tests.spark.jobs.python_api import WORDS
 
 if TYPE_CHECKING:

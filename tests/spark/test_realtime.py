@@ -12,9 +12,9 @@ from benchmarks.cluster import installed_spark
 from benchmarks.executors import executors_below
 from benchmarks.jobs import realtime
 from benchmarks.processes import ProcessFailed
-from shuffle.config import NetworkMemoryConfig
-from shuffle.partition.partition_type import ResultPartitionType, pool_bounds
-from spark_integration import spark_conf
+from sluice.shuffle.partition.partition_type import ResultPartitionType, pool_bounds
+from sluice.shuffle.taskmanager.sections import NetworkMemoryConfig
+from sluice.spark_integration import spark_conf
 from tests.spark.applications import LOCAL_MASTER, Application, sluice_settings
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from benchmarks.cluster import StandaloneCluster
-    from shuffle.daemon.status import PipelinedPartitionStatus, TaskManagerStatus
+    from sluice.shuffle.taskmanager.watch.status import PipelinedPartitionStatus, TaskManagerStatus
     from tests.spark.barrier import Barrier
     from tests.spark.daemons import Daemons
 

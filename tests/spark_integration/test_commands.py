@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from spark_integration import SparkIntegrationError, cli, local_taskmanager
-from spark_integration.local_taskmanager import LocalTaskManager
+from sluice.spark_integration import SparkIntegrationError, cli, local_taskmanager
+from sluice.spark_integration.local_taskmanager import LocalTaskManager
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -31,7 +31,7 @@ def fake_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.syspath_prepend(str(tmp_path))
     # Another test of this process may have imported the real one, which would be found first.
     monkeypatch.delitem(sys.modules, "pyspark", raising=False)
-    monkeypatch.setattr("spark_integration.conf.jar_path", lambda: jar)
+    monkeypatch.setattr("sluice.spark_integration.conf.jar_path", lambda: jar)
     return package / "bin" / "spark-submit"
 
 
@@ -93,9 +93,9 @@ signal.pause()
 """
 
 SUBMIT = """\
-import spark_integration.conf
-spark_integration.conf.jar_path = lambda: "s.jar"
-from spark_integration.cli import submit
+import sluice.spark_integration.conf
+sluice.spark_integration.conf.jar_path = lambda: "s.jar"
+from sluice.spark_integration.cli import submit
 submit()
 """
 

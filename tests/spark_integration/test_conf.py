@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-import spark_integration
-from protocol.errors import SluiceError
-from spark_integration import SparkIntegrationError, configure, spark_conf
+import sluice.spark_integration
+from sluice.protocol.errors import SluiceError
+from sluice.spark_integration import SparkIntegrationError, configure, spark_conf
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -72,10 +72,10 @@ def test_configure_sets_each_and_returns_the_builder() -> None:
 
 
 def test_a_missing_jar_names_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spark_integration.conf, "__file__", str(tmp_path / "conf.py"))
+    monkeypatch.setattr(sluice.spark_integration.conf, "__file__", str(tmp_path / "conf.py"))
     with pytest.raises(SparkIntegrationError, match="make jar"):
-        spark_integration.jar_path()
+        sluice.spark_integration.jar_path()
     (tmp_path / "jars").mkdir()
     jar = tmp_path / "jars" / "sluice-spark.jar"
     jar.touch()
-    assert spark_integration.jar_path() == jar
+    assert sluice.spark_integration.jar_path() == jar

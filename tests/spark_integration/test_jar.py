@@ -4,7 +4,7 @@ from zipfile import ZipFile
 
 import pytest
 
-from spark_integration import SparkIntegrationError, jar_path
+from sluice.spark_integration import SparkIntegrationError, jar_path
 
 
 def test_only_classes_of_its_own():

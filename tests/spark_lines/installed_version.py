@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from benchmarks.cluster import installed_spark
-from spark_integration import conf
+from sluice.spark_integration import conf
 
 conf._installed_spark = lambda: installed_spark().version

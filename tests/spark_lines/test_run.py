@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_integration.conf import NEWEST_SPARK, OLDEST_SPARK
+from sluice.spark_integration.conf import NEWEST_SPARK, OLDEST_SPARK
 from tests.spark_lines.run import LINES, has_passed
 
 

@@ -7,18 +7,18 @@ import contextlib
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from shuffle.client.client import ShuffleClient
-from shuffle.client.config import ClientConfig
-from shuffle.client.pipelined_partition import ClientPipelinedPartition
+from sluice.shuffle.client.client import ShuffleClient
+from sluice.shuffle.client.config import ClientConfig
+from sluice.shuffle.client.pipelined_writer import ClientPipelinedPartition
 from tests.support.mini_cluster import eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable
 
-    from shuffle.client.gate import ClientGate
-    from shuffle.client.result_partition import ResultPartition
-    from shuffle.gate.input_gate import BufferOrEvent
-    from shuffle.partition.view import OutgoingBuffer
+    from sluice.shuffle.client.gate import ClientGate
+    from sluice.shuffle.client.result_partition import ResultPartition
+    from sluice.shuffle.gate.readable import BufferOrEvent
+    from sluice.shuffle.partition.view import OutgoingBuffer
     from tests.support.mini_cluster import MiniCluster
 
 DEADLINE_SECONDS = 30

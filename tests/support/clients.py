@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from crc32c import crc32c
 
-from protocol.errors import SluiceError
-from protocol.events import decode_end_of_partition
-from protocol.limits import MAGIC, MAX_EVENT_BYTES, VERSION
-from protocol.messages import (
+from sluice.protocol.errors import SluiceError
+from sluice.protocol.events import decode_end_of_partition
+from sluice.protocol.limits import MAGIC, MAX_EVENT_BYTES, VERSION
+from sluice.protocol.messages import (
     DATA,
     FLOW_CREDIT,
     ROLE_CONSUMER,
@@ -31,10 +31,10 @@ from protocol.messages import (
     PartitionFinished,
     RegionData,
 )
-from protocol.remote_error import RemoteError
-from transport.config import TransportConfig
-from transport.connection import Connection, ConnectionHandler
-from transport.connector import Address, connect
+from sluice.protocol.remote_error import RemoteError
+from sluice.transport.config import TransportConfig
+from sluice.transport.connection import Connection, ConnectionHandler
+from sluice.transport.connector import Address, connect
 
 SEGMENT_SIZE_BYTES = 32 * 1024
 DEADLINE_SECONDS = 30

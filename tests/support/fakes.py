@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, TypeVar
 
-from protocol.events import encode_end_of_partition
-from protocol.limits import MAX_LARGE_PAYLOAD_BYTES
-from protocol.messages import DATA, EVENT, FLOW_CREDIT, Message
-from shuffle.partition.view import OutgoingBuffer
-from transport.connection import Connection
+from sluice.protocol.events import encode_end_of_partition
+from sluice.protocol.limits import MAX_LARGE_PAYLOAD_BYTES
+from sluice.protocol.messages import DATA, EVENT, FLOW_CREDIT, Message
+from sluice.shuffle.partition.view import OutgoingBuffer
+from sluice.transport.connection import Connection
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from protocol.errors import SluiceError
-    from shuffle.gate.remote_channel import RemoteInputChannel
-    from shuffle.network.view_reader import CreditBasedViewReader
+    from sluice.protocol.errors import SluiceError
+    from sluice.shuffle.gate.remote_channel import RemoteInputChannel
+    from sluice.shuffle.taskmanager.serve.view_reader import CreditBasedViewReader
 
 SomeMessage = TypeVar("SomeMessage")
 

@@ -5,22 +5,23 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from protocol.events import CustomEvent, encode_end_of_partition, encode_event
-from protocol.messages import BLOCKING_EVENT, DATA, EVENT, PRIORITY_EVENT
-from shuffle.config import NetworkMemoryConfig
-from shuffle.gate.channel_opener import ChannelOpener, ChannelSource, GateServices
-from shuffle.gate.input_gate import InputGate
-from shuffle.memory import NetworkBufferPool
-from shuffle.network.serving import ReadPool
-from shuffle.partition.manager import ResultPartitionManager
-from shuffle.partition.view import OutgoingBuffer
-from shuffle.storage.outputs import ShuffleKey
-from transport.connector import Address
+from sluice.protocol.events import CustomEvent, encode_end_of_partition, encode_event
+from sluice.protocol.messages import BLOCKING_EVENT, DATA, EVENT, PRIORITY_EVENT
+from sluice.shuffle.gate.input_gate import InputGate
+from sluice.shuffle.gate.source import ChannelSource
+from sluice.shuffle.memory import NetworkBufferPool
+from sluice.shuffle.names import ShuffleKey
+from sluice.shuffle.partition.view import OutgoingBuffer
+from sluice.shuffle.taskmanager.sections import NetworkMemoryConfig
+from sluice.shuffle.taskmanager.serve.channel_opener import ChannelOpener, GateServices
+from sluice.shuffle.taskmanager.serve.partitions import ResultPartitionManager
+from sluice.shuffle.taskmanager.serve.read_pool import ReadPool
+from sluice.transport.connector import Address
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from protocol.errors import SluiceError
+    from sluice.protocol.errors import SluiceError
 
 KEY = ShuffleKey("app", 1)
 HERE = "here"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from protocol.limits import RECEIVE_TAIL_BYTES
+from sluice.protocol.limits import RECEIVE_TAIL_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,18 +10,22 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-from shuffle.config import ApplicationConfig, NetworkMemoryConfig, StorageConfig
-from shuffle.environment import NetworkEnvironment
-from shuffle.network.consumer_server import ConsumerHandler
+from sluice.shuffle.taskmanager.environment import NetworkEnvironment
+from sluice.shuffle.taskmanager.sections import (
+    ApplicationConfig,
+    NetworkMemoryConfig,
+    StorageConfig,
+)
+from sluice.shuffle.taskmanager.serve.consumer_handler import ConsumerHandler
+from sluice.transport.config import TransportConfig
 from tests.support.clients import Client, consumer, driver, producer, write_map_output
-from transport.config import TransportConfig
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
     from pathlib import Path
 
-    from protocol.messages import HelloAck
-    from shuffle.gate.input_gate import InputGate
+    from sluice.protocol.messages import HelloAck
+    from sluice.shuffle.gate.input_gate import InputGate
 
 DEADLINE_SECONDS = 20.0
 LOOK_AGAIN_SECONDS = 0.002

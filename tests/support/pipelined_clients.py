@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from protocol.events import decode_end_of_partition, is_end_of_partition
-from protocol.messages import (
+from sluice.protocol.events import decode_end_of_partition, is_end_of_partition
+from sluice.protocol.messages import (
     CONSUME_WHEN_REGISTERED,
     DATA,
     PARTITION_PIPELINED_BOUNDED,
@@ -23,13 +23,13 @@ from protocol.messages import (
     PartitionOpened,
     PipelinedData,
 )
-from protocol.remote_error import RemoteError
+from sluice.protocol.remote_error import RemoteError
 from tests.support.clients import close_gate
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from protocol.messages import HelloAck
+    from sluice.protocol.messages import HelloAck
     from tests.support.clients import Client
 
 

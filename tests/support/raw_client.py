@@ -6,12 +6,12 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING
 
-from protocol.codec import decode_control, encode
-from protocol.limits import MAGIC, PREFIX_BYTES, VERSION
-from protocol.messages import FLOW_CREDIT, ErrorResponse, Hello, HelloAck, Message
+from sluice.protocol.codec import decode_control, encode
+from sluice.protocol.limits import MAGIC, PREFIX_BYTES, VERSION
+from sluice.protocol.messages import FLOW_CREDIT, ErrorResponse, Hello, HelloAck, Message
 
 if TYPE_CHECKING:
-    from transport.connector import Address
+    from sluice.transport.connector import Address
 
 DEADLINE_SECONDS = 30
 

@@ -8,20 +8,20 @@ import socket
 import struct
 from typing import TYPE_CHECKING, Any
 
-from protocol.codec import decode_control, encode
-from protocol.limits import MAGIC, PREFIX_BYTES, VERSION
-from protocol.messages import FLOW_CREDIT, ROLE_PEER, ROLE_PRODUCER, Hello, HelloAck, Message
+from sluice.protocol.codec import decode_control, encode
+from sluice.protocol.limits import MAGIC, PREFIX_BYTES, VERSION
+from sluice.protocol.messages import FLOW_CREDIT, ROLE_PEER, ROLE_PRODUCER, Hello, HelloAck, Message
+from sluice.transport.config import TransportConfig
+from sluice.transport.connector import Address, connect
+from sluice.transport.listener import Listener
 from tests.support.memory_supplier import MemorySupplier
-from transport.config import TransportConfig
-from transport.connector import Address, connect
-from transport.listener import Listener
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
-    from protocol.errors import SluiceError
-    from transport.connection import Connection
+    from sluice.protocol.errors import SluiceError
+    from sluice.transport.connection import Connection
 
 SEGMENT = 4096
 PATIENCE_SECONDS = 10.0

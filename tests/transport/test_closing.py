@@ -6,10 +6,12 @@ import asyncio
 
 import pytest
 
-from protocol.codec import encode
-from protocol.errors import ErrorCode, UnexpectedMessage
-from protocol.messages import DATA, BufferResponse, CloseRequest, ErrorResponse, Ping
-from protocol.remote_error import RemoteError, error_response
+from sluice.protocol.codec import encode
+from sluice.protocol.errors import ErrorCode, UnexpectedMessage
+from sluice.protocol.messages import DATA, BufferResponse, CloseRequest, ErrorResponse, Ping
+from sluice.protocol.remote_error import RemoteError, error_response
+from sluice.transport.connector import Address
+from sluice.transport.errors import ConnectionLost
 from tests.support.tcp_proxy import Cut, Fault, FaultProxy
 from tests.transport.peers import (
     PATIENCE_SECONDS,
@@ -21,8 +23,6 @@ from tests.transport.peers import (
     small_send_buffer,
     turns,
 )
-from transport.connector import Address
-from transport.errors import ConnectionLost
 
 
 async def test_close_flushes_what_was_sent() -> None:

@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from sluice.transport.connection_pool import ConnectionPool
+from sluice.transport.connector import Address, connect
+from sluice.transport.errors import ConnectFailed
 from tests.transport.peers import (
     PATIENCE_SECONDS,
     SEGMENT,
@@ -16,9 +19,6 @@ from tests.transport.peers import (
     a_service,
     turns,
 )
-from transport.connection_pool import ConnectionPool
-from transport.connector import Address, connect
-from transport.errors import ConnectFailed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

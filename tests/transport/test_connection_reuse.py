@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from protocol.messages import CloseRequest
+from sluice.protocol.messages import CloseRequest
+from sluice.transport.connection_pool import ConnectionPool
+from sluice.transport.connector import Address, connect
+from sluice.transport.errors import ConnectFailed
 from tests.support.tcp_proxy import Fault, FaultProxy
 from tests.transport.peers import (
     PATIENCE_SECONDS,
@@ -19,14 +22,11 @@ from tests.transport.peers import (
     a_service,
     turns,
 )
-from transport.connection_pool import ConnectionPool
-from transport.connector import Address, connect
-from transport.errors import ConnectFailed
 
 if TYPE_CHECKING:
-    from protocol.messages import Hello, HelloAck
-    from transport.config import TransportConfig
-    from transport.connection import Connection
+    from sluice.protocol.messages import Hello, HelloAck
+    from sluice.transport.config import TransportConfig
+    from sluice.transport.connection import Connection
 
 A = Address("a", 1)
 LONG_SECONDS = 1000.0

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from protocol.errors import UnexpectedMessage
-from protocol.remote_error import RemoteError
+from sluice.protocol.errors import UnexpectedMessage
+from sluice.protocol.remote_error import RemoteError
+from sluice.transport.connector import Address
+from sluice.transport.errors import ConnectFailed
 from tests.support.tcp_proxy import Cut, Fault, FaultProxy
 from tests.transport.peers import (
     PATIENCE_SECONDS,
@@ -21,8 +23,6 @@ from tests.transport.peers import (
     open_client,
     turns,
 )
-from transport.connector import Address
-from transport.errors import ConnectFailed
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -53,7 +53,7 @@ async def test_a_listener_that_comes_late_is_found(
         refused.set()
         await sleep(seconds)
 
-    monkeypatch.setattr("transport.connector.asyncio.sleep", noticed_sleep)
+    monkeypatch.setattr("sluice.transport.connector.asyncio.sleep", noticed_sleep)
     connecting = asyncio.ensure_future(open_client(address))
     async with asyncio.timeout(PATIENCE_SECONDS):
         await refused.wait()

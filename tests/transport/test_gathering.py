@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from transport.write_side import MOST_GATHERED_BYTES, WriteSide
+from sluice.transport.write_side import MOST_GATHERED_BYTES, WriteSide
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

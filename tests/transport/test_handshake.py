@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from protocol.codec import encode
-from protocol.errors import ErrorCode, SluiceError, UnexpectedMessage, UnsupportedVersion
-from protocol.limits import MAX_HANDSHAKE_CONTROL_BYTES
-from protocol.messages import (
+from sluice.protocol.codec import encode
+from sluice.protocol.errors import ErrorCode, SluiceError, UnexpectedMessage, UnsupportedVersion
+from sluice.protocol.limits import MAX_HANDSHAKE_CONTROL_BYTES
+from sluice.protocol.messages import (
     ROLE_CONSUMER,
     ROLE_DRIVER,
     ROLE_PEER,
@@ -24,7 +24,10 @@ from protocol.messages import (
     Pong,
     RegionData,
 )
-from protocol.remote_error import RemoteError
+from sluice.protocol.remote_error import RemoteError
+from sluice.transport.connector import Address, connect
+from sluice.transport.errors import ConnectFailed, DeadlineExceeded
+from sluice.transport.listener import Listener
 from tests.transport.peers import (
     PATIENCE_SECONDS,
     SEGMENT,
@@ -38,12 +41,9 @@ from tests.transport.peers import (
     end,
     open_client,
 )
-from transport.connector import Address, connect
-from transport.errors import ConnectFailed, DeadlineExceeded
-from transport.listener import Listener
 
 if TYPE_CHECKING:
-    from transport.connection import Connection
+    from sluice.transport.connection import Connection
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from protocol.codec import encode
-from protocol.messages import DATA, BufferResponse, Ping, RegionData
+from sluice.protocol.codec import encode
+from sluice.protocol.messages import DATA, BufferResponse, Ping, RegionData
+from sluice.transport.connection import Connection
+from sluice.transport.errors import ConnectionLost
+from sluice.transport.loop_protocol import LoopProtocol
+from sluice.transport.write_side import WriteSide
 from tests.support.intercepting_transport import InterceptingTransport, intercept
 from tests.support.memory_supplier import MemorySupplier
 from tests.transport.peers import (
@@ -26,16 +30,12 @@ from tests.transport.peers import (
     turns,
     until,
 )
-from transport.connection import Connection
-from transport.errors import ConnectionLost
-from transport.loop_protocol import LoopProtocol
-from transport.write_side import WriteSide
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from transport.connector import Address
+    from sluice.transport.connector import Address
 
 EVENT = RegionData(0, 0)
 HEAD = len(encode(EVENT))

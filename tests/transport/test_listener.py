@@ -10,9 +10,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from protocol.errors import ErrorCode
-from protocol.messages import DATA, BufferResponse, ErrorResponse, Pong
-from protocol.remote_error import RemoteError
+from sluice.protocol.errors import ErrorCode
+from sluice.protocol.messages import DATA, BufferResponse, ErrorResponse, Pong
+from sluice.protocol.remote_error import RemoteError
+from sluice.transport.connection import Connection
+from sluice.transport.connector import Address
+from sluice.transport.errors import AddressUnavailable
+from sluice.transport.loop_protocol import LoopProtocol
 from tests.transport.peers import (
     PATIENCE_SECONDS,
     SEGMENT,
@@ -27,10 +31,6 @@ from tests.transport.peers import (
     turns,
     until,
 )
-from transport.connection import Connection
-from transport.connector import Address
-from transport.errors import AddressUnavailable
-from transport.loop_protocol import LoopProtocol
 
 if TYPE_CHECKING:
     from pathlib import Path

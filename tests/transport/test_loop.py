@@ -7,7 +7,7 @@ from typing import Literal
 
 import pytest
 
-from transport.loop import run
+from sluice.transport.loop import run
 
 
 async def name_of_loop() -> str:

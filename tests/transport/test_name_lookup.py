@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import pytest
 import uvloop
 
+from sluice.transport.connector import Address
+from sluice.transport.errors import ConnectFailed
+from sluice.transport.name_lookup import look_up
 from tests.transport.peers import a_config, open_client
-from transport.connector import Address
-from transport.errors import ConnectFailed
-from transport.name_lookup import look_up
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,7 +41,7 @@ class NameService:
 @pytest.fixture
 def names(monkeypatch: pytest.MonkeyPatch) -> Iterator[NameService]:
     service = NameService()
-    monkeypatch.setattr("transport.name_lookup.socket.getaddrinfo", service.getaddrinfo)
+    monkeypatch.setattr("sluice.transport.name_lookup.socket.getaddrinfo", service.getaddrinfo)
     yield service
     service.open.set()
 
@@ -58,7 +58,7 @@ async def test_all_addresses_of_a_name_in_order(names: NameService):
 
 
 async def test_threads_are_bounded(names: NameService, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("transport.name_lookup.MOST_LOOKUPS", 2)
+    monkeypatch.setattr("sluice.transport.name_lookup.MOST_LOOKUPS", 2)
     waiting = [asyncio.create_task(look_up(name, 7)) for name in ("host", "other")]
     await asyncio.sleep(0)
     with pytest.raises(socket.gaierror, match="2 names wait"):

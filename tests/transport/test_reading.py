@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from protocol.codec import encode
-from protocol.errors import ErrorCode, MalformedMessage, SluiceError
-from protocol.messages import (
+from sluice.protocol.codec import encode
+from sluice.protocol.errors import ErrorCode, MalformedMessage, SluiceError
+from sluice.protocol.messages import (
     ROLE_PRODUCER,
     AbortPartition,
     ErrorResponse,
@@ -18,6 +18,9 @@ from protocol.messages import (
     Pong,
     RegionData,
 )
+from sluice.transport import connection as connection_module
+from sluice.transport.connector import Address
+from sluice.transport.errors import ConnectionLost, DeadlineExceeded
 from tests.support.memory_supplier import MemorySupplier
 from tests.support.tcp_proxy import Fault, FaultProxy
 from tests.transport.peers import (
@@ -34,9 +37,6 @@ from tests.transport.peers import (
     small_send_buffer,
     turns,
 )
-from transport import connection as connection_module
-from transport.connector import Address
-from transport.errors import ConnectionLost, DeadlineExceeded
 
 DRIP_SECONDS = 0.02
 PRODUCER: dict[str, Any] = {"role": ROLE_PRODUCER, "application_id": "app"}

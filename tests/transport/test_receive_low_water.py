@@ -9,15 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.codec import encode
-from protocol.messages import ROLE_PRODUCER, RegionData
+from sluice.protocol.codec import encode
+from sluice.protocol.messages import ROLE_PRODUCER, RegionData
+from sluice.transport.receive_low_water import (
+    WORTH_WAITING_FOR_BYTES,
+    ReceiveLowWater,
+    kernel_makes_room,
+)
 from tests.transport.peers import RawPeer, Service, a_config, a_service, turns
-from transport.receive_low_water import WORTH_WAITING_FOR_BYTES, ReceiveLowWater, kernel_makes_room
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from transport.connector import Address
+    from sluice.transport.connector import Address
 
 LARGE = 4 * WORTH_WAITING_FOR_BYTES
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from sluice.transport import socket_options
+from sluice.transport.connector import Address
 from tests.transport.peers import a_config, a_service, end, open_client
-from transport import socket_options
-from transport.connector import Address
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from protocol.codec import decode_control, encode
-from protocol.errors import ErrorCode, Fault, SluiceError
-from protocol.messages import (
+from sluice.protocol.codec import decode_control, encode
+from sluice.protocol.errors import ErrorCode, Fault, SluiceError
+from sluice.protocol.messages import (
     DATA,
     ROLE_PRODUCER,
     AddCredit,
@@ -24,7 +24,10 @@ from protocol.messages import (
     Pong,
     RegionData,
 )
-from protocol.remote_error import RemoteError
+from sluice.protocol.remote_error import RemoteError
+from sluice.transport.connector import Address
+from sluice.transport.errors import DeadlineExceeded
+from sluice.transport.tls import TlsRefused, load_tls
 from tests.support.certificates import YESTERDAY, Authority, fingerprint_of
 from tests.support.tcp_proxy import Fault as LinkFault
 from tests.support.tcp_proxy import FaultProxy
@@ -39,14 +42,11 @@ from tests.transport.peers import (
     open_client,
     until,
 )
-from transport.connector import Address
-from transport.errors import DeadlineExceeded
-from transport.tls import TlsRefused, load_tls
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from transport.config import TransportConfig
+    from sluice.transport.config import TransportConfig
 
 pytestmark = pytest.mark.network_case(20)
 
@@ -228,7 +228,9 @@ async def test_a_client_that_is_not_trusted(
     if who == "untrusted":
         settings = stranger.settings()
     elif who == "expired":
-        monkeypatch.setattr("transport.tls._try_out", lambda *_: None)  # it was good at the start
+        monkeypatch.setattr(
+            "sluice.transport.tls._try_out", lambda *_: None
+        )  # it was good at the start
         certificate, key = authority.issue(not_after=YESTERDAY)
         settings = {"tls_certificate_file": certificate, "tls_key_file": key}
     settings |= {"tls_enabled": True, "tls_ca_file": both, "tls_minimum_version": "1.2"}

@@ -8,10 +8,10 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from pydantic import ValidationError
 
-from protocol.errors import ErrorCode
+from sluice.protocol.errors import ErrorCode
+from sluice.transport.tls import TlsConfigurationError, load_tls
 from tests.support.certificates import YESTERDAY, Authority, fingerprint_of
 from tests.transport.peers import Service, a_config
-from transport.tls import TlsConfigurationError, load_tls
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from protocol.remote_error import RemoteError
+from sluice.protocol.remote_error import RemoteError
+from sluice.transport.tls import TlsConfigurationError, load_tls
 from tests.support.certificates import fingerprint_of
 from tests.transport.peers import a_config, a_service, end, open_client
-from transport.tls import TlsConfigurationError, load_tls
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from transport.config import TransportConfig
+    from sluice.transport.config import TransportConfig
 
 pytestmark = pytest.mark.network_case(20)
 

@@ -10,8 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from protocol.codec import encode
-from protocol.messages import DATA, ROLE_PRODUCER, AddCredit, BufferResponse, Pong, RegionData
+from sluice.protocol.codec import encode
+from sluice.protocol.messages import (
+    DATA,
+    ROLE_PRODUCER,
+    AddCredit,
+    BufferResponse,
+    Pong,
+    RegionData,
+)
+from sluice.transport.connection import Connection
+from sluice.transport.tls import load_tls
+from sluice.transport.tls_transport import TlsTransport
 from tests.support.certificates import Authority
 from tests.support.intercepting_transport import InterceptingTransport, intercept
 from tests.support.memory_supplier import MemorySupplier
@@ -30,16 +40,13 @@ from tests.transport.peers import (
     until,
 )
 from tests.transport.test_leases import BUFFERS, pattern, start_sending
-from transport.connection import Connection
-from transport.tls import load_tls
-from transport.tls_transport import TlsTransport
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Iterable
 
-    from transport.config import TransportConfig
-    from transport.connector import Address
+    from sluice.transport.config import TransportConfig
+    from sluice.transport.connector import Address
 
 pytestmark = pytest.mark.network_case(20)
 

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from protocol.codec import encode
-from protocol.messages import Pong, RegionData
+from sluice.protocol.codec import encode
+from sluice.protocol.messages import Pong, RegionData
+from sluice.transport.connection import Connection
+from sluice.transport.loop_protocol import LoopProtocol
 from tests.support.intercepting_transport import InterceptingTransport, intercept
 from tests.transport.peers import (
     SEGMENT,
@@ -22,11 +24,9 @@ from tests.transport.peers import (
     small_send_buffer,
     turns,
 )
-from transport.connection import Connection
-from transport.loop_protocol import LoopProtocol
 
 if TYPE_CHECKING:
-    from transport.config import TransportConfig
+    from sluice.transport.config import TransportConfig
 
 EVENT = RegionData(0, 0)
 HEAD = len(encode(EVENT))

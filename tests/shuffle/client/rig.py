@@ -5,19 +5,19 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from protocol.limits import FEATURE_BUFFER_GROUPS, FEATURE_LARGE_PAYLOADS, VERSION
-from protocol.messages import FLOW_CREDIT, HelloAck, OpenPipelinedPartition, PartitionOpened
-from shuffle.client.consumer_leg import ConsumerLeg
-from shuffle.client.pipelined_partition import ClientPipelinedPartition
-from shuffle.client.producer_leg import ProducerLeg
-from shuffle.counters import Counters
-from shuffle.memory import NetworkBufferPool
+from sluice.protocol.limits import FEATURE_BUFFER_GROUPS, FEATURE_LARGE_PAYLOADS, VERSION
+from sluice.protocol.messages import FLOW_CREDIT, HelloAck, OpenPipelinedPartition, PartitionOpened
+from sluice.shuffle.client.consumer_leg import ConsumerLeg
+from sluice.shuffle.client.pipelined_writer import ClientPipelinedPartition
+from sluice.shuffle.client.producer_leg import ProducerLeg
+from sluice.shuffle.counters import Counters
+from sluice.shuffle.memory import NetworkBufferPool
 from tests.support.fakes import FakeConnection
 
 if TYPE_CHECKING:
-    from protocol.errors import SluiceError
-    from protocol.framing import PayloadMemory
-    from shuffle.partition.buffer_builder import BufferBuilder
+    from sluice.protocol.errors import SluiceError
+    from sluice.protocol.framing import PayloadMemory
+    from sluice.shuffle.partition.shared_buffer import BufferBuilder
 
 SEGMENTS = 16
 SEGMENT_SIZE_BYTES = 64

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.events import CustomEvent, EndOfPartition, decode_event, encode_event
-from protocol.events import encode_end_of_partition as end
-from protocol.messages import DATA, EVENT
-from shuffle.client.block_source import BlockSource
-from shuffle.gate.input_gate import BufferOrEvent
-from shuffle.partition.blocks import BlockCodec, BlockEncoder
-from shuffle.partition.errors import BlockCorrupt
-from shuffle.partition.view import OutgoingBuffer
+from sluice.protocol.events import CustomEvent, EndOfPartition, decode_event, encode_event
+from sluice.protocol.events import encode_end_of_partition as end
+from sluice.protocol.messages import DATA, EVENT
+from sluice.shuffle.client.gate import BlockSource
+from sluice.shuffle.errors import BlockCorrupt
+from sluice.shuffle.gate.readable import BufferOrEvent
+from sluice.shuffle.partition.blocks import BlockCodec, BlockEncoder
+from sluice.shuffle.partition.view import OutgoingBuffer
 
 
 class Gate:

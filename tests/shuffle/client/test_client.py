@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from shuffle.client.client import ShuffleClient
-from shuffle.partition.partition_type import ResultPartitionType
-from shuffle.records.channel_selector import HashSelector
-from shuffle.records.serializers import BytesSerializer
+from sluice.shuffle.client.client import ShuffleClient
+from sluice.shuffle.partition.partition_type import ResultPartitionType
+from sluice.shuffle.records.selectors import HashSelector
+from sluice.shuffle.records.serializers import BytesSerializer
 from tests.support.mini_cluster import mini_cluster
 
 DEADLINE_SECONDS = 30

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from protocol.errors import SluiceError
-from protocol.events import encode_end_of_partition
-from protocol.messages import (
+from sluice.protocol.errors import SluiceError
+from sluice.protocol.events import encode_end_of_partition
+from sluice.protocol.messages import (
     DATA,
     EVENT,
     BufferResponse,
@@ -18,16 +18,16 @@ from protocol.messages import (
     GateOpened,
     OpenGate,
 )
-from protocol.remote_error import RemoteError, error_response
-from shuffle.client.gate_opener import ClientChannelOpener
-from shuffle.errors import InvalidRequest
-from shuffle.gate.channel_opener import ChannelSource
-from shuffle.gate.input_gate import InputGate
-from shuffle.memory import InsufficientNetworkBuffers, NetworkBufferPool
-from shuffle.storage.outputs import ShuffleKey
+from sluice.protocol.remote_error import RemoteError, error_response
+from sluice.shuffle.client.channel_opener import ClientChannelOpener
+from sluice.shuffle.errors import InvalidRequest
+from sluice.shuffle.gate.input_gate import InputGate
+from sluice.shuffle.gate.source import ChannelSource
+from sluice.shuffle.memory import InsufficientNetworkBuffers, NetworkBufferPool
+from sluice.shuffle.names import ShuffleKey
+from sluice.transport.connector import Address
+from sluice.transport.errors import ConnectionLost, DeadlineExceeded
 from tests.shuffle.client.rig import SEGMENT_SIZE_BYTES, SEGMENTS, consumer_leg, fill, turns
-from transport.connector import Address
-from transport.errors import ConnectionLost, DeadlineExceeded
 
 BROKEN = SluiceError("broken on purpose")
 SOURCES = [ChannelSource("tm", Address("host", 1), (attempt,)) for attempt in (7, 8)]
@@ -170,7 +170,9 @@ async def test_a_gate_that_is_released_while_it_opens_leaves_nothing(when):
 
 
 async def test_too_little_memory_is_a_typed_error(monkeypatch):
-    monkeypatch.setattr("shuffle.client.gate_opener.EXCLUSIVE_REQUEST_TIMEOUT_SECONDS", 0.02)
+    monkeypatch.setattr(
+        "sluice.shuffle.client.channel_opener.EXCLUSIVE_REQUEST_TIMEOUT_SECONDS", 0.02
+    )
     rig = Rig(floating=0)
     gate = rig.new_gate(floating=0, exclusive=SEGMENTS)
     for source in SOURCES:

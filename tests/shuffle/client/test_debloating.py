@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from protocol.events import CheckpointBarrier
-from shuffle.partition.partition_type import ResultPartitionType
-from shuffle.records.record_reader import ChannelEvent
-from shuffle.records.serializers import BytesSerializer
+from sluice.protocol.events import CheckpointBarrier
+from sluice.shuffle.partition.partition_type import ResultPartitionType
+from sluice.shuffle.records.record_reader import ChannelEvent
+from sluice.shuffle.records.serializers import BytesSerializer
 from tests.support.api_clients import api_clients, pipelined
 from tests.support.mini_cluster import SEGMENT_SIZE_BYTES, eventually, gates, mini_cluster
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from shuffle.client.client import ShuffleClient
-    from shuffle.client.gate import ClientGate
-    from shuffle.client.result_partition import ResultPartition
-    from shuffle.gate.statistics import GateStatistics
+    from sluice.shuffle.client.client import ShuffleClient
+    from sluice.shuffle.client.gate import ClientGate
+    from sluice.shuffle.client.result_partition import ResultPartition
+    from sluice.shuffle.gate.statistics import GateStatistics
 
 READ_AT = pytest.mark.parametrize("reader_at", [0, 1], ids=["local", "remote"])
 RECORD = bytes(range(100))

@@ -8,25 +8,23 @@ import random
 
 import pytest
 
-from protocol.errors import ErrorCode, SluiceError
-from protocol.events import CheckpointBarrier, EndOfData, EndOfPartition, encode_event
-from protocol.messages import BLOCKING_EVENT, DATA, PRIORITY_EVENT
-from shuffle.client.client import ShuffleClient
-from shuffle.client.config import ClientConfig
-from shuffle.client.endpoint import InvalidEndpoint
-from shuffle.errors import InvalidRequest
-from shuffle.gate.task_events import UnknownProducer
-from shuffle.partition.errors import InvalidPartitionType
-from shuffle.partition.partition_type import ConsumptionConstraint, ResultPartitionType
-from shuffle.partition.result_partition_writer import ALL_SUBPARTITIONS
-from shuffle.records.channel_selector import HashSelector
-from shuffle.records.record_reader import ChannelEvent
-from shuffle.records.serializers import BytesSerializer, MsgpackSerializer
+from sluice.protocol.errors import ErrorCode, SluiceError
+from sluice.protocol.events import CheckpointBarrier, EndOfData, EndOfPartition, encode_event
+from sluice.protocol.messages import BLOCKING_EVENT, DATA, PRIORITY_EVENT
+from sluice.shuffle.client.client import ShuffleClient
+from sluice.shuffle.client.config import ClientConfig, InvalidEndpoint
+from sluice.shuffle.errors import InvalidPartitionType, InvalidRequest
+from sluice.shuffle.gate.task_events import UnknownProducer
+from sluice.shuffle.partition.partition_type import ConsumptionConstraint, ResultPartitionType
+from sluice.shuffle.partition.result_partition_writer import ALL_SUBPARTITIONS
+from sluice.shuffle.records.record_reader import ChannelEvent
+from sluice.shuffle.records.selectors import HashSelector
+from sluice.shuffle.records.serializers import BytesSerializer, MsgpackSerializer
+from sluice.transport.config import TransportConfig
+from sluice.transport.connector import Address
+from sluice.transport.errors import ConnectFailed
 from tests.support.api_clients import api_clients, emitted, give_back, next_of, pipelined
 from tests.support.mini_cluster import SEGMENT_SIZE_BYTES, eventually, mini_cluster
-from transport.config import TransportConfig
-from transport.connector import Address
-from transport.errors import ConnectFailed
 
 READ_AT = pytest.mark.parametrize("reader_at", [0, 1], ids=["local", "remote"])
 """The producer is at TaskManager 0; its reader at the same one, or across the network."""

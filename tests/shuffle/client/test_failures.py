@@ -7,12 +7,12 @@ from functools import partial
 
 import pytest
 
-from protocol.errors import ErrorCode, SluiceError
-from protocol.events import EndOfPartition
-from shuffle.client.client import ShuffleClient
-from shuffle.partition.partition_type import ResultPartitionType
-from shuffle.records.record_reader import ChannelEvent, ChannelRecord
-from shuffle.records.serializers import BytesSerializer
+from sluice.protocol.errors import ErrorCode, SluiceError
+from sluice.protocol.events import EndOfPartition
+from sluice.shuffle.client.client import ShuffleClient
+from sluice.shuffle.partition.partition_type import ResultPartitionType
+from sluice.shuffle.records.record_reader import ChannelEvent, ChannelRecord
+from sluice.shuffle.records.serializers import BytesSerializer
 from tests.support.api_clients import (
     api_clients,
     emitted,

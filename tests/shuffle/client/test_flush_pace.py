@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shuffle.client.flush_pace import (
+from sluice.shuffle.client.pipelined_writer import (
     FLUSHED_FOR_A_COMPLETE_ONE,
     MOST_PAUSE_SECONDS,
     PAUSE_TIMES,

@@ -6,15 +6,15 @@ import json
 
 import pytest
 
-from shuffle.client.endpoint import InvalidEndpoint, parse_endpoint
-from shuffle.client.location import (
+from sluice.shuffle.client.config import InvalidEndpoint, parse_endpoint
+from sluice.shuffle.client.location import (
     InvalidLocation,
     PartitionLocation,
     decode_locations,
     encode_locations,
 )
-from shuffle.gate.channel_opener import ChannelSource
-from transport.connector import Address
+from sluice.shuffle.gate.source import ChannelSource
+from sluice.transport.connector import Address
 
 STORED = PartitionLocation(1, 7, 0, "tm-1", "host", 4000)
 PIPELINED = PartitionLocation(1, 8, 2, "tm-2", "::1", 4001)

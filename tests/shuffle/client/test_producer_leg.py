@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from protocol.errors import MalformedMessage, SluiceError, UnexpectedMessage
-from protocol.limits import MAX_U32
-from protocol.messages import (
+from sluice.protocol.errors import MalformedMessage, SluiceError, UnexpectedMessage
+from sluice.protocol.limits import MAX_U32
+from sluice.protocol.messages import (
     AbortPartition,
     AddCredit,
     BufferResponse,
@@ -19,10 +19,10 @@ from protocol.messages import (
     RegionOpened,
     TaskEvent,
 )
-from protocol.remote_error import RemoteError, error_response
-from shuffle.client.producer_leg import MOST_MESSAGES_A_TURN
+from sluice.protocol.remote_error import RemoteError, error_response
+from sluice.shuffle.client.producer_leg import MOST_MESSAGES_A_TURN
+from sluice.transport.errors import ConnectionLost, DeadlineExceeded
 from tests.shuffle.client.rig import ProducerRig, open_message, turns
-from transport.errors import ConnectionLost, DeadlineExceeded
 
 BROKEN = SluiceError("broken on purpose")
 

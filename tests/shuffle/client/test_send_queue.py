@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.messages import BLOCKING_EVENT, DATA, EVENT, PRIORITY_EVENT
-from shuffle.client.send_queue import MAX_WAITING_EVENTS, SendQueue
-from shuffle.memory import NetworkBufferPool
-from shuffle.partition.buffer_builder import BufferBuilder
-from shuffle.partition.errors import TooManyEvents
-from shuffle.partition.result_partition_writer import ALL_SUBPARTITIONS
+from sluice.protocol.messages import BLOCKING_EVENT, DATA, EVENT, PRIORITY_EVENT
+from sluice.shuffle.client.send_queue import MAX_WAITING_EVENTS, SendQueue
+from sluice.shuffle.errors import TooManyEvents
+from sluice.shuffle.memory import NetworkBufferPool
+from sluice.shuffle.partition.result_partition_writer import ALL_SUBPARTITIONS
+from sluice.shuffle.partition.shared_buffer import BufferBuilder
 
 CHANNELS = 3
 SEGMENTS = 64

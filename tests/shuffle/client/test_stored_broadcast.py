@@ -6,13 +6,13 @@ import random
 
 import pytest
 
-from protocol.events import CheckpointBarrier
-from protocol.messages import DATA
-from shuffle.partition.partition_type import ResultPartitionType
-from shuffle.partition.result_partition_writer import ALL_SUBPARTITIONS
-from shuffle.records.record_reader import ChannelEvent
-from shuffle.records.serializers import BytesSerializer
-from shuffle.storage.outputs import ShuffleKey
+from sluice.protocol.events import CheckpointBarrier
+from sluice.protocol.messages import DATA
+from sluice.shuffle.names import ShuffleKey
+from sluice.shuffle.partition.partition_type import ResultPartitionType
+from sluice.shuffle.partition.result_partition_writer import ALL_SUBPARTITIONS
+from sluice.shuffle.records.record_reader import ChannelEvent
+from sluice.shuffle.records.serializers import BytesSerializer
 from tests.support.api_clients import api_clients
 from tests.support.mini_cluster import DISK_ONLY, MEMORY_TIER, SEGMENT_SIZE_BYTES, mini_cluster
 

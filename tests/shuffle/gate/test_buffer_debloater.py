@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shuffle.client.config import ClientConfig
-from shuffle.config import NetworkMemoryConfig
-from shuffle.gate.buffer_debloater import (
+from sluice.shuffle.client.config import ClientConfig
+from sluice.shuffle.gate.buffer_debloater import (
     ANNOUNCE_THRESHOLD,
     BufferDebloater,
     BufferSizeCalculator,
@@ -18,7 +17,8 @@ from shuffle.gate.buffer_debloater import (
     QueuedData,
     debloat_settings,
 )
-from shuffle.gate.union_gate import UnionInputGate
+from sluice.shuffle.gate.union_gate import UnionInputGate
+from sluice.shuffle.taskmanager.sections import NetworkMemoryConfig
 from tests.support.gates import HandFilledGate, shown
 
 SETTINGS = DebloatSettings(1.0, 0.2, 256, 32768)

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from protocol.limits import RECEIVE_TAIL_BYTES
-from shuffle.gate.buffer_manager import BufferManager
-from shuffle.memory import NetworkBufferPool
+from sluice.protocol.limits import RECEIVE_TAIL_BYTES
+from sluice.shuffle.gate.buffer_manager import BufferManager
+from sluice.shuffle.memory import NetworkBufferPool
 
 if TYPE_CHECKING:
-    from shuffle.memory.buffer_group import BufferGroup
+    from sluice.shuffle.memory.buffer import BufferGroup
 
 
 def take(manager: BufferManager) -> BufferGroup | None:

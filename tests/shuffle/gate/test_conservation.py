@@ -14,17 +14,17 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from protocol.errors import SluiceError
-from protocol.messages import DATA, BufferResponse
-from shuffle.gate.buffer_manager import BufferManager
-from shuffle.gate.remote_channel import RemoteInputChannel
-from shuffle.memory import NetworkBufferPool
-from shuffle.network.view_reader import CreditBasedViewReader
+from sluice.protocol.errors import SluiceError
+from sluice.protocol.messages import DATA, BufferResponse
+from sluice.shuffle.gate.buffer_manager import BufferManager
+from sluice.shuffle.gate.remote_channel import RemoteInputChannel
+from sluice.shuffle.memory import NetworkBufferPool
+from sluice.shuffle.taskmanager.serve.view_reader import CreditBasedViewReader
 from tests.support.fakes import FakeCreditSender, FakeView
 
 if TYPE_CHECKING:
-    from shuffle.memory.buffer_group import BufferGroup
-    from shuffle.partition.view import OutgoingBuffer
+    from sluice.shuffle.memory.buffer import BufferGroup
+    from sluice.shuffle.partition.view import OutgoingBuffer
 
 pytestmark = pytest.mark.network_case(7, 25)
 

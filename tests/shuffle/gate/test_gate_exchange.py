@@ -7,13 +7,14 @@ import contextlib
 
 import pytest
 
-from protocol.events import CustomEvent, encode_event
-from protocol.messages import BLOCKING_EVENT, PRIORITY_EVENT
-from shuffle.gate.channel_opener import ChannelOpener, ChannelSource
-from shuffle.gate.input_gate import InputGate
-from shuffle.network.serving import ReadPool
-from shuffle.partition.pipelined_partition import PipelinedResultPartition
-from shuffle.storage.outputs import ShuffleKey
+from sluice.protocol.events import CustomEvent, encode_event
+from sluice.protocol.messages import BLOCKING_EVENT, PRIORITY_EVENT
+from sluice.shuffle.gate.input_gate import InputGate
+from sluice.shuffle.gate.source import ChannelSource
+from sluice.shuffle.names import ShuffleKey
+from sluice.shuffle.partition.pipelined_partition import PipelinedResultPartition
+from sluice.shuffle.taskmanager.serve.channel_opener import ChannelOpener
+from sluice.shuffle.taskmanager.serve.read_pool import ReadPool
 from tests.support.gates import shown
 from tests.support.mini_cluster import SEGMENT_SIZE_BYTES, eventually, mini_cluster
 

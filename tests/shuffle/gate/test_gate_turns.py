@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.errors import SluiceError
-from protocol.messages import BLOCKING_EVENT, PRIORITY_EVENT
-from shuffle.errors import InvalidRequest
-from shuffle.gate.readable import BUFFERS_A_TURN
+from sluice.protocol.errors import SluiceError
+from sluice.protocol.messages import BLOCKING_EVENT, PRIORITY_EVENT
+from sluice.shuffle.errors import InvalidRequest
+from sluice.shuffle.gate.readable import BUFFERS_A_TURN
 from tests.support.gates import HandFilledGate, shown
 
 CHANNELS = 50

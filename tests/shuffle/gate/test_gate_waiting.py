@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from protocol.errors import SluiceError
+from sluice.protocol.errors import SluiceError
 from tests.support.gates import HandFilledGate, shown
 
 

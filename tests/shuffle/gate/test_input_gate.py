@@ -8,16 +8,17 @@ import random
 
 import pytest
 
-from protocol.errors import ErrorCode, SluiceError
-from protocol.messages import DATA
-from shuffle.errors import PartitionNotFound
-from shuffle.gate.channel_opener import ChannelOpener, ChannelSource
-from shuffle.gate.input_gate import InputGate
-from shuffle.network.serving import ReadPool
-from shuffle.storage.outputs import ShuffleKey
+from sluice.protocol.errors import ErrorCode, SluiceError
+from sluice.protocol.messages import DATA
+from sluice.shuffle.errors import PartitionNotFound
+from sluice.shuffle.gate.input_gate import InputGate
+from sluice.shuffle.gate.source import ChannelSource
+from sluice.shuffle.names import ShuffleKey
+from sluice.shuffle.taskmanager.serve.channel_opener import ChannelOpener
+from sluice.shuffle.taskmanager.serve.read_pool import ReadPool
+from sluice.transport.connector import Address
 from tests.support.clients import write_map_output
 from tests.support.mini_cluster import DISK_ONLY, MEMORY_TIER, SEGMENT_SIZE_BYTES, mini_cluster
-from transport.connector import Address
 
 KEY = ShuffleKey("app", 1)
 PIECES = 20

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from protocol.errors import SluiceError
-from protocol.messages import EVENT
-from shuffle.errors import InvalidRequest
-from shuffle.gate.local_channel import LocalInputChannel
+from sluice.protocol.errors import SluiceError
+from sluice.protocol.messages import EVENT
+from sluice.shuffle.errors import InvalidRequest
+from sluice.shuffle.gate.local_channel import LocalInputChannel
 from tests.support.fakes import FakeView
 
 

@@ -10,19 +10,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from protocol.messages import DATA, EVENT
-from shuffle.gate.channel_opener import ChannelOpener, ChannelSource
-from shuffle.gate.input_gate import InputGate
-from shuffle.network.serving import ReadPool
-from shuffle.partition.pipelined_partition import PipelinedResultPartition
-from shuffle.storage.outputs import ShuffleKey
+from sluice.protocol.messages import DATA, EVENT
+from sluice.shuffle.gate.input_gate import InputGate
+from sluice.shuffle.gate.source import ChannelSource
+from sluice.shuffle.names import ShuffleKey
+from sluice.shuffle.partition.pipelined_partition import PipelinedResultPartition
+from sluice.shuffle.taskmanager.serve.channel_opener import ChannelOpener
+from sluice.shuffle.taskmanager.serve.read_pool import ReadPool
 from tests.support.mini_cluster import SEGMENT_SIZE_BYTES, mini_cluster
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from shuffle.environment import NetworkEnvironment
-    from shuffle.partition.view import OutgoingBuffer
+    from sluice.shuffle.partition.view import OutgoingBuffer
+    from sluice.shuffle.taskmanager.environment import NetworkEnvironment
     from tests.support.mini_cluster import MiniCluster
 
 KEY = ShuffleKey("app", 1)

@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from protocol.errors import ErrorCode, SluiceError
-from protocol.events import decode_end_of_partition, encode_end_of_partition
-from protocol.messages import DATA, EVENT, BufferResponse
-from shuffle.gate.buffer_manager import BufferManager
-from shuffle.gate.remote_channel import RemoteInputChannel
-from shuffle.memory import NetworkBufferPool
+from sluice.protocol.errors import ErrorCode, SluiceError
+from sluice.protocol.events import decode_end_of_partition, encode_end_of_partition
+from sluice.protocol.messages import DATA, EVENT, BufferResponse
+from sluice.shuffle.gate.buffer_manager import BufferManager
+from sluice.shuffle.gate.remote_channel import RemoteInputChannel
+from sluice.shuffle.memory import NetworkBufferPool
 from tests.support.fakes import FakeCreditSender
 
 if TYPE_CHECKING:
-    from shuffle.memory.buffer_group import BufferGroup
+    from sluice.shuffle.memory.buffer import BufferGroup
 
 PLENTY = 1000
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from protocol.errors import ErrorCode, InvalidEvent
-from protocol.limits import MAX_EVENT_BYTES, MAX_U32
-from shuffle.gate.local_channel import LocalInputChannel
-from shuffle.gate.task_events import (
+from sluice.protocol.errors import ErrorCode, InvalidEvent
+from sluice.protocol.limits import MAX_EVENT_BYTES, MAX_U32
+from sluice.shuffle.gate.local_channel import LocalInputChannel
+from sluice.shuffle.gate.task_events import (
     MAX_KEPT_TASK_EVENTS,
     KeptTaskEvents,
     ProducerInUse,
@@ -15,8 +15,8 @@ from shuffle.gate.task_events import (
     TooManyTaskEvents,
     UnknownProducer,
 )
-from shuffle.gate.unknown_channel import UnknownInputChannel
-from shuffle.storage.outputs import ShuffleKey
+from sluice.shuffle.gate.unknown_channel import UnknownInputChannel
+from sluice.shuffle.names import ShuffleKey
 from tests.support.fakes import FakeView
 
 KEY = ShuffleKey("app", 1)

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from protocol.errors import SluiceError
-from protocol.messages import BLOCKING_EVENT, PRIORITY_EVENT
-from shuffle.errors import InvalidRequest
-from shuffle.gate.readable import BUFFERS_A_TURN
-from shuffle.gate.union_gate import UnionInputGate
+from sluice.protocol.errors import SluiceError
+from sluice.protocol.messages import BLOCKING_EVENT, PRIORITY_EVENT
+from sluice.shuffle.errors import InvalidRequest
+from sluice.shuffle.gate.readable import BUFFERS_A_TURN
+from sluice.shuffle.gate.union_gate import UnionInputGate
 from tests.support.gates import KEY, HandFilledGate, here, shown
 
 if TYPE_CHECKING:
-    from shuffle.gate.task_events import TaskEventHandler
+    from sluice.shuffle.gate.task_events import TaskEventHandler
 
 
 async def a_union(*channels: int) -> tuple[UnionInputGate, list[HandFilledGate]]:

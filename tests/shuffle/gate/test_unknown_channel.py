@@ -7,16 +7,17 @@ import contextlib
 
 import pytest
 
-from protocol.messages import DATA
-from shuffle.errors import InvalidRequest, PartitionNotFound
-from shuffle.gate.channel_opener import ChannelOpener, ChannelSource
-from shuffle.gate.input_gate import InputGate
-from shuffle.gate.local_channel import LocalInputChannel
-from shuffle.gate.remote_channel import RemoteInputChannel
-from shuffle.gate.task_events import MAX_KEPT_TASK_EVENTS, TooManyTaskEvents, UnknownProducer
-from shuffle.gate.unknown_channel import UnknownInputChannel
-from shuffle.network.serving import ReadPool
-from shuffle.storage.outputs import ShuffleKey
+from sluice.protocol.messages import DATA
+from sluice.shuffle.errors import InvalidRequest, PartitionNotFound
+from sluice.shuffle.gate.input_gate import InputGate
+from sluice.shuffle.gate.local_channel import LocalInputChannel
+from sluice.shuffle.gate.remote_channel import RemoteInputChannel
+from sluice.shuffle.gate.source import ChannelSource
+from sluice.shuffle.gate.task_events import MAX_KEPT_TASK_EVENTS, TooManyTaskEvents, UnknownProducer
+from sluice.shuffle.gate.unknown_channel import UnknownInputChannel
+from sluice.shuffle.names import ShuffleKey
+from sluice.shuffle.taskmanager.serve.channel_opener import ChannelOpener
+from sluice.shuffle.taskmanager.serve.read_pool import ReadPool
 from tests.support.gates import KEY, HandFilledGate, here
 from tests.support.mini_cluster import mini_cluster
 

@@ -5,8 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from shuffle.memory import LocalBufferPool, MemorySegment, NetworkBufferPool, SegmentListener
-    from shuffle.memory.statistics import NetworkBufferPoolStatistics
+    from sluice.shuffle.memory import (
+        LocalBufferPool,
+        MemorySegment,
+        NetworkBufferPool,
+        SegmentListener,
+    )
+    from sluice.shuffle.memory.statistics import NetworkBufferPoolStatistics
 
 
 def take(pool: LocalBufferPool, channel: int = -1) -> MemorySegment:

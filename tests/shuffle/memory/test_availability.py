@@ -4,7 +4,12 @@ import asyncio
 
 import pytest
 
-from shuffle.memory import MemorySegment, NetworkBufferPool, NetworkBufferTimeout, PoolDestroyed
+from sluice.shuffle.memory import (
+    MemorySegment,
+    NetworkBufferPool,
+    NetworkBufferTimeout,
+    PoolDestroyed,
+)
 from tests.shuffle.memory.segments import keeping, take, take_many
 
 LONG_SECONDS = 30.0  # never reached: the event under test comes first

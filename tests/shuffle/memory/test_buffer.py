@@ -1,13 +1,13 @@
 import pytest
 
-from shuffle.memory import (
+from sluice.shuffle.memory import (
     BufferAlreadyRecycled,
     InvalidPoolSize,
     NetworkBuffer,
     NetworkBufferPool,
     SegmentNotLent,
 )
-from shuffle.memory.segment import SegmentMapping
+from sluice.shuffle.memory.segment import SegmentMapping
 from tests.shuffle.memory.segments import take
 
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from shuffle.memory import InvalidPoolSize, NetworkBufferPool, SegmentNotLent
+from sluice.shuffle.memory import InvalidPoolSize, NetworkBufferPool, SegmentNotLent
 from tests.shuffle.memory.segments import take
 
 LONG_SECONDS = 30.0  # never reached: the event under test comes first

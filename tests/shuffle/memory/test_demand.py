@@ -5,13 +5,13 @@ import logging
 
 import pytest
 
-from shuffle.memory import (
+from sluice.shuffle.memory import (
     InsufficientNetworkBuffers,
     MemoryDemand,
     NetworkBufferPool,
     NetworkBufferTimeout,
 )
-from shuffle.memory.demand import WARNING_INTERVAL_SECONDS
+from sluice.shuffle.memory.demand import WARNING_INTERVAL_SECONDS
 from tests.support.clock import Clock
 
 SHORT_SECONDS = 0.02
@@ -19,7 +19,7 @@ SHORT_SECONDS = 0.02
 
 @pytest.fixture
 def log(caplog):
-    caplog.set_level(logging.INFO, logger="shuffle.memory.demand")
+    caplog.set_level(logging.INFO, logger="sluice.shuffle.memory.demand")
     return caplog
 
 

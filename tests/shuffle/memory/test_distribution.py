@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shuffle.memory.distribution import Sharing, fair_shares
+from sluice.shuffle.memory.distribution import Sharing, fair_shares
 
 
 @pytest.mark.network_case(22)

@@ -4,7 +4,7 @@ import traceback
 
 import pytest
 
-from shuffle.memory import (
+from sluice.shuffle.memory import (
     NetworkBufferPool,
     NetworkBufferTimeout,
     PoolDestroyed,
@@ -35,7 +35,7 @@ class Waiter:
 
 
 def no_listener_failed(caplog):
-    return not [r for r in caplog.records if r.name == "shuffle.memory.local_buffer_pool"]
+    return not [r for r in caplog.records if r.name == "sluice.shuffle.memory.local_buffer_pool"]
 
 
 def drained(network, name="a", required=1, maximum=None):

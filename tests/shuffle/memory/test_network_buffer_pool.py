@@ -3,9 +3,8 @@ import random
 
 import pytest
 
-from protocol.errors import ErrorCode, SluiceError
-from shuffle.config import NetworkMemoryConfig
-from shuffle.memory import (
+from sluice.protocol.errors import ErrorCode, SluiceError
+from sluice.shuffle.memory import (
     InsufficientNetworkBuffers,
     InvalidPoolSize,
     NetworkBufferPool,
@@ -13,6 +12,7 @@ from shuffle.memory import (
     PoolDestroyed,
     SegmentNotLent,
 )
+from sluice.shuffle.taskmanager.sections import NetworkMemoryConfig
 from tests.shuffle.memory.segments import conserved, declining, take
 
 LONG_SECONDS = 30.0  # never reached: the event under test comes first

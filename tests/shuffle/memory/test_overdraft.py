@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from shuffle.memory import InvalidPoolSize, MemorySegment, NetworkBufferPool
+from sluice.shuffle.memory import InvalidPoolSize, MemorySegment, NetworkBufferPool
 from tests.shuffle.memory.segments import conserved, keeping, take, take_many
 
 LONG_SECONDS = 30.0  # never reached: the event under test comes first

@@ -15,7 +15,7 @@ from hypothesis.stateful import (
     rule,
 )
 
-from shuffle.memory import (
+from sluice.shuffle.memory import (
     InsufficientNetworkBuffers,
     LocalBufferPool,
     NetworkBufferPool,

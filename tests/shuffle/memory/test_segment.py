@@ -2,8 +2,8 @@ import mmap
 
 import pytest
 
-from protocol.limits import RECEIVE_TAIL_BYTES
-from shuffle.memory.segment import SegmentMapping
+from sluice.protocol.limits import RECEIVE_TAIL_BYTES
+from sluice.shuffle.memory.segment import SegmentMapping
 
 
 def test_segments_are_slices_of_one_mapping():

@@ -6,27 +6,28 @@ import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from shuffle.gate.channel_opener import ChannelOpener, ChannelSource
-from shuffle.gate.input_gate import InputGate
-from shuffle.gate.remote_channel import RemoteInputChannel
-from shuffle.network.peer_server import PartitionRequestServerHandler
-from shuffle.network.serving import ReadPool
-from shuffle.partition.output_flusher import OutputFlusher
-from shuffle.partition.pipelined_partition import PipelinedResultPartition
-from shuffle.records.record_reader import RecordReader
-from shuffle.records.record_writer import RecordWriter
-from shuffle.records.serializers import BytesSerializer, ValueSerializer
-from shuffle.storage.outputs import ShuffleKey
+from sluice.shuffle.gate.input_gate import InputGate
+from sluice.shuffle.gate.remote_channel import RemoteInputChannel
+from sluice.shuffle.gate.source import ChannelSource
+from sluice.shuffle.names import ShuffleKey
+from sluice.shuffle.partition.output_flusher import OutputFlusher
+from sluice.shuffle.partition.pipelined_partition import PipelinedResultPartition
+from sluice.shuffle.records.record_reader import RecordReader
+from sluice.shuffle.records.record_writer import RecordWriter
+from sluice.shuffle.records.serializers import BytesSerializer, ValueSerializer
+from sluice.shuffle.taskmanager.serve.channel_opener import ChannelOpener
+from sluice.shuffle.taskmanager.serve.peer_handler import PeerHandler
+from sluice.shuffle.taskmanager.serve.read_pool import ReadPool
 from tests.support.mini_cluster import SEGMENT_SIZE_BYTES, eventually, mini_cluster
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from shuffle.memory import LocalBufferPool
-    from shuffle.network.view_reader import CreditBasedViewReader
+    from sluice.shuffle.memory import LocalBufferPool
+    from sluice.shuffle.taskmanager.serve.view_reader import CreditBasedViewReader
+    from sluice.transport.connection import Connection
     from tests.support.mini_cluster import MiniCluster
-    from transport.connection import Connection
 
 KEY = ShuffleKey("app", 1)
 ATTEMPT = 1
@@ -78,12 +79,12 @@ class Pipe:
         return channel.queued_buffers
 
     @property
-    def serving(self) -> PartitionRequestServerHandler:
+    def serving(self) -> PeerHandler:
         """The producing end of the connection between the TaskManagers."""
         (handler,) = (
             handler
             for handler in self.cluster[0].handlers.values()
-            if isinstance(handler, PartitionRequestServerHandler)
+            if isinstance(handler, PeerHandler)
         )
         return handler
 
@@ -118,7 +119,7 @@ class Pipe:
             return any(
                 reader.view is not None
                 for handler in handlers
-                if isinstance(handler, PartitionRequestServerHandler)
+                if isinstance(handler, PeerHandler)
                 for reader in handler.readers.values()
             )
 

@@ -7,27 +7,28 @@ import contextlib
 
 import pytest
 
-from protocol.messages import DATA, BufferResponse, PipelinedData
-from shuffle.client.client import ShuffleClient
-from shuffle.gate.channel_opener import ChannelOpener, ChannelSource
-from shuffle.gate.input_gate import InputGate
-from shuffle.gate.local_channel import LocalInputChannel
-from shuffle.gate.remote_channel import RemoteInputChannel
-from shuffle.memory import LocalBufferPool
-from shuffle.network.request_queue import PartitionRequestQueue
-from shuffle.network.serving import ReadPool
-from shuffle.partition.pipelined_subpartition import PipelinedSubpartition
-from shuffle.records.channel_selector import RoundRobinSelector
-from shuffle.records.outputs import ChainingOutput
-from shuffle.records.record_reader import ChannelRecord
-from shuffle.records.serializers import BytesSerializer, ViewSerializer
-from shuffle.records.spanning_deserializer import SpanningRecordDeserializer
-from shuffle.records.spanning_serializer import SpanningRecordSerializer
-from shuffle.records.stream_elements import StreamRecord
+from sluice.protocol.messages import DATA, BufferResponse, PipelinedData
+from sluice.shuffle.client.client import ShuffleClient
+from sluice.shuffle.gate.input_gate import InputGate
+from sluice.shuffle.gate.local_channel import LocalInputChannel
+from sluice.shuffle.gate.remote_channel import RemoteInputChannel
+from sluice.shuffle.gate.source import ChannelSource
+from sluice.shuffle.memory import LocalBufferPool
+from sluice.shuffle.partition.pipelined_subpartition import PipelinedSubpartition
+from sluice.shuffle.records.outputs import ChainingOutput
+from sluice.shuffle.records.record_reader import ChannelRecord
+from sluice.shuffle.records.selectors import RoundRobinSelector
+from sluice.shuffle.records.serializers import BytesSerializer, ViewSerializer
+from sluice.shuffle.records.spanning_deserializer import SpanningRecordDeserializer
+from sluice.shuffle.records.spanning_serializer import SpanningRecordSerializer
+from sluice.shuffle.records.stream_elements import StreamRecord
+from sluice.shuffle.taskmanager.serve.channel_opener import ChannelOpener
+from sluice.shuffle.taskmanager.serve.read_pool import ReadPool
+from sluice.shuffle.taskmanager.serve.request_queue import PartitionRequestQueue
+from sluice.transport.connection import Connection
 from tests.shuffle.model.pipe import ATTEMPT, KEY, PATIENCE_SECONDS, full_record, pipe
 from tests.shuffle.model.trace import Trace
 from tests.support.mini_cluster import eventually, mini_cluster
-from transport.connection import Connection
 
 RECORD = b"A" * 50
 

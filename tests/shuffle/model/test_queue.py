@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from shuffle.records.record_reader import ChannelEvent, ChannelRecord
+from sluice.shuffle.records.record_reader import ChannelEvent, ChannelRecord
 from tests.shuffle.model.pipe import PATIENCE_SECONDS, POOL_2, full_record, pipe
 from tests.support.mini_cluster import SEGMENT_SIZE_BYTES, eventually
 

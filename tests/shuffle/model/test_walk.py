@@ -6,8 +6,8 @@ import asyncio
 from socket import SO_RCVBUF, SO_SNDBUF, SOL_SOCKET
 from typing import TYPE_CHECKING, Any
 
-from shuffle.records.record_reader import ChannelEvent, ChannelRecord
-from shuffle.records.serializers import ViewSerializer
+from sluice.shuffle.records.record_reader import ChannelEvent, ChannelRecord
+from sluice.shuffle.records.serializers import ViewSerializer
 from tests.shuffle.model.pipe import (
     EXCLUSIVE,
     FULL_RECORD_BYTES,

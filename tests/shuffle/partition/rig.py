@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from shuffle.memory import NetworkBuffer, NetworkBufferPool
-from shuffle.partition.buffer_builder import BufferBuilder
-from shuffle.partition.buffer_consumer import BufferConsumer, finished_consumer
-from shuffle.partition.pipelined_subpartition import PipelinedSubpartition
+from sluice.shuffle.memory import NetworkBuffer, NetworkBufferPool
+from sluice.shuffle.partition.pipelined_subpartition import PipelinedSubpartition
+from sluice.shuffle.partition.shared_buffer import BufferBuilder, BufferConsumer, finished_consumer
 
 
 class Notifications:

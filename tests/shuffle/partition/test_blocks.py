@@ -10,16 +10,16 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.errors import ErrorCode
-from protocol.messages import DATA, EVENT
-from shuffle.partition.blocks import (
+from sluice.protocol.errors import ErrorCode
+from sluice.protocol.messages import DATA, EVENT
+from sluice.shuffle.errors import BlockCorrupt
+from sluice.shuffle.partition.blocks import (
     BLOCK_HEADER_BYTES,
     MAX_BLOCK_BYTES,
     BlockCodec,
     BlockDecoder,
     BlockEncoder,
 )
-from shuffle.partition.errors import BlockCorrupt
 
 CONTENTS = st.lists(
     st.tuples(

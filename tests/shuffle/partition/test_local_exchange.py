@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from protocol.errors import SluiceError
-from protocol.events import CustomEvent, encode_event
-from protocol.messages import BLOCKING_EVENT, DATA, EVENT, PRIORITY_EVENT, BufferResponse
-from shuffle.gate.local_channel import LocalInputChannel
-from shuffle.memory import NetworkBufferPool
-from shuffle.network.request_queue import PartitionRequestQueue
-from shuffle.network.view_reader import CreditBasedViewReader
-from shuffle.partition.pipelined_partition import PipelinedResultPartition
+from sluice.protocol.errors import SluiceError
+from sluice.protocol.events import CustomEvent, encode_event
+from sluice.protocol.messages import BLOCKING_EVENT, DATA, EVENT, PRIORITY_EVENT, BufferResponse
+from sluice.shuffle.gate.local_channel import LocalInputChannel
+from sluice.shuffle.memory import NetworkBufferPool
+from sluice.shuffle.partition.pipelined_partition import PipelinedResultPartition
+from sluice.shuffle.taskmanager.serve.request_queue import PartitionRequestQueue
+from sluice.shuffle.taskmanager.serve.view_reader import CreditBasedViewReader
 from tests.shuffle.partition.rig import Notifications
 from tests.support.fakes import Ended, FakeConnection
 

@@ -6,15 +6,15 @@ import asyncio
 
 import pytest
 
-from shuffle.memory import NetworkBufferPool
-from shuffle.partition.output_flusher import (
+from sluice.shuffle.memory import NetworkBufferPool
+from sluice.shuffle.partition.output_flusher import (
     DEFAULT_INTERVAL_SECONDS,
     FLUSH_EVERY_RECORD,
     FLUSH_ONLY_FULL,
     IDLE_INTERVALS,
     OutputFlusher,
 )
-from shuffle.partition.pipelined_partition import PipelinedResultPartition
+from sluice.shuffle.partition.pipelined_partition import PipelinedResultPartition
 from tests.shuffle.partition.rig import read
 from tests.support.mini_cluster import eventually
 

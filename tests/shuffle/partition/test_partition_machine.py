@@ -13,12 +13,12 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from protocol.errors import SluiceError
-from protocol.messages import BLOCKING_EVENT, DATA, EVENT
-from shuffle.memory import NetworkBufferPool
-from shuffle.partition.pipelined_partition import PipelinedResultPartition
-from shuffle.partition.pipelined_states import PartitionState
-from shuffle.partition.result_partition_writer import ALL_SUBPARTITIONS
+from sluice.protocol.errors import SluiceError
+from sluice.protocol.messages import BLOCKING_EVENT, DATA, EVENT
+from sluice.shuffle.memory import NetworkBufferPool
+from sluice.shuffle.partition.pipelined_partition import PipelinedResultPartition
+from sluice.shuffle.partition.result_partition_writer import ALL_SUBPARTITIONS
+from sluice.shuffle.partition.states import PartitionState
 
 SIZE = 8
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from protocol.errors import ErrorCode, SluiceError
-from shuffle.partition.errors import InvalidPartitionType
-from shuffle.partition.partition_type import (
+from sluice.protocol.errors import ErrorCode, SluiceError
+from sluice.shuffle.errors import InvalidPartitionType
+from sluice.shuffle.partition.partition_type import (
     ConsumptionConstraint,
     ResultPartitionType,
     checked_partition_type,

@@ -6,22 +6,26 @@ import asyncio
 
 import pytest
 
-from protocol.errors import SluiceError
-from protocol.events import decode_end_of_partition
-from protocol.messages import BLOCKING_EVENT, DATA, EVENT, PRIORITY_EVENT
-from shuffle.errors import InvalidRequest, PartitionReleased
-from shuffle.memory import NetworkBufferPool
-from shuffle.partition.errors import (
+from sluice.protocol.errors import SluiceError
+from sluice.protocol.events import decode_end_of_partition
+from sluice.protocol.messages import BLOCKING_EVENT, DATA, EVENT, PRIORITY_EVENT
+from sluice.shuffle.errors import (
     InvalidPartitionType,
+    InvalidRequest,
     PartitionAlreadyFinished,
+    PartitionReleased,
     SubpartitionAlreadyConsumed,
     TooManyEvents,
 )
-from shuffle.partition.partition_type import ConsumptionConstraint, ResultPartitionType
-from shuffle.partition.pipelined_partition import PipelinedResultPartition
-from shuffle.partition.pipelined_states import PartitionState
-from shuffle.partition.pipelined_subpartition import MAX_QUEUED_EVENTS
-from shuffle.partition.result_partition_writer import ALL_SUBPARTITIONS, ResultPartitionWriter
+from sluice.shuffle.memory import NetworkBufferPool
+from sluice.shuffle.partition.partition_type import ConsumptionConstraint, ResultPartitionType
+from sluice.shuffle.partition.pipelined_partition import PipelinedResultPartition
+from sluice.shuffle.partition.pipelined_subpartition import MAX_QUEUED_EVENTS
+from sluice.shuffle.partition.result_partition_writer import (
+    ALL_SUBPARTITIONS,
+    ResultPartitionWriter,
+)
+from sluice.shuffle.partition.states import PartitionState
 from tests.shuffle.partition.rig import Notifications, read
 
 SIZE = 8

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from protocol.errors import SluiceError
-from protocol.events import decode_end_of_partition
-from protocol.messages import BLOCKING_EVENT, EVENT, PRIORITY_EVENT
-from shuffle.errors import InvalidRequest, PartitionReleased
-from shuffle.partition.buffer_consumer import finished_consumer
-from shuffle.partition.errors import (
+from sluice.protocol.errors import SluiceError
+from sluice.protocol.events import decode_end_of_partition
+from sluice.protocol.messages import BLOCKING_EVENT, EVENT, PRIORITY_EVENT
+from sluice.shuffle.errors import (
+    InvalidRequest,
     PartitionAlreadyFinished,
+    PartitionReleased,
     SubpartitionAlreadyConsumed,
     TooManyEvents,
 )
-from shuffle.partition.pipelined_states import SubpartitionState
-from shuffle.partition.pipelined_subpartition import MAX_QUEUED_EVENTS
-from shuffle.partition.view import PipelinedView
+from sluice.shuffle.partition.pipelined_subpartition import MAX_QUEUED_EVENTS
+from sluice.shuffle.partition.shared_buffer import finished_consumer
+from sluice.shuffle.partition.states import SubpartitionState
+from sluice.shuffle.partition.view import PipelinedView
 from tests.shuffle.partition.rig import SubpartitionRig, read
 
 

@@ -9,10 +9,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from protocol.events import decode_end_of_partition
-from protocol.messages import BLOCKING_EVENT, DATA, EVENT, PRIORITY_EVENT
-from shuffle.errors import PartitionReleased
-from shuffle.partition.errors import PartitionAlreadyFinished, SubpartitionAlreadyConsumed
+from sluice.protocol.events import decode_end_of_partition
+from sluice.protocol.messages import BLOCKING_EVENT, DATA, EVENT, PRIORITY_EVENT
+from sluice.shuffle.errors import (
+    PartitionAlreadyFinished,
+    PartitionReleased,
+    SubpartitionAlreadyConsumed,
+)
 from tests.shuffle.partition.rig import SubpartitionRig
 
 SEGMENTS = 12

@@ -7,19 +7,19 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from protocol.events import encode_event
-from protocol.messages import DATA, EVENT
-from shuffle.gate.input_gate import BufferOrEvent
-from shuffle.memory import NetworkBuffer
-from shuffle.memory.segment import MemorySegment
-from shuffle.partition.buffer_builder import BufferBuilder
-from shuffle.partition.result_partition_writer import ALL_SUBPARTITIONS
-from shuffle.partition.view import OutgoingBuffer
+from sluice.protocol.events import encode_event
+from sluice.protocol.messages import DATA, EVENT
+from sluice.shuffle.gate.readable import BufferOrEvent
+from sluice.shuffle.memory import NetworkBuffer
+from sluice.shuffle.memory.segment import MemorySegment
+from sluice.shuffle.partition.result_partition_writer import ALL_SUBPARTITIONS
+from sluice.shuffle.partition.shared_buffer import BufferBuilder
+from sluice.shuffle.partition.view import OutgoingBuffer
 
 if TYPE_CHECKING:
-    from protocol.errors import SluiceError
-    from protocol.events import Event
-    from shuffle.partition.buffer_consumer import BufferConsumer
+    from sluice.protocol.errors import SluiceError
+    from sluice.protocol.events import Event
+    from sluice.shuffle.partition.shared_buffer import BufferConsumer
 
 
 class FakeEvent(NamedTuple):

@@ -3,11 +3,11 @@
 import pyarrow as pa
 import pytest
 
-from protocol.events import EndOfPartition
-from shuffle.records.arrow import ArrowSerializer
-from shuffle.records.errors import MalformedElement
-from shuffle.records.record_reader import ChannelRecord, RecordReader
-from shuffle.records.record_writer import RecordWriter
+from sluice.protocol.events import EndOfPartition
+from sluice.shuffle.errors import MalformedElement
+from sluice.shuffle.records.record_reader import ChannelRecord, RecordReader
+from sluice.shuffle.records.record_writer import RecordWriter
+from sluice.shuffle.records.serializers import ArrowSerializer
 from tests.shuffle.records.fakes import FakeGate, FakePartition
 
 BATCH = pa.RecordBatch.from_pydict(

@@ -8,25 +8,26 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from shuffle.gate.channel_opener import ChannelOpener, ChannelSource
-from shuffle.gate.input_gate import InputGate
-from shuffle.network.serving import ReadPool
-from shuffle.partition.output_flusher import OutputFlusher
-from shuffle.partition.partition_type import ResultPartitionType, pool_bounds
-from shuffle.partition.pipelined_partition import PipelinedResultPartition
-from shuffle.records.channel_selector import HashSelector
-from shuffle.records.record_reader import ChannelRecord, ChannelRecords, RecordReader
-from shuffle.records.record_writer import RecordWriter
-from shuffle.records.serializers import BytesSerializer
-from shuffle.storage.outputs import ShuffleKey
+from sluice.shuffle.gate.input_gate import InputGate
+from sluice.shuffle.gate.source import ChannelSource
+from sluice.shuffle.names import ShuffleKey
+from sluice.shuffle.partition.output_flusher import OutputFlusher
+from sluice.shuffle.partition.partition_type import ResultPartitionType, pool_bounds
+from sluice.shuffle.partition.pipelined_partition import PipelinedResultPartition
+from sluice.shuffle.records.record_reader import ChannelRecord, ChannelRecords, RecordReader
+from sluice.shuffle.records.record_writer import RecordWriter
+from sluice.shuffle.records.selectors import HashSelector
+from sluice.shuffle.records.serializers import BytesSerializer
+from sluice.shuffle.taskmanager.serve.channel_opener import ChannelOpener
+from sluice.shuffle.taskmanager.serve.read_pool import ReadPool
 from tests.support.mini_cluster import SEGMENT_SIZE_BYTES, mini_cluster
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
     from pathlib import Path
 
-    from shuffle.environment import NetworkEnvironment
-    from shuffle.memory import LocalBufferPool, NetworkBufferPool
+    from sluice.shuffle.memory import LocalBufferPool, NetworkBufferPool
+    from sluice.shuffle.taskmanager.environment import NetworkEnvironment
 
 TIMEOUT_SECONDS = 30
 KEY = ShuffleKey("app", 1)

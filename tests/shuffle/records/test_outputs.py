@@ -5,18 +5,19 @@ import struct
 
 import pytest
 
-from shuffle.records.channel_selector import RoundRobinSelector
-from shuffle.records.outputs import (
+from sluice.shuffle.records.outputs import (
     BroadcastingOutput,
     ChainingOutput,
     CopyingChainingOutput,
     CountingOutput,
     OutputTag,
+    RecordWriterOutput,
 )
-from shuffle.records.record_writer import RecordWriter
-from shuffle.records.serializers import BytesSerializer
-from shuffle.records.spanning_deserializer import SpanningRecordDeserializer
-from shuffle.records.stream_elements import (
+from sluice.shuffle.records.record_writer import RecordWriter
+from sluice.shuffle.records.selectors import RoundRobinSelector
+from sluice.shuffle.records.serializers import BytesSerializer
+from sluice.shuffle.records.spanning_deserializer import SpanningRecordDeserializer
+from sluice.shuffle.records.stream_elements import (
     LatencyMarker,
     StreamElement,
     StreamElementSerializer,
@@ -24,7 +25,6 @@ from shuffle.records.stream_elements import (
     StreamStatus,
     Watermark,
 )
-from shuffle.records.writer_output import RecordWriterOutput
 from tests.shuffle.records.fakes import FakePartition
 
 LATE = OutputTag("late")

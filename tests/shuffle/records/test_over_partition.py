@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
-from protocol.events import CheckpointBarrier, CustomEvent, EndOfPartition
-from protocol.messages import BLOCKING_EVENT, PRIORITY_EVENT
-from shuffle.gate.input_gate import BufferOrEvent
-from shuffle.memory import NetworkBufferPool
-from shuffle.partition.pipelined_partition import PipelinedResultPartition
-from shuffle.partition.result_partition_writer import ALL_SUBPARTITIONS
-from shuffle.records.errors import WriterUnusable
-from shuffle.records.record_reader import ChannelEvent, ChannelRecord, RecordReader
-from shuffle.records.record_writer import RecordWriter
-from shuffle.records.serializers import BytesSerializer
-from shuffle.records.stream_elements import StreamElementSerializer, StreamRecord, Watermark
-from shuffle.records.writer_output import RecordWriterOutput
+from sluice.protocol.events import CheckpointBarrier, CustomEvent, EndOfPartition
+from sluice.protocol.messages import BLOCKING_EVENT, PRIORITY_EVENT
+from sluice.shuffle.errors import WriterUnusable
+from sluice.shuffle.gate.readable import BufferOrEvent
+from sluice.shuffle.memory import NetworkBufferPool
+from sluice.shuffle.partition.pipelined_partition import PipelinedResultPartition
+from sluice.shuffle.partition.result_partition_writer import ALL_SUBPARTITIONS
+from sluice.shuffle.records.outputs import RecordWriterOutput
+from sluice.shuffle.records.record_reader import ChannelEvent, ChannelRecord, RecordReader
+from sluice.shuffle.records.record_writer import RecordWriter
+from sluice.shuffle.records.serializers import BytesSerializer
+from sluice.shuffle.records.stream_elements import StreamElementSerializer, StreamRecord, Watermark
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -5,26 +5,26 @@ import struct
 
 import pytest
 
-from protocol.errors import InvalidEvent
-from protocol.events import CheckpointBarrier, EndOfData, EndOfPartition, Event
-from protocol.messages import EVENT, PRIORITY_EVENT
-from shuffle.errors import PartitionReleased
-from shuffle.gate.input_gate import BufferOrEvent
-from shuffle.partition.view import OutgoingBuffer
-from shuffle.records.errors import (
+from sluice.protocol.errors import InvalidEvent
+from sluice.protocol.events import CheckpointBarrier, EndOfData, EndOfPartition, Event
+from sluice.protocol.messages import EVENT, PRIORITY_EVENT
+from sluice.shuffle.errors import (
     GateReleased,
     IncompleteRecord,
     MalformedElement,
+    PartitionReleased,
     RecordTooLarge,
 )
-from shuffle.records.record_reader import (
+from sluice.shuffle.gate.readable import BufferOrEvent
+from sluice.shuffle.partition.view import OutgoingBuffer
+from sluice.shuffle.records.record_reader import (
     ChannelEvent,
     ChannelRecord,
     ChannelRecords,
     ReadStatus,
     RecordReader,
 )
-from shuffle.records.serializers import BytesSerializer, Int64Serializer, ViewSerializer
+from sluice.shuffle.records.serializers import BytesSerializer, Int64Serializer, ViewSerializer
 from tests.shuffle.records.fakes import FakeGate
 
 TIMEOUT_SECONDS = 10

@@ -7,22 +7,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.errors import InvalidEvent
-from protocol.events import CheckpointBarrier, CustomEvent, EndOfData, decode_event
-from protocol.messages import BLOCKING_EVENT, EVENT, PRIORITY_EVENT
-from shuffle.errors import PartitionReleased
-from shuffle.partition.buffer_builder import BufferBuilder
-from shuffle.partition.result_partition_writer import ALL_SUBPARTITIONS
-from shuffle.records.channel_selector import BroadcastSelector, FunctionSelector, HashSelector
-from shuffle.records.errors import (
+from sluice.protocol.errors import InvalidEvent
+from sluice.protocol.events import CheckpointBarrier, CustomEvent, EndOfData, decode_event
+from sluice.protocol.messages import BLOCKING_EVENT, EVENT, PRIORITY_EVENT
+from sluice.shuffle.errors import (
     InvalidSubpartition,
     MalformedElement,
+    PartitionReleased,
     RecordTooLarge,
     WriterUnusable,
 )
-from shuffle.records.record_writer import RecordWriter
-from shuffle.records.serializers import BytesSerializer, StringSerializer
-from shuffle.records.spanning_deserializer import SpanningRecordDeserializer
+from sluice.shuffle.partition.result_partition_writer import ALL_SUBPARTITIONS
+from sluice.shuffle.partition.shared_buffer import BufferBuilder
+from sluice.shuffle.records.record_writer import RecordWriter
+from sluice.shuffle.records.selectors import BroadcastSelector, FunctionSelector, HashSelector
+from sluice.shuffle.records.serializers import BytesSerializer, StringSerializer
+from sluice.shuffle.records.spanning_deserializer import SpanningRecordDeserializer
 from tests.shuffle.records.fakes import FakeEvent, FakePartition
 
 

@@ -7,12 +7,11 @@ from collections.abc import Awaitable
 
 import pytest
 
-from protocol.events import EndOfData
-from shuffle.errors import PartitionReleased
-from shuffle.partition.result_partition_writer import ALL_SUBPARTITIONS
-from shuffle.records.errors import WriterBusy, WriterUnusable
-from shuffle.records.record_writer import RecordWriter
-from shuffle.records.serializers import BytesSerializer
+from sluice.protocol.events import EndOfData
+from sluice.shuffle.errors import PartitionReleased, WriterBusy, WriterUnusable
+from sluice.shuffle.partition.result_partition_writer import ALL_SUBPARTITIONS
+from sluice.shuffle.records.record_writer import RecordWriter
+from sluice.shuffle.records.serializers import BytesSerializer
 from tests.shuffle.records.fakes import FakePartition
 
 TIMEOUT_SECONDS = 10

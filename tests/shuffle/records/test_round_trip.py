@@ -8,12 +8,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from protocol.events import EndOfPartition
-from shuffle.records import spanning_deserializer
-from shuffle.records.record_reader import ChannelRecord, ChannelRecords, RecordReader
-from shuffle.records.record_writer import RecordWriter
-from shuffle.records.serializers import BytesSerializer, ViewSerializer
-from shuffle.records.spill_file import SpillFile
+from sluice.protocol.events import EndOfPartition
+from sluice.shuffle.records import spanning_deserializer
+from sluice.shuffle.records.record_reader import ChannelRecord, ChannelRecords, RecordReader
+from sluice.shuffle.records.record_writer import RecordWriter
+from sluice.shuffle.records.serializers import BytesSerializer, ViewSerializer
+from sluice.shuffle.records.spanning_deserializer import SpillFile
 from tests.shuffle.records.fakes import FakeEvent, FakeGate, FakePartition
 
 pytestmark = pytest.mark.network_case(28)

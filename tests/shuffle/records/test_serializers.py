@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shuffle.records.errors import MalformedElement
-from shuffle.records.serializers import (
+from sluice.shuffle.errors import MalformedElement
+from sluice.shuffle.records.serializers import (
     BytesSerializer,
     Int64Serializer,
     MsgpackSerializer,

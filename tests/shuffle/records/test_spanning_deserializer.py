@@ -8,8 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shuffle.records.errors import BufferUnread, IncompleteRecord, RecordTooLarge, SpillFailed
-from shuffle.records.spanning_deserializer import DeserializationResult, SpanningRecordDeserializer
+from sluice.shuffle.errors import BufferUnread, IncompleteRecord, RecordTooLarge, SpillFailed
+from sluice.shuffle.records.spanning_deserializer import (
+    DeserializationResult,
+    SpanningRecordDeserializer,
+)
 
 PARTIAL = DeserializationResult.PARTIAL_RECORD
 INTERMEDIATE = DeserializationResult.INTERMEDIATE_RECORD_FROM_BUFFER

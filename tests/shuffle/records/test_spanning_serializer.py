@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shuffle.partition.buffer_builder import BufferBuilder
-from shuffle.records.errors import MalformedElement, RecordTooLarge
-from shuffle.records.spanning_serializer import SerializationResult, SpanningRecordSerializer
+from sluice.shuffle.errors import MalformedElement, RecordTooLarge
+from sluice.shuffle.partition.shared_buffer import BufferBuilder
+from sluice.shuffle.records.spanning_serializer import SerializationResult, SpanningRecordSerializer
 from tests.shuffle.records.fakes import FakePartition
 
 PARTIAL = SerializationResult.PARTIAL_RECORD_MEMORY_SEGMENT_FULL

@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from shuffle.records.errors import SpillFailed
-from shuffle.records.spill_file import SpillFile
+from sluice.shuffle.errors import SpillFailed
+from sluice.shuffle.records.spanning_deserializer import SpillFile
 
 
 def test_what_is_written_is_read(tmp_path):

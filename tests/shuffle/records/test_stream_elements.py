@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shuffle.records.errors import MalformedElement
-from shuffle.records.serializers import BytesSerializer, StringSerializer, ViewSerializer
-from shuffle.records.stream_elements import (
+from sluice.shuffle.errors import MalformedElement
+from sluice.shuffle.records.serializers import BytesSerializer, StringSerializer, ViewSerializer
+from sluice.shuffle.records.stream_elements import (
     LatencyMarker,
     StreamElementSerializer,
     StreamRecord,

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from shuffle.client.blocking import BlockingShuffleClient
-from shuffle.client.location import decode_locations, encode_locations
-from shuffle.partition.partition_type import ResultPartitionType
-from shuffle.records.channel_selector import HashSelector
-from shuffle.records.serializers import StringSerializer
+from sluice.shuffle.client.location import decode_locations, encode_locations
+from sluice.shuffle.client.sync import SyncShuffleClient
+from sluice.shuffle.partition.partition_type import ResultPartitionType
+from sluice.shuffle.records.selectors import HashSelector
+from sluice.shuffle.records.serializers import StringSerializer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -29,7 +29,7 @@ def word_count(spark: SparkSession, parameters: dict[str, Any]) -> list[tuple[An
 
     def write(index: int, words: Iterable[str]) -> Iterator[str]:
         with (
-            BlockingShuffleClient(endpoint, application) as client,
+            SyncShuffleClient(endpoint, application) as client,
             client.open_result_partition(
                 1,
                 index,
@@ -46,7 +46,7 @@ def word_count(spark: SparkSession, parameters: dict[str, Any]) -> list[tuple[An
     def read(index: int, _: Iterable[Any]) -> Iterator[tuple[str, int]]:
         sources = [location for text in told for location in decode_locations(text)]
         with (
-            BlockingShuffleClient(endpoint, application) as client,
+            SyncShuffleClient(endpoint, application) as client,
             client.open_gate(sources, index) as gate,
         ):
             yield from Counter(gate.records(StringSerializer())).items()

@@ -1,0 +1,202 @@
+"""The way of a blocking partition's regions to a TaskManager.
+
+::
+
+    state    write_region       finish
+    IDLE     BeginRegion, DATA  FINISHING
+    DATA     –                  –             RegionData as there is credit, then IDLE
+    FINISHING                                 PartitionFinished → DONE
+    FAILED   error              error         from any state: an error, a lost connection, abort
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from sluice.protocol.errors import SluiceError
+from sluice.protocol.messages import (
+    EVERY_SUBPARTITION,
+    AbortPartition,
+    BeginRegion,
+    FinishPartition,
+    RegionData,
+)
+from sluice.shuffle.client.producer_leg import ProducerLeg
+from sluice.shuffle.errors import PartitionReleased
+from sluice.shuffle.partition.region_builder import OutgoingRegion
+from sluice.transport.errors import DeadlineExceeded
+
+
+class LegRegionSink:
+    """Stores the regions of one partition at a TaskManager. A ``RegionSink``.
+
+    Payloads are gathered from the parts, so the parts' memory is free as soon as it was gathered.
+
+    Args:
+        leg: The producer connection.
+        number: Of the partition on that connection.
+    """
+
+    takes_broadcast: Final = True
+
+    def __init__(self, leg: ProducerLeg, number: int) -> None:
+        self.number: Final = number
+        self._leg = leg
+        self._failure: SluiceError | None = None
+        self._payload_bytes = leg.connection.max_payload_bytes
+        self._credit = 0
+        self._payloads: Iterator[bytes] = iter(())
+        self._next: bytes | None = None
+        self._offset = 0
+        self._written: asyncio.Future[None] | None = None
+        self._finished: asyncio.Future[None] | None = None
+        self._opened: asyncio.Future[None] | None = None
+        self._committed = False
+
+    async def write_region(self, region: OutgoingRegion) -> None:
+        """Send a region; returns when the connection has taken all of it.
+
+        Raises:
+            SluiceError: It could not be stored.
+            DeadlineExceeded: Nothing of it was taken for as long as an answer may take.
+
+        Cancellation: the partition is to be aborted.
+        """
+        self._require_alive()
+        total_bytes = sum(region.lengths)
+        first = EVERY_SUBPARTITION if region.is_broadcast else 0
+        begin = BeginRegion(self.number, region.number, first, list(region.lengths), region.crc32c)
+        loop = asyncio.get_running_loop()
+        self._credit = 0
+        self._offset = 0
+        if not total_bytes:
+            self._leg.send(begin)
+            return
+        self._opened = loop.create_future()
+        self._written = loop.create_future()
+        self._leg.send(begin)
+        try:
+            if self._leg.large_payloads:
+                await self._leg.answer(self._opened, "BeginRegion")
+            else:
+                self._opened = None
+            self._payloads = gathered(region.parts, self._payload_bytes)
+            self._next = next(self._payloads, None)
+            self._send_available()
+            await self._all_sent(self._written)
+        finally:
+            # What is not gathered yet never will be: the parts are the writer's again.
+            self._payloads, self._next = iter(()), None
+
+    async def finish(self, total_bytes: int, regions: int) -> None:
+        """Commit the partition.
+
+        Raises:
+            SluiceError: It is not complete and never will be.
+
+        Cancellation: the partition is to be aborted.
+        """
+        self._require_alive()
+        self._finished = asyncio.get_running_loop().create_future()
+        self._leg.send(FinishPartition(self.number, total_bytes, regions))
+        await self._leg.answer(self._finished, "FinishPartition")
+        self._leg.forget(self.number)
+
+    def abort(self) -> None:
+        """Give up what was stored. Idempotent, and without effect on what is committed."""
+        if self._failure is None and not self._committed:
+            self._leg.send(AbortPartition(self.number))
+            self._leg.forget(self.number)
+            self.failed(PartitionReleased("Partition was given up", value=self.number))
+
+    # ---- called by the leg ----------------------------------------------------------------------
+
+    def credit_granted(self, credit: int) -> None:
+        """More of the region can be sent."""
+        self._credit += credit
+        self._send_available()
+
+    def send(self) -> bool:
+        """Send one payload; return whether there may be more to send now."""
+        payload = self._next
+        if payload is None or not self._credit:
+            return False
+        self._credit -= 1
+        self._leg.send(RegionData(self.number, self._offset), payload)
+        self._offset += len(payload)
+        self._next = next(self._payloads, None)
+        if self._next is not None:
+            return self._credit > 0
+        if self._written is not None and not self._written.done():
+            self._written.set_result(None)
+        return False
+
+    def region_opened(self, payload_bytes: int) -> None:
+        """The region's place is there."""
+        self._payload_bytes = payload_bytes
+        if self._opened is not None and not self._opened.done():
+            self._opened.set_result(None)
+
+    def finished(self) -> None:
+        """The partition is committed."""
+        self._committed = True
+        if self._finished is not None and not self._finished.done():
+            self._finished.set_result(None)
+
+    def failed(self, error: SluiceError) -> None:
+        """The TaskManager gave the partition up, or is gone."""
+        if self._failure is not None or self._committed:
+            return
+        self._failure = error
+        for waiting in (self._opened, self._written, self._finished):
+            if waiting is not None and not waiting.done():
+                waiting.set_exception(error)
+                waiting.exception()  # retrieved: the task that waits may have been cancelled
+
+    def new_buffer_size(self, size_bytes: int) -> None:
+        """Nobody reads a blocking partition while it is written."""
+
+    def task_event_received(self, event_type: int, payload: bytes) -> None:
+        """Nobody reads a blocking partition while it is written."""
+
+    # ---- inside ---------------------------------------------------------------------------------
+
+    async def _all_sent(self, written: asyncio.Future[None]) -> None:
+        while True:
+            offset = self._offset
+            try:
+                await self._leg.answer(asyncio.shield(written), "RegionData with credit")
+            except DeadlineExceeded:
+                if self._offset == offset:
+                    raise
+            else:
+                return
+
+    def _send_available(self) -> None:
+        if self._credit and self._next is not None:
+            self._leg.queue(self)
+
+    def _require_alive(self) -> None:
+        if self._failure is not None:
+            raise self._failure.with_traceback(None)  # its frames would pile up
+
+
+def gathered(parts: Iterable[bytes | memoryview], size_bytes: int) -> Iterator[bytes]:
+    """Cut and join parts into payloads of ``size_bytes``, the last one shorter."""
+    waiting: deque[bytes | memoryview] = deque()
+    have = 0
+    for part in parts:
+        view = memoryview(part)
+        while have + len(view) >= size_bytes:
+            take = size_bytes - have
+            waiting.append(view[:take])
+            yield b"".join(waiting)
+            waiting.clear()
+            have = 0
+            view = view[take:]
+        if len(view):
+            waiting.append(view)
+            have += len(view)
+    if waiting:
+        yield b"".join(waiting)

@@ -1,0 +1,398 @@
+"""The consuming side of a peer leg: one connection, many remote input channels.
+
+Data arrives straight in the segments of its channel. Credit is announced once a turn of the event
+loop, one sum a channel, and accumulates while the connection cannot be written.
+
+The consuming side of a peer leg in watermark mode: without credit.
+
+The producer sends whenever the connection is writable. What arrives takes memory of its channel,
+the exclusive buffers and the floating ones of the gate. When there is none the connection is not
+read any more: **all** its channels stand still until the one whose data is next has a buffer again,
+or is given up. That is why credit is the default.
+
+::
+
+    READING ── no memory for the next data ──▶ STANDING STILL (for one channel)
+       ▲                                            │ that channel has a buffer, or is given up
+       └────────── asked again, in a turn of its own ◀──┘
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from sluice.protocol.credit import Uncounted
+from sluice.protocol.errors import CreditExceeded, MalformedMessage, SluiceError, UnexpectedMessage
+from sluice.protocol.framing import PayloadMemory
+from sluice.protocol.limits import MAX_EVENT_BYTES, MAX_U32, RECEIVE_TAIL_BYTES
+from sluice.protocol.messages import (
+    DATA,
+    FLOW_CREDIT,
+    AddCredit,
+    BacklogAnnouncement,
+    BufferResponse,
+    CancelPartitionRequest,
+    CloseRequest,
+    ErrorResponse,
+    HelloAck,
+    Message,
+    NewBufferSize,
+    PartitionRequest,
+    ResumeConsumption,
+    TaskEvent,
+)
+from sluice.protocol.remote_error import RemoteError
+from sluice.shuffle.counters import Counters
+from sluice.shuffle.gate.remote_channel import RemoteInputChannel
+from sluice.shuffle.gate.task_events import TooManyTaskEvents
+from sluice.shuffle.memory.buffer import BufferGroup, memory_to_receive
+from sluice.shuffle.names import ShuffleKey
+from sluice.transport.connection import Connection
+from sluice.transport.errors import ConnectionLost
+
+MOST_WAITING_TASK_EVENTS: Final = 1024
+"""Task events kept while the connection takes nothing: 1 MiB of the longest ones."""
+
+
+class PartitionRequestClient:
+    """Requests partitions of one other TaskManager.
+
+    Args:
+        connection: The open connection.
+        ack: What the other TaskManager said of itself.
+        counters: The TaskManager's counters.
+    """
+
+    def __init__(self, connection: Connection, ack: HelloAck, counters: Counters) -> None:
+        self.connection = connection
+        self.taskmanager_id = ack.taskmanager_id
+        self._counters = counters
+        self._channels: dict[int, RemoteInputChannel] = {}
+        self._last_number = -1
+        self._arriving: list[BufferGroup] | None = None
+        self._arriving_event: bytearray | None = None
+        self._discard: memoryview | None = None
+        self._announcing: set[RemoteInputChannel] = set()
+        self._flush_due = False
+        self._task_events: deque[tuple[RemoteInputChannel, int, bytes]] = deque()
+        self._buffer_sizes: dict[RemoteInputChannel, int] = {}
+
+    @property
+    def closing(self) -> bool:
+        """True once the connection takes no more requests."""
+        return self.connection.closing
+
+    @property
+    def channels(self) -> int:
+        """Channels in use."""
+        return len(self._channels)
+
+    def request(
+        self,
+        channel: RemoteInputChannel,
+        key: ShuffleKey,
+        map_attempt_ids: Sequence[int],
+        start_subpartition: int,
+        end_subpartition: int,
+    ) -> None:
+        """Ask for a range of subpartitions; the channel has its buffers already.
+
+        Raises:
+            ConnectionLost: The connection has ended meanwhile.
+            TooManyTaskEvents: The channel has kept more than the connection takes now.
+        """
+        if self.closing:
+            raise ConnectionLost(f"Connection to {self.connection.remote} was lost")
+        number = self._free_number()
+        channel.number = number
+        self._channels[number] = channel
+        self.connection.send(
+            PartitionRequest(
+                number,
+                key.application_id,
+                key.shuffle_id,
+                list(map_attempt_ids),
+                start_subpartition,
+                end_subpartition,
+                channel.initial_credit,
+            )
+        )
+        if self.connection.flow_control == FLOW_CREDIT:
+            self._counters.credits_sent += channel.initial_credit
+        channel.request_sent()
+
+    def announce_credit(self, channel: RemoteInputChannel) -> None:
+        """Announce the channel's free buffers, with all others, after this turn."""
+        self._announcing.add(channel)
+        if not self._flush_due and self.connection.writable:
+            self._flush_due = True
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def resume_consumption(self, channel: RemoteInputChannel) -> None:
+        """Tell the producer to go on after a blocking event; at most once for each of them."""
+        if self._channels.get(channel.number) is channel:
+            self.connection.send(ResumeConsumption(channel.number))
+
+    def send_task_event(self, channel: RemoteInputChannel, event_type: int, payload: bytes) -> None:
+        """Send an event to a channel's producer, now or when the connection can be written.
+
+        Raises:
+            TooManyTaskEvents: As many wait already as are kept.
+        """
+        waiting = self._task_events
+        if len(waiting) >= MOST_WAITING_TASK_EVENTS:
+            raise TooManyTaskEvents(
+                f"{self.connection.remote} takes no more task events now",
+                value=len(waiting) + 1,
+                limit=MOST_WAITING_TASK_EVENTS,
+                remedy="Send fewer of them",
+            )
+        waiting.append((channel, event_type, payload))
+        if self.connection.writable:
+            self._send_task_events()
+
+    def announce_buffer_size(self, channel: RemoteInputChannel, size_bytes: int) -> None:
+        """Ask a channel's producer for smaller or larger buffers; only the last wish counts."""
+        self._buffer_sizes[channel] = size_bytes
+        if self.connection.writable:
+            self._send_buffer_sizes()
+
+    def cancel(self, channel: RemoteInputChannel) -> None:
+        """Forget a channel; tell the producer if it does not know yet."""
+        self._announcing.discard(channel)
+        self._buffer_sizes.pop(channel, None)
+        if self._channels.get(channel.number) is not channel:
+            return
+        del self._channels[channel.number]
+        if not channel.ended and channel.failure is None:
+            self.connection.send(CancelPartitionRequest(channel.number))
+
+    def close(self) -> None:
+        """Say goodbye and close. Idempotent."""
+        if not self.closing:
+            self.connection.send(CloseRequest())
+            self.connection.close()
+
+    # ---- sluice.transport.connection.ConnectionHandler ------------------------------------------
+
+    def payload_buffer(self, message: Message, length: int) -> PayloadMemory:
+        """Supply a segment of the channel, or a place to throw away what nobody wants."""
+        if type(message) is not BufferResponse:
+            raise UnexpectedMessage("Payload on a peer leg", value=type(message).__name__)
+        if message.data_type != DATA:
+            if length > MAX_EVENT_BYTES:
+                raise MalformedMessage("Event is too large", value=length, limit=MAX_EVENT_BYTES)
+            self._arriving_event = bytearray(length)
+            return memoryview(self._arriving_event)
+        channel = self._channels.get(message.channel)
+        if channel is not None:
+            groups = channel.take_buffers(length)
+            if groups is not None:
+                self._arriving = groups
+                return memory_to_receive(groups)
+            if self._waits_for_memory(channel, length):
+                return None
+            channel.fail(
+                CreditExceeded(
+                    f"Data without credit on channel {message.channel}", value=length, limit=0
+                )
+            )
+            self._refuse(message.channel)
+        if self._discard is None:
+            largest = self.connection.large_payload_bytes
+            self._discard = memoryview(bytearray(largest + RECEIVE_TAIL_BYTES))
+        return self._discard
+
+    def message_received(self, message: Message, payload_length: int) -> None:
+        """Take what the producer sends."""
+        if type(message) is BufferResponse:
+            content: list[BufferGroup] | bytes | None = None
+            if payload_length and message.data_type == DATA:
+                content, self._arriving = self._arriving, None
+                counters = self._counters
+                counters.peer_bytes_in += payload_length
+                counters.peer_buffers_in += self._buffers_of(payload_length)
+            elif message.data_type != DATA:
+                content = self._take_event(payload_length)
+            channel = self._channels.get(message.channel)
+            if channel is None:
+                if isinstance(content, list):
+                    _recycle(content)
+                self._counters.late_messages.bump("BufferResponse")
+                return
+            channel.buffer_received(message, content)
+            if channel.ended:
+                del self._channels[message.channel]
+            elif channel.failure is not None:
+                self._refuse(message.channel)
+        elif type(message) is BacklogAnnouncement:
+            channel = self._channels.get(message.channel)
+            if channel is not None:
+                channel.on_backlog(message.backlog)
+        elif type(message) is ErrorResponse and message.channel is not None:
+            channel = self._channels.pop(message.channel, None)
+            if channel is None:
+                self._counters.late_messages.bump("ErrorResponse")
+            else:
+                channel.fail(RemoteError(message))
+        elif type(message) is CloseRequest:
+            self.connection.close()
+
+    def writable(self) -> None:
+        """The connection can take messages again: send what has accumulated."""
+        if self._announcing:
+            self._flush()
+        if self._buffer_sizes:
+            self._send_buffer_sizes()
+        if self._task_events:
+            self._send_task_events()
+
+    def connection_lost(self, error: SluiceError) -> None:
+        """Fail every channel."""
+        arriving, self._arriving = self._arriving, None
+        _recycle(arriving or ())
+        self._announcing.clear()
+        self._buffer_sizes.clear()
+        self._task_events.clear()
+        channels, self._channels = self._channels, {}
+        for channel in channels.values():
+            channel.fail(error)
+
+    # ---- inner workings --------------------------------------------------------------------------
+
+    def _waits_for_memory(self, channel: RemoteInputChannel, length: int) -> bool:
+        """Tell whether the connection is to stand still until the channel can take data.
+
+        With credit never: what comes has memory, or was not to be sent.
+        """
+        return False
+
+    def _take_event(self, payload_length: int) -> bytes:
+        event, self._arriving_event = self._arriving_event, None
+        if not payload_length or event is None:
+            raise MalformedMessage("Event without content", value=0, limit=1)
+        return bytes(event)
+
+    def _buffers_of(self, length: int) -> int:
+        return -(-length // self.connection.max_payload_bytes)
+
+    def _refuse(self, number: int) -> None:
+        """Drop a channel that broke a rule; the connection and the others live on."""
+        if self._channels.pop(number, None) is not None:
+            self.connection.send(CancelPartitionRequest(number))
+
+    def _flush(self) -> None:
+        self._flush_due = False
+        connection = self.connection
+        if not connection.writable:
+            return
+        announcing, self._announcing = self._announcing, set()
+        counters = self._counters
+        credits: list[AddCredit] = []
+        for channel in announcing:
+            if self._channels.get(channel.number) is not channel:
+                continue  # it has ended or failed meanwhile: its producer knows it no more
+            credit = channel.credit.announce()
+            if credit:
+                credits.append(AddCredit(channel.number, credit))
+                counters.credits_sent += credit
+        if credits:
+            connection.send_together(credits)
+
+    def _send_task_events(self) -> None:
+        waiting = self._task_events
+        while waiting and self.connection.writable:
+            channel, event_type, payload = waiting.popleft()
+            if self._channels.get(channel.number) is channel:
+                self.connection.send(TaskEvent(channel.number, event_type), payload)
+
+    def _send_buffer_sizes(self) -> None:
+        sizes, self._buffer_sizes = self._buffer_sizes, {}
+        for channel, size_bytes in sizes.items():
+            if self._channels.get(channel.number) is channel:
+                self.connection.send(NewBufferSize(channel.number, size_bytes))
+
+    def _free_number(self) -> int:
+        number = self._last_number
+        while True:
+            number = (number + 1) & MAX_U32
+            if number not in self._channels:
+                self._last_number = number
+                return number
+
+
+def _recycle(groups: Iterable[BufferGroup]) -> None:
+    for group in groups:
+        group.recycle()
+
+
+class UncreditedPartitionRequestClient(PartitionRequestClient):
+    """Requests partitions of one other TaskManager, over a connection without credit.
+
+    A message is never larger than the exclusive buffers of its channel, and so a channel that is
+    read goes on whatever the other channels of its gate hold.
+
+    Args:
+        connection: The open connection.
+        ack: What the other TaskManager said of itself.
+        counters: The TaskManager's counters.
+    """
+
+    def __init__(self, connection: Connection, ack: HelloAck, counters: Counters) -> None:
+        super().__init__(connection, ack, counters)
+        self.waits_for: RemoteInputChannel | None = None
+        """The channel whose data the connection stands still for."""
+        self._resume_due = False
+
+    def request(
+        self,
+        channel: RemoteInputChannel,
+        key: ShuffleKey,
+        map_attempt_ids: Sequence[int],
+        start_subpartition: int,
+        end_subpartition: int,
+    ) -> None:
+        """Ask for a range of subpartitions; the channel has its buffers already.
+
+        Raises:
+            ConnectionLost: The connection has ended meanwhile.
+            TooManyTaskEvents: The channel has kept more than the connection takes now.
+        """
+        channel.credit = Uncounted(channel.initial_credit)
+        super().request(channel, key, map_attempt_ids, start_subpartition, end_subpartition)
+
+    def announce_credit(self, channel: RemoteInputChannel) -> None:
+        """Buffers of a channel became free: read on, if it is what the connection waits for."""
+        if channel is self.waits_for:
+            self._resume()
+
+    def cancel(self, channel: RemoteInputChannel) -> None:
+        """Forget a channel; data of it that is next will be thrown away."""
+        super().cancel(channel)
+        if channel is self.waits_for:
+            self._resume()
+
+    def connection_lost(self, error: SluiceError) -> None:
+        """Fail every channel."""
+        self.waits_for = None
+        super().connection_lost(error)
+
+    def _waits_for_memory(self, channel: RemoteInputChannel, length: int) -> bool:
+        if channel.failure is not None or not channel.may_take(length):
+            return False
+        self.waits_for = channel
+        # Once the channel has its wish for floating buffers in: if one is there it comes at once.
+        channel.on_backlog(max(1, channel.sender_backlog))
+        return True
+
+    def _resume(self) -> None:
+        """Read on in a turn of its own: memory comes back in the middle of someone's work."""
+        if not self._resume_due:
+            self._resume_due = True
+            asyncio.get_running_loop().call_soon(self._read_on)
+
+    def _read_on(self) -> None:
+        self._resume_due = False
+        self.waits_for = None
+        self.connection.resume_reading()

@@ -1,0 +1,359 @@
+"""Writing a buffer that is read while it is being filled: the producer's half.
+
+::
+
+    segment   |#########################|------------------|..............|
+              0          committed_bytes|           written|              |capacity_bytes
+               consumers may read this    appended, unseen
+
+One producer appends and commits; any number of :class:`~sluice.shuffle.partition.shared_buffer.
+BufferConsumer` read what is committed, each at its own position. The segment goes back to its pool
+when the builder is finished, every consumer closed and every slice recycled.
+
+Reading a buffer that is still being filled: the consumer's half.
+
+Every consumer, every copy of one and every slice it builds holds a reference to the buffer of its
+own, so that each can be given up without regard to the others.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from sluice.protocol.messages import DATA
+from sluice.shuffle.errors import BufferBuilderFinished, PartitionError
+from sluice.shuffle.memory import BufferAlreadyRecycled, NetworkBuffer
+
+
+class BufferBuilder:
+    """Fills one buffer. It owns one reference to the buffer and gives it up when it is finished.
+
+    Args:
+        buffer: An empty buffer; the builder takes over its reference.
+    """
+
+    __slots__ = (
+        "_buffer",
+        "_finish_listeners",
+        "_memory",
+        "_written",
+        "capacity_bytes",
+        "committed_bytes",
+        "is_finished",
+    )
+
+    def __init__(self, buffer: NetworkBuffer) -> None:
+        segment = buffer.segment
+        self.capacity_bytes = segment.size_bytes
+        """Bytes that fit, less after :meth:`trim`."""
+        self.committed_bytes = 0
+        """Bytes that consumers may read."""
+        self.is_finished = False
+        """True once nothing more will be appended. Adding something behind the buffer in its
+        subpartition finishes it too, so look here before appending."""
+        self._buffer = buffer
+        self._memory = segment.memory
+        self._written = 0
+        self._finish_listeners: list[Callable[[], None]] = []
+
+    def append(self, data: bytes | bytearray | memoryview) -> int:
+        """Copy as much as fits; consumers see it after :meth:`commit`.
+
+        Args:
+            data: Bytes, or a contiguous view of bytes.
+
+        Returns:
+            How many bytes were taken: all of them, or fewer when the buffer is full now.
+
+        Raises:
+            BufferBuilderFinished: The builder is finished.
+        """
+        if self.is_finished:
+            raise BufferBuilderFinished("append()")
+        written = self._written
+        count = len(data)
+        room = self.capacity_bytes - written
+        if count > room:
+            if room == 0:
+                return 0
+            count = room
+            data = memoryview(data)[:room]
+        end = written + count
+        self._memory[written:end] = data
+        self._written = end
+        return count
+
+    def commit(self) -> None:
+        """Let consumers see all that was appended."""
+        self.committed_bytes = self._written
+
+    def append_and_commit(self, data: bytes | bytearray | memoryview) -> int:
+        """Append, and commit at once; see :meth:`append`."""
+        count = self.append(data)
+        self.committed_bytes = self._written
+        return count
+
+    def finish(self) -> int:
+        """Commit, end writing and give up the builder's reference; idempotent.
+
+        Returns:
+            The bytes of the buffer, as committed.
+        """
+        if self.is_finished:
+            return self.committed_bytes
+        self.committed_bytes = self._written
+        self.is_finished = True
+        listeners, self._finish_listeners = self._finish_listeners, []
+        buffer = self._buffer
+        buffer.length = self._written
+        try:
+            for listener in listeners:
+                listener()
+        finally:
+            buffer.recycle()
+        return self.committed_bytes
+
+    def recycle(self) -> None:
+        """Give the builder up: the same as :meth:`finish`, for one that is not wanted any more."""
+        self.finish()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether nothing more fits; a full builder is still to be finished."""
+        return self._written >= self.capacity_bytes
+
+    @property
+    def writable_bytes(self) -> int:
+        """Bytes that still fit."""
+        return self.capacity_bytes - self._written
+
+    def trim(self, size_bytes: int) -> None:
+        """Make the buffer smaller, down to what is written; it never grows.
+
+        Args:
+            size_bytes: The new capacity wanted, at least 1.
+        """
+        self.capacity_bytes = min(self.capacity_bytes, max(size_bytes, self._written, 1))
+
+    def create_consumer(self) -> "BufferConsumer":
+        """Make a consumer that reads from what is committed by now on.
+
+        Raises:
+            BufferBuilderFinished: The builder is finished.
+        """
+        return self._create_consumer(self.committed_bytes)
+
+    def create_consumer_from_beginning(self) -> "BufferConsumer":
+        """Make a consumer that reads the buffer from its first byte.
+
+        Raises:
+            BufferBuilderFinished: The builder is finished.
+        """
+        return self._create_consumer(0)
+
+    def add_finish_listener(self, listener: Callable[[], None]) -> None:
+        """Have a callback called once, inside :meth:`finish`, when the buffer is complete."""
+        self._finish_listeners.append(listener)
+
+    def _create_consumer(self, position: int) -> "BufferConsumer":
+        if self.is_finished:
+            raise BufferBuilderFinished("create_consumer()")
+        return BufferConsumer(self._buffer.retain(), self, position)
+
+    def __repr__(self) -> str:
+        state = "finished" if self.is_finished else "open"
+        return (
+            f"<BufferBuilder {state}, {self.committed_bytes} of {self.capacity_bytes} bytes"
+            f" committed>"
+        )
+
+
+class BufferSlice:
+    """Some bytes of a buffer, with one reference to it. To be recycled exactly once.
+
+    Attributes:
+        payload: The bytes, uncopied; they stay as they are until :meth:`recycle`.
+        data_type: ``DATA``; what a slice of a segment is.
+    """
+
+    __slots__ = ("_buffer", "data_type", "payload")
+
+    def __init__(self, buffer: NetworkBuffer, payload: memoryview, data_type: int) -> None:
+        self.payload: Final = payload
+        self.data_type: Final = data_type
+        self._buffer: NetworkBuffer | None = buffer
+
+    @property
+    def length(self) -> int:
+        """Bytes of the slice."""
+        return len(self.payload)
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether somebody else has a reference to the buffer, so that it must stay as it is."""
+        return self._buffer is None or self._buffer.reference_count > 1
+
+    def recycle(self) -> None:
+        """Give the reference up.
+
+        Raises:
+            BufferAlreadyRecycled: It was given up before. (Passing this on to the buffer would take
+                the reference of another slice.)
+        """
+        buffer = self._buffer
+        if buffer is None:
+            raise BufferAlreadyRecycled("recycle() of a slice")
+        self._buffer = None
+        buffer.recycle()
+
+
+class BufferConsumer:
+    """A reading position on a buffer. Made by a builder, or by :func:`finished_consumer`.
+
+    Args:
+        buffer: The buffer; the consumer takes over one reference.
+        builder: Who fills it; None for a buffer that is complete.
+        position: Where to begin to read, in bytes.
+        data_type: What the buffer holds.
+    """
+
+    __slots__ = (
+        "_buffer",
+        "_builder",
+        "_position",
+        "data_type",
+        "partial_record_bytes",
+    )
+
+    def __init__(
+        self,
+        buffer: NetworkBuffer,
+        builder: "BufferBuilder | None",
+        position: int = 0,
+        data_type: int = DATA,
+    ) -> None:
+        self.data_type = data_type
+        self.partial_record_bytes = 0
+        """Bytes at the start that end a record begun in an earlier buffer."""
+        self._buffer: NetworkBuffer | None = buffer
+        self._builder = builder
+        self._position = position
+
+    @property
+    def builder(self) -> "BufferBuilder | None":
+        """Who fills the buffer; None if it was complete from the start."""
+        return self._builder
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the buffer is complete: what is unread now is all that will ever come."""
+        builder = self._builder
+        return builder is None or builder.is_finished
+
+    @property
+    def unread_bytes(self) -> int:
+        """Committed bytes that this consumer has not read."""
+        buffer = self._buffer
+        if buffer is None:
+            return 0
+        builder = self._builder
+        committed = buffer.length if builder is None else builder.committed_bytes
+        return committed - self._position
+
+    @property
+    def has_unread(self) -> bool:
+        """Whether there is something to read."""
+        return self.unread_bytes > 0
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether :meth:`close` or :meth:`build_last` was called."""
+        return self._buffer is None
+
+    def build(self) -> BufferSlice:
+        """Take what is committed and unread, perhaps nothing, and move behind it.
+
+        Raises:
+            BufferAlreadyRecycled: The consumer is closed.
+        """
+        buffer = self._buffer
+        if buffer is None:
+            raise BufferAlreadyRecycled("build()")
+        start = self._position
+        builder = self._builder
+        end = self._position = buffer.length if builder is None else builder.committed_bytes
+        return BufferSlice(buffer.retain(), buffer.segment.memory[start:end], self.data_type)
+
+    def build_last(self) -> BufferSlice:
+        """Take what is committed and unread and close the consumer: its reference moves on.
+
+        Raises:
+            BufferAlreadyRecycled: The consumer is closed.
+        """
+        buffer = self._buffer
+        if buffer is None:
+            raise BufferAlreadyRecycled("build_last()")
+        self._buffer = None
+        builder = self._builder
+        end = buffer.length if builder is None else builder.committed_bytes
+        return BufferSlice(buffer, buffer.segment.memory[self._position : end], self.data_type)
+
+    def copy(self) -> "BufferConsumer":
+        """Make another consumer at the same position, which then moves by itself.
+
+        Raises:
+            BufferAlreadyRecycled: The consumer is closed.
+        """
+        buffer = self._buffer
+        if buffer is None:
+            raise BufferAlreadyRecycled("copy()")
+        other = BufferConsumer(buffer.retain(), self._builder, self._position, self.data_type)
+        other.partial_record_bytes = self.partial_record_bytes
+        return other
+
+    def skip(self, count: int) -> None:
+        """Pass over bytes as if they had been read.
+
+        Raises:
+            PartitionError: Fewer are committed and unread.
+        """
+        if not 0 <= count <= self.unread_bytes:
+            raise PartitionError(
+                "A consumer cannot skip more than is unread", value=count, limit=self.unread_bytes
+            )
+        self._position += count
+
+    def extend(self, data: memoryview, most_bytes: int) -> bool:
+        """Copy bytes behind those of a complete buffer that is this consumer's alone.
+
+        Args:
+            data: What to copy.
+            most_bytes: What the buffer may hold then.
+
+        Returns:
+            False, with nothing done, if somebody else sees the buffer or not all of them fit.
+        """
+        buffer = self._buffer
+        if self._builder is not None or buffer is None or buffer.reference_count > 1:
+            return False
+        start = buffer.length
+        end = start + len(data)
+        if end > most_bytes or end > buffer.segment.size_bytes:
+            return False
+        buffer.segment.memory[start:end] = data
+        buffer.length = end
+        return True
+
+    def close(self) -> None:
+        """Give the consumer's reference up; idempotent. Slices built stay valid."""
+        buffer, self._buffer = self._buffer, None
+        if buffer is not None:
+            buffer.recycle()
+
+    def __repr__(self) -> str:
+        state = "finished" if self.is_finished else "open"
+        return f"<BufferConsumer {state}, {self.unread_bytes} bytes unread>"
+
+
+def finished_consumer(buffer: NetworkBuffer, data_type: int = DATA) -> BufferConsumer:
+    """Make a consumer of a complete buffer; it takes over the caller's reference."""
+    return BufferConsumer(buffer, None, 0, data_type)

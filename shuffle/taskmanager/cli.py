@@ -1,0 +1,214 @@
+"""The ``sluice`` command line.
+
+Exit codes: 0 done, 1 failed, 2 wrong usage or configuration. An expected failure is one line on
+standard error, never a traceback. Packages above this one add commands by the entry-point group
+``sluice.commands``; they are imported when they are used.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import logging
+import os
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from sluice.protocol.errors import SluiceError
+from sluice.shuffle.taskmanager.config import CONFIG_FILE_VARIABLE, ConfigError, Key, keys, load
+from sluice.shuffle.taskmanager.watch.status import InvalidStatus, TaskManagerStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+COMMANDS_GROUP: Final = "sluice.commands"
+DRAIN_HEADER: Final = "X-Sluice-Drain"
+DEFAULT_URL: Final = "http://127.0.0.1:7338"
+STATUS_TIMEOUT_SECONDS: Final = 10.0
+FAILURE: Final = 1
+BAD_CONFIGURATION: Final = 2
+LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+
+class _OpenGroup(click.Group):
+    """A group that also offers the commands that installed packages register."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted({*super().list_commands(ctx), *_registered()})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        own = super().get_command(ctx, cmd_name)
+        entry = _registered().get(cmd_name)
+        if own is not None or entry is None:
+            return own
+        try:
+            command = entry.load()
+        except (ImportError, AttributeError) as error:
+            return _broken(cmd_name, f"{entry.value} cannot be loaded: {error}")
+        if not isinstance(command, click.Command):
+            return _broken(cmd_name, f"{entry.value} is no command")
+        return command
+
+
+def _registered() -> dict[str, importlib.metadata.EntryPoint]:
+    return {entry.name: entry for entry in importlib.metadata.entry_points(group=COMMANDS_GROUP)}
+
+
+def _broken(name: str, reason: str) -> click.Command:
+    """Stand in for a command that cannot be loaded, so that the others still work."""
+
+    def fail() -> None:
+        raise click.ClickException(f"{name} is not available: {reason}")
+
+    return click.Command(
+        name,
+        callback=fail,
+        short_help="(not available)",
+        context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
+    )
+
+
+@click.group(cls=_OpenGroup)
+@click.version_option(package_name="sluice-shuffle", prog_name="sluice")
+def main() -> None:
+    """A networked shuffle service for Spark."""
+
+
+def _key_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add one option for every configuration key."""
+    for key in reversed(keys().values()):
+        command = click.option(
+            key.flag,
+            key.name,
+            metavar=_metavar(key),
+            help=" ".join((key.field.description or "").replace("`", "").split()),
+        )(command)
+    return command
+
+
+def _metavar(key: Key) -> str:
+    for ending, metavar in (("_bytes", "SIZE"), ("_seconds", "SECONDS"), ("_port", "PORT")):
+        if key.name.endswith(ending):
+            return metavar
+    return "VALUE"
+
+
+@main.command()
+@click.option(
+    "--config",
+    "config_file",
+    type=click.Path(path_type=Path),
+    envvar=CONFIG_FILE_VARIABLE,
+    help=f"TOML file; also by {CONFIG_FILE_VARIABLE}.",
+)
+@_key_options
+def taskmanager(config_file: Path | None, **flags: str | None) -> None:
+    """Run a TaskManager until SIGTERM or SIGINT.
+
+    Every key can be given in the file, as an environment variable (SLUICE_DATA_PORT) and as a
+    flag (--data-port); a flag wins over the environment, the environment over the file.
+    """
+    try:
+        config = load(config_file, os.environ, flags)
+    except ConfigError as error:
+        for problem in error.problems:
+            click.echo(f"sluice: configuration: {problem}", err=True)
+        sys.exit(BAD_CONFIGURATION)
+    logging.basicConfig(level=config.log_level.upper(), format=LOG_FORMAT, stream=sys.stderr)
+
+    from sluice.shuffle.taskmanager import service
+
+    try:
+        exit_code = service.run(config)
+    except SluiceError as error:
+        click.echo(f"sluice: {error}", err=True)
+        sys.exit(FAILURE)
+    sys.exit(exit_code)
+
+
+@main.command()
+@click.argument("url", default=DEFAULT_URL)
+@click.option("--json", "as_json", is_flag=True, help="Print the status as JSON.")
+def status(url: str, as_json: bool) -> None:
+    """Show partitions, gates, pools and connections of the TaskManager whose HTTP port is at URL.
+
+    URL may be given without http://; without any it is the default port of this host.
+    """
+    if "://" not in url:
+        url = f"http://{url}"
+    try:
+        document = _fetch_json(f"{url.rstrip('/')}/api/v1/status")
+        snapshot = TaskManagerStatus.from_json(document)
+    except InvalidStatus as error:
+        raise click.ClickException(
+            f"{url} is not the HTTP port of a TaskManager: {error}"
+        ) from None
+    if as_json:
+        click.echo(json.dumps(document, indent=2))
+        return
+
+    from rich.console import Console  # tables are for people only
+
+    from sluice.shuffle.taskmanager.watch.table import render
+
+    Console(highlight=False).print(render(snapshot))
+
+
+@main.command()
+@click.argument("url", default=DEFAULT_URL)
+@click.option(
+    "--wait",
+    "wait_seconds",
+    type=click.FloatRange(min=0),
+    default=60.0,
+    show_default=True,
+    help="Seconds to wait until nothing is written or read any more.",
+)
+def drain(url: str, wait_seconds: float) -> None:
+    """Let the TaskManager whose HTTP port is at URL take nothing new; to be run on its host.
+
+    New map outputs go to other TaskManagers. What is being written is finished, and readers are
+    served until the TaskManager is stopped. Exit code 1 if something is still under way at the end.
+    """
+    if "://" not in url:
+        url = f"http://{url}"
+    query = f"/api/v1/drain?wait_seconds={wait_seconds:g}"
+    request = urllib.request.Request(  # noqa: S310 - any URL is the user's own choice
+        url.rstrip("/") + query, headers={DRAIN_HEADER: "1"}, method="POST"
+    )
+    try:
+        answer = _fetch_json(request, wait_seconds + STATUS_TIMEOUT_SECONDS)
+    except InvalidStatus as error:
+        raise click.ClickException(f"{url} does not drain: {error}") from None
+    if not isinstance(answer, dict) or answer.get("busy") is not False:
+        raise click.ClickException(
+            f"it drains, and something is still written or read after {wait_seconds:g} s; "
+            f"look at it with: sluice status {url}"
+        )
+    click.echo("drained: nothing is written or read")
+
+
+def _fetch_json(
+    url: str | urllib.request.Request, timeout_seconds: float = STATUS_TIMEOUT_SECONDS
+) -> object:
+    """Return what ``url`` answers, asked directly: daemons are inside, proxies lead outside."""
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(url, timeout=timeout_seconds) as answer:
+            return json.load(answer)
+    except urllib.error.HTTPError as error:
+        error.close()
+        raise InvalidStatus(f"it answered {error.code} {error.reason}") from None
+    except json.JSONDecodeError:
+        raise InvalidStatus("it did not answer JSON") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "reason", error)
+        raise click.ClickException(
+            f"no TaskManager answers at {url}: {reason}. "
+            "Give the URL of its HTTP port, or start one with: sluice taskmanager"
+        ) from None

@@ -1,0 +1,317 @@
+"""The configuration of a TaskManager and where it is read from.
+
+A key may be given in a TOML file, as an environment variable and as a flag; a flag wins over the
+environment, the environment over the file, the file over the default. Every key has one name: the
+key ``data_port`` of table ``[transport]`` is ``SLUICE_DATA_PORT`` and ``--data-port``. The whole is
+validated at once, so that one start shows every mistake.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import re
+import tomllib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal
+
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
+
+from sluice.protocol.errors import ErrorCode, SluiceError
+from sluice.shuffle.taskmanager.sections import (
+    ApplicationConfig,
+    NetworkMemoryConfig,
+    StorageConfig,
+)
+from sluice.transport.config import TransportConfig
+from sluice.transport.settings import Port, Seconds, Settings, format_size
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from pydantic.fields import FieldInfo
+    from pydantic_core import ErrorDetails
+
+ENVIRONMENT_PREFIX: Final = "SLUICE_"
+CONFIG_FILE_VARIABLE: Final = "SLUICE_CONFIG"
+"""Names the configuration file when there is no ``--config``."""
+
+_SERVICE_LINK = re.compile(
+    r".*_(SERVICE_(HOST|PORT)(_\w+)?|PORT_\d+_(TCP|UDP)(_(PROTO|PORT|ADDR))?)"
+)
+"""Variables that Kubernetes sets for a service whose name begins with "sluice"."""
+
+
+class HttpConfig(Settings):
+    """The HTTP port: metrics, health and status."""
+
+    http_host: str = Field("0.0.0.0", min_length=1)
+    """Address that the HTTP port listens on."""
+
+    http_port: Port = 7338
+    """TCP port of the HTTP server; 0 takes a free one."""
+
+
+class TaskManagerConfig(Settings):
+    """Everything that can be set on a TaskManager."""
+
+    transport: TransportConfig = Field(default_factory=TransportConfig)
+    memory: NetworkMemoryConfig = Field(default_factory=NetworkMemoryConfig)
+    storage: StorageConfig = Field(default_factory=StorageConfig)
+    applications: ApplicationConfig = Field(default_factory=ApplicationConfig)
+    http: HttpConfig = Field(default_factory=HttpConfig)
+
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"],
+        BeforeValidator(lambda value: value.lower() if isinstance(value, str) else value),
+    ] = "info"
+    """Least severity that is logged."""
+
+    drain_timeout_seconds: Seconds = Field(30, ge=0)
+    """Time that running transfers get to end when the daemon is told to stop."""
+
+    @model_validator(mode="after")
+    def _watermarks_in_order(self) -> TaskManagerConfig:
+        low, high = self.transport.write_watermarks(self.memory.segment_size_bytes)
+        if low > high:
+            raise ValueError(
+                f"write_low_watermark_bytes = {low} is above write_high_watermark_bytes = {high}: "
+                "lower the one or raise the other (defaults: one segment + 1, two segments)"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _ports_differ(self) -> TaskManagerConfig:
+        port = self.http.http_port
+        if port and port == self.transport.data_port:
+            raise ValueError(
+                f"data_port and http_port are both {port}: give them different ports, or 0 for "
+                "free ones"
+            )
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One configuration key and its names everywhere."""
+
+    section: str
+    """Table of the file; empty for the top level."""
+    name: str
+    field: FieldInfo
+
+    @property
+    def variable(self) -> str:
+        """Name of the environment variable."""
+        return ENVIRONMENT_PREFIX + self.name.upper()
+
+    @property
+    def flag(self) -> str:
+        """Name of the command-line flag."""
+        return "--" + self.name.replace("_", "-")
+
+
+def sections() -> Iterator[tuple[str, type[Settings]]]:
+    """Yield each table's name and class, the top level (named "") last."""
+    for name, field in TaskManagerConfig.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Settings):
+            yield name, field.annotation
+    yield "", TaskManagerConfig
+
+
+@functools.cache
+def keys() -> dict[str, Key]:
+    """Return every key by its name, which is unique over all tables."""
+    found: dict[str, Key] = {}
+    tables = {name for name, _ in sections()}
+    for section, settings in sections():
+        for name, field in settings.model_fields.items():
+            if section or name not in tables:
+                if name in found:
+                    raise RuntimeError(f"two configuration keys are named {name}")
+                found[name] = Key(section, name, field)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigProblem:
+    """One mistake in a configuration."""
+
+    text: str
+    """What is wrong, with value, limit and remedy."""
+    origin: str = ""
+    """Where the value came from: a file, a variable or a flag."""
+
+    def __str__(self) -> str:
+        return f"{self.text} [{self.origin}]" if self.origin else self.text
+
+
+class ConfigError(SluiceError):
+    """A configuration cannot be used. ``problems`` has every mistake in it."""
+
+    code: ClassVar[ErrorCode] = ErrorCode.CONFIGURATION
+
+    def __init__(self, problems: tuple[ConfigProblem, ...]) -> None:
+        super().__init__("; ".join(map(str, problems)))
+        self.problems = problems
+
+
+def load(
+    config_file: Path | None,
+    env: Mapping[str, str],
+    flags: Mapping[str, object],
+) -> TaskManagerConfig:
+    """Read and validate a configuration; flag > environment > file > default.
+
+    Args:
+        config_file: TOML file, or None.
+        env: Environment variables; those that begin with ``SLUICE_`` count.
+        flags: Values by key name; None means not given.
+
+    Raises:
+        ConfigError: The file cannot be read, or the configuration has mistakes; all are listed.
+    """
+    given = _Given()
+    if config_file is not None:
+        given.take_file(config_file)
+    given.take_environment(env)
+    given.take_flags(flags)
+    return given.validated()
+
+
+class _Given:
+    """Collects values with their origins, then validates them together."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {}
+        self.origins: dict[str, str] = {}
+        self.problems: list[ConfigProblem] = []
+
+    def take_file(self, path: Path) -> None:
+        try:
+            document = tomllib.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise ConfigError(
+                (ConfigProblem(f"configuration file {path} cannot be read: {reason}"),)
+            ) from error
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise ConfigError(
+                (ConfigProblem(f"configuration file {path} is not TOML: {error}"),)
+            ) from error
+        tables = dict(sections())
+        for name, value in document.items():
+            if name in tables and isinstance(value, dict):
+                for inner, inner_value in value.items():
+                    self._take_from_table(name, inner, inner_value, str(path))
+            elif name in tables:
+                self.problems.append(
+                    ConfigProblem(f"{name} = {value!r} must be a table: write [{name}]", str(path))
+                )
+            else:
+                self._take_from_table("", name, value, str(path))
+
+    def _take_from_table(self, section: str, name: str, value: object, origin: str) -> None:
+        key = keys().get(name)
+        if key is not None and key.section == section:
+            self._set(key, value, origin)
+            return
+        if isinstance(value, dict) and not section:
+            text = f"unknown table [{name}]{_suggestion(name, [n for n, _ in sections() if n])}"
+        elif key is not None:
+            text = f"{name} stands in {_table(section)} but belongs to {_table(key.section)}"
+        else:
+            suggestion = _suggestion(name, list(keys()))
+            text = f"unknown key {name} in {_table(section)}{suggestion}"
+        self.problems.append(ConfigProblem(text, origin))
+
+    def take_environment(self, env: Mapping[str, str]) -> None:
+        by_variable = {key.variable: key for key in keys().values()}
+        for variable, value in sorted(env.items()):
+            if not variable.startswith(ENVIRONMENT_PREFIX) or variable == CONFIG_FILE_VARIABLE:
+                continue
+            key = by_variable.get(variable)
+            if key is not None:
+                self._set(key, value, variable)
+            elif not (_SERVICE_LINK.fullmatch(variable) or value.startswith("tcp://")):
+                suggestion = _suggestion(variable, list(by_variable))
+                self.problems.append(
+                    ConfigProblem(f"unknown variable {variable}{suggestion}", "environment")
+                )
+
+    def take_flags(self, flags: Mapping[str, object]) -> None:
+        for name, value in flags.items():
+            key = keys().get(name)
+            if key is None:
+                text = f"unknown key {name}{_suggestion(name, list(keys()))}"
+                self.problems.append(ConfigProblem(text, "flag"))
+            elif value is not None:
+                self._set(key, value, key.flag)
+
+    def _set(self, key: Key, value: object, origin: str) -> None:
+        self.values[key.name] = value
+        self.origins[key.name] = origin
+
+    def validated(self) -> TaskManagerConfig:
+        document: dict[str, Any] = {}
+        for name, value in self.values.items():
+            section = keys()[name].section
+            (document.setdefault(section, {}) if section else document)[name] = value
+        try:
+            config = TaskManagerConfig.model_validate(document)
+        except ValidationError as error:
+            self.problems += [self._problem(details) for details in error.errors()]
+        if self.problems:
+            raise ConfigError(tuple(self.problems))
+        return config
+
+    def _problem(self, details: ErrorDetails) -> ConfigProblem:
+        name = next((str(part) for part in reversed(details["loc"]) if part in keys()), None)
+        if name is None:  # a rule between keys: its text names them
+            return ConfigProblem(_sentence("", details))
+        value = self.values[name]
+        shown = f'"{value}"' if isinstance(value, str) else value
+        return ConfigProblem(f"{name} = {shown}: {_sentence(name, details)}", self.origins[name])
+
+
+def _table(section: str) -> str:
+    return f"[{section}]" if section else "the top level"
+
+
+def _suggestion(name: str, known: list[str]) -> str:
+    nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    return f": did you mean {nearest[0]}?" if nearest else ": see docs/configuration.md"
+
+
+_BOUNDS: Final = {
+    "greater_than_equal": ("ge", "must be at least"),
+    "greater_than": ("gt", "must be more than"),
+    "less_than_equal": ("le", "must be at most"),
+    "less_than": ("lt", "must be less than"),
+}
+
+_KINDS: Final = {
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "string": "a text",
+    "tuple": "a list",
+}
+
+
+def _sentence(name: str, details: ErrorDetails) -> str:
+    """Say what is wrong with the value of ``name`` without naming the library that found it."""
+    kind, context = details["type"], details.get("ctx", {})
+    if kind in _BOUNDS:
+        bound, words = _BOUNDS[kind]
+        limit = context[bound]
+        shown = f"{limit:g}" if isinstance(limit, float) else str(limit)
+        return f"{words} {format_size(limit) if name.endswith('_bytes') else shown}"
+    if kind == "literal_error":
+        return f"must be {context['expected'].replace(chr(39), '')}"
+    if kind == "value_error":
+        return str(context["error"])
+    if kind in ("too_short", "string_too_short"):
+        return "must not be empty"
+    return f"must be {_KINDS.get(kind.partition('_')[0], 'a ' + kind.partition('_')[0])}"

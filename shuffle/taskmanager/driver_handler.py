@@ -1,0 +1,63 @@
+"""The driver leg: releasing shuffles and applications, keeping an application alive."""
+
+from collections.abc import Callable
+
+from sluice.protocol.errors import SluiceError, UnexpectedMessage
+from sluice.protocol.messages import (
+    ApplicationReleased,
+    CloseRequest,
+    Message,
+    ReleaseApplication,
+    ReleaseShuffle,
+    ShuffleReleased,
+)
+from sluice.shuffle.names import ShuffleKey
+from sluice.shuffle.taskmanager.applications import Applications
+from sluice.shuffle.taskmanager.serve.partitions import ResultPartitionManager
+from sluice.transport.connection import Connection
+
+
+class DriverHandler:
+    """Serves the driver of one application.
+
+    Args:
+        connection: The connection to the driver.
+        partitions: Knows the application's partitions.
+        applications: Releases an application that has ended.
+        on_lost: Called when the connection is gone.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        partitions: ResultPartitionManager,
+        applications: Applications,
+        on_lost: Callable[[], None],
+    ) -> None:
+        self._connection = connection
+        self._partitions = partitions
+        self._applications = applications
+        self._on_lost = on_lost
+
+    def payload_buffer(self, message: Message, length: int) -> memoryview | None:
+        """No message of this leg has a payload."""
+        raise UnexpectedMessage("Payload on a driver leg", value=type(message).__name__)
+
+    def message_received(self, message: Message, payload_length: int) -> None:
+        """Release what the driver names."""
+        application_id = self._connection.application_id
+        if type(message) is ReleaseShuffle:
+            freed = self._partitions.release_shuffle(ShuffleKey(application_id, message.shuffle_id))
+            self._connection.send(ShuffleReleased(message.shuffle_id, freed))
+        elif type(message) is ReleaseApplication:
+            freed = self._applications.release(application_id)
+            self._connection.send(ApplicationReleased(freed))
+        elif type(message) is CloseRequest:
+            self._connection.close()
+
+    def writable(self) -> None:
+        """Answers are small: nothing waits to be sent."""
+
+    def connection_lost(self, error: SluiceError) -> None:
+        """The driver is gone; its application lives on until its deadline."""
+        self._on_lost()

@@ -1,0 +1,317 @@
+"""The network environment of a TaskManager: one object that owns every network resource (M4).
+
+It is created at the start, wires pools, storage, partitions, connections and legs together, and
+closes them all, in an order in which nothing is used after it is gone.
+"""
+
+import asyncio
+import os
+import socket
+from pathlib import Path
+
+from sluice.protocol.errors import SegmentSizeMismatch
+from sluice.protocol.limits import (
+    FEATURE_BUFFER_GROUPS,
+    FEATURE_LARGE_PAYLOADS,
+    FEATURE_REGION_AREAS,
+    FEATURE_RESUMABLE_OUTPUTS,
+    MAGIC,
+    VERSION,
+)
+from sluice.protocol.messages import (
+    FLOW_CREDIT,
+    FLOW_WATERMARK,
+    ROLE_CONSUMER,
+    ROLE_PEER,
+    ROLE_PRODUCER,
+    Hello,
+    HelloAck,
+)
+from sluice.shuffle.counters import Counters
+from sluice.shuffle.errors import ShuttingDown
+from sluice.shuffle.gate.partition_request_client import (
+    PartitionRequestClient,
+    UncreditedPartitionRequestClient,
+)
+from sluice.shuffle.gate.task_events import TaskEventDispatcher
+from sluice.shuffle.memory import NetworkBufferPool
+from sluice.shuffle.taskmanager.applications import Applications
+from sluice.shuffle.taskmanager.driver_handler import DriverHandler
+from sluice.shuffle.taskmanager.ingest.producer_handler import ProducerHandler
+from sluice.shuffle.taskmanager.ingest.resumable_outputs import ResumableOutputs
+from sluice.shuffle.taskmanager.ingest.written_output import ProducerServices
+from sluice.shuffle.taskmanager.sections import (
+    ApplicationConfig,
+    NetworkMemoryConfig,
+    StorageConfig,
+)
+from sluice.shuffle.taskmanager.serve.channel_opener import GateServices
+from sluice.shuffle.taskmanager.serve.consumer_handler import ConsumerHandler
+from sluice.shuffle.taskmanager.serve.partitions import ResultPartitionManager
+from sluice.shuffle.taskmanager.serve.peer_handler import PeerHandler
+from sluice.shuffle.taskmanager.serve.read_pool import ReadPool
+from sluice.shuffle.taskmanager.store.region_area import RegionAreas
+from sluice.shuffle.taskmanager.store.store import ShuffleStore
+from sluice.transport.config import TransportConfig
+from sluice.transport.connection import Connection, ConnectionHandler
+from sluice.transport.connection_pool import ConnectionPool
+from sluice.transport.connector import Address, connect
+from sluice.transport.listener import Listener
+
+Handler = ConsumerHandler | DriverHandler | PeerHandler | ProducerHandler
+
+
+class NetworkEnvironment:
+    """Every network resource of one TaskManager.
+
+    Args:
+        transport: Addresses, deadlines, watermarks.
+        memory: The network buffer pool.
+        storage: Where map outputs live.
+        applications: How long they live.
+    """
+
+    def __init__(
+        self,
+        transport: TransportConfig,
+        memory: NetworkMemoryConfig,
+        storage: StorageConfig,
+        applications: ApplicationConfig,
+    ) -> None:
+        self.counters = Counters()
+        self._transport = transport
+        self._memory = memory
+        self._storage_config = storage
+        self._application_config = applications
+        self._idle = asyncio.Event()
+        """Set when a connection may have become idle."""
+        self.handlers: dict[Connection, Handler] = {}
+        """Accepted connections that are past the handshake."""
+
+    @property
+    def taskmanager_id(self) -> str:
+        """Stable id of this TaskManager."""
+        return self.store.taskmanager_id
+
+    @property
+    def socket_path(self) -> Path | None:
+        """The Unix socket that it listens on, if any."""
+        return self._transport.socket_path
+
+    @property
+    def address(self) -> Address:
+        """Where others reach the data port."""
+        return Address(self._transport.reachable_host(), self.listener.port)
+
+    async def start(self) -> None:
+        """Open the storage, adopt what is there, and listen.
+
+        Raises:
+            SluiceError: The storage or an address cannot be used; nothing is left open.
+        """
+        loop = asyncio.get_running_loop()
+        self.store, self.region_areas = await loop.run_in_executor(
+            None, _open_storage, self._storage_config
+        )
+        try:
+            self._wire()
+            await self.listener.start()
+        except BaseException:
+            self.applications.close()
+            await self.store.close()
+            self.region_areas.close()
+            raise
+
+    def drain(self) -> None:
+        """Take nothing new to write; finish what is begun, serve readers. Idempotent."""
+        self.producer_services.draining = True
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether nothing new is taken any more."""
+        return self.producer_services.draining
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether anything is being written or read."""
+        return any(
+            handler.is_busy
+            for handler in self.handlers.values()
+            if not isinstance(handler, DriverHandler)
+        )
+
+    async def wait_idle(self) -> None:
+        """Wait until nothing is being written or read.
+
+        Cancellation: safe.
+        """
+        while self.is_busy:
+            self._idle.clear()
+            await self._idle.wait()
+
+    async def close(self) -> None:
+        """Close everything; committed data stays for the next start. Idempotent."""
+        await self.listener.close()
+        self.peers.close()
+        self.applications.close()
+        self.resumable.close()
+        await self.store.close()
+        self.region_areas.close()
+        self.network_pool.destroy()
+
+    def _wire(self) -> None:
+        memory = self._memory
+        self.network_pool = NetworkBufferPool(memory.network_segments, memory.segment_size_bytes)
+        self.partitions = ResultPartitionManager(
+            self.store, memory.segment_size_bytes, memory.partition_request_timeout_seconds
+        )
+        self.task_events = TaskEventDispatcher()
+        self.applications = Applications(
+            self._application_config.application_expiry_seconds, self.partitions.release_application
+        )
+        for application_id in self.store.applications():
+            self.applications.adopt(application_id)
+        self.counters.map_outputs_adopted = self.store.statistics().adopted_map_outputs
+        self.peers: ConnectionPool[PartitionRequestClient] = ConnectionPool(
+            self._connect_peer,
+            self._transport.connections_per_peer,
+            self._transport.peer_idle_timeout_seconds,
+        )
+        self.gate_services = GateServices(
+            self.store.taskmanager_id,
+            memory,
+            self.network_pool,
+            self.partitions,
+            self.peers,
+            self.task_events,
+        )
+        self.resumable = ResumableOutputs(self.store, memory.map_output_resume_timeout_seconds)
+        self.producer_services = ProducerServices(
+            store=self.store,
+            partitions=self.partitions,
+            network_pool=self.network_pool,
+            task_events=self.task_events,
+            resumable=self.resumable,
+            region_areas=self.region_areas,
+            on_idle=self._idle.set,
+            counters=self.counters,
+            config=memory,
+            verify_checksums=self._storage_config.verify_checksums,
+        )
+        self.listener = Listener(
+            self._transport, memory.segment_size_bytes, self._accepted, self._offer
+        )
+
+    def _offer(self) -> HelloAck:
+        return HelloAck(
+            VERSION,
+            self.store.taskmanager_id,
+            self._memory.segment_size_bytes,
+            FLOW_CREDIT,
+            FEATURE_LARGE_PAYLOADS
+            | FEATURE_BUFFER_GROUPS
+            | FEATURE_RESUMABLE_OUTPUTS
+            | FEATURE_REGION_AREAS,
+            *self.address,
+        )
+
+    def _accepted(self, connection: Connection, greeting: Hello | HelloAck) -> ConnectionHandler:
+        """Make the handler for a connection whose Hello is good.
+
+        Raises:
+            SegmentSizeMismatch: A consumer that cannot take a whole segment: buffers of other
+                TaskManagers are passed on as they came, never cut.
+            ShuttingDown: A producer comes to a TaskManager that drains, and none is expected back.
+        """
+        if connection.role == ROLE_CONSUMER:
+            self._require_whole_segments(connection)
+        if connection.role == ROLE_PRODUCER and self.is_draining and not self.resumable.parked:
+            raise ShuttingDown("TaskManager is draining", remedy="Write to another TaskManager")
+        application_id = connection.application_id
+        if application_id:
+            self.applications.connected(application_id)
+
+        def lost() -> None:
+            self.handlers.pop(connection, None)
+            self._idle.set()
+            if application_id:
+                self.applications.disconnected(application_id)
+
+        handler: Handler
+        if connection.role == ROLE_PRODUCER:
+            handler = ProducerHandler(connection, self.producer_services, lost)
+        elif connection.role == ROLE_CONSUMER:
+            handler = ConsumerHandler(
+                connection, self.gate_services, self._read_pool(connection), self.counters, lost
+            )
+        elif connection.role == ROLE_PEER:
+            handler = PeerHandler(
+                connection,
+                self.partitions,
+                self.task_events,
+                self._read_pool(connection),
+                self.counters,
+                lost,
+                self._memory.max_channels_per_connection,
+            )
+        else:
+            handler = DriverHandler(connection, self.partitions, self.applications, lost)
+        if isinstance(handler, ConsumerHandler | PeerHandler):
+            handler.on_idle = self._idle.set
+        self.handlers[connection] = handler
+        return handler
+
+    def _require_whole_segments(self, connection: Connection) -> None:
+        least = self._memory.segment_size_bytes
+        if connection.max_payload_bytes < least:
+            raise SegmentSizeMismatch(
+                "Consumer cannot take the buffers of this TaskManager",
+                value=connection.max_payload_bytes,
+                limit=least,
+                remedy="Let it say 0 in its Hello: no limit of its own",
+            )
+
+    def _read_pool(self, connection: Connection) -> ReadPool:
+        return ReadPool(
+            self.network_pool,
+            f"reads for {connection.remote}",
+            self._memory.read_segments_per_connection,
+        )
+
+    async def _connect_peer(self, address: Address) -> PartitionRequestClient:
+        segment_size_bytes = self._memory.segment_size_bytes
+        clients: list[PartitionRequestClient] = []
+
+        def handler(connection: Connection, greeting: Hello | HelloAck) -> ConnectionHandler:
+            if not isinstance(greeting, HelloAck):
+                raise TypeError("the side that connects is greeted with a HelloAck")
+            without_credit = connection.flow_control == FLOW_WATERMARK
+            kind = UncreditedPartitionRequestClient if without_credit else PartitionRequestClient
+            client = kind(connection, greeting, self.counters)
+            clients.append(client)
+            return client
+
+        hello = Hello(
+            MAGIC,
+            VERSION,
+            VERSION,
+            ROLE_PEER,
+            "",
+            b"",
+            segment_size_bytes,
+            FLOW_WATERMARK if self._transport.flow_control == "watermark" else FLOW_CREDIT,
+            FEATURE_BUFFER_GROUPS,
+            f"{socket.gethostname()} {os.getpid()}",
+        )
+        await connect(address, hello, handler, self._transport, segment_size_bytes)
+        return clients[0]
+
+
+def _open_storage(config: StorageConfig) -> tuple[ShuffleStore, RegionAreas]:
+    """Open all that lies in files. Blocks.
+
+    Raises:
+        SluiceError: The storage cannot be used; nothing is left open.
+    """
+    store = ShuffleStore.open(config)
+    return store, RegionAreas.open(config)

@@ -1,0 +1,1 @@
+"""Taking in what producers write: map outputs and pipelined partitions."""

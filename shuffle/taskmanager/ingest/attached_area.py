@@ -1,0 +1,174 @@
+"""The region area of one producer connection.
+
+A region that its producer has put into a region area: copied, not received.
+"""
+
+import asyncio
+import logging
+
+from sluice.protocol.errors import SluiceError, UnexpectedMessage
+from sluice.protocol.messages import AttachRegionArea, RegionAreaAttached
+from sluice.shuffle.errors import ChecksumMismatch, RegionMismatch, internal_error
+from sluice.shuffle.taskmanager.store.outputs import Region
+from sluice.shuffle.taskmanager.store.region_area import RegionArea, RegionAreas
+from sluice.shuffle.taskmanager.store.region_writer import RegionWriter
+from sluice.transport.connection import Connection
+
+_log = logging.getLogger(__name__)
+
+
+class RegionAreaLeg:
+    """Attaches region areas to a connection, one at a time.
+
+    Args:
+        connection: The connection to the producer.
+        areas: Those of the TaskManager.
+    """
+
+    def __init__(self, connection: Connection, areas: RegionAreas) -> None:
+        self._connection = connection
+        self._areas = areas
+        self._area: RegionArea | None = None
+        self._creating: asyncio.Task[None] | None = None
+
+    @property
+    def area(self) -> RegionArea:
+        """What is attached.
+
+        Raises:
+            RegionMismatch: Nothing is.
+        """
+        if self._area is None:
+            raise RegionMismatch("SharedRegion on a connection without a region area")
+        return self._area
+
+    def attach(self, message: AttachRegionArea) -> None:
+        """Attach an area in place of the one there is, and answer.
+
+        Raises:
+            UnexpectedMessage: The answer to the last one is not sent yet.
+        """
+        if self._creating is not None:
+            raise UnexpectedMessage("AttachRegionArea before the answer to the one before", value=2)
+        self.detach()
+        application_id = self._connection.application_id
+        if message.token or not message.size_bytes:
+            self._attached(self._areas.find(application_id, message.token))
+        else:
+            self._creating = asyncio.get_running_loop().create_task(
+                self._create(application_id, message.size_bytes)
+            )
+
+    def detach(self) -> None:
+        """Give up what is attached, and what is being made. Idempotent."""
+        if self._creating is not None:
+            self._creating.cancel()
+            self._creating = None
+        area, self._area = self._area, None
+        if area is not None:
+            area.release()
+
+    async def _create(self, application_id: str, size_bytes: int) -> None:
+        area: RegionArea | None = None
+        try:
+            area = await self._areas.create(application_id, size_bytes)
+        except Exception:  # noqa: BLE001
+            # A bug of ours: the producer can do without an area, but not without an answer.
+            _log.exception("internal error while making a region area")
+        self._creating = None
+        self._attached(area)
+
+    def _attached(self, area: RegionArea | None) -> None:
+        self._area = area
+        self._connection.send(
+            RegionAreaAttached("", "", 0)
+            if area is None
+            else RegionAreaAttached(area.token, str(area.path), area.size_bytes)
+        )
+
+
+class CopiedRegion:
+    """Copies one region from an area into its extent, and checks it.
+
+    The producer may change the area's bytes once it is told that the region is secured, or the map
+    output finished; either waits for :meth:`flush`.
+
+    Args:
+        writer: Writes to the extent; aborted if this raises.
+        crc32c: What the region's checksum has to be.
+        verify_checksums: Whether it is looked at.
+        area: Where the bytes are.
+        offset: Position of the first one there.
+
+    Raises:
+        RegionMismatch: They would reach beyond the area.
+    """
+
+    def __init__(
+        self,
+        writer: RegionWriter,
+        crc32c: int,
+        verify_checksums: bool,
+        area: RegionArea,
+        offset: int,
+    ) -> None:
+        self.length = writer.length
+        self._writer = writer
+        self._crc32c = crc32c
+        self._verify_checksums = verify_checksums
+        self._failure: SluiceError | None = None
+        self._aborted = False
+        self._copying: asyncio.Task[None] | None = None
+        if offset + writer.length > area.size_bytes:
+            writer.abort()
+            raise RegionMismatch(
+                "Region reaches beyond its region area",
+                value=f"{writer.length} bytes at {offset}",
+                limit=f"{area.size_bytes} bytes",
+            )
+        if writer.length:
+            area.retain()
+            self._copying = asyncio.get_running_loop().create_task(self._copy(area, offset))
+
+    async def flush(self) -> None:
+        """Wait until every byte is where it belongs, and is right.
+
+        Raises:
+            SluiceError: A read or write failed, or the checksum is wrong.
+
+        Cancellation: safe, the copy goes on.
+        """
+        if self._copying is not None:
+            await asyncio.shield(self._copying)
+        if self._failure is not None:
+            raise self._failure
+
+    def finish(self) -> Region:
+        """End the flushed region; the caller owns its extent then."""
+        return self._writer.finish(self._crc32c)
+
+    def abort(self) -> None:
+        """Give the region up. Its space is free when the thread that copies it has ended."""
+        self._aborted = True
+        self._writer.abort()
+
+    async def _copy(self, area: RegionArea, offset: int) -> None:
+        try:
+            if self._aborted:  # before the copy began
+                return
+            found = await self._writer.copy_from(area, offset, checksum=self._verify_checksums)
+            if self._verify_checksums and found != self._crc32c:
+                self._failure = ChecksumMismatch(
+                    "Region lies in its region area with a wrong checksum",
+                    value=f"{found:#010x}",
+                    limit=f"{self._crc32c:#010x}",
+                    remedy="The map task is run again; if it repeats, check the host's memory",
+                )
+        except SluiceError as error:
+            self._failure = error
+        except Exception as error:  # noqa: BLE001
+            # A bug of ours must end this map output and be seen, not leave it waiting.
+            _log.exception("internal error while copying a region")
+            self._failure = internal_error(error)
+        finally:
+            area.release()

@@ -1,0 +1,98 @@
+"""The credit of a producer of a pipelined partition: segments that lie ready for its next buffers.
+
+One credit is one segment drawn from the partition's pool. As many as the window allows lie ready;
+when the pool has no more, one listener waits for the next. So a partition whose buffers all wait
+for their readers grants nothing, and its producer stops: that is how back pressure reaches the
+source. Nothing polls.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from sluice.shuffle.memory import ListenerHandle, LocalBufferPool, MemorySegment
+
+CREDIT_WINDOW_BUFFERS: Final = 16
+"""Most buffers granted and not arrived: 512 KiB at the default size, more than a Unix socket
+holds, and little enough that an idle producer keeps no memory from the others."""
+
+
+class PipelinedCredit:
+    """Draws segments and grants them, in sums: when as much is ungranted as is still outstanding.
+
+    Args:
+        pool: The partition's pool.
+        grant: Sends credit to the producer.
+        window_buffers: Most segments that lie ready.
+    """
+
+    def __init__(
+        self,
+        pool: LocalBufferPool,
+        grant: Callable[[int], None],
+        window_buffers: int = CREDIT_WINDOW_BUFFERS,
+    ) -> None:
+        self.outstanding = 0
+        """Granted and not used by the producer."""
+        self._pool = pool
+        self._grant = grant
+        self._window_buffers = window_buffers
+        self._ready: list[MemorySegment] = []
+        self._waiting: ListenerHandle | None = None
+        self._closed = False
+
+    @property
+    def ready(self) -> int:
+        """Segments that lie ready."""
+        return len(self._ready)
+
+    def take(self) -> MemorySegment | None:
+        """Take the segment of one credit; None if none was granted."""
+        if self.outstanding == 0:
+            return None
+        self.outstanding -= 1
+        return self._ready.pop()
+
+    def put_back(self, segment: MemorySegment) -> None:
+        """Take back a segment whose bytes found room elsewhere; :meth:`fill` is to follow."""
+        self._ready.append(segment)
+
+    def fill(self) -> None:
+        """Make segments ready up to the window, and grant them; to be called after each use."""
+        if self._closed:
+            return
+        ready = self._ready
+        while len(ready) < self._window_buffers:
+            segment = self._pool.request_segment_nowait()
+            if segment is None:
+                self._wait()
+                break
+            ready.append(segment)
+        ungranted = len(ready) - self.outstanding
+        if ungranted and ungranted >= self.outstanding:
+            self.outstanding += ungranted
+            self._grant(ungranted)
+
+    def close(self) -> None:
+        """Grant no more and give the segments back. Idempotent."""
+        self._closed = True
+        self.outstanding = 0
+        if self._waiting is not None:
+            self._waiting.cancel()
+            self._waiting = None
+        ready, self._ready = self._ready, []
+        for segment in ready:
+            self._pool.recycle(segment)
+
+    def _wait(self) -> None:
+        if self._waiting is None:
+            handle = self._pool.add_listener(self._segment_came)
+            if handle.is_waiting:  # else it was called already, and waits anew if need be
+                self._waiting = handle
+
+    def _segment_came(self, segment: MemorySegment | None) -> bool:
+        self._waiting = None
+        if segment is None or self._closed:
+            return False
+        self._ready.append(segment)
+        self.fill()
+        return True

@@ -1,0 +1,91 @@
+"""Map outputs of which something is secured, and which connection writes each of them.
+
+One whose producer is away, because its connection was lost or this process is a new one, is kept
+until a deadline: its producer may come back and go on. Nothing of it is visible to readers.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from sluice.shuffle.names import MapAttemptKey
+from sluice.shuffle.taskmanager.store.store import ShuffleStore
+
+_log = logging.getLogger(__name__)
+
+
+class ResumableOutputs:
+    """The registry of map outputs that can be resumed.
+
+    Args:
+        store: Has what is secured of them.
+        timeout_seconds: How long one is kept whose producer is away.
+    """
+
+    def __init__(self, store: ShuffleStore, timeout_seconds: float) -> None:
+        self._store = store
+        self._timeout_seconds = timeout_seconds
+        self._deadlines: dict[MapAttemptKey, asyncio.TimerHandle] = {}
+        self._writers: dict[MapAttemptKey, Callable[[], None]] = {}
+        for output in store.open_outputs():
+            self.park(MapAttemptKey(output.key, output.map_attempt_id))
+
+    @property
+    def parked(self) -> int:
+        """Map outputs whose producer is away."""
+        return len(self._deadlines)
+
+    def attach(self, attempt: MapAttemptKey, take_over: Callable[[], None]) -> None:
+        """Note who writes a map output from now on.
+
+        A connection that did so before loses it: its producer has come by another one.
+
+        Args:
+            attempt: The map attempt.
+            take_over: Called when another connection takes the map output over.
+        """
+        deadline = self._deadlines.pop(attempt, None)
+        if deadline is not None:
+            deadline.cancel()
+        before = self._writers.pop(attempt, None)
+        if before is not None:
+            before()
+        self._writers[attempt] = take_over
+
+    def park(self, attempt: MapAttemptKey) -> None:
+        """The producer of a map output is away: begin its deadline."""
+        self._writers.pop(attempt, None)
+        if attempt not in self._deadlines:
+            loop = asyncio.get_running_loop()
+            self._deadlines[attempt] = loop.call_later(self._timeout_seconds, self._expire, attempt)
+
+    def forget(self, attempt: MapAttemptKey, *, drop: bool) -> None:
+        """A map output is committed, or given up by its producer.
+
+        Args:
+            attempt: The map attempt.
+            drop: Whether what is secured of it is given up.
+        """
+        self._writers.pop(attempt, None)
+        deadline = self._deadlines.pop(attempt, None)
+        if deadline is not None:
+            deadline.cancel()
+        if drop:
+            self._store.drop_open(attempt)
+
+    def close(self) -> None:
+        """Stop all deadlines; what is secured stays for the next start."""
+        for deadline in self._deadlines.values():
+            deadline.cancel()
+        self._deadlines.clear()
+        self._writers.clear()
+
+    def _expire(self, attempt: MapAttemptKey) -> None:
+        del self._deadlines[attempt]
+        self._store.drop_open(attempt)
+        _log.info(
+            "map attempt %d of %s is given up: its producer was away for %g s",
+            attempt.map_attempt_id,
+            attempt.shuffle,
+            self._timeout_seconds,
+        )

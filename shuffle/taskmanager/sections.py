@@ -1,0 +1,174 @@
+"""Settings of the shuffle: network memory, storage, applications."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from sluice.transport.settings import NONE_ALLOWED, Bytes, Count, FilePath, Seconds, Settings
+
+
+class NetworkMemoryConfig(Settings):
+    """The pool of network segments and how it is shared out."""
+
+    segment_size_bytes: Bytes = Field(32 * 1024, ge=1024, le=1024 * 1024)
+    """Size of a network buffer. The same on every TaskManager of a cluster."""
+
+    network_segments: Count = Field(2048, ge=1, le=1 << 24)
+    """Segments in the pool, allocated once at start."""
+
+    exclusive_buffers_per_channel: Count = Field(2, ge=1, le=1024)
+    """Segments that each remote input channel owns while it is open."""
+
+    floating_buffers_per_gate: Count = Field(8, ge=0, le=65536)
+    """Segments that the channels of a gate share, given to where the backlog is."""
+
+    floating_buffers_per_stored_gate: Count = Field(32, ge=0, le=65536)
+    """The same for a gate of stored map outputs. All of them can be sent at once and no barrier
+    waits behind them, so it may have enough under way that the next answers come meanwhile."""
+
+    max_overdraft_buffers: Count = Field(5, ge=0, le=65536)
+    """Segments that a pipelined partition may use beyond its share, while others leave some free,
+    to end a record that it has begun."""
+
+    max_buffers_per_channel: Count = Field(10, ge=1, le=1 << 24)
+    """Segments that may wait for one consumer of a pipelined partition until its producer begins
+    no further record."""
+
+    max_open_channels_per_gate: Count = Field(64, ge=1, le=1 << 24)
+    """Remote channels of stored map outputs that a gate reads at a time; the others are opened as
+    these end. So the memory of a reduce task does not grow with the number of hosts."""
+
+    debloat_target_seconds: Annotated[Annotated[Seconds, Field(gt=0)] | None, NONE_ALLOWED] = None
+    """Buffers of pipelined partitions are made small enough that the reader of a gate needs this
+    time for what is in flight; none: they are always full ones. A client that announces sizes of
+    its own decides for its gates."""
+
+    debloat_period_seconds: Seconds = Field(0.2, ge=0.001, le=3600)
+    """Time between two looks at a gate's throughput."""
+
+    debloat_min_buffer_size_bytes: Bytes = Field(256, ge=1)
+    """Buffers are never made smaller than this."""
+
+    exclusive_request_timeout_seconds: Seconds = Field(30, gt=0)
+    """Time for which a new gate may wait for its exclusive segments."""
+
+    partition_request_timeout_seconds: Seconds = Field(10, gt=0)
+    """Time for which a partition may be asked for before its producer has registered."""
+
+    read_segments_per_connection: Count = Field(16, ge=1, le=65536)
+    """Most segments that one connection may hold for reads from the disk tier."""
+
+    write_segments_per_partition: Count = Field(16, ge=1, le=65536)
+    """Most segments that one map attempt may hold for writes to the disk tier."""
+
+    max_partitions_per_connection: Count = Field(1024, ge=1, le=1 << 20)
+    """Map outputs and pipelined partitions that one connection may be writing at a time."""
+
+    max_channels_per_connection: Count = Field(65536, ge=1, le=1 << 24)
+    """Gates and channels that one connection may have open at a time."""
+
+    max_regions_per_partition: Count = Field(65536, ge=1, le=1 << 24)
+    """Regions that one map output may have."""
+
+    map_output_resume_timeout_seconds: Seconds = Field(30, gt=0)
+    """Time for which the secured regions of a map output are kept when its producer's connection is
+    lost, or after a restart, for the producer to come back and go on."""
+
+    def pool_ceiling_segments(self, channels: int) -> int:
+        """Return the most segments that a gate or partition of so many channels can use."""
+        return channels * self.exclusive_buffers_per_channel + self.floating_buffers_per_gate
+
+    @property
+    def least_network_segments(self) -> int:
+        """Segments below which a transfer may never begin.
+
+        One channel's exclusive segments, and one segment each for the gate to share, for a
+        connection that reads the disk tier and for a map attempt that writes to it.
+        """
+        return self.exclusive_buffers_per_channel + 3
+
+    @model_validator(mode="after")
+    def _pool_large_enough(self) -> NetworkMemoryConfig:
+        if self.network_segments < self.least_network_segments:
+            raise ValueError(
+                f"network_segments = {self.network_segments} is too small a pool: at least "
+                f"{self.least_network_segments} segments (exclusive_buffers_per_channel + 3) are "
+                "needed for one transfer; raise network_segments"
+            )
+        return self
+
+
+def _split_directories(value: object) -> object:
+    """Take ``"/a:/b"`` for two directories, as an environment variable or a flag gives them."""
+    return (
+        tuple(part for part in value.split(os.pathsep) if part) if isinstance(value, str) else value
+    )
+
+
+def _own_directory(parent: str) -> Path:
+    """Return a directory below ``parent`` that belongs to this user alone."""
+    return Path(parent, f"sluice-{os.getuid()}")
+
+
+class StorageConfig(Settings):
+    """Where committed map outputs live: a memory tier and, behind it, disks."""
+
+    data_directories: Annotated[
+        tuple[FilePath, ...], BeforeValidator(_split_directories), Field(min_length=1)
+    ] = Field(
+        default_factory=lambda: (_own_directory(tempfile.gettempdir()) / "data",),
+        json_schema_extra={"default_text": "`<temporary directory>/sluice-<user id>/data`"},
+    )
+    """Directories of the disk tier, each best on a disk of its own; they also keep the journal and
+    the TaskManager's id. As a flag or variable: separated by colons."""
+
+    memory_directory: Annotated[FilePath | None, NONE_ALLOWED] = Field(
+        default_factory=lambda: _own_directory("/dev/shm"),  # noqa: S108 - made private at start
+        json_schema_extra={"default_text": "`/dev/shm/sluice-<user id>`"},
+    )
+    """Directory of the memory tier, on tmpfs so that it outlives a killed daemon. None: no memory
+    tier."""
+
+    memory_tier_bytes: Bytes = Field(512 * 1024 * 1024, ge=0)
+    """Size of the memory tier, touched once at start; 0 means none."""
+
+    region_areas_bytes: Bytes = Field(256 * 1024 * 1024, ge=0)
+    """Most memory shared with producers on this host, beside the memory tier: they put regions
+    there instead of sending them. 0: they send them all."""
+
+    region_areas_directory: Annotated[FilePath | None, NONE_ALLOWED] = None
+    """Directory of that memory, on a tmpfs that producers see under the same path: in containers, a
+    volume that both mount. None: below `memory_directory`."""
+
+    disk_quota_bytes: Annotated[Annotated[Bytes, Field(ge=1)] | None, NONE_ALLOWED] = None
+    """Most bytes used in each data directory. None: as the disk allows."""
+
+    min_free_bytes: Bytes = Field(1024 * 1024 * 1024, ge=0)
+    """Bytes left free on the disk of each data directory."""
+
+    io_threads: Count = Field(4, ge=1, le=256)
+    """Threads that read and write the disk tier."""
+
+    verify_checksums: bool = True
+    """Check the checksum of every region as it arrives. Reduce tasks check blocks in any case."""
+
+    @model_validator(mode="after")
+    def _directories_differ(self) -> StorageConfig:
+        if len(set(self.data_directories)) < len(self.data_directories):
+            raise ValueError(
+                f"data_directories = {os.pathsep.join(map(str, self.data_directories))} names a "
+                "directory twice: name each once"
+            )
+        return self
+
+
+class ApplicationConfig(Settings):
+    """How long an application may be out of touch."""
+
+    application_expiry_seconds: Seconds = Field(60, gt=0)
+    """Time after an application's last connection has closed until all its data is dropped."""

@@ -1,0 +1,217 @@
+"""The consumer leg: input gates that reduce tasks open on their TaskManager.
+
+Every channel of a gate is relayed to the reduce task with a credit of its own. A buffer that came
+from another TaskManager goes out from the very segment it arrived in, and becomes credit for its
+sender when this connection has let go of it; so a reduce task that stops reading stops its own
+channels and nothing else.
+"""
+
+from collections.abc import Callable
+from typing import cast
+
+from sluice.protocol.errors import ChannelInUse, SluiceError
+from sluice.protocol.limits import FEATURE_BUFFER_GROUPS
+from sluice.protocol.messages import (
+    CloseGate,
+    CloseRequest,
+    GateClosed,
+    GateOpened,
+    Message,
+    OpenGate,
+)
+from sluice.protocol.remote_error import error_response
+from sluice.shuffle.counters import Counters
+from sluice.shuffle.errors import InvalidRequest
+from sluice.shuffle.gate.buffer_debloater import debloat_settings
+from sluice.shuffle.gate.input_gate import InputChannel, InputGate
+from sluice.shuffle.gate.local_channel import LocalInputChannel
+from sluice.shuffle.gate.source import ChannelSource
+from sluice.shuffle.names import ShuffleKey
+from sluice.shuffle.taskmanager.serve.channel_opener import ChannelOpener, GateServices
+from sluice.shuffle.taskmanager.serve.channel_times import ChannelTimes
+from sluice.shuffle.taskmanager.serve.read_pool import ReadPool
+from sluice.shuffle.taskmanager.serve.serving_handler import ServingHandler
+from sluice.shuffle.taskmanager.serve.view_reader import CreditBasedViewReader
+from sluice.transport.connection import Connection
+from sluice.transport.connector import Address
+
+
+class ConsumerHandler(ServingHandler):
+    """Serves the gates of one reduce-side connection.
+
+    Args:
+        connection: The connection to the executor.
+        services: What gates are made of.
+        read_pool: Memory for local reads of the disk tier.
+        counters: The TaskManager's counters.
+        on_lost: Called when the connection is gone.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        services: GateServices,
+        read_pool: ReadPool,
+        counters: Counters,
+        on_lost: Callable[[], None],
+    ) -> None:
+        # A reader with groups of buffers has segments, and a credit is one of them. Another one
+        # has none: a message costs it one credit, whatever it carries.
+        groups = bool(connection.features & FEATURE_BUFFER_GROUPS)
+        credit_bytes = connection.max_payload_bytes if groups else connection.large_payload_bytes
+        super().__init__(
+            connection,
+            read_pool,
+            counters,
+            on_lost,
+            credit_bytes,
+            services.config.max_channels_per_connection,
+        )
+        self._services = services
+        self.gates: dict[int, tuple[InputGate, list[CreditBasedViewReader]]] = {}
+        """Open gates by number, each with the readers of its channels."""
+        self._debloat = debloat_settings(services.config, services.config.segment_size_bytes)
+        self.gate_times: dict[int, ChannelTimes] = {}
+        """What open gates do with their time, by number."""
+
+    def request_received(self, message: Message) -> None:
+        """Open and close gates."""
+        if type(message) is OpenGate:
+            self._open_gate(message)
+        elif type(message) is CloseGate:
+            self._close_gate(message.gate)
+            self.connection.send(GateClosed(message.gate))
+        elif type(message) is CloseRequest:
+            self.connection.close()
+
+    def sent(self, reader: CreditBasedViewReader, length: int) -> None:
+        """Count a data buffer that was sent, by where it came from."""
+        counters = self.counters
+        if reader.view is not None and reader.view.is_local:
+            counters.consumer_bytes_out_local += length
+            counters.consumer_buffers_out_local += -(-length // self.credit_bytes)
+        else:
+            counters.consumer_bytes_out_remote += length
+            counters.consumer_buffers_out_remote += -(-length // self.credit_bytes)
+
+    @property
+    def times(self) -> list[ChannelTimes]:
+        """What its channels do with their time, by gate."""
+        return list(self.gate_times.values())
+
+    def has_producer(self, reader: CreditBasedViewReader) -> bool:
+        """Tell whether the channel may have had a producer that has finished."""
+        channel = reader.view
+        return not isinstance(channel, LocalInputChannel) or channel.is_pipelined
+
+    def publish_task_event(
+        self, reader: CreditBasedViewReader, event_type: int, payload: bytes
+    ) -> None:
+        """Hand an event to the producer, by way of the gate's channel.
+
+        Raises:
+            UnknownProducer: It has finished, or a stored map output is read.
+            TooManyTaskEvents: As many wait as are kept.
+        """
+        _channel(reader).send_task_event(event_type, payload)
+
+    def announce_buffer_size(self, reader: CreditBasedViewReader, size_bytes: int) -> None:
+        """Tell the producer, by way of the gate's channel; from now on the consumer decides."""
+        if self._debloat is not None:
+            for gate, readers in self.gates.values():
+                if reader in readers and gate.debloater is not None:
+                    gate.debloater.stop()
+        _channel(reader).announce_buffer_size(size_bytes)
+
+    def resume_consumption(self, reader: CreditBasedViewReader) -> None:
+        """Go on after a blocking event, by way of the gate's channel.
+
+        Raises:
+            InvalidRequest: It is not blocked.
+        """
+        _channel(reader).resume_consumption()
+
+    def connection_lost(self, error: SluiceError) -> None:
+        """Give everything back."""
+        for gate in list(self.gates):
+            self._close_gate(gate)
+        super().connection_lost(error)
+
+    def _open_gate(self, message: OpenGate) -> None:
+        numbers = [message.gate, *(channel.channel for channel in message.channels)]
+        taken = [n for n in numbers if n in self.gates or n in self.readers]
+        if taken or len(set(numbers)) < len(numbers):
+            raise ChannelInUse(
+                "Gate or channel number is in use on this connection", value=taken or numbers[:8]
+            )
+        key = ShuffleKey(self.connection.application_id, message.shuffle_id)
+        channels: list[CreditBasedViewReader] = []
+        try:
+            self.require_room(len(self.gates) + len(self.readers) + len(numbers))
+            name = f"gate {message.gate} of {self.connection.remote}"
+            pipelined = _may_be_pipelined(message)
+            config = self._services.config
+            opener = ChannelOpener(
+                name,
+                self._services,
+                key,
+                message.start_subpartition,
+                message.end_subpartition,
+                self.read_pool,
+                self.connection.large_payload_bytes,
+                self.credit_bytes,
+                # Those of a pipelined exchange are all read side by side.
+                None if pipelined else config.max_open_channels_per_gate,
+                floating_buffers=None if pipelined else config.floating_buffers_per_stored_gate,
+            )
+            gate = InputGate(name, key, opener)
+            self.gates[message.gate] = gate, channels
+            self.counters.gates_opened += 1
+            times = self.gate_times[message.gate] = ChannelTimes(self.counters.consumer_serving)
+            for wanted in message.channels:
+                reader = self.new_reader(wanted.channel, message.initial_credit, times)
+                channels.append(reader)
+                source = ChannelSource(
+                    wanted.taskmanager_id,
+                    Address(wanted.host, wanted.port),
+                    wanted.map_attempt_ids,
+                )
+                reader.attach(gate.add_channel(source, reader.data_available))
+        except SluiceError as error:
+            self._close_gate(message.gate)
+            self.counters.errors_by_code.bump(error.code.name)
+            self.connection.send(error_response(message.gate, error))
+            return
+        if self._debloat is not None and pipelined:
+            gate.debloat(self._debloat, times.busy_seconds)
+        self.connection.send(GateOpened(message.gate))
+
+    def _close_gate(self, number: int) -> None:
+        opened = self.gates.pop(number, None)
+        if opened is None:
+            return
+        gate, channels = opened
+        for reader in channels:
+            # One that has ended has left its number free, perhaps for a channel of another gate.
+            if self.readers.get(reader.channel) is reader:
+                self.close_channel(reader.channel)
+        self.gate_times.pop(number).end()
+        gate.release()
+
+
+def _may_be_pipelined(message: OpenGate) -> bool:
+    """Tell whether a gate asks for what can be asked of pipelined partitions."""
+    return message.end_subpartition == message.start_subpartition + 1 and all(
+        len(channel.map_attempt_ids) == 1 for channel in message.channels
+    )
+
+
+def _channel(reader: CreditBasedViewReader) -> InputChannel:
+    """Return the gate's channel that a reader reads.
+
+    Raises:
+        InvalidRequest: It has ended.
+    """
+    if reader.view is None:
+        raise InvalidRequest("Channel has ended", value=reader.channel)
+    return cast("InputChannel", reader.view)  # of a gate, as all views of this leg

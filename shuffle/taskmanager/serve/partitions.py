@@ -1,0 +1,434 @@
+"""Finds partitions by name: who asks before the producer is there waits, up to a deadline.
+
+A map output is there once it is committed; a pipelined partition once it is registered and its
+consumption constraint lets readers in. Both are asked for alike, with :meth:`request_view`. Waiting
+is an event: a commit, a registration, a first output or a release wakes those who wait.
+
+The pipelined partitions of this TaskManager by name, and how those ended that have failed.
+
+A pipelined partition is here from its registration to the end of its consumption. One that failed
+is remembered for a while, so that a consumer who asks late hears why instead of waiting for it.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, NamedTuple, Protocol
+
+from mypy_extensions import mypyc_attr
+
+from sluice.protocol.errors import SluiceError
+from sluice.shuffle.errors import InvalidRequest, PartitionNotFound, PartitionReleased
+from sluice.shuffle.memory import LocalBufferPool
+from sluice.shuffle.names import ShuffleKey
+from sluice.shuffle.partition.view import DataListener, PipelinedView, SubpartitionView
+from sluice.shuffle.taskmanager.serve.stored_view import StoredPartitionView
+from sluice.shuffle.taskmanager.store.errors import DuplicateMapOutput
+from sluice.shuffle.taskmanager.store.outputs import MapOutput
+from sluice.shuffle.taskmanager.store.store import ShuffleStore, release_regions
+
+
+class ConsumablePartition(Protocol):
+    """What the registry needs of a pipelined partition."""
+
+    @property
+    def num_subpartitions(self) -> int:
+        """Number of subpartitions."""
+
+    @property
+    def is_consumable(self) -> bool:
+        """True once its consumption constraint lets readers in."""
+
+    def create_view(self, subpartition: int, listener: DataListener) -> PipelinedView:
+        """Make the one view of a subpartition.
+
+        Raises:
+            SluiceError: It has, or had, its reader.
+        """
+
+
+class Registration(NamedTuple):
+    """A registered partition, and what to call when it is to be given up."""
+
+    partition: ConsumablePartition
+    release: Callable[[SluiceError], None]
+
+
+class PipelinedRegistry:
+    """Pipelined partitions by shuffle and map attempt."""
+
+    def __init__(self) -> None:
+        self._registered: dict[ShuffleKey, dict[int, Registration]] = {}
+        self._failures: OrderedDict[tuple[ShuffleKey, int], SluiceError] = OrderedDict()
+
+    def __len__(self) -> int:
+        return sum(len(attempts) for attempts in self._registered.values())
+
+    def register(self, key: ShuffleKey, map_attempt_id: int, registration: Registration) -> None:
+        """Make a partition known.
+
+        Raises:
+            DuplicateMapOutput: There is one of that name.
+        """
+        attempts = self._registered.setdefault(key, {})
+        if map_attempt_id in attempts:
+            raise DuplicateMapOutput(key.application_id, key.shuffle_id, map_attempt_id)
+        self._failures.pop((key, map_attempt_id), None)
+        attempts[map_attempt_id] = registration
+
+    def unregister(
+        self,
+        key: ShuffleKey,
+        map_attempt_id: int,
+        partition: ConsumablePartition,
+        failure: SluiceError | None,
+    ) -> bool:
+        """Forget a partition, but for its failure. False if it is not registered (any more)."""
+        attempts = self._registered.get(key)
+        found = None if attempts is None else attempts.get(map_attempt_id)
+        if attempts is None or found is None or found.partition is not partition:
+            return False
+        del attempts[map_attempt_id]
+        if not attempts:
+            del self._registered[key]
+        if failure is not None:
+            if len(self._failures) >= MOST_FAILURES_KEPT:
+                self._failures.popitem(last=False)
+            self._failures[key, map_attempt_id] = failure
+        return True
+
+    def find(
+        self, key: ShuffleKey, map_attempt_ids: Sequence[int]
+    ) -> tuple[ConsumablePartition, int] | None:
+        """Look up the first of some map attempts that is pipelined; None if none is registered.
+
+        Returns:
+            The partition and its map attempt.
+
+        Raises:
+            SluiceError: It has failed not long ago.
+        """
+        attempts = self._registered.get(key)
+        if attempts is None and not self._failures:
+            return None  # as it is for those who know only stored map outputs
+        for map_attempt_id in map_attempt_ids:
+            failure = self._failures.get((key, map_attempt_id))
+            if failure is not None:
+                raise failure
+            found = None if attempts is None else attempts.get(map_attempt_id)
+            if found is not None:
+                return found.partition, map_attempt_id
+        return None
+
+    def __iter__(self) -> Iterator[tuple[ShuffleKey, int, ConsumablePartition]]:
+        """Shuffle, map attempt and partition of each."""
+        for key, attempts in self._registered.items():
+            for map_attempt_id, registration in attempts.items():
+                yield key, map_attempt_id, registration.partition
+
+    def keys(self, application_id: str) -> list[ShuffleKey]:
+        """The shuffles of an application that have pipelined partitions."""
+        return [key for key in self._registered if key.application_id == application_id]
+
+    def release(self, key: ShuffleKey, error: SluiceError) -> None:
+        """Have all partitions of a shuffle given up, and forget them and their failures."""
+        for registration in self._registered.pop(key, {}).values():
+            registration.release(error)
+        for name in [name for name in self._failures if name[0] == key]:
+            del self._failures[name]
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)  # tests find partitions by hand
+class ResultPartitionManager:
+    """The registry of map outputs and pipelined partitions, and of those who wait for one.
+
+    Args:
+        store: Holds what is committed.
+        segment_size_bytes: Largest buffer of the views made here.
+        request_timeout_seconds: How long a request waits for a map output to be committed.
+    """
+
+    def __init__(
+        self, store: ShuffleStore, segment_size_bytes: int, request_timeout_seconds: float
+    ) -> None:
+        self._store = store
+        self._segment_size_bytes = segment_size_bytes
+        self._request_timeout_seconds = request_timeout_seconds
+        self._waiting: dict[ShuffleKey, set[asyncio.Future[None]]] = {}
+        self._pipelined = PipelinedRegistry()
+
+    @property
+    def pipelined(self) -> PipelinedRegistry:
+        """Pipelined partitions that are being written or read, for status."""
+        return self._pipelined
+
+    @property
+    def pipelined_partitions(self) -> int:
+        """Their number."""
+        return len(self._pipelined)
+
+    @property
+    def waiting_requests(self) -> int:
+        """Requests that wait for a registration."""
+        return sum(len(waiters) for waiters in self._waiting.values())
+
+    async def commit(self, output: MapOutput) -> None:
+        """Commit a finished map output and serve those who waited for it.
+
+        Raises:
+            SluiceError: It could not be made durable, or is committed already; its regions have
+                been given up.
+
+        Cancellation: the commit goes on, nobody waits for it.
+        """
+        try:
+            committed = self._store.commit(output)
+        except SluiceError:
+            release_regions(output.regions)
+            raise
+        # What follows must follow too when the producer is gone by then, and nobody waits here.
+        committed.add_done_callback(lambda done: self._committed(output, done))
+        await asyncio.shield(committed)
+
+    def _committed(self, output: MapOutput, done: "asyncio.Future[None]") -> None:
+        if done.cancelled():
+            return  # then the journal gives the regions up, if they must be
+        if done.exception() is not None:
+            release_regions(output.regions)
+            return
+        self.wake(output.key)
+
+    def register_pipelined(
+        self,
+        key: ShuffleKey,
+        map_attempt_id: int,
+        partition: ConsumablePartition,
+        release: Callable[[SluiceError], None],
+    ) -> None:
+        """Make a pipelined partition known and serve those who waited for it.
+
+        Args:
+            key: The shuffle.
+            map_attempt_id: Its name within the shuffle.
+            partition: The partition; call :meth:`wake` when it becomes consumable later.
+            release: Called when the shuffle is released; the partition is forgotten then.
+
+        Raises:
+            DuplicateMapOutput: There is a partition or a committed map output of that name.
+        """
+        if self._store.lookup(key, map_attempt_id) is not None:
+            raise DuplicateMapOutput(key.application_id, key.shuffle_id, map_attempt_id)
+        self._pipelined.register(key, map_attempt_id, Registration(partition, release))
+        self.wake(key)
+
+    def unregister_pipelined(
+        self,
+        key: ShuffleKey,
+        map_attempt_id: int,
+        partition: ConsumablePartition,
+        failure: SluiceError | None = None,
+    ) -> None:
+        """Forget a pipelined partition that has been consumed, or has failed. Idempotent.
+
+        Args:
+            key: The shuffle.
+            map_attempt_id: Its name within the shuffle.
+            partition: The partition itself: one that has come in its place stays.
+            failure: Told to those who wait for it and to those who ask in the near future.
+        """
+        if self._pipelined.unregister(key, map_attempt_id, partition, failure):
+            self.wake(key)
+
+    def wake(self, key: ShuffleKey) -> None:
+        """Let the requests that wait for something of a shuffle look again."""
+        for waiter in self._waiting.pop(key, ()):
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def release_shuffle(self, key: ShuffleKey) -> int:
+        """Release everything of a shuffle; requests that wait for it fail at once.
+
+        Returns:
+            Bytes of storage freed.
+        """
+        freed = self._store.release_shuffle(key)
+        self._release_unstored(key)
+        return freed
+
+    def release_application(self, application_id: str) -> int:
+        """Release everything of an application, as :meth:`release_shuffle` does.
+
+        Returns:
+            Bytes of storage freed.
+        """
+        freed = self._store.release_application(application_id)
+        waiting = [key for key in self._waiting if key.application_id == application_id]
+        for key in dict.fromkeys((*self._pipelined.keys(application_id), *waiting)):
+            self._release_unstored(key)
+        return freed
+
+    def _release_unstored(self, key: ShuffleKey) -> None:
+        error = PartitionReleased(
+            f"Shuffle {key.shuffle_id} was released", value=key.application_id or None
+        )
+        self._pipelined.release(key, error)
+        for waiter in self._waiting.pop(key, ()):
+            if not waiter.done():
+                waiter.set_exception(error)
+
+    def _find(
+        self, key: ShuffleKey, map_attempt_ids: Sequence[int]
+    ) -> tuple[list[MapOutput], int | None]:
+        """Look map outputs up.
+
+        Returns:
+            Those that are committed, and the first map attempt that is not, or None.
+        """
+        found: list[MapOutput] = []
+        for map_attempt_id in map_attempt_ids:
+            output = self._store.lookup(key, map_attempt_id)
+            if output is None:
+                return found, map_attempt_id
+            found.append(output)
+        return found, None
+
+    async def request_view(
+        self,
+        key: ShuffleKey,
+        map_attempt_ids: Sequence[int],
+        start_subpartition: int,
+        end_subpartition: int,
+        buffer_size_bytes: int,
+        read_pool: Callable[[], LocalBufferPool],
+        listener: DataListener,
+        credit_bytes: int | None = None,
+    ) -> SubpartitionView:
+        """Make a view of committed map outputs or of a pipelined partition, waiting for them.
+
+        Args:
+            key: The shuffle.
+            map_attempt_ids: What to read: any number of map outputs, or one pipelined partition.
+            start_subpartition: First subpartition wanted.
+            end_subpartition: The one behind the last; of a pipelined partition, one is read.
+            buffer_size_bytes: Largest buffer, or group of buffers, to give.
+            read_pool: Memory for reads of the disk tier.
+            listener: Told when a view that had nothing has something.
+            credit_bytes: What one credit pays for; a whole ``buffer_size_bytes`` by default.
+
+        Raises:
+            PartitionNotFound: Something is still missing, or may not be read yet, at the deadline.
+            PartitionReleased: The shuffle was released meanwhile.
+            ProducerFailed: The producer of the pipelined partition is gone.
+            SubpartitionAlreadyConsumed: The subpartition of a pipelined partition has its reader.
+            InvalidRequest: Not one attempt and one subpartition of a pipelined partition, or no
+                range that there is.
+
+        Cancellation: safe, nothing is left behind.
+        """
+        deadline = asyncio.get_running_loop().time() + self._request_timeout_seconds
+        while True:
+            pipelined = self._pipelined.find(key, map_attempt_ids)
+            missing: int | None
+            if pipelined is not None:
+                partition, missing = pipelined
+                if not start_subpartition < end_subpartition <= partition.num_subpartitions:
+                    raise _bad_range(
+                        start_subpartition, end_subpartition, partition.num_subpartitions
+                    )
+                if len(map_attempt_ids) > 1 or end_subpartition - start_subpartition > 1:
+                    raise InvalidRequest(
+                        "A pipelined partition is read one subpartition at a time",
+                        value=f"{len(map_attempt_ids)} map attempts, "
+                        f"{end_subpartition - start_subpartition} subpartitions",
+                        limit="1 map attempt, 1 subpartition",
+                        remedy="Open a channel for each",
+                    )
+                if partition.is_consumable:
+                    return partition.create_view(start_subpartition, listener)
+                what, remedy = "has no output yet", "Ask again, or let it be read when registered"
+            else:
+                found, missing = self._find(key, map_attempt_ids)
+                if missing is None:
+                    return self._stored_view(
+                        found,
+                        start_subpartition,
+                        end_subpartition,
+                        buffer_size_bytes,
+                        read_pool,
+                        listener,
+                        credit_bytes,
+                    )
+                what, remedy = "is not here", "Its task has to run again"
+            await self._wait(key, missing, deadline, what, remedy)
+
+    async def _wait(
+        self, key: ShuffleKey, missing: int | None, deadline: float, what: str, remedy: str
+    ) -> None:
+        """Wait until something of the shuffle changes."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiters = self._waiting.setdefault(key, set())
+        waiters.add(waiter)
+        try:
+            async with asyncio.timeout_at(deadline):
+                await waiter
+        except TimeoutError as error:
+            raise PartitionNotFound(
+                f"Map attempt {missing} of shuffle {key.shuffle_id} {what}",
+                value=missing,
+                limit=f"{self._request_timeout_seconds} s",
+                remedy=remedy,
+                map_attempt_id=missing,
+            ) from error
+        finally:
+            waiters.discard(waiter)
+            if not waiters and self._waiting.get(key) is waiters:
+                del self._waiting[key]
+
+    def _stored_view(
+        self,
+        outputs: Sequence[MapOutput],
+        start_subpartition: int,
+        end_subpartition: int,
+        buffer_size_bytes: int,
+        read_pool: Callable[[], LocalBufferPool],
+        listener: DataListener,
+        credit_bytes: int | None = None,
+    ) -> StoredPartitionView:
+        """Make a view over a range of subpartitions of committed map outputs.
+
+        Args:
+            outputs: The map outputs.
+            start_subpartition: First subpartition wanted.
+            end_subpartition: The one behind the last.
+            buffer_size_bytes: Largest buffer, or group of buffers, to give.
+            read_pool: Memory for reads of the disk tier.
+            listener: Told when a view that had nothing has something.
+            credit_bytes: What one credit pays for; a whole ``buffer_size_bytes`` by default.
+
+        Raises:
+            InvalidRequest: The range is empty or beyond what a map output has.
+        """
+        most = min(output.num_subpartitions for output in outputs)
+        if not 0 <= start_subpartition < end_subpartition <= most:
+            raise _bad_range(start_subpartition, end_subpartition, most)
+        return StoredPartitionView(
+            self._store,
+            outputs,
+            start_subpartition,
+            end_subpartition,
+            min(self._segment_size_bytes, buffer_size_bytes),
+            buffer_size_bytes,
+            buffer_size_bytes if credit_bytes is None else credit_bytes,
+            read_pool,
+            listener,
+        )
+
+
+def _bad_range(start: int, end: int, most: int) -> InvalidRequest:
+    return InvalidRequest(
+        "Range of subpartitions is empty or too large", value=f"{start} to {end}", limit=most
+    )
+
+
+MOST_FAILURES_KEPT: Final = 1024
+"""Failures remembered, the latest ones: what a client makes this grow by is bounded."""

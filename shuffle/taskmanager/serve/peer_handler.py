@@ -1,0 +1,197 @@
+"""The serving side of a peer leg: partition requests of another TaskManager."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from sluice.protocol.errors import SluiceError
+from sluice.protocol.messages import FLOW_WATERMARK, CloseRequest, Message, PartitionRequest
+from sluice.protocol.remote_error import error_response
+from sluice.shuffle.counters import Counters
+from sluice.shuffle.errors import InvalidRequest, LimitExceeded, internal_error
+from sluice.shuffle.gate.task_events import KeptTaskEvents, TaskEventDispatcher, UnknownProducer
+from sluice.shuffle.names import ShuffleKey
+from sluice.shuffle.partition.view import PipelinedView
+from sluice.shuffle.taskmanager.serve.channel_times import ChannelTimes
+from sluice.shuffle.taskmanager.serve.partitions import ResultPartitionManager
+from sluice.shuffle.taskmanager.serve.read_pool import ReadPool
+from sluice.shuffle.taskmanager.serve.serving_handler import ServingHandler
+from sluice.shuffle.taskmanager.serve.view_reader import CreditBasedViewReader, UncreditedViewReader
+from sluice.transport.connection import Connection
+
+_log = logging.getLogger(__name__)
+
+
+class _Waiting:
+    """A request that waits for its partition, and what its consumer has told the producer."""
+
+    __slots__ = ("buffer_size_bytes", "task", "task_events")
+
+    def __init__(self) -> None:
+        self.task: asyncio.Task[None] | None = None
+        self.task_events = KeptTaskEvents()
+        self.buffer_size_bytes: int | None = None
+
+
+class PeerHandler(ServingHandler):
+    """Answers partition requests.
+
+    Args:
+        connection: The connection to the other TaskManager.
+        partitions: Finds what is asked for.
+        task_events: Finds producers.
+        read_pool: Memory for reads of the disk tier.
+        counters: The TaskManager's counters.
+        on_lost: Called when the connection is gone.
+        max_channels: Most channels open at a time.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        partitions: ResultPartitionManager,
+        task_events: TaskEventDispatcher,
+        read_pool: ReadPool,
+        counters: Counters,
+        on_lost: Callable[[], None],
+        max_channels: int,
+    ) -> None:
+        super().__init__(
+            connection, read_pool, counters, on_lost, connection.max_payload_bytes, max_channels
+        )
+        self._times = ChannelTimes(counters.peer_serving)
+        if connection.flow_control == FLOW_WATERMARK:
+            self.reader_type = UncreditedViewReader
+        self._partitions = partitions
+        self._task_events = task_events
+        self._waiting: dict[CreditBasedViewReader, _Waiting] = {}
+        self._producers: dict[CreditBasedViewReader, tuple[ShuffleKey, int]] = {}
+        """Of channels that read pipelined partitions."""
+
+    def request_received(self, message: Message) -> None:
+        """Take a partition request."""
+        if type(message) is PartitionRequest:
+            self._request(message)
+        elif type(message) is CloseRequest:
+            self.connection.close()
+
+    def sent(self, reader: CreditBasedViewReader, length: int) -> None:
+        """Count a data buffer that was sent."""
+        self.counters.peer_bytes_out += length
+        self.counters.peer_buffers_out += -(-length // self.credit_bytes)
+
+    def close_channel(self, channel: int) -> bool:
+        """Close a channel; a request that still waits for its partition is given up."""
+        reader = self.readers.get(channel)
+        if reader is not None:
+            self._forget(reader)
+        return super().close_channel(channel)
+
+    def ended(self, reader: CreditBasedViewReader, error: SluiceError | None) -> None:
+        """A channel has sent its end or its error."""
+        self._forget(reader)
+        super().ended(reader, error)
+
+    @property
+    def times(self) -> list[ChannelTimes]:
+        """What its channels do with their time: all of them together."""
+        return [self._times]
+
+    def has_producer(self, reader: CreditBasedViewReader) -> bool:
+        """Tell whether the channel reads a pipelined partition."""
+        return reader in self._producers
+
+    def publish_task_event(
+        self, reader: CreditBasedViewReader, event_type: int, payload: bytes
+    ) -> None:
+        """Hand an event to the producer, or keep it until the partition is found.
+
+        Raises:
+            UnknownProducer: Stored map outputs have none, and this one may have finished.
+            TooManyTaskEvents: As many are kept as may be.
+        """
+        waiting = self._waiting.get(reader)
+        producer = self._producers.get(reader)
+        if waiting is not None:
+            waiting.task_events.keep(event_type, payload)
+        elif producer is not None:
+            self._task_events.publish(*producer, event_type, payload)
+        else:
+            raise UnknownProducer(
+                "Stored map outputs take no task events",
+                value=event_type,
+                remedy="Send them to pipelined partitions",
+            )
+
+    def announce_buffer_size(self, reader: CreditBasedViewReader, size_bytes: int) -> None:
+        """Tell the producer of a pipelined partition; stored ones have no use for it."""
+        waiting = self._waiting.get(reader)
+        if waiting is not None:
+            waiting.buffer_size_bytes = size_bytes
+        elif isinstance(reader.view, PipelinedView):
+            reader.view.notify_new_buffer_size(size_bytes)
+
+    def resume_consumption(self, reader: CreditBasedViewReader) -> None:
+        """Go on with a pipelined partition after a blocking event.
+
+        Raises:
+            InvalidRequest: It is not blocked.
+        """
+        if not isinstance(reader.view, PipelinedView):
+            raise InvalidRequest("Channel is not blocked: nothing to resume", value=reader.channel)
+        reader.view.resume_consumption()
+
+    def connection_lost(self, error: SluiceError) -> None:
+        """Give everything back."""
+        waiting, self._waiting = self._waiting, {}
+        for each in waiting.values():
+            if each.task is not None:
+                each.task.cancel()
+        self._producers.clear()
+        super().connection_lost(error)
+        self._times.end()
+
+    def _request(self, message: PartitionRequest) -> None:
+        try:
+            reader = self.new_reader(message.channel, message.initial_credit, self._times)
+        except LimitExceeded as error:
+            self.counters.errors_by_code.bump(error.code.name)
+            self.connection.send(error_response(message.channel, error))
+            return
+        waiting = self._waiting[reader] = _Waiting()
+        waiting.task = asyncio.get_running_loop().create_task(self._open(reader, message))
+
+    def _forget(self, reader: CreditBasedViewReader) -> None:
+        self._producers.pop(reader, None)
+        waiting = self._waiting.pop(reader, None)
+        if waiting is not None and waiting.task is not None:
+            waiting.task.cancel()
+
+    async def _open(self, reader: CreditBasedViewReader, request: PartitionRequest) -> None:
+        try:
+            key = ShuffleKey(request.application_id, request.shuffle_id)
+            view = await self._partitions.request_view(
+                key,
+                request.map_attempt_ids,
+                request.start_subpartition,
+                request.end_subpartition,
+                self.connection.large_payload_bytes,
+                self.read_pool,
+                reader.data_available,
+                self.credit_bytes,
+            )
+            waiting = self._waiting.pop(reader)
+            reader.attach(view)
+            if isinstance(view, PipelinedView):
+                self._producers[reader] = key, request.map_attempt_ids[0]
+                if waiting.buffer_size_bytes is not None:
+                    view.notify_new_buffer_size(waiting.buffer_size_bytes)
+            for event_type, payload in waiting.task_events.take():
+                self.pass_task_event(reader, event_type, payload)
+        except SluiceError as error:
+            reader.fail(error)
+        except Exception as error:  # noqa: BLE001
+            _log.exception("internal error while answering %s", self.connection.remote)
+            reader.fail(internal_error(error))
+        finally:
+            self._waiting.pop(reader, None)

@@ -1,0 +1,142 @@
+"""The queue of readers of one connection: one buffer a step, round robin (T6, T7).
+
+A reader is in the queue while it has something to send and credit to send it. The write loop runs
+only while the connection is writable and goes on by itself when it is again.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+from collections.abc import Callable
+
+from sluice.protocol.errors import SluiceError
+from sluice.protocol.events import is_end_of_partition
+from sluice.protocol.messages import DATA, BufferResponse
+from sluice.protocol.remote_error import error_response
+from sluice.shuffle.errors import internal_error
+from sluice.shuffle.partition.view import OutgoingBuffer
+from sluice.shuffle.taskmanager.serve.view_reader import CreditBasedViewReader
+from sluice.transport.connection import Connection
+
+_log = logging.getLogger(__name__)
+
+MOST_BYTES_A_TURN = 1024 * 1024
+"""Bytes sent before other connections get a turn of the event loop: 32 buffers of 32 KiB."""
+
+COST_OF_A_TURN_BYTES = 4 * 1024
+"""What a buffer counts for beside its bytes, so that small ones do not keep the loop either."""
+
+
+class PartitionRequestQueue:
+    """Sends buffers of many readers over one connection.
+
+    Args:
+        connection: Where they go.
+        sent: Told of each data buffer that was sent: its reader and its length in bytes.
+        ended: Told when a reader has sent its last message, the end or an error.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        sent: Callable[[CreditBasedViewReader, int], None],
+        ended: Callable[[CreditBasedViewReader, SluiceError | None], None],
+    ) -> None:
+        self._connection = connection
+        self._sent = sent
+        self._ended = ended
+        self._queue: deque[CreditBasedViewReader] = deque()
+        self._running = False
+        self._turn_due = False
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def notify(self, reader: CreditBasedViewReader) -> None:
+        """A reader may have something to send: queue it once, and run."""
+        if reader.queued:
+            return
+        if not reader.is_available():
+            reader.rests()  # perhaps for another reason than before
+            return
+        reader.queued = True
+        reader.begins()
+        self._queue.append(reader)
+        if not self._turn_due:
+            # In a turn of its own: what one read of the socket brings, often several credits,
+            # is then served together, and no notification ever recurses into another.
+            self._turn_due = True
+            asyncio.get_running_loop().call_soon(self.run)
+
+    def run(self) -> None:
+        """Send while the connection is writable and readers have something."""
+        self._turn_due = False
+        if self._running:
+            return
+        self._running = True
+        try:
+            self._send_in_turn()
+        except Exception as error:  # noqa: BLE001
+            # A bug of ours must cost this connection only, and must be seen.
+            _log.exception("internal error while sending to %s", self._connection.remote)
+            self._connection.fail(internal_error(error))
+        finally:
+            self._running = False
+
+    def _send_in_turn(self) -> None:
+        connection = self._connection
+        queue = self._queue
+        budget = MOST_BYTES_A_TURN
+        while queue and connection.writable:
+            if budget <= 0:
+                self._turn_due = True
+                asyncio.get_running_loop().call_soon(self.run)
+                break
+            reader = queue.popleft()
+            try:
+                buffer = reader.next_buffer()
+            except SluiceError as error:
+                budget -= COST_OF_A_TURN_BYTES
+                reader.queued = False
+                connection.send(error_response(reader.channel, error))
+                self._end(reader, error)
+                continue
+            if buffer is not None:
+                self._send(reader, buffer)
+                budget -= len(buffer.payload) + COST_OF_A_TURN_BYTES
+                if buffer.data_type != DATA and is_end_of_partition(buffer.payload):
+                    reader.queued = False
+                    self._end(reader, None)
+                    continue
+            if reader.is_available():
+                queue.append(reader)
+            else:
+                reader.queued = False
+                reader.rests()
+
+    def remove(self, reader: CreditBasedViewReader) -> None:
+        """Take a reader out and release its view."""
+        if reader.queued:
+            reader.queued = False
+            with contextlib.suppress(ValueError):  # it was being served when a bug struck
+                self._queue.remove(reader)
+        reader.release()
+
+    def _send(self, reader: CreditBasedViewReader, buffer: OutgoingBuffer) -> None:
+        view = reader.view
+        backlog = 0 if view is None else view.backlog
+        payload = buffer.payload
+        self._connection.send(
+            BufferResponse(
+                reader.channel, reader.next_sequence_number(), backlog, buffer.data_type
+            ),
+            payload,
+            buffer.release,
+        )
+        if buffer.data_type == DATA:
+            self._sent(reader, len(payload))
+
+    def _end(self, reader: CreditBasedViewReader, error: SluiceError | None) -> None:
+        reader.release()
+        self._ended(reader, error)

@@ -1,0 +1,244 @@
+"""What the peer leg and the consumer leg have in common on the serving side: channels by number."""
+
+import abc
+import logging
+from collections.abc import Callable
+
+from sluice.protocol.errors import ChannelInUse, SluiceError, UnexpectedMessage
+from sluice.protocol.messages import (
+    AddCredit,
+    CancelPartitionRequest,
+    Message,
+    NewBufferSize,
+    ResumeConsumption,
+    TaskEvent,
+)
+from sluice.shuffle.counters import Counters
+from sluice.shuffle.errors import InvalidRequest, LimitExceeded
+from sluice.shuffle.gate.task_events import UnknownProducer
+from sluice.shuffle.taskmanager.serve.channel_times import ChannelTimes
+from sluice.shuffle.taskmanager.serve.read_pool import ReadPool
+from sluice.shuffle.taskmanager.serve.request_queue import PartitionRequestQueue
+from sluice.shuffle.taskmanager.serve.view_reader import CreditBasedViewReader
+from sluice.transport.connection import Connection
+
+_log = logging.getLogger(__name__)
+
+
+class ServingHandler:
+    """Serves channels on one connection.
+
+    Args:
+        connection: The connection.
+        read_pool: Memory for reads of the disk tier.
+        counters: The TaskManager's counters.
+        on_lost: Called when the connection is gone, after everything was given back.
+        credit_bytes: What one credit of a channel pays for.
+        max_channels: Most channels, and gates, open at a time.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        read_pool: ReadPool,
+        counters: Counters,
+        on_lost: Callable[[], None],
+        credit_bytes: int,
+        max_channels: int,
+    ) -> None:
+        self.connection = connection
+        self.max_channels = max_channels
+        self._task_event: bytearray | None = None
+        self.credit_bytes = credit_bytes
+        self.reader_type = CreditBasedViewReader
+        """Of new channels."""
+        self.readers: dict[int, CreditBasedViewReader] = {}
+        self.read_pool = read_pool
+        self.counters = counters
+        self.on_idle: Callable[[], None] | None = None
+        """Called when it has nothing more to serve."""
+        self.queue = PartitionRequestQueue(connection, self.sent, self.ended)
+        self._on_lost = on_lost
+
+    def new_reader(
+        self, channel: int, initial_credit: int, times: ChannelTimes
+    ) -> CreditBasedViewReader:
+        """Open a channel.
+
+        Args:
+            channel: Its number.
+            initial_credit: Credit that comes with it.
+            times: Where its waits are counted.
+
+        Raises:
+            ChannelInUse: Its number is taken.
+            LimitExceeded: There are as many as may be.
+        """
+        if channel in self.readers:
+            raise ChannelInUse("Channel number is in use on this connection", value=channel)
+        self.require_room(len(self.readers) + 1)
+        reader = self.reader_type(
+            channel, initial_credit, self.queue.notify, self.credit_bytes, times
+        )
+        self.readers[channel] = reader
+        if self.reader_type is CreditBasedViewReader:
+            self.counters.credits_received += initial_credit
+        return reader
+
+    def require_room(self, wanted: int) -> None:
+        """Check that so many channels and gates may be open on this connection.
+
+        Raises:
+            LimitExceeded: They are too many.
+        """
+        if wanted > self.max_channels:
+            raise LimitExceeded(
+                "Too many channels on one connection",
+                value=wanted,
+                limit=self.max_channels,
+                remedy="Close some first, or raise max_channels_per_connection",
+            )
+
+    def close_channel(self, channel: int) -> bool:
+        """Close a channel for its consumer; False if there is none of that number."""
+        reader = self.readers.pop(channel, None)
+        if reader is None:
+            return False
+        self.queue.remove(reader)
+        self._without_readers()
+        return True
+
+    def payload_buffer(self, message: Message, length: int) -> memoryview | None:
+        """Supply memory for a task event."""
+        if type(message) is not TaskEvent:
+            raise UnexpectedMessage("Payload on a serving leg", value=type(message).__name__)
+        self._task_event = bytearray(length)
+        return memoryview(self._task_event)
+
+    def message_received(self, message: Message, payload_length: int) -> None:
+        """Take credit and cancels; the rest is for the subclass."""
+        if type(message) is AddCredit:
+            reader = self.readers.get(message.channel)
+            if reader is None:
+                self.counters.late_messages.bump("AddCredit")
+            else:
+                self.counters.credits_received += message.credit
+                reader.add_credit(message.credit)
+        elif type(message) is CancelPartitionRequest:
+            if not self.close_channel(message.channel):
+                self.counters.late_messages.bump("CancelPartitionRequest")
+        elif isinstance(message, ResumeConsumption | TaskEvent | NewBufferSize):
+            self._told(message)
+        else:
+            self.request_received(message)
+
+    def _told(self, message: ResumeConsumption | TaskEvent | NewBufferSize) -> None:
+        """Pass on what the consumer of a channel tells its producer."""
+        self.counters.backward_messages.bump(type(message).__name__)
+        payload, self._task_event = bytes(self._task_event or b""), None
+        reader = self.readers.get(message.channel)
+        if reader is None:
+            self.counters.late_messages.bump(type(message).__name__)
+            return
+        if type(message) is TaskEvent:
+            self.pass_task_event(reader, message.event_type, payload)
+            return
+        try:
+            if type(message) is NewBufferSize:
+                self.announce_buffer_size(reader, message.buffer_size_bytes)
+            else:
+                self.resume_consumption(reader)
+        except InvalidRequest:  # there was nothing to resume from
+            self.counters.late_messages.bump(type(message).__name__)
+
+    def pass_task_event(
+        self, reader: CreditBasedViewReader, event_type: int, payload: bytes
+    ) -> None:
+        """Hand an event to the producer of a channel; without one the channel fails."""
+        try:
+            self.publish_task_event(reader, event_type, payload)
+        except UnknownProducer as error:
+            if self.has_producer(reader):  # but it has finished meanwhile
+                self.counters.late_messages.bump(TaskEvent.__name__)
+            else:
+                reader.fail(error)
+        except SluiceError as error:
+            reader.fail(error)
+
+    @property
+    @abc.abstractmethod
+    def times(self) -> list[ChannelTimes]:
+        """What its channels do with their time."""
+
+    @abc.abstractmethod
+    def has_producer(self, reader: CreditBasedViewReader) -> bool:
+        """Tell whether what a channel reads is written while it is read."""
+
+    @abc.abstractmethod
+    def publish_task_event(
+        self, reader: CreditBasedViewReader, event_type: int, payload: bytes
+    ) -> None:
+        """Hand an event to the producer of a channel.
+
+        Raises:
+            UnknownProducer: Nobody takes it.
+            SluiceError: It cannot be passed on; the channel fails.
+        """
+
+    @abc.abstractmethod
+    def announce_buffer_size(self, reader: CreditBasedViewReader, size_bytes: int) -> None:
+        """Tell the producer of a channel how large its buffers may be."""
+
+    @abc.abstractmethod
+    def resume_consumption(self, reader: CreditBasedViewReader) -> None:
+        """Go on with a channel after a blocking event.
+
+        Raises:
+            InvalidRequest: It is not blocked.
+        """
+
+    @abc.abstractmethod
+    def request_received(self, message: Message) -> None:
+        """Take what only the leg of the subclass knows."""
+
+    @abc.abstractmethod
+    def sent(self, reader: CreditBasedViewReader, length: int) -> None:
+        """Count a data buffer that was sent."""
+
+    def ended(self, reader: CreditBasedViewReader, error: SluiceError | None) -> None:
+        """A channel has sent its end or its error: its number is free again."""
+        self.readers.pop(reader.channel, None)
+        self._without_readers()
+        if error is not None:
+            self.counters.errors_by_code.bump(error.code.name)
+            _log.warning(
+                "channel %d of %s failed: %s: %s",
+                reader.channel,
+                self.connection.remote,
+                error.code.name,
+                str(error),  # a record must not keep the frames the error came through
+            )
+
+    def _without_readers(self) -> None:
+        if not self.readers:
+            # An idle connection may be kept for long; its share of the segments is for others.
+            self.read_pool.destroy()
+            if self.on_idle is not None:
+                self.on_idle()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether it is serving anything."""
+        return bool(self.readers)
+
+    def writable(self) -> None:
+        """Send on."""
+        self.queue.run()
+
+    def connection_lost(self, error: SluiceError) -> None:
+        """Give everything back."""
+        readers, self.readers = self.readers, {}
+        for reader in readers.values():
+            self.queue.remove(reader)
+        self.read_pool.destroy()
+        self._on_lost()

@@ -1,0 +1,178 @@
+"""One channel on the serving side: a view, its credit and its sequence numbers."""
+
+from typing import TYPE_CHECKING
+
+from sluice.protocol.credit import SenderCredit
+from sluice.protocol.errors import SluiceError
+from sluice.protocol.limits import MAX_U32
+from sluice.shuffle.counters import ServingSeconds
+from sluice.shuffle.errors import detached
+from sluice.shuffle.partition.view import OutgoingBuffer, SubpartitionView
+from sluice.shuffle.taskmanager.serve.channel_times import (
+    SENDING,
+    WAITING_FOR_CREDIT,
+    WAITING_FOR_DATA,
+    ChannelTimes,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class CreditBasedViewReader:
+    """Reads a view as far as the credit of its channel goes.
+
+    The reader exists from the request on; its view may come later, when the partition is found.
+
+    Args:
+        channel: Number chosen by the consumer.
+        initial_credit: Credit that came with the request.
+        notify: Told when the reader may have something to send; the queue of readers.
+        credit_bytes: What one credit pays for.
+        times: Where its waits are counted, with those of others; by default nowhere.
+    """
+
+    __slots__ = (
+        "_notify",
+        "activity",
+        "buffers_out",
+        "bytes_out",
+        "channel",
+        "credit",
+        "credit_bytes",
+        "failure",
+        "queued",
+        "sequence_number",
+        "times",
+        "view",
+    )
+
+    def __init__(
+        self,
+        channel: int,
+        initial_credit: int,
+        notify: "Callable[[CreditBasedViewReader], None]",
+        credit_bytes: int,
+        times: ChannelTimes | None = None,
+    ) -> None:
+        self.channel = channel
+        self.credit = SenderCredit(initial_credit)
+        self.sequence_number = 0
+        """Of the next message."""
+        self.view: SubpartitionView | None = None
+        self.failure: SluiceError | None = None
+        self.queued = False
+        """True while the reader is in the queue; only the queue sets it."""
+        self.credit_bytes = credit_bytes
+        self.bytes_out = 0
+        self.buffers_out = 0
+        self._notify = notify
+        self.times: ChannelTimes | None = times or ChannelTimes(ServingSeconds())
+        """None once it is released."""
+        self.activity = WAITING_FOR_DATA
+        self.times.open(self.activity)
+
+    def data_available(self) -> None:
+        """The view has something now, or has failed (the view's listener)."""
+        self._notify(self)
+
+    def attach(self, view: SubpartitionView) -> None:
+        """Give the reader its view."""
+        self.view = view
+        self._notify(self)
+
+    def fail(self, error: SluiceError) -> None:
+        """End the channel with an error; it is reported in the reader's turn."""
+        self.failure = detached(error)
+        self._notify(self)
+
+    def add_credit(self, credit: int) -> None:
+        """The consumer can take more.
+
+        Raises:
+            CreditOverflow: More than can be counted.
+        """
+        self.credit.add(credit)
+        self._notify(self)
+
+    def is_available(self) -> bool:
+        """True if a turn would send or report something."""
+        view = self.view
+        if view is None:
+            return self.failure is not None
+        return view.is_available(self.credit.available) or (
+            self.failure is not None or view.failure is not None
+        )
+
+    def next_buffer(self) -> OutgoingBuffer | None:
+        """Take the next buffer, or group of buffers, of the view; each buffer costs one credit.
+
+        Raises:
+            SluiceError: The channel failed.
+        """
+        if self.failure is not None:
+            raise self.failure
+        if self.view is None:
+            return None
+        buffer = self.view.next_buffer(self.credit.available)
+        if buffer is not None and buffer.data_type == 0:
+            length = len(buffer.payload)
+            buffers = 1 if length <= self.credit_bytes else -(-length // self.credit_bytes)
+            self.credit.available -= buffers
+            self.bytes_out += length
+            self.buffers_out += buffers
+        return buffer
+
+    def next_sequence_number(self) -> int:
+        """Number the next message."""
+        number = self.sequence_number
+        self.sequence_number = (number + 1) & MAX_U32
+        return number
+
+    def begins(self) -> None:
+        """It is in the queue from now on: it sends."""
+        self._does(SENDING)
+
+    def rests(self) -> None:
+        """It has nothing to do in the queue: see what it waits for."""
+        view = self.view
+        if self.credit.available <= 0 and view is not None and view.is_available(1):
+            self._does(WAITING_FOR_CREDIT)
+        else:
+            self._does(WAITING_FOR_DATA)
+
+    def _does(self, activity: int) -> None:
+        before = self.activity
+        if activity != before and self.times is not None:
+            self.times.change(before, activity)
+            self.activity = activity
+
+    def release(self) -> None:
+        """Give the view up. Idempotent."""
+        times, self.times = self.times, None
+        if times is not None:
+            times.close(self.activity)
+        view, self.view = self.view, None
+        if view is not None:
+            view.release()
+
+
+class UncreditedViewReader(CreditBasedViewReader):
+    """Reads a view as far as the connection can be written: no credit is ever used up.
+
+    The credit that came with the request stays; it bounds what one message may hold.
+    """
+
+    __slots__ = ()
+
+    def next_buffer(self) -> OutgoingBuffer | None:
+        """Take the next buffer, or group of buffers, of the view.
+
+        Raises:
+            SluiceError: The channel failed.
+        """
+        most = self.credit.available
+        try:
+            return super().next_buffer()
+        finally:
+            self.credit.available = most

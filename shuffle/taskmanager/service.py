@@ -1,0 +1,73 @@
+"""Running a TaskManager as a process: signals, exit code, the ladder down."""
+
+import asyncio
+import logging
+import signal
+
+from sluice.shuffle.taskmanager.config import TaskManagerConfig
+from sluice.shuffle.taskmanager.taskmanager import TaskManager
+from sluice.transport import loop as event_loop
+
+_log = logging.getLogger(__name__)
+
+STORAGE_SECONDS = 10.0
+"""For what threads are writing when everything else has ended."""
+
+
+def run(config: TaskManagerConfig) -> int:
+    """Run a TaskManager until SIGTERM or SIGINT.
+
+    The ladder: drain, which is to take no new map outputs and to end what is being written or read,
+    for ``drain_timeout_seconds`` at most; then flush and close connections and close the storage,
+    which have deadlines of their own. When these are over, or at a second signal, the process ends
+    at once: committed data is safe in either case.
+
+    Returns:
+        The exit code: 0 after an orderly end, 1 if the ladder had to be cut short.
+
+    Raises:
+        SluiceError: It could not start.
+    """
+    return event_loop.run(_serve(config), config.transport.event_loop)
+
+
+async def _serve(config: TaskManagerConfig) -> int:
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    hurry = asyncio.Event()
+
+    def signalled(number: signal.Signals) -> None:
+        _log.info("%s received", number.name)
+        if stop.is_set():
+            hurry.set()
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, signalled, number)
+    taskmanager = TaskManager(config)
+    await taskmanager.start()
+    await stop.wait()
+    drain_seconds = config.drain_timeout_seconds
+    stopping = loop.create_task(_stop(taskmanager, drain_seconds))
+    hurried = loop.create_task(hurry.wait())
+    done, _ = await asyncio.wait(
+        (stopping, hurried),
+        timeout=drain_seconds + config.transport.close_timeout_seconds + STORAGE_SECONDS,
+        return_when=asyncio.FIRST_COMPLETED,
+    )
+    hurried.cancel()
+    if stopping in done:
+        stopping.result()
+        return 0
+    _log.warning("stopping took longer than it may; committed data is safe")
+    stopping.cancel()
+    return 1
+
+
+async def _stop(taskmanager: TaskManager, drain_seconds: float) -> None:
+    try:
+        async with asyncio.timeout(drain_seconds):
+            await taskmanager.drain()
+    except TimeoutError:
+        _log.warning("transfers are not over after %g s: they are cut off", drain_seconds)
+    await taskmanager.stop()

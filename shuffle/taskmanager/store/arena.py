@@ -1,0 +1,254 @@
+"""Extents and the tiers that give them out.
+
+A tier is one arena file whose space an
+:class:`~sluice.shuffle.taskmanager.store.extents.ExtentAllocator` divides. The file's name carries
+a random id: a journal row names the arena it means, so a row can never be applied to another file,
+e.g. after a reboot emptied the tmpfs of the memory tier.
+
+Everything here belongs to the event-loop thread; threads only get file descriptors and numbers.
+
+Counted references to what the storage hands out: the last one to be released gives it back.
+"""
+
+import logging
+import os
+import re
+import secrets
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from sluice.shuffle.taskmanager.store.extents import ExtentAllocator
+
+logger = logging.getLogger(__name__)
+
+TIER_ID_BYTES = 8
+ALIGNMENT_BYTES = 4096
+"""Extents are whole pages, so that neighbours never share one."""
+
+_ARENA_NAME = re.compile(rf"arena-([0-9a-f]{{{2 * TIER_ID_BYTES}}})\.dat")
+
+
+class Referenced(ABC):
+    """Something that several hold. Starts with one reference, its owner's."""
+
+    __slots__ = ("_references",)
+
+    def __init__(self) -> None:
+        self._references = 1
+
+    @property
+    def references(self) -> int:
+        """Holders; 0 once it has been given back."""
+        return self._references
+
+    def retain(self) -> None:
+        """Add a reference.
+
+        Raises:
+            RuntimeError: It was given back already.
+        """
+        if self._references < 1:
+            raise RuntimeError(f"{self!r} was retained after its last release")
+        self._references += 1
+
+    def release(self) -> None:
+        """Drop a reference; the last one gives it back.
+
+        Raises:
+            RuntimeError: Released more often than retained.
+        """
+        if self._references < 1:
+            raise RuntimeError(f"{self!r} was released more often than retained")
+        self._references -= 1
+        if self._references == 0:
+            self._give_back()
+
+    @abstractmethod
+    def _give_back(self) -> None:
+        """Undo what made it: nobody holds it any more."""
+
+
+class Extent(Referenced):
+    """A reference-counted piece of an arena.
+
+    The last :meth:`release` gives the space back for reuse, so whoever reads or writes it, or has
+    handed slices of :attr:`view` to a transport, holds a reference until that is over.
+
+    Attributes:
+        tier: The tier it belongs to.
+        offset: Position in the arena file, in bytes.
+        length: Length in bytes, as asked for.
+        view: The extent's bytes in the mapping of the memory tier; None on disk, and None once the
+            space has been given back.
+    """
+
+    __slots__ = ("length", "offset", "tier", "view")
+
+    def __init__(self, tier: "Tier", offset: int, length: int, view: memoryview | None) -> None:
+        super().__init__()
+        self.tier = tier
+        self.offset = offset
+        self.length = length
+        self.view = view
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether the extent lies in the memory tier."""
+        return self.tier.kind == "memory"
+
+    def _give_back(self) -> None:
+        self.view = None
+        self.tier.recycle(self)
+
+    def __repr__(self) -> str:
+        end = self.offset + self.length
+        return f"<Extent {self.tier.path}[{self.offset}:{end}] references={self._references}>"
+
+
+@dataclass(frozen=True, slots=True)
+class TierStatistics:
+    """State of one tier.
+
+    Args:
+        kind: Memory or disk.
+        directory: Where its arena lies.
+        healthy: Whether it takes new regions.
+        reason: Why not, if not.
+        capacity_bytes: Most it may hold; None: as much as the disk has above its floor.
+        used_bytes: Bytes occupied by extents.
+        peak_used_bytes: The most that ever was since the start of this process.
+        touched_bytes: Bytes of warm space: in use, or kept to be used again.
+        largest_free_bytes: Longest extent it could give.
+        extents: Number of extents in use.
+    """
+
+    kind: Literal["memory", "disk"]
+    directory: Path
+    healthy: bool
+    reason: str
+    capacity_bytes: int | None
+    used_bytes: int
+    peak_used_bytes: int
+    touched_bytes: int
+    largest_free_bytes: int
+    extents: int
+
+
+class Tier(ABC):
+    """An arena file and the allocation in it. Base of the memory and the disk tier.
+
+    Args:
+        kind: Memory or disk.
+        path: The arena file, named by :func:`arena_path`.
+        fd: Its descriptor, which the tier owns.
+        capacity_bytes: Most it may hold; None: no limit of its own.
+    """
+
+    def __init__(
+        self, kind: Literal["memory", "disk"], path: Path, fd: int, capacity_bytes: int | None
+    ) -> None:
+        self.kind: Literal["memory", "disk"] = kind
+        self.path = path
+        self.fd = fd
+        self.tier_id = tier_id_of(path)
+        self.healthy = True
+        self.reason = ""
+        self._allocator = ExtentAllocator(capacity_bytes, ALIGNMENT_BYTES)
+        self._extents: dict[int, Extent] = {}  # in use, by offset
+        self._peak_used_bytes = 0
+
+    @property
+    def directory(self) -> Path:
+        """Where the arena lies."""
+        return self.path.parent
+
+    @abstractmethod
+    def allocate(self, length: int) -> Extent | None:
+        """Allocate an extent, or return None if the tier has no room or is not healthy."""
+
+    def adopt(self, offset: int, length: int) -> Extent:
+        """Occupy what a previous process stored in this arena.
+
+        Raises:
+            ValueError: The range lies outside the file or overlaps an adopted one.
+        """
+        size = os.fstat(self.fd).st_size
+        if offset + length > size:
+            msg = f"extent [{offset}, {offset + length}) ends beyond the file's {size} bytes"
+            raise ValueError(msg)
+        self._allocator.reserve(offset, length)
+        return self._extent(offset, length)
+
+    def recycle(self, extent: Extent) -> None:
+        """Take back the space of an extent (called by its last release)."""
+        self._allocator.free(extent.offset, extent.length)
+        del self._extents[extent.offset]
+
+    def fail(self, reason: str) -> None:
+        """Leave this tier out of all further allocation; what it holds can still be read."""
+        if self.healthy:
+            logger.error("storage directory %s is left out from now on: %s", self.directory, reason)
+        self.healthy = False
+        self.reason = reason
+
+    def statistics(self) -> TierStatistics:
+        """Return a snapshot."""
+        return TierStatistics(
+            kind=self.kind,
+            directory=self.directory,
+            healthy=self.healthy,
+            reason=self.reason,
+            capacity_bytes=self._allocator.capacity_bytes,
+            used_bytes=self._allocator.used_bytes,
+            peak_used_bytes=self._peak_used_bytes,
+            touched_bytes=self._allocator.frontier_bytes,
+            largest_free_bytes=self.largest_free_bytes() if self.healthy else 0,
+            extents=len(self._extents),
+        )
+
+    def largest_free_bytes(self) -> int:
+        """Return the longest extent that the tier could give now, in bytes."""
+        return self._allocator.largest_free_bytes
+
+    def close(self) -> None:
+        """Close the file. What is stored stays where it is, for the next process."""
+        for extent in self._extents.values():
+            extent.view = None
+        os.close(self.fd)
+
+    def _extent(self, offset: int, length: int) -> Extent:
+        self._peak_used_bytes = max(self._peak_used_bytes, self._allocator.used_bytes)
+        extent = Extent(self, offset, length, self._view(offset, length))
+        self._extents[offset] = extent
+        return extent
+
+    def _view(self, offset: int, length: int) -> memoryview | None:
+        """Return the bytes of an extent in memory, if they are there."""
+        return None
+
+
+def tier_id_of(path: Path) -> bytes:
+    """Return the id in an arena's file name.
+
+    Raises:
+        ValueError: It is not an arena's name.
+    """
+    match = _ARENA_NAME.fullmatch(path.name)
+    if match is None:
+        msg = f"{path} is not named like an arena"
+        raise ValueError(msg)
+    return bytes.fromhex(match[1])
+
+
+def arena_path(directory: Path) -> Path:
+    """Find the arena file of a directory, or make up the name of a new one.
+
+    The caller holds the directory's lock. Of several arenas, which only a foreign hand can have put
+    there, the first by name is used.
+    """
+    found = sorted(path for path in directory.iterdir() if _ARENA_NAME.fullmatch(path.name))
+    if len(found) > 1:
+        logger.warning("%s holds %d arenas, using %s", directory, len(found), found[0].name)
+    return found[0] if found else directory / f"arena-{secrets.token_hex(TIER_ID_BYTES)}.dat"

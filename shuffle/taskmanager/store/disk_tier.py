@@ -1,0 +1,287 @@
+"""The disk tier: one arena file per data directory, read and written in threads."""
+
+import ctypes
+import errno
+import logging
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sluice.shuffle.taskmanager.store.arena import Extent, Tier, TierStatistics, arena_path
+from sluice.shuffle.taskmanager.store.errors import (
+    StorageReadFailed,
+    StorageUnavailable,
+    StorageWriteFailed,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+logger = logging.getLogger(__name__)
+
+RETAINED_FREE_BYTES = 256 * 1024 * 1024
+"""Free space at the end of an arena that is kept warm; what is above it goes back to the disk."""
+
+RECOVERY_BYTES = 64 * 1024 * 1024
+"""A disk that was full is tried again when others have freed this much."""
+
+IOV_MAX = 1024
+"""Most buffers that Linux takes in one preadv or pwritev."""
+
+_FALLOC_FL_KEEP_SIZE = 1
+_FALLOC_FL_PUNCH_HOLE = 2
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _FullMark:
+    """How things stood when the disk refused a write."""
+
+    written_bytes: int
+    room_bytes: int
+
+
+class DiskTier(Tier):
+    """Extents in a file on disk.
+
+    The file grows on demand. It may grow as long as the disk keeps ``min_free_bytes`` free after
+    all bytes that are allotted but not written yet. Space that was written before is used first.
+
+    Args:
+        path: The arena file.
+        fd: Its descriptor.
+        quota_bytes: Most it may hold; None: no quota.
+        min_free_bytes: Bytes of the disk left to others.
+        retained_bytes: Free space at the end of the file that is kept for reuse.
+
+    Attributes:
+        can_read_cached: Whether file system and kernel can tell what the page cache has.
+        on_excess: Called when more than that became free, so that :meth:`begin_trim` is worthwhile.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        fd: int,
+        quota_bytes: int | None,
+        min_free_bytes: int,
+        retained_bytes: int = RETAINED_FREE_BYTES,
+    ) -> None:
+        super().__init__("disk", path, fd, quota_bytes)
+        self._min_free_bytes = min_free_bytes
+        self._retained_bytes = retained_bytes
+        self._unwritten_bytes = 0
+        self._full_at: _FullMark | None = None
+        self._trimming_bytes = 0
+        self._can_punch = True
+        self.can_read_cached = True
+        self.on_excess: Callable[[DiskTier], None] | None = None
+
+    @classmethod
+    def open(cls, directory: Path, quota_bytes: int | None, min_free_bytes: int) -> "DiskTier":
+        """Open or create the arena of a directory whose lock the caller holds.
+
+        Raises:
+            StorageUnavailable: The file cannot be made or opened.
+        """
+        try:
+            path = arena_path(directory)
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise StorageUnavailable(directory, str(error)) from error
+        return cls(path, fd, quota_bytes, min_free_bytes)
+
+    def allocate(self, length: int) -> Extent | None:
+        """Allocate an extent, or return None if quota, free-space floor or health forbid it."""
+        if not self.healthy or not self._recovered():
+            return None
+        growth = self._allocator.growth_for(length)
+        if growth and growth > self._room_bytes():
+            return None
+        offset = self._allocator.allocate(length)
+        if offset is None:
+            return None
+        self._unwritten_bytes += self._allocator.rounded(length)
+        return self._extent(offset, length)
+
+    def written(self, extent: Extent) -> None:
+        """Note that an extent is written, or given up: it counts in the disk's own figures now."""
+        self._unwritten_bytes -= self._allocator.rounded(extent.length)
+
+    def recycle(self, extent: Extent) -> None:
+        """Take back the space of an extent."""
+        super().recycle(extent)
+        mark = self._full_at
+        if mark is not None and self._allocator.used_bytes < mark.written_bytes:
+            self._full_at = None
+        if self.on_excess is not None and self._allocator.tail_free_bytes > self._retained_bytes:
+            self.on_excess(self)
+
+    def finish_adoption(self) -> None:
+        """Cut off what lies behind the last adopted extent: data of uncommitted attempts."""
+        try:
+            os.ftruncate(self.fd, self._allocator.frontier_bytes)
+        except OSError as error:
+            self.fail(str(error))
+
+    def note_failure(self, error: OSError) -> None:
+        """Draw the consequence of a failed read or write.
+
+        A full disk is left out until written space of this arena is freed or others have freed
+        some; any other error is for good.
+        """
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            if self._full_at is None:
+                logger.warning("storage directory %s is full: %s", self.directory, error)
+            self._full_at = _FullMark(
+                written_bytes=self._allocator.used_bytes - self._unwritten_bytes,
+                room_bytes=self._room_bytes(),
+            )
+        else:
+            self.fail(str(error))
+
+    def largest_free_bytes(self) -> int:
+        """Return the longest extent that the tier could give now, in bytes."""
+        if self._full_at is not None:
+            return 0
+        allocator = self._allocator
+        room = max(self._room_bytes(), 0) // allocator.alignment * allocator.alignment
+        return max(
+            allocator.largest_hole_bytes,
+            min(allocator.largest_free_bytes, allocator.tail_free_bytes + room),
+        )
+
+    def begin_trim(self) -> tuple[int, int] | None:
+        """Take the free end of the arena out of use, as far as it is worth giving back.
+
+        Returns:
+            Offset and length to pass to :meth:`punch` in a thread and then to :meth:`end_trim`;
+            None if there is nothing to do.
+        """
+        tail = self._allocator.tail_free_bytes
+        if tail <= self._retained_bytes or not self._can_punch:
+            return None
+        length = tail - self._retained_bytes
+        length -= length % self._allocator.alignment
+        if not length:
+            return None
+        offset = self._allocator.frontier_bytes - length
+        self._allocator.reserve(offset, length)
+        self._trimming_bytes += length
+        return offset, length
+
+    def punch(self, offset: int, length: int) -> str:
+        """Give the blocks of a range back to the file system. Runs in a thread.
+
+        A hole is punched instead of cutting the file, because regions may be written behind it
+        meanwhile.
+
+        Returns:
+            The operating system's words if it failed, else an empty string.
+        """
+        result = _libc.fallocate(
+            self.fd,
+            _FALLOC_FL_PUNCH_HOLE | _FALLOC_FL_KEEP_SIZE,
+            ctypes.c_int64(offset),
+            ctypes.c_int64(length),
+        )
+        return os.strerror(ctypes.get_errno()) if result else ""
+
+    def end_trim(self, offset: int, length: int, failure: str) -> None:
+        """Put a trimmed range back; if nothing lies behind it the arena has become shorter."""
+        if failure:
+            self._can_punch = False
+            logger.info("%s cannot give space back while running: %s", self.path, failure)
+        self._trimming_bytes -= length
+        # If regions lie behind it by now, the hole stays below the frontier although it is cold.
+        at_end = offset + length == self._allocator.frontier_bytes
+        self._allocator.free(offset, length)
+        if at_end and not failure:
+            self._allocator.trim_to(offset)
+
+    def read(self, offset: int, buffers: list[memoryview]) -> None:
+        """Fill buffers from the file. Runs in a thread.
+
+        Raises:
+            StorageReadFailed: The file ended early.
+            OSError: The disk failed.
+        """
+        wanted = sum(len(buffer) for buffer in buffers)
+        done = 0
+        for first in range(0, len(buffers), IOV_MAX):
+            part = buffers[first : first + IOV_MAX]
+            length = sum(len(buffer) for buffer in part)
+            received = os.preadv(self.fd, part, offset + done)
+            done += received
+            if received != length:
+                raise StorageReadFailed(self.path, offset, wanted, done, "end of file")
+
+    def read_cached(self, offset: int, buffers: list[memoryview]) -> bool:
+        """Fill buffers from the page cache, without waiting for the disk.
+
+        Returns:
+            Whether all of them were filled. If not, :meth:`read` will, or will tell what is wrong.
+        """
+        if not self.can_read_cached or len(buffers) > IOV_MAX:
+            return False
+        try:
+            received = os.preadv(self.fd, buffers, offset, os.RWF_NOWAIT)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            # Not every file system can tell (EOPNOTSUPP), nor every kernel (ENOSYS).
+            self.can_read_cached = error.errno not in (errno.EOPNOTSUPP, errno.ENOSYS)
+            return False
+        return received == sum(len(buffer) for buffer in buffers)
+
+    def write(self, offset: int, buffers: list[memoryview]) -> None:
+        """Write all bytes of the buffers to the file. Runs in a thread.
+
+        Raises:
+            OSError: The disk failed or is full.
+        """
+        pending = [buffer for buffer in buffers if len(buffer)]
+        while pending:
+            written = os.pwritev(self.fd, pending[:IOV_MAX], offset)
+            offset += written
+            while pending and written >= len(pending[0]):
+                written -= len(pending.pop(0))
+            if written:
+                pending[0] = pending[0][written:]
+
+    def read_failure(
+        self, extent_offset: int, buffers: list[memoryview], error: OSError
+    ) -> StorageReadFailed:
+        """Turn a disk error into a typed one and draw its consequence."""
+        self.note_failure(error)
+        wanted = sum(len(buffer) for buffer in buffers)
+        return StorageReadFailed(self.path, extent_offset, wanted, 0, str(error))
+
+    def write_failure(self, extent_offset: int, length: int, error: OSError) -> StorageWriteFailed:
+        """Turn a disk error into a typed one and draw its consequence."""
+        self.note_failure(error)
+        return StorageWriteFailed(self.path, extent_offset, length, str(error))
+
+    def statistics(self) -> TierStatistics:
+        """Return a snapshot; a range that is being trimmed counts as free."""
+        statistics = super().statistics()
+        return replace(statistics, used_bytes=statistics.used_bytes - self._trimming_bytes)
+
+    def _recovered(self) -> bool:
+        """Whether a disk that was full may be tried (again)."""
+        mark = self._full_at
+        if mark is not None and self._room_bytes() >= mark.room_bytes + RECOVERY_BYTES:
+            self._full_at = None
+        return self._full_at is None
+
+    def _room_bytes(self) -> int:
+        """Bytes by which the file may grow: what the disk has above its floor."""
+        try:
+            usage = os.fstatvfs(self.fd)
+        except OSError as error:
+            self.fail(str(error))
+            return 0
+        free = usage.f_bavail * usage.f_frsize
+        return free - self._unwritten_bytes - self._min_free_bytes

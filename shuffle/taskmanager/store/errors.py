@@ -1,0 +1,270 @@
+"""Errors of the storage.
+
+::
+
+    StorageError(SluiceError)
+    ├── StorageFull             tiers full, or quota or free-space floor reached
+    ├── StorageUnavailable      a directory cannot be used (at start: only if none is left)
+    │   └── StorageInUse        another process holds the directory
+    ├── StorageReadFailed       the disk did not give back what was written
+    ├── StorageWriteFailed      the disk did not take the bytes of a region
+    ├── JournalWriteFailed      no directory takes the journal: the commit did not happen
+    ├── CorruptJournal          the journal of the previous daemon is damaged in the middle
+    ├── CorruptRegion           the bytes of a region do not match its checksum
+    ├── RegionMismatch          a region was given bytes outside its announced length
+    ├── DuplicateMapOutput      that map attempt is committed (or being committed) already
+    ├── ShuffleReleased         the shuffle was released while the commit was being written
+    └── StorageClosed           the store was closed
+
+All of them concern one map output or one directory; the store goes on serving the others.
+"""
+
+from pathlib import Path
+
+from sluice.protocol.errors import ErrorCode, SluiceError
+
+
+class StorageError(SluiceError):
+    """Root of the storage errors."""
+
+    code = ErrorCode.STORAGE_UNAVAILABLE
+
+
+class StorageFull(StorageError):
+    """No tier has room for an extent.
+
+    Args:
+        required_bytes: Length of the region that was to be stored.
+        largest_free_bytes: Longest extent that any tier could have given.
+        detail: State of the tiers, one clause each.
+    """
+
+    code = ErrorCode.STORAGE_FULL
+    retryable = True
+
+    def __init__(self, required_bytes: int, largest_free_bytes: int, detail: str) -> None:
+        super().__init__(
+            f"no storage for a region of {required_bytes} bytes: {detail}",
+            value=required_bytes,
+            limit=largest_free_bytes,
+            remedy="Raise memory_tier_bytes or disk_quota_bytes, add a data directory, "
+            "free disk space, or run fewer shuffles at a time",
+        )
+        self.required_bytes = required_bytes
+        self.largest_free_bytes = largest_free_bytes
+
+
+class StorageUnavailable(StorageError):
+    """A directory cannot be used.
+
+    Args:
+        directory: The directory, or several joined by a comma.
+        reason: Why not.
+    """
+
+    def __init__(self, directory: Path | str, reason: str, remedy: str = "") -> None:
+        super().__init__(
+            f"storage directory {directory} cannot be used: {reason}",
+            remedy=remedy
+            or "Check that the directory exists or can be created, is writable, "
+            "and lies on a working disk",
+        )
+        self.directory = directory
+        self.reason = reason
+
+
+class StorageInUse(StorageUnavailable):
+    """Another process holds the lock of a directory.
+
+    Args:
+        directory: The directory.
+        holder: What the lock file says about the holder, e.g. its process id; may be empty.
+    """
+
+    def __init__(self, directory: Path | str, holder: str) -> None:
+        super().__init__(
+            directory,
+            f"it is in use by another TaskManager (process {holder or 'unknown'})",
+            "Stop that TaskManager, or give this one its own data_directories and memory_directory",
+        )
+        self.holder = holder
+
+
+class StorageReadFailed(StorageError):
+    """A read from a data directory failed or ended early.
+
+    Args:
+        path: The arena file.
+        offset: Position in that file.
+        expected_bytes: Bytes asked for.
+        received_bytes: Bytes that were read.
+        reason: The operating system's words, or "end of file".
+    """
+
+    code = ErrorCode.STORAGE_CORRUPT
+
+    def __init__(
+        self, path: Path, offset: int, expected_bytes: int, received_bytes: int, reason: str
+    ) -> None:
+        super().__init__(
+            f"reading {path} at {offset} gave {received_bytes} of {expected_bytes} bytes: {reason}",
+            value=received_bytes,
+            limit=expected_bytes,
+            remedy="Check the disk; the map outputs on it have to be computed again",
+        )
+        self.path = path
+
+
+class StorageWriteFailed(StorageError):
+    """A write to a data directory failed; the region is lost, its map attempt must be repeated.
+
+    Args:
+        path: The arena file.
+        offset: Position in that file.
+        length: Bytes that were to be written.
+        reason: The operating system's words.
+    """
+
+    retryable = True
+
+    def __init__(self, path: Path, offset: int, length: int, reason: str) -> None:
+        super().__init__(
+            f"writing {length} bytes to {path} at {offset} failed: {reason}",
+            value=length,
+            remedy="Check the disk and its free space; the directory takes no new regions "
+            "until it has recovered",
+        )
+        self.path = path
+
+
+class JournalWriteFailed(StorageError):
+    """No data directory takes journal records; nothing was committed.
+
+    Args:
+        path: The journal.
+        reason: The operating system's words.
+    """
+
+    retryable = True
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(
+            f"the journal {path} cannot be written: {reason}",
+            remedy="Free disk space or replace the disk; the map attempt was not committed",
+        )
+        self.path = path
+
+
+class CorruptJournal(StorageError):
+    """The journal is damaged before its end. Records before the damage are kept.
+
+    Args:
+        path: The journal.
+        offset: Where the first unreadable record begins.
+        size: Size of the file, in bytes.
+        reason: What is wrong there.
+    """
+
+    code = ErrorCode.STORAGE_CORRUPT
+
+    def __init__(self, path: Path, offset: int, size: int, reason: str) -> None:
+        super().__init__(
+            f"journal {path} is damaged: {reason}",
+            value=offset,
+            limit=size,
+            remedy="Map outputs committed after that point are forgotten and will be computed "
+            "again; check the disk",
+        )
+        self.path = path
+        self.offset = offset
+
+
+class CorruptRegion(StorageError):
+    """The stored bytes of a region do not have the checksum they were committed with.
+
+    Args:
+        expected: crc32c of the commit.
+        found: crc32c of the bytes as they are.
+        where: File and offset.
+    """
+
+    code = ErrorCode.STORAGE_CORRUPT
+
+    def __init__(self, expected: int, found: int, where: str) -> None:
+        super().__init__(
+            f"region at {where} is corrupt: crc32c {found:#010x}, committed with {expected:#010x}",
+            remedy="The map output has to be computed again; check memory and disk",
+        )
+        self.expected = expected
+        self.found = found
+
+
+class RegionMismatch(StorageError):
+    """Bytes were written outside a region.
+
+    Args:
+        end: Offset just behind the bytes that were offered.
+        length: Length of the region.
+    """
+
+    code = ErrorCode.REGION_MISMATCH
+
+    def __init__(self, end: int, length: int) -> None:
+        super().__init__(
+            "region data lies outside the region",
+            value=end,
+            limit=length,
+            remedy="The producer announced other lengths than it sent",
+        )
+
+
+class DuplicateMapOutput(StorageError):
+    """The map attempt is committed already, or its commit is being written."""
+
+    code = ErrorCode.DUPLICATE_MAP_OUTPUT
+
+    def __init__(self, application_id: str, shuffle_id: int, map_attempt_id: int) -> None:
+        super().__init__(
+            f"map attempt {map_attempt_id} of shuffle {shuffle_id} of {application_id} "
+            "is committed already",
+            value=map_attempt_id,
+            remedy="Each map attempt commits once; a repeated task has a new attempt id",
+            map_attempt_id=map_attempt_id,
+        )
+
+
+class ShuffleReleased(StorageError):
+    """The shuffle was released before the commit was written."""
+
+    code = ErrorCode.PARTITION_RELEASED
+
+    def __init__(self, application_id: str, shuffle_id: int, map_attempt_id: int) -> None:
+        super().__init__(
+            f"shuffle {shuffle_id} of {application_id} was released during the commit "
+            f"of map attempt {map_attempt_id}",
+            remedy="Nothing to do: nobody reads a released shuffle",
+            map_attempt_id=map_attempt_id,
+        )
+
+
+class MapOutputDropped(StorageError):
+    """The map output was given up before its regions were secured."""
+
+    code = ErrorCode.PARTITION_RELEASED
+
+    def __init__(self, application_id: str, shuffle_id: int, map_attempt_id: int) -> None:
+        super().__init__(
+            f"map attempt {map_attempt_id} of shuffle {shuffle_id} of {application_id} was given "
+            "up while it was written",
+            remedy="Nothing to do: its task runs again if it is needed",
+            map_attempt_id=map_attempt_id,
+        )
+
+
+class StorageClosed(StorageError):
+    """The store was closed; it takes and serves nothing any more."""
+
+    code = ErrorCode.SHUTTING_DOWN
+
+    def __init__(self) -> None:
+        super().__init__("the storage is closed", remedy="Ask another TaskManager")

@@ -1,0 +1,182 @@
+"""The index of committed map outputs: plain dictionaries, owned by the event-loop thread.
+
+Immutable snapshots for status pages and metrics.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+from sluice.shuffle.names import MapAttemptKey, ShuffleKey
+from sluice.shuffle.taskmanager.store.outputs import MapOutput, OpenOutput, Region
+
+_NOTHING: Mapping[int, MapOutput] = MappingProxyType({})
+
+
+class ShuffleEntry:
+    """What is committed of one shuffle.
+
+    Attributes:
+        outputs: By map attempt id.
+        stored_bytes: Bytes over all map outputs.
+        journal_bytes: Bytes of their rows in the journal.
+        regions: Regions over all map outputs.
+    """
+
+    __slots__ = ("journal_bytes", "outputs", "regions", "stored_bytes")
+
+    def __init__(self) -> None:
+        self.outputs: dict[int, MapOutput] = {}
+        self.stored_bytes = 0
+        self.journal_bytes = 0
+        self.regions = 0
+
+
+class OutputIndex:
+    """Committed map outputs by application, shuffle and map attempt."""
+
+    def __init__(self) -> None:
+        self._applications: dict[str, dict[int, ShuffleEntry]] = {}
+        self._open: dict[MapAttemptKey, OpenOutput] = {}
+        self.map_outputs = 0
+        self.stored_bytes = 0
+        self.journal_bytes = 0
+
+    def secure(
+        self,
+        attempt: MapAttemptKey,
+        num_subpartitions: int,
+        regions: Sequence[Region],
+        journal_bytes: int,
+    ) -> None:
+        """Add regions to what is secured of a map output that is not committed."""
+        output = self._open.get(attempt)
+        if output is None:
+            output = OpenOutput(attempt.shuffle, attempt.map_attempt_id, num_subpartitions, [])
+            self._open[attempt] = output
+        output.regions += regions
+        output.journal_bytes += journal_bytes
+        self.journal_bytes += journal_bytes
+
+    def open_output(self, attempt: MapAttemptKey) -> OpenOutput | None:
+        """Return what is secured of a map output that is not committed, or None."""
+        return self._open.get(attempt)
+
+    def open_outputs(self) -> list[OpenOutput]:
+        """Return all map outputs of which something is secured."""
+        return list(self._open.values())
+
+    def pop_open(self, attempt: MapAttemptKey) -> OpenOutput | None:
+        """Forget what is secured of a map output and return it, for its extents to be released."""
+        output = self._open.pop(attempt, None)
+        if output is not None:
+            self.journal_bytes -= output.journal_bytes
+        return output
+
+    def add(self, output: MapOutput, journal_bytes: int) -> None:
+        """Make a map output visible. The caller has made sure that it is new."""
+        application_id, shuffle_id = output.key
+        self.pop_open(MapAttemptKey(output.key, output.map_attempt_id))
+        shuffles = self._applications.setdefault(application_id, {})
+        entry = shuffles.get(shuffle_id)
+        if entry is None:
+            entry = shuffles[shuffle_id] = ShuffleEntry()
+        entry.outputs[output.map_attempt_id] = output
+        stored = output.total_bytes
+        entry.stored_bytes += stored
+        entry.regions += len(output.regions)
+        entry.journal_bytes += journal_bytes
+        self.map_outputs += 1
+        self.stored_bytes += stored
+        self.journal_bytes += journal_bytes
+
+    def get(self, key: ShuffleKey, map_attempt_id: int) -> MapOutput | None:
+        """Return a map output, or None if it is not committed."""
+        entry = self.entry(key)
+        return None if entry is None else entry.outputs.get(map_attempt_id)
+
+    def entry(self, key: ShuffleKey) -> ShuffleEntry | None:
+        """Return what is committed of a shuffle, or None if nothing is."""
+        shuffles = self._applications.get(key[0])
+        return None if shuffles is None else shuffles.get(key[1])
+
+    def outputs_of(self, key: ShuffleKey) -> Mapping[int, MapOutput]:
+        """Return a read-only live view of a shuffle's map outputs by map attempt id."""
+        entry = self.entry(key)
+        return _NOTHING if entry is None else MappingProxyType(entry.outputs)
+
+    def pop(self, key: ShuffleKey) -> ShuffleEntry | None:
+        """Forget a shuffle and return what it had, for its extents to be released."""
+        shuffles = self._applications.get(key.application_id)
+        entry = None if shuffles is None else shuffles.pop(key.shuffle_id, None)
+        if shuffles is None or entry is None:
+            return None
+        if not shuffles:
+            del self._applications[key.application_id]
+        self.map_outputs -= len(entry.outputs)
+        self.stored_bytes -= entry.stored_bytes
+        self.journal_bytes -= entry.journal_bytes
+        return entry
+
+    def shuffles_of(self, application_id: str) -> list[ShuffleKey]:
+        """Return the keys of an application's shuffles."""
+        return [ShuffleKey(application_id, s) for s in self._applications.get(application_id, ())]
+
+    def applications(self) -> list[str]:
+        """Return the applications that have something stored."""
+        return list(self._applications)
+
+    def entries(self) -> Iterator[tuple[ShuffleKey, ShuffleEntry]]:
+        """Iterate over all shuffles."""
+        for application_id, shuffles in self._applications.items():
+            for shuffle_id, entry in shuffles.items():
+                yield ShuffleKey(application_id, shuffle_id), entry
+
+    def outputs(self) -> list[MapOutput]:
+        """Return all map outputs."""
+        return [output for _, entry in self.entries() for output in entry.outputs.values()]
+
+
+@dataclass(frozen=True, slots=True)
+class ShuffleStatistics:
+    """What is stored of one shuffle.
+
+    Args:
+        key: The shuffle.
+        map_outputs: Committed map attempts.
+        stored_bytes: Their bytes.
+        regions: Their regions.
+    """
+
+    key: ShuffleKey
+    map_outputs: int
+    stored_bytes: int
+    regions: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoreStatistics:
+    """Totals of a store. Counters start with the process.
+
+    Args:
+        map_outputs: Committed map attempts now.
+        stored_bytes: Their bytes.
+        commits: Commits since the start.
+        adopted_map_outputs: Map outputs taken over from the previous process.
+        forgotten_map_outputs: Map outputs in its journal whose bytes are not there any more.
+        journal_path: The journal.
+        journal_bytes: Its length.
+        journal_live_bytes: Bytes of rows that still count.
+        compactions: Rewrites of the journal since the start.
+    """
+
+    map_outputs: int
+    stored_bytes: int
+    commits: int
+    adopted_map_outputs: int
+    forgotten_map_outputs: int
+    journal_path: Path
+    journal_bytes: int
+    journal_live_bytes: int
+    compactions: int

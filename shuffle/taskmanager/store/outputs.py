@@ -1,0 +1,164 @@
+"""What is stored: shuffle keys, regions, map outputs. Immutable and compact.
+
+A map output is one or more regions. A region holds, in subpartition order and densely, the bytes of
+a run of subpartitions; its index is one array of cumulative offsets, 4 bytes per subpartition as
+long as the region is below 4 GiB. So the index of a 2000 × 2000 shuffle is 16 MB.
+
+The bytes of a broadcast region are those of every subpartition: they lie there once, and are read
+for each subpartition anew.
+"""
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+from sluice.protocol.messages import EVERY_SUBPARTITION
+from sluice.shuffle.names import ShuffleKey
+
+if TYPE_CHECKING:
+    from sluice.shuffle.taskmanager.store.arena import Extent
+
+
+def cumulative_offsets(lengths: Sequence[int]) -> "array[int]":
+    """Turn lengths into n + 1 cumulative offsets, in the narrowest of 4 and 8 bytes.
+
+    Raises:
+        ValueError: A length is negative, or the sum does not fit in 8 bytes.
+    """
+    if lengths and min(lengths) < 0:
+        msg = f"a subpartition's length cannot be negative, got {min(lengths)}"
+        raise ValueError(msg)
+    try:
+        return array("I", accumulate(lengths, initial=0))
+    except OverflowError:
+        pass
+    try:
+        return array("Q", accumulate(lengths, initial=0))
+    except OverflowError:
+        msg = "a region cannot be longer than 2**64 - 1 bytes"
+        raise ValueError(msg) from None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Region:
+    """The bytes of a run of subpartitions of one map attempt.
+
+    Args:
+        extent: Where they lie; None if the region is empty.
+        first_subpartition: Number of the first subpartition of the run; ``EVERY_SUBPARTITION`` of a
+            broadcast region.
+        offsets: n + 1 cumulative offsets for n subpartitions, relative to the extent; those of one
+            subpartition, whichever it is, in a broadcast region.
+        crc32c: Checksum over all bytes.
+    """
+
+    extent: "Extent | None"
+    first_subpartition: int
+    offsets: "array[int]"
+    crc32c: int
+
+    @property
+    def length(self) -> int:
+        """Bytes of the region."""
+        return self.offsets[-1]
+
+    @property
+    def num_subpartitions(self) -> int:
+        """Number of subpartitions in the run; 1 of a broadcast region."""
+        return len(self.offsets) - 1
+
+    @property
+    def is_broadcast(self) -> bool:
+        """True if its bytes are those of every subpartition."""
+        return self.first_subpartition == EVERY_SUBPARTITION
+
+    def slice(self, start_subpartition: int, end_subpartition: int) -> tuple[int, int]:
+        """Find the bytes of a range of subpartitions: always one contiguous piece.
+
+        Args:
+            start_subpartition: First subpartition wanted, numbered over the whole map output.
+            end_subpartition: The one behind the last. Parts outside this region count as empty.
+
+        Returns:
+            Offset in the extent and length, both in bytes; ``(0, 0)`` if nothing is there. The
+            range holds these bytes :meth:`repeats` times, one behind the other.
+        """
+        offsets = self.offsets
+        if self.is_broadcast:
+            return (0, offsets[-1]) if start_subpartition < end_subpartition else (0, 0)
+        start = max(start_subpartition - self.first_subpartition, 0)
+        end = min(end_subpartition - self.first_subpartition, len(offsets) - 1)
+        if start >= end:
+            return 0, 0
+        offset = offsets[start]
+        return offset, offsets[end] - offset
+
+    def repeats(self, start_subpartition: int, end_subpartition: int) -> int:
+        """Tell how often the slice of a range is read.
+
+        Returns:
+            1; of a broadcast region the number of subpartitions in the range.
+        """
+        return max(end_subpartition - start_subpartition, 0) if self.is_broadcast else 1
+
+    def release(self) -> None:
+        """Give up the owner's reference to the extent (for regions that are never committed)."""
+        if self.extent is not None:
+            self.extent.release()
+
+
+@dataclass(slots=True, eq=False)
+class OpenOutput:
+    """What is secured of a map output that is not committed: it outlives the process, too.
+
+    Attributes:
+        key: The shuffle.
+        map_attempt_id: The attempt.
+        num_subpartitions: Subpartitions of the shuffle.
+        regions: The first ones, in the order in which they were written.
+        journal_bytes: Bytes of their rows in the journal.
+        taken: Whether the regions are on their way into a commit and no longer owned here.
+    """
+
+    key: ShuffleKey
+    map_attempt_id: int
+    num_subpartitions: int
+    regions: list[Region]
+    journal_bytes: int = 0
+    taken: bool = False
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes over all regions."""
+        return sum(region.length for region in self.regions)
+
+    def release(self) -> None:
+        """Give up the regions that are still owned here."""
+        if not self.taken:
+            self.taken = True
+            for region in self.regions:
+                region.release()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MapOutput:
+    """All that one map attempt wrote, in region order.
+
+    Args:
+        key: The shuffle.
+        map_attempt_id: The attempt, unique in the application.
+        num_subpartitions: Subpartitions of the shuffle.
+        regions: In the order in which they were written.
+    """
+
+    key: ShuffleKey
+    map_attempt_id: int
+    num_subpartitions: int
+    regions: tuple[Region, ...]
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes over all regions."""
+        return sum(region.offsets[-1] for region in self.regions)

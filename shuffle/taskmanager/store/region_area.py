@@ -1,0 +1,207 @@
+"""Region areas: memory that producers on the same host fill with regions, for the store to copy.
+
+An area is a file on tmpfs that the TaskManager makes and an executor maps. A region that lies in it
+costs one message and one copy, in place of a socket's two copies and its credit. What an executor
+writes there is nobody else's: each area has a file of its own, with a name that cannot be guessed
+in a directory that cannot be listed, and the store's files stay private. The TaskManager reads an
+area with ``pread``, never through a mapping, so that a file cut short is an error and no SIGBUS.
+
+An area lives as long as somebody holds a reference: a connection that it is attached to, or a copy
+under way. Files of a killed daemon go at the next start.
+"""
+
+import asyncio
+import logging
+import os
+import secrets
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sluice.shuffle.taskmanager.store.arena import Referenced
+from sluice.shuffle.taskmanager.store.directories import DirectoryLock
+from sluice.shuffle.taskmanager.store.errors import StorageUnavailable
+from sluice.shuffle.taskmanager.store.threads import run_in_thread
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sluice.shuffle.taskmanager.sections import StorageConfig
+
+logger = logging.getLogger(__name__)
+
+DIRECTORY_NAME = "areas"
+_TOKEN_BYTES = 16
+
+
+class RegionArea(Referenced):
+    """One area; its file goes with the last reference.
+
+    Attributes:
+        application_id: Whose it is; connections of others cannot attach it.
+        path: Its file; the name is the token that names it on the wire.
+        fd: Its descriptor.
+        size_bytes: Its size, all of it allotted.
+    """
+
+    __slots__ = ("_removed", "application_id", "fd", "path", "size_bytes")
+
+    def __init__(
+        self,
+        application_id: str,
+        path: Path,
+        fd: int,
+        size_bytes: int,
+        removed: "Callable[[RegionArea], None]",
+    ) -> None:
+        super().__init__()
+        self.application_id = application_id
+        self.path = path
+        self.fd = fd
+        self.size_bytes = size_bytes
+        self._removed = removed
+
+    @property
+    def token(self) -> str:
+        """What names it on the wire."""
+        return self.path.name
+
+    def _give_back(self) -> None:
+        _remove(self.fd, self.path)
+        self._removed(self)
+
+    def __repr__(self) -> str:
+        return f"<RegionArea {self.path} references={self._references}>"
+
+
+class RegionAreas:
+    """All areas of a TaskManager. Belongs to the event-loop thread.
+
+    Args:
+        directory: Their directory, locked; None: there are to be none.
+        limit_bytes: Most bytes of all of them together.
+        lock: The directory's lock, given back by :meth:`close`.
+    """
+
+    def __init__(
+        self, directory: Path | None, limit_bytes: int, lock: DirectoryLock | None = None
+    ) -> None:
+        self._directory = directory
+        self._limit_bytes = limit_bytes
+        self._lock = lock
+        self._areas: dict[str, RegionArea] = {}
+        self._making_bytes = 0
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="sluice-region-area")
+
+    @classmethod
+    def open(cls, config: "StorageConfig") -> "RegionAreas":
+        """Make the directory, and remove what a killed daemon left there. Blocks.
+
+        A directory that cannot be used means that there are no areas, with a logged reason: regions
+        come through the socket then.
+        """
+        directory, enclosing = config.region_areas_directory, list[Path]()
+        if directory is None and config.memory_directory is not None:
+            directory = config.memory_directory / DIRECTORY_NAME
+            enclosing = [config.memory_directory]
+        if directory is None or not config.region_areas_bytes:
+            return cls(None, 0)
+        try:
+            directory.parent.mkdir(mode=0o711, parents=True, exist_ok=True)
+            lock = DirectoryLock(directory)
+        except (OSError, StorageUnavailable) as error:
+            logger.warning("no region areas, executors send regions by the socket: %s", error)
+            return cls(None, 0)
+        try:
+            for path in directory.iterdir():
+                if _is_token(path.name):
+                    path.unlink()
+            # Executors may run as another user: they can enter these, and list none.
+            for each in (*enclosing, directory):
+                each.chmod(0o711)
+        except OSError as error:
+            lock.release()
+            logger.warning("no region areas, executors send regions by the socket: %s", error)
+            return cls(None, 0)
+        return cls(directory, config.region_areas_bytes, lock)
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes of all areas."""
+        return sum(area.size_bytes for area in self._areas.values())
+
+    @property
+    def count(self) -> int:
+        """Number of areas."""
+        return len(self._areas)
+
+    def find(self, application_id: str, token: str) -> RegionArea | None:
+        """Return an area of an application with a reference for the caller, or None."""
+        area = self._areas.get(token)
+        if area is None or area.application_id != application_id:
+            return None
+        area.retain()
+        return area
+
+    async def create(self, application_id: str, size_bytes: int) -> RegionArea | None:
+        """Make an area, in a thread: allotting its pages takes a while.
+
+        Returns:
+            The area with a reference for the caller; None if there are none, or no room for it.
+
+        Cancellation: safe; an area that is made in spite of it is removed.
+        """
+        directory = self._directory
+        taken = self.used_bytes + self._making_bytes
+        if directory is None or size_bytes < 1 or taken + size_bytes > self._limit_bytes:
+            return None
+        path = directory / secrets.token_hex(_TOKEN_BYTES)
+        self._making_bytes += size_bytes
+        made: list[int] = []
+        try:
+            await run_in_thread(self._executor, lambda: made.append(_make(path, size_bytes)))
+        except asyncio.CancelledError:
+            for fd in made:
+                _remove(fd, path)
+            raise
+        except OSError as error:
+            logger.warning("no region area of %d bytes in %s: %s", size_bytes, directory, error)
+            return None
+        finally:
+            self._making_bytes -= size_bytes
+        area = RegionArea(application_id, path, made[0], size_bytes, self._removed)
+        self._areas[area.token] = area
+        return area
+
+    def close(self) -> None:
+        """Give the directory back. The connections are gone, and all areas with them."""
+        self._executor.shutdown()
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+        self._directory = None
+
+    def _removed(self, area: RegionArea) -> None:
+        del self._areas[area.token]
+
+
+def _make(path: Path, size_bytes: int) -> int:
+    """Make an area's file with all its pages; return its descriptor. Runs in a thread."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        # A page that is allotted on first touch, on a tmpfs that is full by then, kills who does.
+        os.posix_fallocate(fd, 0, size_bytes)
+        os.fchmod(fd, 0o666)
+    except OSError:
+        _remove(fd, path)
+        raise
+    return fd
+
+
+def _remove(fd: int, path: Path) -> None:
+    os.close(fd)
+    path.unlink(missing_ok=True)
+
+
+def _is_token(name: str) -> bool:
+    return len(name) == 2 * _TOKEN_BYTES and all(digit in "0123456789abcdef" for digit in name)

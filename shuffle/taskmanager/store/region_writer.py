@@ -1,0 +1,241 @@
+"""Writing one region into its extent, and reading extents back."""
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from crc32c import crc32c
+
+from sluice.shuffle.names import ShuffleKey
+from sluice.shuffle.taskmanager.store.arena import Extent
+from sluice.shuffle.taskmanager.store.disk_tier import DiskTier
+from sluice.shuffle.taskmanager.store.errors import RegionMismatch, StorageError, StorageReadFailed
+from sluice.shuffle.taskmanager.store.extent_reader import disk_tier_of
+from sluice.shuffle.taskmanager.store.outputs import Region
+from sluice.shuffle.taskmanager.store.threads import run_in_thread
+
+if TYPE_CHECKING:
+    from array import array
+
+    from sluice.shuffle.taskmanager.store.region_area import RegionArea
+
+
+DIRECT_COPY_BYTES = 256 * 1024
+"""Regions up to this size are copied by the event loop itself: it takes no longer than a hop to a
+thread and back."""
+
+_COPY_BYTES = 1024 * 1024
+"""A region is copied and checked in pieces: the processor's cache still has what was copied."""
+
+
+class RegionWriter:
+    """A region being written. Ends with exactly one of :meth:`finish` and :meth:`abort`.
+
+    Args:
+        key: The shuffle it belongs to.
+        extent: Its place, or None if it is empty. The writer takes over the owner's reference.
+        first_subpartition: Number of its first subpartition.
+        offsets: Cumulative offsets of its subpartitions.
+        executor: Threads for the disk tier.
+    """
+
+    __slots__ = (
+        "_executor",
+        "_extent",
+        "_failure",
+        "_offsets",
+        "_open",
+        "_writes",
+        "first_subpartition",
+        "key",
+        "length",
+    )
+
+    def __init__(
+        self,
+        key: ShuffleKey,
+        extent: Extent | None,
+        first_subpartition: int,
+        offsets: "array[int]",
+        executor: ThreadPoolExecutor,
+    ) -> None:
+        self.key = key
+        self.first_subpartition = first_subpartition
+        self.length: int = offsets[-1]
+        self._extent = extent
+        self._offsets = offsets
+        self._executor = executor
+        self._open = True
+        self._writes = 0
+        self._failure: StorageError | None = None
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether :attr:`view` can be written directly. True for an empty region."""
+        return self._extent is None or self._extent.in_memory
+
+    @property
+    def view(self) -> memoryview:
+        """The whole extent, to receive into; only of a region in memory.
+
+        Raises:
+            RuntimeError: The region is on disk, or was finished or aborted.
+        """
+        self._check_open()
+        if self._extent is None:
+            return memoryview(b"")
+        if self._extent.view is None:
+            raise RuntimeError(f"{self._extent!r} is on disk: use write()")
+        return self._extent.view
+
+    async def write(self, offset: int, buffers: list[memoryview]) -> None:
+        """Write buffers one behind the other. Several calls may be under way at a time.
+
+        Args:
+            offset: Where in the region the first one goes, in bytes.
+            buffers: They must not change until the call has ended.
+
+        Raises:
+            RegionMismatch: They would reach beyond the region; nothing was written.
+            StorageWriteFailed: The disk did not take them. The region can only be aborted.
+            asyncio.CancelledError: Raised when the buffers are free again; what was written is
+                unknown.
+        """
+        self._check_open()
+        end = offset + sum(len(buffer) for buffer in buffers)
+        if offset < 0 or end > self.length:
+            raise RegionMismatch(end, self.length)
+        extent = self._extent
+        if extent is None:
+            return
+        if extent.view is not None:
+            for buffer in buffers:
+                extent.view[offset : offset + len(buffer)] = buffer
+                offset += len(buffer)
+            return
+        tier = disk_tier_of(extent)
+        extent.retain()  # an abort must not hand the space to others while the thread writes there
+        self._writes += 1
+        try:
+            await run_in_thread(self._executor, tier.write, extent.offset + offset, buffers)
+        except OSError as error:
+            self._failure = tier.write_failure(extent.offset + offset, end - offset, error)
+            raise self._failure from error
+        finally:
+            self._writes -= 1
+            extent.release()
+
+    async def copy_from(self, area: "RegionArea", offset: int, *, checksum: bool) -> int:
+        """Fill the whole region from a region area.
+
+        Args:
+            area: The caller keeps a reference meanwhile.
+            offset: Position of the region's bytes there.
+            checksum: Whether to compute their checksum on the way.
+
+        Returns:
+            The CRC-32C of the bytes, or 0.
+
+        Raises:
+            RegionMismatch: The area's file was cut short.
+            StorageReadFailed: It could not be read.
+            StorageWriteFailed: The disk did not take the bytes. The region can only be aborted.
+            asyncio.CancelledError: Raised when no thread uses the area or the extent any more.
+        """
+        self._check_open()
+        extent = self._extent
+        if extent is None:
+            return 0
+        if extent.view is not None and self.length <= DIRECT_COPY_BYTES:
+            return _copy_into_view(extent.view, area, offset, checksum)
+        extent.retain()  # an abort must not hand the space to others while the thread writes there
+        self._writes += 1
+        try:
+            if extent.view is not None:
+                return await run_in_thread(
+                    self._executor, _copy_into_view, extent.view, area, offset, checksum
+                )
+            return await run_in_thread(
+                self._executor, _copy_to_disk, disk_tier_of(extent), extent, area, offset, checksum
+            )
+        except OSError as error:
+            self._failure = disk_tier_of(extent).write_failure(extent.offset, self.length, error)
+            raise self._failure from error
+        finally:
+            self._writes -= 1
+            extent.release()
+
+    def finish(self, crc32c: int) -> Region:
+        """End the region.
+
+        Args:
+            crc32c: Checksum over all its bytes.
+
+        Returns:
+            The region; the caller now owns its extent until a commit takes it over.
+
+        Raises:
+            StorageWriteFailed: An earlier write had failed. Abort the region.
+            RuntimeError: A write is still under way, or the region was ended before.
+        """
+        self._check_open()
+        if self._writes:
+            raise RuntimeError(f"{self._writes} writes to {self._extent!r} are under way")
+        if self._failure is not None:
+            raise self._failure
+        self._end()
+        return Region(self._extent, self.first_subpartition, self._offsets, crc32c)
+
+    def abort(self) -> None:
+        """Give the region up. Its space is free once the last write under way has ended.
+
+        Does nothing if the region was finished or aborted before.
+        """
+        if self._open:
+            self._end()
+            if self._extent is not None:
+                self._extent.release()
+
+    def _end(self) -> None:
+        self._open = False
+        if self._extent is not None and isinstance(self._extent.tier, DiskTier):
+            self._extent.tier.written(self._extent)
+
+    def _check_open(self) -> None:
+        if not self._open:
+            raise RuntimeError("the region was finished or aborted before")
+
+
+def _copy_into_view(view: memoryview, area: "RegionArea", offset: int, checksum: bool) -> int:
+    """Fill an extent of the memory tier from an area; return the bytes' checksum, or 0."""
+    value = 0
+    for start in range(0, len(view), _COPY_BYTES):
+        piece = view[start : start + _COPY_BYTES]
+        _read_piece(area, offset + start, piece)
+        if checksum:
+            value = crc32c(piece, value)
+    return value
+
+
+def _copy_to_disk(
+    tier: DiskTier, extent: Extent, area: "RegionArea", offset: int, checksum: bool
+) -> int:
+    """Fill an extent of the disk tier from an area, in a thread; return the checksum, or 0."""
+    value = 0
+    buffer = memoryview(bytearray(min(_COPY_BYTES, extent.length)))
+    for start in range(0, extent.length, _COPY_BYTES):
+        piece = buffer[: extent.length - start]
+        _read_piece(area, offset + start, piece)
+        if checksum:
+            value = crc32c(piece, value)
+        tier.write(extent.offset + start, [piece])
+    return value
+
+
+def _read_piece(area: "RegionArea", offset: int, piece: memoryview) -> None:
+    try:
+        received = os.preadv(area.fd, [piece], offset)
+    except OSError as error:
+        raise StorageReadFailed(area.path, offset, len(piece), 0, str(error)) from error
+    if received != len(piece):
+        raise RegionMismatch(offset + len(piece), offset + received)

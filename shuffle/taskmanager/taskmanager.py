@@ -1,0 +1,95 @@
+"""The TaskManager daemon: the network environment, the HTTP port, and their life."""
+
+import importlib.metadata
+import logging
+import time
+
+from sluice.shuffle.taskmanager.config import TaskManagerConfig
+from sluice.shuffle.taskmanager.environment import NetworkEnvironment
+from sluice.shuffle.taskmanager.watch.event_loop_lag import EventLoopLag
+from sluice.shuffle.taskmanager.watch.http import HttpServer
+from sluice.shuffle.taskmanager.watch.snapshot import Vitals, take_snapshot
+from sluice.shuffle.taskmanager.watch.status import TaskManagerState, TaskManagerStatus, data_path
+
+_log = logging.getLogger(__name__)
+
+
+class TaskManager:
+    """One TaskManager.
+
+    Args:
+        config: All its settings.
+    """
+
+    def __init__(self, config: TaskManagerConfig) -> None:
+        self.config = config
+        self.environment = NetworkEnvironment(
+            config.transport, config.memory, config.storage, config.applications
+        )
+        self.state: TaskManagerState = "starting"
+        self.version = importlib.metadata.version("sluice-shuffle")
+        self.http_port = 0
+        self._http: HttpServer | None = None
+        self._started_at = time.monotonic()
+        self.event_loop_lag = EventLoopLag()
+
+    @property
+    def uptime_seconds(self) -> float:
+        """Time since this object was made."""
+        return time.monotonic() - self._started_at
+
+    async def start(self) -> None:
+        """Start serving.
+
+        Raises:
+            SluiceError: An address or the storage cannot be used; nothing is left open.
+        """
+        await self.environment.start()
+        try:
+            self._http = HttpServer(self.config.http, self.status, self.drain)
+            self.http_port = await self._http.start()
+        except BaseException:
+            await self.environment.close()
+            raise
+        self.state = "ready"
+        self.event_loop_lag.start()
+        address = self.environment.address
+        _log.info(
+            "TaskManager %s is ready: data port %s, HTTP port %d, socket %s, "
+            "%d map outputs adopted, data path %s",
+            self.environment.taskmanager_id,
+            address,
+            self.http_port,
+            self.config.transport.socket_path,
+            self.environment.counters.map_outputs_adopted,
+            data_path(),
+        )
+
+    async def drain(self) -> None:
+        """Take nothing new, and wait until nothing is being written or read. Serves on after it.
+
+        Cancellation: safe; it goes on draining.
+        """
+        if not self.environment.is_draining:
+            self.state = "draining"
+            self.environment.drain()
+            _log.info("TaskManager %s drains", self.environment.taskmanager_id)
+        await self.environment.wait_idle()
+
+    def status(self) -> TaskManagerStatus:
+        """Take a snapshot of everything."""
+        vitals = Vitals(self.state, self.version, self.uptime_seconds, self.event_loop_lag)
+        return take_snapshot(self.environment, vitals)
+
+    async def stop(self) -> None:
+        """Stop: no new map outputs, connections flushed and closed, files closed. Idempotent."""
+        if self.state == "stopped":
+            return
+        self.state = "draining"
+        self.environment.drain()
+        self.event_loop_lag.stop()
+        await self.environment.close()
+        self.state = "stopped"
+        if self._http is not None:
+            await self._http.close()
+        _log.info("TaskManager %s has stopped", self.environment.taskmanager_id)

@@ -1,0 +1,1 @@
+"""Showing a TaskManager at work: status, metrics, HTTP."""

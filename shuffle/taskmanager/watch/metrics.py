@@ -1,0 +1,246 @@
+"""Prometheus metrics, made from one status snapshot when a scraper asks.
+
+Base units, ``_total`` on counters. The number of series depends on the configuration and on the
+wire protocol, never on the load: no label names an application, a shuffle, a peer or a pool. What
+moves between hosts and tasks is in ``exchange_metrics``. ``docs/metrics.md`` lists all of them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily
+from prometheus_client.registry import Collector
+
+from sluice.shuffle.taskmanager.watch.exchange_metrics import (
+    exchange_metrics,
+    gauge,
+    gauges,
+    total,
+    totals,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from prometheus_client import Metric
+
+    from sluice.shuffle.taskmanager.watch.status import PoolStatus, TaskManagerStatus
+
+STATES: Final = ("starting", "ready", "draining", "stopped")
+POOL_KINDS: Final = ("gate", "pipelined", "map_output", "read", "other")
+
+
+def registry(status: Callable[[], TaskManagerStatus]) -> CollectorRegistry:
+    """Return a registry with the metrics of one TaskManager and those of its process."""
+    made = CollectorRegistry()
+    ProcessCollector(registry=made)
+    made.register(TaskManagerCollector(status))
+    return made
+
+
+class TaskManagerCollector(Collector):
+    """Turns a snapshot into metric families.
+
+    Args:
+        status: Called once per scrape, in the thread of the scrape.
+    """
+
+    def __init__(self, status: Callable[[], TaskManagerStatus]) -> None:
+        self._status = status
+
+    def describe(self) -> Iterable[Metric]:
+        """Return nothing: registering must not ask a daemon that is still starting."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield every family of one snapshot."""
+        status = self._status()
+        yield from _daemon(status)
+        yield from _network_memory(status)
+        yield from _local_pools(status)
+        yield from _storage(status)
+        yield from _map_outputs(status)
+        yield from exchange_metrics(status)
+        yield from _incidents(status)
+
+
+def _daemon(status: TaskManagerStatus) -> Iterator[Metric]:
+    yield InfoMetricFamily(
+        "sluice_taskmanager",
+        "Identity of this TaskManager.",
+        value={
+            "taskmanager_id": status.taskmanager_id,
+            "version": status.version,
+            "data_path": status.data_path,
+        },
+    )
+    states = {state: float(state == status.state) for state in STATES}
+    yield gauges("taskmanager_state", "1 for the state it is in.", "state", states)
+    yield gauge("uptime_seconds", "Time since the daemon started.", status.uptime_seconds)
+    yield total(
+        "event_loop_lag_seconds",
+        "Time by which timers of the event loop fired late, one a second.",
+        status.counters.event_loop_lag_seconds,
+    )
+    lag = status.event_loop
+    yield gauge("event_loop_lag_last_seconds", "The last lag measured.", lag.last_lag_seconds)
+    yield gauge(
+        "event_loop_lag_max_seconds", "The worst lag of the last minute.", lag.max_lag_seconds
+    )
+
+
+def _network_memory(status: TaskManagerStatus) -> Iterator[Metric]:
+    pool = status.network_pool
+    yield gauges(
+        "network_memory_segments",
+        "Segments of the network buffer pool; the states add up to the whole pool.",
+        "state",
+        {
+            "free": pool.available_segments,
+            "lent": pool.lent_segments,
+            "in_flight": pool.in_flight_segments,
+        },
+    )
+    yield gauge(
+        "network_memory_segment_size_bytes", "Size of one segment.", pool.segment_size_bytes
+    )
+    yield gauge(
+        "network_memory_wanted_segments",
+        "Segments that all pools and requests could use; more than there are slows work down.",
+        pool.wanted_segments,
+    )
+    yield gauge(
+        "network_memory_waiting_requests",
+        "Channels that wait for their exclusive segments.",
+        pool.waiting_requests,
+    )
+    yield totals(
+        "network_memory_requests_denied",
+        "Pools and exclusive requests that got no memory: refused at once, or at their deadline.",
+        ("reason",),
+        {("refused",): pool.refused_requests, ("expired",): pool.expired_requests},
+    )
+    yield total(
+        "network_memory_demand_warnings",
+        "Times that the log warned of a demand above what there is.",
+        pool.demand_warnings,
+    )
+
+
+def _local_pools(status: TaskManagerStatus) -> Iterator[Metric]:
+    pools: dict[str, list[PoolStatus]] = {kind: [] for kind in POOL_KINDS}
+    for pool in status.pools:
+        pools[pool.kind if pool.kind in pools else "other"].append(pool)
+
+    def by_kind(name: str, text: str, value: Callable[[PoolStatus], int]) -> Metric:
+        sums = {kind: float(sum(map(value, each))) for kind, each in pools.items()}
+        return gauges(name, text, "kind", sums)
+
+    yield gauges(
+        "local_pools",
+        "Local buffer pools, by what they are for.",
+        "kind",
+        {kind: len(each) for kind, each in pools.items()},
+    )
+    yield by_kind(
+        "local_pool_limit_segments",
+        "Segments that local pools may hold now.",
+        lambda pool: pool.size_segments,
+    )
+    yield by_kind(
+        "local_pool_lent_segments",
+        "Segments in the hands of the users of local pools.",
+        lambda pool: pool.lent_segments,
+    )
+    yield by_kind(
+        "local_pool_overdraft_segments",
+        "Segments that local pools hold beyond their limits.",
+        lambda pool: pool.overdraft_segments,
+    )
+    yield gauge(
+        "local_pool_full_channels",
+        "Channels that have their maximum of segments.",
+        sum(pool.full_channels for pool in status.pools),
+    )
+    yield gauge(
+        "local_pool_waiting_listeners",
+        "Requests that wait for a segment, over all local pools.",
+        sum(pool.waiting_listeners for pool in status.pools),
+    )
+
+
+def _storage(status: TaskManagerStatus) -> Iterator[Metric]:
+    labels = ["tier", "directory"]
+    capacity = GaugeMetricFamily(
+        "sluice_storage_capacity_bytes", "Most bytes that may be used.", labels=labels
+    )
+    used = GaugeMetricFamily(
+        "sluice_storage_used_bytes", "Bytes in extents that are in use.", labels=labels
+    )
+    free = GaugeMetricFamily(
+        "sluice_storage_free_bytes", "Bytes that new extents can get.", labels=labels
+    )
+    healthy = GaugeMetricFamily(
+        "sluice_storage_healthy", "1 if the directory takes data.", labels=labels
+    )
+    for tier in status.storage:
+        key = [tier.tier, tier.directory]
+        if tier.capacity_bytes is not None:
+            capacity.add_metric(key, tier.capacity_bytes)
+        used.add_metric(key, tier.used_bytes)
+        free.add_metric(key, tier.free_bytes)
+        healthy.add_metric(key, tier.healthy)
+    yield from (capacity, used, free, healthy)
+
+
+def _map_outputs(status: TaskManagerStatus) -> Iterator[Metric]:
+    counters, shuffles = status.counters, status.partitions
+    yield gauge("applications", "Applications known.", len(status.applications))
+    yield gauge("shuffles", "Shuffles with map outputs here.", len(shuffles))
+    yield gauges(
+        "map_outputs",
+        "Map outputs held.",
+        "state",
+        {
+            "committed": sum(shuffle.committed_map_outputs for shuffle in shuffles),
+            "open": sum(shuffle.open_map_outputs for shuffle in shuffles),
+        },
+    )
+    yield gauge("regions", "Regions held.", sum(shuffle.regions for shuffle in shuffles))
+    yield gauge(
+        "stored_bytes", "Bytes of regions held.", sum(shuffle.stored_bytes for shuffle in shuffles)
+    )
+    yield totals(
+        "map_outputs_finished",
+        "Map outputs by how they ended; adopted ones were found at the start of the daemon.",
+        ("outcome",),
+        {
+            ("committed",): counters.map_outputs_committed,
+            ("aborted",): counters.map_outputs_aborted,
+            ("adopted",): counters.map_outputs_adopted,
+        },
+    )
+    yield total("regions_written", "Regions written.", counters.regions_written)
+    yield total(
+        "applications_expired",
+        "Applications whose data was dropped because no client was left.",
+        counters.applications_expired,
+    )
+
+
+def _incidents(status: TaskManagerStatus) -> Iterator[Metric]:
+    counters = status.counters
+    yield totals(
+        "late_messages",
+        "Messages for a channel or partition that was already gone.",
+        ("type",),
+        {(kind,): count for kind, count in counters.late_messages.items()},
+    )
+    yield totals(
+        "errors",
+        "Errors reported to clients and peers.",
+        ("code",),
+        {(code,): count for code, count in counters.errors_by_code.items()},
+    )

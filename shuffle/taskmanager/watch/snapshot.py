@@ -1,0 +1,261 @@
+"""Builds a status snapshot from live state; the only place that walks over all parts."""
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from sluice.protocol.messages import (
+    FLOW_WATERMARK,
+    ROLE_CONSUMER,
+    ROLE_DRIVER,
+    ROLE_PEER,
+    ROLE_PRODUCER,
+)
+from sluice.shuffle.counters import Counters
+from sluice.shuffle.taskmanager.environment import NetworkEnvironment
+from sluice.shuffle.taskmanager.ingest.producer_handler import ProducerHandler
+from sluice.shuffle.taskmanager.serve.serving_handler import ServingHandler
+from sluice.shuffle.taskmanager.watch.event_loop_lag import EventLoopLag
+from sluice.shuffle.taskmanager.watch.snapshot_exchange import (
+    gate_statuses,
+    pipelined_statuses,
+    producer_statuses,
+    served_channels,
+)
+from sluice.shuffle.taskmanager.watch.status import (
+    ApplicationStatus,
+    ConnectionStatus,
+    EventLoopStatus,
+    FlowControl,
+    NetworkPoolStatus,
+    PoolStatus,
+    RegionAreasStatus,
+    ShuffleStatus,
+    TaskManagerState,
+    TaskManagerStatus,
+    TierStatus,
+    TrafficStatus,
+    data_path,
+)
+from sluice.transport.connection import Connection
+
+if TYPE_CHECKING:
+    from sluice.shuffle.names import ShuffleKey
+
+_ROLES = {
+    0: "handshake",
+    ROLE_PEER: "peer",
+    ROLE_PRODUCER: "producer",
+    ROLE_CONSUMER: "consumer",
+    ROLE_DRIVER: "driver",
+}
+
+
+class Vitals(NamedTuple):
+    """The state of the daemon around its network environment.
+
+    Attributes:
+        state: Where it is between its start and its end.
+        version: Of the package.
+        uptime_seconds: Time since it was made.
+        event_loop_lag: Measures how late the event loop comes to its work.
+    """
+
+    state: TaskManagerState
+    version: str
+    uptime_seconds: float
+    event_loop_lag: EventLoopLag
+
+
+def take_snapshot(environment: NetworkEnvironment, vitals: Vitals) -> TaskManagerStatus:
+    """Take a snapshot of a TaskManager."""
+    socket_path = environment.socket_path
+    lag = vitals.event_loop_lag
+    return TaskManagerStatus(
+        taskmanager_id=environment.taskmanager_id,
+        version=vitals.version,
+        data_path=data_path(),
+        address=str(environment.address),
+        socket_path=None if socket_path is None else str(socket_path),
+        state=vitals.state,
+        uptime_seconds=vitals.uptime_seconds,
+        pools=_pools(environment),
+        network_pool=_network_pool(environment),
+        storage=_storage(environment),
+        partitions=_partitions(environment),
+        pipelined_partitions=pipelined_statuses(environment),
+        gates=gate_statuses(environment),
+        served_channels=served_channels(environment),
+        producers=producer_statuses(environment),
+        region_areas=RegionAreasStatus(
+            environment.region_areas.count, environment.region_areas.used_bytes
+        ),
+        connections=_connections(environment),
+        traffic=_traffic(environment),
+        applications=_applications(environment),
+        event_loop=EventLoopStatus(lag.last_seconds, lag.max_seconds),
+        counters=_counters(environment, lag),
+    )
+
+
+def _counters(environment: NetworkEnvironment, lag: EventLoopLag) -> Counters:
+    """Return a copy of the counters, with what is counted elsewhere and waits that still last."""
+    counters = environment.counters.snapshot()
+    counters.connections_accepted = environment.listener.accepted_total
+    counters.connections_refused = environment.listener.refused_total
+    counters.applications_expired = environment.applications.expired_total
+    counters.event_loop_lag_seconds = lag.total_seconds
+    services = environment.producer_services
+    counters.producer_credit_wait_seconds = services.map_output_credit_wait.seconds
+    counters.pipelined_credit_wait_seconds = services.pipelined_credit_wait.seconds
+    for handler in environment.handlers.values():
+        if isinstance(handler, ServingHandler):
+            peer = handler.connection.role == ROLE_PEER
+            total = counters.peer_serving if peer else counters.consumer_serving
+            for times in handler.times:
+                total.add(times.seconds())
+    return counters
+
+
+def _pools(environment: NetworkEnvironment) -> tuple[PoolStatus, ...]:
+    return tuple(
+        PoolStatus(
+            pool.name,
+            pool.size_segments,
+            pool.required_segments,
+            pool.maximum_segments,
+            pool.lent_segments,
+            pool.waiting_listeners,
+            pool.kind,
+            pool.overdraft_segments,
+            pool.overdrafts,
+            pool.full_channels,
+        )
+        for pool in environment.network_pool.statistics().local_pools
+    )
+
+
+def _network_pool(environment: NetworkEnvironment) -> NetworkPoolStatus:
+    pool = environment.network_pool.statistics()
+    in_flight = sum(connection.leased_buffers for connection in environment.handlers)
+    return NetworkPoolStatus(
+        pool.total_segments,
+        pool.segment_size_bytes,
+        pool.free_segments + pool.idle_segments,
+        pool.out_segments,
+        in_flight,
+        len(pool.local_pools),
+        environment.network_pool.demand.wanted_segments,
+        pool.waiting_requests,
+        environment.network_pool.refused_requests,
+        environment.network_pool.expired_requests,
+        environment.network_pool.demand.warnings,
+    )
+
+
+def _storage(environment: NetworkEnvironment) -> tuple[TierStatus, ...]:
+    return tuple(
+        TierStatus(
+            tier.kind,
+            str(tier.directory),
+            tier.capacity_bytes,
+            tier.used_bytes,
+            tier.healthy,
+            tier.largest_free_bytes
+            if tier.capacity_bytes is None
+            else tier.capacity_bytes - tier.used_bytes,
+        )
+        for tier in environment.store.tiers()
+    )
+
+
+def _partitions(environment: NetworkEnvironment) -> tuple[ShuffleStatus, ...]:
+    being_written: dict[ShuffleKey, int] = {}
+    for handler in environment.handlers.values():
+        if isinstance(handler, ProducerHandler):
+            for writer in handler.open_writers:
+                being_written[writer.key] = being_written.get(writer.key, 0) + 1
+    statuses = [
+        ShuffleStatus(
+            shuffle.key.application_id,
+            shuffle.key.shuffle_id,
+            shuffle.map_outputs,
+            being_written.pop(shuffle.key, 0),
+            shuffle.stored_bytes,
+            shuffle.regions,
+        )
+        for shuffle in environment.store.shuffles()
+    ]
+    statuses.extend(
+        ShuffleStatus(key.application_id, key.shuffle_id, 0, count, 0, 0)
+        for key, count in being_written.items()
+    )
+    return tuple(statuses)
+
+
+def _connections(environment: NetworkEnvironment) -> tuple[ConnectionStatus, ...]:
+    accepted = [
+        _connection(environment, connection) for connection in environment.listener.connections
+    ]
+    made = [
+        ConnectionStatus(
+            client.connection.remote,
+            "peer",
+            "peer out",
+            client.channels,
+            client.connection.bytes_in,
+            client.connection.bytes_out,
+            client.connection.write_buffer_bytes,
+            client.connection.writable,
+            _flow_control(client.connection),
+        )
+        for client in environment.peers.clients()
+    ]
+    return (*accepted, *made)
+
+
+def _connection(environment: NetworkEnvironment, connection: Connection) -> ConnectionStatus:
+    handler = environment.handlers.get(connection)
+    role = _ROLES[connection.role]
+    channels = 0
+    if isinstance(handler, ServingHandler):
+        channels = len(handler.readers)
+    elif isinstance(handler, ProducerHandler):
+        channels = len(handler.open_writers)
+    return ConnectionStatus(
+        connection.remote,
+        role,
+        "peer in" if role == "peer" else role,
+        channels,
+        connection.bytes_in,
+        connection.bytes_out,
+        connection.write_buffer_bytes,
+        connection.writable,
+        _flow_control(connection),
+    )
+
+
+def _traffic(environment: NetworkEnvironment) -> tuple[TrafficStatus, ...]:
+    return tuple(
+        TrafficStatus(
+            _ROLES[role],
+            traffic.messages_in,
+            traffic.messages_out,
+            traffic.bytes_in,
+            traffic.bytes_out,
+        )
+        for role, traffic in environment.listener.traffic().items()
+    )
+
+
+def _flow_control(connection: Connection) -> FlowControl:
+    return "watermark" if connection.flow_control == FLOW_WATERMARK else "credit"
+
+
+def _applications(environment: NetworkEnvironment) -> tuple[ApplicationStatus, ...]:
+    stored: dict[str, int] = {}
+    for shuffle in environment.store.shuffles():
+        name = shuffle.key.application_id
+        stored[name] = stored.get(name, 0) + shuffle.stored_bytes
+    return tuple(
+        ApplicationStatus(name, connections, expires_in, stored.get(name, 0))
+        for name, connections, expires_in in environment.applications.snapshot()
+    )

@@ -1,0 +1,156 @@
+"""The part of a status snapshot that shows what moves: gates, pipelined partitions, credit."""
+
+from sluice.protocol.messages import ROLE_PEER
+from sluice.shuffle.gate.input_gate import InputGate
+from sluice.shuffle.gate.remote_channel import RemoteInputChannel
+from sluice.shuffle.gate.statistics import buffer_usage
+from sluice.shuffle.names import ShuffleKey
+from sluice.shuffle.partition.pipelined_partition import PipelinedResultPartition
+from sluice.shuffle.taskmanager.environment import NetworkEnvironment
+from sluice.shuffle.taskmanager.ingest.pipelined_producer import PipelinedProducer
+from sluice.shuffle.taskmanager.ingest.producer_handler import ProducerHandler
+from sluice.shuffle.taskmanager.serve.channel_times import (
+    SENDING,
+    WAITING_FOR_CREDIT,
+    WAITING_FOR_DATA,
+)
+from sluice.shuffle.taskmanager.serve.consumer_handler import ConsumerHandler
+from sluice.shuffle.taskmanager.serve.serving_handler import ServingHandler
+from sluice.shuffle.taskmanager.serve.view_reader import CreditBasedViewReader
+from sluice.shuffle.taskmanager.watch.status import (
+    ChannelStatus,
+    GateStatus,
+    PipelinedPartitionStatus,
+    ProducersStatus,
+    ServedChannelsStatus,
+)
+
+
+def gate_statuses(environment: NetworkEnvironment) -> tuple[GateStatus, ...]:
+    """Look at every gate that a reduce task has open."""
+    return tuple(
+        _gate(number, gate, readers, handler)
+        for handler in environment.handlers.values()
+        if isinstance(handler, ConsumerHandler)
+        for number, (gate, readers) in handler.gates.items()
+    )
+
+
+def _gate(
+    number: int, gate: InputGate, readers: list[CreditBasedViewReader], handler: ConsumerHandler
+) -> GateStatus:
+    seconds = handler.gate_times[number].seconds()
+    return GateStatus(
+        number,
+        gate.key.application_id,
+        gate.key.shuffle_id,
+        _channels(gate, readers),
+        *buffer_usage(
+            channel.buffers
+            for channel in gate.channels
+            if isinstance(channel, RemoteInputChannel) and channel.buffers is not None
+        ),
+        seconds.idle,
+        seconds.busy,
+        seconds.back_pressured,
+    )
+
+
+def _channels(gate: InputGate, readers: list[CreditBasedViewReader]) -> tuple[ChannelStatus, ...]:
+    return tuple(
+        ChannelStatus(
+            reader.channel,
+            "local" if channel.is_local else "remote",
+            str(source.address),
+            channel.queued_buffers if isinstance(channel, RemoteInputChannel) else 0,
+            channel.credit.granted if isinstance(channel, RemoteInputChannel) else 0,
+            channel.backlog,
+            channel.bytes_in,
+            channel.buffers_in,
+            channel.credit.unannounced if isinstance(channel, RemoteInputChannel) else 0,
+        )
+        for reader, channel, source in zip(readers, gate.channels, gate.sources, strict=True)
+    )
+
+
+def pipelined_statuses(environment: NetworkEnvironment) -> tuple[PipelinedPartitionStatus, ...]:
+    """Look at every pipelined partition, written or only read."""
+    producers: dict[tuple[ShuffleKey, int], PipelinedProducer] = {
+        (producer.key, producer.map_attempt_id): producer for producer in _producers(environment)
+    }
+    return tuple(
+        _pipelined(key, map_attempt_id, partition, producers.get((key, map_attempt_id)))
+        for key, map_attempt_id, partition in environment.partitions.pipelined
+        if isinstance(partition, PipelinedResultPartition)
+    )
+
+
+def _pipelined(
+    key: ShuffleKey,
+    map_attempt_id: int,
+    partition: PipelinedResultPartition,
+    producer: PipelinedProducer | None,
+) -> PipelinedPartitionStatus:
+    seen = partition.statistics()
+    queues, pool = seen.queued_buffers, seen.pool
+    waited = seen.soft_back_pressured_seconds + seen.hard_back_pressured_seconds
+    if producer is not None and producer.is_open:
+        waited = producer.credit_wait.seconds
+    return PipelinedPartitionStatus(
+        application_id=key.application_id,
+        shuffle_id=key.shuffle_id,
+        map_attempt_id=map_attempt_id,
+        partition_type=partition.partition_type.name,
+        state=seen.state,
+        subpartitions=len(queues),
+        queued_buffers=sum(queues),
+        shortest_queue=min(queues),
+        longest_queue=max(queues),
+        used_segments=pool.lent_segments - (0 if producer is None else producer.ready_segments),
+        limit_segments=pool.size_segments,
+        overdraft_segments=pool.overdraft_segments,
+        available_credit=0 if producer is None else producer.available_credit,
+        back_pressured=producer is not None and producer.credit_wait.is_waiting,
+        back_pressured_seconds=waited,
+        bytes_out=seen.bytes_out,
+        buffers_out=seen.buffers_out,
+    )
+
+
+def producer_statuses(environment: NetworkEnvironment) -> tuple[ProducersStatus, ...]:
+    """Add up the credit of those who write map outputs and pipelined partitions."""
+    services = environment.producer_services
+    map_outputs = sum(
+        handler.available_credit
+        for handler in environment.handlers.values()
+        if isinstance(handler, ProducerHandler)
+    )
+    pipelined = sum(producer.available_credit for producer in _producers(environment))
+    return (
+        ProducersStatus("map_output", map_outputs, services.map_output_credit_wait.count),
+        ProducersStatus("pipelined", pipelined, services.pipelined_credit_wait.count),
+    )
+
+
+def _producers(environment: NetworkEnvironment) -> list[PipelinedProducer]:
+    return [
+        producer
+        for handler in environment.handlers.values()
+        if isinstance(handler, ProducerHandler)
+        for producer in handler.open_pipelined
+    ]
+
+
+def served_channels(environment: NetworkEnvironment) -> tuple[ServedChannelsStatus, ...]:
+    """Count what the channels of each serving leg do now."""
+    peer, consumer = [0, 0, 0, 0], [0, 0, 0, 0]
+    for handler in environment.handlers.values():
+        if not isinstance(handler, ServingHandler):
+            continue
+        sums = peer if handler.connection.role == ROLE_PEER else consumer
+        for times in handler.times:
+            sums[0] += times.counts[SENDING]
+            sums[1] += times.counts[WAITING_FOR_DATA]
+            sums[2] += times.counts[WAITING_FOR_CREDIT]
+        sums[3] += sum(reader.credit.available for reader in handler.readers.values())
+    return ServedChannelsStatus("peer", *peer), ServedChannelsStatus("consumer", *consumer)

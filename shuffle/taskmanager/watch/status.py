@@ -1,0 +1,345 @@
+"""What a TaskManager looks like at one moment: frozen snapshots, and their JSON form.
+
+``TaskManager.status()`` builds one :class:`TaskManagerStatus` from live state; the metrics page,
+the status endpoint and ``sluice status`` all read that. The JSON form has the same names, tuples
+as lists. It only ever grows: a reader ignores fields that it does not know.
+
+Whether the data path runs as extension modules or as plain Python (docs/design.md).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, Literal, TypeAlias
+
+from sluice.protocol import framing
+from sluice.protocol.errors import ErrorCode, Fault, SluiceError
+from sluice.shuffle.counters import BoundedCounts, Counters
+
+TaskManagerState: TypeAlias = Literal["starting", "ready", "draining", "stopped"]
+ChannelKind: TypeAlias = Literal["local", "remote"]
+FlowControl: TypeAlias = Literal["credit", "watermark"]
+
+
+@dataclass(frozen=True, slots=True)
+class PoolStatus:
+    """One local buffer pool."""
+
+    name: str
+    size_segments: int
+    """Segments that the pool may hold now, its share of the network pool."""
+    required_segments: int
+    maximum_segments: int | None
+    """Most segments that the pool may ever hold; None means no limit."""
+    lent_segments: int
+    waiting_listeners: int
+    kind: str
+    """What it is for: ``"gate"``, ``"pipelined"``, ``"map_output"`` or ``"read"``."""
+    overdraft_segments: int
+    """Segments held beyond ``size_segments``."""
+    overdrafts: int
+    """Segments ever lent beyond the limit on purpose."""
+    full_channels: int
+    """Channels that have their maximum of segments."""
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkPoolStatus:
+    """The network buffer pool: available + lent + in flight = total."""
+
+    total_segments: int
+    segment_size_bytes: int
+    available_segments: int
+    lent_segments: int
+    in_flight_segments: int
+    """Segments given to a transport that has not yet let go of them."""
+    local_pools: int
+    wanted_segments: int
+    """What all pools and requests could use; above the total, work slows down."""
+    waiting_requests: int
+    """Channels that wait for their exclusive segments."""
+    refused_requests: int
+    """Pools and exclusive requests refused since the start."""
+    expired_requests: int
+    """Exclusive requests that ended by their deadline since the start."""
+    demand_warnings: int
+    """Times since the start that the log warned of a demand above the total."""
+
+
+@dataclass(frozen=True, slots=True)
+class TierStatus:
+    """One directory of the storage."""
+
+    tier: str
+    """``"memory"`` or ``"disk"``."""
+    directory: str
+    capacity_bytes: int | None
+    """None means as much as the disk allows."""
+    used_bytes: int
+    """Bytes in extents that hold or receive data."""
+    healthy: bool
+    free_bytes: int
+    """Bytes that can still be given to new extents."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShuffleStatus:
+    """The map outputs of one shuffle on this TaskManager."""
+
+    application_id: str
+    shuffle_id: int
+    committed_map_outputs: int
+    open_map_outputs: int
+    stored_bytes: int
+    regions: int
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelStatus:
+    """One input channel of a gate."""
+
+    channel: int
+    kind: ChannelKind
+    source: str
+    """Address of the TaskManager that the channel reads from."""
+    queued_buffers: int
+    available_credit: int
+    """Credits of the source not yet used; 0 for a local channel."""
+    backlog_buffers: int
+    bytes_in: int
+    buffers_in: int
+    unannounced_credit: int
+    """Buffers that are free and not announced to the source yet; 0 for a local channel."""
+
+
+@dataclass(frozen=True, slots=True)
+class GateStatus:
+    """One input gate, opened by one reduce task."""
+
+    gate_id: int
+    application_id: str
+    shuffle_id: int
+    channels: tuple[ChannelStatus, ...]
+    exclusive_buffers: int
+    """Buffers that belong to single channels."""
+    exclusive_used: int
+    """Those of them that hold data or receive it."""
+    floating_limit: int
+    """Floating buffers that the gate may have now."""
+    floating_used: int
+    """Those that hold data or receive it."""
+    idle_seconds: float
+    """Its reader waited for data."""
+    busy_seconds: float
+    """Data went to its reader."""
+    back_pressured_seconds: float
+    """There was data and its reader took none."""
+
+    @property
+    def is_full(self) -> bool:
+        """Whether all its buffers are in use; never if it has none."""
+        buffers = self.exclusive_buffers + self.floating_limit
+        return 0 < buffers <= self.exclusive_used + self.floating_used
+
+
+@dataclass(frozen=True, slots=True)
+class PipelinedPartitionStatus:
+    """One pipelined partition that is being written or read."""
+
+    application_id: str
+    shuffle_id: int
+    map_attempt_id: int
+    partition_type: str
+    """``"PIPELINED"`` or ``"PIPELINED_BOUNDED"``."""
+    state: str
+    """``"open"``, or ``"finished"`` while it is still being read."""
+    subpartitions: int
+    queued_buffers: int
+    """Buffers and events that wait, in all subpartitions."""
+    shortest_queue: int
+    longest_queue: int
+    used_segments: int
+    """Segments with data; what lies ready for the producer not counted."""
+    limit_segments: int
+    overdraft_segments: int
+    available_credit: int
+    """Credits that the producer has not used yet."""
+    back_pressured: bool
+    """Whether its producer has no credit now, because there is no memory for more."""
+    back_pressured_seconds: float
+    bytes_out: int
+    buffers_out: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProducersStatus:
+    """The producers of one kind of partition, all together."""
+
+    kind: Literal["map_output", "pipelined"]
+    available_credit: int
+    """Credits that they have not used yet."""
+    without_credit: int
+    """How many would send and have no credit."""
+
+
+@dataclass(frozen=True, slots=True)
+class RegionAreasStatus:
+    """The memory that producers on this host share with the TaskManager."""
+
+    areas: int
+    used_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ServedChannelsStatus:
+    """The channels that one leg serves, all together."""
+
+    leg: Literal["peer", "consumer"]
+    sending: int
+    waiting_for_data: int
+    """They have credit and nothing to send."""
+    waiting_for_credit: int
+    """They have something to send and no credit."""
+    available_credit: int
+    """Credits that their consumers have granted and that are not used yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class EventLoopStatus:
+    """How late the event loop is; measured once a second."""
+
+    last_lag_seconds: float
+    max_lag_seconds: float
+    """The worst of the last minute."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionStatus:
+    """One connection, accepted or made."""
+
+    remote: str
+    role: str
+    leg: str
+    channels: int
+    bytes_in: int
+    bytes_out: int
+    write_buffer_bytes: int
+    writable: bool
+    flow_control: FlowControl
+
+
+@dataclass(frozen=True, slots=True)
+class TrafficStatus:
+    """What went over the accepted connections of one role since the start."""
+
+    role: str
+    messages_in: int
+    messages_out: int
+    bytes_in: int
+    """With the heads of frames, as all bytes here."""
+    bytes_out: int
+
+
+@dataclass(frozen=True, slots=True)
+class ApplicationStatus:
+    """One application that has data or connections here."""
+
+    application_id: str
+    connections: int
+    expires_in_seconds: float | None
+    """Time until its data is dropped; None while it has a connection."""
+    stored_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class TaskManagerStatus:
+    """The whole TaskManager."""
+
+    taskmanager_id: str
+    version: str
+    data_path: str
+    """``compiled`` or ``interpreted``."""
+    address: str
+    """``host:port`` under which others reach the data port."""
+    socket_path: str | None
+    state: TaskManagerState
+    uptime_seconds: float
+    pools: tuple[PoolStatus, ...]
+    network_pool: NetworkPoolStatus
+    storage: tuple[TierStatus, ...]
+    partitions: tuple[ShuffleStatus, ...]
+    pipelined_partitions: tuple[PipelinedPartitionStatus, ...]
+    gates: tuple[GateStatus, ...]
+    served_channels: tuple[ServedChannelsStatus, ...]
+    producers: tuple[ProducersStatus, ...]
+    region_areas: RegionAreasStatus
+    connections: tuple[ConnectionStatus, ...]
+    traffic: tuple[TrafficStatus, ...]
+    applications: tuple[ApplicationStatus, ...]
+    event_loop: EventLoopStatus
+    counters: Counters
+
+    @property
+    def not_ready_because(self) -> str | None:
+        """Why this TaskManager should get no new work, or None if it should."""
+        if self.state != "ready":
+            return f"state is {self.state}"
+        if not any(tier.healthy for tier in self.storage):
+            return "no storage directory is healthy"
+        return None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON form, made of dicts, lists, texts and numbers."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, document: object) -> TaskManagerStatus:
+        """Read the JSON form.
+
+        Raises:
+            InvalidStatus: The document is not a status, or a field is missing or of a wrong type.
+        """
+        return typing.cast("TaskManagerStatus", _read(cls, document, "status"))
+
+
+class InvalidStatus(SluiceError):
+    """An answer is not the status of a TaskManager."""
+
+    code: ClassVar[ErrorCode] = ErrorCode.MALFORMED_MESSAGE
+    fault: ClassVar[Fault] = Fault.REMOTE
+
+
+def _read(kind: Any, value: object, where: str) -> object:
+    """Build a value of the annotated type ``kind`` out of JSON."""
+    if dataclasses.is_dataclass(kind) and isinstance(kind, type) and isinstance(value, dict):
+        hints = typing.get_type_hints(kind)
+        missing = [field.name for field in dataclasses.fields(kind) if field.name not in value]
+        if missing:
+            raise InvalidStatus(f"{where} has no {missing[0]}")
+        return kind(**{name: _read(hints[name], value[name], name) for name in hints})
+    if kind is BoundedCounts and isinstance(value, dict):
+        return BoundedCounts(value)
+    arguments = typing.get_args(kind)
+    origin = typing.get_origin(kind)
+    if origin is tuple and isinstance(value, list | tuple):
+        return tuple(_read(arguments[0], item, where) for item in value)
+    if origin is Literal and value in arguments:
+        return value
+    allowed = arguments if origin in (types.UnionType, typing.Union) else (kind,)
+    if type(value) in allowed or (value is None and types.NoneType in allowed):
+        return value
+    if isinstance(value, int) and not isinstance(value, bool) and float in allowed:
+        return float(value)
+    raise InvalidStatus(f"{where} is not what a TaskManager reports", value=value)
+
+
+COMPILED: Final = "compiled"
+INTERPRETED: Final = "interpreted"
+
+
+def data_path() -> str:
+    """Return ``COMPILED`` or ``INTERPRETED``: a wheel has all its extension modules or none."""
+    return INTERPRETED if framing.__file__.endswith(".py") else COMPILED

@@ -1,0 +1,197 @@
+"""The way of a blocking partition's regions: credit, sizes of payloads, giving up."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from crc32c import crc32c
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sluice.protocol.errors import SluiceError
+from sluice.protocol.limits import FEATURE_LARGE_PAYLOADS
+from sluice.protocol.messages import (
+    EVERY_SUBPARTITION,
+    AbortPartition,
+    AddCredit,
+    BeginRegion,
+    FinishPartition,
+    OpenPartition,
+    PartitionFinished,
+    PartitionOpened,
+    RegionData,
+    RegionOpened,
+)
+from sluice.protocol.remote_error import RemoteError, error_response
+from sluice.shuffle.client.stored_writer import LegRegionSink, gathered
+from sluice.shuffle.errors import PartitionReleased
+from sluice.shuffle.partition.region_builder import OutgoingRegion
+from sluice.transport.errors import ConnectionLost, DeadlineExceeded
+from tests.shuffle.client.rig import SEGMENT_SIZE_BYTES, ProducerRig, turns
+
+CONTENT = bytes(range(250))
+BROKEN = SluiceError("broken on purpose")
+
+
+def region(content=CONTENT, number=0):
+    parts = [content[:33], memoryview(content)[33:]]
+    return OutgoingRegion(number, [len(content), 0], crc32c(content), parts, False)
+
+
+async def a_sink(rig):
+    number = rig.leg.new_number()
+    sink = LegRegionSink(rig.leg, number)
+    opening = asyncio.create_task(rig.leg.open(number, OpenPartition(number, 1, 7, 2), sink))
+    await turns(1)
+    rig.leg.message_received(PartitionOpened(number), 0)
+    await opening
+    rig.connection.sent.clear()
+    rig.connection.payloads.clear()
+    return sink
+
+
+async def test_a_region_goes_as_there_is_credit():
+    rig = ProducerRig()
+    sink = await a_sink(rig)
+    writing = asyncio.create_task(sink.write_region(region()))
+    await turns()
+    assert rig.connection.sent == [BeginRegion(0, 0, 0, [250, 0], crc32c(CONTENT))]
+    rig.leg.message_received(AddCredit(0, 1), 0)
+    await turns()
+    assert rig.connection.sent[1:] == [RegionData(0, 0)]
+    rig.leg.message_received(AddCredit(0, 9), 0)
+    await writing
+    assert b"".join(rig.connection.payloads) == CONTENT
+    assert [each.offset for each in rig.connection.take(RegionData)] == [0, 64, 128, 192]
+    # What is left of the credit was for that region.
+    writing = asyncio.create_task(sink.write_region(region(number=1)))
+    await turns()
+    assert rig.connection.take(RegionData) == []
+    rig.leg.message_received(AddCredit(0, 4), 0)
+    await writing
+
+
+async def test_a_broadcast_region_has_one_length_for_every_subpartition():
+    rig = ProducerRig()
+    sink = await a_sink(rig)
+    assert sink.takes_broadcast
+    given = OutgoingRegion(0, [len(CONTENT)], crc32c(CONTENT), [CONTENT], True)
+    writing = asyncio.create_task(sink.write_region(given))
+    await turns()
+    begin = BeginRegion(0, 0, EVERY_SUBPARTITION, [len(CONTENT)], crc32c(CONTENT))
+    assert rig.connection.sent == [begin]
+    rig.leg.message_received(AddCredit(0, 9), 0)
+    await writing
+    assert b"".join(rig.connection.payloads) == CONTENT
+
+
+async def test_an_empty_region_waits_for_nothing():
+    rig = ProducerRig(features=FEATURE_LARGE_PAYLOADS)
+    sink = await a_sink(rig)
+    await sink.write_region(region(b""))
+    assert rig.connection.sent == [BeginRegion(0, 0, 0, [0, 0], 0)]
+
+
+async def test_payloads_are_as_large_as_the_region_allows():
+    rig = ProducerRig(features=FEATURE_LARGE_PAYLOADS)
+    sink = await a_sink(rig)
+    for number, payload_bytes in enumerate((100, 250, 64)):
+        writing = asyncio.create_task(sink.write_region(region(number=number)))
+        await turns()
+        rig.leg.message_received(RegionOpened(0, number, payload_bytes), 0)
+        rig.leg.message_received(AddCredit(0, 9), 0)
+        await writing
+        sizes = [len(payload) for payload in rig.connection.payloads if payload]
+        assert set(sizes[:-1]) <= {payload_bytes}
+        assert sum(sizes) == len(CONTENT)
+        rig.connection.payloads.clear()
+
+
+async def test_finish_is_answered_and_giving_up_has_no_effect_then():
+    rig = ProducerRig()
+    sink = await a_sink(rig)
+    finishing = asyncio.create_task(sink.finish(0, 0))
+    await turns()
+    assert rig.connection.sent == [FinishPartition(0, 0, 0)]
+    rig.leg.message_received(PartitionFinished(0), 0)
+    rig.leg.connection_lost(ConnectionLost("a little later"))
+    await finishing
+    sink.abort()
+    assert rig.connection.take(AbortPartition) == []
+
+
+@pytest.mark.parametrize("how", ["late", "cancelled"])
+async def test_a_commit_in_doubt_is_given_up(how):
+    rig = ProducerRig(answer_timeout_seconds=0.02 if how == "late" else 30)
+    sink = await a_sink(rig)
+    finishing = asyncio.create_task(sink.finish(0, 0))
+    await turns(1)
+    if how == "cancelled":
+        finishing.cancel()
+    with pytest.raises((DeadlineExceeded, asyncio.CancelledError)):
+        await finishing
+    sink.abort()
+    sink.abort()
+    assert rig.connection.take(AbortPartition) == [AbortPartition(0)]
+
+
+@pytest.mark.parametrize("waiting_for", ["opening", "credit"])
+@pytest.mark.parametrize("end", ["refused", "lost", "aborted", "late", "cancelled"])
+async def test_the_end_of_a_region_under_way(waiting_for, end):
+    rig = ProducerRig(
+        features=FEATURE_LARGE_PAYLOADS, answer_timeout_seconds=0.02 if end == "late" else 30
+    )
+    sink = await a_sink(rig)
+    writing = asyncio.create_task(sink.write_region(region()))
+    await turns()
+    if waiting_for == "credit":
+        rig.leg.message_received(RegionOpened(0, 0, SEGMENT_SIZE_BYTES), 0)
+        rig.leg.message_received(AddCredit(0, 1), 0)
+        await turns()
+    if end == "refused":
+        rig.leg.message_received(error_response(0, BROKEN), 0)
+    elif end == "lost":
+        rig.leg.connection_lost(ConnectionLost("gone"))
+    elif end == "aborted":
+        sink.abort()
+    elif end == "cancelled":
+        writing.cancel()
+    error = {
+        "refused": RemoteError,
+        "lost": ConnectionLost,
+        "aborted": PartitionReleased,
+        "late": DeadlineExceeded,
+        "cancelled": asyncio.CancelledError,
+    }[end]
+    with pytest.raises(error):
+        await writing
+    sent = len(rig.connection.payloads)
+    sink.credit_granted(5)  # late: the parts are the writer's again
+    await turns()
+    assert len(rig.connection.payloads) == sent
+    sink.abort()
+    told = end in ("aborted", "late", "cancelled")
+    assert rig.connection.take(AbortPartition) == [AbortPartition(0)] * told
+    with pytest.raises(SluiceError):
+        await sink.write_region(region())
+    with pytest.raises(SluiceError):
+        await sink.finish(0, 0)
+
+
+async def test_slow_credit_is_no_missing_answer():
+    rig = ProducerRig(answer_timeout_seconds=0.1)
+    sink = await a_sink(rig)
+    writing = asyncio.create_task(sink.write_region(region()))
+    for _ in range(4):
+        await asyncio.sleep(0.05)  # all together it takes longer than an answer may
+        rig.leg.message_received(AddCredit(0, 1), 0)
+    await writing
+
+
+@given(st.lists(st.binary(max_size=20), max_size=10), st.integers(1, 25))
+def test_gathering_cuts_and_joins(parts, size_bytes):
+    payloads = list(gathered(parts, size_bytes))
+    assert b"".join(payloads) == b"".join(parts)
+    assert all(len(payload) == size_bytes for payload in payloads[:-1])
+    assert all(payloads)

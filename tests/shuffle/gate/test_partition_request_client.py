@@ -1,0 +1,422 @@
+"""The requesting side of a peer leg, with a connection driven by hand."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from sluice.protocol.errors import (
+    ErrorCode,
+    InvalidEvent,
+    MalformedMessage,
+    SluiceError,
+    UnexpectedMessage,
+)
+from sluice.protocol.events import (
+    CheckpointBarrier,
+    EndOfData,
+    encode_end_of_partition,
+    encode_event,
+)
+from sluice.protocol.messages import (
+    BLOCKING_EVENT,
+    DATA,
+    EVENT,
+    PRIORITY_EVENT,
+    AddCredit,
+    BacklogAnnouncement,
+    BufferResponse,
+    CancelPartitionRequest,
+    CloseRequest,
+    ErrorResponse,
+    HelloAck,
+    NewBufferSize,
+    PartitionRequest,
+    RegionData,
+    ResumeConsumption,
+    TaskEvent,
+)
+from sluice.shuffle.counters import Counters
+from sluice.shuffle.errors import InvalidRequest
+from sluice.shuffle.gate.buffer_manager import BufferManager
+from sluice.shuffle.gate.partition_request_client import (
+    MOST_WAITING_TASK_EVENTS,
+    PartitionRequestClient,
+)
+from sluice.shuffle.gate.remote_channel import RemoteInputChannel
+from sluice.shuffle.gate.task_events import TooManyTaskEvents, UnknownProducer
+from sluice.shuffle.memory import NetworkBufferPool
+from sluice.shuffle.names import ShuffleKey
+from sluice.transport.errors import ConnectionLost
+from tests.support.fakes import FakeConnection
+
+KEY = ShuffleKey("app", 7)
+SEGMENT = 16
+MUCH = 1000
+
+
+class Rig:
+    """A client on a fake connection, and its channels."""
+
+    def __init__(self) -> None:
+        self.connection = FakeConnection()
+        self.connection.max_payload_bytes = SEGMENT
+        self.counters = Counters()
+        ack = HelloAck(1, "tm", SEGMENT, 0, 0, "host", 1)
+        self.client = PartitionRequestClient(self.connection, ack, self.counters)
+        self.pool = NetworkBufferPool(32, SEGMENT)
+        self.floating = self.pool.create_local_pool("gate", 1, 8)
+        self.channels: list[RemoteInputChannel] = []
+
+    def channel(self) -> RemoteInputChannel:
+        channel = RemoteInputChannel(lambda: None)
+        exclusive = self.pool.request_segments(2)
+        channel.attach(BufferManager(self.pool, self.floating, exclusive, channel), self.client)
+        self.client.request(channel, KEY, [4, 5], 1, 3)
+        self.channels.append(channel)
+        return channel
+
+    def receive(self, channel: int, sequence_number: int, payload: bytes, backlog: int = 0) -> None:
+        message = BufferResponse(channel, sequence_number, backlog, DATA)
+        if payload:
+            memory = self.client.payload_buffer(message, len(payload))
+            assert isinstance(memory, memoryview)
+            memory[: len(payload)] = payload
+        self.client.message_received(message, len(payload))
+
+    def end(self, channel: int, sequence_number: int, total_bytes: int, buffers: int) -> None:
+        self.event(channel, sequence_number, encode_end_of_partition(total_bytes, buffers))
+
+    def event(
+        self, channel: int, sequence_number: int, payload: bytes, data_type: int = EVENT
+    ) -> None:
+        message = BufferResponse(channel, sequence_number, 0, data_type)
+        memory = self.client.payload_buffer(message, len(payload))
+        assert isinstance(memory, memoryview)
+        memory[: len(payload)] = payload
+        self.client.message_received(message, len(payload))
+
+
+def read(channel: RemoteInputChannel) -> bytes:
+    content = b""
+    while (buffer := channel.next_buffer(MUCH)) is not None:
+        if buffer.data_type == DATA:
+            content += bytes(buffer.payload)
+        if buffer.release is not None:
+            buffer.release()
+    return content
+
+
+async def turn() -> None:
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+
+
+@pytest.fixture
+async def rig():
+    rig = Rig()
+    yield rig
+    for channel in rig.channels:
+        channel.release()
+    rig.floating.destroy()
+    assert rig.pool.available_segments == 32
+
+
+async def test_a_request_names_everything_and_the_first_credit(rig):
+    """T10."""
+    rig.channel()
+    rig.channel()
+    assert rig.connection.sent == [
+        PartitionRequest(0, "app", 7, [4, 5], 1, 3, 2),
+        PartitionRequest(1, "app", 7, [4, 5], 1, 3, 2),
+    ]
+
+
+@pytest.mark.network_case(5)
+async def test_credit_is_one_sum_a_channel_and_a_turn(rig):
+    """Case 5: two channels with two credits each; not writable, it accumulates."""
+    first, second = rig.channel(), rig.channel()
+    rig.connection.take(PartitionRequest)
+    for channel in (0, 1):
+        rig.receive(channel, 0, b"a")
+        rig.receive(channel, 1, b"b")
+    for channel in (first, second):
+        assert read(channel) == b"ab"
+    await turn()
+    sent = rig.connection.take(AddCredit)
+    assert sorted(sent) == [AddCredit(0, 2), AddCredit(1, 2)]
+
+    rig.connection.writable = False
+    for number in (2, 3):
+        rig.receive(0, number, b"c")
+        read(first)
+        await turn()
+    assert rig.connection.take(AddCredit) == []
+    rig.connection.writable = True
+    rig.client.writable()
+    assert rig.connection.take(AddCredit) == [AddCredit(0, 2)]
+
+
+@pytest.mark.network_case(6)
+async def test_no_credit_after_release_end_or_failure(rig):
+    """Case 6."""
+    released, ended, failed = rig.channel(), rig.channel(), rig.channel()
+    for channel in range(3):
+        rig.receive(channel, 0, b"a")
+    rig.connection.take(PartitionRequest)
+    for channel in (released, ended, failed):
+        read(channel)
+    released.release()
+    rig.end(1, 1, 1, 1)
+    rig.client.message_received(ErrorResponse(2, 20, 1, False, "gone", "", "", 4), 0)
+    await turn()
+    assert rig.connection.sent == [CancelPartitionRequest(0)]
+    rig.connection.sent.clear()
+    ended.release()
+    failed.release()
+    assert rig.connection.sent == []  # the producer knows
+    assert rig.client.channels == 0
+    assert failed.failure is not None
+    assert failed.failure.code is ErrorCode.PARTITION_NOT_FOUND
+    assert failed.failure.map_attempt_id == 4
+
+
+@pytest.mark.network_case(6)
+async def test_closing_says_goodbye_once(rig):
+    rig.client.close()
+    rig.client.close()
+    assert rig.connection.sent == [CloseRequest()]
+    assert rig.client.closing
+    with pytest.raises(ConnectionLost):
+        rig.client.request(RemoteInputChannel(lambda: None), KEY, [1], 0, 1)
+
+
+@pytest.mark.network_case(7)
+async def test_data_for_a_removed_channel_is_discarded(rig):
+    """Case 7: also what was arriving; the cancel went out with the removal; memory is back."""
+    channel = rig.channel()
+    message = BufferResponse(0, 0, 0, DATA)
+    assert rig.client.payload_buffer(message, 3) is not None
+    channel.release()
+    assert rig.connection.take(CancelPartitionRequest) == [CancelPartitionRequest(0)]
+    rig.client.message_received(message, 3)
+    rig.receive(0, 1, b"late")
+    rig.receive(0, 2, b"")
+    assert rig.counters.late_messages == {"BufferResponse": 3}
+    assert rig.pool.available_segments + rig.floating.idle_segments == 32
+
+
+@pytest.mark.network_case(4)
+async def test_data_without_a_free_buffer_fails_that_channel(rig):
+    """Case 4: the others and the connection live."""
+    greedy, good = rig.channel(), rig.channel()
+    for number in range(3):
+        rig.receive(0, number, b"x")
+    assert greedy.failure is not None
+    assert greedy.failure.code is ErrorCode.CREDIT_EXCEEDED
+    assert CancelPartitionRequest(0) in rig.connection.sent
+    assert rig.connection.error is None
+    rig.receive(1, 0, b"fine")
+    assert read(good) == b"fine"
+
+
+@pytest.mark.network_case(12)
+async def test_a_gap_cancels_that_channel(rig):
+    """Case 12, T9."""
+    broken, good = rig.channel(), rig.channel()
+    rig.receive(0, 0, b"x")
+    rig.receive(0, 29, b"y")
+    assert broken.failure is not None
+    assert broken.failure.code is ErrorCode.SEQUENCE_GAP
+    assert CancelPartitionRequest(0) in rig.connection.sent
+    rig.receive(1, 0, b"fine")
+    assert read(good) == b"fine"
+
+
+@pytest.mark.network_case(16)
+async def test_the_loss_of_the_connection_fails_every_channel(rig):
+    """Case 16: also one whose buffer was arriving."""
+    channels = [rig.channel(), rig.channel()]
+    rig.receive(0, 0, b"waiting")
+    rig.client.payload_buffer(BufferResponse(1, 0, 0, DATA), 3)
+    lost = ConnectionLost("gone")
+    rig.client.connection_lost(lost)
+    assert [channel.failure for channel in channels] == [lost, lost]
+    for channel in channels:
+        with pytest.raises(ConnectionLost):
+            channel.next_buffer(1)
+    assert rig.client.channels == 0
+
+
+async def test_a_channel_that_has_ended_survives_the_loss(rig):
+    channel = rig.channel()
+    rig.receive(0, 0, b"all")
+    rig.end(0, 1, 3, 1)
+    rig.client.connection_lost(ConnectionLost("gone"))
+    assert read(channel) == b"all"
+    assert channel.failure is None
+
+
+async def test_backlog_alone_brings_floating_buffers(rig):
+    rig.channel()
+    rig.client.message_received(BacklogAnnouncement(0, 4), 0)
+    rig.client.message_received(BacklogAnnouncement(9, 4), 0)
+    await turn()
+    assert rig.connection.take(AddCredit) == [AddCredit(0, 4)]
+
+
+async def test_what_a_peer_must_not_send(rig):
+    rig.channel()
+    with pytest.raises(UnexpectedMessage):
+        rig.client.payload_buffer(RegionData(0, 0), 1)
+    with pytest.raises(MalformedMessage):
+        rig.client.payload_buffer(BufferResponse(0, 0, 0, EVENT), 1025)
+    with pytest.raises(MalformedMessage, match="without content"):
+        rig.client.message_received(BufferResponse(0, 0, 0, EVENT), 0)
+
+
+async def test_a_bad_event_fails_its_channel_and_no_other(rig):
+    bad, good = rig.channel(), rig.channel()
+    rig.connection.sent.clear()
+    for number, payload in ((0, b"\xc1"), (0, b"\x91\x63")):
+        rig.event(number, 0, payload)
+    assert isinstance(bad.failure, InvalidEvent)
+    assert rig.connection.sent == [CancelPartitionRequest(0)]
+    assert rig.counters.late_messages == {"BufferResponse": 1}  # the second one
+    rig.event(1, 0, encode_event(EndOfData()))
+    assert good.failure is None
+    assert good.next_buffer(0) == (encode_event(EndOfData()), None, EVENT)
+
+
+@pytest.mark.network_case(31)
+async def test_a_priority_event_among_normal_ones(rig):
+    """Case 31: its number is that of its place on the wire; it is read first."""
+    channel = rig.channel()
+    told: list[int] = []
+    channel._listener = lambda: told.append(1)
+    barrier = encode_event(CheckpointBarrier(1, 2, True))
+    rig.receive(0, 0, b"first")
+    rig.event(0, 1, encode_event(EndOfData()))
+    rig.receive(0, 2, b"second")
+    assert told == [1]
+    rig.event(0, 3, barrier, PRIORITY_EVENT)
+    assert told == [1, 1]  # though data waits: the reader may be without credit
+    assert channel.has_priority_event
+    assert channel.backlog == 2
+    assert channel.next_buffer(0) == (barrier, None, PRIORITY_EVENT)
+    assert not channel.has_priority_event
+    assert channel.next_buffer(0) is None
+    kinds = []
+    while (buffer := channel.next_buffer(1)) is not None:
+        kinds.append((bytes(buffer.payload), buffer.data_type))
+        if buffer.release is not None:
+            buffer.release()
+    assert kinds == [(b"first", DATA), (encode_event(EndOfData()), EVENT), (b"second", DATA)]
+    rig.end(0, 4, 11, 2)
+    assert channel.ended
+    assert channel.failure is None
+
+
+async def test_a_blocking_event_and_what_resumes_from_it(rig):
+    """Case 10, on the consuming side."""
+    channel = rig.channel()
+    rig.connection.sent.clear()
+    with pytest.raises(InvalidRequest, match="not blocked"):
+        channel.resume_consumption()
+    rig.event(0, 0, encode_event(CheckpointBarrier(1, 2, False)), BLOCKING_EVENT)
+    with pytest.raises(InvalidRequest):
+        channel.resume_consumption()  # it was not read yet
+    assert channel.next_buffer(0).data_type == BLOCKING_EVENT
+    channel.resume_consumption()
+    assert rig.connection.sent == [ResumeConsumption(0)]
+    with pytest.raises(InvalidRequest):
+        channel.resume_consumption()
+
+
+@pytest.mark.network_case(32)
+async def test_what_is_told_the_producer_before_the_request_follows_it(rig):
+    channel = RemoteInputChannel(lambda: None)
+    rig.channels.append(channel)
+    channel.announce_buffer_size(100)
+    channel.announce_buffer_size(64)
+    channel.send_task_event(7, b"early")
+    exclusive = rig.pool.request_segments(2)
+    channel.attach(BufferManager(rig.pool, rig.floating, exclusive, channel), rig.client)
+    channel.send_task_event(8, b"")
+    rig.client.request(channel, KEY, [4], 0, 1)
+    assert [type(each) for each in rig.connection.sent] == [
+        PartitionRequest, NewBufferSize, TaskEvent, TaskEvent,
+    ]  # fmt: skip
+    assert rig.connection.sent[1:] == [NewBufferSize(0, 64), TaskEvent(0, 7), TaskEvent(0, 8)]
+    assert rig.connection.payloads[1:] == [b"", b"early", b""]
+
+
+async def test_what_is_told_the_producer_waits_for_the_connection(rig):
+    """T11: bounded, in order, and nothing for a channel that has ended meanwhile."""
+    first, second = rig.channel(), rig.channel()
+    rig.connection.sent.clear()
+    rig.connection.writable = False
+    for number in range(MOST_WAITING_TASK_EVENTS):
+        (first if number % 2 else second).send_task_event(number, b"x")
+    with pytest.raises(TooManyTaskEvents) as caught:
+        first.send_task_event(1, b"")
+    assert caught.value.limit == MOST_WAITING_TASK_EVENTS
+    for size in (100, 50):
+        first.announce_buffer_size(size)
+    second.announce_buffer_size(10)
+    second.release()
+    assert rig.connection.take(TaskEvent) == []
+    rig.connection.writable = True
+    rig.client.writable()
+    assert [each for each in rig.connection.sent if isinstance(each, NewBufferSize)] == [
+        NewBufferSize(0, 50)
+    ]
+    events = rig.connection.take(TaskEvent)
+    assert events == [TaskEvent(0, number) for number in range(1, MOST_WAITING_TASK_EVENTS, 2)]
+    first.send_task_event(5, b"")
+    assert rig.connection.take(TaskEvent) == [TaskEvent(0, 5)]
+
+
+async def test_task_events_of_a_channel_that_has_ended_or_failed(rig):
+    ended, failed = rig.channel(), rig.channel()
+    rig.end(0, 0, 0, 0)
+    with pytest.raises(UnknownProducer):
+        ended.send_task_event(1, b"")
+    failed.fail(ConnectionLost("gone"))
+    with pytest.raises(ConnectionLost):
+        failed.send_task_event(1, b"")
+    with pytest.raises(InvalidEvent):
+        failed.send_task_event(1, bytes(1025))
+    rig.connection.sent.clear()
+    for channel in (ended, failed):
+        channel.announce_buffer_size(5)
+        channel.release()
+        channel.send_task_event(1, b"")
+    assert not rig.connection.take(TaskEvent)
+
+
+async def test_events_errors_and_closing_of_strangers(rig):
+    rig.client.message_received(ErrorResponse(5, 20, 1, False, "gone", "", "", None), 0)
+    assert rig.counters.late_messages == {"ErrorResponse": 1}
+    rig.end(5, 0, 0, 0)
+    rig.client.message_received(CloseRequest(), 0)
+    assert rig.connection.closing
+
+
+async def test_numbers_are_unique_while_in_use(rig):
+    rig.client._last_number = 2**32 - 2
+    first, second, third = rig.channel(), rig.channel(), rig.channel()
+    assert [first.number, second.number, third.number] == [2**32 - 1, 0, 1]
+    rig.client._last_number = 2**32 - 2
+    first.release()
+    assert rig.channel().number == 2**32 - 1
+    assert rig.channel().number == 2
+
+
+@pytest.mark.network_case(16)
+async def test_a_failure_of_one_user_is_not_of_the_others(rig):
+    one, other = rig.channel(), rig.channel()
+    one.fail(SluiceError("a local error"))
+    rig.receive(1, 0, b"x")
+    assert read(other) == b"x"

@@ -1,0 +1,241 @@
+"""One segment, written by one and read by many while it is being written (F1, F2)."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sluice.shuffle.errors import BufferBuilderFinished, PartitionError
+from sluice.shuffle.memory import BufferAlreadyRecycled, NetworkBufferPool
+from sluice.shuffle.partition.shared_buffer import BufferBuilder, finished_consumer
+
+SIZE = 64
+
+
+class Rig:
+    def __init__(self, size: int = SIZE) -> None:
+        self.network = NetworkBufferPool(2, size)
+        self.pool = self.network.create_local_pool("p", 1, 2)
+
+    def builder(self) -> BufferBuilder:
+        buffer = self.pool.request_buffer_nowait()
+        assert buffer is not None
+        return BufferBuilder(buffer)
+
+
+@pytest.fixture
+def rig():
+    rig = Rig()
+    yield rig
+    assert rig.pool.lent_segments == 0, "a reference was not given up"
+
+
+def taken(consumer) -> bytes:
+    piece = consumer.build()
+    content = bytes(piece.payload)
+    piece.recycle()
+    return content
+
+
+@pytest.mark.network_case(26)
+def test_a_consumer_sees_only_what_is_committed(rig):
+    builder = rig.builder()
+    consumer = builder.create_consumer()
+    assert builder.append(b"abc") == 3
+    assert not consumer.has_unread
+    assert taken(consumer) == b""
+    builder.commit()
+    assert consumer.has_unread
+    assert taken(consumer) == b"abc"
+    builder.append_and_commit(b"de")
+    builder.append(b"f")
+    assert taken(consumer) == b"de"
+    assert not consumer.is_finished
+    assert builder.finish() == 6
+    assert consumer.is_finished
+    assert taken(consumer) == b"f"
+    consumer.close()
+
+
+@pytest.mark.network_case(26)
+def test_finish_is_visible_once_with_all_bytes(rig):
+    builder = rig.builder()
+    consumer = builder.create_consumer()
+    seen = []
+    builder.add_finish_listener(lambda: seen.append((consumer.is_finished, consumer.unread_bytes)))
+    builder.append(b"abc")
+    assert builder.finish() == 3
+    assert builder.finish() == 3
+    assert seen == [(True, 3)]
+    consumer.close()
+
+
+def test_a_finished_builder_touches_the_memory_no_more(rig):
+    builder = rig.builder()
+    builder.append(b"x")
+    builder.recycle()
+    assert rig.pool.lent_segments == 0
+    with pytest.raises(BufferBuilderFinished, match="append"):
+        builder.append(b"y")
+    with pytest.raises(BufferBuilderFinished, match="create_consumer"):
+        builder.create_consumer()
+    builder.recycle()
+
+
+@pytest.mark.network_case(26)
+def test_copies_are_independent(rig):
+    builder = rig.builder()
+    first = builder.create_consumer()
+    builder.append_and_commit(b"abcd")
+    assert taken(first) == b"abcd"
+    second = first.copy()
+    third = builder.create_consumer_from_beginning()
+    late = builder.create_consumer()
+    builder.append_and_commit(b"ef")
+    first.close()
+    builder.finish()
+    assert taken(second) == b"ef"
+    third.skip(2)
+    assert taken(third) == b"cdef"
+    assert taken(late) == b"ef"
+    assert taken(late) == b""
+    for consumer in (second, third, late):
+        assert rig.pool.lent_segments == 1
+        consumer.close()
+
+
+def test_the_segment_goes_home_with_the_last_reference(rig):
+    builder = rig.builder()
+    consumer = builder.create_consumer()
+    builder.append_and_commit(b"abc")
+    piece = consumer.build()
+    builder.append_and_commit(b"def")
+    builder.finish()
+    last = consumer.build_last()
+    assert consumer.is_closed
+    assert (bytes(piece.payload), bytes(last.payload)) == (b"abc", b"def")
+    last.recycle()
+    assert rig.pool.lent_segments == 1
+    piece.recycle()
+    assert rig.pool.lent_segments == 0
+
+
+def test_a_slice_takes_nobody_elses_reference(rig):
+    builder = rig.builder()
+    consumer = builder.create_consumer()
+    piece = consumer.build()
+    piece.recycle()
+    with pytest.raises(BufferAlreadyRecycled):
+        piece.recycle()
+    assert rig.pool.lent_segments == 1
+    builder.finish()
+    consumer.close()
+    consumer.close()
+    for use in (consumer.build, consumer.build_last, consumer.copy):
+        with pytest.raises(BufferAlreadyRecycled):
+            use()
+    assert consumer.unread_bytes == 0
+
+
+def test_what_does_not_fit_is_left(rig):
+    builder = rig.builder()
+    consumer = builder.create_consumer()
+    assert builder.append(bytearray(SIZE - 1)) == SIZE - 1
+    assert (builder.is_full, builder.writable_bytes) == (False, 1)
+    assert builder.append(memoryview(b"xyz")) == 1
+    assert builder.is_full
+    assert builder.append(b"z") == 0
+    assert builder.append_and_commit(b"") == 0
+    assert builder.finish() == SIZE
+    assert taken(consumer)[-1:] == b"x"
+    consumer.close()
+
+
+def test_trim_makes_it_smaller_down_to_what_is_written(rig):
+    builder = rig.builder()
+    builder.append(b"abcde")
+    builder.trim(SIZE * 2)
+    assert builder.capacity_bytes == SIZE
+    builder.trim(8)
+    assert builder.writable_bytes == 3
+    builder.trim(2)
+    assert builder.is_full
+    builder.trim(SIZE)
+    assert builder.capacity_bytes == 5
+    builder.recycle()
+    empty = rig.builder()
+    empty.trim(0)
+    assert empty.capacity_bytes == 1
+    empty.recycle()
+
+
+def test_skipping_more_than_is_unread_is_an_error(rig):
+    builder = rig.builder()
+    consumer = builder.create_consumer()
+    builder.append_and_commit(b"abc")
+    for count in (-1, 4):
+        with pytest.raises(PartitionError, match=f"value {count}, limit 3"):
+            consumer.skip(count)
+    consumer.close()
+    builder.finish()
+
+
+def test_a_buffer_that_is_complete_needs_no_builder(rig):
+    buffer = rig.pool.request_buffer_nowait()
+    buffer.segment.memory[:5] = b"whole"
+    buffer.length = 5
+    consumer = finished_consumer(buffer)
+    assert consumer.is_finished
+    assert consumer.unread_bytes == 5
+    piece = consumer.build_last()
+    assert (bytes(piece.payload), piece.length) == (b"whole", 5)
+    piece.recycle()
+
+
+@pytest.mark.network_case(26)
+@given(
+    size=st.integers(1, 40),
+    steps=st.lists(
+        st.one_of(
+            st.tuples(st.just("append"), st.binary(max_size=12)),
+            st.tuples(st.sampled_from(["commit", "copy", "from beginning"]), st.none()),
+            st.tuples(st.sampled_from(["read", "close"]), st.integers(0, 5)),
+        ),
+        max_size=40,
+    ),
+)
+def test_every_reader_sees_the_committed_bytes_from_its_start(size, steps):
+    rig = Rig(size)
+    builder = rig.builder()
+    readers = [(builder.create_consumer(), bytearray())]
+    closed = []
+    written = committed = b""
+    for step, value in steps:
+        if step == "append":
+            count = builder.append(value)
+            assert count == min(len(value), size - len(written))
+            written += value[:count]
+        elif step == "commit":
+            builder.commit()
+            committed = written
+        elif step == "from beginning":
+            readers.append((builder.create_consumer_from_beginning(), bytearray()))
+        elif readers and step == "copy":
+            consumer, seen = readers[0]
+            readers.append((consumer.copy(), seen.copy()))
+        elif readers and step == "read":
+            consumer, seen = readers[value % len(readers)]
+            seen += taken(consumer)
+            assert seen == committed
+        elif readers and step == "close":
+            closed.append(readers.pop(value % len(readers)))
+            closed[-1][0].close()
+        for consumer, seen in readers:
+            assert consumer.unread_bytes == len(committed) - len(seen)
+    assert builder.finish() == len(written)
+    for consumer, seen in readers:
+        seen += bytes((piece := consumer.build_last()).payload)
+        piece.recycle()
+        assert seen == written
+    assert rig.pool.lent_segments == 0

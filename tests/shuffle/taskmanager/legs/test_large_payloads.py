@@ -1,0 +1,137 @@
+"""Payloads above the segment size, on client legs that agreed on them."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from crc32c import crc32c
+
+from sluice.protocol.errors import ErrorCode
+from sluice.protocol.events import decode_end_of_partition
+from sluice.protocol.limits import FEATURE_LARGE_PAYLOADS, MAX_LARGE_PAYLOAD_BYTES
+from sluice.protocol.messages import (
+    ROLE_CONSUMER,
+    ROLE_PRODUCER,
+    AddCredit,
+    BeginRegion,
+    BufferResponse,
+    ErrorResponse,
+    FinishPartition,
+    GateChannel,
+    HelloAck,
+    OpenGate,
+    OpenPartition,
+    PartitionFinished,
+    RegionData,
+    RegionOpened,
+)
+from sluice.shuffle.taskmanager.serve.stored_view import READ_AHEAD_SEGMENTS
+from tests.support.clients import read_gate
+from tests.support.mini_cluster import (
+    DISK_ONLY,
+    MEMORY_TIER,
+    SEGMENT_SIZE_BYTES,
+    mini_cluster,
+)
+from tests.support.raw_client import RawClient, acknowledged
+
+DATA = random.Random(9).randbytes(3 * MAX_LARGE_PAYLOAD_BYTES + 12_345)
+
+both_tiers = pytest.mark.parametrize(
+    ("memory_tier_bytes", "payload_bytes"),
+    [(MEMORY_TIER, MAX_LARGE_PAYLOAD_BYTES), (DISK_ONLY, READ_AHEAD_SEGMENTS * SEGMENT_SIZE_BYTES)],
+    ids=["memory", "disk"],
+)
+
+
+async def agreed(environment, role: int, **changes: Any) -> tuple[RawClient, HelloAck]:
+    client = await RawClient.connect(environment.address)
+    ack = acknowledged(await client.greet(role, features=FEATURE_LARGE_PAYLOADS, **changes))
+    assert ack.features == FEATURE_LARGE_PAYLOADS
+    return client, ack
+
+
+async def opened(client: RawClient) -> tuple[int, int]:
+    """Open a region of DATA; return the payload size and the first credit."""
+    client.send_message(OpenPartition(0, 1, 1, 1))
+    client.send_message(BeginRegion(0, 0, 0, [len(DATA)], crc32c(DATA)))
+    answer = await client.expect(RegionOpened)
+    assert isinstance(answer, RegionOpened)
+    grant = await client.expect(AddCredit)
+    assert isinstance(grant, AddCredit)
+    return answer.payload_bytes, grant.credit
+
+
+async def read_buffers(client: RawClient, ack: HelloAck, credit: int) -> list[bytes]:
+    channel = GateChannel(1, ack.taskmanager_id, ack.advertised_host, ack.data_port, [1])
+    client.send_message(OpenGate(0, 1, 0, 1, credit, [channel]))
+    buffers: list[bytes] = []
+    while True:
+        message, payload = await client.receive()
+        if not isinstance(message, BufferResponse):
+            continue
+        if message.data_type:
+            assert decode_end_of_partition(payload) == (len(b"".join(buffers)), len(buffers))
+            return buffers
+        buffers.append(payload)
+        client.send_message(AddCredit(1, 1))
+
+
+@both_tiers
+async def test_written_and_read_in_large_payloads(tmp_path, memory_tier_bytes, payload_bytes):
+    """A quarter of a megabyte each in memory, several segments on disk; from another host a group.
+
+    Of the disk tier's pools half is one payload: eight segments, as many as are read at once.
+    """
+    async with mini_cluster(tmp_path, memory_tier_bytes=memory_tier_bytes) as cluster:
+        writer, ack = await agreed(cluster[0], ROLE_PRODUCER)
+        size, credit = await opened(writer)
+        assert size == payload_bytes
+        for offset in range(0, len(DATA), size):
+            while credit == 0:
+                grant = await writer.expect(AddCredit)
+                assert isinstance(grant, AddCredit)
+                credit += grant.credit
+            credit -= 1
+            writer.send_message(RegionData(0, offset), DATA[offset : offset + size])
+        writer.send_message(FinishPartition(0, len(DATA), 1))
+        await writer.expect(PartitionFinished)
+
+        for reader in (0, 1):
+            client, _ = await agreed(cluster[reader], ROLE_CONSUMER)
+            buffers = await read_buffers(client, ack, 4)
+            assert b"".join(buffers) == DATA
+            largest = max(map(len, buffers))
+            if reader == 0:
+                assert largest == payload_bytes
+            else:  # as many segments as the channel had credit for, in one frame
+                assert largest > SEGMENT_SIZE_BYTES
+                assert largest % SEGMENT_SIZE_BYTES == 0
+            await client.close()
+        # A client that did not agree gets segments of the same data.
+        assert await read_gate(await cluster.consumer(0), 1, [(ack, [1])], 0, 1) == [DATA]
+        await writer.close()
+
+
+async def test_a_client_says_how_much_it_takes(tmp_path):
+    async with mini_cluster(tmp_path, 1) as cluster:
+        ack = await cluster.write(0, 1, [[DATA]])
+        client, _ = await agreed(cluster[0], ROLE_CONSUMER, segment_size_bytes=10_000)
+        buffers = await read_buffers(client, ack, 4)
+        assert b"".join(buffers) == DATA
+        assert max(map(len, buffers)) == 10_000
+        await client.close()
+
+
+async def test_a_large_payload_for_a_region_on_disk_fails_its_partition(tmp_path):
+    async with mini_cluster(tmp_path, 1, memory_tier_bytes=DISK_ONLY) as cluster:
+        client, _ = await agreed(cluster[0], ROLE_PRODUCER)
+        size, _ = await opened(client)
+        client.send_message(RegionData(0, 0), DATA[: size + 1])
+        error = await client.expect(ErrorResponse)
+        assert isinstance(error, ErrorResponse)
+        assert (error.channel, error.code) == (0, ErrorCode.REGION_MISMATCH)
+        assert (error.value, error.limit) == (str(size + 1), str(size))
+        await client.close()

@@ -1,0 +1,115 @@
+"""Gates with more channels than are read at a time: memory does not grow with the hosts."""
+
+from __future__ import annotations
+
+import pytest
+
+from sluice.protocol.messages import CancelPartitionRequest
+from tests.support.clients import close_gate, open_gate, read_gate
+from tests.support.mini_cluster import SEGMENT_SIZE_BYTES, eventually, mini_cluster
+
+OUTPUTS = 12
+MOST = 3
+PARTS = [[bytes([attempt]) * 3 * SEGMENT_SIZE_BYTES, b"x"] for attempt in range(OUTPUTS)]
+WHOLE = [b"".join(parts) for parts in PARTS]
+
+
+async def write_all(cluster):
+    return [(await cluster.write(0, n, [parts]), [n]) for n, parts in enumerate(PARTS)]
+
+
+def exclusive(cluster):
+    return cluster[1].network_pool.statistics().exclusive_segments
+
+
+async def test_the_others_are_opened_as_these_end(tmp_path):
+    async with mini_cluster(tmp_path, max_open_channels_per_gate=MOST) as cluster:
+        sources = await write_all(cluster)
+        client = await cluster.consumer(1)
+        gate = open_gate(client, 1, sources, 0, 2, credit=1)
+        most = 0
+        while gate.open:
+            await gate.read_one()
+            most = max(most, exclusive(cluster))
+        assert most == 2 * MOST  # two exclusive buffers each
+        assert [bytes(part) for part in gate.content] == WHOLE
+        await gate.close()
+
+
+async def test_stored_map_outputs_have_floating_buffers_of_their_own_setting(tmp_path):
+    async with mini_cluster(
+        tmp_path, floating_buffers_per_gate=1, floating_buffers_per_stored_gate=5
+    ) as cluster:
+        sources = await write_all(cluster)
+        gate = open_gate(await cluster.consumer(1), 1, sources, 0, 2, credit=1)
+        await gate.read_one(give_credit=0)
+        pools = cluster[1].network_pool.statistics().local_pools
+        assert [pool.maximum_segments for pool in pools if pool.kind == "gate"] == [5]
+        await gate.close()
+
+
+async def test_the_pool_need_not_hold_all_channels(tmp_path):
+    """Without the limit most channels would fail at the deadline for exclusive buffers."""
+    async with mini_cluster(
+        tmp_path,
+        network_segments=2 * MOST + 4,
+        max_open_channels_per_gate=MOST,
+        exclusive_request_timeout_seconds=0.001,
+    ) as cluster:
+        sources = await write_all(cluster)
+        assert await read_gate(await cluster.consumer(1), 1, sources, 0, 2) == WHOLE
+
+
+@pytest.mark.parametrize("cancelled", [0, OUTPUTS - 1], ids=["an open one", "a waiting one"])
+async def test_a_cancelled_channel_leaves_its_place(tmp_path, cancelled):
+    async with mini_cluster(tmp_path, max_open_channels_per_gate=MOST) as cluster:
+        sources = await write_all(cluster)
+        client = await cluster.consumer(1)
+        gate = open_gate(client, 1, sources, 0, 2, credit=1)
+        await eventually(lambda: exclusive(cluster) == 2 * MOST)
+        client.send(CancelPartitionRequest(1 + cancelled))
+        gate.open -= 1
+        await gate.read_all()
+        for number, content in enumerate(gate.content):
+            if number != cancelled:
+                assert content == WHOLE[number]
+        await gate.close()
+
+
+async def test_a_failed_channel_leaves_its_place(tmp_path):
+    async with mini_cluster(
+        tmp_path, max_open_channels_per_gate=1, partition_request_timeout_seconds=0.01
+    ) as cluster:
+        ack, _ = (await write_all(cluster))[0]
+        gate = open_gate(await cluster.consumer(1), 1, [(ack, [99]), (ack, [1])], 0, 2)
+        await gate.read_all(raise_failures=False)
+        assert list(gate.failures) == [0]
+        assert gate.content[1] == WHOLE[1]
+        await gate.close()
+
+
+async def test_a_gate_closes_with_channels_that_wait(tmp_path):
+    async with mini_cluster(tmp_path, max_open_channels_per_gate=MOST) as cluster:
+        sources = await write_all(cluster)
+        gate = open_gate(await cluster.consumer(1), 1, sources, 0, 2, credit=1)
+        await gate.read_one(give_credit=0)
+        await gate.close()
+        await eventually(lambda: exclusive(cluster) == 0)
+
+
+async def test_a_channel_cancelled_while_it_is_opened_keeps_no_memory(tmp_path):
+    """The wait for exclusive buffers outlives the channel that they are for."""
+    async with mini_cluster(tmp_path, network_segments=8) as cluster:
+        sources = await write_all(cluster)
+        pool = cluster[1].network_pool
+        taken = pool.request_segments(pool.statistics().total_segments - 1)
+        client = await cluster.consumer(1)
+        gate = open_gate(client, 1, sources[:1], 0, 2)
+        await eventually(lambda: pool.statistics().waiting_requests)
+        client.send(CancelPartitionRequest(1))
+        await close_gate(client, 99)  # answered in order: the cancel was taken
+        pool.recycle_segments(taken)
+        other = await cluster.consumer(1)
+        assert await read_gate(other, 1, sources[1:2], 0, 2) == WHOLE[1:2]
+        await eventually(lambda: exclusive(cluster) == 0)
+        await gate.close()

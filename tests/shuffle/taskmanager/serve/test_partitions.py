@@ -1,0 +1,155 @@
+"""Finding map outputs, waiting for them, and committing."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pytest
+
+from sluice.protocol.messages import DATA
+from sluice.shuffle.errors import InvalidRequest, PartitionNotFound
+from sluice.shuffle.memory import NetworkBufferPool
+from sluice.shuffle.names import ShuffleKey
+from sluice.shuffle.taskmanager.serve.partitions import ResultPartitionManager
+from sluice.shuffle.taskmanager.store.errors import (
+    DuplicateMapOutput,
+    JournalWriteFailed,
+    StorageClosed,
+)
+from sluice.shuffle.taskmanager.store.outputs import MapOutput
+from sluice.shuffle.taskmanager.store.store import ShuffleStore
+from tests.support.mini_cluster import configs
+
+if TYPE_CHECKING:
+    from sluice.shuffle.partition.view import SubpartitionView
+
+KEY = ShuffleKey("app", 1)
+
+
+@pytest.fixture
+async def store(tmp_path):
+    store = ShuffleStore.open(configs(tmp_path)[2])
+    yield store
+    await store.close()
+
+
+@pytest.fixture
+def manager(store):
+    return ResultPartitionManager(store, 1024, 5)
+
+
+def an_output(store: ShuffleStore, attempt: int, data: bytes = b"x", parts: int = 2) -> MapOutput:
+    writer = store.begin_region(KEY, 0, [len(data)] + [0] * (parts - 1))
+    writer.view[:] = data
+    return MapOutput(KEY, attempt, parts, (writer.finish(0),))
+
+
+async def request_view(
+    manager: ResultPartitionManager, attempts: list[int], start: int, end: int
+) -> SubpartitionView:
+    pool = NetworkBufferPool(1, 1024)
+    return await manager.request_view(
+        KEY, attempts, start, end, 1024, partial(pool.create_local_pool, "reads", 1), lambda: None
+    )
+
+
+async def read_all(manager: ResultPartitionManager, attempts: list[int]) -> bytes:
+    """The first subpartition of some map outputs, which lie in memory."""
+    view = await request_view(manager, attempts, 0, 1)
+    content = b""
+    while (buffer := view.next_buffer(1)) is not None and buffer.data_type == DATA:
+        content += buffer.payload
+        if buffer.release is not None:
+            buffer.release()
+    view.release()
+    return content
+
+
+def used(store: ShuffleStore) -> int:
+    return sum(tier.used_bytes for tier in store.tiers())
+
+
+@pytest.mark.network_case(21)
+async def test_a_request_is_served_by_the_last_commit_it_waits_for(store, manager):
+    """P19, case 21."""
+    request = asyncio.ensure_future(read_all(manager, [1, 2, 3]))
+    for attempt in (3, 1, 2):
+        await asyncio.sleep(0)
+        assert manager.waiting_requests == 1
+        await manager.commit(an_output(store, attempt, b"%d" % attempt))
+    assert sorted(await request) == sorted(b"123")
+    assert manager.waiting_requests == 0
+
+
+@pytest.mark.network_case(13)
+async def test_not_found_after_the_deadline_names_the_first_missing(store):
+    """Case 13, P5."""
+    manager = ResultPartitionManager(store, 1024, 0.02)
+    await manager.commit(an_output(store, 1))
+    with pytest.raises(PartitionNotFound) as caught:
+        await read_all(manager, [1, 8, 9])
+    assert caught.value.map_attempt_id == 8
+    assert caught.value.limit == "0.02 s"
+    assert manager.waiting_requests == 0
+
+
+async def test_a_cancelled_request_leaves_nothing(manager):
+    request = asyncio.ensure_future(read_all(manager, [1]))
+    await asyncio.sleep(0)
+    request.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await request
+    assert manager.waiting_requests == 0
+
+
+async def test_a_second_commit_is_refused_and_its_extent_free(store, manager):
+    await manager.commit(an_output(store, 1))
+    before = used(store)
+    with pytest.raises(DuplicateMapOutput):
+        await manager.commit(an_output(store, 1))
+    assert used(store) == before
+
+
+async def test_a_commit_that_fails_gives_its_extents_back(store, manager, monkeypatch):
+    output = an_output(store, 1)
+    failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    monkeypatch.setattr(store, "commit", lambda _: failed)
+    error = JournalWriteFailed(store._journal.journal.path, "full")
+    asyncio.get_running_loop().call_soon(failed.set_exception, error)
+    with pytest.raises(JournalWriteFailed):
+        await manager.commit(output)
+    assert used(store) == 0
+
+
+async def test_a_commit_that_fails_in_the_turn_it_is_cancelled_in(store, manager, monkeypatch):
+    """Nobody else looks after the extents then."""
+    output = an_output(store, 1)
+    failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    monkeypatch.setattr(store, "commit", lambda _: failed)
+    commit = asyncio.ensure_future(manager.commit(output))
+    await asyncio.sleep(0)
+    failed.set_exception(StorageClosed())
+    commit.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await commit
+    assert used(store) == 0
+
+
+async def test_a_cancelled_commit_goes_on(store, manager):
+    commit = asyncio.ensure_future(manager.commit(an_output(store, 1)))
+    await asyncio.sleep(0)
+    commit.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await commit
+    await manager.commit(an_output(store, 2))  # rows reach the journal in order
+    assert store.lookup(KEY, 1) is not None
+
+
+@pytest.mark.parametrize(("start", "end"), [(0, 0), (1, 0), (0, 3), (2, 3)])
+async def test_a_view_of_an_impossible_range(store, manager, start, end):
+    await manager.commit(an_output(store, 1))
+    with pytest.raises(InvalidRequest) as caught:
+        await request_view(manager, [1], start, end)
+    assert caught.value.limit == 2

@@ -1,0 +1,236 @@
+"""The queue of readers of one connection, with views and a connection driven by hand."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import cast
+
+import pytest
+
+from sluice.protocol.errors import ErrorCode, SluiceError
+from sluice.protocol.events import CancelCheckpointMarker, encode_event
+from sluice.protocol.limits import MAX_LARGE_PAYLOAD_BYTES
+from sluice.protocol.messages import DATA, EVENT, PRIORITY_EVENT, BufferResponse, ErrorResponse
+from sluice.shuffle.taskmanager.serve.request_queue import PartitionRequestQueue
+from sluice.shuffle.taskmanager.serve.view_reader import CreditBasedViewReader
+from tests.support.fakes import Ended, FakeConnection, FakeView
+
+
+class Rig:
+    """A queue and its readers."""
+
+    def __init__(self) -> None:
+        self.connection = FakeConnection()
+        self.log = Ended()
+        self.queue = PartitionRequestQueue(self.connection, self.log.on_sent, self.log.on_ended)
+
+    def reader(self, channel: int, credit: int) -> tuple[CreditBasedViewReader, FakeView]:
+        reader = CreditBasedViewReader(channel, credit, self.queue.notify, MAX_LARGE_PAYLOAD_BYTES)
+        view = FakeView()
+        view.listener = reader.data_available
+        reader.attach(view)
+        return reader, view
+
+    def channels(self) -> list[int]:
+        """Channels of the buffers sent so far."""
+        return [m.channel for m in self.connection.sent if isinstance(m, BufferResponse)]
+
+
+async def turn() -> None:
+    for _ in range(3):
+        await asyncio.sleep(0)
+
+
+@pytest.fixture
+def rig():
+    return Rig()
+
+
+@pytest.mark.network_case(8)
+async def test_nothing_without_credit_and_exactly_as_many_as_there_is(rig):
+    """Case 8."""
+    reader, view = rig.reader(1, 0)
+    view.put(*(b"%d" % n for n in range(10)))
+    await turn()
+    assert rig.connection.sent == []
+    reader.add_credit(3)
+    await turn()
+    assert rig.connection.sent == [BufferResponse(1, n, 9 - n, 0) for n in range(3)]
+    assert rig.connection.payloads == [b"0", b"1", b"2"]
+    assert reader.credit.available == 0
+    assert len(rig.queue) == 0
+    assert (reader.buffers_out, reader.bytes_out) == (3, 3)
+
+
+@pytest.mark.network_case(9)
+async def test_the_end_needs_no_credit(rig):
+    """Case 9: and ends the reader, once."""
+    reader, view = rig.reader(1, 1)
+    view.put(b"last", end=True)
+    await turn()
+    assert [m.data_type for m in rig.connection.sent] == [0, 1]
+    assert reader.credit.available == 0
+    assert rig.log.ended == [(1, None)]
+    assert view.releases == 1
+
+
+@pytest.mark.network_case(29)
+async def test_only_the_end_of_the_partition_ends_a_reader(rig):
+    """Case 29, the queue's part: buffer, then event, in their order, numbered as they are sent."""
+    readers = [rig.reader(channel, 2) for channel in (1, 2)]
+    marker = encode_event(CancelCheckpointMarker(5))
+    for _, view in readers:
+        view.put(b"shared")
+        view.event(marker, EVENT)
+        view.event(marker, PRIORITY_EVENT)
+        view.put(b"more", end=True)
+    await turn()
+    for reader, view in readers:
+        sent = [
+            (message, payload)
+            for message, payload in zip(rig.connection.sent, rig.connection.payloads, strict=True)
+            if message.channel == reader.channel
+        ]
+        assert [message.sequence_number for message, _ in sent] == [0, 1, 2, 3, 4]
+        assert [message.data_type for message, _ in sent] == [
+            DATA, EVENT, PRIORITY_EVENT, DATA, EVENT,
+        ]  # fmt: skip
+        assert [payload for _, payload in sent][:4] == [b"shared", marker, marker, b"more"]
+        assert view.releases == 1
+    assert rig.log.ended == [(1, None), (2, None)]
+
+
+@pytest.mark.network_case(14)
+async def test_an_empty_reader_at_the_head_does_not_stop_the_next(rig):
+    """Case 14: a view that has nothing when its turn comes."""
+    (empty, empty_view), (_, full_view) = rig.reader(1, 5), rig.reader(2, 5)
+    empty_view.put(b"gone")
+    full_view.put(b"here")
+    empty_view._buffers.clear()
+    await turn()
+    assert rig.channels() == [2]
+    assert not empty.queued
+    empty_view.put(b"again")
+    await turn()
+    assert rig.channels() == [2, 1]
+
+
+@pytest.mark.network_case(32)
+async def test_round_robin_one_buffer_a_step(rig):
+    """T7, case 32."""
+    views = [rig.reader(channel, 100)[1] for channel in range(3)]
+    for view in views:
+        view.put(*[b"x"] * 5)
+    await turn()
+    assert rig.channels() == [0, 1, 2] * 5
+
+
+async def test_it_stops_while_the_connection_is_not_writable_and_goes_on(rig):
+    """T6."""
+    _, view = rig.reader(1, 100)
+    rig.connection.writable = False
+    view.put(b"a", b"b")
+    await turn()
+    assert rig.channels() == []
+    assert len(rig.queue) == 1
+    rig.connection.writable = True
+    rig.queue.run()
+    assert rig.channels() == [1, 1]
+
+
+async def test_others_get_a_turn_of_the_loop_in_a_long_run(rig):
+    _, view = rig.reader(1, 1000)
+    payload = bytes(32 * 1024)
+    view.put(*[payload] * 100)
+    seen = []
+    for _ in range(100):
+        await asyncio.sleep(0)
+        seen.append(len(rig.channels()))
+    assert 8 <= seen[0] <= 50
+    assert seen[1] <= 2 * seen[0]
+    assert seen[-1] == 100
+
+
+async def test_an_event_at_once_while_data_waits_for_credit_elsewhere(rig):
+    (_, poor), (_, rich) = rig.reader(1, 0), rig.reader(2, 0)
+    poor.put(b"data")
+    rich.put(end=True)
+    await turn()
+    assert rig.channels() == [2]
+
+
+async def test_a_failing_view_reports_and_releases_only_itself(rig):
+    """T7: the other reader goes on."""
+    (_, broken), (_, good) = rig.reader(1, 5), rig.reader(2, 5)
+    broken.put(b"never")
+    good.put(b"fine")
+    broken.failure = SluiceError("broken", value=3)
+    broken.listener()
+    await turn()
+    (error,) = (m for m in rig.connection.sent if isinstance(m, ErrorResponse))
+    assert (error.channel, error.code, error.value) == (1, ErrorCode.INTERNAL, "3")
+    assert rig.channels() == [2]
+    assert rig.log.ended == [(1, broken.failure)]
+    assert (broken.releases, good.releases) == (1, 0)
+
+
+async def test_a_reader_that_fails_before_it_has_a_view_reports_it(rig):
+    reader = CreditBasedViewReader(4, 0, rig.queue.notify, MAX_LARGE_PAYLOAD_BYTES)
+    assert not reader.is_available()
+    assert reader.next_buffer() is None
+    reader.fail(SluiceError("not found"))
+    await turn()
+    (error,) = rig.connection.sent
+    assert (error.channel, error.message) == (4, "not found")
+
+
+@pytest.mark.network_case(15)
+async def test_cancel_of_an_available_and_of_an_idle_reader(rig):
+    """Case 15: taken out, the view released; twice releases once."""
+    (available, view), (idle, idle_view) = rig.reader(1, 5), rig.reader(2, 5)
+    rig.connection.writable = False
+    view.put(b"x")
+    assert len(rig.queue) == 1
+    for _ in range(2):
+        rig.queue.remove(available)
+        rig.queue.remove(idle)
+    assert len(rig.queue) == 0
+    assert (view.releases, idle_view.releases) == (1, 1)
+    rig.connection.writable = True
+    rig.queue.run()
+    await turn()
+    assert rig.connection.sent == []
+    view.put(b"late")  # a listener that is called late queues nothing
+    await turn()
+    assert rig.connection.sent == []
+
+
+async def test_payloads_are_recycled_when_the_transport_lets_go_of_them(rig):
+    """M12."""
+    _, view = rig.reader(1, 5)
+    view.put(b"a", b"b")
+    await turn()
+    assert view.recycled == 0
+    rig.connection.drain()
+    assert view.recycled == 2
+
+
+async def test_a_bug_costs_the_connection_and_is_seen(rig, caplog):
+    """An error of another kind must not leave the channels waiting for ever."""
+    reader, view = rig.reader(1, 5)
+    view.put(b"x")
+    view.failure = cast("SluiceError", ZeroDivisionError("bug"))
+    await turn()
+    assert rig.connection.closing
+    assert "ZeroDivisionError" in str(rig.connection.error)
+    assert "internal error while sending" in caplog.text
+    rig.queue.remove(reader)
+    assert view.releases == 1
+
+
+async def test_sequence_numbers_wrap(rig):
+    reader, view = rig.reader(1, 5)
+    reader.sequence_number = 2**32 - 1
+    view.put(b"a", b"b")
+    await turn()
+    assert [m.sequence_number for m in rig.connection.sent] == [2**32 - 1, 0]

@@ -1,0 +1,417 @@
+"""Views over committed map outputs: dense, zero-copy where it pays, and owners of what they use."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+from crc32c import crc32c
+
+from sluice.protocol.errors import SluiceError
+from sluice.protocol.events import decode_end_of_partition
+from sluice.protocol.limits import MAX_U32
+from sluice.protocol.messages import EVENT, EVERY_SUBPARTITION
+from sluice.shuffle.memory import NetworkBufferPool
+from sluice.shuffle.names import ShuffleKey
+from sluice.shuffle.taskmanager.serve.stored_view import READ_AHEAD_SEGMENTS, StoredPartitionView
+from sluice.shuffle.taskmanager.store.extent_reader import CACHED_READS
+from sluice.shuffle.taskmanager.store.outputs import MapOutput
+from sluice.shuffle.taskmanager.store.store import ShuffleStore
+from tests.support.mini_cluster import DISK_ONLY, MEMORY_TIER, configs, eventually
+
+SIZE = 1024
+KEY = ShuffleKey("app", 1)
+MUCH = 1000
+SUBPARTITIONS = 2**32 - 1
+
+
+class Rig:
+    """A store, a pool for reads, and one view at a time."""
+
+    def __init__(self, store: ShuffleStore, segments: int = 16) -> None:
+        self.store = store
+        self.network_pool = NetworkBufferPool(segments, SIZE)
+        self.pool = self.network_pool.create_local_pool("reads", 1, segments)
+        self.available = asyncio.Event()
+
+    async def commit(self, attempt: int, *regions: list[bytes]) -> MapOutput:
+        written = []
+        for parts in regions:
+            content = b"".join(parts)
+            writer = self.store.begin_region(KEY, 0, [len(part) for part in parts])
+            if writer.in_memory and content:
+                writer.view[:] = content
+            elif content:
+                await writer.write(0, [memoryview(content)])
+            written.append(writer.finish(crc32c(content)))
+        output = MapOutput(KEY, attempt, len(regions[0]), tuple(written))
+        await self.store.commit(output)
+        return output
+
+    async def commit_broadcast(self, attempt: int, content: bytes, *, behind=()) -> MapOutput:
+        """Commit a broadcast region, and behind it one with parts for subpartitions 0 and on."""
+        written = []
+        for first, parts in ((EVERY_SUBPARTITION, [content]), (0, list(behind))):
+            joined = b"".join(parts)
+            writer = self.store.begin_region(KEY, first, [len(part) for part in parts])
+            if writer.in_memory and joined:
+                writer.view[:] = joined
+            elif joined:
+                await writer.write(0, [memoryview(joined)])
+            written.append(writer.finish(crc32c(joined)))
+        output = MapOutput(KEY, attempt, SUBPARTITIONS, tuple(written))
+        await self.store.commit(output)
+        return output
+
+    def view(
+        self, outputs, start=0, end=1, *, most=SIZE, cost=SIZE, segment=SIZE
+    ) -> StoredPartitionView:
+        return StoredPartitionView(
+            self.store,
+            outputs,
+            start,
+            end,
+            segment,
+            most,
+            cost,
+            lambda: self.pool,
+            self.available.set,
+        )
+
+    async def next(self, view: StoredPartitionView, credit: int = MUCH):
+        async with asyncio.timeout(10):
+            while (buffer := view.next_buffer(credit)) is None:
+                self.available.clear()
+                await self.available.wait()
+        return buffer
+
+    async def read(self, view: StoredPartitionView, credit: int = MUCH) -> list[bytes]:
+        """Read to the end; return the buffers. Checks totals and backlogs on the way."""
+        buffers: list[bytes] = []
+        while True:
+            buffer = await self.next(view, credit)
+            if buffer.data_type == EVENT:
+                totals = decode_end_of_partition(buffer.payload)
+                assert totals == (len(b"".join(buffers)), len(buffers))
+                assert view.next_buffer(credit) is None
+                assert not view.is_available(credit)
+                assert view.backlog == 0
+                return buffers
+            buffers.append(bytes(buffer.payload))
+            assert buffers[-1], "an empty buffer costs a credit and brings nothing"
+            if buffer.release is not None:
+                buffer.release()
+
+    def used_bytes(self) -> int:
+        return sum(tier.used_bytes for tier in self.store.tiers())
+
+
+def cold(store: ShuffleStore) -> None:
+    """Leave every read of the disk tier to threads, as if nothing were in the page cache."""
+    for disk in store._storage.disks:
+        disk.can_read_cached = False
+
+
+@pytest.fixture(params=["memory", "disk", "cold disk"])
+async def rig(request, tmp_path):
+    tier_bytes = MEMORY_TIER if request.param == "memory" else DISK_ONLY
+    store = ShuffleStore.open(configs(tmp_path, memory_tier_bytes=tier_bytes)[2])
+    if request.param == "cold disk":
+        cold(store)
+    rig = Rig(store)
+    yield rig
+    store.release_application("app")
+    rig.pool.destroy()
+    # threads that read have yet to let go
+    await eventually(
+        lambda: not rig.used_bytes() and rig.network_pool.available_segments == 16,
+        "all segments and extents back",
+    )
+    await store.close()
+
+
+def noise(length: int, seed: int = 1) -> bytes:
+    return random.Random(seed).randbytes(length)
+
+
+@pytest.mark.parametrize("credit", [1, 2, 3, MUCH])
+@pytest.mark.parametrize("length", [1, SIZE - 1, SIZE, SIZE + 1, 20 * SIZE + 5])
+async def test_one_region_in_as_few_buffers_as_can_be(rig, length, credit):
+    output = await rig.commit(1, [noise(length)])
+    view = rig.view([output])
+    assert view.backlog == -(-length // SIZE)
+    buffers = await rig.read(view, credit)
+    assert b"".join(buffers) == noise(length)
+    assert len(buffers) == -(-length // SIZE)
+    view.release()
+
+
+@pytest.mark.parametrize("credit", [1, 3, 8, MUCH])
+@pytest.mark.parametrize("cost", [SIZE, 8 * SIZE], ids=["a segment each", "a group each"])
+@pytest.mark.parametrize("length", [1, 8 * SIZE, 21 * SIZE + 5])
+async def test_several_segments_go_out_as_one(rig, length, cost, credit):
+    """Neighbouring segments of the disk tier are one message, as a slice of the mapping is."""
+    output = await rig.commit(1, [noise(length)])
+    view = rig.view([output], most=8 * SIZE, cost=cost)
+    assert view.backlog == -(-length // cost)
+    sizes: list[int] = []
+    content = b""
+    while (buffer := await rig.next(view, credit)).data_type != EVENT:
+        assert len(buffer.payload) <= min(8 * SIZE, credit * cost)
+        sizes.append(len(buffer.payload))
+        content += bytes(buffer.payload)
+        assert view.backlog == -(-(length - len(content)) // cost)
+        if buffer.release is not None:
+            buffer.release()
+    assert content == noise(length)
+    assert decode_end_of_partition(buffer.payload) == (length, sum(-(-n // cost) for n in sizes))
+    if credit >= 8:
+        assert len(sizes) == -(-length // (8 * SIZE))
+    view.release()
+
+
+async def test_a_reader_that_takes_less_than_a_segment(rig):
+    output = await rig.commit(1, [noise(9 * SIZE)])
+    view = rig.view([output], segment=700, most=700, cost=700)
+    buffers = await rig.read(view)
+    assert b"".join(buffers) == noise(9 * SIZE)
+    assert max(map(len, buffers)) == 700
+    view.release()
+
+
+async def test_many_small_slices_are_joined_densely(rig):
+    """S13."""
+    outputs = [await rig.commit(n, [b"", noise(60, n), noise(900, 7)]) for n in range(200)]
+    view = rig.view(outputs, 1, 2)
+    buffers = await rig.read(view)
+    content = b"".join(buffers)
+    pieces = {content[n : n + 60] for n in range(0, len(content), 60)}
+    assert pieces == {noise(60, n) for n in range(200)}
+    assert len(buffers) == -(-200 * 60 // SIZE)
+    view.release()
+
+
+async def test_regions_of_a_map_output_stay_in_order(rig):
+    regions = [[noise(700, 1), noise(5, 2)], [b"", b""], [noise(2000, 3), b"z"]]
+    output = await rig.commit(1, *regions)
+    view = rig.view([output], 0, 2)
+    assert b"".join(await rig.read(view)) == b"".join(b"".join(parts) for parts in regions)
+    view.release()
+
+
+@pytest.mark.network_case(30)
+@pytest.mark.parametrize("length", [1, 60, SIZE, 3 * SIZE + 5])
+async def test_a_broadcast_region_is_read_once_for_each_subpartition(rig, length):
+    content = noise(length)
+    output = await rig.commit_broadcast(1, content, behind=[b"first", noise(2 * SIZE, 2), b""])
+    assert rig.used_bytes() < 2 * (length + 2 * SIZE) + 16 * SIZE  # extents are of whole pages
+    for start, end, behind in (
+        (0, 1, b"first"),
+        (2, 3, b""),
+        (0, 3, b"first" + noise(2 * SIZE, 2)),
+        (SUBPARTITIONS - 1, SUBPARTITIONS, b""),
+        (1, 40, noise(2 * SIZE, 2)),
+    ):
+        view = rig.view([output], start, end)
+        buffers = await rig.read(view, 3)
+        assert b"".join(buffers) == content * (end - start) + behind
+        assert len(buffers) <= -(-len(content) * (end - start) // SIZE) * 2 + 3
+        view.release()
+
+
+async def test_a_broadcast_region_in_the_widest_range_takes_no_memory_and_can_be_given_up(rig):
+    """Neither the list of what to read nor the backlog grows with the range."""
+    output = await rig.commit_broadcast(1, noise(2 * SIZE))
+    view = rig.view([output], 0, SUBPARTITIONS)
+    assert view.backlog == MAX_U32
+    expected = noise(2 * SIZE) * 4
+    content = b""
+    while len(content) < len(expected):
+        buffer = await rig.next(view)
+        content += bytes(buffer.payload)
+        if buffer.release is not None:
+            buffer.release()
+    assert content.startswith(expected)
+    view.release()
+
+
+async def test_nothing_to_read_is_an_end_at_once(rig):
+    output = await rig.commit(1, [b"", b"x"])
+    view = rig.view([output], 0, 1)
+    assert view.is_available(0)
+    assert await rig.read(view, 0) == []
+    view.release()
+
+
+async def test_no_data_without_credit(rig):
+    output = await rig.commit(1, [noise(3000)])
+    view = rig.view([output])
+    assert not view.is_available(0)
+    assert view.next_buffer(0) is None
+    assert rig.network_pool.statistics().out_segments == 0
+    view.release()
+
+
+@pytest.mark.network_case(15)
+async def test_a_release_in_the_middle_gives_all_back_but_what_is_out(rig):
+    """Case 15, M12: buffers already taken stay valid, also when the shuffle is released."""
+    output = await rig.commit(1, [noise(20 * SIZE)])
+    view = rig.view([output])
+    held = await rig.next(view)
+    view.release()
+    view.release()
+    rig.store.release_shuffle(KEY)
+    assert view.next_buffer(MUCH) is None
+    assert not view.is_available(MUCH)
+    assert bytes(held.payload) == noise(20 * SIZE)[:SIZE]
+    held.release()
+
+
+@pytest.mark.parametrize("turns", range(6))
+async def test_a_release_at_any_moment_of_a_read(rig, turns):
+    """No segment is lost, no freed extent is read, whatever the threads are doing."""
+    output = await rig.commit(1, [noise(20 * SIZE)])
+    view = rig.view([output])
+    first = view.next_buffer(MUCH)
+    rig.store.release_shuffle(KEY)
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    view.release()
+    if first is not None:
+        first.release()
+
+
+@pytest.mark.network_case(30)
+async def test_ten_readers_get_the_same(rig):
+    """Case 30."""
+    output = await rig.commit(1, [noise(10 * SIZE + 3)])
+    views = [rig.view([output]) for _ in range(10)]
+    rigs = []
+    for view in views:
+        reader = Rig(rig.store)
+        reader.pool.destroy()
+        reader.pool = rig.pool
+        view._listener = reader.available.set
+        rigs.append(reader.read(view, 2))
+    for buffers in await asyncio.gather(*rigs):
+        assert b"".join(buffers) == noise(10 * SIZE + 3)
+    for view in views:
+        view.release()
+
+
+@pytest.fixture
+async def on_disk(tmp_path):
+    store = ShuffleStore.open(configs(tmp_path, memory_tier_bytes=DISK_ONLY)[2])
+    rig = Rig(store, 4)
+    yield rig
+    await store.close()
+    await asyncio.sleep(0)
+    rig.pool.destroy()
+    assert rig.network_pool.available_segments == 4
+
+
+async def test_reads_ahead_within_credit_and_pool(on_disk):
+    output = await on_disk.commit(1, [noise(50 * SIZE)])
+    view = on_disk.view([output])
+    first = await on_disk.next(view, 3)
+    assert on_disk.pool.lent_segments == 3
+    assert view.backlog == 49
+    first.release()
+    view.release()
+    view = on_disk.view([output])
+    second = await on_disk.next(view, MUCH)
+    assert on_disk.pool.lent_segments == min(4, READ_AHEAD_SEGMENTS)
+    second.release()
+    view.release()
+
+
+async def test_the_backlog_counts_what_is_being_read(on_disk):
+    """C4: between the call of the threads and their answer nothing vanishes from it."""
+    cold(on_disk.store)
+    output = await on_disk.commit(1, [noise(4 * SIZE)])
+    view = on_disk.view([output])
+    assert view.next_buffer(MUCH) is None
+    assert view.backlog == 4
+    await on_disk.read(view)
+    view.release()
+
+
+async def test_what_the_page_cache_has_is_there_at_once(on_disk):
+    output = await on_disk.commit(1, [noise(4 * SIZE)])
+    view = on_disk.view([output])
+    received = b""
+    while (buffer := view.next_buffer(MUCH)).data_type != EVENT:
+        received += buffer.payload
+        buffer.release()
+    assert received == noise(4 * SIZE)
+    view.release()
+
+
+async def test_very_many_small_reads_are_not_the_event_loop_s(on_disk):
+    """A read each: a thousand of them would keep others waiting."""
+    regions = [[noise(100, seed)] for seed in range(CACHED_READS + 1)]
+    output = await on_disk.commit(1, *regions)
+    view = on_disk.view([output])
+    assert view.next_buffer(MUCH) is None
+    assert b"".join(await on_disk.read(view)) == b"".join(part for (part,) in regions)
+    view.release()
+
+
+async def test_it_waits_for_a_segment_when_the_pool_has_none(on_disk):
+    output = await on_disk.commit(1, [noise(4 * SIZE)])
+    taken = [on_disk.pool.request_segment_nowait() for _ in range(4)]
+    view = on_disk.view([output])
+    assert view.next_buffer(MUCH) is None
+    assert not view.is_available(MUCH)
+    assert on_disk.pool.waiting_listeners == 1
+    for segment in taken:
+        on_disk.pool.recycle(segment)
+    assert b"".join(await on_disk.read(view)) == noise(4 * SIZE)
+    view.release()
+
+
+async def test_a_release_while_it_waits_for_a_segment(on_disk):
+    output = await on_disk.commit(1, [noise(4 * SIZE)])
+    taken = [on_disk.pool.request_segment_nowait() for _ in range(4)]
+    view = on_disk.view([output])
+    view.next_buffer(MUCH)
+    view.release()
+    assert on_disk.pool.waiting_listeners == 0
+    for segment in taken:
+        on_disk.pool.recycle(segment)
+
+
+@pytest.mark.parametrize("error", [OSError(5, "Input/output error"), ZeroDivisionError("a bug")])
+async def test_a_failing_read_is_never_taken_for_data(on_disk, error):
+    output = await on_disk.commit(1, [noise(4 * SIZE)])
+
+    def fail(offset, buffers):
+        raise error
+
+    cold(on_disk.store)
+    (disk,) = on_disk.store._storage.disks
+    disk.read = fail
+    view = on_disk.view([output])
+    with pytest.raises(SluiceError):
+        await on_disk.read(view)
+    assert view.failure is not None
+    view.release()
+    assert on_disk.pool.lent_segments == 0
+
+
+async def test_a_map_output_in_both_tiers(tmp_path):
+    """Regions went to memory while there was room: their order stays."""
+    store = ShuffleStore.open(configs(tmp_path, memory_tier_bytes=8192)[2])
+    rig = Rig(store)
+    regions = [[noise(3000, 1)], [noise(50_000, 2)], [noise(100, 3)], [noise(9000, 4)]]
+    output = await rig.commit(1, *regions)
+    kinds = [region.extent is not None and region.extent.in_memory for region in output.regions]
+    assert kinds == [True, False, True, False]
+    for credit in (1, 3, MUCH):
+        view = rig.view([output])
+        assert b"".join(await rig.read(view, credit)) == b"".join(parts[0] for parts in regions)
+        view.release()
+    await store.close()
+    rig.pool.destroy()
+    assert rig.network_pool.available_segments == 16

@@ -1,0 +1,121 @@
+"""What the storage tests share."""
+
+import asyncio
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+from crc32c import crc32c
+
+from sluice.shuffle.names import ShuffleKey
+from sluice.shuffle.taskmanager.sections import StorageConfig
+from sluice.shuffle.taskmanager.store.outputs import MapOutput, Region
+from sluice.shuffle.taskmanager.store.store import ShuffleStore
+
+KEY = ShuffleKey("app-1", 0)
+
+
+def config(directory: Path, **changes) -> StorageConfig:
+    """A small store below ``directory``; no free-space floor, so that any test disk will do."""
+    settings = {
+        "data_directories": (directory / "data",),
+        "memory_directory": directory / "memory",
+        "memory_tier_bytes": 1024 * 1024,
+        "min_free_bytes": 0,
+        "io_threads": 2,
+    }
+    return StorageConfig(**(settings | changes))
+
+
+def content(seed: int, length: int) -> bytes:
+    """Bytes that differ by seed and by position."""
+    word = (seed * 2654435761 % 2**32).to_bytes(4, "little") + b"%06d" % (seed % 10**6)
+    return (word * (length // len(word) + 1))[:length]
+
+
+async def write_region(
+    store: ShuffleStore, data: bytes, lengths: list[int], *, key: ShuffleKey = KEY, first: int = 0
+) -> Region:
+    """Write one region the way its tier wants it."""
+    writer = store.begin_region(key, first, lengths)
+    if writer.in_memory:
+        writer.view[:] = data
+    else:
+        half = len(data) // 2
+        await writer.write(half, [memoryview(data)[half:]])
+        await writer.write(0, [memoryview(data)[: half // 2], memoryview(data)[half // 2 : half]])
+    return writer.finish(crc32c(data))
+
+
+async def put(
+    store: ShuffleStore, attempt: int, length: int, *, key: ShuffleKey = KEY
+) -> MapOutput:
+    """Commit a map output of one region of ``length`` bytes in four subpartitions."""
+    part = length // 4
+    lengths = [part, part, part, length - 3 * part]
+    region = await write_region(store, content(attempt, length), lengths, key=key)
+    output = MapOutput(key, attempt, 4, (region,))
+    await store.commit(output)
+    return output
+
+
+async def fetch(store: ShuffleStore, output: MapOutput) -> bytes:
+    """Read all of a map output through the store."""
+    parts = []
+    for region in output.regions:
+        if region.extent is not None:
+            buffer = bytearray(region.length)
+            cut = region.length // 3
+            view = memoryview(buffer)
+            await store.read(region.extent, 0, [view[:cut], view[cut:]])
+            parts.append(bytes(buffer))
+    return b"".join(parts)
+
+
+def used(store: ShuffleStore) -> list[int]:
+    """Bytes in use per tier."""
+    return [tier.used_bytes for tier in store.tiers()]
+
+
+def extent_of(output: MapOutput) -> Any:
+    """The extent of the first region; Any, because the tests know that there is one."""
+    return output.regions[0].extent
+
+
+def open_descriptors() -> int:
+    """Number of open file descriptors of this process."""
+    return len(os.listdir("/proc/self/fd"))
+
+
+class Gate:
+    """Lets a test hold a thread inside a blocking call."""
+
+    def __init__(self, monkeypatch, owner, name, error=None):
+        self.entered = threading.Event()
+        self.proceed = threading.Event()
+        self.calls = 0
+        real = getattr(owner, name)
+
+        def held(*args):
+            self.calls += 1
+            self.entered.set()
+            assert self.proceed.wait(20)
+            if error is not None:
+                raise error
+            return real(*args)
+
+        monkeypatch.setattr(owner, name, held)
+
+    async def wait_entered(self):
+        assert await asyncio.to_thread(self.entered.wait, 20)
+
+
+async def settle(store):
+    """Wait until the store's own tasks have ended."""
+    async with asyncio.timeout(20):
+        while store._background or store._journal._task is not None:
+            tasks = [*store._background]
+            if store._journal._task is not None:
+                tasks.append(store._journal._task)
+            await asyncio.wait(tasks)

@@ -1,0 +1,264 @@
+"""Commits of the store and the journal behind them."""
+
+import asyncio
+import errno
+import os
+
+import pytest
+
+from sluice.shuffle.names import ShuffleKey
+from sluice.shuffle.taskmanager.store import journal_writer
+from sluice.shuffle.taskmanager.store.errors import (
+    DuplicateMapOutput,
+    JournalWriteFailed,
+    ShuffleReleased,
+    StorageClosed,
+)
+from sluice.shuffle.taskmanager.store.journal import Journal
+from sluice.shuffle.taskmanager.store.outputs import MapOutput
+from sluice.shuffle.taskmanager.store.store import ShuffleStore, release_regions
+from tests.shuffle.taskmanager.store.support import (
+    KEY,
+    Gate,
+    content,
+    extent_of,
+    fetch,
+    put,
+    settle,
+    used,
+    write_region,
+)
+
+
+async def held_commit(store: ShuffleStore, monkeypatch) -> tuple[Gate, asyncio.Future[None]]:
+    """Commit map attempt 1; its write to the journal waits at the gate."""
+    gate = Gate(monkeypatch, os, "pwrite")
+    region = await write_region(store, b"x", [1])
+    committing = store.commit(MapOutput(KEY, 1, 1, (region,)))
+    await gate.wait_entered()
+    return gate, committing
+
+
+async def test_a_map_attempt_commits_once(opened):
+    store = opened()
+    output = await put(store, 7, 100)
+    with pytest.raises(DuplicateMapOutput, match="attempt 7 of shuffle 0 of app-1"):
+        store.commit(output)
+    again = await write_region(store, b"x", [1])
+    under_way = store.commit(MapOutput(KEY, 8, 1, (again,)))
+    other = await write_region(store, b"y", [1])
+    with pytest.raises(DuplicateMapOutput):
+        store.commit(MapOutput(KEY, 8, 1, (other,)))
+    release_regions([other])
+    await under_way
+    store.release_shuffle(KEY)
+    assert used(store) == [0, 0]
+
+
+async def test_a_commit_is_visible_only_once_it_is_written(opened, monkeypatch):
+    store = opened()
+    gate, committing = await held_commit(store, monkeypatch)
+    assert store.lookup(KEY, 1) is None
+    assert not committing.done()
+    gate.proceed.set()
+    await committing
+    assert store.lookup(KEY, 1) is not None
+
+
+async def test_commits_that_wait_share_one_write(opened, monkeypatch):
+    store = opened()
+    regions = [await write_region(store, b"x", [1]) for _ in range(20)]
+    gate = Gate(monkeypatch, os, "pwrite")
+    first = store.commit(MapOutput(KEY, 0, 1, (regions[0],)))
+    await gate.wait_entered()
+    rest = [store.commit(MapOutput(KEY, n, 1, (regions[n],))) for n in range(1, 20)]
+    gate.proceed.set()
+    await asyncio.gather(first, *rest)
+    assert gate.calls == 2
+    assert len(store.map_outputs(KEY)) == 20
+
+
+@pytest.mark.parametrize("whole_application", [False, True])
+async def test_a_release_beats_the_commits_under_way(opened, monkeypatch, whole_application):
+    store = opened()
+    other = ShuffleKey("app-2", 0)
+    regions = [await write_region(store, b"x", [1]) for _ in range(3)]
+    gate = Gate(monkeypatch, os, "pwrite")
+    written = store.commit(MapOutput(KEY, 0, 1, (regions[0],)))
+    await gate.wait_entered()
+    queued = store.commit(MapOutput(KEY, 1, 1, (regions[1],)))
+    kept = store.commit(MapOutput(other, 1, 1, (regions[2],)))
+    if whole_application:
+        store.release_application(KEY.application_id)
+    else:
+        store.release_shuffle(KEY)
+    gate.proceed.set()
+    await kept
+    for future, region in ((written, regions[0]), (queued, regions[1])):
+        with pytest.raises(ShuffleReleased):
+            await future
+        region.release()  # it stayed ours
+    assert store.map_outputs(KEY) == {}
+    await settle(store)
+    await store.close()
+    again = opened()
+    assert [s.key for s in again.shuffles()] == [other]
+
+
+async def test_a_cancelled_commit_goes_through(opened, monkeypatch):
+    store = opened()
+    gate, committing = await held_commit(store, monkeypatch)
+    committing.cancel()
+    gate.proceed.set()
+    await settle(store)
+    assert store.lookup(KEY, 1) is not None
+    assert store.release_shuffle(KEY) == 1
+    assert used(store) == [0, 0]
+
+
+async def test_a_cancelled_commit_that_fails_leaves_nothing(opened, monkeypatch):
+    store = opened()
+    gate = Gate(monkeypatch, os, "pwrite", OSError(errno.ENOSPC, "no space"))
+    region = await write_region(store, b"x", [1])
+    committing = store.commit(MapOutput(KEY, 1, 1, (region,)))
+    await gate.wait_entered()
+    committing.cancel()
+    gate.proceed.set()
+    await settle(store)
+    assert store.lookup(KEY, 1) is None
+    assert used(store) == [0, 0]
+
+
+async def test_without_a_journal_nothing_is_acknowledged(opened, monkeypatch):
+    store = opened()
+    kept = await put(store, 1, 100)
+
+    def full(fd, data, offset):
+        raise OSError(errno.ENOSPC, "no space")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "pwrite", full)
+        region = await write_region(store, b"x", [1])
+        output = MapOutput(KEY, 2, 1, (region,))
+        with pytest.raises(JournalWriteFailed, match="no space") as caught:
+            await store.commit(output)
+        assert caught.value.retryable
+        assert store.lookup(KEY, 2) is None
+        # a release that could not be written is written before anything that comes later
+        store.release_shuffle(KEY)
+        await settle(store)
+    assert extent_of(kept).references == 0
+    key = ShuffleKey("app-1", 9)
+    await store.commit(MapOutput(key, 2, 1, (region,)))
+    await store.close()
+    again = opened()
+    assert [s.key for s in again.shuffles()] == [key]
+
+
+async def test_the_journal_moves_when_its_disk_breaks(opened, tmp_path, monkeypatch):
+    directories = (tmp_path / "a", tmp_path / "b")
+    store = opened(data_directories=directories)
+    await put(store, 1, 1000)
+    real = os.pwrite
+    broken_fd = store._journal.journal._fd
+
+    def failing(fd, data, offset):
+        if fd == broken_fd:
+            raise OSError(errno.EIO, "medium error")
+        return real(fd, data, offset)
+
+    monkeypatch.setattr(os, "pwrite", failing)
+    await put(store, 2, 1000)
+    assert store.statistics().journal_path.parent == directories[1]
+    assert not list(directories[0].glob("journal*"))
+    monkeypatch.undo()
+    await put(store, 3, 1000)
+    await store.close()
+    again = opened(data_directories=directories)
+    assert sorted(again.map_outputs(KEY)) == [1, 2, 3]
+    assert again.statistics().journal_path.parent == directories[0]  # back where it belongs
+
+
+async def test_the_journal_shrinks_when_dead_rows_outweigh_live_ones(opened, monkeypatch):
+    monkeypatch.setattr(journal_writer, "COMPACTION_FLOOR_BYTES", 2000)
+    store = opened()
+    keep = ShuffleKey("keeper", 1)
+    await put(store, 1, 100, key=keep)
+    largest = 0
+    for attempt in range(300):
+        await put(store, attempt, 100)
+        store.release_shuffle(KEY)
+        largest = max(largest, store.statistics().journal_bytes)
+    await settle(store)
+    assert store.statistics().compactions > 3
+    assert largest < 4000
+    await store.close()
+    again = opened()
+    assert [s.key for s in again.shuffles()] == [keep]
+    assert await fetch(again, again.map_outputs(keep)[1]) == content(1, 100)
+
+
+async def test_a_compaction_that_fails_costs_nothing(opened, monkeypatch):
+    monkeypatch.setattr(journal_writer, "COMPACTION_FLOOR_BYTES", 500)
+    store = opened()
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "no space")
+
+    monkeypatch.setattr(Journal, "create", full)
+    for attempt in range(30):
+        await put(store, attempt, 100)
+        store.release_shuffle(KEY)
+    last = await put(store, 99, 100)
+    await settle(store)
+    assert store.statistics().compactions == 0
+    assert store.lookup(KEY, 99) is last
+
+
+async def test_when_the_loop_ends_no_commit_waits_for_ever(opened, monkeypatch):
+    store = opened()
+    gate = Gate(monkeypatch, os, "pwrite")
+    regions = [await write_region(store, b"x", [1]) for _ in range(2)]
+    writing = store.commit(MapOutput(KEY, 0, 1, (regions[0],)))
+    await gate.wait_entered()
+    queued = store.commit(MapOutput(KEY, 1, 1, (regions[1],)))
+    store._journal._task.cancel()
+    gate.proceed.set()
+    for future in (writing, queued):
+        with pytest.raises(StorageClosed):
+            await future
+    release_regions(regions)
+    assert used(store) == [0, 0]
+
+
+async def test_a_bug_in_the_journal_fails_the_commit(opened, monkeypatch):
+    store = opened()
+    region = await write_region(store, b"x", [1])
+
+    def bug(self, rows):
+        raise ValueError("a bug")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Journal, "append", bug)
+        future = store.commit(MapOutput(KEY, 0, 1, (region,)))
+        task = store._journal._task
+        with pytest.raises(JournalWriteFailed, match="a bug"):
+            await future
+        with pytest.raises(ValueError, match="a bug"):
+            await task
+    await store.commit(MapOutput(KEY, 0, 1, (region,)))
+
+
+async def test_close_writes_what_is_queued(opened, monkeypatch):
+    store = opened()
+    gate = Gate(monkeypatch, os, "pwrite")
+    regions = [await write_region(store, b"x", [1]) for _ in range(3)]
+    futures = [store.commit(MapOutput(KEY, n, 1, (r,))) for n, r in enumerate(regions)]
+    closing = asyncio.create_task(store.close())
+    await gate.wait_entered()
+    gate.proceed.set()
+    await closing
+    assert all(future.done() and future.exception() is None for future in futures)
+    monkeypatch.undo()
+    again = opened()
+    assert sorted(again.map_outputs(KEY)) == [0, 1, 2]

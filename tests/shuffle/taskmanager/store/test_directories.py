@@ -1,0 +1,85 @@
+import os
+import subprocess
+import sys
+
+import pytest
+
+from sluice.shuffle.taskmanager.store.directories import ID_NAME, DirectoryLock, taskmanager_id
+from sluice.shuffle.taskmanager.store.errors import StorageInUse, StorageUnavailable
+
+HOLDER = """
+import sys
+from pathlib import Path
+from sluice.shuffle.taskmanager.store.directories import DirectoryLock
+lock = DirectoryLock(Path(sys.argv[1]))
+print("locked", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_directory_locked_by_another_process_names_it(tmp_path):
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "locked\n"
+        with pytest.raises(StorageInUse, match=f"process {holder.pid}") as caught:
+            DirectoryLock(tmp_path)
+        assert caught.value.holder == str(holder.pid)
+        assert "data_directories" in str(caught.value)
+        holder.kill()
+        holder.wait(20)
+    DirectoryLock(tmp_path).release()  # the kernel gave it back
+
+
+def test_a_lock_makes_its_directory_private(tmp_path):
+    directory = tmp_path / "new" / "data"
+    DirectoryLock(directory).release()
+    assert directory.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_file_in_place_of_a_directory_is_unavailable(tmp_path):
+    path = tmp_path / "file"
+    path.touch()
+    with pytest.raises(StorageUnavailable, match="exists") as caught:
+        DirectoryLock(path)
+    assert caught.value.directory == path
+    with pytest.raises(StorageUnavailable):
+        DirectoryLock(path / "below")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="giving a directory away needs root")
+def test_a_strangers_directory_in_a_shared_place_is_refused(tmp_path, monkeypatch):
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o1777)
+    theirs = shared / "theirs"
+    theirs.mkdir()
+    os.chown(theirs, 12345, 12345)
+    with pytest.raises(StorageUnavailable, match="belongs to user 12345"):
+        DirectoryLock(theirs)
+    shared.chmod(0o755)  # not shared: an administrator made it so
+    DirectoryLock(theirs).release()
+
+
+def test_the_id_is_stable_and_kept_in_every_directory(tmp_path):
+    directories = [tmp_path / name for name in "abc"]
+    for directory in directories:
+        directory.mkdir()
+    identity = taskmanager_id(directories[:2])
+    assert len(identity) == 16
+    assert int(identity, 16) >= 0
+    assert taskmanager_id(directories) == identity
+    (directories[0] / ID_NAME).write_bytes(b"\xff damaged")
+    assert taskmanager_id(directories) == identity
+    assert (directories[0] / ID_NAME).read_text().strip() == identity
+    assert taskmanager_id([directories[2]]) == identity
+    assert taskmanager_id([tmp_path]) != identity
+
+
+def test_an_id_that_cannot_be_kept_is_an_error(tmp_path):
+    with pytest.raises(StorageUnavailable, match="cannot be kept"):
+        taskmanager_id([tmp_path / "missing"])

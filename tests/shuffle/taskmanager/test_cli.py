@@ -1,0 +1,282 @@
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.metadata
+import json
+import subprocess
+import sys
+import threading
+import types
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+from click.testing import CliRunner
+
+from sluice.protocol.errors import SluiceError
+from sluice.shuffle.taskmanager import cli
+from sluice.shuffle.taskmanager.config import HttpConfig, keys
+from sluice.shuffle.taskmanager.watch.http import HttpServer
+from sluice.shuffle.taskmanager.watch.status import TaskManagerStatus
+from sluice.shuffle.taskmanager.watch.table import approximate_size
+from tests.shuffle.taskmanager.watch.samples import EMPTY_STATUS, STATUS, no_drain
+
+ROOT = Path(__file__).parents[3]
+START_TIMEOUT_SECONDS = 10
+
+
+@pytest.fixture
+def run(monkeypatch):
+    """Run the command line in this process, with only the given variables of Sluice set."""
+
+    def invoke(*arguments: str, env: dict[str, str] | None = None):
+        runner = CliRunner(env=env)
+        return runner.invoke(cli.main, list(arguments), catch_exceptions=False)
+
+    for key in keys().values():
+        monkeypatch.delenv(key.variable, raising=False)
+    return invoke
+
+
+@pytest.fixture
+def service(monkeypatch):
+    """Stand in for the daemon: keeps the configuration that it was run with."""
+
+    class Service(types.ModuleType):
+        config = None
+        exit_code = 0
+        error: Exception | None = None
+
+        def run(self, config):
+            self.config = config
+            if self.error is not None:
+                raise self.error
+            return self.exit_code
+
+    fake = Service("sluice.shuffle.taskmanager.service")
+    monkeypatch.setitem(sys.modules, "sluice.shuffle.taskmanager.service", fake)
+    monkeypatch.setattr("sluice.shuffle.taskmanager.service", fake, raising=False)
+    return fake
+
+
+@contextlib.contextmanager
+def serving(start):
+    """Run ``start() -> (port, close)`` on an event loop in a thread of its own; yield the port."""
+    ready = threading.Event()
+    shared: dict = {}
+
+    async def main() -> None:
+        shared["loop"], shared["stop"] = asyncio.get_running_loop(), asyncio.Event()
+        shared["port"], close = await start()
+        ready.set()
+        await shared["stop"].wait()
+        await close()
+
+    thread = threading.Thread(target=lambda: asyncio.run(main()))
+    thread.start()
+    try:
+        assert ready.wait(START_TIMEOUT_SECONDS)
+        yield shared["port"]
+    finally:
+        shared["loop"].call_soon_threadsafe(shared["stop"].set)
+        thread.join(START_TIMEOUT_SECONDS)
+
+
+def taskmanager_serving(status):
+    async def start():
+        server = HttpServer(
+            HttpConfig(http_host="127.0.0.1", http_port=0), lambda: status, no_drain
+        )
+        return await server.start(), server.close
+
+    return serving(start)
+
+
+def page_serving(body: str, code: int = 200):
+    async def start():
+        async def answer(request):
+            return web.Response(text=body, status=code)
+
+        app = web.Application()
+        app.add_routes([web.get("/{path:.*}", answer)])
+        runner = web.AppRunner(app, access_log=None)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        return runner.addresses[0][1], runner.cleanup
+
+    return serving(start)
+
+
+class TestTaskmanager:
+    def test_flags_environment_and_file_reach_the_daemon(self, run, service, tmp_path):
+        path = tmp_path / "sluice.toml"
+        path.write_text("[transport]\ndata_port = 1\nlisten_backlog = 2\n[http]\nhttp_port = 3\n")
+        result = run(
+            "taskmanager", "--config", str(path), "--data-port", "10",
+            env={"SLUICE_LISTEN_BACKLOG": "20"},
+        )  # fmt: skip
+        assert result.exit_code == 0
+        transport = service.config.transport
+        assert (transport.data_port, transport.listen_backlog) == (10, 20)
+        assert service.config.http.http_port == 3
+
+    def test_the_file_can_be_named_by_a_variable(self, run, service, tmp_path):
+        path = tmp_path / "sluice.toml"
+        path.write_text('log_level = "error"\n')
+        assert run("taskmanager", env={"SLUICE_CONFIG": str(path)}).exit_code == 0
+        assert service.config.log_level == "error"
+
+    def test_every_key_has_a_documented_flag(self, run):
+        help_text = run("taskmanager", "--help").output
+        assert [key.flag for key in keys().values() if key.flag not in help_text] == []
+
+    def test_the_exit_code_is_the_daemons(self, run, service):
+        service.exit_code = 3
+        assert run("taskmanager").exit_code == 3
+
+    def test_bad_configuration_is_one_line_a_mistake(self, run, service):
+        result = run("taskmanager", "--data-port", "x", "--segment-size-bytes", "3 KB")
+        assert result.exit_code == 2
+        assert result.stderr.splitlines() == [
+            'sluice: configuration: data_port = "x": must be a whole number [--data-port]',
+            'sluice: configuration: segment_size_bytes = "3 KB": "KB" is no unit of size: '
+            "use one of B, KiB, MiB, GiB, TiB [--segment-size-bytes]",
+        ]
+        assert service.config is None
+
+    def test_a_daemon_that_cannot_start_says_so_in_one_line(self, run, service):
+        service.error = SluiceError("port taken", value=7337, remedy="Choose another")
+        result = run("taskmanager")
+        assert result.exit_code == 1
+        assert result.stderr == "sluice: port taken (value 7337). Choose another\n"
+
+    def test_an_unknown_flag_is_wrong_usage(self, run, service):
+        result = run("taskmanager", "--data-prot", "1")
+        assert result.exit_code == 2
+        assert "--data-port" in result.stderr
+
+
+class TestStatus:
+    def test_json_is_the_whole_status(self, run):
+        with taskmanager_serving(STATUS) as port:
+            result = run("status", f"http://127.0.0.1:{port}", "--json")
+        assert result.exit_code == 0
+        assert TaskManagerStatus.from_json(json.loads(result.stdout)) == STATUS
+
+    def test_tables_show_every_part(self, run):
+        with taskmanager_serving(STATUS) as port:
+            result = run("status", f"127.0.0.1:{port}/", env={"COLUMNS": "160"})
+        assert result.exit_code == 0
+        for shown in (
+            "TaskManager tm-1 is ready on node-1:7337", "Network memory", "2018",
+            "/dev/shm/sluice-1", "out of use", "app-1", "121 KiB", "node-2:7337", "gate 7",
+            "in 12 s", "from map tasks", "Pipelined partitions", "PIPELINED_BOUNDED", "33.5 s, now",
+            "40/40", "Channels of gates", "watermark", "event loop at most 750 ms late",
+        ):  # fmt: skip
+            assert shown in result.stdout
+
+    def test_an_idle_taskmanager_shows_no_empty_tables(self, run):
+        with taskmanager_serving(EMPTY_STATUS) as port:
+            result = run("status", f"127.0.0.1:{port}")
+        assert "starting" in result.stdout
+        assert "Gates" not in result.stdout
+        assert "Traffic since start" in result.stdout
+
+    def test_names_from_the_network_are_not_markup(self, run):
+        document = STATUS.to_json()
+        document["partitions"][0]["application_id"] = "[red]x[/red]"
+        with page_serving(json.dumps(document)) as port:
+            result = run("status", f"127.0.0.1:{port}", env={"COLUMNS": "160"})
+        assert "[red]x[/red]" in result.stdout
+
+    @pytest.mark.parametrize(
+        ("body", "code", "reason"),
+        [
+            ("hello", 200, "it did not answer JSON"),
+            ("{}", 200, "status has no taskmanager_id"),
+            ("gone", 404, "it answered 404 Not Found"),
+        ],
+    )
+    def test_another_server_is_told_apart(self, run, body, code, reason):
+        with page_serving(body, code) as port:
+            result = run("status", f"127.0.0.1:{port}")
+        assert result.exit_code == 1
+        assert result.stderr == (
+            f"Error: http://127.0.0.1:{port} is not the HTTP port of a TaskManager: {reason}\n"
+        )
+
+    @pytest.mark.parametrize("url", ["127.0.0.1:1", "http://no-such-host.invalid:1", "x://y"])
+    def test_no_answer_is_one_line_with_the_remedy(self, run, url):
+        result = run("status", url)
+        assert result.exit_code == 1
+        assert result.stderr.startswith("Error: no TaskManager answers at ")
+        assert result.stderr.count("\n") == 1
+        assert "sluice taskmanager" in result.stderr
+
+
+class TestCommandsOfOtherPackages:
+    @pytest.fixture
+    def registered(self, monkeypatch):
+        def register(**targets: str) -> None:
+            found = {
+                name: importlib.metadata.EntryPoint(name, target, cli.COMMANDS_GROUP)
+                for name, target in targets.items()
+            }
+            monkeypatch.setattr(cli, "_registered", lambda: found)
+
+        return register
+
+    def test_a_registered_command_runs(self, run, registered):
+        registered(other="sluice.shuffle.taskmanager.cli:status")
+        assert "Show partitions" in run("other", "--help").output
+        assert "other" in run("--help").output
+
+    @pytest.mark.parametrize("target", ["no_such_module:x", "json:no_such_name", "json:dumps"])
+    def test_a_broken_one_leaves_the_others_usable(self, run, registered, target):
+        registered(broken=target)
+        listing = run("--help")
+        assert listing.exit_code == 0
+        assert "taskmanager" in listing.output
+        result = run("broken", "--flag", "argument")
+        assert result.exit_code == 1
+        assert result.stderr.startswith(f"Error: broken is not available: {target}")
+
+    def test_a_registered_command_does_not_replace_an_own_one(self, run, registered):
+        registered(status="json:dumps")
+        assert "Show partitions" in run("status", "--help").output
+
+    def test_those_of_the_spark_integration_are_declared(self):
+        declared = importlib.metadata.entry_points(group=cli.COMMANDS_GROUP)
+        assert {entry.name: entry.value for entry in declared} == {
+            "spark-conf": "sluice.spark_integration.cli:spark_conf",
+            "submit": "sluice.spark_integration.cli:submit",
+        }
+
+
+def test_the_console_script_fails_without_a_traceback():
+    script = Path(sys.executable).with_name("sluice")
+    done = subprocess.run(
+        [script, "taskmanager", "--config", "/no/such/file.toml"],
+        capture_output=True, text=True, timeout=60, check=False, cwd=ROOT,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr == (
+        "sluice: configuration: configuration file /no/such/file.toml cannot be read: "
+        "No such file or directory\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "text"),
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1 KiB"),
+        (1536, "1.5 KiB"),
+        (1023 << 10, "1023 KiB"),
+        (5 << 30, "5 GiB"),
+    ],
+)
+def test_a_size_for_people(size_bytes, text):
+    assert approximate_size(size_bytes) == text

@@ -1,0 +1,270 @@
+"""Configuration: precedence, units, and what each mistake is answered with."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from sluice.shuffle.taskmanager.config import ConfigError, Key, TaskManagerConfig, keys, load
+from sluice.shuffle.taskmanager.sections import NetworkMemoryConfig, StorageConfig
+from sluice.transport.config import MAX_SOCKET_PATH_BYTES, TransportConfig
+from sluice.transport.settings import format_size
+
+
+@pytest.fixture
+def toml(tmp_path):
+    def write(text: str) -> Path:
+        path = tmp_path / "sluice.toml"
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return write
+
+
+def problems(config_file=None, env=None, flags=None) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        load(config_file, env or {}, flags or {})
+    return [str(problem) for problem in caught.value.problems]
+
+
+def test_defaults_work_with_nothing_given():
+    config = load(None, {}, {})
+    assert config == TaskManagerConfig()
+    assert (config.transport.data_port, config.http.http_port) == (7337, 7338)
+    assert (config.memory.network_segments, config.memory.segment_size_bytes) == (2048, 32768)
+    assert config.transport.write_watermarks(config.memory.segment_size_bytes) == (32769, 65536)
+
+
+def test_flag_over_environment_over_file_over_default(toml):
+    path = toml("[transport]\ndata_port = 1\nlisten_backlog = 2\nmax_connections = 3\n")
+    env = {"SLUICE_LISTEN_BACKLOG": "20", "SLUICE_MAX_CONNECTIONS": "30", "HOME": "/"}
+    config = load(path, env, {"max_connections": "300", "data_port": None})
+    transport = config.transport
+    assert (transport.data_port, transport.listen_backlog) == (1, 20)
+    assert (transport.max_connections, transport.connections_per_peer) == (300, 1)
+
+
+@pytest.mark.parametrize("key", keys().values(), ids=lambda key: key.name)
+def test_every_key_can_be_given_in_each_way(key: Key, toml):
+    shown = {
+        "bind_host": "127.0.0.2", "advertised_host": "node-1", "socket_path": "/run/s.sock",
+        "socket_mode": "0600", "congestion_control": "cubic", "event_loop": "asyncio",
+        "data_directories": "/a:/b", "memory_directory": "/shm/x", "verify_checksums": "false",
+        "http_host": "127.0.0.3", "log_level": "debug", "flow_control": "watermark",
+        "write_low_watermark_bytes": "1 KiB",
+        "write_high_watermark_bytes": "1 MiB", "segment_size_bytes": "16 KiB",
+        "tls_enabled": "true", "tls_require_client_certificate": "no",
+        "tls_check_host_name": "no", "tls_pinned_fingerprints": "ab" * 32,
+        "tls_minimum_version": "1.2",
+    }.get(key.name, "37")  # fmt: skip
+    needed = {"SLUICE_TLS_CA_FILE": "/ca"} if key.name == "tls_enabled" else {}
+    heading = f"[{key.section}]\n" if key.section else ""
+    by_file = load(toml(f'{heading}{key.name} = "{shown}"\n'), needed, {})
+    assert by_file != load(None, needed, {})
+    assert load(None, {key.variable: shown} | needed, {}) == by_file
+    assert load(None, needed, {key.name: shown}) == by_file
+
+
+@pytest.mark.parametrize(
+    ("given", "size_bytes"),
+    [(4096, 4096), ("4096", 4096), ("4096 B", 4096), ("4 KiB", 4096), ("4KiB", 4096),
+     (" 1 MiB ", 1 << 20)],
+)  # fmt: skip
+def test_sizes(given, size_bytes):
+    assert NetworkMemoryConfig(segment_size_bytes=given).segment_size_bytes == size_bytes
+
+
+@pytest.mark.parametrize("given", ["32 KB", "32k", "32 kib", "-1", "1.5 KiB", "", "KiB", True, 1.5])
+def test_a_size_without_a_clear_unit_is_refused(given):
+    with pytest.raises(ValidationError, match=r"unit of size|must be a size"):
+        NetworkMemoryConfig(segment_size_bytes=given)
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "text"),
+    [(0, "0 B"), (1, "1 B"), (1023, "1023 B"), (1536, "1536 B"), (32768, "32 KiB"),
+     (1 << 40, "1 TiB")],
+)  # fmt: skip
+def test_a_size_is_shown_without_loss(size_bytes, text):
+    assert format_size(size_bytes) == text
+
+
+@pytest.mark.parametrize("given", ["30s", "", "soon", True, float("nan"), float("inf"), "inf"])
+def test_a_time_is_a_finite_number_of_seconds(given):
+    with pytest.raises(ValidationError):
+        TransportConfig(connect_timeout_seconds=given)
+
+
+@pytest.mark.parametrize("given", ["0660", "660", "0o660", 0o660])
+def test_a_file_mode_is_in_base_8(given):
+    assert TransportConfig(socket_mode=given).socket_mode == 0o660
+
+
+@pytest.mark.parametrize("given", [660, "rw-rw----", "0999", -1, True])
+def test_a_file_mode_in_another_form_is_refused(given):
+    with pytest.raises(ValidationError, match="base 8"):
+        TransportConfig(socket_mode=given)
+
+
+def test_none_is_a_value_of_optional_keys():
+    config = load(None, {"SLUICE_MEMORY_DIRECTORY": "none", "SLUICE_SOCKET_PATH": ""}, {})
+    assert config.storage.memory_directory is None
+    assert config.transport.socket_path is None
+
+
+def test_directories_of_the_home_directory(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/someone")
+    assert StorageConfig(data_directories=["~/d"]).data_directories == (Path("/home/someone/d"),)
+
+
+def test_a_config_cannot_be_changed():
+    with pytest.raises(ValidationError, match="frozen"):
+        TransportConfig().data_port = 1  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("bind_host", "advertised_host", "reachable"),
+    [("0.0.0.0", None, socket.gethostname()), ("::", None, socket.gethostname()),
+     ("127.0.0.2", None, "127.0.0.2"), ("node-1", None, "node-1"), ("0.0.0.0", "a.b", "a.b")],
+)  # fmt: skip
+def test_the_host_that_others_are_told(bind_host, advertised_host, reachable):
+    config = TransportConfig(bind_host=bind_host, advertised_host=advertised_host)
+    assert config.reachable_host() == reachable
+
+
+def test_an_unknown_key_is_answered_with_the_nearest_one(toml):
+    path = toml("[transport]\ndata_prot = 1\n[memory]\nzzz = 1\n")
+    assert problems(path) == [
+        f"unknown key data_prot in [transport]: did you mean data_port? [{path}]",
+        f"unknown key zzz in [memory]: see docs/configuration.md [{path}]",
+    ]
+
+
+def test_a_key_in_the_wrong_table_is_told_where_it_belongs(toml):
+    path = toml("network_segments = 9\n[http]\nlog_level = 'info'\n")
+    assert problems(path) == [
+        f"network_segments stands in the top level but belongs to [memory] [{path}]",
+        f"log_level stands in [http] but belongs to the top level [{path}]",
+    ]
+
+
+def test_an_unknown_table_and_a_table_that_is_none(toml):
+    path = toml("storage = 3\n[memry]\na = 1\n")
+    assert problems(path) == [
+        f"storage = 3 must be a table: write [storage] [{path}]",
+        f"unknown table [memry]: did you mean memory? [{path}]",
+    ]
+
+
+def test_an_unknown_variable_is_refused_unless_the_platform_sets_it():
+    platform = {
+        "SLUICE_SERVICE_HOST": "10.0.0.1",
+        "SLUICE_TASKMANAGER_SERVICE_PORT_HTTP": "7338",
+        "SLUICE_PORT": "tcp://10.0.0.1:7337",
+        "SLUICE_PORT_7337_TCP_ADDR": "10.0.0.1",
+        "SLUICE_CONFIG": "/etc/sluice.toml",
+    }
+    assert load(None, platform, {}) == TaskManagerConfig()
+    assert problems(env={"SLUICE_DATA_PROT": "1"}) == [
+        "unknown variable SLUICE_DATA_PROT: did you mean SLUICE_DATA_PORT? [environment]"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("flags", "answer"),
+    [
+        ({"data_port": "65536"}, 'data_port = "65536": must be at most 65535 [--data-port]'),
+        ({"data_port": "x"}, 'data_port = "x": must be a whole number [--data-port]'),
+        (
+            {"segment_size_bytes": 12},
+            "segment_size_bytes = 12: must be at least 1 KiB [--segment-size-bytes]",
+        ),
+        (
+            {"segment_size_bytes": "32 KB"},
+            'segment_size_bytes = "32 KB": "KB" is no unit of size: use one of '
+            "B, KiB, MiB, GiB, TiB [--segment-size-bytes]",
+        ),
+        (
+            {"keepalive_seconds": "1m"},
+            'keepalive_seconds = "1m": must be a number of seconds without a unit, such as 30 '
+            "or 0.5 [--keepalive-seconds]",
+        ),
+        (
+            {"keepalive_seconds": 0},
+            "keepalive_seconds = 0: must be more than 0 [--keepalive-seconds]",
+        ),
+        (
+            {"event_loop": "trio"},
+            'event_loop = "trio": must be uvloop or asyncio [--event-loop]',
+        ),
+        (
+            {"verify_checksums": "maybe"},
+            'verify_checksums = "maybe": must be true or false [--verify-checksums]',
+        ),
+        ({"http_host": ""}, 'http_host = "": must not be empty [--http-host]'),
+        ({"data_directories": ""}, 'data_directories = "": must not be empty [--data-directories]'),
+        ({"bind_host": 3}, "bind_host = 3: must be a text [--bind-host]"),
+        (
+            {"network_segments": 1 << 25},
+            "network_segments = 33554432: must be at most 16777216 [--network-segments]",
+        ),
+        (
+            {"disk_quota_bytes": "0"},
+            'disk_quota_bytes = "0": must be at least 1 B [--disk-quota-bytes]',
+        ),
+        ({"data_prot": 1}, "unknown key data_prot: did you mean data_port? [flag]"),
+    ],
+)
+def test_a_wrong_value_is_answered_with_limit_and_origin(flags, answer):
+    assert problems(flags=flags) == [answer]
+
+
+def test_too_small_a_pool():
+    (answer,) = problems(flags={"network_segments": 4})
+    assert answer.startswith("network_segments = 4 is too small a pool: at least 5 segments")
+    assert load(None, {}, {"network_segments": 5}).memory.network_segments == 5
+
+
+def test_watermarks_out_of_order():
+    (answer,) = problems(flags={"write_high_watermark_bytes": "32 KiB"})
+    assert "write_low_watermark_bytes = 32769 is above write_high_watermark_bytes = 32768" in answer
+
+
+def test_one_port_for_two_servers():
+    assert "both 7338" in problems(flags={"data_port": 7338})[0]
+    assert load(None, {}, {"data_port": 0, "http_port": 0}).http.http_port == 0
+
+
+def test_a_directory_given_twice():
+    assert "names a directory twice" in problems(flags={"data_directories": "/a:/b:/a"})[0]
+
+
+def test_a_socket_path_that_the_kernel_would_refuse():
+    longest = "/" + "x" * (MAX_SOCKET_PATH_BYTES - 1)
+    assert load(None, {}, {"socket_path": longest}).transport.socket_path == Path(longest)
+    (answer,) = problems(flags={"socket_path": longest + "x"})
+    assert "has 108 bytes, the kernel allows 107" in answer
+
+
+def test_every_mistake_is_listed_at_once(toml):
+    path = toml("[transport]\ndata_port = -1\nunknown = 1\n")
+    found = problems(path, {"SLUICE_IO_THREADS": "0"}, {"log_level": "loud"})
+    assert len(found) == 4
+    assert str(path) in found[0]
+    assert any("SLUICE_IO_THREADS" in problem for problem in found)
+
+
+@pytest.mark.parametrize(
+    ("content", "answer"),
+    [(b"a = [", "is not TOML"), (b"\xff\xfe", "is not TOML"), (None, "No such file")],
+)
+def test_a_file_that_cannot_be_read(tmp_path, content, answer):
+    path = tmp_path / "sluice.toml"
+    if content is not None:
+        path.write_bytes(content)
+    (problem,) = problems(path)
+    assert str(path) in problem
+    assert answer in problem

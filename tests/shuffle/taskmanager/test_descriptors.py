@@ -1,0 +1,108 @@
+"""A daemon that has no file descriptors left: it goes on, says so, and serves again."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import signal
+import urllib.request
+from typing import TYPE_CHECKING
+
+import pytest
+
+from sluice.protocol.messages import ROLE_PRODUCER, HelloAck
+from sluice.transport.connector import Address
+from tests.shuffle.taskmanager.test_process import TIMEOUT_SECONDS, Daemon
+from tests.support.clients import consumer, producer, read_gate, write_map_output
+from tests.support.raw_client import RawClient
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+SPARE = 6
+"""Descriptors that the daemon may still open."""
+
+CLIENTS = 20
+
+one_loop = pytest.mark.asyncio(loop_factories=["uvloop"])
+
+
+@pytest.fixture(params=["uvloop", "asyncio"])
+def daemon(request, tmp_path: Path) -> Iterator[Daemon]:
+    started = Daemon(tmp_path, event_loop=request.param)
+    yield started
+    started.end(signal.SIGKILL)
+
+
+def limit_descriptors(daemon: Daemon, spare: int) -> None:
+    """Set the limit of a running daemon to what it has open and some more."""
+    limit = len(os.listdir(f"/proc/{daemon.process.pid}/fd")) + spare
+    _, hard = resource.prlimit(daemon.process.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(daemon.process.pid, resource.RLIMIT_NOFILE, (limit, hard))
+
+
+async def until_logged(daemon: Daemon, text: str) -> str:
+    """Read the daemon's log up to a line with a text."""
+
+    def read() -> str:
+        assert daemon.process.stderr is not None
+        for line in daemon.process.stderr:
+            daemon.log += line
+            if text in line:
+                return line
+        return ""
+
+    async with asyncio.timeout(TIMEOUT_SECONDS):
+        line = await asyncio.to_thread(read)
+    assert line, f"not in the log: {text}"
+    return line
+
+
+def is_ready(daemon: Daemon) -> bool:
+    with urllib.request.urlopen(f"{daemon.url}/readyz", timeout=TIMEOUT_SECONDS) as answer:
+        return answer.status == 200
+
+
+async def greeted(client: RawClient) -> RawClient:
+    assert isinstance(await client.greet(ROLE_PRODUCER), HelloAck)
+    return client
+
+
+@one_loop
+async def test_connections_wait_until_there_are_descriptors(daemon):
+    address = Address("127.0.0.1", daemon.data_port)
+    writer = await producer(address)
+    reader = await consumer(address)
+    limit_descriptors(daemon, SPARE)
+    clients = [await RawClient.connect(address) for _ in range(CLIENTS)]
+    waiting = {asyncio.create_task(greeted(client)) for client in clients}
+    served = []
+    for next_served in asyncio.as_completed(waiting):
+        served.append(await next_served)
+        if len(served) == SPARE:
+            break
+    line = await until_logged(daemon, "cannot accept connections")
+    assert "Too many open files" in line
+    assert f"data port 127.0.0.1:{daemon.data_port}" in line
+
+    # Who is connected does not notice.
+    await write_map_output(writer, 1, 1, [[b"in need"]])
+    assert await read_gate(reader, 1, [(reader.ack, [1])], 0, 1) == [b"in need"]
+
+    # Each that goes makes room for one that waits: all are served in the end.
+    for task in asyncio.as_completed({task for task in waiting if not task.done()}):
+        await served.pop().close()
+        served.append(await task)
+    for client in served:
+        await client.close()
+    for client in clients:
+        await client.close()
+    await until_logged(daemon, "accepts connections again")
+    assert await asyncio.to_thread(is_ready, daemon)
+    await writer.close()
+    await reader.close()
+    assert daemon.end() == 0
+    assert daemon.log.count("cannot accept connections") < CLIENTS
+    assert "Traceback" not in daemon.log

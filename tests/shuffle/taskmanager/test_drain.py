@@ -1,0 +1,119 @@
+"""A TaskManager that drains: it finishes what it has and takes nothing new."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import urllib.error
+import urllib.request
+
+import pytest
+
+from sluice.protocol.errors import ErrorCode, SluiceError
+from sluice.protocol.messages import (
+    FinishPartition,
+    OpenPartition,
+    PartitionFinished,
+    PartitionOpened,
+    PartitionResumed,
+    RegionSecured,
+    ResumePartition,
+    SecureRegion,
+)
+from sluice.protocol.remote_error import RemoteError
+from sluice.transport.connector import Address
+from tests.shuffle.taskmanager.test_process import SLUICE, Daemon, run
+from tests.support.clients import open_gate, producer, read_gate, write_region
+from tests.support.mini_cluster import mini_cluster
+
+DATA = b"d" * 20_000
+
+
+async def test_a_draining_taskmanager_finishes_what_it_has(tmp_path):
+    async with mini_cluster(tmp_path, 1) as cluster:
+        await cluster.write(0, 5, [[DATA]])
+        writer = await cluster.producer(0)
+        writer.send(OpenPartition(0, 1, 7, 1))
+        await writer.expect(PartitionOpened)
+        reader = await cluster.consumer(0)
+        gate = open_gate(reader, 1, [(reader.ack, [5])], 0, 1, credit=1)
+        cluster[0].drain()
+        idle = asyncio.ensure_future(cluster[0].wait_idle())
+        # What is begun goes on; nothing new on a connection that is there.
+        await write_region(writer, 0, 0, [DATA])
+        writer.send(OpenPartition(1, 1, 8, 1))
+        with pytest.raises(RemoteError) as refused:
+            await writer.expect(PartitionOpened)
+        assert (refused.value.code, refused.value.retryable) == (ErrorCode.SHUTTING_DOWN, True)
+        writer.send(FinishPartition(0, len(DATA), 1))
+        await writer.expect(PartitionFinished)
+        assert not idle.done()  # somebody reads
+        await gate.read_all()
+        await gate.close()
+        await asyncio.wait_for(idle, 20)
+        # No new producer; readers are served on, also of what came at the end.
+        with pytest.raises(SluiceError) as refused_hello:
+            await cluster.producer(0)
+        assert "draining" in str(refused_hello.value)
+        late = await cluster.consumer(0)
+        assert await read_gate(late, 1, [(late.ack, [5, 7])], 0, 1) == [DATA + DATA]
+
+
+async def test_a_draining_taskmanager_lets_begun_map_outputs_come_back(tmp_path):
+    async with mini_cluster(tmp_path, 1) as cluster:
+        writer = await cluster.producer(0)
+        writer.send(OpenPartition(0, 1, 7, 1))
+        await write_region(writer, 0, 0, [DATA])
+        writer.send(SecureRegion(0, 0))
+        await writer.expect(RegionSecured)
+        cluster[0].drain()
+        writer.vanish()
+        await writer.until_lost()
+        while not cluster[0].resumable.parked:  # noqa: ASYNC110 - nobody announces it
+            await asyncio.sleep(0)
+        back = await cluster.producer(0)
+        back.send(OpenPartition(1, 1, 8, 1))
+        with pytest.raises(RemoteError):
+            await back.expect(PartitionOpened)
+        back.send(ResumePartition(0, 1, 7, 1))
+        await back.expect(PartitionResumed)
+        back.send(FinishPartition(0, len(DATA), 1))
+        await back.expect(PartitionFinished)
+
+
+async def test_sluice_drain_and_the_signal_wait_for_what_is_under_way(tmp_path):
+    daemon = Daemon(tmp_path)
+    try:
+        writer = await producer(Address("127.0.0.1", daemon.data_port))
+        writer.send(OpenPartition(0, 1, 7, 1))
+        await writer.expect(PartitionOpened)
+        command = [str(SLUICE), "drain", daemon.url]
+        busy = await asyncio.to_thread(run, [*command, "--wait", "0.2"])
+        assert busy.returncode == 1
+        assert "still written or read after 0.2 s" in busy.stderr
+        with pytest.raises(urllib.error.HTTPError) as not_ready:
+            await asyncio.to_thread(urllib.request.urlopen, f"{daemon.url}/readyz", timeout=20)
+        not_ready.value.close()
+        with pytest.raises(SluiceError):
+            await producer(Address("127.0.0.1", daemon.data_port))
+        ending = asyncio.ensure_future(asyncio.to_thread(daemon.end, signal.SIGTERM))
+        await write_region(writer, 0, 0, [DATA])
+        writer.send(FinishPartition(0, len(DATA), 1))
+        await writer.expect(PartitionFinished)
+        assert await asyncio.wait_for(ending, 25) == 0
+    finally:
+        daemon.end(signal.SIGKILL)
+
+
+def test_an_idle_taskmanager_is_drained_at_once(tmp_path):
+    daemon = Daemon(tmp_path)
+    try:
+        drained = run([str(SLUICE), "drain", daemon.url])
+        assert (drained.returncode, drained.stdout) == (0, "drained: nothing is written or read\n")
+        asked = urllib.request.Request(f"{daemon.url}/api/v1/drain", method="POST")
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(asked, timeout=20)
+        assert refused.value.code == 400
+        refused.value.close()
+    finally:
+        daemon.end(signal.SIGKILL)

@@ -1,0 +1,178 @@
+"""The one owner of all network resources: its start, its end, what it adopts, what it shows."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+import pytest
+
+from sluice.protocol.errors import ErrorCode
+from sluice.protocol.messages import ROLE_CONSUMER
+from sluice.shuffle.taskmanager.config import TaskManagerConfig
+from sluice.shuffle.taskmanager.environment import NetworkEnvironment
+from sluice.shuffle.taskmanager.taskmanager import TaskManager
+from sluice.shuffle.taskmanager.watch.http import HttpAddressUnavailable
+from sluice.transport.config import TransportConfig
+from sluice.transport.connector import Address
+from sluice.transport.errors import AddressUnavailable, ConnectFailed
+from tests.support.clients import (
+    Client,
+    consumer,
+    driver,
+    open_gate,
+    producer,
+    read_gate,
+    write_map_output,
+)
+from tests.support.mini_cluster import (
+    DISK_ONLY,
+    MEMORY_TIER,
+    SEGMENT_SIZE_BYTES,
+    configs,
+    eventually,
+    mini_cluster,
+    network_leftovers,
+)
+
+IMPATIENT = TransportConfig(connect_timeout_seconds=0.1)
+
+both_tiers = pytest.mark.parametrize(
+    "memory_tier_bytes", [MEMORY_TIER, DISK_ONLY], ids=["memory", "disk"]
+)
+
+
+def config(directory, **settings) -> TaskManagerConfig:
+    transport, memory, storage, applications = configs(directory, **settings)
+    return TaskManagerConfig.model_validate(
+        {
+            "transport": transport,
+            "memory": memory,
+            "storage": storage,
+            "applications": applications,
+            "http": {"http_host": "127.0.0.1", "http_port": 0},
+        }
+    )
+
+
+@both_tiers
+async def test_a_restart_adopts_what_was_committed(tmp_path, memory_tier_bytes):
+    """D2: same id, same bytes; what was not committed is gone."""
+    settings = {"memory_tier_bytes": memory_tier_bytes}
+    first = NetworkEnvironment(*configs(tmp_path, **settings))
+    await first.start()
+    client = await producer(first.address)
+    await write_map_output(client, 1, 1, [[b"kept" * 5000, b"too"]])
+    await first.close()
+    await client.until_lost()
+
+    second = NetworkEnvironment(*configs(tmp_path, **settings))
+    await second.start()
+    assert second.taskmanager_id == client.ack.taskmanager_id
+    assert second.counters.map_outputs_adopted == 1
+    ((name, connections, expires_in),) = second.applications.snapshot()
+    assert (name, connections) == ("app", 0)
+    assert expires_in is not None
+    reader = await consumer(second.address)
+    assert await read_gate(reader, 1, [(reader.ack, [1])], 0, 2) == [b"kept" * 5000 + b"too"]
+    await reader.close()
+    await second.close()
+
+
+async def test_a_port_in_use_leaves_nothing_open(tmp_path):
+    """The directories can be opened again at once, by one that has a port."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        environment = NetworkEnvironment(*configs(tmp_path, data_port=port))
+        with pytest.raises(AddressUnavailable, match=f"127.0.0.1:{port}"):
+            await environment.start()
+    again = NetworkEnvironment(*configs(tmp_path))
+    await again.start()
+    await again.close()
+    await again.close()
+
+
+async def test_closing_ends_every_connection_and_gives_everything_back(tmp_path):
+    """M4: in the middle of everything: a gate that reads, one that waits, a region half written."""
+    async with mini_cluster(tmp_path, check=False) as cluster:
+        data = b"x" * (50 * SEGMENT_SIZE_BYTES)
+        ack = await cluster.write(0, 1, [[data]])
+        clients = [await cluster.consumer(1), await cluster.consumer(0), await cluster.producer(0)]
+        gate = open_gate(clients[0], 1, [(ack, [1])], 0, 1, credit=1)
+        while not await gate.read_one(give_credit=0):
+            pass
+        open_gate(clients[1], 1, [(ack, [99])], 0, 1)
+        for environment in cluster.environments:
+            await environment.close()
+        for client in clients:
+            assert (await client.until_lost()).code is ErrorCode.CONNECTION_LOST
+        for environment in cluster.environments:
+            await eventually(lambda e=environment: not network_leftovers(e))  # type: ignore[misc]
+            with pytest.raises(ConnectFailed):
+                await Client.connect(environment.address, ROLE_CONSUMER, config=IMPATIENT)
+
+
+async def test_a_unix_socket_serves_like_the_port(tmp_path):
+    async with mini_cluster(tmp_path, 1, socket_path=tmp_path / "tm.sock") as cluster:
+        ack = await cluster.write(0, 1, [[b"over tcp"]])
+        local = await consumer(Address(str(tmp_path / "tm.sock"), 0))
+        assert await read_gate(local, 1, [(ack, [1])], 0, 1) == [b"over tcp"]
+        await local.close()
+
+
+async def test_status_shows_what_there_is_and_then_nothing(tmp_path):
+    """Every number of the snapshot while it is busy, and all of them back at zero after."""
+    one, two = TaskManager(config(tmp_path / "1")), TaskManager(config(tmp_path / "2"))
+    await one.start()
+    await two.start()
+    source = await producer(one.environment.address)
+    data = b"x" * (30 * SEGMENT_SIZE_BYTES)
+    await write_map_output(source, 1, 1, [[data]])
+    reader = await consumer(two.environment.address)
+    other = await driver(one.environment.address)
+    gate = open_gate(reader, 1, [(source.ack, [1])], 0, 1, credit=1)
+    while not await gate.read_one(give_credit=0):
+        pass
+    await eventually(lambda: two.status().gates[0].channels[0].queued_buffers == 10)
+
+    status = two.status()
+    assert status.state == "ready"
+    (channel,) = status.gates[0].channels
+    assert (channel.channel, channel.kind, channel.available_credit) == (1, "remote", 0)
+    assert channel.buffers_in in (10, 11)  # the one read may be part of a group that is still held
+    assert status.network_pool.available_segments == 64 - 10
+    assert {connection.role for connection in status.connections} == {"consumer", "peer"}
+    status = one.status()
+    assert status.partitions[0].committed_map_outputs == 1
+    assert status.partitions[0].stored_bytes == len(data)
+    assert status.applications[0].stored_bytes == len(data)
+    assert sorted(c.role for c in status.connections) == ["driver", "peer", "producer"]
+    assert status.to_json()
+
+    for client in (source, reader, other):
+        await client.close()
+    await eventually(lambda: not one.status().connections and not two.status().connections)
+    status = two.status()
+    assert (status.gates, status.pools) == ((), ())
+    assert status.network_pool.available_segments == 64
+    await two.stop()
+    await one.stop()
+    await one.stop()
+    assert one.state == "stopped"
+    await asyncio.sleep(0)
+
+
+async def test_a_http_port_in_use_leaves_nothing_open(tmp_path):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        settings = config(tmp_path)
+        http = settings.http.model_copy(update={"http_port": taken.getsockname()[1]})
+        taskmanager = TaskManager(settings.model_copy(update={"http": http}))
+        with pytest.raises(HttpAddressUnavailable):
+            await taskmanager.start()
+    again = TaskManager(config(tmp_path))
+    await again.start()
+    await again.stop()

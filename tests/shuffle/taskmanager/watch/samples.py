@@ -1,0 +1,176 @@
+"""A TaskManager's status with a different number in every field, for tests."""
+
+from __future__ import annotations
+
+from sluice.shuffle.counters import BoundedCounts, Counters, ServingSeconds
+from sluice.shuffle.taskmanager.watch.status import (
+    ApplicationStatus,
+    ChannelStatus,
+    ConnectionStatus,
+    EventLoopStatus,
+    GateStatus,
+    NetworkPoolStatus,
+    PipelinedPartitionStatus,
+    PoolStatus,
+    ProducersStatus,
+    RegionAreasStatus,
+    ServedChannelsStatus,
+    ShuffleStatus,
+    TaskManagerStatus,
+    TierStatus,
+    TrafficStatus,
+)
+
+COUNTERS = Counters(
+    producer_bytes_in=1001,
+    producer_buffers_in=1002,
+    region_area_bytes_in=1040,
+    peer_bytes_out=1003,
+    peer_buffers_out=1004,
+    peer_bytes_in=1005,
+    peer_buffers_in=1006,
+    consumer_bytes_out_local=1007,
+    consumer_buffers_out_local=1008,
+    consumer_bytes_out_remote=1009,
+    consumer_buffers_out_remote=1010,
+    credits_sent=1011,
+    credits_received=1012,
+    regions_written=1013,
+    map_outputs_committed=1014,
+    map_outputs_aborted=1015,
+    map_outputs_adopted=1016,
+    gates_opened=1030,
+    connections_accepted=1017,
+    connections_refused=1018,
+    applications_expired=1019,
+    pipelined_partitions_opened=1025,
+    pipelined_partitions_finished=1026,
+    pipelined_partitions_failed=1027,
+    producer_credit_wait_seconds=1020.5,
+    pipelined_credit_wait_seconds=1021.5,
+    peer_serving=ServingSeconds(2001.5, 2002.5, 2003.5, 2004.5, 2005.5),
+    consumer_serving=ServingSeconds(3001.5, 3002.5, 3003.5, 3004.5, 3005.5),
+    event_loop_lag_seconds=1022.5,
+    events_by_type=BoundedCounts(CheckpointBarrier=1028),
+    backward_messages=BoundedCounts(TaskEvent=1029),
+    late_messages=BoundedCounts(AddCredit=1023),
+    errors_by_code=BoundedCounts(PARTITION_NOT_FOUND=1024),
+)
+
+STATUS = TaskManagerStatus(
+    taskmanager_id="tm-1",
+    version="0.1.0",
+    data_path="interpreted",
+    address="node-1:7337",
+    socket_path="/run/sluice/sluice.sock",
+    state="ready",
+    uptime_seconds=61.25,
+    pools=(
+        PoolStatus("gate 7", 40, 6, 48, 13, 2, "gate", 0, 0, 0),
+        PoolStatus("read 10.0.0.2:5000", 16, 1, None, 3, 1, "read", 0, 0, 0),
+        PoolStatus("pipelined partition 5", 10, 4, 10, 12, 0, "pipelined", 2, 7, 1),
+    ),
+    network_pool=NetworkPoolStatus(2048, 32768, 2018, 28, 2, 3, 2100, 4, 41, 42, 43),
+    storage=(
+        TierStatus("memory", "/dev/shm/sluice-1", 1 << 29, 3 << 20, True, 509 << 20),
+        TierStatus("disk", "/data/1", None, 5 << 30, False, 0),
+    ),
+    partitions=(
+        ShuffleStatus("app-1", 3, 8, 1, 123456, 9),
+        ShuffleStatus("app-2", 0, 4, 2, 1000, 5),
+    ),
+    pipelined_partitions=(
+        PipelinedPartitionStatus(
+            "app-1",
+            4,
+            5,
+            "PIPELINED_BOUNDED",
+            "open",
+            3,
+            9,
+            1,
+            6,
+            8,
+            10,
+            2,
+            0,
+            True,
+            33.5,
+            7000,
+            21,
+        ),
+        PipelinedPartitionStatus(
+            "app-1", 4, 6, "PIPELINED", "finished", 1, 2, 2, 2, 2, 4, 0, 0, False, 0.5, 8000, 22
+        ),
+    ),
+    gates=(
+        GateStatus(
+            7,
+            "app-1",
+            3,
+            (
+                ChannelStatus(1, "local", "node-1:7337", 4, 0, 11, 70000, 3, 0),
+                ChannelStatus(2, "remote", "node-2:7337", 5, 6, 12, 80000, 4, 7),
+                ChannelStatus(3, "remote", "node-3:7337", 50, 60, 70, 90000, 5, 8),
+            ),
+            4,
+            4,
+            40,
+            40,
+            10.5,
+            20.5,
+            30.5,
+        ),
+    ),
+    served_channels=(
+        ServedChannelsStatus("peer", 51, 52, 53, 54),
+        ServedChannelsStatus("consumer", 61, 62, 63, 64),
+    ),
+    producers=(ProducersStatus("map_output", 71, 72), ProducersStatus("pipelined", 81, 82)),
+    region_areas=RegionAreasStatus(91, 92),
+    connections=(
+        ConnectionStatus("node-2:7337", "peer", "peer out", 2, 90000, 100, 65537, False, "credit"),
+        ConnectionStatus("unix", "producer", "producer", 1, 5000, 50, 10, True, "watermark"),
+    ),
+    traffic=(
+        TrafficStatus("handshake", 4001, 4002, 4003, 4004),
+        TrafficStatus("producer", 4011, 4012, 4013, 4014),
+        TrafficStatus("consumer", 4021, 4022, 4023, 4024),
+        TrafficStatus("driver", 4031, 4032, 4033, 4034),
+        TrafficStatus("peer", 4041, 4042, 4043, 4044),
+    ),
+    applications=(
+        ApplicationStatus("app-1", 2, None, 123456),
+        ApplicationStatus("app-2", 0, 12.5, 1000),
+    ),
+    event_loop=EventLoopStatus(0.25, 0.75),
+    counters=COUNTERS,
+)
+
+EMPTY_STATUS = TaskManagerStatus(
+    taskmanager_id="tm-0",
+    version="0.1.0",
+    data_path="interpreted",
+    address="node-0:7337",
+    socket_path=None,
+    state="starting",
+    uptime_seconds=0.0,
+    pools=(),
+    network_pool=NetworkPoolStatus(8, 1024, 8, 0, 0, 0, 0, 0, 0, 0, 0),
+    storage=(),
+    partitions=(),
+    pipelined_partitions=(),
+    gates=(),
+    served_channels=(),
+    producers=(),
+    region_areas=RegionAreasStatus(0, 0),
+    connections=(),
+    traffic=(),
+    applications=(),
+    event_loop=EventLoopStatus(0.0, 0.0),
+    counters=Counters(),
+)
+
+
+async def no_drain() -> None:
+    """Stand in for the draining of a TaskManager that has nothing to do."""
