@@ -29,7 +29,7 @@ CHAOS_SECONDS := 240
 CHAOS_SEED := 1
 QUICK_BENCHMARKS := exchange isolation barrier memory
 
-.PHONY: help setup jar compiled demo test test-compiled test-matrix fuzz fuzz-spark chaos check format bench charts compose-test docs constraints clean
+.PHONY: help setup jar compiled demo quick test test-compiled test-matrix fuzz fuzz-spark chaos check format bench charts compose-test docs constraints changelog clean
 
 help: ## list these targets
 	@grep -hE '^[a-z%-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -81,6 +81,12 @@ $(COMPILED_STAMP): $(shell find protocol transport shuffle spark_integration slu
 
 demo: setup ## TPC-H and RDD jobs with Spark's own shuffle and with Sluice, compared
 	$(BIN)/python -m benchmarks.demo
+
+# On one kind of event loop, and without what takes seconds.
+quick: setup ## the tests without Spark, in less than a minute
+	$(BIN)/python -m pytest -n 2 -q --one-loop -m "not spark and not slow" --durations=5 \
+	  tests/protocol tests/transport tests/shuffle tests/spark_integration tests/test_layering.py \
+	  $(PYTEST_ARGS)
 
 # Two at a time, the Spark tests beside the others: both wait more than they compute.
 test: setup ## all tests
@@ -139,6 +145,9 @@ constraints: ## pin the newest versions that pyproject.toml allows
 	"$$scratch/bin/pip" install --quiet '.[spark,dev]'; \
 	{ sed -n 1p constraints.txt; "$$scratch/bin/pip" freeze --exclude sluice-shuffle; } > "$$scratch/pinned"; \
 	cp "$$scratch/pinned" constraints.txt
+
+changelog: setup ## gather the fragments of changes/ into CHANGELOG.md, for VERSION=X.Y.Z
+	$(BIN)/towncrier build --yes --version $(VERSION)
 
 clean: ## what this file made, the virtual environment too
 	rm -rf $(VENV) $(JVM)/target $(dir $(JAR)) build dist .mypy_cache .pytest_cache .ruff_cache

@@ -34,6 +34,12 @@ hypothesis.settings.register_profile("sluice", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("sluice")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--one-loop", action="store_true", help="run asyncio tests on uvloop only (make quick)"
+    )
+
+
 def pytest_configure(config: pytest.Config) -> None:
     wanted = os.environ.get("EXPECTED_DATA_PATH", data_path())
     if data_path() != wanted:
@@ -68,6 +74,8 @@ def eager_loop() -> asyncio.AbstractEventLoop:
 
 
 def pytest_asyncio_loop_factories(config, item):
+    if config.getoption("one_loop"):
+        return {"uvloop": uvloop.new_event_loop}
     factories: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
         "asyncio-debug": DebugLoop,
         "uvloop": uvloop.new_event_loop,

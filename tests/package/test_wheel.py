@@ -12,11 +12,14 @@ import tarfile
 import venv
 import zipfile
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
 from sluice.spark_integration import jar_path
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_SECONDS = 240
@@ -67,7 +70,7 @@ print("manager", spark.conf.get("spark.plugins"))
 """
 
 
-def run(command: list[str | Path], **options: object) -> subprocess.CompletedProcess[str]:
+def run(command: Sequence[object], cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     """Run a command outside of the checkout's import path; fail with what it printed."""
     environment = {
         name: value
@@ -81,7 +84,7 @@ def run(command: list[str | Path], **options: object) -> subprocess.CompletedPro
         timeout=DEADLINE_SECONDS,
         check=False,
         env=environment,
-        **options,  # type: ignore[call-overload]
+        cwd=cwd,
     )
     assert done.returncode == 0, f"{command}: {done.stdout[-3000:]}{done.stderr[-3000:]}"
     return done
@@ -170,7 +173,15 @@ def test_without_the_jar_nothing_is_built(tmp_path: Path) -> None:
         if name.startswith(wanted) and (ROOT / name).exists():
             (clone / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(ROOT / name, clone / name, follow_symlinks=False)
-    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", tmp_path, clone]
+    command = [
+        sys.executable,
+        "-m",
+        "build",
+        "--no-isolation",
+        "--outdir",
+        f"{tmp_path}",
+        f"{clone}",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode != 0
     assert "make jar" in done.stdout + done.stderr
@@ -185,7 +196,7 @@ def test_a_client_and_a_taskmanager_run_beside_modules_of_the_same_names(
                "--network-segments", "256", "--memory-tier-bytes", "16MiB"]  # fmt: skip
     sluice = installation.bin / "sluice"
     with subprocess.Popen(
-        [sluice, "taskmanager", *options],
+        [str(word) for word in (sluice, "taskmanager", *options)],
         cwd=installation.folder,
         stderr=subprocess.PIPE,
         text=True,
