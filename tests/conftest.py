@@ -1,4 +1,4 @@
-"""What every test gets: a matrix of event loops, and checks that it leaves nothing behind.
+"""Runs every asyncio test on a matrix of event loops, and checks that it leaves nothing behind.
 
 An asyncio test runs once on plain asyncio in debug mode and once on uvloop (asyncio on Python 3.11
 copies what is written and so hides early reuse of a buffer; uvloop does not). A test for which one

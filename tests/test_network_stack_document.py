@@ -25,7 +25,7 @@ FILES = sorted(set(re.findall(r"`([\w/]+/[\w./]+\.py)`", PAGE)))
 LINKS = sorted(set(re.findall(r"\]\(([^)#:]+)\)", PAGE)))
 
 
-def test_it_names_many_files():
+def test_the_document_names_many_files():
     assert len(FILES) > 40
 
 
@@ -58,7 +58,7 @@ def test_every_setting_it_names_exists():
     assert len(named) > 6
 
 
-def test_its_numbers_are_those_of_the_code():
+def test_numbers_of_the_document_are_those_of_the_code():
     memory = NetworkMemoryConfig()
     assert (memory.exclusive_buffers_per_channel, memory.floating_buffers_per_gate) == (2, 8)
     assert f"{MAX_KEPT_TASK_EVENTS} a channel" in PAGE

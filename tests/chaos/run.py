@@ -238,7 +238,7 @@ def _sockets(daemon: Daemon) -> int:
 
 
 def _in_use(status: TaskManagerStatus) -> dict[str, object]:
-    """What no TaskManager should have between two jobs."""
+    """Return what no TaskManager should have between two jobs."""
     found = {
         "gates": status.gates,
         "local pools": status.pools,

@@ -1,4 +1,4 @@
-"""What goes wrong when: a list of faults that follows from a seed alone."""
+"""The schedule of faults, which follows from a seed alone."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Kind(Enum):
-    """What can go wrong; the value is how the time line calls it."""
+    """A kind of fault; the value is its name in the time line."""
 
     KILL_EXECUTOR = "kill -9 an executor"
     PAUSE_EXECUTOR = "pause an executor"

@@ -1,4 +1,4 @@
-"""What the time line makes of Spark's events, and its counts."""
+"""The time line turns Spark's events into entries, and counts them."""
 
 from __future__ import annotations
 

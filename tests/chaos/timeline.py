@@ -156,7 +156,7 @@ def wrong_blame(
 
 
 def told(events: Iterable[dict[str, Any]]) -> Iterator[Entry]:
-    """What Spark's log says about trouble, as entries."""
+    """Turn the warnings and errors of Spark's log into entries."""
     for event in events:
         match event["Event"]:
             case "SparkListenerTaskEnd":

@@ -1,4 +1,4 @@
-"""What must be true of the running stack; each check raises when it is not."""
+"""Checks of the running stack; each raises when it fails."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _COUNTERS = (
     'sluice_map_outputs_finished_total{outcome="committed"}',
     'sluice_taskmanager_info{data_path="compiled"}',  # the images are built so
 )
-"""What is above 0 on both hosts after a shuffle between them."""
+"""Metrics that are above 0 on both hosts after a shuffle between them."""
 
 
 def containers_are_confined(stack: Stack) -> None:

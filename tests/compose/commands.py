@@ -15,7 +15,7 @@ CHECK_INTERVAL_SECONDS = 0.5
 
 
 class ComposeTestFailed(Exception):
-    """What was expected did not come; the text says what, and what came instead."""
+    """A check of the stack failed; the text says what was expected and what came instead."""
 
 
 def run(

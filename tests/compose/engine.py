@@ -31,7 +31,7 @@ _PROGRAMS = {
     "ip": "iproute2",
     "unshare": "util-linux",
 }
-"""What a private engine needs, and the Debian packages that bring it."""
+"""Programs that a private engine needs, and the Debian packages that bring them."""
 _COMPOSE_PACKAGE = "docker-compose"
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tests.compose.engine import Engine
 
 ADDRESS = "127.0.0.1"
-"""Where the stack publishes its ports."""
+"""Addresses at which the stack publishes its ports."""
 TASKMANAGERS = ("taskmanager-1", "taskmanager-2")
 WORKERS = ("spark-worker-1", "spark-worker-2")
 SERVICES = (*TASKMANAGERS, "spark-master", *WORKERS, "prometheus")
@@ -94,7 +94,7 @@ class Stack:
         return found[0]
 
     def inspect(self, service: str) -> dict[str, Any]:
-        """What the engine knows of the service's container."""
+        """Return the engine's record of the service's container."""
         answer: list[dict[str, Any]] = json.loads(
             self.engine.docker("inspect", self.container(service))
         )

@@ -90,7 +90,7 @@ class Application(SparkApplication):
 
     @property
     def output(self) -> str:
-        """What the driver has written to its log."""
+        """Return the log of the driver so far."""
         return (self.directory / f"{self.name}.log").read_text(encoding="utf-8")
 
     def new_events(self) -> Events:
@@ -137,7 +137,7 @@ class Application(SparkApplication):
             raise
 
     def _thread_dump(self) -> str:
-        """What the threads of the driver's JVM are doing, or nothing if it is gone."""
+        """Return the stacks of the threads of the driver's JVM, or nothing if it is gone."""
         try:
             os.kill(self._driver_pid, signal.SIGQUIT)  # the JVM's own way to ask for one
         except ProcessLookupError:
@@ -184,7 +184,7 @@ Spark's usual TCP connection to Python workers some 10 MB."""
 
 
 def sluice_settings(daemons: Daemons) -> dict[str, str]:
-    """What turns Sluice on, with deadlines for a machine that does much else."""
+    """Return the settings that turn Sluice on, with deadlines for a busy machine."""
     return spark_conf(daemons.endpoints) | {
         "spark.sluice.io.connectTimeout": "30s",
         # The TaskManagers of the tests let applications expire soon.
@@ -205,7 +205,7 @@ class Comparison:
     """By the TaskManagers during that run."""
 
     def unaccounted(self) -> dict[str, tuple[int, int]]:
-        """Where Spark and the TaskManagers counted different bytes: Spark's number and theirs."""
+        """Return the byte counts that differ: Spark's number and that of the TaskManagers."""
         use = self.events.shuffle_use()
         pairs = {
             "written": (use.bytes_written, self.moved.written_bytes),
@@ -224,7 +224,7 @@ class Both:
         self._daemons = daemons
 
     def moved(self) -> Moved:
-        """What the TaskManagers have moved so far."""
+        """Return the bytes that the TaskManagers have moved so far."""
         return self._daemons.moved()
 
     def compare(

@@ -26,7 +26,7 @@ JAVA_TIMEOUT_SECONDS = 60.0
 
 
 def kept_archive(folder: Path) -> Path:
-    """Where ``folder`` keeps the archive for the installed Spark, made or not."""
+    """Return the path in ``folder`` of the archive for the installed Spark, made or not."""
     return folder / f"spark-{_fingerprint(installed_spark())}.jsa"
 
 

@@ -1,4 +1,4 @@
-"""The cluster, TaskManagers and applications that the Spark tests share: each start is dear."""
+"""The cluster, TaskManagers and applications that the Spark tests share: starts are expensive."""
 
 from __future__ import annotations
 

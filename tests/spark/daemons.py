@@ -140,7 +140,7 @@ class Daemon:
             self._process.stop()
 
     def status(self) -> TaskManagerStatus:
-        """What it says about itself."""
+        """Return its status."""
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         with opener.open(f"{self.http_url}/api/v1/status", timeout=10.0) as answer:
             return TaskManagerStatus.from_json(json.load(answer))
@@ -253,7 +253,7 @@ class Daemons:
         return _look_until(lambda: [daemon.status() for daemon in self._all], what, timeout_seconds)
 
     def moved(self) -> metrics.Moved:
-        """What all of them have moved since each was started last."""
+        """Sum up the bytes that all have moved since each was started last."""
         return metrics.scrape([daemon.metrics_url for daemon in self._all])
 
     def newest_outputs(self, application_id: str) -> list[int]:
@@ -273,7 +273,7 @@ class Daemons:
 
 
 def leftovers(status: TaskManagerStatus) -> dict[str, object]:
-    """What a TaskManager without applications should not have; empty when all is well."""
+    """Return what a TaskManager without applications should not have; empty when all is well."""
     found = {
         "partitions": status.partitions,
         "applications": status.applications,

@@ -1,4 +1,4 @@
-"""What Spark writes into its event log, read while the application still runs."""
+"""Reads Spark's event log while the application still runs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Events:
         self.events = events
 
     def shuffle_use(self) -> ShuffleUse:
-        """What all tasks wrote to and read from shuffles."""
+        """Sum up what all tasks wrote to and read from shuffles."""
         return total(summarize(self.events).values())
 
     def successes(self) -> Events:
@@ -45,7 +45,7 @@ class Events:
         return Counter(_reason(event) for event in self._task_ends())
 
     def failures(self) -> list[str]:
-        """What Spark says of each task that failed."""
+        """Return the reason that Spark gives for each failed task."""
         reasons = [event["Task End Reason"] for event in self._task_ends()]
         return [
             f"{reason.get('Class Name', reason['Reason'])}: {reason.get('Description', '')}"

@@ -1,4 +1,4 @@
-"""What a TaskManager has left of a shuffle nobody needs, and of an application that is over."""
+"""TaskManagers keep nothing of a shuffle that is released, or of an application that is over."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def _until_it_reads(application: Application, barrier: Barrier) -> Future[Path]:
 
 
 def _in_use(daemons: Daemons) -> set[str]:
-    """What there is on each of them."""
+    """Return what each of them holds."""
     return set.intersection(*(set(leftovers(daemon.status())) for daemon in daemons))
 
 

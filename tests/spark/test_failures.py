@@ -163,7 +163,7 @@ def drop_unused_shuffles(application: Application, daemon: Daemon) -> None:
 
 
 def stored_for(application: Application, status: TaskManagerStatus) -> list[ShuffleStatus]:
-    """What a TaskManager keeps for that application."""
+    """Return what a TaskManager keeps for an application."""
     return [
         shuffle
         for shuffle in status.partitions

@@ -1,4 +1,4 @@
-"""What Spark shows of a shuffle through Sluice, beside its own and the counts of TaskManagers."""
+"""Spark's metrics of a shuffle agree with its own shuffle's and with the TaskManagers'."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ SECONDS = float(os.environ.get("SLUICE_SPARK_SECONDS", "120"))
 """No plan is begun after this time."""
 SEED = int(os.environ.get("SLUICE_SPARK_SEED", "0"))
 SHRINK_SECONDS = 400.0
-"""What hypothesis may need to find a smaller plan that fails; only in `make fuzz-spark`."""
+"""Time for hypothesis to find a smaller plan that fails; only in `make fuzz-spark`."""
 
 KINDS: dict[str, tuple[Callable[[], st.SearchStrategy[Plan]], float]] = {
     "frames": (frame_plans, 0.7),

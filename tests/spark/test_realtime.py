@@ -67,7 +67,7 @@ def application(
 
 
 def expected(records: int) -> list[str]:
-    """What the query counts, without Spark."""
+    """Count the rows as the query does, without Spark."""
     numbers = [range(key, records, KEYS) for key in range(KEYS)]
     return [f'["key {key}", {len(of_key)}, {sum(of_key)}]' for key, of_key in enumerate(numbers)]
 

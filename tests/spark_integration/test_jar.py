@@ -1,4 +1,4 @@
-"""What is in the plugin's jar."""
+"""The plugin's jar holds the plugin and nothing of Spark."""
 
 from zipfile import ZipFile
 
@@ -7,7 +7,7 @@ import pytest
 from sluice.spark_integration import SparkIntegrationError, jar_path
 
 
-def test_only_classes_of_its_own():
+def test_the_jar_has_only_classes_of_the_plugin():
     try:
         path = jar_path()
     except SparkIntegrationError as error:

@@ -150,7 +150,7 @@ def main() -> int:
 
 
 def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
-    """What is ours, and what after ``--`` is pytest's."""
+    """Split the arguments into ours and, after ``--``, pytest's."""
     if "--" not in arguments:
         return arguments, []
     place = arguments.index("--")

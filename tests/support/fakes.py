@@ -164,7 +164,7 @@ class FakeCreditSender:
 
 
 class Ended:
-    """What a request queue tells of its readers."""
+    """Records what a request queue tells of its readers."""
 
     def __init__(self) -> None:
         self.sent: list[tuple[int, int]] = []

@@ -153,7 +153,7 @@ def here(*map_attempt_ids: int) -> ChannelSource:
 
 
 def shown(taken: Any) -> Any:
-    """What was taken, in a form that reads well in an assertion."""
+    """Return what was taken, in a form that reads well in an assertion."""
     if taken is None:
         return None
     buffer = taken.buffer

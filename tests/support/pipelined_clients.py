@@ -43,7 +43,7 @@ class PipelinedWriter:
         self.credit = 0
         self.total_bytes = 0
         self.heard: list[tuple[Message, bytes]] = []
-        """What came beside credit."""
+        """Return the messages that came beside credit."""
 
     @classmethod
     async def open(

@@ -26,7 +26,7 @@ _READ_BYTES = 64 * 1024
 
 
 class Cut(Enum):
-    """What becomes of a link whose byte count is used up."""
+    """The fate of a link whose byte count is used up."""
 
     CLOSE = "both sides see an orderly end"
     HALF_CLOSE = "the receiver sees an end, the other direction goes on"
@@ -270,7 +270,7 @@ class FaultProxy:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Where it listens: host and port, or path and 0."""
+        """The address at which it listens: host and port, or path and 0."""
         return self.host, self.port
 
     async def connection(self, index: int = 0) -> ProxiedConnection:

@@ -87,7 +87,7 @@ def _sums(frame: DataFrame) -> DataFrame:
 
 
 def _sample(spark: SparkSession, taskmanagers: Sequence[str]) -> dict[str, int]:
-    """What TaskManagers and executors hold once Spark has dropped what it no longer refers to."""
+    """Return what TaskManagers and executors hold once Spark has dropped its unused shuffles."""
     jvm: Any = spark.sparkContext._jvm
     deadline = time.monotonic() + SETTLE_SECONDS
     while True:

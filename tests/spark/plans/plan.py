@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class Draw(Protocol):
-    """What hypothesis gives to a composite strategy."""
+    """The function that hypothesis gives to a composite strategy, to draw values with."""
 
     def __call__(self, strategy: SearchStrategy[T]) -> T:
         """Choose a value."""
@@ -64,7 +64,7 @@ class Plan:
 
     @property
     def source(self) -> str:
-        """What runs; needs a session named ``spark``."""
+        """Return the source of the plan; it needs a session named ``spark``."""
         return "\n".join([_IMPORTS, *self.lines, ""])
 
     def snippet(self) -> str:
@@ -74,7 +74,7 @@ class Plan:
         return "\n".join([_IMPORTS, _SESSION, *settings, "", *self.lines, last, ""])
 
     def parameters(self) -> dict[str, Any]:
-        """What the job ``plan`` takes."""
+        """Return the arguments of the job ``plan``."""
         return {"settings": self.settings, "source": self.source}
 
     def __repr__(self) -> str:
