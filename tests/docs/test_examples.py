@@ -1,0 +1,76 @@
+"""Every Python block of README and docs is of the right types, runs, and keeps its promises."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from spark_integration.local_taskmanager import LocalTaskManager
+from tests.docs.examples import ROOT, Example, examples, examples_of, pages
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+EXAMPLES = examples()
+DEADLINE_SECONDS = 100
+
+# One worker runs them, and so one TaskManager serves them all.
+pytestmark = [pytest.mark.xdist_group("docs"), pytest.mark.timeout(2 * DEADLINE_SECONDS)]
+
+
+def _parameter(example: Example) -> object:
+    marks = [pytest.mark.spark, pytest.mark.slow] if example.needs_spark else []
+    return pytest.param(example, id=example.name, marks=marks)
+
+
+@pytest.fixture(scope="module")
+def endpoint() -> Iterator[str]:
+    with LocalTaskManager() as taskmanager:
+        yield taskmanager.endpoint
+
+
+def test_no_block_is_missed():
+    fences = sum(page.read_text(encoding="utf-8").count("```python") for page in pages())
+    assert len(EXAMPLES) == fences > 5
+
+
+def test_types(tmp_path: Path):
+    for example in EXAMPLES:
+        (tmp_path / f"{example.name}.py").write_text(example.module, encoding="utf-8")
+    files = sorted(str(path) for path in tmp_path.glob("*.py"))
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--config-file", "pyproject.toml", *files],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=2 * DEADLINE_SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("example", [_parameter(example) for example in EXAMPLES])
+def test_it_runs(example: Example, endpoint: str, tmp_path: Path):
+    program = tmp_path / f"{example.name}.py"
+    program.write_text(example.module_for(endpoint), encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, str(program)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_block_without_its_place_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("tests.docs.examples.ROOT", tmp_path)
+    page = tmp_path / "page.md"
+    page.write_text("<!-- example\nx = 1\n-->\n```python\ny = 2\n```\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"page.md:5: the example has 0 <block> lines"):
+        examples_of(page)
