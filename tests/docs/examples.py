@@ -11,8 +11,9 @@ rest of the module, with ``<block>`` where the block goes, indented as far as th
         assert sorted(mine) == ["be", "to"]
     -->
 
-``<!-- example: spark`` says that the module starts a Spark session. The Unix socket of the pages,
-and their two hosts where a session is started, are replaced by a TaskManager that runs.
+``<!-- example: spark`` says that the module starts a Spark session, ``<!-- example: submit`` that
+it is a job for ``sluice submit``. The Unix socket of the pages, and the two hosts of a session,
+are replaced by a TaskManager that runs.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ ROOT: Final = Path(__file__).parents[2]
 SOCKET: Final = "unix:/run/sluice/taskmanager.sock"
 HOSTS: Final = '["host1:7337", "host2:7337"]'
 BLOCK: Final = re.compile(
-    r"(?:^<!-- example(?P<kind>: spark)?\n(?P<frame>(?:(?!-->).)*?)^-->\n)?"
+    r"(?:^<!-- example(?:: (?P<kind>spark|submit))?\n(?P<frame>(?:(?!-->).)*?)^-->\n)?"
     r"^```python\n(?P<code>.*?)^```$",
     re.MULTILINE | re.DOTALL,
 )
@@ -39,7 +40,8 @@ class Example(NamedTuple):
     page: str
     line: int
     module: str
-    needs_spark: bool
+    kind: str
+    """``spark``, ``submit``, or nothing."""
 
     @property
     def name(self) -> str:
@@ -50,7 +52,7 @@ class Example(NamedTuple):
     def module_for(self, endpoint: str) -> str:
         """Return the module with the endpoint of a TaskManager that runs."""
         module = self.module.replace(SOCKET, endpoint)
-        return module.replace(HOSTS, f'["{endpoint}"]') if self.needs_spark else module
+        return module.replace(HOSTS, f'["{endpoint}"]') if self.kind == "spark" else module
 
 
 def pages() -> list[Path]:
@@ -81,5 +83,5 @@ def examples_of(page: Path) -> list[Example]:
                 raise ValueError(f"{name}:{line}: the example has {len(places)} <block> lines")
             inside = textwrap.indent(block["code"].rstrip("\n"), places[0])
             module = PLACE.sub(lambda _: inside, block["frame"])
-        found.append(Example(name, line, module, block["kind"] is not None))
+        found.append(Example(name, line, module, block["kind"] or ""))
     return found

@@ -17,13 +17,14 @@ if TYPE_CHECKING:
 
 EXAMPLES = examples()
 DEADLINE_SECONDS = 100
+SUBMIT = "from shuffle.daemon.cli import main; main()"
 
 # One worker runs them, and so one TaskManager serves them all.
 pytestmark = [pytest.mark.xdist_group("docs"), pytest.mark.timeout(2 * DEADLINE_SECONDS)]
 
 
 def _parameter(example: Example) -> object:
-    marks = [pytest.mark.spark, pytest.mark.slow] if example.needs_spark else []
+    marks = [pytest.mark.spark, pytest.mark.slow] if example.kind else []
     return pytest.param(example, id=example.name, marks=marks)
 
 
@@ -57,8 +58,9 @@ def test_types(tmp_path: Path):
 def test_it_runs(example: Example, endpoint: str, tmp_path: Path):
     program = tmp_path / f"{example.name}.py"
     program.write_text(example.module_for(endpoint), encoding="utf-8")
+    submit = ["-c", SUBMIT, "submit", "--endpoints", endpoint, "--"]
     done = subprocess.run(
-        [sys.executable, str(program)],
+        [sys.executable, *(submit if example.kind == "submit" else []), str(program)],
         cwd=tmp_path,
         capture_output=True,
         text=True,
@@ -66,6 +68,8 @@ def test_it_runs(example: Example, endpoint: str, tmp_path: Path):
         check=False,
     )
     assert done.returncode == 0, done.stderr
+    if example.kind == "submit":
+        assert "SluicePlugin" in done.stderr + done.stdout
 
 
 def test_a_block_without_its_place_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -1,4 +1,4 @@
-"""docs/wire.md against the code: ids, field names, codes, limits."""
+"""docs/reference/wire.md against the code: ids, field names, codes, limits."""
 
 import re
 from pathlib import Path
@@ -9,7 +9,7 @@ from protocol import codec, events, limits
 from protocol import messages as m
 from protocol.errors import ErrorCode
 
-DOCUMENT = (Path(__file__).parents[2] / "docs" / "wire.md").read_text(encoding="utf-8")
+DOCUMENT = (Path(__file__).parents[2] / "docs" / "reference" / "wire.md").read_text(encoding="utf-8")
 ROWS = [
     [cell.strip() for cell in line.strip("|").split("|")]
     for line in DOCUMENT.splitlines()
