@@ -131,7 +131,7 @@ docs: setup ## regenerate what is generated in docs: settings, errors, metrics, 
 	$(BIN)/python -m tools.docs.network_cases
 
 docs-site: setup ## the documentation as a site in build/site; broken links and anchors fail it
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict --clean
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --clean
 
 constraints: ## pin the newest versions that pyproject.toml allows
 	scratch=$$(mktemp -d); trap 'rm -rf "$$scratch"' EXIT; \

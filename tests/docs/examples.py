@@ -82,6 +82,6 @@ def examples_of(page: Path) -> list[Example]:
             if len(places) != 1:
                 raise ValueError(f"{name}:{line}: the example has {len(places)} <block> lines")
             inside = textwrap.indent(block["code"].rstrip("\n"), places[0])
-            module = PLACE.sub(lambda _: inside, block["frame"])
+            module = block["frame"].replace(f"{places[0]}<block>", inside)
         found.append(Example(name, line, module, block["kind"] or ""))
     return found

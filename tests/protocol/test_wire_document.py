@@ -9,7 +9,8 @@ from protocol import codec, events, limits
 from protocol import messages as m
 from protocol.errors import ErrorCode
 
-DOCUMENT = (Path(__file__).parents[2] / "docs" / "reference" / "wire.md").read_text(encoding="utf-8")
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "wire.md"
+DOCUMENT = PAGE.read_text(encoding="utf-8")
 ROWS = [
     [cell.strip() for cell in line.strip("|").split("|")]
     for line in DOCUMENT.splitlines()

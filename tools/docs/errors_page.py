@@ -80,7 +80,8 @@ ENTRIES: Final = {
     ),
     ErrorCode.PARTITION_NOT_FOUND: Entry(
         READER,
-        "Nobody registered the partition before `partition_request_timeout_seconds`, or it is gone.",
+        "Nobody registered the partition within `partition_request_timeout_seconds`, or it is"
+        " gone.",
     ),
     ErrorCode.PARTITION_RELEASED: Entry(
         "reader and writer",

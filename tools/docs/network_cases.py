@@ -112,8 +112,7 @@ def _cell(tests: list[tuple[str, str]]) -> str:
     for file, name in tests:
         files.setdefault(file, []).append(name)
     return "<br>".join(
-        f"`{file}`: {', '.join(f'`{n}`' for n in names)}"
-        for file, names in files.items()
+        f"`{file}`: {', '.join(f'`{n}`' for n in names)}" for file, names in files.items()
     )
 
 
