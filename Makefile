@@ -29,7 +29,7 @@ CHAOS_SECONDS := 240
 CHAOS_SEED := 1
 QUICK_BENCHMARKS := exchange isolation barrier memory
 
-.PHONY: help setup jar compiled demo quick test test-compiled test-matrix fuzz fuzz-spark chaos check format bench charts compose-test docs constraints changelog clean
+.PHONY: help setup jar compiled demo test test-compiled test-matrix fuzz fuzz-spark chaos check format bench charts compose-test docs docs-site constraints clean
 
 help: ## list these targets
 	@grep -hE '^[a-z%-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -46,7 +46,7 @@ $(BIN)/python:
 
 $(SETUP_STAMP): pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing dependencies into $(VENV) (PySpark is large: a minute or more the first time)"
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[spark,dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[spark,dev,docs]'
 	@touch $@
 
 jar: $(JAR) ## the Spark plugin, built and unit-tested by Maven when its sources changed
@@ -113,7 +113,7 @@ fuzz-spark: setup ## random Spark plans against Spark's own shuffle: FUZZ_SPARK_
 chaos: setup ## a Spark job while executors and TaskManagers break, for CHAOS_SECONDS=240, CHAOS_SEED=1
 	$(BIN)/python -m tests.chaos.run --seconds $(CHAOS_SECONDS) --seed $(CHAOS_SEED)
 
-check: setup ## formatting, lint, types
+check: setup docs-site ## formatting, lint, types, the documentation's links
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -134,16 +134,20 @@ charts: setup ## results of benchmarks into benchmarks/reference, and their char
 compose-test: setup ## the docker compose stack, run for real
 	tests/compose/run.sh
 
-docs: setup ## regenerate docs/configuration.md, docs/network-cases.md, the table of docs/metrics.md
-	$(BIN)/python -m sluice.shuffle.taskmanager.config_reference > docs/configuration.md
-	$(BIN)/python -m tests.network_cases
-	$(BIN)/python -m tests.metrics_page
+docs: setup ## regenerate what is generated in docs: settings, errors, metrics, network cases
+	$(BIN)/python -m shuffle.daemon.config_reference > docs/reference/settings.md
+	$(BIN)/python -m tools.docs.errors_page
+	$(BIN)/python -m tools.docs.metrics_page
+	$(BIN)/python -m tools.docs.network_cases
+
+docs-site: setup ## the documentation as a site in build/site; broken links and anchors fail it
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --clean
 
 constraints: ## pin the newest versions that pyproject.toml allows
 	scratch=$$(mktemp -d); trap 'rm -rf "$$scratch"' EXIT; \
 	$(PYTHON) -m venv "$$scratch"; \
-	"$$scratch/bin/pip" install --quiet '.[spark,dev]'; \
-	{ sed -n 1p constraints.txt; "$$scratch/bin/pip" freeze --exclude sluice-shuffle; } > "$$scratch/pinned"; \
+	"$$scratch/bin/pip" install --quiet '.[spark,dev,docs]'; \
+	{ sed -n 1p constraints.txt; "$$scratch/bin/pip" freeze --exclude sluice; } > "$$scratch/pinned"; \
 	cp "$$scratch/pinned" constraints.txt
 
 changelog: setup ## gather the fragments of changes/ into CHANGELOG.md, for VERSION=X.Y.Z

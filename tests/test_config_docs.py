@@ -8,7 +8,9 @@ from pathlib import Path
 from sluice.shuffle.taskmanager.config import TaskManagerConfig, keys
 from sluice.shuffle.taskmanager.config_reference import page
 
-COMMITTED = Path(__file__).parents[1] / "docs" / "configuration.md"
+DOCS = Path(__file__).parents[1] / "docs"
+COMMITTED = DOCS / "reference" / "settings.md"
+GUIDE = DOCS / "operate" / "configuration.md"
 
 
 def test_the_committed_page_is_the_generated_one():
@@ -22,6 +24,6 @@ def test_every_key_has_a_row_with_a_meaning():
 
 
 def test_the_example_is_a_valid_configuration():
-    example = page().partition("```toml\n")[2].partition("```")[0]
+    example = GUIDE.read_text(encoding="utf-8").partition("```toml\n")[2].partition("```")[0]
     config = TaskManagerConfig.model_validate(tomllib.loads(example))
     assert config.memory.network_segments == 4096

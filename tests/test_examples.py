@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import ast
-import importlib
 import re
 import subprocess
 import sys
-import textwrap
 from pathlib import Path
 
 import pytest
@@ -76,24 +73,3 @@ def test_throughput():
     rates = re.findall(r"^(\w+): ([\d,]+) records of 100 bytes/s", said, re.MULTILINE)
     assert [way for way, _ in rates] == ["single", "batch"]
     assert all(int(rate.replace(",", "")) > 1000 for _, rate in rates)
-
-
-DOCUMENTS = ["README.md", "docs/python-api.md"]
-
-
-@pytest.mark.parametrize("document", DOCUMENTS)
-def test_what_documents_show_is_python_that_imports(document):
-    text = (Path(__file__).parents[1] / document).read_text(encoding="utf-8")
-    blocks = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-    assert blocks
-    for block in blocks:
-        tree = ast.parse(compile_ready(block))
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ImportFrom):
-                module = importlib.import_module(str(node.module))
-                assert all(hasattr(module, name.name) for name in node.names), node.module
-
-
-def compile_ready(block: str) -> str:
-    """Put a block into a function, where it may await."""
-    return "async def block():\n" + textwrap.indent(block, "    ")

@@ -1,4 +1,4 @@
-"""The page about metrics cannot go stale."""
+"""The pages about metrics cannot go stale."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import re
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 
-from sluice.shuffle.taskmanager.watch.metrics import TaskManagerCollector
-from tests.metrics_page import PAGE, page
-from tests.shuffle.taskmanager.watch.samples import STATUS
+from protocol.errors import ErrorCode
+from shuffle.daemon.metrics import TaskManagerCollector
+from tests.daemon.samples import STATUS
+from tools.docs.metrics_page import PAGE, page
 
 COMMITTED = PAGE.read_text(encoding="utf-8")
+GUIDE = (PAGE.parents[1] / "operate" / "metrics.md").read_text(encoding="utf-8")
 QUERY = re.compile(r"(sluice_[a-z_]+|process_[a-z_]+)(?:\{([^}]*)\})?")
 
 
@@ -38,8 +40,10 @@ def test_every_metric_has_a_row():
 def test_the_text_speaks_of_metrics_and_labels_that_there_are():
     series = known()
     unknown = []
-    for name, labels in QUERY.findall(COMMITTED):
+    for name, labels in QUERY.findall(COMMITTED + GUIDE):
         wanted = dict(re.findall(r'(\w+)="([^"]*)"', labels))
+        if "code" in wanted:  # a sample has but one of them
+            assert wanted.pop("code") in ErrorCode.__members__
         given = [each for key, all_ in series.items() if key.startswith(name) for each in all_]
         if name.rstrip("_") == name and not any(wanted.items() <= each.items() for each in given):
             unknown.append((name, labels))

@@ -1,4 +1,4 @@
-"""docs/network-cases.md is current, and every case of it is covered by a test."""
+"""docs/internals/network-cases.md is current, and every case of it is covered by a test."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import ast
 
 import pytest
 
-from tests import network_cases
-from tests.network_cases import AREAS, PAGE, PENDING, covering
+from tools.docs import network_cases
+from tools.docs.network_cases import AREAS, PAGE, PENDING, covering
 
 NUMBERS = [case.number for cases in AREAS.values() for case in cases]
 

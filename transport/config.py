@@ -100,8 +100,8 @@ class TransportConfig(Settings):
     """Event loop of the data plane; `asyncio` is for debugging and twice as slow."""
 
     tls_enabled: bool = False
-    """Speak TLS on the data port and to other TaskManagers, see `docs/tls.md`. The Unix socket
-    stays without: it never leaves the host."""
+    """Speak TLS on the data port and to other TaskManagers, see `docs/operate/tls.md`. The
+    Unix socket stays without: it never leaves the host."""
 
     tls_certificate_file: Annotated[FilePath | None, NONE_ALLOWED] = None
     """Certificate to show, PEM, followed by those between it and its authority. A TaskManager

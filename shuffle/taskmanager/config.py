@@ -281,7 +281,7 @@ def _table(section: str) -> str:
 
 def _suggestion(name: str, known: list[str]) -> str:
     nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
-    return f": did you mean {nearest[0]}?" if nearest else ": see docs/configuration.md"
+    return f": did you mean {nearest[0]}?" if nearest else ": see docs/reference/settings.md"
 
 
 _BOUNDS: Final = {

@@ -48,5 +48,5 @@ def test_what_was_never_measured_is_named(tmp_path):
 
 @pytest.mark.parametrize("name", CHARTS)
 def test_the_docs_show_it(name):
-    shown = "".join(path.read_text("utf-8") for path in (REPOSITORY / "docs").glob("*.md"))
+    shown = "".join(path.read_text("utf-8") for path in (REPOSITORY / "docs").rglob("*.md"))
     assert f"images/{name.replace('_', '-')}.svg)" in shown

@@ -1,4 +1,4 @@
-"""docs/wire.md against the code: ids, field names, codes, limits."""
+"""docs/reference/wire.md against the code: ids, field names, codes, limits."""
 
 import re
 from pathlib import Path
@@ -9,7 +9,8 @@ from sluice.protocol import codec, events, limits
 from sluice.protocol import messages as m
 from sluice.protocol.errors import ErrorCode
 
-DOCUMENT = (Path(__file__).parents[2] / "docs" / "wire.md").read_text(encoding="utf-8")
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "wire.md"
+DOCUMENT = PAGE.read_text(encoding="utf-8")
 ROWS = [
     [cell.strip() for cell in line.strip("|").split("|")]
     for line in DOCUMENT.splitlines()

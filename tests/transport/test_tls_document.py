@@ -1,4 +1,4 @@
-"""The commands of docs/tls.md make certificates that work."""
+"""The commands of docs/operate/tls.md make certificates that work."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.network_case(20)
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "tls.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "operate" / "tls.md"
 
 
 def commands() -> list[str]:

@@ -139,7 +139,7 @@ def test_an_unknown_key_is_answered_with_the_nearest_one(toml):
     path = toml("[transport]\ndata_prot = 1\n[memory]\nzzz = 1\n")
     assert problems(path) == [
         f"unknown key data_prot in [transport]: did you mean data_port? [{path}]",
-        f"unknown key zzz in [memory]: see docs/configuration.md [{path}]",
+        f"unknown key zzz in [memory]: see docs/reference/settings.md [{path}]",
     ]
 
 

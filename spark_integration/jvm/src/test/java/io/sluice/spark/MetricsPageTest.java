@@ -9,14 +9,14 @@ import java.util.ArrayList;
 import java.util.List;
 import org.junit.jupiter.api.Test;
 
-/** docs/spark.md lists exactly the metrics there are. */
+/** docs/reference/metrics.md lists exactly the metrics there are. */
 class MetricsPageTest {
   @Test
   void thePageListsTheMetrics() throws IOException {
     List<String> wanted = new ArrayList<>(List.of("| metric | meaning |", "|---|---|"));
     SluiceMetrics.INSTANCE.meanings().forEach((name, meaning) -> wanted.add("| `" + name + "` | " + meaning + " |"));
     wanted.add("");
-    List<String> page = Files.readAllLines(Path.of(System.getProperty("sluice.settings.page")));
+    List<String> page = Files.readAllLines(Path.of(System.getProperty("sluice.metrics.page")));
     int start = page.indexOf(wanted.get(0));
     assertEquals(wanted, page.subList(start, start + wanted.size()));
   }

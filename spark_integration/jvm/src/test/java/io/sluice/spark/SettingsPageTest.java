@@ -8,7 +8,7 @@ import java.nio.file.Path;
 import java.util.List;
 import org.junit.jupiter.api.Test;
 
-/** docs/spark.md lists exactly the settings there are. */
+/** docs/reference/spark-settings.md lists exactly the settings there are. */
 class SettingsPageTest {
   @Test
   void thePageListsTheSettings() throws IOException {

@@ -1,0 +1,50 @@
+"""What the site adds to its pages: a navigation of directories, docstrings as Markdown."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from mkdocs.config.defaults import MkDocsConfig
+
+from tools.docs import site
+from tools.docs.docstrings import markdown
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def configured(nav: list[object], docs: Path) -> MkDocsConfig:
+    config = MkDocsConfig()
+    config["nav"], config["docs_dir"] = nav, str(docs)
+    return config
+
+
+def test_a_directory_stands_for_its_pages(tmp_path):
+    (tmp_path / "decisions").mkdir()
+    for name in ("002-b.md", "001-a.md", "index.md", "picture.svg"):
+        (tmp_path / "decisions" / name).touch()
+    config = configured(["index.md", {"Decisions": "decisions/"}], tmp_path)
+    assert site.on_config(config).nav == [
+        "index.md",
+        {"Decisions": ["decisions/index.md", "decisions/001-a.md", "decisions/002-b.md"]},
+    ]
+
+
+def test_a_directory_that_is_not_there_is_left_for_the_build_to_find(tmp_path):
+    config = configured([{"Decisions": "decisions/"}], tmp_path)
+    assert site.on_config(config).nav == [{"Decisions": "decisions/"}]
+
+
+@pytest.mark.parametrize(
+    ("docstring", "shown"),
+    [
+        ("Made by :meth:`ShuffleClient.connect`.", "Made by `connect`."),
+        ("See :class:`~protocol.errors.SluiceError` of it.", "See `SluiceError` of it."),
+        ("Use it::\n\n    x = 1\n", "Use it:\n\n    x = 1\n"),
+        ("Use it.\n\n::\n\n    x = 1\n", "Use it.\n\n\n\n    x = 1\n"),
+        ("A slice ``a[::2]`` stays.", "A slice ``a[::2]`` stays."),
+    ],
+)
+def test_docstrings_become_markdown(docstring, shown):
+    assert markdown(docstring) == shown
