@@ -2,7 +2,7 @@
 
 A test says so itself, with ``@pytest.mark.network_case(3, 11)``; a module whose tests all belong to
 a case says ``pytestmark = pytest.mark.network_case(25)``. The markers are read from the sources
-without importing them. ``python -m tests.network_cases`` writes docs/network-cases.md.
+without importing them. ``python -m tests.network_cases`` writes docs/internals/network-cases.md.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "network-cases.md"
+PAGE = ROOT / "docs" / "internals" / "network-cases.md"
 MARKER = "network_case"
 
 
@@ -89,7 +89,7 @@ def covering() -> dict[int, list[tuple[str, str]]]:
 
 
 def page() -> str:
-    """Return docs/network-cases.md."""
+    """Return docs/internals/network-cases.md."""
     tests = covering()
     lines = [
         "# Behaviour of the network stack, case by case",
@@ -111,7 +111,7 @@ def _cell(tests: list[tuple[str, str]]) -> str:
     for file, name in tests:
         files.setdefault(file, []).append(name)
     return "<br>".join(
-        f"[{file.removeprefix('tests/')}](../{file}): {', '.join(f'`{n}`' for n in names)}"
+        f"[{file.removeprefix('tests/')}](../../{file}): {', '.join(f'`{n}`' for n in names)}"
         for file, names in files.items()
     )
 

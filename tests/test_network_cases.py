@@ -1,4 +1,4 @@
-"""docs/network-cases.md is current, and every case of it is covered by a test."""
+"""docs/internals/network-cases.md is current, and every case of it is covered by a test."""
 
 from __future__ import annotations
 
