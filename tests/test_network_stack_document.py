@@ -30,7 +30,7 @@ PAGES = [
 ]
 CODE = re.compile(r"`([^`\n]+)`")
 PATH = re.compile(
-    r"(?:protocol|transport|shuffle|spark_integration|tests|benchmarks|docs)/[\w./-]+"
+    r"(?:protocol|transport|shuffle|spark_integration|tests|benchmarks|docs|tools)/[\w./-]+"
 )
 FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 JAVA = {path.name for path in (REPOSITORY / "spark_integration" / "jvm").rglob("*.java")}
