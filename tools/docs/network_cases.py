@@ -2,8 +2,7 @@
 
 A test says so itself, with ``@pytest.mark.network_case(3, 11)``; a module whose tests all belong to
 a case says ``pytestmark = pytest.mark.network_case(25)``. The markers are read from the sources
-without importing them. ``python -m tools.docs.network_cases`` writes the page, and so does
-``make docs``.
+without importing them. ``python -m tests.network_cases`` writes docs/internals/network-cases.md.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "internals" / "network-cases.md"
 MARKER = "network_case"
 
@@ -112,7 +111,8 @@ def _cell(tests: list[tuple[str, str]]) -> str:
     for file, name in tests:
         files.setdefault(file, []).append(name)
     return "<br>".join(
-        f"`{file}`: {', '.join(f'`{n}`' for n in names)}" for file, names in files.items()
+        f"[{file.removeprefix('tests/')}](../../{file}): {', '.join(f'`{n}`' for n in names)}"
+        for file, names in files.items()
     )
 
 
