@@ -8,7 +8,7 @@ import java.util.Map;
 import java.util.concurrent.atomic.LongAdder;
 
 /** The counters of the whole application, on its driver: its own and what executors report. Thread safe. */
-final class ApplicationCounters {
+public final class ApplicationCounters {
   private final SluiceMetrics own;
   private final Map<String, LongAdder> reported;
 
@@ -35,7 +35,7 @@ final class ApplicationCounters {
   }
 
   /** All sums by name, in the order of the reference page. */
-  Map<String, Long> sums() {
+  public Map<String, Long> sums() {
     Map<String, Long> sums = new LinkedHashMap<>();
     reported.keySet().forEach(name -> sums.put(name, sum(name)));
     return sums;

@@ -13,7 +13,7 @@ import org.apache.spark.util.collection.ExternalSorter;
 import scala.Option;
 
 /** All that differs between Spark 3.5 and 4.3 and cannot be written once. Resolved when the manager is made. */
-final class Compat {
+public final class Compat {
   private static final Constructor<?> SORTER = sorterConstructor();
   private static final Method MAP_STATUS = mapStatusMethod();
   private static final Method DEPENDENCIES = method(RDD.class, "dependencies");
@@ -69,7 +69,7 @@ final class Compat {
   }
 
   /** 3.5 and 4.0: three arguments; 4.1 and later: also the checksum of the rows, which the others have not. */
-  static MapStatus mapStatus(BlockManagerId location, long[] lengths, long mapId, long rowChecksum) {
+  public static MapStatus mapStatus(BlockManagerId location, long[] lengths, long mapId, long rowChecksum) {
     try {
       return (MapStatus)
           (MAP_STATUS.getParameterCount() == 3
@@ -89,9 +89,9 @@ final class Compat {
     }
   }
 
-  /** The row checksums of a shuffle; null when it has none, as before 4.1. */
-  static RowChecksums rowChecksums(ShuffleDependency<?, ?, ?> dependency) {
-    return ROW_CHECKSUMS ? RowChecksums.of(dependency) : null;
+  /** Whether a shuffle may have checksums of its rows, as from 4.1 on. */
+  public static boolean hasRowChecksums() {
+    return ROW_CHECKSUMS;
   }
 
   private static Constructor<?> sorterConstructor() {
@@ -107,7 +107,7 @@ final class Compat {
 
   /** 3.5 and 4.0: five arguments; 4.1 and later: also row checksums, which the read side has not. */
   @SuppressWarnings("rawtypes")
-  static ExternalSorter newSorter(
+  public static ExternalSorter newSorter(
       TaskContext context, Option<?> aggregator, Option<?> ordering, Serializer serializer) {
     try {
       if (SORTER.getParameterCount() == 5) {
@@ -124,7 +124,7 @@ final class Compat {
 
   /** Throws a checked exception out of a method of a Scala interface, which declares none. */
   @SuppressWarnings("unchecked")
-  static <E extends Throwable> RuntimeException sneakyThrow(Throwable error) throws E {
+  public static <E extends Throwable> RuntimeException sneakyThrow(Throwable error) throws E {
     throw (E) error;
   }
 }

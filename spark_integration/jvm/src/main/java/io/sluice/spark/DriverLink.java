@@ -14,7 +14,7 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /** The driver's connection to one TaskManager, made anew when it was lost. Thread safe. */
-final class DriverLink {
+public final class DriverLink {
   private static final Logger LOG = LoggerFactory.getLogger(DriverLink.class);
 
   /** Releases that a TaskManager may miss; of more, the oldest wait for the application's end. */
@@ -36,22 +36,22 @@ final class DriverLink {
     this.options = options;
   }
 
-  Endpoint endpoint() {
+  public Endpoint endpoint() {
     return endpoint;
   }
 
   /** Whether the last exchange went well. */
-  boolean isConnected() {
+  public boolean isConnected() {
     return connected;
   }
 
   /** Who answered last; null before the first connection. */
-  Message.HelloAck taskManager() {
+  public Message.HelloAck taskManager() {
     return taskManager;
   }
 
   /** Endpoint and reason; empty before the first failure. */
-  String lastFailure() {
+  public String lastFailure() {
     return lastFailure;
   }
 

@@ -28,7 +28,7 @@ import scala.Option;
  *
  * <p>Thread safe. The connections are used by a few threads of its own, each link by one of them at a time.
  */
-final class DriverRuntime {
+public final class DriverRuntime {
   private static final Logger LOG = LoggerFactory.getLogger(DriverRuntime.class);
   private static final int THREADS = 4;
 
@@ -87,7 +87,7 @@ final class DriverRuntime {
             shuffles);
   }
 
-  SluiceSettings settings() {
+  public SluiceSettings settings() {
     return settings;
   }
 
@@ -97,17 +97,17 @@ final class DriverRuntime {
   }
 
   /** What became of the application's shuffles. */
-  ShuffleTable shuffles() {
+  public ShuffleTable shuffles() {
     return shuffles;
   }
 
   /** The counters of the whole application. */
-  ApplicationCounters counters() {
+  public ApplicationCounters counters() {
     return counters;
   }
 
   /** The connections to TaskManagers, in no order. */
-  List<DriverLink> links() {
+  public List<DriverLink> links() {
     return List.copyOf(links.values());
   }
 

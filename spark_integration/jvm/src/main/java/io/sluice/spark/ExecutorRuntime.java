@@ -17,7 +17,6 @@ import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
-import java.util.concurrent.ConcurrentHashMap;
 import java.util.stream.Collectors;
 import org.apache.spark.SparkEnv;
 import org.apache.spark.TaskContext;
@@ -27,7 +26,7 @@ import org.slf4j.LoggerFactory;
 import org.slf4j.event.Level;
 
 /** What the tasks of one executor share: connections, buffers, and which TaskManager is theirs. Thread safe. */
-final class ExecutorRuntime implements AutoCloseable {
+public final class ExecutorRuntime implements AutoCloseable {
   private static final Logger LOG = LoggerFactory.getLogger(ExecutorRuntime.class);
 
   /** Idle buffers kept: 1024 of 32 KiB are 32 MiB. */
@@ -46,7 +45,6 @@ final class ExecutorRuntime implements AutoCloseable {
   private final List<Endpoint> endpoints;
   private final Penalties penalties = new Penalties(System::nanoTime);
   private final ReachabilityReporter reporter;
-  private final Map<Long, MapTask> mapTasks = new ConcurrentHashMap<>();
 
   private ExecutorRuntime(PluginContext context, SluiceSettings settings, String applicationId) {
     this.context = context;
@@ -111,40 +109,26 @@ final class ExecutorRuntime implements AutoCloseable {
     pluginContext = null;
   }
 
-  SluiceSettings settings() {
+  public SluiceSettings settings() {
     return settings;
   }
 
-  ConnectionPool pool() {
+  public ConnectionPool pool() {
     return pool;
   }
 
   /** For map tasks. */
-  ConnectionSource producerConnections() {
+  public ConnectionSource producerConnections() {
     return producerConnections;
   }
 
   /** For reduce tasks. */
-  ConnectionSource consumerConnections() {
+  public ConnectionSource consumerConnections() {
     return consumerConnections;
   }
 
-  RegionPool regions() {
+  public RegionPool regions() {
     return regions;
-  }
-
-  void add(MapTask task) {
-    mapTasks.put(task.mapId(), task);
-  }
-
-  void remove(MapTask task) {
-    mapTasks.remove(task.mapId(), task);
-  }
-
-  /** The running map task of that attempt if its shuffle goes through Sluice, else null. */
-  static MapTask mapTask(long mapId) {
-    ExecutorRuntime runtime = current;
-    return runtime == null ? null : runtime.mapTasks.get(mapId);
   }
 
   /**
@@ -155,7 +139,7 @@ final class ExecutorRuntime implements AutoCloseable {
    * @throws NoTaskManagerException none of the known ones answers; the driver has been told
    * @throws ClientException.Interrupted the task was interrupted meanwhile
    */
-  TaskManagerConnection lease(int role, long returnTimeoutMillis) throws IOException {
+  public TaskManagerConnection lease(int role, long returnTimeoutMillis) throws IOException {
     Patience patience = new Patience(returnTimeoutMillis);
     while (true) {
       try {
@@ -275,7 +259,7 @@ final class ExecutorRuntime implements AutoCloseable {
   }
 
   /** Asks the driver to forget one lost map output. */
-  void forgetMapOutput(int shuffleId, long mapId, int mapIndex) {
+  public void forgetMapOutput(int shuffleId, long mapId, int mapIndex) {
     try {
       Object answer = context.ask(DriverMessages.lostOutput(shuffleId, mapId, mapIndex));
       LOG.info("Map output {} of shuffle {} is lost; unregistered: {}", mapId, shuffleId, answer);

@@ -6,7 +6,7 @@ import java.util.List;
 import java.util.Map;
 
 /** What became of the application's shuffles, for the page in Spark's UI: the newest of them. Thread safe. */
-final class ShuffleTable {
+public final class ShuffleTable {
   /** A streaming query registers shuffles for ever. */
   static final int MAX_SHUFFLES = 1000;
 
@@ -18,7 +18,7 @@ final class ShuffleTable {
    * @param bytes stored bytes of its map stages that ended so far
    * @param released whether Spark has given it up
    */
-  record Row(
+  public record Row(
       int shuffleId,
       int maps,
       int partitions,
@@ -68,12 +68,12 @@ final class ShuffleTable {
   }
 
   /** How many there were in all. */
-  synchronized long registered() {
+  public synchronized long registered() {
     return registered;
   }
 
   /** The newest first. */
-  synchronized List<Row> newest() {
+  public synchronized List<Row> newest() {
     List<Row> newest = new ArrayList<>(rows.values());
     java.util.Collections.reverse(newest);
     return newest;

@@ -11,40 +11,40 @@ import java.util.concurrent.atomic.LongAdder;
  * What an executor (or the driver) counts; shown by Spark's metrics system under the plugin's name, and summed over
  * executors on the driver's page. Each name is listed with its meaning in docs/spark.md.
  */
-final class SluiceMetrics {
-  static final SluiceMetrics INSTANCE = new SluiceMetrics();
+public final class SluiceMetrics {
+  public static final SluiceMetrics INSTANCE = new SluiceMetrics();
 
   private final Map<String, String> meanings = new LinkedHashMap<>();
   private final Map<String, LongAdder> counters = new LinkedHashMap<>();
 
-  final LongAdder bytesWritten =
+  public final LongAdder bytesWritten =
       counter("bytesWritten", "bytes of committed map outputs as stored, block headers included");
-  final LongAdder rawBytesWritten =
+  public final LongAdder rawBytesWritten =
       counter(
           "rawBytesWritten",
           "the same before compression, where Sluice's own writer made them; Spark's writers do not tell");
-  final LongAdder writerSpills =
+  public final LongAdder writerSpills =
       counter("writerSpills", "times Sluice's own writer sent records early because Spark needed their memory");
-  final LongAdder mapOutputsCommitted = counter("mapOutputsCommitted", "map outputs committed");
-  final LongAdder mapOutputsAborted = counter("mapOutputsAborted", "map outputs given up");
-  final LongAdder writerCreditWaitNanos =
+  public final LongAdder mapOutputsCommitted = counter("mapOutputsCommitted", "map outputs committed");
+  public final LongAdder mapOutputsAborted = counter("mapOutputsAborted", "map outputs given up");
+  public final LongAdder writerCreditWaitNanos =
       counter("writerCreditWaitNanos", "time map tasks waited for credit to send, in nanoseconds");
-  final LongAdder regionAreaBytes =
+  public final LongAdder regionAreaBytes =
       counter(
           "regionAreaBytes",
           "bytes of regions that the TaskManager took from memory shared with it; the others went over a socket");
-  final LongAdder localBytesRead =
+  public final LongAdder localBytesRead =
       counter("localBytesRead", "stored bytes read from the executor's own TaskManager");
-  final LongAdder remoteBytesRead = counter("remoteBytesRead", "stored bytes read from other TaskManagers");
-  final LongAdder rawBytesRead =
+  public final LongAdder remoteBytesRead = counter("remoteBytesRead", "stored bytes read from other TaskManagers");
+  public final LongAdder rawBytesRead =
       counter("rawBytesRead", "bytes given to deserializers: what was read, after decompression");
-  final LongAdder streamsRead = counter("streamsRead", "streams read; a partition of a map output is one or several");
-  final LongAdder readerWaitNanos =
+  public final LongAdder streamsRead = counter("streamsRead", "streams read; a partition of a map output is one or several");
+  public final LongAdder readerWaitNanos =
       counter("readerWaitNanos", "time reduce tasks waited for data that their credit had asked for, in nanoseconds");
   final LongAdder refetches = counter("refetches", "map outputs asked for once more after they came damaged");
   final LongAdder reconnects =
       counter("reconnects", "connections made anew in the middle of a task after a TaskManager went away");
-  final LongAdder fetchFailures = counter("fetchFailures", "fetch failures given to Spark");
+  public final LongAdder fetchFailures = counter("fetchFailures", "fetch failures given to Spark");
   final LongAdder endpointFailovers =
       counter("endpointFailovers", "connections made to another TaskManager because the first choice did not answer");
   final LongAdder fallbackShuffles =
@@ -58,11 +58,11 @@ final class SluiceMetrics {
   final LongAdder fallbackNoTaskManager =
       counter("fallbackNoTaskManager", "of these, by the policy `no-taskmanager`");
 
-  final LongAdder pipelinedPartitionsWritten =
+  public final LongAdder pipelinedPartitionsWritten =
       counter("pipelinedPartitionsWritten", "outputs of map tasks of pipelined shuffles, written to their end");
-  final LongAdder pipelinedBytesWritten =
+  public final LongAdder pipelinedBytesWritten =
       counter("pipelinedBytesWritten", "bytes of records written to pipelined shuffles, 4 bytes a record included");
-  final LongAdder pipelinedBytesRead =
+  public final LongAdder pipelinedBytesRead =
       counter("pipelinedBytesRead", "bytes of records read from pipelined shuffles, 4 bytes a record included");
 
   SluiceMetrics() {}
@@ -75,12 +75,12 @@ final class SluiceMetrics {
   }
 
   /** Name and meaning of each counter, in the order of the reference page (a test compares them). */
-  Map<String, String> meanings() {
+  public Map<String, String> meanings() {
     return Collections.unmodifiableMap(meanings);
   }
 
   /** The counters now, by name, in the order of {@link #meanings}. */
-  Map<String, Long> snapshot() {
+  public Map<String, Long> snapshot() {
     Map<String, Long> values = new LinkedHashMap<>();
     counters.forEach((name, adder) -> values.put(name, adder.sum()));
     return values;

@@ -1,5 +1,6 @@
 package io.sluice.spark;
 
+import io.sluice.spark.ui.StatusTab;
 import java.util.Collections;
 import java.util.Map;
 import org.apache.spark.SparkConf;

@@ -1,5 +1,7 @@
 package io.sluice.spark;
 
+import io.sluice.spark.writer.MapTask;
+import io.sluice.spark.writer.SluiceShuffleMapOutputWriter;
 import java.io.IOException;
 import java.util.Map;
 import java.util.Optional;
@@ -45,18 +47,18 @@ public final class SluiceShuffleDataIO implements ShuffleDataIO {
     @Override
     public ShuffleMapOutputWriter createMapOutputWriter(int shuffleId, long mapTaskId, int numPartitions)
         throws IOException {
-      MapTask task = ExecutorRuntime.mapTask(mapTaskId);
+      MapTask task = MapTask.running(mapTaskId);
       return task != null
-          ? new SparkMapOutputWriter(task, numPartitions)
+          ? new SluiceShuffleMapOutputWriter(task, numPartitions)
           : local.createMapOutputWriter(shuffleId, mapTaskId, numPartitions);
     }
 
     @Override
     public Optional<SingleSpillShuffleMapOutputWriter> createSingleFileMapOutputWriter(
         int shuffleId, long mapId) throws IOException {
-      MapTask task = ExecutorRuntime.mapTask(mapId);
+      MapTask task = MapTask.running(mapId);
       return task != null
-          ? Optional.of(new SparkMapOutputWriter.SingleSpill(task))
+          ? Optional.of(new SluiceShuffleMapOutputWriter.SingleSpill(task))
           : local.createSingleFileMapOutputWriter(shuffleId, mapId);
     }
   }

@@ -1,5 +1,9 @@
 package io.sluice.spark;
 
+import io.sluice.spark.writer.MapTask;
+import io.sluice.spark.writer.PagedShuffleWriter;
+import io.sluice.spark.reader.SluiceShuffleReader;
+import io.sluice.spark.writer.SparkWriterAdapter;
 import java.util.Optional;
 import org.apache.spark.ShuffleDependency;
 import org.apache.spark.SparkConf;
@@ -42,13 +46,8 @@ public final class SluiceShuffleManager extends SortShuffleManager {
       return super.getWriter(handle, mapId, context, metrics);
     }
     ExecutorRuntime runtime = ExecutorRuntime.get();
-    MapTask task = new MapTask(runtime, handle.shuffleId(), mapId, metrics);
-    runtime.add(task);
-    TaskCompletionListener whenDone =
-        done -> {
-          task.abort();
-          runtime.remove(task);
-        };
+    MapTask task = MapTask.begin(runtime, handle.shuffleId(), mapId, metrics);
+    TaskCompletionListener whenDone = done -> task.end();
     context.addTaskCompletionListener(whenDone);
     if (runtime.settings().sluiceWriter() && PagedShuffleWriter.takes(ours.dependency())) {
       return new PagedShuffleWriter<>(
@@ -56,8 +55,8 @@ public final class SluiceShuffleManager extends SortShuffleManager {
     }
     ShuffleWriter<K, V> sparkWriter =
         super.getWriter(
-            ours.sparkHandle(), mapId, context, new SluiceShuffleWriter.Metrics(metrics));
-    return new SluiceShuffleWriter<>(sparkWriter, runtime, task);
+            ours.sparkHandle(), mapId, context, new SparkWriterAdapter.Metrics(metrics));
+    return new SparkWriterAdapter<>(sparkWriter, task);
   }
 
   @Override

@@ -1,5 +1,9 @@
 package io.sluice.spark;
 
+import io.sluice.spark.pipelined.PipelinedShuffleHandle;
+import io.sluice.spark.pipelined.PipelinedShuffleReader;
+import io.sluice.spark.pipelined.PipelinedShuffleWriter;
+import io.sluice.spark.pipelined.ProducerDirectory;
 import java.util.Optional;
 import java.util.OptionalLong;
 import org.apache.spark.ShuffleDependency;

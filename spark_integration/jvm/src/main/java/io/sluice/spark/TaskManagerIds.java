@@ -5,12 +5,12 @@ import org.apache.spark.storage.BlockManagerId;
 import scala.Option;
 
 /** TaskManagers as Spark's map statuses name them: a block manager that is none. */
-final class TaskManagerIds {
+public final class TaskManagerIds {
   private static final String PREFIX = "sluice-";
 
   private TaskManagerIds() {}
 
-  static BlockManagerId location(Message.HelloAck taskManager) {
+  public static BlockManagerId location(Message.HelloAck taskManager) {
     return BlockManagerId.apply(
         PREFIX + taskManager.taskManagerId(),
         taskManager.advertisedHost(),
@@ -19,12 +19,12 @@ final class TaskManagerIds {
   }
 
   /** Whether a map output is at a TaskManager; those of shuffles that fell back are at executors. */
-  static boolean isTaskManager(BlockManagerId location) {
+  public static boolean isTaskManager(BlockManagerId location) {
     return location.executorId().startsWith(PREFIX);
   }
 
   /** The TaskManager's own id. */
-  static String taskManagerId(BlockManagerId location) {
+  public static String taskManagerId(BlockManagerId location) {
     if (!isTaskManager(location)) {
       throw new IllegalStateException(
           "a map output of a Sluice shuffle is at " + location + ", which is no TaskManager");

@@ -1,5 +1,7 @@
 package io.sluice.spark;
 
+import java.io.IOException;
+import java.io.UncheckedIOException;
 import org.apache.spark.InterruptibleIterator;
 import org.apache.spark.ShuffleDependency;
 import org.apache.spark.TaskContext;
@@ -11,18 +13,18 @@ import scala.Product2;
 import scala.collection.Iterator;
 
 /** What a task reads of a shuffle that goes through TaskManagers. */
-abstract class TaskReader<K, C> implements ShuffleReader<K, C> {
+public abstract class TaskReader<K, C> implements ShuffleReader<K, C> {
 
   /** What to read; the ends are exclusive, {@code endMapIndex} may be {@code Integer.MAX_VALUE}. */
-  record Range(int startMapIndex, int endMapIndex, int startPartition, int endPartition) {}
+  public record Range(int startMapIndex, int endMapIndex, int startPartition, int endPartition) {}
 
-  final ExecutorRuntime runtime = ExecutorRuntime.get();
-  final ShuffleDependency<?, ?, ?> dependency;
-  final Range range;
-  final TaskContext context;
-  final ShuffleReadMetricsReporter metrics;
+  protected final ExecutorRuntime runtime = ExecutorRuntime.get();
+  protected final ShuffleDependency<?, ?, ?> dependency;
+  protected final Range range;
+  protected final TaskContext context;
+  protected final ShuffleReadMetricsReporter metrics;
 
-  TaskReader(
+  protected TaskReader(
       BaseShuffleHandle<?, ?, ?> handle,
       Range range,
       TaskContext context,
@@ -33,9 +35,14 @@ abstract class TaskReader<K, C> implements ShuffleReader<K, C> {
     this.metrics = metrics;
   }
 
+  /** What fails the task. PySpark takes an IOException from where records are read for the end of its Python worker. */
+  public static RuntimeException taskFailure(IOException error) {
+    return new UncheckedIOException(error);
+  }
+
   /** Records that are given up with {@code close} at the end of the task. */
   @SuppressWarnings({"unchecked", "rawtypes"})
-  final Iterator<Product2<K, C>> untilTaskEnds(Iterator<?> records, Runnable close) {
+  protected final Iterator<Product2<K, C>> untilTaskEnds(Iterator<?> records, Runnable close) {
     // Also runs when the task fails or takes only a part of the records.
     TaskCompletionListener whenDone = done -> close.run();
     context.addTaskCompletionListener(whenDone);

@@ -9,7 +9,7 @@ import org.apache.spark.serializer.Serializer;
  * <p>A row is its length, an int in big endian, and then its bytes as they lie in memory. The key, the partition's number,
  * is not written; readers get 0 for it.
  */
-final class UnsafeRowFormat {
+public final class UnsafeRowFormat {
   private static final String SERIALIZER = "org.apache.spark.sql.execution.UnsafeRowSerializer";
 
   private UnsafeRowFormat() {}
@@ -19,7 +19,7 @@ final class UnsafeRowFormat {
    *
    * @return null when the serializer is another one, or not as it is known: then rows go through its streams
    */
-  static Field field(Serializer serializer, String name, Class<?> type) {
+  public static Field field(Serializer serializer, String name, Class<?> type) {
     if (!serializer.getClass().getName().equals(SERIALIZER)) {
       return null;
     }
