@@ -10,4 +10,8 @@ package io.sluice.client;
  * @param chunks memory for received buffers
  */
 public record ClientOptions(
-    String applicationId, String name, long connectTimeoutMillis, long ioTimeoutMillis, ChunkPool chunks) {}
+        String applicationId,
+        String name,
+        long connectTimeoutMillis,
+        long ioTimeoutMillis,
+        ChunkPool chunks) {}

@@ -21,130 +21,146 @@ import org.slf4j.LoggerFactory;
  * Who finds none, while another task asks for one or for good, goes on with the socket.
  */
 final class RegionAreas {
-  private static final Logger LOG = LoggerFactory.getLogger(RegionAreas.class);
+    private static final Logger LOG = LoggerFactory.getLogger(RegionAreas.class);
 
-  /**
-   * A refusal holds for this long, whichever TaskManager it was that refused: what it lacks (a limit, a setting, space) does
-   * not come back from task to task, and a restarted TaskManager is asked soon enough.
-   */
-  private static final long REFUSED_NANOS = TimeUnit.SECONDS.toNanos(30);
+    /**
+     * A refusal holds for this long, whichever TaskManager it was that refused: what it lacks (a
+     * limit, a setting, space) does not come back from task to task, and a restarted TaskManager is
+     * asked soon enough.
+     */
+    private static final long REFUSED_NANOS = TimeUnit.SECONDS.toNanos(30);
 
-  private enum State {
-    NONE,
-    ASKED,
-    HERE,
-    REFUSED,
-    OFF
-  }
-
-  private final int regionBytes;
-  private final int regions;
-  private State state;
-  private long refusedAt;
-
-  /** Set in state HERE only. */
-  private volatile RegionArea current;
-
-  /**
-   * @param regionBytes size of a slot
-   * @param regions how many slots an area is asked for; 0: none is asked for
-   */
-  RegionAreas(int regionBytes, int regions) {
-    this.regionBytes = regionBytes;
-    this.regions = regions;
-    this.state = regions > 0 ? State.NONE : State.OFF;
-  }
-
-  /** The executor's area, or null. */
-  RegionArea current() {
-    return current;
-  }
-
-  /** Attaches the connection of a leg to the executor's area if that can be. Says nothing on one that is attached. */
-  void attach(ProducerLeg leg) throws IOException {
-    TaskManagerConnection connection = leg.connection();
-    // Without resumable outputs nothing says when the TaskManager has taken a region from its slot.
-    if (!connection.endpoint().isUnix()
-        || !connection.has(Frames.FEATURE_REGION_AREAS)
-        || !connection.has(Frames.FEATURE_RESUMABLE_OUTPUTS)) {
-      return;
+    private enum State {
+        NONE,
+        ASKED,
+        HERE,
+        REFUSED,
+        OFF
     }
-    RegionArea area = current;
-    if (area != null) {
-      boolean attached = connection.regionArea() == area;
-      // Not by the TaskManager's id: one that took another's place has to be asked for an area of its own.
-      boolean foreign = !area.endpoint().equals(connection.endpoint());
-      if (attached || foreign || attach(leg, area)) {
-        return;
-      }
-      drop(area);
-    }
-    if (beginToAsk()) {
-      ask(leg);
-    }
-  }
 
-  /** Attaches an area that the TaskManager has made before; says whether it still knows it. */
-  private static boolean attach(ProducerLeg leg, RegionArea area) throws IOException {
-    boolean known = leg.attachArea(area.token(), 0).token().equals(area.token());
-    leg.connection().setRegionArea(known ? area : null);
-    return known;
-  }
+    private final int regionBytes;
+    private final int regions;
+    private State state;
+    private long refusedAt;
 
-  /** Asks for a new area and maps it. */
-  private void ask(ProducerLeg leg) throws IOException {
-    TaskManagerConnection connection = leg.connection();
-    State next = State.NONE;
-    RegionArea area = null;
-    try {
-      Message.RegionAreaAttached made = leg.attachArea("", (long) regions * regionBytes);
-      if (made.token().isEmpty()) {
-        LOG.debug("The TaskManager at {} gives no region area", connection.endpoint());
-        next = State.REFUSED;
-        return;
-      }
-      try {
-        area = RegionArea.open(made.token(), connection.endpoint(), made.path(), made.sizeBytes(), regionBytes);
-        connection.setRegionArea(area);
-        next = State.HERE;
-      } catch (ClosedByInterruptException e) {
-        // The task is killed: that says nothing about the file.
-        throw new ClientException.Interrupted("interrupted while a region area was mapped");
-      } catch (IOException e) {
-        next = State.OFF;
-        LOG.info(
-            "Regions go over the socket: {}, which the TaskManager at {} has made for them, cannot be mapped here ({}). "
-                + "Let executor and TaskManager see the same directory, as users who may write there",
-            made.path(),
-            connection.endpoint(),
-            e.toString());
-        leg.attachArea("", 0);
-      }
-    } finally {
-      enter(next, area);
+    /** Set in state HERE only. */
+    private volatile RegionArea current;
+
+    /**
+     * @param regionBytes size of a slot
+     * @param regions how many slots an area is asked for; 0: none is asked for
+     */
+    RegionAreas(int regionBytes, int regions) {
+        this.regionBytes = regionBytes;
+        this.regions = regions;
+        this.state = regions > 0 ? State.NONE : State.OFF;
     }
-  }
 
-  private synchronized boolean beginToAsk() {
-    boolean due =
-        state == State.NONE
-            || state == State.REFUSED && System.nanoTime() - refusedAt >= REFUSED_NANOS;
-    if (due) {
-      state = State.ASKED;
+    /** The executor's area, or null. */
+    RegionArea current() {
+        return current;
     }
-    return due;
-  }
 
-  private synchronized void enter(State next, RegionArea area) {
-    state = next;
-    current = area;
-    refusedAt = System.nanoTime();
-  }
-
-  /** Forgets an area that its TaskManager does not know any more. Another task may have been faster. */
-  private synchronized void drop(RegionArea area) {
-    if (current == area) {
-      enter(State.NONE, null);
+    /**
+     * Attaches the connection of a leg to the executor's area if that can be. Says nothing on one
+     * that is attached.
+     */
+    void attach(ProducerLeg leg) throws IOException {
+        TaskManagerConnection connection = leg.connection();
+        // Without resumable outputs nothing says when the TaskManager has taken a region from its
+        // slot.
+        if (!connection.endpoint().isUnix()
+                || !connection.has(Frames.FEATURE_REGION_AREAS)
+                || !connection.has(Frames.FEATURE_RESUMABLE_OUTPUTS)) {
+            return;
+        }
+        RegionArea area = current;
+        if (area != null) {
+            boolean attached = connection.regionArea() == area;
+            // Not by the TaskManager's id: one that took another's place has to be asked for an
+            // area of its own.
+            boolean foreign = !area.endpoint().equals(connection.endpoint());
+            if (attached || foreign || attach(leg, area)) {
+                return;
+            }
+            drop(area);
+        }
+        if (beginToAsk()) {
+            ask(leg);
+        }
     }
-  }
+
+    /** Attaches an area that the TaskManager has made before; says whether it still knows it. */
+    private static boolean attach(ProducerLeg leg, RegionArea area) throws IOException {
+        boolean known = leg.attachArea(area.token(), 0).token().equals(area.token());
+        leg.connection().setRegionArea(known ? area : null);
+        return known;
+    }
+
+    /** Asks for a new area and maps it. */
+    private void ask(ProducerLeg leg) throws IOException {
+        TaskManagerConnection connection = leg.connection();
+        State next = State.NONE;
+        RegionArea area = null;
+        try {
+            Message.RegionAreaAttached made = leg.attachArea("", (long) regions * regionBytes);
+            if (made.token().isEmpty()) {
+                LOG.debug("The TaskManager at {} gives no region area", connection.endpoint());
+                next = State.REFUSED;
+                return;
+            }
+            try {
+                area =
+                        RegionArea.open(
+                                made.token(),
+                                connection.endpoint(),
+                                made.path(),
+                                made.sizeBytes(),
+                                regionBytes);
+                connection.setRegionArea(area);
+                next = State.HERE;
+            } catch (ClosedByInterruptException e) {
+                // The task is killed: that says nothing about the file.
+                throw new ClientException.Interrupted("interrupted while a region area was mapped");
+            } catch (IOException e) {
+                next = State.OFF;
+                LOG.info(
+                        "Regions go over the socket: {}, which the TaskManager at {} has made for"
+                            + " them, cannot be mapped here ({}). Let executor and TaskManager see"
+                            + " the same directory, as users who may write there",
+                        made.path(),
+                        connection.endpoint(),
+                        e.toString());
+                leg.attachArea("", 0);
+            }
+        } finally {
+            enter(next, area);
+        }
+    }
+
+    private synchronized boolean beginToAsk() {
+        boolean due =
+                state == State.NONE
+                        || state == State.REFUSED && System.nanoTime() - refusedAt >= REFUSED_NANOS;
+        if (due) {
+            state = State.ASKED;
+        }
+        return due;
+    }
+
+    private synchronized void enter(State next, RegionArea area) {
+        state = next;
+        current = area;
+        refusedAt = System.nanoTime();
+    }
+
+    /**
+     * Forgets an area that its TaskManager does not know any more. Another task may have been
+     * faster.
+     */
+    private synchronized void drop(RegionArea area) {
+        if (current == area) {
+            enter(State.NONE, null);
+        }
+    }
 }

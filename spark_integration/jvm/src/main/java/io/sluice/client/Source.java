@@ -9,4 +9,5 @@ package io.sluice.client;
  * @param mapAttemptIds the wanted map outputs
  * @param streams for each of them, how many partitions of the range are not empty
  */
-public record Source(String taskManagerId, String host, int port, long[] mapAttemptIds, int[] streams) {}
+public record Source(
+        String taskManagerId, String host, int port, long[] mapAttemptIds, int[] streams) {}

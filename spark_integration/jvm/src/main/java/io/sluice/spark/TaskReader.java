@@ -15,37 +15,42 @@ import scala.collection.Iterator;
 /** What a task reads of a shuffle that goes through TaskManagers. */
 public abstract class TaskReader<K, C> implements ShuffleReader<K, C> {
 
-  /** What to read; the ends are exclusive, {@code endMapIndex} may be {@code Integer.MAX_VALUE}. */
-  public record Range(int startMapIndex, int endMapIndex, int startPartition, int endPartition) {}
+    /**
+     * What to read; the ends are exclusive, {@code endMapIndex} may be {@code Integer.MAX_VALUE}.
+     */
+    public record Range(int startMapIndex, int endMapIndex, int startPartition, int endPartition) {}
 
-  protected final ExecutorRuntime runtime = ExecutorRuntime.get();
-  protected final ShuffleDependency<?, ?, ?> dependency;
-  protected final Range range;
-  protected final TaskContext context;
-  protected final ShuffleReadMetricsReporter metrics;
+    protected final ExecutorRuntime runtime = ExecutorRuntime.get();
+    protected final ShuffleDependency<?, ?, ?> dependency;
+    protected final Range range;
+    protected final TaskContext context;
+    protected final ShuffleReadMetricsReporter metrics;
 
-  protected TaskReader(
-      BaseShuffleHandle<?, ?, ?> handle,
-      Range range,
-      TaskContext context,
-      ShuffleReadMetricsReporter metrics) {
-    this.dependency = handle.dependency();
-    this.range = range;
-    this.context = context;
-    this.metrics = metrics;
-  }
+    protected TaskReader(
+            BaseShuffleHandle<?, ?, ?> handle,
+            Range range,
+            TaskContext context,
+            ShuffleReadMetricsReporter metrics) {
+        this.dependency = handle.dependency();
+        this.range = range;
+        this.context = context;
+        this.metrics = metrics;
+    }
 
-  /** What fails the task. PySpark takes an IOException from where records are read for the end of its Python worker. */
-  public static RuntimeException taskFailure(IOException error) {
-    return new UncheckedIOException(error);
-  }
+    /**
+     * What fails the task. PySpark takes an IOException from where records are read for the end of
+     * its Python worker.
+     */
+    public static RuntimeException taskFailure(IOException error) {
+        return new UncheckedIOException(error);
+    }
 
-  /** Records that are given up with {@code close} at the end of the task. */
-  @SuppressWarnings({"unchecked", "rawtypes"})
-  protected final Iterator<Product2<K, C>> untilTaskEnds(Iterator<?> records, Runnable close) {
-    // Also runs when the task fails or takes only a part of the records.
-    TaskCompletionListener whenDone = done -> close.run();
-    context.addTaskCompletionListener(whenDone);
-    return new InterruptibleIterator(context, records);
-  }
+    /** Records that are given up with {@code close} at the end of the task. */
+    @SuppressWarnings({"unchecked", "rawtypes"})
+    protected final Iterator<Product2<K, C>> untilTaskEnds(Iterator<?> records, Runnable close) {
+        // Also runs when the task fails or takes only a part of the records.
+        TaskCompletionListener whenDone = done -> close.run();
+        context.addTaskCompletionListener(whenDone);
+        return new InterruptibleIterator(context, records);
+    }
 }

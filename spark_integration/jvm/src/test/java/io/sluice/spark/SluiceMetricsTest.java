@@ -11,13 +11,15 @@ import org.junit.jupiter.api.Test;
 
 /** docs/spark.md lists exactly the metrics there are. */
 class SluiceMetricsTest {
-  @Test
-  void thePageListsTheMetrics() throws IOException {
-    List<String> wanted = new ArrayList<>(List.of("| metric | meaning |", "|---|---|"));
-    SluiceMetrics.INSTANCE.meanings().forEach((name, meaning) -> wanted.add("| `" + name + "` | " + meaning + " |"));
-    wanted.add("");
-    List<String> page = Files.readAllLines(Path.of(System.getProperty("sluice.settings.page")));
-    int start = page.indexOf(wanted.get(0));
-    assertEquals(wanted, page.subList(start, start + wanted.size()));
-  }
+    @Test
+    void thePageListsTheMetrics() throws IOException {
+        List<String> wanted = new ArrayList<>(List.of("| metric | meaning |", "|---|---|"));
+        SluiceMetrics.INSTANCE
+                .meanings()
+                .forEach((name, meaning) -> wanted.add("| `" + name + "` | " + meaning + " |"));
+        wanted.add("");
+        List<String> page = Files.readAllLines(Path.of(System.getProperty("sluice.settings.page")));
+        int start = page.indexOf(wanted.get(0));
+        assertEquals(wanted, page.subList(start, start + wanted.size()));
+    }
 }

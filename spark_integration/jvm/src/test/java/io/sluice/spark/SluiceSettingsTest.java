@@ -10,16 +10,23 @@ import org.junit.jupiter.api.Test;
 
 /** docs/spark.md lists exactly the settings there are. */
 class SluiceSettingsTest {
-  @Test
-  void thePageListsTheSettings() throws IOException {
-    List<String> wanted =
-        SluiceSettings.ENTRIES.stream()
-            .map(e -> "| `%s` | `%s` | %s | %s |".formatted(e.key(), e.defaultValue(), e.form(), e.meaning()))
-            .toList();
-    List<String> written =
-        Files.readAllLines(Path.of(System.getProperty("sluice.settings.page"))).stream()
-            .filter(line -> line.startsWith("| `spark.sluice."))
-            .toList();
-    assertEquals(wanted, written);
-  }
+    @Test
+    void thePageListsTheSettings() throws IOException {
+        List<String> wanted =
+                SluiceSettings.ENTRIES.stream()
+                        .map(
+                                e ->
+                                        "| `%s` | `%s` | %s | %s |"
+                                                .formatted(
+                                                        e.key(),
+                                                        e.defaultValue(),
+                                                        e.form(),
+                                                        e.meaning()))
+                        .toList();
+        List<String> written =
+                Files.readAllLines(Path.of(System.getProperty("sluice.settings.page"))).stream()
+                        .filter(line -> line.startsWith("| `spark.sluice."))
+                        .toList();
+        assertEquals(wanted, written);
+    }
 }

@@ -5,9 +5,9 @@ import org.apache.spark.shuffle.BaseShuffleHandle;
 
 /** A pipelined shuffle that goes through TaskManagers. */
 public final class PipelinedShuffleHandle<K, V, C> extends BaseShuffleHandle<K, V, C> {
-  private static final long serialVersionUID = 1L;
+    private static final long serialVersionUID = 1L;
 
-  public PipelinedShuffleHandle(int shuffleId, ShuffleDependency<K, V, C> dependency) {
-    super(shuffleId, dependency);
-  }
+    public PipelinedShuffleHandle(int shuffleId, ShuffleDependency<K, V, C> dependency) {
+        super(shuffleId, dependency);
+    }
 }

@@ -1,5 +1,6 @@
 package io.sluice.spark.reader;
 
+import io.sluice.spark.TaskReader;
 import io.sluice.spark.UnsafeRowFormat;
 import java.io.EOFException;
 import java.io.IOException;
@@ -9,7 +10,6 @@ import java.lang.invoke.VarHandle;
 import java.lang.reflect.Field;
 import java.nio.ByteOrder;
 import java.util.NoSuchElementException;
-import io.sluice.spark.TaskReader;
 import org.apache.spark.serializer.Serializer;
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow;
 import org.apache.spark.unsafe.Platform;
@@ -19,133 +19,145 @@ import scala.collection.AbstractIterator;
 /**
  * The rows of streams in {@link UnsafeRowFormat}, read where they lie in a buffer.
  *
- * <p>Spark's own stream asks a buffered stream for every byte of a length, under its lock, and copies each row. Here a
- * buffer is filled in one call and rows point into it. Row and pair are the same objects every time, and a row stays as it is
- * until the next one is asked for, as Spark's own do: since {@link #hasNext} may have to read, the buffer of the last row
- * is then left alone and another one filled.
+ * <p>Spark's own stream asks a buffered stream for every byte of a length, under its lock, and
+ * copies each row. Here a buffer is filled in one call and rows point into it. Row and pair are the
+ * same objects every time, and a row stays as it is until the next one is asked for, as Spark's own
+ * do: since {@link #hasNext} may have to read, the buffer of the last row is then left alone and
+ * another one filled.
  */
 final class UnsafeRowIterator extends AbstractIterator<Tuple2<Object, Object>> {
-  static final int BUFFER_BYTES = 64 * 1024;
+    static final int BUFFER_BYTES = 64 * 1024;
 
-  private static final VarHandle INT =
-      MethodHandles.byteArrayViewVarHandle(int[].class, ByteOrder.BIG_ENDIAN);
+    private static final VarHandle INT =
+            MethodHandles.byteArrayViewVarHandle(int[].class, ByteOrder.BIG_ENDIAN);
 
-  private final UnsafeRow row;
-  private final Tuple2<Object, Object> pair;
+    private final UnsafeRow row;
+    private final Tuple2<Object, Object> pair;
 
-  /** Null when there is no stream, or it has ended. */
-  private InputStream in;
+    /** Null when there is no stream, or it has ended. */
+    private InputStream in;
 
-  /** Bytes that are still to be returned lie from position to limit. */
-  private byte[] buffer = new byte[BUFFER_BYTES];
+    /** Bytes that are still to be returned lie from position to limit. */
+    private byte[] buffer = new byte[BUFFER_BYTES];
 
-  private int position;
-  private int limit;
+    private int position;
+    private int limit;
 
-  /** To be filled next while the last row lies in the buffer; null if there is none yet. */
-  private byte[] spare;
+    /** To be filled next while the last row lies in the buffer; null if there is none yet. */
+    private byte[] spare;
 
-  private boolean lastRowInBuffer;
+    private boolean lastRowInBuffer;
 
-  UnsafeRowIterator(int numFields) {
-    this.row = new UnsafeRow(numFields);
-    this.pair = new Tuple2<>(0, row);
-  }
-
-  /** Null when a serializer's rows are not to be read in this way. */
-  static UnsafeRowIterator of(Serializer serializer) {
-    Field numFields = UnsafeRowFormat.field(serializer, "numFields", int.class);
-    if (numFields == null || !Platform.unaligned()) { // a length takes 4 bytes, and rows have words of 8
-      return null;
+    UnsafeRowIterator(int numFields) {
+        this.row = new UnsafeRow(numFields);
+        this.pair = new Tuple2<>(0, row);
     }
-    try {
-      return new UnsafeRowIterator(numFields.getInt(serializer));
-    } catch (IllegalAccessException e) {
-      throw new IllegalStateException("the number of fields of " + serializer + " cannot be read", e);
-    }
-  }
 
-  /** Goes on with another stream; it is closed at its end. The one before has ended. */
-  void open(InputStream stream) {
-    in = stream;
-  }
-
-  @Override
-  public boolean hasNext() {
-    return limit - position >= Integer.BYTES || fill(Integer.BYTES);
-  }
-
-  @Override
-  public Tuple2<Object, Object> next() {
-    if (!hasNext()) {
-      throw new NoSuchElementException("end of the rows");
-    }
-    lastRowInBuffer = false;
-    int length = (int) INT.get(buffer, position);
-    // Not a sum: it could be more than an int holds.
-    if (length < 0 || length > limit - position - Integer.BYTES) {
-      fillRow(length);
-    }
-    int start = position + Integer.BYTES;
-    row.pointTo(buffer, (long) Platform.BYTE_ARRAY_OFFSET + start, length);
-    position = start + length;
-    lastRowInBuffer = true;
-    return pair;
-  }
-
-  private void fillRow(int length) {
-    if (length < 0 || length > Integer.MAX_VALUE - BUFFER_BYTES) {
-      throw TaskReader.taskFailure(
-          new IOException("a row of " + length + " bytes in a shuffle's stream: it is not one of rows"));
-    }
-    fill(Integer.BYTES + length);
-  }
-
-  /**
-   * Reads until at least so many bytes lie from the position on.
-   *
-   * @return false at the end of the stream
-   */
-  private boolean fill(int wanted) {
-    if (in == null) {
-      return false;
-    }
-    if (buffer.length - position < wanted) {
-      makeRoom(wanted);
-    }
-    try {
-      while (limit - position < wanted) {
-        int n = in.read(buffer, limit, buffer.length - limit);
-        if (n >= 0) {
-          limit += n;
-        } else if (limit > position) {
-          throw new EOFException("a shuffle's stream ends inside of a row, " + (limit - position) + " bytes of " + wanted);
-        } else {
-          in.close();
-          in = null;
-          return false;
+    /** Null when a serializer's rows are not to be read in this way. */
+    static UnsafeRowIterator of(Serializer serializer) {
+        Field numFields = UnsafeRowFormat.field(serializer, "numFields", int.class);
+        if (numFields == null
+                || !Platform.unaligned()) { // a length takes 4 bytes, and rows have words of 8
+            return null;
         }
-      }
-    } catch (IOException e) {
-      throw TaskReader.taskFailure(e);
+        try {
+            return new UnsafeRowIterator(numFields.getInt(serializer));
+        } catch (IllegalAccessException e) {
+            throw new IllegalStateException(
+                    "the number of fields of " + serializer + " cannot be read", e);
+        }
     }
-    return true;
-  }
 
-  /** Moves what is left to the start of a buffer that holds so many bytes, and not the last row. */
-  private void makeRoom(int wanted) {
-    byte[] from = buffer;
-    int left = limit - position;
-    if (lastRowInBuffer) {
-      buffer = spare != null ? spare : new byte[BUFFER_BYTES];
-      spare = from.length == BUFFER_BYTES ? from : null;
-      lastRowInBuffer = false;
+    /** Goes on with another stream; it is closed at its end. The one before has ended. */
+    void open(InputStream stream) {
+        in = stream;
     }
-    if (buffer.length < wanted) {
-      buffer = new byte[wanted];
+
+    @Override
+    public boolean hasNext() {
+        return limit - position >= Integer.BYTES || fill(Integer.BYTES);
     }
-    System.arraycopy(from, position, buffer, 0, left);
-    position = 0;
-    limit = left;
-  }
+
+    @Override
+    public Tuple2<Object, Object> next() {
+        if (!hasNext()) {
+            throw new NoSuchElementException("end of the rows");
+        }
+        lastRowInBuffer = false;
+        int length = (int) INT.get(buffer, position);
+        // Not a sum: it could be more than an int holds.
+        if (length < 0 || length > limit - position - Integer.BYTES) {
+            fillRow(length);
+        }
+        int start = position + Integer.BYTES;
+        row.pointTo(buffer, (long) Platform.BYTE_ARRAY_OFFSET + start, length);
+        position = start + length;
+        lastRowInBuffer = true;
+        return pair;
+    }
+
+    private void fillRow(int length) {
+        if (length < 0 || length > Integer.MAX_VALUE - BUFFER_BYTES) {
+            throw TaskReader.taskFailure(
+                    new IOException(
+                            "a row of "
+                                    + length
+                                    + " bytes in a shuffle's stream: it is not one of rows"));
+        }
+        fill(Integer.BYTES + length);
+    }
+
+    /**
+     * Reads until at least so many bytes lie from the position on.
+     *
+     * @return false at the end of the stream
+     */
+    private boolean fill(int wanted) {
+        if (in == null) {
+            return false;
+        }
+        if (buffer.length - position < wanted) {
+            makeRoom(wanted);
+        }
+        try {
+            while (limit - position < wanted) {
+                int n = in.read(buffer, limit, buffer.length - limit);
+                if (n >= 0) {
+                    limit += n;
+                } else if (limit > position) {
+                    throw new EOFException(
+                            "a shuffle's stream ends inside of a row, "
+                                    + (limit - position)
+                                    + " bytes of "
+                                    + wanted);
+                } else {
+                    in.close();
+                    in = null;
+                    return false;
+                }
+            }
+        } catch (IOException e) {
+            throw TaskReader.taskFailure(e);
+        }
+        return true;
+    }
+
+    /**
+     * Moves what is left to the start of a buffer that holds so many bytes, and not the last row.
+     */
+    private void makeRoom(int wanted) {
+        byte[] from = buffer;
+        int left = limit - position;
+        if (lastRowInBuffer) {
+            buffer = spare != null ? spare : new byte[BUFFER_BYTES];
+            spare = from.length == BUFFER_BYTES ? from : null;
+            lastRowInBuffer = false;
+        }
+        if (buffer.length < wanted) {
+            buffer = new byte[wanted];
+        }
+        System.arraycopy(from, position, buffer, 0, left);
+        position = 0;
+        limit = left;
+    }
 }

@@ -9,29 +9,32 @@ import org.slf4j.LoggerFactory;
 
 /** The tab "Sluice" in the UI of a running application. The history server does not have it. */
 public final class StatusTab extends SparkUITab {
-  private static final Logger LOG = LoggerFactory.getLogger(StatusTab.class);
+    private static final Logger LOG = LoggerFactory.getLogger(StatusTab.class);
 
-  private StatusTab(SparkUI ui, DriverRuntime runtime) throws ReflectiveOperationException {
-    super(ui, "sluice");
-    attachPage(new StatusPage(this, () -> ApplicationStatus.of(runtime)));
-  }
-
-  /** {@code sluice} is the path; this is what the tab says. */
-  @Override
-  public String name() {
-    return "Sluice";
-  }
-
-  /** Adds the tab if the application has a UI. A UI that this jar does not know is no reason to fail. */
-  public static void attach(SparkContext context, DriverRuntime runtime) {
-    if (context.ui().isEmpty()) {
-      return;
+    private StatusTab(SparkUI ui, DriverRuntime runtime) throws ReflectiveOperationException {
+        super(ui, "sluice");
+        attachPage(new StatusPage(this, () -> ApplicationStatus.of(runtime)));
     }
-    try {
-      SparkUI ui = context.ui().get();
-      ui.attachTab(new StatusTab(ui, runtime));
-    } catch (ReflectiveOperationException | LinkageError e) {
-      LOG.warn("Spark {} does not take the Sluice tab in its UI", context.version(), e);
+
+    /** {@code sluice} is the path; this is what the tab says. */
+    @Override
+    public String name() {
+        return "Sluice";
     }
-  }
+
+    /**
+     * Adds the tab if the application has a UI. A UI that this jar does not know is no reason to
+     * fail.
+     */
+    public static void attach(SparkContext context, DriverRuntime runtime) {
+        if (context.ui().isEmpty()) {
+            return;
+        }
+        try {
+            SparkUI ui = context.ui().get();
+            ui.attachTab(new StatusTab(ui, runtime));
+        } catch (ReflectiveOperationException | LinkageError e) {
+            LOG.warn("Spark {} does not take the Sluice tab in its UI", context.version(), e);
+        }
+    }
 }

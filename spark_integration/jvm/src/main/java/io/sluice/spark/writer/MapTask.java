@@ -1,102 +1,110 @@
 package io.sluice.spark.writer;
 
+import io.sluice.client.MapOutputWriter;
+import io.sluice.client.Message;
 import io.sluice.spark.ExecutorRuntime;
 import io.sluice.spark.SluiceMetrics;
 import io.sluice.spark.TaskManagerIds;
-import io.sluice.client.MapOutputWriter;
-import io.sluice.client.Message;
+import java.io.IOException;
 import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
-import java.io.IOException;
 import org.apache.spark.shuffle.ShuffleWriteMetricsReporter;
 import org.apache.spark.storage.BlockManagerId;
 
 /** One running map attempt: ties a writer, which makes the bytes, to the output that takes them. */
 public final class MapTask {
-  private static final Map<Long, MapTask> RUNNING = new ConcurrentHashMap<>();
+    private static final Map<Long, MapTask> RUNNING = new ConcurrentHashMap<>();
 
-  private final ExecutorRuntime runtime;
-  private final int shuffleId;
-  private final long mapId;
-  private final ShuffleWriteMetricsReporter metrics;
-  private MapOutputWriter output;
-  private BlockManagerId location;
+    private final ExecutorRuntime runtime;
+    private final int shuffleId;
+    private final long mapId;
+    private final ShuffleWriteMetricsReporter metrics;
+    private MapOutputWriter output;
+    private BlockManagerId location;
 
-  private MapTask(
-      ExecutorRuntime runtime, int shuffleId, long mapId, ShuffleWriteMetricsReporter metrics) {
-    this.runtime = runtime;
-    this.shuffleId = shuffleId;
-    this.mapId = mapId;
-    this.metrics = metrics;
-  }
-
-  /** Begins a map attempt; {@link #end} is to follow. */
-  public static MapTask begin(
-      ExecutorRuntime runtime, int shuffleId, long mapId, ShuffleWriteMetricsReporter metrics) {
-    MapTask task = new MapTask(runtime, shuffleId, mapId, metrics);
-    RUNNING.put(mapId, task);
-    return task;
-  }
-
-  /** Returns the running map attempt with that id if its shuffle goes through Sluice, else null. */
-  public static MapTask running(long mapId) {
-    return RUNNING.get(mapId);
-  }
-
-  long mapId() {
-    return mapId;
-  }
-
-  /** Where the output is; null before its commit. */
-  BlockManagerId location() {
-    return location;
-  }
-
-  MapOutputWriter open(int numPartitions) {
-    output =
-        new MapOutputWriter(
-            runtime.producerConnections(),
-            runtime.regions(),
-            shuffleId,
-            mapId,
-            numPartitions,
-            runtime.settings().blockBytes());
-    return output;
-  }
-
-  void commit() throws IOException {
-    long start = System.nanoTime();
-    Message.HelloAck taskManager = output.commit();
-    location = TaskManagerIds.location(taskManager);
-    metrics.incBytesWritten(output.totalBytes());
-    metrics.incWriteTime(System.nanoTime() - start);
-    SluiceMetrics.INSTANCE.bytesWritten.add(output.totalBytes());
-    SluiceMetrics.INSTANCE.mapOutputsCommitted.increment();
-    countEnd();
-  }
-
-  private void countEnd() {
-    SluiceMetrics.INSTANCE.writerCreditWaitNanos.add(output.creditWaitNanos());
-    SluiceMetrics.INSTANCE.regionAreaBytes.add(output.sharedBytes());
-  }
-
-  void addWriteTime(long nanos) {
-    metrics.incWriteTime(nanos);
-  }
-
-  /** Ends the map attempt and gives up an output that is not committed; idempotent. */
-  public void end() {
-    abort();
-    RUNNING.remove(mapId, this);
-  }
-
-  /** Gives up what is not committed; idempotent. */
-  void abort() {
-    if (output != null && location == null) {
-      output.abort();
-      countEnd();
-      output = null;
-      SluiceMetrics.INSTANCE.mapOutputsAborted.increment();
+    private MapTask(
+            ExecutorRuntime runtime,
+            int shuffleId,
+            long mapId,
+            ShuffleWriteMetricsReporter metrics) {
+        this.runtime = runtime;
+        this.shuffleId = shuffleId;
+        this.mapId = mapId;
+        this.metrics = metrics;
     }
-  }
+
+    /** Begins a map attempt; {@link #end} is to follow. */
+    public static MapTask begin(
+            ExecutorRuntime runtime,
+            int shuffleId,
+            long mapId,
+            ShuffleWriteMetricsReporter metrics) {
+        MapTask task = new MapTask(runtime, shuffleId, mapId, metrics);
+        RUNNING.put(mapId, task);
+        return task;
+    }
+
+    /**
+     * Returns the running map attempt with that id if its shuffle goes through Sluice, else null.
+     */
+    public static MapTask running(long mapId) {
+        return RUNNING.get(mapId);
+    }
+
+    long mapId() {
+        return mapId;
+    }
+
+    /** Where the output is; null before its commit. */
+    BlockManagerId location() {
+        return location;
+    }
+
+    MapOutputWriter open(int numPartitions) {
+        output =
+                new MapOutputWriter(
+                        runtime.producerConnections(),
+                        runtime.regions(),
+                        shuffleId,
+                        mapId,
+                        numPartitions,
+                        runtime.settings().blockBytes());
+        return output;
+    }
+
+    void commit() throws IOException {
+        long start = System.nanoTime();
+        Message.HelloAck taskManager = output.commit();
+        location = TaskManagerIds.location(taskManager);
+        metrics.incBytesWritten(output.totalBytes());
+        metrics.incWriteTime(System.nanoTime() - start);
+        SluiceMetrics.INSTANCE.bytesWritten.add(output.totalBytes());
+        SluiceMetrics.INSTANCE.mapOutputsCommitted.increment();
+        countEnd();
+    }
+
+    private void countEnd() {
+        SluiceMetrics.INSTANCE.writerCreditWaitNanos.add(output.creditWaitNanos());
+        SluiceMetrics.INSTANCE.regionAreaBytes.add(output.sharedBytes());
+    }
+
+    void addWriteTime(long nanos) {
+        metrics.incWriteTime(nanos);
+    }
+
+    /** Ends the map attempt and gives up an output that is not committed; idempotent. */
+    public void end() {
+        abort();
+        RUNNING.remove(mapId, this);
+    }
+
+    /** Gives up what is not committed; idempotent. */
+    void abort() {
+        if (output != null && location == null) {
+            output.abort();
+            countEnd();
+            output = null;
+            SluiceMetrics.INSTANCE.mapOutputsAborted.increment();
+        }
+    }
 }

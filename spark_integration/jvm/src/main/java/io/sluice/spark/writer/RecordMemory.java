@@ -7,43 +7,43 @@ import org.apache.spark.memory.TaskMemoryManager;
 
 /** The memory of a map task's pages: acquired from Spark, which may ask for it back at any time. */
 final class RecordMemory extends MemoryConsumer implements PartitionPages.Memory {
-  /** Sends what is in the pages and gives their memory back. */
-  @FunctionalInterface
-  interface Spill {
-    /** Returns the bytes given back; 0 when that is not possible now. */
-    long run() throws IOException;
-  }
-
-  private final Spill spill;
-  private long peakBytes;
-
-  RecordMemory(TaskMemoryManager manager, Spill spill) {
-    super(manager, PartitionPages.PAGE_BYTES, MemoryMode.ON_HEAP);
-    this.spill = spill;
-  }
-
-  @Override
-  public boolean acquirePage() {
-    long granted = acquireMemory(PartitionPages.PAGE_BYTES);
-    if (granted < PartitionPages.PAGE_BYTES) {
-      freeMemory(granted);
-      return false;
+    /** Sends what is in the pages and gives their memory back. */
+    @FunctionalInterface
+    interface Spill {
+        /** Returns the bytes given back; 0 when that is not possible now. */
+        long run() throws IOException;
     }
-    peakBytes = Math.max(peakBytes, getUsed());
-    return true;
-  }
 
-  @Override
-  public void releasePages(int count) {
-    freeMemory((long) count * PartitionPages.PAGE_BYTES);
-  }
+    private final Spill spill;
+    private long peakBytes;
 
-  @Override
-  public long spill(long size, MemoryConsumer trigger) throws IOException {
-    return spill.run();
-  }
+    RecordMemory(TaskMemoryManager manager, Spill spill) {
+        super(manager, PartitionPages.PAGE_BYTES, MemoryMode.ON_HEAP);
+        this.spill = spill;
+    }
 
-  long peakBytes() {
-    return peakBytes;
-  }
+    @Override
+    public boolean acquirePage() {
+        long granted = acquireMemory(PartitionPages.PAGE_BYTES);
+        if (granted < PartitionPages.PAGE_BYTES) {
+            freeMemory(granted);
+            return false;
+        }
+        peakBytes = Math.max(peakBytes, getUsed());
+        return true;
+    }
+
+    @Override
+    public void releasePages(int count) {
+        freeMemory((long) count * PartitionPages.PAGE_BYTES);
+    }
+
+    @Override
+    public long spill(long size, MemoryConsumer trigger) throws IOException {
+        return spill.run();
+    }
+
+    long peakBytes() {
+        return peakBytes;
+    }
 }

@@ -3,26 +3,29 @@ package io.sluice.spark.writer;
 import org.apache.spark.ShuffleDependency;
 import org.apache.spark.shuffle.checksum.RowBasedChecksum;
 
-/** Spark's checksums of the rows of a map task, by which it sees that a retry made other rows. Not to be loaded before 4.1. */
+/**
+ * Spark's checksums of the rows of a map task, by which it sees that a retry made other rows. Not
+ * to be loaded before 4.1.
+ */
 final class RowChecksums {
-  private final RowBasedChecksum[] checksums;
+    private final RowBasedChecksum[] checksums;
 
-  private RowChecksums(RowBasedChecksum[] checksums) {
-    this.checksums = checksums;
-  }
+    private RowChecksums(RowBasedChecksum[] checksums) {
+        this.checksums = checksums;
+    }
 
-  /** Those of the dependency; null when it has none. */
-  static RowChecksums of(ShuffleDependency<?, ?, ?> dependency) {
-    RowBasedChecksum[] checksums = dependency.rowBasedChecksums();
-    return checksums == null || checksums.length == 0 ? null : new RowChecksums(checksums);
-  }
+    /** Those of the dependency; null when it has none. */
+    static RowChecksums of(ShuffleDependency<?, ?, ?> dependency) {
+        RowBasedChecksum[] checksums = dependency.rowBasedChecksums();
+        return checksums == null || checksums.length == 0 ? null : new RowChecksums(checksums);
+    }
 
-  void update(int partition, Object key, Object value) {
-    checksums[partition].update(key, value);
-  }
+    void update(int partition, Object key, Object value) {
+        checksums[partition].update(key, value);
+    }
 
-  /** Of all partitions together, for the map status. */
-  long value() {
-    return RowBasedChecksum.getAggregatedChecksumValue(checksums);
-  }
+    /** Of all partitions together, for the map status. */
+    long value() {
+        return RowBasedChecksum.getAggregatedChecksumValue(checksums);
+    }
 }

@@ -8,68 +8,72 @@ import scala.Option;
 import scala.Product2;
 import scala.collection.Iterator;
 
-/** One of Spark's writers, whose map status is changed to name the TaskManager that has the output. */
+/**
+ * One of Spark's writers, whose map status is changed to name the TaskManager that has the output.
+ */
 public final class SparkWriterAdapter<K, V> extends ShuffleWriter<K, V> {
-  private final ShuffleWriter<K, V> sparkWriter;
-  private final MapTask task;
+    private final ShuffleWriter<K, V> sparkWriter;
+    private final MapTask task;
 
-  public SparkWriterAdapter(ShuffleWriter<K, V> sparkWriter, MapTask task) {
-    this.sparkWriter = sparkWriter;
-    this.task = task;
-  }
+    public SparkWriterAdapter(ShuffleWriter<K, V> sparkWriter, MapTask task) {
+        this.sparkWriter = sparkWriter;
+        this.task = task;
+    }
 
-  @Override
-  public void write(Iterator<Product2<K, V>> records) throws IOException {
-    sparkWriter.write(records);
-  }
+    @Override
+    public void write(Iterator<Product2<K, V>> records) throws IOException {
+        sparkWriter.write(records);
+    }
 
-  @Override
-  public Option<MapStatus> stop(boolean success) {
-    try {
-      Option<MapStatus> status = sparkWriter.stop(success);
-      if (success && status.isDefined()) {
-        if (task.location() == null) {
-          throw new IllegalStateException("map output " + task.mapId() + " was not committed");
+    @Override
+    public Option<MapStatus> stop(boolean success) {
+        try {
+            Option<MapStatus> status = sparkWriter.stop(success);
+            if (success && status.isDefined()) {
+                if (task.location() == null) {
+                    throw new IllegalStateException(
+                            "map output " + task.mapId() + " was not committed");
+                }
+                // Keeps sizes and the row checksum, on every line.
+                status.get().updateLocation(task.location());
+            }
+            return status;
+        } finally {
+            task.end();
         }
-        // Keeps sizes and the row checksum, on every line.
-        status.get().updateLocation(task.location());
-      }
-      return status;
-    } finally {
-      task.end();
-    }
-  }
-
-  @Override
-  public long[] getPartitionLengths() {
-    return sparkWriter.getPartitionLengths();
-  }
-
-  /** Passes on all but the bytes: what is stored is counted once, at the commit. */
-  public record Metrics(ShuffleWriteMetricsReporter reporter) implements ShuffleWriteMetricsReporter {
-    @Override
-    public void incBytesWritten(long bytes) {
-      // Temporary files of Spark's writers are no shuffle bytes.
     }
 
     @Override
-    public void decBytesWritten(long bytes) {
-      // See incBytesWritten.
+    public long[] getPartitionLengths() {
+        return sparkWriter.getPartitionLengths();
     }
 
-    @Override
-    public void incRecordsWritten(long records) {
-      reporter.incRecordsWritten(records);
-    }
+    /** Passes on all but the bytes: what is stored is counted once, at the commit. */
+    public record Metrics(ShuffleWriteMetricsReporter reporter)
+            implements ShuffleWriteMetricsReporter {
+        @Override
+        public void incBytesWritten(long bytes) {
+            // Temporary files of Spark's writers are no shuffle bytes.
+        }
 
-    @Override
-    public void decRecordsWritten(long records) {
-      reporter.decRecordsWritten(records);
-    }
+        @Override
+        public void decBytesWritten(long bytes) {
+            // See incBytesWritten.
+        }
 
-    @Override
-    public void incWriteTime(long nanos) {
-      reporter.incWriteTime(nanos);
+        @Override
+        public void incRecordsWritten(long records) {
+            reporter.incRecordsWritten(records);
+        }
+
+        @Override
+        public void decRecordsWritten(long records) {
+            reporter.decRecordsWritten(records);
+        }
+
+        @Override
+        public void incWriteTime(long nanos) {
+            reporter.incWriteTime(nanos);
+        }
     }
-  }
 }

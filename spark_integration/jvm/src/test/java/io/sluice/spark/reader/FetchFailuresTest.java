@@ -9,12 +9,13 @@ import java.io.UncheckedIOException;
 import org.junit.jupiter.api.Test;
 
 class FetchFailuresTest {
-  @Test
-  void whatFailsATaskIsNotTakenForTheEndOfAPythonWorker() {
-    IOException lost = new ClientException.Deadline("tm", "an answer", 1, "spark.sluice.io.timeout");
-    RuntimeException thrown = new FetchFailures(null, 1, 0, null).thrown(lost);
-    // PySpark takes an IOException for one of its connection to the worker.
-    assertInstanceOf(UncheckedIOException.class, thrown);
-    assertSame(lost, thrown.getCause());
-  }
+    @Test
+    void whatFailsATaskIsNotTakenForTheEndOfAPythonWorker() {
+        IOException lost =
+                new ClientException.Deadline("tm", "an answer", 1, "spark.sluice.io.timeout");
+        RuntimeException thrown = new FetchFailures(null, 1, 0, null).thrown(lost);
+        // PySpark takes an IOException for one of its connection to the worker.
+        assertInstanceOf(UncheckedIOException.class, thrown);
+        assertSame(lost, thrown.getCause());
+    }
 }
