@@ -13,7 +13,7 @@ SETUP_STAMP := $(VENV)/.sluice-setup
 PACKAGES := protocol transport shuffle spark_integration
 JVM := spark_integration/jvm
 JAR := spark_integration/jars/sluice-spark.jar
-JVM_SOURCES := $(JVM)/pom.xml $(shell find $(JVM)/src 2>/dev/null) tests/vectors/wire.json
+JVM_SOURCES := $(JVM)/pom.xml $(shell find $(JVM)/src $(JVM)/.mvn 2>/dev/null) tests/vectors/wire.json
 COMPILED := build/compiled
 COMPILED_STAMP := $(COMPILED)/.complete
 WITH_COMPILED := PYTHONPATH=$(CURDIR)/$(COMPILED):$(CURDIR) PYTHONSAFEPATH=1
@@ -107,10 +107,12 @@ check: setup ## formatting, lint, types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	mvn -q -B -Dstyle.color=never -f $(JVM)/pom.xml spotless:check
 
 format: setup ## format and apply safe lint fixes
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+	mvn -q -B -Dstyle.color=never -f $(JVM)/pom.xml spotless:apply
 
 bench: $(addprefix bench-,$(QUICK_BENCHMARKS)) ## the quick benchmarks
 

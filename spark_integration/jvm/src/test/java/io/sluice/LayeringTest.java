@@ -139,7 +139,8 @@ class LayeringTest {
                         source -> source.part().equals(part),
                         (source, name) ->
                                 isLoadedBySpark(name)
-                                        || !partOf(name).isEmpty() && !partOf(name).equals(part)));
+                                        || (!partOf(name).isEmpty()
+                                                && !partOf(name).equals(part))));
     }
 
     @Test

@@ -28,14 +28,14 @@ public final class Blocks {
         return (bytes[at] & 0xFF) << 24
                 | (bytes[at + 1] & 0xFF) << 16
                 | (bytes[at + 2] & 0xFF) << 8
-                | bytes[at + 3] & 0xFF;
+                | (bytes[at + 3] & 0xFF);
     }
 
     static long getLong(byte[] bytes, int at) {
-        return (long) getInt(bytes, at) << 32 | getInt(bytes, at + 4) & 0xFFFF_FFFFL;
+        return (long) getInt(bytes, at) << 32 | (getInt(bytes, at + 4) & 0xFFFF_FFFFL);
     }
 
     static int getShort(byte[] bytes, int at) {
-        return (bytes[at] & 0xFF) << 8 | bytes[at + 1] & 0xFF;
+        return (bytes[at] & 0xFF) << 8 | (bytes[at + 1] & 0xFF);
     }
 }

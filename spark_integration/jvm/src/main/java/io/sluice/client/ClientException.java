@@ -34,7 +34,7 @@ public abstract class ClientException extends IOException {
     /** Whether the connection has ended, or the TaskManager ends it: another one may do better. */
     static boolean isLostConnection(IOException failure) {
         return failure instanceof ConnectionLost
-                || failure instanceof Remote remote && remote.code() == ErrorCode.SHUTTING_DOWN;
+                || (failure instanceof Remote remote && remote.code() == ErrorCode.SHUTTING_DOWN);
     }
 
     /** No connection to the endpoint could be made. */

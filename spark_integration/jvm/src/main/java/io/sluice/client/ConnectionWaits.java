@@ -77,8 +77,9 @@ final class ConnectionWaits implements FrameWriter.Room {
         long deadline = System.nanoTime() + timeoutNanos;
         while (true) {
             socket.checkUsable();
-            // Bitwise or: both sides move in every round, so that a full peer cannot block us both.
-            boolean moved = socket.write() | socket.read();
+            // Both directions move in every round, so that a full peer cannot block us both.
+            boolean wrote = socket.write();
+            boolean heard = socket.read();
             if (done.getAsBoolean()) {
                 return;
             }
@@ -87,7 +88,7 @@ final class ConnectionWaits implements FrameWriter.Room {
             if (wakes && wakeAtNanos - now <= 0) {
                 return;
             }
-            if (moved) {
+            if (wrote || heard) {
                 deadline = now + timeoutNanos;
                 continue;
             }

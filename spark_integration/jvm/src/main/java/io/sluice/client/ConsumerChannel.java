@@ -66,7 +66,7 @@ abstract class ConsumerChannel {
     }
 
     final boolean hasData() {
-        return !queue.isEmpty() || head != null && head.remaining() > 0;
+        return !queue.isEmpty() || (head != null && head.remaining() > 0);
     }
 
     /** Its end has come: nothing more of it depends on the connection. */

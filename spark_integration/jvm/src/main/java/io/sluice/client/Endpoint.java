@@ -68,7 +68,7 @@ public record Endpoint(String path, String host, int port) {
     /** Parses a comma list; at least one. */
     public static List<Endpoint> parseList(String text, String localHost) {
         List<Endpoint> endpoints = new ArrayList<>();
-        for (String part : text.split(",")) {
+        for (String part : text.split(",", -1)) {
             if (!part.isBlank()) {
                 endpoints.add(parse(part, localHost));
             }

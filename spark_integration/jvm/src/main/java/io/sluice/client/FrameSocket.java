@@ -131,8 +131,9 @@ final class FrameSocket implements AutoCloseable {
     /** The TaskManager may have said why before it closed: an ErrorResponse waits to be read. */
     private IOException whyWriteFailed(IOException failure) {
         try {
-            while (read()) {
-                continue;
+            boolean more = true;
+            while (more) {
+                more = read();
             }
         } catch (ClientException.Remote | SourceFailure answer) {
             return answer;

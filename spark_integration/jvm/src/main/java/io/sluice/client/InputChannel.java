@@ -49,7 +49,7 @@ final class InputChannel extends ConsumerChannel {
 
     /** There is something to do for the reader: data, an end to check, or a failure. */
     boolean isReady() {
-        return hasData() || hasEnded() && !complete;
+        return hasData() || (hasEnded() && !complete);
     }
 
     boolean isDrained() {
@@ -107,7 +107,7 @@ final class InputChannel extends ConsumerChannel {
                 || Blocks.getInt(header, Blocks.RAW_LENGTH) != block.length
                 || header[Blocks.CODEC] != Blocks.CODEC_NONE
                 || (block.flags & ~(Blocks.FIRST | Blocks.LAST | Blocks.END)) != 0
-                || block.isEnd() && !block.isLast()) {
+                || (block.isEnd() && !block.isLast())) {
             throw progress.corrupt(
                     block,
                     "a block header makes no sense (length "

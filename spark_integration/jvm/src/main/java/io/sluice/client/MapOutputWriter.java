@@ -86,7 +86,7 @@ public final class MapOutputWriter {
      * @param last no other pass follows: the streams of this one end their partitions
      */
     public void beginPass(boolean last) throws IOException {
-        if (inPartition || subpartition >= 0 && lastPass) {
+        if (inPartition || (subpartition >= 0 && lastPass)) {
             throw new IllegalStateException(
                     "a pass begins inside a partition, or behind the last pass");
         }
@@ -358,7 +358,7 @@ public final class MapOutputWriter {
         if (index >= lengths.length) {
             lengths = Arrays.copyOf(lengths, Math.max(index + 1, lengths.length * 2));
         }
-        lengths[index] = position - partitionStart;
+        lengths[index] = (long) position - partitionStart;
     }
 
     private void sendRegion(boolean last) throws IOException {

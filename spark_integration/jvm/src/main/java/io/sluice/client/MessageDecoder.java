@@ -69,22 +69,26 @@ final class MessageDecoder {
     }
 
     private Message fields(int type, int n) throws IOException {
-        switch (type) {
-            case 4:
+        return switch (type) {
+            case 4 -> {
                 expect(type, n, 4);
-                return new Message.BufferResponse(u32(), u32(), u32(), dataType());
-            case 5:
+                yield new Message.BufferResponse(u32(), u32(), u32(), dataType());
+            }
+            case 5 -> {
                 expect(type, n, 2);
-                return new Message.AddCredit(u32(), positive(MAX_U32));
-            case 2:
+                yield new Message.AddCredit(u32(), positive(MAX_U32));
+            }
+            case 2 -> {
                 expect(type, n, 7);
-                return new Message.HelloAck(u32(), name(), u32(), u32(), u32(), name(), port());
-            case 6:
+                yield new Message.HelloAck(u32(), name(), u32(), u32(), u32(), name(), port());
+            }
+            case 6 -> {
                 expect(type, n, 2);
-                return new Message.BacklogAnnouncement(u32(), u32());
-            case 10:
+                yield new Message.BacklogAnnouncement(u32(), u32());
+            }
+            case 10 -> {
                 expect(type, n, 8);
-                return new Message.ErrorResponse(
+                yield new Message.ErrorResponse(
                         nil() ? null : u32(),
                         u32(),
                         (int) positive(2),
@@ -93,133 +97,167 @@ final class MessageDecoder {
                         text(),
                         text(),
                         nil() ? null : unpacker.unpackLong());
-            case 11:
+            }
+            case 11 -> {
                 expect(type, n, 0);
-                return new Message.CloseRequest();
-            case 12:
+                yield new Message.CloseRequest();
+            }
+            case 12 -> {
                 expect(type, n, 1);
-                return new Message.Ping(u64());
-            case 13:
+                yield new Message.Ping(u64());
+            }
+            case 13 -> {
                 expect(type, n, 1);
-                return new Message.Pong(u64());
-            case 17:
+                yield new Message.Pong(u64());
+            }
+            case 17 -> {
                 expect(type, n, 4);
-                return new Message.PartitionResumed(u32(), u32(), u64(), unpacker.unpackBoolean());
-            case 19:
+                yield new Message.PartitionResumed(u32(), u32(), u64(), unpacker.unpackBoolean());
+            }
+            case 19 -> {
                 expect(type, n, 2);
-                return new Message.RegionSecured(u32(), u32());
-            case 21:
+                yield new Message.RegionSecured(u32(), u32());
+            }
+            case 21 -> {
                 expect(type, n, 1);
-                return new Message.PartitionOpened(u32());
-            case 23:
+                yield new Message.PartitionOpened(u32());
+            }
+            case 23 -> {
                 expect(type, n, 3);
-                return new Message.RegionOpened(u32(), u32(), positive(MAX_U32));
-            case 26:
+                yield new Message.RegionOpened(u32(), u32(), positive(MAX_U32));
+            }
+            case 26 -> {
                 expect(type, n, 1);
-                return new Message.PartitionFinished(u32());
-            case 28:
+                yield new Message.PartitionFinished(u32());
+            }
+            case 28 -> {
                 expect(type, n, 1);
-                return new Message.PartitionAborted(u32());
-            case 31:
+                yield new Message.PartitionAborted(u32());
+            }
+            case 31 -> {
                 expect(type, n, 1);
-                return new Message.GateOpened(u32());
-            case 33:
+                yield new Message.GateOpened(u32());
+            }
+            case 33 -> {
                 expect(type, n, 1);
-                return new Message.GateClosed(u32());
-            case 35:
+                yield new Message.GateClosed(u32());
+            }
+            case 35 -> {
                 expect(type, n, 3);
-                return new Message.RegionAreaAttached(name(), text(), u64());
-            case 41:
+                yield new Message.RegionAreaAttached(name(), text(), u64());
+            }
+            case 41 -> {
                 expect(type, n, 2);
-                return new Message.ShuffleReleased(u32(), u64());
-            case 43:
+                yield new Message.ShuffleReleased(u32(), u64());
+            }
+            case 43 -> {
                 expect(type, n, 1);
-                return new Message.ApplicationReleased(u64());
-            default:
-                return requests(type, n);
-        }
+                yield new Message.ApplicationReleased(u64());
+            }
+            default -> requests(type, n);
+        };
     }
 
     /** Messages that no daemon sends to this client; for mock daemons and golden vectors. */
     private Message requests(int type, int n) throws IOException {
-        switch (type) {
-            case 1:
+        return switch (type) {
+            case 1 -> {
                 expect(type, n, 10);
-                return new Message.Hello(
+                yield new Message.Hello(
                         name(), u32(), u32(), u32(), name(), bytes(), u32(), u32(), u32(), name());
-            case 3:
+            }
+            case 3 -> {
                 expect(type, n, 7);
-                return new Message.PartitionRequest(
+                yield new Message.PartitionRequest(
                         u32(), name(), u32(), attempts(), u32(), u32(), u32());
-            case 7:
+            }
+            case 7 -> {
                 expect(type, n, 1);
-                return new Message.ResumeConsumption(u32());
-            case 8:
+                yield new Message.ResumeConsumption(u32());
+            }
+            case 8 -> {
                 expect(type, n, 1);
-                return new Message.CancelPartitionRequest(u32());
-            case 9:
+                yield new Message.CancelPartitionRequest(u32());
+            }
+            case 9 -> {
                 expect(type, n, 2);
-                return new Message.TaskEvent(u32(), u32());
-            case 14:
+                yield new Message.TaskEvent(u32(), u32());
+            }
+            case 14 -> {
                 expect(type, n, 2);
-                return new Message.NewBufferSize(u32(), positive(MAX_U32));
-            case 15:
+                yield new Message.NewBufferSize(u32(), positive(MAX_U32));
+            }
+            case 15 -> {
                 expect(type, n, 3);
-                return new Message.PipelinedData(u32(), u32(), dataType());
-            case 29:
+                yield new Message.PipelinedData(u32(), u32(), dataType());
+            }
+            case 29 -> {
                 expect(type, n, 6);
-                return new Message.OpenPipelinedPartition(
+                yield new Message.OpenPipelinedPartition(
                         u32(),
                         u32(),
                         unpacker.unpackLong(),
                         positive(MAX_U32),
                         choice(2),
                         choice(2));
-            case 16:
+            }
+            case 16 -> {
                 expect(type, n, 4);
-                return new Message.ResumePartition(
+                yield new Message.ResumePartition(
                         u32(), u32(), unpacker.unpackLong(), positive(MAX_U32));
-            case 18:
+            }
+            case 18 -> {
                 expect(type, n, 2);
-                return new Message.SecureRegion(u32(), u32());
-            case 20:
+                yield new Message.SecureRegion(u32(), u32());
+            }
+            case 20 -> {
                 expect(type, n, 4);
-                return new Message.OpenPartition(
+                yield new Message.OpenPartition(
                         u32(), u32(), unpacker.unpackLong(), positive(MAX_U32));
-            case 22:
+            }
+            case 22 -> {
                 expect(type, n, 5);
-                return region();
-            case 34:
+                yield region();
+            }
+            case 34 -> {
                 expect(type, n, 2);
-                return new Message.AttachRegionArea(name(), u64());
-            case 36:
+                yield new Message.AttachRegionArea(name(), u64());
+            }
+            case 36 -> {
                 expect(type, n, 6);
-                return new Message.SharedRegion(region(), u64());
-            case 24:
+                yield new Message.SharedRegion(region(), u64());
+            }
+            case 24 -> {
                 expect(type, n, 2);
-                return new Message.RegionData(u32(), u64());
-            case 25:
+                yield new Message.RegionData(u32(), u64());
+            }
+            case 25 -> {
                 expect(type, n, 3);
-                return new Message.FinishPartition(u32(), u64(), u32());
-            case 27:
+                yield new Message.FinishPartition(u32(), u64(), u32());
+            }
+            case 27 -> {
                 expect(type, n, 1);
-                return new Message.AbortPartition(u32());
-            case 30:
+                yield new Message.AbortPartition(u32());
+            }
+            case 30 -> {
                 expect(type, n, 6);
-                return new Message.OpenGate(
+                yield new Message.OpenGate(
                         u32(), u32(), u32(), u32(), positive(MAX_U32), channels());
-            case 32:
+            }
+            case 32 -> {
                 expect(type, n, 1);
-                return new Message.CloseGate(u32());
-            case 40:
+                yield new Message.CloseGate(u32());
+            }
+            case 40 -> {
                 expect(type, n, 1);
-                return new Message.ReleaseShuffle(u32());
-            case 42:
+                yield new Message.ReleaseShuffle(u32());
+            }
+            case 42 -> {
                 expect(type, n, 0);
-                return new Message.ReleaseApplication();
-            default:
-                throw malformed("unknown message type " + type, null);
-        }
+                yield new Message.ReleaseApplication();
+            }
+            default -> throw malformed("unknown message type " + type, null);
+        };
     }
 
     private Message.BeginRegion region() throws IOException {

@@ -67,7 +67,7 @@ final class PipelinedChannel extends ConsumerChannel {
      *
      * @return false when its end, or all of it, is still to come
      */
-    boolean next(PipelinedGate.Record record) throws IOException {
+    boolean next(PipelinedGate.ReceivedRecord record) throws IOException {
         while (true) {
             releaseHead();
             if (head == null && !nextHead()) {

@@ -12,17 +12,17 @@ import java.util.List;
  * <p>A channel has at most its credit under way, so a slow reader holds a bounded amount here, and
  * its producers wait.
  */
-public final class PipelinedGate extends ConsumerGate<PipelinedGate.Record> {
+public final class PipelinedGate extends ConsumerGate<PipelinedGate.ReceivedRecord> {
     private final List<PipelinedChannel> channels = new ArrayList<>();
     private final ArrayDeque<PipelinedChannel> withBytes = new ArrayDeque<>();
-    private final Record record = new Record();
+    private final ReceivedRecord record = new ReceivedRecord();
 
     private PipelinedChannel last;
 
     /**
      * One record: {@code bytes[offset .. offset + length)}, valid until the next one is asked for.
      */
-    public static final class Record {
+    public static final class ReceivedRecord {
         private int source;
         private byte[] bytes;
         private int offset;
@@ -83,7 +83,7 @@ public final class PipelinedGate extends ConsumerGate<PipelinedGate.Record> {
     }
 
     @Override
-    Record find() throws IOException {
+    ReceivedRecord find() throws IOException {
         if (last != null && last.releaseHead()) {
             // A buffer of each in turn.
             withBytes.add(withBytes.remove());

@@ -233,6 +233,8 @@ public final class PipelinedPartition implements AutoCloseable {
         connection.cancel();
     }
 
+    /** Waits for one signal; the callers look at their conditions again. */
+    @SuppressWarnings("WaitNotInLoop")
     private void awaitChange() throws ClientException.Interrupted {
         try {
             changed.await();
@@ -295,9 +297,9 @@ public final class PipelinedPartition implements AutoCloseable {
         lock.lock();
         try {
             return finished
-                    || credit > 0 && !ready.isEmpty()
+                    || (credit > 0 && !ready.isEmpty())
                     || isFlushDue()
-                    || finishing && !finishSent && openBuffers == 0 && ready.isEmpty();
+                    || (finishing && !finishSent && openBuffers == 0 && ready.isEmpty());
         } finally {
             lock.unlock();
         }

@@ -10,7 +10,6 @@ import java.util.ArrayDeque;
 import java.util.BitSet;
 import java.util.Deque;
 import java.util.IdentityHashMap;
-import java.util.Map;
 
 /**
  * A file of a TaskManager on this host that both sides have mapped, cut into slots of one region
@@ -25,7 +24,7 @@ final class RegionArea {
     private final int slotBytes;
 
     /** By identity: buffers with the same content are equal. Not changed once it is filled. */
-    private final Map<ByteBuffer, Integer> slots = new IdentityHashMap<>();
+    private final IdentityHashMap<ByteBuffer, Integer> slots = new IdentityHashMap<>();
 
     /** What was recycled last is taken first: its memory is warm. */
     private final Deque<ByteBuffer> free = new ArrayDeque<>();

@@ -141,7 +141,8 @@ final class RegionAreas {
     private synchronized boolean beginToAsk() {
         boolean due =
                 state == State.NONE
-                        || state == State.REFUSED && System.nanoTime() - refusedAt >= REFUSED_NANOS;
+                        || (state == State.REFUSED
+                                && System.nanoTime() - refusedAt >= REFUSED_NANOS);
         if (due) {
             state = State.ASKED;
         }

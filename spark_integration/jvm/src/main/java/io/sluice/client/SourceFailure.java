@@ -52,7 +52,7 @@ public final class SourceFailure extends IOException {
 
     /** Whether it may pass: the TaskManager can be back soon, with its data. */
     public boolean isTransient() {
-        return isUnreachable() && code != ErrorCode.TASKMANAGER_MISMATCH
+        return (isUnreachable() && code != ErrorCode.TASKMANAGER_MISMATCH)
                 || code == ErrorCode.INSUFFICIENT_BUFFERS;
     }
 

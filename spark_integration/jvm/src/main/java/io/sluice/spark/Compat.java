@@ -117,7 +117,7 @@ public final class Compat {
         for (Constructor<?> constructor : ExternalSorter.class.getConstructors()) {
             int parameters = constructor.getParameterCount();
             if (parameters == 5
-                    || parameters == 6 && constructor.getParameterTypes()[5].isArray()) {
+                    || (parameters == 6 && constructor.getParameterTypes()[5].isArray())) {
                 return constructor;
             }
         }

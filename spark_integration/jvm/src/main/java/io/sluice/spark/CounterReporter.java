@@ -3,6 +3,7 @@ package io.sluice.spark;
 import java.io.IOException;
 import java.util.HashMap;
 import java.util.Map;
+import java.util.concurrent.ScheduledFuture;
 import java.util.concurrent.ScheduledThreadPoolExecutor;
 import java.util.concurrent.TimeUnit;
 import org.slf4j.Logger;
@@ -49,7 +50,9 @@ final class CounterReporter implements AutoCloseable {
     synchronized void taskEnded() {
         if (!scheduled && !thread.isShutdown()) {
             scheduled = true;
-            thread.schedule(this::report, PAUSE_MILLIS, TimeUnit.MILLISECONDS);
+            // Nobody waits for it, and it catches its own failures.
+            ScheduledFuture<?> unused =
+                    thread.schedule(this::report, PAUSE_MILLIS, TimeUnit.MILLISECONDS);
         }
     }
 

@@ -13,6 +13,7 @@ import java.util.Optional;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.Future;
+import java.util.concurrent.ScheduledFuture;
 import java.util.concurrent.ScheduledThreadPoolExecutor;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
@@ -173,8 +174,13 @@ public final class DriverRuntime {
                 endpoint.toString(),
                 key -> {
                     DriverLink link = new DriverLink(endpoint, options);
-                    threads.scheduleWithFixedDelay(
-                            link::ping, 0, settings.pingIntervalMillis(), TimeUnit.MILLISECONDS);
+                    // It runs until the threads are shut down.
+                    ScheduledFuture<?> unused =
+                            threads.scheduleWithFixedDelay(
+                                    link::ping,
+                                    0,
+                                    settings.pingIntervalMillis(),
+                                    TimeUnit.MILLISECONDS);
                     return link;
                 });
     }

@@ -118,7 +118,7 @@ final class Reachability {
 
     private static boolean reachesNone(Word word, Predicate<String> isGone) {
         return word.why() != null
-                || word.taskManagerId() != null && isGone.test(word.taskManagerId());
+                || (word.taskManagerId() != null && isGone.test(word.taskManagerId()));
     }
 
     private boolean somebody(Predicate<String> isGone) {
@@ -166,7 +166,7 @@ final class Reachability {
     }
 
     private boolean someoneIsExpected() {
-        return !executors.isEmpty() || initialExecutors < 0 || initialExecutors > 0 && !anyEver;
+        return !executors.isEmpty() || initialExecutors < 0 || (initialExecutors > 0 && !anyEver);
     }
 
     /** What the first executors that reach none have said. */

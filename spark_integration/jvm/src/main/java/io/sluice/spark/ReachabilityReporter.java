@@ -2,6 +2,7 @@ package io.sluice.spark;
 
 import io.sluice.client.Message;
 import java.io.IOException;
+import java.util.concurrent.ScheduledFuture;
 import java.util.concurrent.ScheduledThreadPoolExecutor;
 import java.util.concurrent.TimeUnit;
 import org.apache.spark.api.plugin.PluginContext;
@@ -109,7 +110,9 @@ final class ReachabilityReporter implements AutoCloseable {
     private synchronized void look(long delayMillis) {
         if (!looking && !closed) {
             looking = true;
-            thread.schedule(this::lookNow, delayMillis, TimeUnit.MILLISECONDS);
+            // Nobody waits for it, and it catches its own failures.
+            ScheduledFuture<?> unused =
+                    thread.schedule(this::lookNow, delayMillis, TimeUnit.MILLISECONDS);
         }
     }
 

@@ -134,29 +134,30 @@ public final class SluicePlugin implements SparkPlugin {
         @Override
         public Object receive(Object message) {
             String[] parts = (String[]) message;
-            switch (parts[0]) {
-                case DriverMessages.REACHED:
+            return switch (parts[0]) {
+                case DriverMessages.REACHED -> {
                     runtime.reached(parts[1], parts[2], parts[3], Integer.parseInt(parts[4]));
-                    return null;
-                case DriverMessages.UNREACHABLE:
+                    yield null;
+                }
+                case DriverMessages.UNREACHABLE -> {
                     runtime.unreachable(parts[1], parts[2]);
-                    return null;
-                case DriverMessages.TASK_MET_NOBODY:
-                    return Boolean.toString(runtime.cancelIfNobody(Integer.parseInt(parts[1])));
-                case DriverMessages.COUNTERS:
+                    yield null;
+                }
+                case DriverMessages.TASK_MET_NOBODY ->
+                        Boolean.toString(runtime.cancelIfNobody(Integer.parseInt(parts[1])));
+                case DriverMessages.COUNTERS -> {
                     runtime.counters().add(parts, 1);
-                    return null;
-                case DriverMessages.ENDPOINTS:
-                    return runtime.endpoints();
-                case DriverMessages.LOST_OUTPUT:
-                    return Boolean.toString(
-                            DriverRuntime.forgetMapOutput(
-                                    Integer.parseInt(parts[1]),
-                                    Long.parseLong(parts[2]),
-                                    Integer.parseInt(parts[3])));
-                default:
-                    throw new IllegalArgumentException("unknown message " + parts[0]);
-            }
+                    yield null;
+                }
+                case DriverMessages.ENDPOINTS -> runtime.endpoints();
+                case DriverMessages.LOST_OUTPUT ->
+                        Boolean.toString(
+                                DriverRuntime.forgetMapOutput(
+                                        Integer.parseInt(parts[1]),
+                                        Long.parseLong(parts[2]),
+                                        Integer.parseInt(parts[3])));
+                default -> throw new IllegalArgumentException("unknown message " + parts[0]);
+            };
         }
 
         @Override

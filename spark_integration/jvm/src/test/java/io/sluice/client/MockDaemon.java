@@ -296,7 +296,7 @@ final class MockDaemon implements AutoCloseable {
                             resume.partition(), found.size(), bytes(found), committed));
         }
 
-        private static long bytes(List<TreeMap<Integer, byte[]>> regions) {
+        private static long bytes(List<? extends Map<Integer, byte[]>> regions) {
             return regions.stream()
                     .flatMap(slices -> slices.values().stream())
                     .mapToLong(slice -> slice.length)

@@ -87,7 +87,7 @@ class PipelinedGateTest {
     }
 
     private static String next(PipelinedGate gate) throws IOException {
-        PipelinedGate.Record record = gate.next();
+        PipelinedGate.ReceivedRecord record = gate.next();
         assertNotNull(record);
         return record.source()
                 + ":"

@@ -319,7 +319,6 @@ class RegionAreasTest {
     @Test
     void aRegionGoesOverTheSocketWhenItsAreaIsGone() throws IOException {
         write(1, 1);
-        RegionArea before = regions.areas().current();
         daemon.cut.set(
                 m -> {
                     boolean here = m instanceof Message.SecureRegion secure && secure.region() == 1;

@@ -35,7 +35,7 @@ final class PipelinedRecordIterator extends AbstractIterator<Tuple2<Object, Obje
     private final ShuffleReadMetricsReporter metrics;
     private final List<Producer> producers = new ArrayList<>();
 
-    private PipelinedGate.Record pending;
+    private PipelinedGate.ReceivedRecord pending;
     private boolean ended;
     private long unreportedRecords;
     private long reportedLocalBytes;
@@ -142,7 +142,7 @@ final class PipelinedRecordIterator extends AbstractIterator<Tuple2<Object, Obje
         private int position;
         private int end;
 
-        void append(PipelinedGate.Record record) {
+        void append(PipelinedGate.ReceivedRecord record) {
             if (position == end) {
                 bytes = record.bytes();
                 position = record.offset();

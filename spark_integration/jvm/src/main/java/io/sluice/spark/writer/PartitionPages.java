@@ -144,7 +144,7 @@ final class PartitionPages {
         return from[at] << 24
                 | (from[at + 1] & 0xFF) << 16
                 | (from[at + 2] & 0xFF) << 8
-                | from[at + 3] & 0xFF;
+                | (from[at + 3] & 0xFF);
     }
 
     private byte[] pageOf(int address) {
@@ -152,7 +152,7 @@ final class PartitionPages {
     }
 
     private static long placeOf(int address) {
-        return Platform.BYTE_ARRAY_OFFSET + (address & PAGE_MASK);
+        return (long) Platform.BYTE_ARRAY_OFFSET + (address & PAGE_MASK);
     }
 
     /** Makes sure that {@code length} bytes more can be put into any partition. */
@@ -197,7 +197,7 @@ final class PartitionPages {
         }
         int size =
                 Math.min(nextChunkBytes[partition] + CHUNK_HEADER_BYTES, PAGE_BYTES - pagePosition);
-        int address = usedPages - 1 << PAGE_SHIFT | pagePosition;
+        int address = (usedPages - 1) << PAGE_SHIFT | pagePosition;
         putInt(page, pagePosition, NONE);
         pagePosition += size;
         if (heads[partition] == NONE) {
