@@ -19,10 +19,11 @@ import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.ValueSource;
 
 /**
- * Imports go down only: client, what all of Spark's side shares, its parts, what Spark loads.
+ * Checks that imports go down only: from the classes that Spark loads to the parts, from these to
+ * the shared classes of the plugin, and from these to the client.
  *
- * <p>A part knows no other part. The classes that Spark loads live in one package with what the
- * parts share, so they are told apart by name.
+ * <p>A part knows no other part. The classes that Spark loads are in one package with the shared
+ * classes, so they are told apart by name.
  */
 class LayeringTest {
     private static final Path SOURCES = Path.of("src/main/java");
@@ -38,12 +39,12 @@ class LayeringTest {
                     "SluiceShuffleDataIO",
                     "SluiceStreamingShuffleManager");
 
-    /** What the client may use beside the JDK. */
+    /** The libraries that the client may use beside the JDK. */
     private static final List<String> CLIENT_LIBRARIES = List.of("org.msgpack.", "org.slf4j.");
 
     private static final Pattern PACKAGE = Pattern.compile("(?m)^package ([\\w.]+);");
 
-    /** A qualified name, in an import or anywhere else in code. */
+    /** A qualified name, in an import or elsewhere in code. */
     private static final Pattern NAME =
             Pattern.compile("(?<![\\w.\"])(?:[a-z][\\w$]*\\.)+[A-Z$]\\w*(?:\\.\\w+)*");
 

@@ -1,8 +1,8 @@
 package io.sluice.client;
 
 /**
- * One verified block: its stored bytes are {@code bytes[offset .. offset + length)}, valid until
- * the next read.
+ * A verified block. Its stored bytes are {@code bytes[offset .. offset + length)}, valid until the
+ * next read.
  */
 final class Block {
     long mapAttemptId;
@@ -21,7 +21,7 @@ final class Block {
         return (flags & Blocks.LAST) != 0;
     }
 
-    /** The last block of its (map attempt, subpartition). */
+    /** Returns whether this is the last block of its map attempt and subpartition. */
     boolean isEnd() {
         return (flags & Blocks.END) != 0;
     }

@@ -4,11 +4,12 @@ import java.io.IOException;
 import java.io.InputStream;
 
 /**
- * One stream of a (map attempt, partition), readable while it arrives. Each block is verified
- * before its bytes are seen. A partition of a map attempt may have several streams, each of which
- * can be decoded by itself.
+ * Reads one stream of a map attempt and partition while it arrives.
  *
- * <p>Valid until the gate's next stream is asked for.
+ * <p>Each block is verified before its bytes are returned. A partition of a map attempt may have
+ * several streams, each of which can be decoded by itself.
+ *
+ * <p>A stream is valid until the gate is asked for the next one.
  */
 public final class BlockStream extends InputStream {
     private final InputGate gate;
@@ -31,7 +32,7 @@ public final class BlockStream extends InputStream {
         return channel;
     }
 
-    /** The channel was asked for again: the stream goes on there. */
+    /** Continues the stream on the channel that took the place of the lost one. */
     void goOn(InputChannel other) {
         channel = other;
     }
@@ -40,22 +41,25 @@ public final class BlockStream extends InputStream {
         return block.mapAttemptId;
     }
 
-    /** The partition's number in the shuffle. */
+    /** Returns the partition's number in the shuffle. */
     public int subpartition() {
         return block.subpartition;
     }
 
-    /** Whether no other stream of this (map attempt, partition) came before. */
+    /** Returns whether no other stream of this (map attempt, partition) came before. */
     public boolean beginsPartition() {
         return beginsPartition;
     }
 
-    /** It only says that its partition has ended, and is not worth a decoder. */
+    /**
+     * Returns whether the stream has no bytes and only ends its partition; no decoder is needed
+     * then.
+     */
     boolean isEmpty() {
         return block.length == 0;
     }
 
-    /** Whether the executor's own TaskManager had it. */
+    /** Returns whether the executor's own TaskManager stored the data. */
     public boolean isLocal() {
         return channel.isLocal();
     }
@@ -82,13 +86,13 @@ public final class BlockStream extends InputStream {
         return n;
     }
 
-    /** Bytes that can be read without waiting. */
+    /** Returns the number of bytes that can be read without waiting. */
     @Override
     public int available() {
         return limit - position;
     }
 
-    /** Reads to the end of the stream, so that its last block is seen. */
+    /** Reads to the end of the stream, so that its last block is verified. */
     void drain() throws IOException {
         position = limit;
         while (nextBlock()) {

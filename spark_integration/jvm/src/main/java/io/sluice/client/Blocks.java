@@ -4,7 +4,7 @@ package io.sluice.client;
 public final class Blocks {
     static final int HEADER_BYTES = 28;
 
-    /** The most a block may hold; writers may take less. */
+    /** The most bytes a block may hold; writers may use less. */
     public static final int MAX_STORED_BYTES = 256 * 1024;
 
     static final int MAP_ATTEMPT = 0;
@@ -23,7 +23,7 @@ public final class Blocks {
 
     private Blocks() {}
 
-    /** Big endian, as all integers on the wire that are not part of a message. */
+    /** Reads an int in big endian, as all integers on the wire that are not part of a message. */
     static int getInt(byte[] bytes, int at) {
         return (bytes[at] & 0xFF) << 24
                 | (bytes[at + 1] & 0xFF) << 16

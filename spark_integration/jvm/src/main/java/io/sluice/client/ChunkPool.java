@@ -3,11 +3,10 @@ package io.sluice.client;
 import java.util.concurrent.ArrayBlockingQueue;
 
 /**
- * Recycles the memory of received buffers between the tasks of an executor: chunks of a segment,
- * and large ones.
+ * Recycles the memory of received buffers between the tasks of an executor. There are chunks of one
+ * segment, and large ones.
  *
- * <p>How many are in use at once is bounded by the credit of the open gates; this bounds the idle
- * ones.
+ * <p>The credit of the open gates bounds the chunks in use; this pool bounds the idle ones.
  */
 public final class ChunkPool {
     /** A large chunk has the size of eight segments by default. */
@@ -17,8 +16,8 @@ public final class ChunkPool {
     private final ArrayBlockingQueue<Chunk> idleLarge;
 
     /**
-     * @param maxIdle how many unused chunks of a segment are kept, and as many bytes again in large
-     *     ones
+     * @param maxIdle number of unused chunks of one segment to keep; large chunks of as many bytes
+     *     are kept besides
      */
     public ChunkPool(int maxIdle) {
         idle = new ArrayBlockingQueue<>(maxIdle);

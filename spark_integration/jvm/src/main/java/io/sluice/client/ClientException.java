@@ -3,19 +3,19 @@ package io.sluice.client;
 import java.io.IOException;
 
 /**
- * Root of what can go wrong between an executor and a TaskManager.
+ * Root of the failures between an executor and a TaskManager.
  *
  * <pre>
  * ClientException
  * ├── ConnectFailed   no connection to the endpoint could be made
  * ├── ConnectionLost  the connection ended while it was in use
  * ├── Deadline        nothing moved for longer than the deadline
- * ├── Interrupted     the thread was interrupted, or the operation cancelled; the connection is unusable
+ * ├── Interrupted     the thread was interrupted or the operation cancelled
  * ├── Protocol        the TaskManager broke a rule of the protocol
  * └── Remote          the TaskManager answered with an ErrorResponse
  * </pre>
  *
- * After any of them except a {@link Remote} that names a channel the connection must be closed.
+ * <p>After any of them except a {@link Remote} that names a channel, the connection must be closed.
  */
 public abstract class ClientException extends IOException {
     private static final long serialVersionUID = 1L;
@@ -31,7 +31,10 @@ public abstract class ClientException extends IOException {
         return code;
     }
 
-    /** Whether the connection has ended, or the TaskManager ends it: another one may do better. */
+    /**
+     * Returns whether the connection has ended, or the TaskManager is about to end it, so that
+     * another connection may succeed.
+     */
     static boolean isLostConnection(IOException failure) {
         return failure instanceof ConnectionLost
                 || (failure instanceof Remote remote && remote.code() == ErrorCode.SHUTTING_DOWN);
@@ -56,7 +59,7 @@ public abstract class ClientException extends IOException {
             this.summary = endpoint + ": " + why;
         }
 
-        /** Endpoint and reason without the remedy, for a list of several. */
+        /** Returns endpoint and reason without the remedy, for a list of several failures. */
         public String summary() {
             return summary;
         }

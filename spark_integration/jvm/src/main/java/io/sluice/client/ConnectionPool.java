@@ -6,11 +6,11 @@ import java.util.HashMap;
 import java.util.Map;
 
 /**
- * Idle connections of an executor. A task leases one for itself, and gives it back when it is
- * clean, else closes it.
+ * Keeps the idle connections of an executor. A task leases a connection for itself; it gives the
+ * connection back when nothing is under way on it, and closes it otherwise.
  *
- * <p>Thread safe. The number of idle connections is bounded; those in use are bounded by the
- * running tasks.
+ * <p>Thread safe. The number of idle connections is bounded here, the number in use by the running
+ * tasks.
  */
 public final class ConnectionPool implements AutoCloseable {
     private record Key(Endpoint endpoint, int role) {}
@@ -22,7 +22,7 @@ public final class ConnectionPool implements AutoCloseable {
     private boolean closed;
 
     /**
-     * @param maxIdle how many unused connections are kept, all roles and endpoints together
+     * @param maxIdle number of unused connections to keep, all roles and endpoints together
      */
     public ConnectionPool(ClientOptions options, int maxIdle) {
         this.options = options;
@@ -30,9 +30,10 @@ public final class ConnectionPool implements AutoCloseable {
     }
 
     /**
-     * A connection for the calling task alone: an idle one that still works, else a new one.
+     * Leases a connection to the calling task alone: an idle one that still works, otherwise a new
+     * one.
      *
-     * @throws ClientException.ConnectFailed no TaskManager answers there
+     * @throws ClientException.ConnectFailed if no TaskManager answers there
      */
     public TaskManagerConnection lease(Endpoint endpoint, int role) throws ClientException {
         Key key = new Key(endpoint, role);

@@ -6,8 +6,8 @@ import java.util.function.BooleanSupplier;
 import java.util.function.LongSupplier;
 
 /**
- * How the thread of a connection waits: what moves meanwhile, after how long it gives up, and when
- * it asks for a sign of life.
+ * Drives a socket on behalf of a waiting thread: reads and writes meanwhile, gives up after a
+ * deadline, and pings a silent peer.
  */
 final class ConnectionWaits implements FrameWriter.Room {
     private static final String IO_TIMEOUT = "spark.sluice.io.timeout";
@@ -35,16 +35,16 @@ final class ConnectionWaits implements FrameWriter.Room {
         }
     }
 
-    /** Sends what is buffered until {@code taken}. */
+    /** Sends buffered bytes until {@code taken}. */
     @Override
     public void await(BooleanSupplier taken) throws IOException {
         await(taken, "the TaskManager to read");
     }
 
     /**
-     * Sends what is buffered and dispatches what arrives until {@code done}.
+     * Sends buffered bytes and dispatches received frames until {@code done}.
      *
-     * @throws ClientException.Deadline nothing was read or written for {@code
+     * @throws ClientException.Deadline if nothing was read or written for {@code
      *     spark.sluice.io.timeout}
      */
     void await(BooleanSupplier done, String what) throws IOException {
@@ -52,7 +52,7 @@ final class ConnectionWaits implements FrameWriter.Room {
     }
 
     /**
-     * As above, but returns at a certain time whatever has come.
+     * Waits as above, but returns at the given time even if {@code done} does not hold.
      *
      * @param wakeAtNanos as {@link System#nanoTime}; {@code Long.MAX_VALUE} for never
      */
@@ -60,12 +60,12 @@ final class ConnectionWaits implements FrameWriter.Room {
         await(done, what, ioTimeoutMillis, IO_TIMEOUT, wakeAtNanos);
     }
 
-    /** As above, for what takes no longer than a connect. */
+    /** Waits as above, with the deadline of a connect. */
     void awaitSoon(BooleanSupplier done, String what) throws IOException {
         await(done, what, connectTimeoutMillis, CONNECT_TIMEOUT, Long.MAX_VALUE);
     }
 
-    /** As above, for the end of something that is given up if need be. */
+    /** Waits as above for the orderly end of an operation; the caller gives up on failure. */
     void awaitEnd(BooleanSupplier done, String what) throws IOException {
         await(done, what, END_TIMEOUT_MILLIS, "fixed", Long.MAX_VALUE);
     }
@@ -106,18 +106,18 @@ final class ConnectionWaits implements FrameWriter.Room {
                     socket.endpoint().toString(), what, timeoutMillis, setting);
         }
         long mostNanos = Math.min(deadline - now, Math.max(0, wakeAtNanos - now));
-        // Rounded up: zero would be for ever.
+        // Rounded up: a select with zero would wait without limit.
         socket.pause(TimeUnit.NANOSECONDS.toMillis(mostNanos) + 1);
     }
 
     /**
-     * For what may take any time because somebody else is slow. The TaskManager has to show that it
-     * is alive: after half of {@code spark.sluice.io.timeout} without a byte from it, it is asked,
-     * and has the other half.
+     * Waits for an event that may take any time because another task is slow. The TaskManager must
+     * show that it is alive: after half of {@code spark.sluice.io.timeout} without a byte it is
+     * pinged, and it has the other half to answer.
      *
-     * @param mostNanos asked before each pause: look at {@code done} again after at most that long,
-     *     though nothing came
-     * @throws ClientException.Deadline the TaskManager gives no sign of life
+     * @param mostNanos called before each pause; returns after how many nanoseconds {@code done}
+     *     has to be looked at again even if nothing arrived
+     * @throws ClientException.Deadline if the TaskManager gives no sign of life
      */
     void awaitPatiently(BooleanSupplier done, LongSupplier mostNanos, String what)
             throws IOException {
@@ -152,8 +152,7 @@ final class ConnectionWaits implements FrameWriter.Room {
             }
             long pauseNanos = Math.max(1, Math.min(left, mostNanos.getAsLong()));
             socket.watchForBoth();
-            // Rounded up: a pause that ends too early would go round and round for the rest of a
-            // millisecond.
+            // Rounded up: a pause that ends too early would spin for the rest of a millisecond.
             socket.pause((pauseNanos + 999_999) / 1_000_000);
         }
     }

@@ -4,8 +4,8 @@ import java.io.IOException;
 import java.util.ArrayDeque;
 
 /**
- * One request of a gate to a source: received buffers in order, and credit given back when a buffer
- * is used up. What the bytes mean is for the kind of gate to say.
+ * Receives the answer to one request of a gate to a source: keeps the buffers in order, and returns
+ * credit for each buffer that is used up. Subclasses interpret the bytes.
  */
 abstract class ConsumerChannel {
     private final int announceAt;
@@ -24,7 +24,7 @@ abstract class ConsumerChannel {
     /** The buffer that is being read, or null. */
     Chunk head;
 
-    /** Why nothing more comes, or null. */
+    /** The reason why nothing more comes, or null. */
     SourceFailure failure;
 
     ConsumerChannel(int credit) {
@@ -34,15 +34,15 @@ abstract class ConsumerChannel {
     abstract Source source();
 
     /**
-     * What is thrown of this source; {@code mapAttemptId} is null if the failure is of no attempt
-     * in particular.
+     * Makes the failure of this source; {@code mapAttemptId} is null if no single attempt is to
+     * blame.
      */
     abstract SourceFailure failure(Long mapAttemptId, ErrorCode code, String what, Throwable cause);
 
-    /** Something came: data, the end, or a failure. */
+    /** Called when data, the end, or a failure has arrived. */
     void arrived() throws SourceFailure {}
 
-    /** It is being asked for, on that connection and by that number. */
+    /** Remembers the connection and the number under which the channel is requested. */
     final void asked(TaskManagerConnection connection, long number) {
         this.connection = connection;
         this.number = number;
@@ -69,12 +69,18 @@ abstract class ConsumerChannel {
         return !queue.isEmpty() || (head != null && head.remaining() > 0);
     }
 
-    /** Its end has come: nothing more of it depends on the connection. */
+    /**
+     * Returns whether the end has arrived, after which the channel no longer depends on the
+     * connection.
+     */
     final boolean isReceived() {
         return ended;
     }
 
-    /** Nothing follows what is in the queue: its end or a failure has come. */
+    /**
+     * Returns whether nothing follows the buffers in the queue, because the end or a failure has
+     * arrived.
+     */
     final boolean hasEnded() {
         return ended || failure != null;
     }
@@ -150,13 +156,13 @@ abstract class ConsumerChannel {
 
     // ---- reading
 
-    /** Makes the next buffer the head, if there is one. */
+    /** Makes the next buffer the head; returns whether there was one. */
     final boolean nextHead() {
         head = queue.poll();
         return head != null;
     }
 
-    /** A head that is used up becomes credit. Says whether it was. */
+    /** Turns a head that is used up into credit; returns whether it was used up. */
     final boolean releaseHead() throws IOException {
         if (head == null || head.remaining() > 0) {
             return false;
@@ -173,7 +179,7 @@ abstract class ConsumerChannel {
         return true;
     }
 
-    /** Gives back all buffers, read or not, and those that still come. */
+    /** Recycles all buffers, read or unread, and from now on those that still arrive. */
     final void release() {
         released = true;
         if (connection == null) {

@@ -5,10 +5,11 @@ import java.util.List;
 import java.util.function.Consumer;
 
 /**
- * What all gates of tasks have in common: their connection, their counts, and their end. One thread
- * reads; {@link #close} may come from another one, which ends the reader's wait.
+ * Manages the connection, the counts and the end of a gate, whatever it reads.
  *
- * @param <T> what is read at a time
+ * <p>One thread reads. Another thread may call {@link #close}, which ends the reader's wait.
+ *
+ * @param <T> the unit that is read at a time
  */
 abstract class ConsumerGate<T> implements AutoCloseable {
     private final long shuffleId;
@@ -30,8 +31,8 @@ abstract class ConsumerGate<T> implements AutoCloseable {
     private volatile Thread owner;
 
     /**
-     * @param endSubpartition behind the last partition wanted
-     * @param credit buffers each channel may have under way
+     * @param endSubpartition first partition behind the range
+     * @param credit buffers that each channel may have under way
      * @param giveBack takes a connection on which nothing is under way
      */
     ConsumerGate(
@@ -47,15 +48,15 @@ abstract class ConsumerGate<T> implements AutoCloseable {
         this.giveBack = giveBack;
     }
 
-    /** The channels that may hold buffers. */
+    /** Returns the channels that may hold buffers. */
     abstract List<? extends ConsumerChannel> channels();
 
-    /** The next of what is read; waits for it. Null when everything has come. */
+    /** Waits for the next unit and returns it, or null at the end. */
     abstract T find() throws IOException;
 
-    // ---- the beginning
+    // ---- opening
 
-    /** Goes on with a leased connection, which the gate gives back or closes in the end. */
+    /** Uses a leased connection, which the gate gives back or closes in the end. */
     final void use(TaskManagerConnection connection) throws IOException {
         if (cancelled) {
             giveBack.accept(connection);
@@ -65,7 +66,7 @@ abstract class ConsumerGate<T> implements AutoCloseable {
         inUse = connection;
     }
 
-    /** Asks for the first channels; if that fails the gate is closed. */
+    /** Requests the first channels; closes the gate if that fails. */
     final void open() throws IOException {
         openChannels = channels().size();
         try {
@@ -77,7 +78,7 @@ abstract class ConsumerGate<T> implements AutoCloseable {
         }
     }
 
-    /** Asks for all channels. */
+    /** Requests all channels. */
     void askFirst() throws IOException {
         leg.ask(channels());
     }
@@ -85,12 +86,12 @@ abstract class ConsumerGate<T> implements AutoCloseable {
     // ---- reading
 
     /**
-     * The next of what is read; waits for it.
+     * Waits for the next unit and returns it.
      *
-     * @return null when everything has come; the gate is closed then
-     * @throws SourceFailure a source failed for good
-     * @throws ClientException the connection to the own TaskManager failed, and no other can take
-     *     its place
+     * @return null at the end; the gate is closed then
+     * @throws SourceFailure if a source failed for good
+     * @throws ClientException if the connection to the own TaskManager failed and no other can
+     *     replace it
      */
     public T next() throws IOException {
         owner = Thread.currentThread();
@@ -118,20 +119,20 @@ abstract class ConsumerGate<T> implements AutoCloseable {
         return new ClientException.Interrupted("the gate was closed while it was read");
     }
 
-    // ---- what is counted
+    // ---- counts
 
-    /** Nanoseconds this gate has waited so far. */
+    /** Returns the nanoseconds this gate has waited so far. */
     public final synchronized long waitedNanos() {
-        // Once the connection is given back it counts for others.
+        // After the connection is given back, its waits belong to other tasks.
         return waitedBefore + (done ? 0 : leg.waitedNanos());
     }
 
-    /** Bytes received so far from the own TaskManager, block headers included. */
+    /** Returns the bytes received so far from the own TaskManager, block headers included. */
     public final synchronized long localBytes() {
         return localBytesBefore + (done ? 0 : leg.localBytes());
     }
 
-    /** Bytes received so far from other TaskManagers, block headers included. */
+    /** Returns the bytes received so far from other TaskManagers, block headers included. */
     public final synchronized long remoteBytes() {
         return remoteBytesBefore + (done ? 0 : leg.remoteBytes());
     }
@@ -141,19 +142,19 @@ abstract class ConsumerGate<T> implements AutoCloseable {
         remoteBytesBefore += leg.remoteBytes();
     }
 
-    // ---- the end
+    // ---- closing
 
-    /** Whether nobody has begun to read yet. */
+    /** Returns whether no thread has begun to read yet. */
     final boolean isIdle() {
         return owner == null;
     }
 
-    /** Whether the calling thread is the one that reads. */
+    /** Returns whether the calling thread is the one that reads. */
     public final boolean isReadByCaller() {
         return owner == Thread.currentThread();
     }
 
-    /** Closes the connection; another one is to take its place. */
+    /** Closes the connection; another one will replace it. */
     final void drop() {
         waitedBefore += leg.waitedNanos();
         addBytes();
@@ -161,8 +162,8 @@ abstract class ConsumerGate<T> implements AutoCloseable {
     }
 
     /**
-     * Ends the gate: the connection goes back to the pool if everything has come or the TaskManager
-     * confirms, else it is closed. Idempotent.
+     * Ends the gate; idempotent. The connection goes back to the pool if all data has arrived or
+     * the TaskManager confirms the end; otherwise it is closed.
      */
     @Override
     public final void close() {
@@ -171,7 +172,7 @@ abstract class ConsumerGate<T> implements AutoCloseable {
         }
         boolean own = isIdle() || isReadByCaller();
         if (!own) {
-            // The reader may sit in a wait, with the lock held.
+            // The reader may be waiting with the lock held.
             cancelled = true;
             inUse.cancel();
         }
@@ -181,7 +182,10 @@ abstract class ConsumerGate<T> implements AutoCloseable {
         }
     }
 
-    /** Another thread may still look at the bytes that were read last: then nothing is recycled. */
+    /**
+     * Ends the gate. Buffers are not recycled if another thread may still look at the bytes it read
+     * last.
+     */
     private void finish(boolean recycle) {
         if (done) {
             return;

@@ -8,8 +8,8 @@ import java.util.Set;
 import java.util.function.BooleanSupplier;
 
 /**
- * The channels of a gate on one connection. The first of them, and those that are asked for again
- * later, are gates of their own to the TaskManager.
+ * Runs the channels of a gate on one connection. To the TaskManager, the first channels are one
+ * gate, and each later request opens another.
  */
 final class ConsumerLeg extends RoleHandler {
     private final TaskManagerConnection connection;
@@ -20,8 +20,8 @@ final class ConsumerLeg extends RoleHandler {
     private final long waitedBefore;
 
     /**
-     * All that were ever asked for, by their numbers, which follow one another; null where the
-     * number is a gate's. What was on its way for a channel that was given up may still come.
+     * All channels ever requested, by their consecutive numbers; null where the number belongs to a
+     * gate. Data for a cancelled channel may still arrive.
      */
     private final List<ConsumerChannel> channels = new ArrayList<>();
 
@@ -53,7 +53,7 @@ final class ConsumerLeg extends RoleHandler {
         return connection;
     }
 
-    /** Asks for channels, if there are any. */
+    /** Requests channels, if there are any. */
     void ask(List<? extends ConsumerChannel> asked) throws IOException {
         if (asked.isEmpty()) {
             return;
@@ -88,11 +88,11 @@ final class ConsumerLeg extends RoleHandler {
         return number;
     }
 
-    /** Gives a channel up; another one is to take its place. */
+    /** Cancels a channel; another one will replace it. */
     void retire(ConsumerChannel channel) throws IOException {
         channel.release();
         if (channel.isOn(connection) && !channel.isReceived()) {
-            // Of no effect on one that has failed there already.
+            // Has no effect on a channel that has already failed there.
             connection.send(new Message.CancelPartitionRequest(channel.number()));
         }
     }
@@ -100,7 +100,7 @@ final class ConsumerLeg extends RoleHandler {
     /**
      * Waits until {@code done}.
      *
-     * @param wakeAtNanos returns then at the latest, as {@link System#nanoTime}
+     * @param wakeAtNanos latest time of the return, as {@link System#nanoTime}
      */
     void await(BooleanSupplier done, long wakeAtNanos) throws IOException {
         connection
@@ -109,7 +109,7 @@ final class ConsumerLeg extends RoleHandler {
         checkGate();
     }
 
-    /** Waits until {@code done}, as long as the own TaskManager shows that it is alive. */
+    /** Waits until {@code done}, as long as the own TaskManager gives signs of life. */
     void awaitPatiently(BooleanSupplier done) throws IOException {
         connection
                 .waits()
@@ -127,7 +127,8 @@ final class ConsumerLeg extends RoleHandler {
     }
 
     /**
-     * Whether the TaskManager answers within the deadline of a connect, though it may have no data.
+     * Returns whether the TaskManager answers a ping within the deadline of a connect, even if it
+     * has no data.
      */
     boolean isAlive() {
         try {
@@ -140,7 +141,10 @@ final class ConsumerLeg extends RoleHandler {
         }
     }
 
-    /** Nanoseconds waited so far; not to be asked once the connection was given back. */
+    /**
+     * Returns the nanoseconds waited so far; must not be called after the connection was given
+     * back.
+     */
     long waitedNanos() {
         return connection.waitedNanos() - waitedBefore;
     }
@@ -154,9 +158,10 @@ final class ConsumerLeg extends RoleHandler {
     }
 
     /**
-     * Closes the gates; says whether the connection is clean and can serve another task. Where
-     * everything has come nobody waits for the answer: it meets an idle connection, or the leg of
-     * the next task, to which it means nothing.
+     * Closes the gates; returns whether the connection is clean and can serve another task.
+     *
+     * <p>If all data has arrived, this does not wait for the answer. The answer then reaches an
+     * idle connection or the leg of the next task, and both ignore it.
      */
     boolean close() {
         try {
@@ -170,7 +175,7 @@ final class ConsumerLeg extends RoleHandler {
             }
             return gateError == null;
         } catch (IOException e) {
-            // The connection is given up, which closes the gates too.
+            // The connection is closed, and closes the gates too.
             return false;
         }
     }
@@ -185,7 +190,8 @@ final class ConsumerLeg extends RoleHandler {
     }
 
     /**
-     * Numbers of a connection go up: the task before has not waited for the last word on its gates.
+     * Returns whether a number belongs to the previous task, which did not wait for its gates to be
+     * closed. The numbers of a connection increase.
      */
     private boolean isOfTaskBefore(long number) {
         return (number - firstNumber & TaskManagerConnection.MAX_NUMBER)

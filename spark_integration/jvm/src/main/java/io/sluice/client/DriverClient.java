@@ -4,7 +4,7 @@ import java.io.IOException;
 import java.util.function.BooleanSupplier;
 
 /**
- * The driver leg: keeps an application alive on one TaskManager and releases what it stored. Not
+ * Speaks the driver leg: keeps an application alive on one TaskManager and releases its data. Not
  * thread safe.
  */
 public final class DriverClient implements AutoCloseable {
@@ -15,7 +15,7 @@ public final class DriverClient implements AutoCloseable {
     /**
      * Connects as a driver.
      *
-     * @throws ClientException.ConnectFailed nobody answers there
+     * @throws ClientException.ConnectFailed if no TaskManager answers there
      */
     public DriverClient(Endpoint endpoint, ClientOptions options) throws ClientException {
         connection = TaskManagerConnection.connect(endpoint, options, Message.ROLE_DRIVER);
@@ -26,7 +26,7 @@ public final class DriverClient implements AutoCloseable {
         return connection.taskManager();
     }
 
-    /** Asks for a sign of life; returns when it has come. */
+    /** Pings the TaskManager; returns when the answer has arrived. */
     public void ping() throws IOException {
         sentNonce++;
         ask(
@@ -35,7 +35,7 @@ public final class DriverClient implements AutoCloseable {
                 "a pong");
     }
 
-    /** Releases a shuffle's data; returns the bytes that were freed. */
+    /** Releases a shuffle's data; returns the number of bytes freed. */
     public long releaseShuffle(int shuffleId) throws IOException {
         ask(
                 new Message.ReleaseShuffle(shuffleId),
@@ -46,7 +46,7 @@ public final class DriverClient implements AutoCloseable {
         return ((Message.ShuffleReleased) answer).freedBytes();
     }
 
-    /** Releases all of the application's data; returns the bytes that were freed. */
+    /** Releases all data of the application; returns the number of bytes freed. */
     public long releaseApplication() throws IOException {
         ask(
                 new Message.ReleaseApplication(),

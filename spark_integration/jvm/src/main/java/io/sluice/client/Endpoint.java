@@ -26,8 +26,9 @@ public record Endpoint(String path, String host, int port) {
     /**
      * Parses one endpoint.
      *
-     * @param localHost what {@code {host}} in a path stands for
-     * @throws IllegalArgumentException with the value, the limit and the remedy
+     * @param localHost replaces {@code {host}} in a path
+     * @throws IllegalArgumentException if the text is not an endpoint; the message names the value,
+     *     the limit and the remedy
      */
     public static Endpoint parse(String text, String localHost) {
         String trimmed = text.trim();
@@ -51,13 +52,13 @@ public record Endpoint(String path, String host, int port) {
                 if (host.startsWith("[") && host.endsWith("]")) {
                     return tcp(host.substring(1, host.length() - 1), port);
                 }
-                // An IPv6 address without brackets, or two ports: nobody can tell which.
+                // An IPv6 address without brackets cannot be told from a host with two ports.
                 if (host.indexOf(':') < 0) {
                     return tcp(host, port);
                 }
             }
         } catch (NumberFormatException e) {
-            // Falls through to the message below, which says more.
+            // The message below says more.
         }
         throw new IllegalArgumentException(
                 "'"
@@ -65,7 +66,7 @@ public record Endpoint(String path, String host, int port) {
                         + "' is no endpoint: write HOST:PORT (port 1 to 65535) or unix:/PATH");
     }
 
-    /** Parses a comma list; at least one. */
+    /** Parses a comma-separated list with at least one endpoint. */
     public static List<Endpoint> parseList(String text, String localHost) {
         List<Endpoint> endpoints = new ArrayList<>();
         for (String part : text.split(",", -1)) {
@@ -84,7 +85,7 @@ public record Endpoint(String path, String host, int port) {
         return path != null;
     }
 
-    /** Whether a Unix socket file is there; false for TCP. */
+    /** Returns whether a Unix socket exists at the path; false for TCP. */
     public boolean socketExists() {
         return path != null && Files.exists(Path.of(path));
     }

@@ -47,7 +47,7 @@ public enum ErrorCode {
         return number;
     }
 
-    /** The code with that number. */
+    /** Returns the code with the given number. */
     public static ErrorCode of(long number) {
         for (ErrorCode code : values()) {
             if (code.number == number) {

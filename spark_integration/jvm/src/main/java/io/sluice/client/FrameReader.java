@@ -4,9 +4,9 @@ import java.io.IOException;
 import java.nio.ByteBuffer;
 
 /**
- * Cuts received bytes into frames, wherever the network cut them.
+ * Cuts the received byte stream into frames.
  *
- * <p>Payloads go straight into chunks of the pool; nothing is taken before both lengths are
+ * <p>Payloads go straight into chunks of the pool; memory is taken only after both lengths are
  * checked.
  */
 final class FrameReader {
@@ -28,18 +28,21 @@ final class FrameReader {
         this.chunks = chunks;
     }
 
-    /** What the handshake agreed: the TaskManager's segment size, and the largest payload. */
+    /**
+     * Sets the limits that the handshake agreed on: the TaskManager's segment size and the largest
+     * payload.
+     */
     void allowPayload(int segmentBytes, int largestBytes) {
         this.segmentBytes = Math.max(segmentBytes, Frames.MAX_EVENT_BYTES);
         maxPayloadBytes = Math.max(largestBytes, this.segmentBytes);
     }
 
-    /** Whether the connection stands at a frame border. */
+    /** Returns whether the input ends at the border of two frames. */
     boolean atBorder() {
         return prefixHave == 0;
     }
 
-    /** Takes all bytes of {@code in} and hands complete frames to {@code handler}. */
+    /** Consumes all bytes of {@code in} and passes complete frames to {@code handler}. */
     void feed(ByteBuffer in, FrameHandler handler) throws IOException {
         while (in.hasRemaining()) {
             if (prefixHave < Frames.PREFIX_BYTES) {
@@ -75,7 +78,7 @@ final class FrameReader {
         }
     }
 
-    /** Gives back what a broken connection leaves behind. */
+    /** Recycles the chunk of a frame that the end of the connection cut off. */
     void discard() {
         if (payload != null) {
             chunks.recycle(payload);

@@ -9,8 +9,8 @@ import java.nio.channels.Selector;
 import java.nio.channels.SocketChannel;
 
 /**
- * Reads and writes frames on a non-blocking socket: what is there, and what the socket takes. The
- * only wait is {@link #pause}. Not thread safe, except {@link #cancel} and {@link #wake}.
+ * Reads and writes frames on a non-blocking socket. Only {@link #pause} waits. Not thread safe,
+ * except {@link #cancel} and {@link #wake}.
  */
 final class FrameSocket implements AutoCloseable {
     private static final int RECEIVE_BYTES = 256 * 1024;
@@ -44,7 +44,9 @@ final class FrameSocket implements AutoCloseable {
         this.writer = new FrameWriter(endpoint);
     }
 
-    /** A socket that is still to be connected; {@code handler} gets the frames that are read. */
+    /**
+     * Opens a socket that is not connected yet; {@code handler} receives the frames that are read.
+     */
     static FrameSocket open(Endpoint endpoint, ChunkPool chunks, FrameHandler handler)
             throws IOException {
         SocketChannel channel = null;
@@ -67,7 +69,7 @@ final class FrameSocket implements AutoCloseable {
         }
     }
 
-    /** Begins to connect; says whether that is done at once. */
+    /** Begins to connect; returns whether the connection is already made. */
     boolean connect() throws IOException {
         return channel.connect(endpoint.address());
     }
@@ -88,10 +90,10 @@ final class FrameSocket implements AutoCloseable {
         return writer;
     }
 
-    /** Reads what is there and dispatches it; says whether that was anything. */
+    /** Reads and dispatches available bytes; returns whether there were any. */
     boolean read() throws IOException {
         boolean moved = false;
-        // Bounded, so that a fast sender cannot keep us from looking at what came.
+        // Bounded, so that a fast sender cannot keep the caller from checking its condition.
         for (int round = 0; round < 4; round++) {
             in.clear();
             int n;
@@ -119,7 +121,7 @@ final class FrameSocket implements AutoCloseable {
         return moved;
     }
 
-    /** Writes what the socket takes; says whether that was anything. */
+    /** Writes as much as the socket takes; returns whether it took anything. */
     boolean write() throws IOException {
         try {
             return writer.writeTo(channel);
@@ -128,7 +130,10 @@ final class FrameSocket implements AutoCloseable {
         }
     }
 
-    /** The TaskManager may have said why before it closed: an ErrorResponse waits to be read. */
+    /**
+     * Looks for the reason of a failed write: the TaskManager may have sent an ErrorResponse before
+     * it closed.
+     */
     private IOException whyWriteFailed(IOException failure) {
         try {
             boolean more = true;
@@ -144,7 +149,10 @@ final class FrameSocket implements AutoCloseable {
                 endpoint.toString(), failure.getMessage(), failure);
     }
 
-    /** From the first call on, pauses end when something comes, or when the socket takes more. */
+    /**
+     * Makes the next pauses end when bytes arrive or, with bytes to send, when the socket takes
+     * them.
+     */
     void watchForBoth() {
         int interest = SelectionKey.OP_READ | (writer.isWanting() ? SelectionKey.OP_WRITE : 0);
         if (key.interestOps() != interest) {
@@ -152,7 +160,7 @@ final class FrameSocket implements AutoCloseable {
         }
     }
 
-    /** Waits for the socket, at most that long; 0 for ever. */
+    /** Waits for the socket; 0 waits without limit. */
     void pause(long millis) throws IOException {
         long before = System.nanoTime();
         selector.select(millis);
@@ -161,7 +169,7 @@ final class FrameSocket implements AutoCloseable {
         checkUsable();
     }
 
-    /** Nanoseconds spent in pauses so far. */
+    /** Returns the nanoseconds spent in pauses so far. */
     long waitedNanos() {
         return waitedNanos;
     }
@@ -177,7 +185,7 @@ final class FrameSocket implements AutoCloseable {
         selector.wakeup();
     }
 
-    /** The TaskManager has said its last word. */
+    /** Called when the TaskManager has announced the end of the connection. */
     void end() {
         open = false;
     }
@@ -216,7 +224,7 @@ final class FrameSocket implements AutoCloseable {
                 selector.close();
             }
         } catch (IOException e) {
-            // Nothing is left to save: the connection is given up.
+            // The connection is given up anyway.
         }
     }
 }

@@ -6,19 +6,19 @@ import java.nio.channels.GatheringByteChannel;
 import java.util.function.BooleanSupplier;
 
 /**
- * Joins frames in a buffer for the socket. It waits for nothing itself: who sends says how room
- * comes about.
+ * Joins frames in a buffer for the socket. It never waits by itself: callers pass in the way to
+ * wait for room.
  */
 final class FrameWriter {
     private static final int SEND_BYTES = 256 * 1024;
 
     /**
-     * Payloads from here on are written from where they are; smaller ones are joined in the send
-     * buffer.
+     * Payloads of this size or more are written from where they are; smaller ones are copied into
+     * the send buffer.
      */
     private static final int UNCOPIED_BYTES = 64 * 1024;
 
-    /** Returns when {@code taken}: the socket has to take what is here. */
+    /** Waits for the socket to take bytes; returns when {@code taken} holds. */
     interface Room {
         void await(BooleanSupplier taken) throws IOException;
     }
@@ -34,14 +34,14 @@ final class FrameWriter {
         this.endpoint = endpoint;
     }
 
-    /** Takes a message; asks for room when the buffer is full. */
+    /** Adds a message; waits for room if the buffer is full. */
     void send(Message message, Room room) throws IOException {
         putHead(message, 0, room);
         insideFrame = false;
     }
 
     /**
-     * Takes a message with its payload; returns when the caller may change {@code payload}.
+     * Adds a message with its payload; returns when the caller may change {@code payload}.
      *
      * @param payload a direct buffer; its position is moved to its limit
      */
@@ -103,7 +103,7 @@ final class FrameWriter {
     }
 
     /**
-     * Takes a small message if nothing else is here, not even a part of a frame; says whether it
+     * Adds a small message if the buffer is empty and no frame is half written; returns whether it
      * did.
      */
     boolean takeAlone(Message message) {
@@ -114,22 +114,25 @@ final class FrameWriter {
         return true;
     }
 
-    /** A Ping was read: its answer goes before the next write that is not inside of a frame. */
+    /**
+     * Remembers a Ping to answer: the Pong goes out before the next write that is not inside a
+     * frame.
+     */
     void pong(long nonce) {
         pongNonce = nonce;
     }
 
-    /** Whether the send buffer is empty. */
+    /** Returns whether the send buffer is empty. */
     boolean isEmpty() {
         return out.position() == 0;
     }
 
-    /** Whether the socket has something to take. */
+    /** Returns whether there is anything for the socket to take. */
     boolean isWanting() {
         return !isEmpty() || outAndPayload[1] != null;
     }
 
-    /** Writes what the socket takes now; says whether that was anything. */
+    /** Writes as much as the socket takes; returns whether it took anything. */
     boolean writeTo(GatheringByteChannel socket) throws IOException {
         if (pongNonce != null && !insideFrame && out.remaining() >= 64) {
             putWhole(new Message.Pong(pongNonce));

@@ -4,8 +4,8 @@ import java.io.IOException;
 import java.util.zip.CRC32C;
 
 /**
- * A channel of an input gate: buffers are cut into blocks when they are read. What goes wrong is
- * kept until everything that came before it has been read.
+ * A channel of an input gate, whose buffers are cut into blocks when they are read. A failure is
+ * reported only after everything that arrived before it has been read.
  */
 final class InputChannel extends ConsumerChannel {
     private final SourceProgress progress;
@@ -18,9 +18,9 @@ final class InputChannel extends ConsumerChannel {
     private boolean lost;
 
     /**
-     * A channel that is still to be asked for.
+     * Makes a channel that is requested later.
      *
-     * @param askAtNanos when, as {@link System#nanoTime}
+     * @param askAtNanos when to request it, as {@link System#nanoTime}
      */
     InputChannel(SourceProgress progress, int credit, long askAtNanos) {
         super(credit);
@@ -47,7 +47,7 @@ final class InputChannel extends ConsumerChannel {
         return progress.failure(mapAttemptId, code, what, cause);
     }
 
-    /** There is something to do for the reader: data, an end to check, or a failure. */
+    /** Returns whether the reader has work here: data, an end to check, or a failure to report. */
     boolean isReady() {
         return hasData() || (hasEnded() && !complete);
     }
@@ -56,7 +56,7 @@ final class InputChannel extends ConsumerChannel {
         return hasEnded() && !hasData();
     }
 
-    /** Its connection is gone; what has come by then can still be read. */
+    /** Marks the connection as lost; the data that has arrived can still be read. */
     void lose(IOException cause) {
         if (!hasEnded()) {
             lost = true;
@@ -70,7 +70,7 @@ final class InputChannel extends ConsumerChannel {
 
     // ---- reading
 
-    /** Reads and verifies the next block; its bytes stay valid until the next call. */
+    /** Reads and verifies the next block; its bytes are valid until the next call. */
     void readBlock(Block block, InputGate gate) throws IOException {
         skip(gate);
         parseHeader(block, gate);
@@ -120,7 +120,7 @@ final class InputChannel extends ConsumerChannel {
         }
     }
 
-    /** Everything has been read: checks that nothing is missing. */
+    /** Checks at the end that nothing is missing. */
     void complete() throws IOException {
         releaseHead();
         if (failure != null) {
@@ -130,7 +130,7 @@ final class InputChannel extends ConsumerChannel {
         complete = true;
     }
 
-    /** Passes over what the request before this one brought already. */
+    /** Skips the bytes that an earlier request already delivered. */
     private void skip(InputGate gate) throws IOException {
         while (bytesToSkip > 0) {
             takeHead(gate);
@@ -151,7 +151,7 @@ final class InputChannel extends ConsumerChannel {
         }
     }
 
-    /** Waits for a buffer with something left to read. */
+    /** Waits for a buffer with unread bytes. */
     private void takeHead(InputGate gate) throws IOException {
         while (head == null || head.remaining() == 0) {
             releaseHead();
@@ -160,7 +160,7 @@ final class InputChannel extends ConsumerChannel {
                     throw failure;
                 }
                 if (isReceived()) {
-                    // Says what is missing, if it knows.
+                    // This throws if it knows which part is missing.
                     progress.complete();
                     throw progress.failure(
                             progress.attemptId(),

@@ -9,15 +9,15 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * The consumer leg for one task: one channel for each source, read stream by stream.
+ * The consumer leg of one task: one channel for each source, read stream by stream.
  *
- * <p>At the border between two streams the gate takes whichever channel has data, so no channel
- * waits for another; inside a stream it reads that channel. What arrives meanwhile on the others
- * stays in their queues, which their credit bounds.
+ * <p>Between two streams the gate takes any channel that has data, so no channel waits for another;
+ * inside a stream it stays with that channel. Buffers that arrive on the other channels stay in
+ * their queues, which are bounded by their credit.
  *
- * <p>What can still be had is asked for again where it left off: the rest of a source once after a
- * damaged block, and for a while when its TaskManager, or the own one, is out of reach ({@link
- * SourceRetries}).
+ * <p>The gate recovers where it can and continues behind the last verified block: it requests the
+ * rest of a source once more after a damaged block, and for a limited time while the TaskManager of
+ * a source, or the own one, is out of reach ({@link SourceRetries}).
  */
 public final class InputGate extends ConsumerGate<BlockStream> {
     private static final Logger LOG = LoggerFactory.getLogger(InputGate.class);
@@ -35,9 +35,9 @@ public final class InputGate extends ConsumerGate<BlockStream> {
      * Opens the gate.
      *
      * @param connections gives the gate a connection, and another one when that is lost
-     * @param startSubpartition first partition wanted
-     * @param endSubpartition behind the last partition wanted
-     * @param credit buffers each channel may have under way
+     * @param startSubpartition first partition of the range
+     * @param endSubpartition first partition behind the range
+     * @param credit buffers that each channel may have under way
      */
     public InputGate(
             ConnectionSource connections,
@@ -66,8 +66,8 @@ public final class InputGate extends ConsumerGate<BlockStream> {
     }
 
     /**
-     * The next stream, of whichever channel has data; the rest of the one before is skipped (and
-     * checked).
+     * Finds the next stream on any channel that has data; skips the rest of the previous stream,
+     * and checks it.
      */
     @Override
     BlockStream find() throws IOException {
@@ -107,7 +107,7 @@ public final class InputGate extends ConsumerGate<BlockStream> {
             int index = nextChannel + i < n ? nextChannel + i : nextChannel + i - n;
             InputChannel channel = channels.get(index);
             if (channel.isReady()) {
-                // The next search begins behind this one: round robin.
+                // Round robin: the next search begins behind this channel.
                 nextChannel = index + 1 < n ? index + 1 : 0;
                 return channel;
             }
@@ -115,7 +115,7 @@ public final class InputGate extends ConsumerGate<BlockStream> {
         return null;
     }
 
-    /** Reads the next block of a stream; waits for it, wherever it comes from in the end. */
+    /** Reads the next block of a stream; waits for it, and recovers if its channel fails. */
     synchronized void readBlock(BlockStream reader, Block block) throws IOException {
         while (true) {
             if (done) {
@@ -142,7 +142,7 @@ public final class InputGate extends ConsumerGate<BlockStream> {
         await(() -> channel.hasData() || channel.hasEnded());
     }
 
-    /** Waits, and meanwhile asks for those channels whose time has come. */
+    /** Waits, and meanwhile requests those channels whose time has come. */
     private void await(BooleanSupplier ready) throws IOException {
         while (!ready.getAsBoolean()) {
             leg.await(ready, ask());
@@ -153,9 +153,12 @@ public final class InputGate extends ConsumerGate<BlockStream> {
         return blockBuffer;
     }
 
-    // ---- asking, and asking again
+    // ---- requests, and requests again
 
-    /** An idle connection can be lost without a sign: then as if it were lost later. */
+    /**
+     * Requests all channels. An idle connection can be lost without a sign; the gate recovers as if
+     * it were lost later.
+     */
     @Override
     void askFirst() throws IOException {
         try {
@@ -173,8 +176,8 @@ public final class InputGate extends ConsumerGate<BlockStream> {
     }
 
     /**
-     * Asks for the channels that are due; says when the next one is, {@code Long.MAX_VALUE} for
-     * never.
+     * Requests the channels that are due; returns when the next one is due, {@code Long.MAX_VALUE}
+     * for never.
      */
     private long ask() throws IOException {
         long next = Long.MAX_VALUE;
@@ -199,10 +202,10 @@ public final class InputGate extends ConsumerGate<BlockStream> {
     }
 
     /**
-     * Asks again for what failed.
+     * Requests again the data that a failure left unread.
      *
-     * @param channel the one that was to be read
-     * @return the channel that takes its place; if a map attempt was half read, it goes on there
+     * @param channel the channel that was being read
+     * @return its replacement; a map attempt that was half read continues there
      * @throws IOException {@code failure}, if it is final
      */
     private InputChannel recover(InputChannel channel, IOException failure) throws IOException {
@@ -226,8 +229,8 @@ public final class InputGate extends ConsumerGate<BlockStream> {
     }
 
     /**
-     * Nothing came for too long: if the own TaskManager is well, it is the source's that stands
-     * still.
+     * Finds the failure to report when nothing came for too long: if the own TaskManager answers, a
+     * remote source is stalled.
      */
     private IOException blame(InputChannel waitedFor, IOException failure) throws IOException {
         List<InputChannel> candidates = new ArrayList<>(channels);
@@ -254,7 +257,7 @@ public final class InputGate extends ConsumerGate<BlockStream> {
             throws IOException {
         List<InputChannel> rest = rest(channel, atNanos);
         if (rest.isEmpty() && !channel.isLost()) {
-            // Every map output of it was complete, and yet something does not add up.
+            // Every map output was complete, and yet the totals do not match.
             throw failure;
         }
         LOG.info("Asking again for what is left of a source: {}", failure.getMessage());
@@ -269,7 +272,8 @@ public final class InputGate extends ConsumerGate<BlockStream> {
     }
 
     /**
-     * The own TaskManager is gone: all that is left is asked for again, through it or another one.
+     * Requests all unread data again after the own TaskManager was lost, through the same or
+     * another one.
      */
     private InputChannel reconnect(InputChannel channel, IOException failure) throws IOException {
         if (patience == null) {
@@ -286,13 +290,13 @@ public final class InputGate extends ConsumerGate<BlockStream> {
                 continue;
             }
             if (lost == channel) {
-                // It stands somewhere inside of a block, and has nothing more to give.
+                // It was lost inside a block, and no more bytes of it will come.
                 List<InputChannel> rest = rest(lost, System.nanoTime());
                 lost.release();
                 put(lost, rest);
                 replacement = rest.isEmpty() ? null : rest.get(0);
             } else {
-                // What has come of the others is read before the rest is asked for.
+                // Read what has arrived of the others before the rest is requested.
                 lost.lose(failure);
             }
         }
@@ -316,7 +320,7 @@ public final class InputGate extends ConsumerGate<BlockStream> {
         nextChannel = 0;
     }
 
-    /** A block was read: the own TaskManager does its work. */
+    /** Called for each block that was read: the own TaskManager works. */
     void progress() {
         patience = null;
     }

@@ -9,11 +9,13 @@ import org.slf4j.LoggerFactory;
 /**
  * Sends one map output: regions under credit, then commit or abort.
  *
- * <p>A connection is leased with the first region. When it is lost another one takes its place:
- * each region but the last is secured by the TaskManager before its buffer is given up, so it
- * outlives the TaskManager's process, and the regions in hand are sent again. There are two at
- * most: one is secured while the next one is filled. Ends with {@link #finish} or {@link #abort},
- * which give the connection back. Not thread safe.
+ * <p>A connection is leased with the first region. The TaskManager secures each region but the last
+ * before its buffer is reused, so secured regions outlive its process. When a connection is lost,
+ * another one replaces it and the regions in hand are sent again. There are at most two: one that
+ * is being secured, and the next one, which is being filled.
+ *
+ * <p>{@link #finish} or {@link #abort} ends the output and gives the connection back. Not thread
+ * safe.
  */
 final class MapOutputSender {
     private static final Logger LOG = LoggerFactory.getLogger(MapOutputSender.class);
@@ -32,26 +34,26 @@ final class MapOutputSender {
     private long creditWaitNanos;
     private long sharedBytes;
 
-    /** Regions and bytes that are sent, and those of them that the TaskManager has for good. */
+    /** Regions and bytes sent, and those of them that the TaskManager has secured. */
     private long sentRegions;
 
     private long sentBytes;
     private long securedRegions;
     private long securedBytes;
 
-    /** The region that is sent and not secured yet; not among those that are counted as sent. */
+    /** The region that is sent but not yet secured; not included in {@code sentRegions}. */
     private Region unsecured;
 
     /** The last region, kept until the commit. */
     private Region last;
 
-    /** Regions and bytes of the whole map output once its commit was asked for, else -1. */
+    /** Regions and bytes of the whole map output after its commit was requested, otherwise -1. */
     private long committingRegions = -1;
 
     private long committingBytes;
     private boolean committed;
 
-    /** A region as it is sent, and sent again if need be. */
+    /** A region to be sent, and sent again after a lost connection. */
     private record Region(
             ByteBuffer bytes,
             int start,
@@ -65,7 +67,7 @@ final class MapOutputSender {
         }
     }
 
-    /** What the TaskManager already has when a map output goes on. */
+    /** Says which part of a map output the TaskManager already has when it is resumed. */
     private enum There {
         WHAT_IS_SECURED,
         THE_NEXT_REGION_TOO,
@@ -86,12 +88,14 @@ final class MapOutputSender {
     }
 
     /**
-     * Sends the remaining bytes of {@code bytes}, a direct buffer, as the next region; others
-     * follow. When it returns the caller may change the buffer of the region before; this one stays
-     * unchanged until the next call of any method has returned.
+     * Sends the remaining bytes of {@code bytes}, a direct buffer, as the next region; more will
+     * follow.
+     *
+     * <p>After the return, the caller may change the buffer of the previous region. This one must
+     * stay unchanged until the next call of any method has returned.
      *
      * @param first number of the region's first subpartition
-     * @param lengths the bytes of each, {@code lengths[0 .. count)}
+     * @param lengths bytes of each subpartition, {@code lengths[0 .. count)}
      * @param crc32c checksum of all bytes
      */
     void sendRegion(ByteBuffer bytes, long first, long[] lengths, int count, long crc32c)
@@ -103,8 +107,8 @@ final class MapOutputSender {
     }
 
     /**
-     * As {@link #sendRegion}, for the last region of the map output: buffer and lengths stay
-     * unchanged until {@link #finish} or {@link #abort} has returned.
+     * Sends the last region of the map output, like {@link #sendRegion}. Buffer and lengths must
+     * stay unchanged until {@link #finish} or {@link #abort} has returned.
      */
     void sendLastRegion(ByteBuffer bytes, long first, long[] lengths, int count, long crc32c)
             throws IOException {
@@ -141,7 +145,7 @@ final class MapOutputSender {
         }
     }
 
-    /** Returns when all that is sent is secured, where regions can be. */
+    /** Waits until all sent regions are secured, if the TaskManager can secure regions. */
     private void settle() throws IOException {
         while (unsecured != null) {
             try {
@@ -184,9 +188,9 @@ final class MapOutputSender {
     }
 
     /**
-     * Commits the map output; returns when it is in the journal.
+     * Commits the map output; returns when the journal has it.
      *
-     * @return where it is
+     * @return the TaskManager that has the output
      */
     Message.HelloAck finish() throws IOException {
         settle();
@@ -227,12 +231,15 @@ final class MapOutputSender {
         endLeg();
     }
 
-    /** Time spent waiting for credit so far. */
+    /** Returns the nanoseconds spent waiting for credit so far. */
     long creditWaitNanos() {
         return creditWaitNanos + (leg == null ? 0 : leg.creditWaitNanos());
     }
 
-    /** Bytes that went through a region area so far, those that were sent again included. */
+    /**
+     * Returns the bytes that went through a region area so far, including those that were sent
+     * again.
+     */
     long sharedBytes() {
         return sharedBytes + (leg == null ? 0 : leg.sharedBytes());
     }
@@ -246,10 +253,10 @@ final class MapOutputSender {
     // ---- connections
 
     /**
-     * Makes sure of a connection on which the map output is open.
+     * Makes sure that there is a connection on which the map output is open.
      *
-     * @param next the region to be sent next, or null before the commit
-     * @return what need not be sent any more
+     * @param next the next region to send, or null before the commit
+     * @return the part that need not be sent any more
      */
     private There open(Region next) throws IOException {
         if (leg != null) {
@@ -301,19 +308,18 @@ final class MapOutputSender {
     }
 
     /**
-     * Gets ready for another connection; returns when it is worth an attempt.
+     * Prepares for another connection; returns when an attempt is worthwhile.
      *
-     * @throws IOException {@code failure}, if another connection is no remedy or the time for it is
-     *     over
+     * @throws IOException {@code failure}, if another connection would not help or the time is over
      */
     private void recover(IOException failure) throws IOException {
         if (leg == null) {
-            // No connection could be had: the source has been patient already.
+            // The source of connections has already waited.
             throw failure;
         }
         leg.connection().close();
         endLeg();
-        // What a TaskManager without resumable outputs has lost may be out of hand.
+        // Regions lost by a TaskManager without resumable outputs may no longer be at hand.
         if (!ClientException.isLostConnection(failure) || securedRegions < sentRegions) {
             throw failure;
         }

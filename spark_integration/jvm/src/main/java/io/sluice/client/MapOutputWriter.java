@@ -6,22 +6,26 @@ import java.util.Arrays;
 import java.util.zip.CRC32C;
 
 /**
- * Writes one map output: partition streams are cut into blocks, blocks fill a region, full regions
- * are sent.
+ * Writes one map output: cuts partition streams into blocks, fills regions with blocks, and sends
+ * full regions.
  *
- * <p>Partitions come in increasing order; one without bytes leaves no trace. A writer that does not
- * wait for all records goes over the partitions in several passes ({@link #beginPass}), each of
- * which adds a stream to the partitions it has bytes of. A connection is leased when the first
- * region is full or at commit. Ends with {@link #commit} or {@link #abort}, each of which gives
- * back the region buffers and the connection. One thread at a time.
+ * <p>Partitions come in increasing order; a partition without bytes is not written. A caller that
+ * cannot wait for all records makes several passes over the partitions ({@link #beginPass}), each
+ * of which adds one stream to every partition that has bytes in it. A connection is leased when the
+ * first region is full, or at the commit.
+ *
+ * <p>{@link #commit} or {@link #abort} ends the output and gives back region buffers and
+ * connection. One thread at a time.
  */
 public final class MapOutputWriter {
-    /** A block at a region's end is not worth its header below this. */
+    /**
+     * With less room than this at the end of a region, the next block goes into the next region.
+     */
     private static final int MIN_ROOM_BYTES = 1024;
 
     /**
-     * Keeps BeginRegion below the control limit: at most 5 bytes for each length of a region below
-     * 4 GiB.
+     * Keeps BeginRegion below the limit of the control part: each length of a region below 4 GiB
+     * takes at most 5 bytes.
      */
     private static final int MAX_LENGTHS = 500_000;
 
@@ -34,7 +38,7 @@ public final class MapOutputWriter {
     private final long[] partitionLengths;
     private final CRC32C checksum = new CRC32C();
 
-    /** Blocks so far of each partition; null while there is only one pass. */
+    /** Number of blocks so far, by partition; null while there is only one pass. */
     private int[] blocksWritten;
 
     private boolean lastPass = true;
@@ -42,8 +46,8 @@ public final class MapOutputWriter {
     private ByteBuffer region;
 
     /**
-     * Of the region before, which the sender may have to send again while {@link #region} is
-     * filled.
+     * The buffer of the previous region, which the sender may have to send again while {@link
+     * #region} is being filled.
      */
     private ByteBuffer sentRegion;
 
@@ -80,10 +84,11 @@ public final class MapOutputWriter {
     }
 
     /**
-     * Begins another pass over the partitions; without a call there is one, the last. Sends what
-     * there is of the one before.
+     * Begins another pass over the partitions and sends the rest of the previous one. Without this
+     * call there is one pass, the last.
      *
-     * @param last no other pass follows: the streams of this one end their partitions
+     * @param last whether no other pass follows, so that the streams of this one end their
+     *     partitions
      */
     public void beginPass(boolean last) throws IOException {
         if (inPartition || (subpartition >= 0 && lastPass)) {
@@ -98,7 +103,7 @@ public final class MapOutputWriter {
         subpartition = -1;
     }
 
-    /** Begins the stream of a partition; partitions come in increasing order. */
+    /** Begins the stream of a partition. Partitions come in increasing order. */
     public void beginPartition(int partition) throws IOException {
         if (inPartition || partition <= subpartition || partition >= numSubpartitions) {
             throw new IllegalStateException(
@@ -122,8 +127,8 @@ public final class MapOutputWriter {
     }
 
     /**
-     * In the last pass, ends the partitions before {@code end} that an earlier one has begun and
-     * this one has no bytes of.
+     * Ends, in the last pass, the partitions before {@code end} that earlier passes began and that
+     * have no bytes in this one.
      */
     private void endUnwritten(int end) throws IOException {
         if (blocksWritten == null || !lastPass) {
@@ -149,7 +154,7 @@ public final class MapOutputWriter {
         }
     }
 
-    /** Takes all that {@code bytes} has left. */
+    /** Writes the remaining bytes of {@code bytes}. */
     public void write(ByteBuffer bytes) throws IOException {
         while (bytes.hasRemaining()) {
             int n = Math.min(ensureRoom(), bytes.remaining());
@@ -165,10 +170,11 @@ public final class MapOutputWriter {
     }
 
     /**
-     * Finds room for bytes that the caller puts into {@link #region} itself, at the place returned;
-     * {@link #advance} says how many it put, one at least.
+     * Reserves room for bytes that the caller puts into {@link #region} itself, at the returned
+     * position. The caller then calls {@link #advance} with the number of bytes it put, at least
+     * one.
      *
-     * @return -1 when a block can never hold as many: they have to be written in parts
+     * @return -1 if no block can hold that many bytes, which must be written in parts then
      */
     public int reserve(int bytes) throws IOException {
         ensureOpen();
@@ -185,8 +191,8 @@ public final class MapOutputWriter {
     }
 
     /**
-     * The buffer {@link #reserve} found room in: direct, big endian, its position and limit are not
-     * to be changed.
+     * Returns the direct, big-endian buffer that {@link #reserve} found room in. Its position and
+     * limit must not be changed.
      */
     public ByteBuffer region() {
         return region;
@@ -196,7 +202,7 @@ public final class MapOutputWriter {
         position += bytes;
     }
 
-    /** Ends the stream of the current partition; returns its bytes as stored, headers included. */
+    /** Ends the stream of the current partition; returns its stored size, headers included. */
     public long endPartition() {
         if (blockStart >= 0) {
             seal(lastPass ? Blocks.LAST | Blocks.END : Blocks.LAST);
@@ -210,33 +216,35 @@ public final class MapOutputWriter {
         return streamBytes;
     }
 
-    /** Bytes of each partition as stored, headers included; complete after {@link #commit}. */
+    /**
+     * Returns the stored bytes of each partition, headers included; complete after {@link #commit}.
+     */
     public long[] partitionLengths() {
         return partitionLengths;
     }
 
-    /** Bytes of this map output so far, headers included. */
+    /** Returns the bytes of this map output so far, headers included. */
     public long totalBytes() {
         return totalBytes + position;
     }
 
-    /** Time this map output has waited for credit; final after its end. */
+    /** Returns the nanoseconds this map output has waited for credit; final after its end. */
     public long creditWaitNanos() {
         return sender == null ? 0 : sender.creditWaitNanos();
     }
 
     /**
-     * Bytes that went through memory shared with the TaskManager, those sent again included; final
-     * after the end.
+     * Returns the bytes that went through memory shared with the TaskManager, including those sent
+     * again; final after the end.
      */
     public long sharedBytes() {
         return sender == null ? 0 : sender.sharedBytes();
     }
 
     /**
-     * Commits: returns when the TaskManager has the output in its journal.
+     * Commits the map output; returns when the TaskManager's journal has it.
      *
-     * @return where the output is
+     * @return the TaskManager that has the output
      */
     public Message.HelloAck commit() throws IOException {
         if (ended || inPartition || !lastPass) {
@@ -251,7 +259,7 @@ public final class MapOutputWriter {
         return location;
     }
 
-    /** Gives up; does nothing after the end. Never throws. */
+    /** Gives up the output; does nothing after the end. Never throws. */
     public void abort() {
         if (ended) {
             return;
@@ -282,7 +290,7 @@ public final class MapOutputWriter {
         }
     }
 
-    /** Makes room for at least one byte of the current block; returns how many. */
+    /** Makes room for at least one byte of the current block; returns the number of bytes. */
     private int ensureRoom() throws IOException {
         ensureOpen();
         if (blockStart >= 0) {
@@ -304,7 +312,7 @@ public final class MapOutputWriter {
     }
 
     private void openBlock(int room) throws IOException {
-        // Without a region's buffer nothing is in it.
+        // No buffer means that nothing has been written into the region.
         boolean full = region != null && region.capacity() - position < Blocks.HEADER_BYTES + room;
         boolean wide = regionFirst >= 0 && subpartition - regionFirst >= MAX_LENGTHS;
         if (position > 0 && (full || wide)) {
@@ -331,7 +339,7 @@ public final class MapOutputWriter {
         int stored = position - blockStart - Blocks.HEADER_BYTES;
         int flags = last | (firstOfStream ? Blocks.FIRST : 0);
         firstOfStream = false;
-        // Absolute puts; a region's buffer is big endian, as the block header is.
+        // Absolute puts: the buffer is big endian, as the block header is.
         region.putLong(blockStart + Blocks.MAP_ATTEMPT, mapAttemptId);
         region.putInt(blockStart + Blocks.SUBPARTITION, subpartition);
         region.putInt(blockStart + Blocks.STORED_LENGTH, stored);
@@ -372,9 +380,8 @@ public final class MapOutputWriter {
             sender().sendLastRegion(region, regionFirst, lengths, count, crc32c);
         } else {
             sender().sendRegion(region, regionFirst, lengths, count, crc32c);
-            // The buffer of the region before is free now; this one is when the next region is
-            // sent. The pool may have a shared
-            // one for the next region by now.
+            // The previous buffer is free now; this one is free when the next region is sent. By
+            // then the pool may have a shared buffer for the next region.
             recycle(sentRegion);
             sentRegion = region;
             region = null;

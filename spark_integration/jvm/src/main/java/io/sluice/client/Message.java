@@ -3,10 +3,11 @@ package io.sluice.client;
 import java.util.Objects;
 
 /**
- * Every message of the wire protocol (docs/wire.md); the order of the components is the order on
- * the wire.
+ * Declares every message of the wire protocol (docs/wire.md). The components of a record are in the
+ * order on the wire.
  *
- * <p>Unsigned 32-bit numbers are carried in a {@code long}; unsigned 64-bit ones in its bits.
+ * <p>A {@code long} carries unsigned 32-bit numbers as they are, and unsigned 64-bit numbers in its
+ * bits.
  */
 public sealed interface Message {
 
@@ -31,7 +32,7 @@ public sealed interface Message {
             long features,
             String name)
             implements Message {
-        // Arrays compare by identity in a record; messages compare by content.
+        // A record compares arrays by identity; messages are compared by content.
         @Override
         public boolean equals(Object other) {
             return other instanceof Hello hello
@@ -103,7 +104,7 @@ public sealed interface Message {
 
     record TaskEvent(long channel, long eventType) implements Message {}
 
-    /** A failure; {@code channel} and {@code mapAttemptId} may be null. */
+    /** Reports a failure; {@code channel} and {@code mapAttemptId} may be null. */
     record ErrorResponse(
             Long channel,
             long code,
@@ -149,7 +150,10 @@ public sealed interface Message {
 
     record RegionSecured(long partition, long region) implements Message {}
 
-    /** The lengths are {@code lengths[0 .. count)}; the array may be longer, it is recycled. */
+    /**
+     * Begins a region. The lengths are {@code lengths[0 .. count)}; the array is recycled and may
+     * be longer.
+     */
     record BeginRegion(
             long partition,
             long region,
@@ -175,17 +179,21 @@ public sealed interface Message {
     }
 
     /**
-     * Asks for a region area: a known one by its token, a new one of a size, or none any more (no
-     * token, size 0).
+     * Requests a region area: a known one by its token, or a new one by its size. An empty token
+     * with size 0 detaches the area.
      */
     record AttachRegionArea(String token, long sizeBytes) implements Message {}
 
     /**
-     * Answer to each AttachRegionArea; without a token no area is attached to the connection now.
+     * Answers each AttachRegionArea; an empty token says that no area is attached to the connection
+     * now.
      */
     record RegionAreaAttached(String token, String path, long sizeBytes) implements Message {}
 
-    /** A region whose bytes lie in the region area: the fields of a BeginRegion, and where. */
+    /**
+     * Announces a region whose bytes are in the region area: the fields of a BeginRegion, and the
+     * offset in the area.
+     */
     record SharedRegion(BeginRegion region, long areaOffset) implements Message {}
 
     record RegionOpened(long partition, long region, long payloadBytes) implements Message {}

@@ -26,9 +26,9 @@ final class MessageDecoder {
                     .newUnpacker(input);
 
     /**
-     * The message in {@code control[0 .. length)}.
+     * Decodes the message in {@code control[0 .. length)}.
      *
-     * @throws ClientException.Protocol it is not a message of the protocol
+     * @throws ClientException.Protocol if the bytes are not a message of the protocol
      */
     Message decode(byte[] control, int length) throws ClientException.Protocol {
         try {
@@ -49,7 +49,7 @@ final class MessageDecoder {
         }
     }
 
-    /** The end-of-partition event in {@code payload[0 .. length)}. */
+    /** Decodes the end-of-partition event in {@code payload[0 .. length)}. */
     Message.EndOfPartition decodeEvent(byte[] payload, int length) throws ClientException.Protocol {
         try {
             input.reset(payload, 0, length);
@@ -158,7 +158,10 @@ final class MessageDecoder {
         };
     }
 
-    /** Messages that no daemon sends to this client; for mock daemons and golden vectors. */
+    /**
+     * Decodes the messages that no daemon sends to this client, for mock daemons and golden
+     * vectors.
+     */
     private Message requests(int type, int n) throws IOException {
         return switch (type) {
             case 1 -> {
@@ -349,7 +352,7 @@ final class MessageDecoder {
     }
 
     private String text() throws IOException {
-        // msgpack-core takes bytes for a string and the other way round; the protocol does not.
+        // msgpack-core accepts binary for text and text for binary; the protocol does not.
         expectType(ValueType.STRING);
         return unpacker.unpackString();
     }

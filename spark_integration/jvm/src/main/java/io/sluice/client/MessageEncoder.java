@@ -6,11 +6,11 @@ import java.math.BigInteger;
 import org.msgpack.core.MessageBufferPacker;
 import org.msgpack.core.MessagePack;
 
-/** Writes the control part of a message. One per connection: its buffer is used again and again. */
+/** Encodes the control part of a message. One per connection, because its buffer is reused. */
 final class MessageEncoder {
     private final MessageBufferPacker packer = MessagePack.newDefaultBufferPacker();
 
-    /** The control part of {@code message}. */
+    /** Encodes the control part of {@code message}. */
     byte[] encode(Message message) {
         try {
             packer.clear();
@@ -78,9 +78,7 @@ final class MessageEncoder {
         }
     }
 
-    /**
-     * Messages that a client receives or never meets; encoded for mock daemons and golden vectors.
-     */
+    /** Encodes the messages that a client never sends, for mock daemons and golden vectors. */
     private void packOther(Message message) throws IOException {
         if (message instanceof Message.HelloAck m) {
             head(2, 7)

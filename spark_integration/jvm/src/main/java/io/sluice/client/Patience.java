@@ -4,7 +4,8 @@ import java.util.OptionalLong;
 import java.util.concurrent.TimeUnit;
 
 /**
- * Growing pauses between attempts to reach a TaskManager that may be back soon, up to a deadline.
+ * Paces the attempts to reach a TaskManager that may be back soon: the pauses grow, up to a
+ * deadline.
  */
 public final class Patience {
     private static final long FIRST_PAUSE_MILLIS = 100;
@@ -18,11 +19,11 @@ public final class Patience {
     }
 
     /**
-     * Pauses; says whether another attempt is due.
+     * Pauses; returns whether another attempt is due.
      *
-     * @param what what is waited for
+     * @param what names the awaited event in the message of an interrupt
      * @return false, at once, when the deadline is over
-     * @throws ClientException.Interrupted the thread was interrupted meanwhile
+     * @throws ClientException.Interrupted if the thread was interrupted meanwhile
      */
     public boolean pause(String what) throws ClientException.Interrupted {
         OptionalLong next = nextAttempt();
@@ -39,7 +40,8 @@ public final class Patience {
     }
 
     /**
-     * When the next attempt is due, as {@link System#nanoTime}; empty when the deadline is over.
+     * Returns when the next attempt is due, as {@link System#nanoTime}; empty when the deadline is
+     * over.
      */
     public OptionalLong nextAttempt() {
         long now = System.nanoTime();

@@ -5,15 +5,15 @@ import java.util.Arrays;
 import java.util.Queue;
 
 /**
- * One producer of a pipelined gate: buffers are cut into records when they are read. A record is
- * its length (4 bytes, big endian) and its bytes; it may span buffers.
+ * The channel of one producer of a pipelined gate, whose buffers are cut into records when they are
+ * read. A record is its length (4 bytes, big endian) and its bytes; it may span buffers.
  */
 final class PipelinedChannel extends ConsumerChannel {
     static final int LENGTH_BYTES = 4;
 
     /**
-     * The first memory of a record that spans buffers: a length that is wrong must not take any
-     * amount of it.
+     * The first allocation for a record that spans buffers, so that a corrupt length cannot
+     * allocate any amount.
      */
     private static final int FIRST_JOINED_BYTES = 64 * 1024;
 
@@ -29,7 +29,7 @@ final class PipelinedChannel extends ConsumerChannel {
     private int wanted = -1;
 
     /**
-     * @param withBytes where it puts itself when there is something to look at
+     * @param withBytes queue to which the channel adds itself when there is something to look at
      */
     PipelinedChannel(Source source, int index, int credit, Queue<PipelinedChannel> withBytes) {
         super(credit);
@@ -43,7 +43,10 @@ final class PipelinedChannel extends ConsumerChannel {
         return source;
     }
 
-    /** A failure is thrown at once: nothing is kept of a group of tasks that runs together. */
+    /**
+     * Throws a failure at once: the tasks of a pipelined group fail together, so nothing of it is
+     * kept.
+     */
     @Override
     void arrived() throws SourceFailure {
         if (failure != null) {
@@ -55,7 +58,7 @@ final class PipelinedChannel extends ConsumerChannel {
         }
     }
 
-    /** The gate has taken it off the queue. */
+    /** Called when the gate has taken the channel off the queue. */
     void dequeued() {
         queued = false;
     }
@@ -63,9 +66,9 @@ final class PipelinedChannel extends ConsumerChannel {
     // ---- records
 
     /**
-     * The next whole record, if it has arrived.
+     * Finds the next record that has arrived completely.
      *
-     * @return false when its end, or all of it, is still to come
+     * @return false if all or some of its bytes, or the end, are still missing
      */
     boolean next(PipelinedGate.ReceivedRecord record) throws IOException {
         while (true) {
@@ -93,7 +96,10 @@ final class PipelinedChannel extends ConsumerChannel {
         }
     }
 
-    /** Takes from the head what belongs to the record at hand; says whether it is whole. */
+    /**
+     * Takes the bytes of the current record out of the head; returns whether the record is
+     * complete.
+     */
     private boolean join() throws SourceFailure {
         int n = Math.min(head.remaining(), LENGTH_BYTES - lengthHave);
         System.arraycopy(head.bytes, head.position, length, lengthHave, n);
@@ -140,7 +146,9 @@ final class PipelinedChannel extends ConsumerChannel {
         }
     }
 
-    /** Each channel has one map attempt, whatever is named. */
+    /**
+     * Makes a failure that names the channel's only map attempt, whatever the TaskManager named.
+     */
     @Override
     SourceFailure failure(Long mapAttemptId, ErrorCode code, String what, Throwable cause) {
         return new SourceFailure(

@@ -6,11 +6,11 @@ import java.util.ArrayList;
 import java.util.List;
 
 /**
- * The consumer leg of a task that reads while its producers write: one channel for each of them,
- * records as they come, from whichever channel has one, as long as a producer lives.
+ * The consumer leg of a task that reads while its producers write: one channel for each producer.
+ * Records are returned as they arrive, from any channel, until all producers have finished.
  *
- * <p>A channel has at most its credit under way, so a slow reader holds a bounded amount here, and
- * its producers wait.
+ * <p>A channel has at most its credit under way. A slow reader therefore holds a bounded amount of
+ * data, and its producers wait.
  */
 public final class PipelinedGate extends ConsumerGate<PipelinedGate.ReceivedRecord> {
     private final List<PipelinedChannel> channels = new ArrayList<>();
@@ -20,7 +20,8 @@ public final class PipelinedGate extends ConsumerGate<PipelinedGate.ReceivedReco
     private PipelinedChannel last;
 
     /**
-     * One record: {@code bytes[offset .. offset + length)}, valid until the next one is asked for.
+     * A record at {@code bytes[offset .. offset + length)}, valid until the next record is asked
+     * for.
      */
     public static final class ReceivedRecord {
         private int source;
@@ -35,7 +36,7 @@ public final class PipelinedGate extends ConsumerGate<PipelinedGate.ReceivedReco
             this.length = length;
         }
 
-        /** Which of the gate's sources it came from. */
+        /** Returns the index of the gate's source that wrote it. */
         public int source() {
             return source;
         }
@@ -57,9 +58,9 @@ public final class PipelinedGate extends ConsumerGate<PipelinedGate.ReceivedReco
      * Opens the gate on a leased connection, which the gate gives back to {@code pool} or closes in
      * the end.
      *
-     * @param subpartition the one that is read
-     * @param credit buffers each channel may have under way
-     * @param sources one for each producer, with one map attempt each
+     * @param subpartition the subpartition to read
+     * @param credit buffers that each channel may have under way
+     * @param sources one source with one map attempt for each producer
      */
     public PipelinedGate(
             TaskManagerConnection connection,
@@ -85,7 +86,7 @@ public final class PipelinedGate extends ConsumerGate<PipelinedGate.ReceivedReco
     @Override
     ReceivedRecord find() throws IOException {
         if (last != null && last.releaseHead()) {
-            // A buffer of each in turn.
+            // One buffer of each channel in turn.
             withBytes.add(withBytes.remove());
         }
         last = null;

@@ -7,30 +7,34 @@ import java.util.concurrent.locks.Condition;
 import java.util.concurrent.locks.ReentrantLock;
 
 /**
- * A pipelined result partition of a task: what is written is read by others while the task goes on
- * writing.
+ * A pipelined result partition of a task, which others read while the task is still writing.
  *
- * <p>The task writes into one open buffer for each subpartition; a thread of the partition's own
- * sends them, because the task may sit in its source for long while its last records have to go. A
- * full buffer goes as soon as there is credit. An open one goes at once if the last flush is {@code
- * flushNanos} ago, else when it is: a lone record waits for nothing, and a stream of small ones
- * costs a bounded number of messages. Without credit nothing is flushed; the open buffers fill up
- * instead, and when {@code subpartitions + 16} buffers are in use {@link #write} waits: back
- * pressure.
+ * <p>The task writes into one open buffer for each subpartition. A thread of the partition sends
+ * the buffers, because the task may wait for its source for a long time while its last records must
+ * still go out.
+ *
+ * <p>A full buffer is sent as soon as there is credit. An open buffer is flushed at once if the
+ * last flush is at least {@code flushNanos} ago, otherwise when that time is over: a lone record
+ * does not wait, and a stream of small records costs a bounded number of messages.
+ *
+ * <p>Without credit nothing is flushed and the open buffers fill up. When {@code subpartitions +
+ * 16} buffers are in use, {@link #write} waits: this is the back pressure.
  *
  * <pre>
- * state      write    finish              close             failure of the connection, ErrorResponse
- * OPEN       queued   FINISHED, waits     CLOSED            FAILED
- * FINISHED   -        -                   -                 FAILED until PartitionFinished came
- * FAILED     error    error               CLOSED            -
- * CLOSED     error    error               -                 -
+ * state     write   finish           close    lost connection, ErrorResponse
+ * OPEN      queued  FINISHED, waits  CLOSED   FAILED
+ * FINISHED  -       -                -        FAILED until PartitionFinished came
+ * FAILED    error   error            CLOSED   -
+ * CLOSED    error   error            -        -
  * </pre>
  *
- * <p>{@link #write} and {@link #finish} are for one thread, {@link #close} for any. A partition
- * that is closed before it is finished has failed for its readers.
+ * <p>One thread calls {@link #write} and {@link #finish}; any thread may call {@link #close}. A
+ * partition that is closed before it is finished has failed for its readers.
  */
 public final class PipelinedPartition implements AutoCloseable {
-    /** Buffers besides one for each subpartition: as many as a TaskManager grants at once. */
+    /**
+     * Buffers in addition to one for each subpartition: as many as a TaskManager grants at once.
+     */
     private static final int QUEUED_BUFFERS = 16;
 
     private static final long PIPELINED_BOUNDED = 2;
@@ -45,7 +49,7 @@ public final class PipelinedPartition implements AutoCloseable {
     private final Thread sender;
     private final ReentrantLock lock = new ReentrantLock();
 
-    /** A buffer became free, or the state changed. */
+    /** Signalled when a buffer became free or the state changed. */
     private final Condition changed = lock.newCondition();
 
     // Guarded by the lock.
@@ -63,12 +67,12 @@ public final class PipelinedPartition implements AutoCloseable {
     private IOException failure;
     private long waitedNanos;
 
-    // The sender's own.
+    // Used by the sender's thread only.
     private long credit;
     private long sentBytes;
     private boolean finishSent;
 
-    /** Bytes on their way to one subpartition. */
+    /** Bytes under way to one subpartition. */
     private static final class Buffer {
         final byte[] bytes;
         int subpartition;
@@ -83,7 +87,7 @@ public final class PipelinedPartition implements AutoCloseable {
      * Opens the partition on a leased connection, which is given back to {@code pool} or closed in
      * the end.
      *
-     * @param flushNanos least time between two flushes; 0: every record at once
+     * @param flushNanos shortest time between two flushes; 0 flushes every record at once
      */
     public PipelinedPartition(
             TaskManagerConnection connection,
@@ -122,7 +126,7 @@ public final class PipelinedPartition implements AutoCloseable {
         sender.start();
     }
 
-    /** The TaskManager that has the partition. */
+    /** Returns the TaskManager that has the partition. */
     public Message.HelloAck taskManager() {
         return connection.taskManager();
     }
@@ -130,10 +134,10 @@ public final class PipelinedPartition implements AutoCloseable {
     // ---- the task's side
 
     /**
-     * Puts bytes at the end of a subpartition; waits while there is no buffer.
+     * Appends bytes to a subpartition; waits while no buffer is free.
      *
-     * @throws ClientException.Interrupted the thread was interrupted meanwhile
-     * @throws IOException why the partition takes nothing more
+     * @throws ClientException.Interrupted if the thread was interrupted meanwhile
+     * @throws IOException if the partition has failed
      */
     public void write(int subpartition, byte[] bytes, int offset, int length) throws IOException {
         lock.lock();
@@ -150,7 +154,7 @@ public final class PipelinedPartition implements AutoCloseable {
                         connection.wake();
                     }
                 }
-                // An open buffer may be longer than the readers have asked for since.
+                // An open buffer may already be longer than the size that the readers now ask for.
                 int n = Math.max(0, Math.min(length - done, fullBytes - buffer.length));
                 System.arraycopy(bytes, offset + done, buffer.bytes, buffer.length, n);
                 buffer.length += n;
@@ -185,11 +189,11 @@ public final class PipelinedPartition implements AutoCloseable {
     }
 
     /**
-     * Sends what is left and ends all subpartitions; returns when the TaskManager has everything,
-     * which may be as long as the readers take.
+     * Sends the rest and ends all subpartitions. Returns when the TaskManager has everything, which
+     * can take as long as the readers take.
      *
-     * @throws ClientException.Interrupted the thread was interrupted meanwhile
-     * @throws IOException the partition has failed
+     * @throws ClientException.Interrupted if the thread was interrupted meanwhile
+     * @throws IOException if the partition has failed
      */
     public void finish() throws IOException {
         lock.lock();
@@ -206,7 +210,7 @@ public final class PipelinedPartition implements AutoCloseable {
         }
     }
 
-    /** Nanoseconds {@link #write} has waited for buffers so far. */
+    /** Returns the nanoseconds that {@link #write} has waited for buffers so far. */
     public long waitedNanos() {
         lock.lock();
         try {
@@ -216,7 +220,7 @@ public final class PipelinedPartition implements AutoCloseable {
         }
     }
 
-    /** Gives the partition up if it is not finished. Idempotent. */
+    /** Gives up the partition unless it is finished; idempotent. */
     @Override
     public void close() {
         lock.lock();
@@ -229,11 +233,12 @@ public final class PipelinedPartition implements AutoCloseable {
         } finally {
             lock.unlock();
         }
-        // Ends the sender's wait; it closes the connection, which tells the TaskManager.
+        // Ends the sender's wait. The sender then closes the connection, which tells the
+        // TaskManager.
         connection.cancel();
     }
 
-    /** Waits for one signal; the callers look at their conditions again. */
+    /** Waits for one signal; callers check their conditions in a loop. */
     @SuppressWarnings("WaitNotInLoop")
     private void awaitChange() throws ClientException.Interrupted {
         try {
@@ -305,7 +310,10 @@ public final class PipelinedPartition implements AutoCloseable {
         }
     }
 
-    /** Without credit a flush would only cut what waits into small buffers. */
+    /**
+     * Returns whether open buffers are due. Without credit, a flush would only cut the waiting
+     * bytes into small buffers.
+     */
     private boolean isFlushDue() {
         return openBuffers > 0
                 && credit > ready.size()
@@ -351,7 +359,10 @@ public final class PipelinedPartition implements AutoCloseable {
         }
     }
 
-    /** As many open buffers as there is credit for; the next flush begins behind the last one. */
+    /**
+     * Flushes as many open buffers as there is credit for; the next flush begins behind the last
+     * one.
+     */
     private void flush() {
         for (int i = 0; i < open.length && openBuffers > 0 && credit > ready.size(); i++) {
             int subpartition = nextFlushed;
@@ -443,7 +454,7 @@ public final class PipelinedPartition implements AutoCloseable {
                 }
             } else if (!(message instanceof Message.PartitionOpened
                     || message instanceof Message.Pong
-                    // No reader of ours sends any.
+                    // Readers of this plugin do not send any.
                     || message instanceof Message.TaskEvent)) {
                 throw unexpected(message);
             }

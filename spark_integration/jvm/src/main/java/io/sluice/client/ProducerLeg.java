@@ -3,7 +3,7 @@ package io.sluice.client;
 import java.io.IOException;
 import java.nio.ByteBuffer;
 
-/** One map output on one connection: what {@link MapOutputSender} says and hears there. */
+/** Speaks for one map output on one connection, on behalf of {@link MapOutputSender}. */
 final class ProducerLeg extends RoleHandler {
     private final TaskManagerConnection connection;
     private final long partition;
@@ -33,7 +33,7 @@ final class ProducerLeg extends RoleHandler {
                 new Message.OpenPartition(partition, shuffleId, mapAttemptId, numSubpartitions));
     }
 
-    /** Opens a map output behind what the TaskManager has of it. */
+    /** Resumes a map output behind the regions that the TaskManager has. */
     Message.PartitionResumed resume(long shuffleId, long mapAttemptId, int numSubpartitions)
             throws IOException {
         connection.send(
@@ -45,12 +45,12 @@ final class ProducerLeg extends RoleHandler {
         return resumed;
     }
 
-    /** Whether a map output can go on on another connection. */
+    /** Returns whether a map output can continue on another connection. */
     boolean isResumable() {
         return connection.has(Frames.FEATURE_RESUMABLE_OUTPUTS);
     }
 
-    /** Says AttachRegionArea; returns the answer. */
+    /** Sends AttachRegionArea; returns the answer. */
     Message.RegionAreaAttached attachArea(String token, long sizeBytes) throws IOException {
         attached = null;
         connection.send(new Message.AttachRegionArea(token, sizeBytes));
@@ -59,15 +59,15 @@ final class ProducerLeg extends RoleHandler {
     }
 
     /**
-     * Asks that the regions up to this one shall outlive the TaskManager's process; {@link
-     * #awaitSecured} is to follow.
+     * Asks the TaskManager to secure all regions up to this one, so that they outlive its process.
+     * Must be followed by {@link #awaitSecured}.
      */
     void askToSecure(long region) throws IOException {
         connection.send(new Message.SecureRegion(partition, region));
         connection.flush();
     }
 
-    /** Returns when the regions up to this one are secured. */
+    /** Waits until all regions up to this one are secured. */
     void awaitSecured(long region) throws IOException {
         connection
                 .waits()
@@ -80,9 +80,10 @@ final class ProducerLeg extends RoleHandler {
     }
 
     /**
-     * Sends {@code bytes[start .. end)} as a region; returns when all of them are on their way. In
-     * a slot of the connection's region area they stay where they are: the TaskManager hears of
-     * them with the next message, {@link #askToSecure} or {@link #finish}, and takes them before it
+     * Sends {@code bytes[start .. end)} as a region; returns when all of them are under way.
+     *
+     * <p>Bytes in a slot of the connection's region area stay where they are: the TaskManager is
+     * told with the next message, {@link #askToSecure} or {@link #finish}, and takes them before it
      * answers that.
      */
     void sendRegion(
@@ -101,15 +102,15 @@ final class ProducerLeg extends RoleHandler {
         RegionArea area = isResumable() ? connection.regionArea() : null;
         long slot = area == null ? -1 : area.offsetOf(bytes);
         if (slot >= 0) {
-            // Goes with what follows, the request to secure it or the commit: one call, and one
-            // wake-up of the TaskManager.
+            // Sent together with the next message, a SecureRegion or a FinishPartition: one system
+            // call, and the TaskManager wakes up once.
             connection.send(new Message.SharedRegion(begin, slot + start));
             sharedBytes += length;
             return;
         }
         credit = 0;
         regionNumber = number;
-        // What RegionOpened says comes before the first credit.
+        // RegionOpened, which may change it, comes before the first credit.
         payloadBytes = connection.segmentBytes();
         connection.send(begin);
         int offset = 0;
@@ -126,23 +127,23 @@ final class ProducerLeg extends RoleHandler {
             credit--;
             offset += n;
         }
-        // The task may compute for minutes now: a frame sent in part would meet the TaskManager's
+        // The task may now compute for minutes; a half-sent frame would run into the TaskManager's
         // deadline.
         connection.flush();
         check();
     }
 
-    /** Time spent waiting for credit so far. */
+    /** Returns the nanoseconds spent waiting for credit so far. */
     long creditWaitNanos() {
         return creditWaitNanos;
     }
 
-    /** Bytes that were sent in the region area so far. */
+    /** Returns the bytes sent through the region area so far. */
     long sharedBytes() {
         return sharedBytes;
     }
 
-    /** Commits the map output; returns when it is in the journal. */
+    /** Commits the map output; returns when the journal has it. */
     void finish(long totalBytes, long regions) throws IOException {
         connection.send(new Message.FinishPartition(partition, totalBytes, regions));
         connection.waits().await(() -> finished || error != null, "the commit of a map output");
@@ -150,7 +151,7 @@ final class ProducerLeg extends RoleHandler {
         connection.setHandler(null);
     }
 
-    /** Gives up the map output; says whether the connection can be used again. */
+    /** Gives up the map output; returns whether the connection can be used again. */
     boolean abort() {
         try {
             connection.send(new Message.AbortPartition(partition));
@@ -160,8 +161,8 @@ final class ProducerLeg extends RoleHandler {
             connection.setHandler(null);
             return aborted;
         } catch (IOException e) {
-            // An interrupted task cannot wait. The TaskManager would keep secured regions for a
-            // while.
+            // An interrupted task cannot wait. Without this message the TaskManager would keep
+            // secured regions for a while.
             connection.sendLast(new Message.AbortPartition(partition));
             return false;
         }

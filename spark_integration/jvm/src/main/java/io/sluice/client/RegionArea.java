@@ -12,21 +12,23 @@ import java.util.Deque;
 import java.util.IdentityHashMap;
 
 /**
- * A file of a TaskManager on this host that both sides have mapped, cut into slots of one region
- * buffer each.
+ * A file of a TaskManager on this host that both sides map, cut into slots of one region buffer
+ * each.
  *
  * <p>The TaskManager deletes the file when no connection is attached to it any more; the slots stay
- * memory as any other until nobody refers to them. Thread safe.
+ * valid memory until they are unreachable. Thread safe.
  */
 final class RegionArea {
     private final String token;
     private final Endpoint endpoint;
     private final int slotBytes;
 
-    /** By identity: buffers with the same content are equal. Not changed once it is filled. */
+    /**
+     * By identity, because buffers with the same content are equal. Not changed after it is filled.
+     */
     private final IdentityHashMap<ByteBuffer, Integer> slots = new IdentityHashMap<>();
 
-    /** What was recycled last is taken first: its memory is warm. */
+    /** Last in, first out: memory that was used recently is warm. */
     private final Deque<ByteBuffer> free = new ArrayDeque<>();
 
     private final BitSet taken = new BitSet();
@@ -40,11 +42,11 @@ final class RegionArea {
     /**
      * Maps the file of an area.
      *
-     * @param endpoint where the TaskManager answers that has made it
+     * @param endpoint address of the TaskManager that made it
      * @param path a file that exists
-     * @param sizeBytes what the file has to have
+     * @param sizeBytes size that the file must have
      * @param slotBytes capacity of each slot
-     * @throws IOException it is not there, not ours to write, or has another size
+     * @throws IOException if the file does not exist, is not writable, or has another size
      */
     static RegionArea open(
             String token, Endpoint endpoint, String path, long sizeBytes, int slotBytes)
@@ -53,7 +55,7 @@ final class RegionArea {
         try (FileChannel file =
                 FileChannel.open(
                         Path.of(path), StandardOpenOption.READ, StandardOpenOption.WRITE)) {
-            // Mapping what is not there would enlarge the file.
+            // Mapping beyond the end of a file would enlarge it.
             if (file.size() != sizeBytes || sizeBytes < slotBytes) {
                 throw new IOException(
                         "it has "
@@ -86,7 +88,7 @@ final class RegionArea {
         return endpoint;
     }
 
-    /** A free slot, big endian and direct, or null. */
+    /** Takes a free slot, big endian and direct; returns null if there is none. */
     synchronized ByteBuffer take() {
         ByteBuffer slot = free.pollFirst();
         if (slot != null) {
@@ -95,7 +97,7 @@ final class RegionArea {
         return slot;
     }
 
-    /** Takes back a slot; does nothing with other buffers, and with a slot that is free already. */
+    /** Takes back a slot; ignores other buffers, and a slot that is already free. */
     synchronized void recycle(ByteBuffer slot) {
         Integer index = slots.get(slot);
         if (index != null && taken.get(index)) {
@@ -104,7 +106,7 @@ final class RegionArea {
         }
     }
 
-    /** Where a slot begins in the area; -1 if the buffer is none of its slots. */
+    /** Returns the offset of a slot in the area, or -1 if the buffer is not one of its slots. */
     long offsetOf(ByteBuffer buffer) {
         Integer index = slots.get(buffer);
         return index == null ? -1 : (long) index * slotBytes;

@@ -7,22 +7,22 @@ import java.util.Map;
 import java.util.concurrent.ArrayBlockingQueue;
 
 /**
- * Recycles region buffers between the tasks of an executor: fresh direct memory of megabytes is
- * dear. Those that a TaskManager of this host shares come first.
+ * Recycles region buffers between the tasks of an executor, because fresh direct memory of
+ * megabytes is expensive. Buffers shared with a TaskManager of this host are used first.
  */
 public final class RegionPool {
     private final int regionBytes;
     private final ArrayBlockingQueue<ByteBuffer> idle;
     private final RegionAreas areas;
 
-    /** The slots that tasks have, each with its area, which may be the current one no more. */
+    /** The slots that tasks hold, each with its area, which may have been replaced meanwhile. */
     private final Map<ByteBuffer, RegionArea> slots =
             Collections.synchronizedMap(new IdentityHashMap<>());
 
     /**
      * @param regionBytes size of each buffer
-     * @param maxIdle how many unused ones are kept, beside shared ones
-     * @param sharedRegions how many a TaskManager is asked to share; 0 for none
+     * @param maxIdle number of unused buffers to keep, in addition to shared ones
+     * @param sharedRegions number of buffers that a TaskManager is asked to share; 0 for none
      */
     public RegionPool(int regionBytes, int maxIdle, int sharedRegions) {
         this.regionBytes = regionBytes;
@@ -30,7 +30,7 @@ public final class RegionPool {
         this.areas = new RegionAreas(regionBytes, sharedRegions);
     }
 
-    /** A direct buffer: the socket takes it as it is, without a copy. */
+    /** Takes a direct buffer, which the socket writes without another copy. */
     ByteBuffer take() {
         RegionArea area = areas.current();
         ByteBuffer region = area == null ? null : area.take();
@@ -45,7 +45,7 @@ public final class RegionPool {
     void recycle(ByteBuffer region) {
         RegionArea area = slots.remove(region);
         if (area != null) {
-            // To an area that was dropped nobody looks any more.
+            // If the area was replaced, nobody looks at it any more.
             area.recycle(region);
         } else {
             idle.offer(region);

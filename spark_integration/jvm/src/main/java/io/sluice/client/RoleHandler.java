@@ -3,14 +3,14 @@ package io.sluice.client;
 import java.io.IOException;
 
 /**
- * What arrives on connections in one role. Refuses data and events: only consumers, who override
- * that, ask for any.
+ * Handles the messages of connections in one role. Refuses data and events, which only consumers
+ * request; they override this.
  */
 abstract class RoleHandler implements FrameHandler {
     private final String where;
 
     /**
-     * @param where for errors, as in "on a driver connection"
+     * @param where role in messages of errors, as in "on a driver connection"
      */
     RoleHandler(String where) {
         this.where = where;

@@ -2,7 +2,10 @@ package io.sluice.client;
 
 import java.io.IOException;
 
-/** A source of a gate failed; says which, and which map output if it is one only. */
+/**
+ * Thrown when a source of a gate failed; names the source, and the map output if only one is
+ * concerned.
+ */
 public final class SourceFailure extends IOException {
     private static final long serialVersionUID = 1L;
 
@@ -11,7 +14,7 @@ public final class SourceFailure extends IOException {
     private final ErrorCode code;
 
     /**
-     * @param kind of shuffle, in front of where it failed: "" or with a comma behind it
+     * @param kind kind of the shuffle in the message: "", or a word followed by a comma and a space
      */
     SourceFailure(
             Source source,
@@ -41,7 +44,7 @@ public final class SourceFailure extends IOException {
         return source;
     }
 
-    /** The map output concerned, or null when the whole source is. */
+    /** Returns the map output concerned, or null if the whole source is. */
     public Long mapAttemptId() {
         return mapAttemptId;
     }
@@ -50,13 +53,15 @@ public final class SourceFailure extends IOException {
         return code;
     }
 
-    /** Whether it may pass: the TaskManager can be back soon, with its data. */
+    /**
+     * Returns whether the failure may pass, because the TaskManager can be back soon with its data.
+     */
     public boolean isTransient() {
         return (isUnreachable() && code != ErrorCode.TASKMANAGER_MISMATCH)
                 || code == ErrorCode.INSUFFICIENT_BUFFERS;
     }
 
-    /** Whether what came is not what was written; where it was damaged is not known. */
+    /** Returns whether the data are damaged; the place of the damage is not known. */
     public boolean isDamage() {
         return switch (code) {
             case CHECKSUM_MISMATCH, STORAGE_CORRUPT, SEQUENCE_GAP, END_OF_PARTITION_MISMATCH ->
@@ -65,7 +70,9 @@ public final class SourceFailure extends IOException {
         };
     }
 
-    /** Whether the TaskManager cannot be reached, so that all its outputs are out of reach. */
+    /**
+     * Returns whether the TaskManager cannot be reached, so that all its outputs are out of reach.
+     */
     public boolean isUnreachable() {
         return switch (code) {
             case CONNECT_FAILED,

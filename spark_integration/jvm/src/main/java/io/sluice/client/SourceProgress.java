@@ -7,8 +7,8 @@ import java.util.List;
 import java.util.Map;
 
 /**
- * How far the map outputs of one source have been read: checks that their blocks come in order,
- * once, and all of them, and knows what is left to be asked for.
+ * Tracks how far the map outputs of one source have been read. Checks that their blocks come in
+ * order, once and completely, and knows which part is still to be requested.
  */
 final class SourceProgress {
     private static final int ENDED = -1;
@@ -22,7 +22,7 @@ final class SourceProgress {
     private final boolean[] attemptDone;
     private int attemptsDone;
 
-    // Of the map attempt that is being read.
+    // State of the map attempt that is being read.
     private int attempt = -1;
     private int attemptBegun;
     private int attemptEnded;
@@ -54,24 +54,23 @@ final class SourceProgress {
     }
 
     /**
-     * Bytes already read of the map attempt that is being read: a new request for it brings them
-     * once more.
+     * Returns the bytes already read of the current map attempt, which a new request for it will
+     * bring again.
      */
     long attemptBytes() {
         return attemptBytes;
     }
 
-    /** The map attempt that is being read, or null between two. */
+    /** Returns the map attempt that is being read, or null between two. */
     Long attemptId() {
         return attempt < 0 ? null : source.mapAttemptIds()[attempt];
     }
 
-    /** A block's header has come: checks that it may be the next one. */
+    /** Checks that a block whose header has arrived may be the next one. */
     void check(Block block) throws SourceFailure {
         Integer index = attempts.get(block.mapAttemptId);
         if (attempt >= 0 && (index == null || index != attempt)) {
-            // Named is the attempt that misses something: of the header in its place nothing can be
-            // trusted.
+            // Blame the attempt that misses something: the header in its place cannot be trusted.
             finishAttempt();
         }
         if (index == null) {
@@ -96,8 +95,8 @@ final class SourceProgress {
     }
 
     /**
-     * The blocks of each partition are numbered without a gap, over all of its streams, up to its
-     * end.
+     * Checks that the blocks of each partition are numbered without a gap, over all of its streams,
+     * up to its end.
      */
     private void checkOrder(Block block) throws SourceFailure {
         if (streamOf != NO_STREAM && (block.isFirst() || block.subpartition != streamOf)) {
@@ -124,7 +123,7 @@ final class SourceProgress {
         }
     }
 
-    /** The block is complete and its bytes are right: it counts as read. */
+    /** Counts a block that is complete and verified as read. */
     void read(Block block) {
         int at = block.subpartition - startSubpartition;
         if (blocksSeen[at]++ == 0) {
@@ -192,7 +191,7 @@ final class SourceProgress {
         attemptBytes = 0;
     }
 
-    /** Everything has been read: checks that nothing is missing. */
+    /** Checks at the end that nothing is missing. */
     void complete() throws SourceFailure {
         finishAttempt();
         if (attemptsDone != attemptDone.length) {
@@ -205,8 +204,9 @@ final class SourceProgress {
     }
 
     /**
-     * What is left to be asked for. A map attempt of which a part was read stands alone, and first:
-     * its bytes come again in the same order, so that its reader skips those it had and goes on.
+     * Returns the parts that are still to be requested. A map attempt that was read in part comes
+     * first, and alone: its bytes arrive again in the same order, so that the reader can skip those
+     * it had.
      */
     List<SourceProgress> rest() {
         if (attempt >= 0 && isAttemptComplete()) {

@@ -4,15 +4,15 @@ import java.io.IOException;
 import java.nio.ByteBuffer;
 
 /**
- * One connection to a TaskManager, driven by the thread that uses it.
+ * A connection to a TaskManager, driven by the thread that uses it.
  *
- * <p>An interrupt of the thread does not close the socket: it only ends the wait, with {@link
- * ClientException.Interrupted}. After any exception but a {@link ClientException.Remote} that names
- * a channel the connection must be closed. Not thread safe, except {@link #cancel} and {@link
- * #wake}.
+ * <p>An interrupt of the thread does not close the socket; it ends the wait with {@link
+ * ClientException.Interrupted}. After any exception except a {@link ClientException.Remote} that
+ * names a channel, the connection must be closed. Not thread safe, except {@link #cancel} and
+ * {@link #wake}.
  */
 public final class TaskManagerConnection implements AutoCloseable {
-    /** Of partitions, gates and channels; 0 follows. */
+    /** Largest number of a partition, gate or channel; 0 follows. */
     static final long MAX_NUMBER = 0x7FFF_FFFFL;
 
     private final ClientOptions options;
@@ -34,12 +34,11 @@ public final class TaskManagerConnection implements AutoCloseable {
     }
 
     /**
-     * Connects and shakes hands.
+     * Connects and does the handshake.
      *
      * @param role {@link Message#ROLE_PRODUCER}, {@link Message#ROLE_CONSUMER} or {@link
      *     Message#ROLE_DRIVER}
-     * @throws ClientException.ConnectFailed nobody answers as a TaskManager does within the
-     *     deadline
+     * @throws ClientException.ConnectFailed if no TaskManager answers within the deadline
      */
     public static TaskManagerConnection connect(Endpoint endpoint, ClientOptions options, int role)
             throws ClientException {
@@ -50,7 +49,7 @@ public final class TaskManagerConnection implements AutoCloseable {
             connection.shakeHands();
             return connection;
         } catch (IOException | RuntimeException e) {
-            // An unresolved host name is a RuntimeException of NIO.
+            // NIO reports an unresolved host name as a RuntimeException.
             if (connection != null) {
                 connection.close();
             }
@@ -110,19 +109,22 @@ public final class TaskManagerConnection implements AutoCloseable {
         return options;
     }
 
-    /** Whether both sides know a feature of the protocol. */
+    /** Returns whether both sides support a feature of the protocol. */
     boolean has(long feature) {
         return (ack.features() & feature) != 0;
     }
 
-    /** The TaskManager's segment size: the largest payload where nothing larger was agreed. */
+    /**
+     * Returns the TaskManager's segment size, which is the largest payload unless a larger one was
+     * agreed.
+     */
     int segmentBytes() {
         return (int) ack.segmentSizeBytes();
     }
 
     /**
-     * A number for a partition, gate or channel that is not in use on this connection: the one
-     * behind the last.
+     * Returns the next number for a partition, gate or channel; it is not in use on this
+     * connection.
      */
     long nextNumber() {
         nextNumber = (nextNumber + 1) & MAX_NUMBER;
@@ -130,8 +132,8 @@ public final class TaskManagerConnection implements AutoCloseable {
     }
 
     /**
-     * The region area that is attached to this connection, or null. It stays so while the
-     * connection is idle.
+     * Returns the region area that is attached to this connection, or null. It stays attached while
+     * the connection is idle.
      */
     RegionArea regionArea() {
         return regionArea;
@@ -141,12 +143,12 @@ public final class TaskManagerConnection implements AutoCloseable {
         regionArea = area;
     }
 
-    /** Sends what is buffered and dispatches what arrives until something has come. */
+    /** Returns the waits of this connection, which send and dispatch until a condition holds. */
     ConnectionWaits waits() {
         return waits;
     }
 
-    /** Nanoseconds spent waiting so far. */
+    /** Returns the nanoseconds spent waiting so far. */
     public long waitedNanos() {
         return socket.waitedNanos();
     }
@@ -155,13 +157,13 @@ public final class TaskManagerConnection implements AutoCloseable {
         this.handler = handler;
     }
 
-    /** Ends a wait of another thread on this connection; the connection can only be closed then. */
+    /** Ends another thread's wait on this connection, which must be closed after that. */
     public void cancel() {
         socket.cancel();
     }
 
     /**
-     * Ends the pause of a thread in {@link ConnectionWaits#awaitPatiently}, which looks at its
+     * Ends another thread's pause in {@link ConnectionWaits#awaitPatiently}, which then checks its
      * condition again.
      */
     void wake() {
@@ -170,14 +172,14 @@ public final class TaskManagerConnection implements AutoCloseable {
 
     // ---- sending and receiving
 
-    /** Puts a message into the send buffer; waits for room when it is full. */
+    /** Puts a message into the send buffer; waits for room if it is full. */
     void send(Message message) throws IOException {
         socket.writer().send(message, waits);
     }
 
     /**
-     * Sends a message with its payload; returns when {@code payload} has been taken, that is when
-     * the caller may change it.
+     * Sends a message with its payload; returns when {@code payload} has been taken and the caller
+     * may change it.
      *
      * @param payload a direct buffer; its position is moved to its limit
      */
@@ -186,33 +188,36 @@ public final class TaskManagerConnection implements AutoCloseable {
     }
 
     /**
-     * Sends a message if that is possible at once, also for an interrupted thread; then the
-     * connection can only be closed.
+     * Sends a message if that is possible at once, even on an interrupted thread. The connection
+     * must be closed after that.
      */
     void sendLast(Message message) {
         if (socket.isOpen() && socket.writer().takeAlone(message)) {
             try {
                 socket.write();
             } catch (IOException e) {
-                // Then the end of the connection has to say it.
+                // The end of the connection tells the TaskManager.
             }
         }
     }
 
-    /** Sends what the socket takes now. */
+    /** Sends as much as the socket takes now. */
     void sendNow() throws IOException {
         socket.checkUsable();
         socket.write();
     }
 
-    /** Sends all that is buffered; waits for the socket to take it. Dispatches what has come. */
+    /**
+     * Sends everything buffered; waits for the socket to take it, and dispatches received frames
+     * meanwhile.
+     */
     void flush() throws IOException {
         waits.await(socket.writer()::isEmpty);
     }
 
     /**
-     * Whether an idle connection can serve again: nothing unexpected came and the other side is
-     * there.
+     * Returns whether an idle connection can be used again: the peer is there, and nothing
+     * unexpected arrived.
      */
     boolean isReusable() {
         try {
@@ -231,12 +236,12 @@ public final class TaskManagerConnection implements AutoCloseable {
         socket.close();
     }
 
-    /** Answers what concerns the connection itself and passes on the rest. */
+    /** Answers messages about the connection itself and passes on all others. */
     private final class Dispatcher implements FrameHandler {
         @Override
         public void onMessage(Message message) throws IOException {
             if (message instanceof Message.Ping ping) {
-                // Sent by write(), never from here: a frame may be half written.
+                // write() sends it: a frame may be half written here.
                 socket.writer().pong(ping.nonce());
             } else if (message instanceof Message.ErrorResponse response
                     && response.channel() == null) {
@@ -249,7 +254,7 @@ public final class TaskManagerConnection implements AutoCloseable {
             } else if (handler != null) {
                 handler.onMessage(message);
             }
-            // Without a handler the connection is idle: late answers of the last user are dropped.
+            // Without a handler the connection is idle; late answers for its last user are dropped.
         }
 
         @Override

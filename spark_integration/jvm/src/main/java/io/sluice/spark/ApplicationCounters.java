@@ -8,8 +8,8 @@ import java.util.Map;
 import java.util.concurrent.atomic.LongAdder;
 
 /**
- * The counters of the whole application, on its driver: its own and what executors report. Thread
- * safe.
+ * Sums the counters of the whole application on its driver: its own, and those that executors
+ * report. Thread safe.
  */
 public final class ApplicationCounters {
     private final SluiceMetrics own;
@@ -22,7 +22,7 @@ public final class ApplicationCounters {
         this.reported = Collections.unmodifiableMap(adders);
     }
 
-    /** What an executor has counted since its last report: names and numbers in turn. */
+    /** Adds the counts of an executor since its last report: names and numbers in turn. */
     void add(String[] namesAndNumbers, int from) {
         for (int i = from; i + 1 < namesAndNumbers.length; i += 2) {
             LongAdder adder = reported.get(namesAndNumbers[i]);
@@ -37,7 +37,7 @@ public final class ApplicationCounters {
         return own.value(name) + reported.get(name).sum();
     }
 
-    /** All sums by name, in the order of the reference page. */
+    /** Returns all sums by name, in the order of the reference page. */
     public Map<String, Long> sums() {
         Map<String, Long> sums = new LinkedHashMap<>();
         reported.keySet().forEach(name -> sums.put(name, sum(name)));

@@ -7,7 +7,7 @@ import org.apache.spark.scheduler.SparkListenerExecutorRemoved;
 import org.apache.spark.scheduler.SparkListenerStageCompleted;
 import org.apache.spark.scheduler.StageInfo;
 
-/** Tells which executors the application has and what its map stages have written. */
+/** Tracks the application's executors, and the amounts that its map stages have written. */
 final class ApplicationListener extends SparkListener {
     private final Reachability reachability;
     private final ShuffleTable shuffles;

@@ -6,8 +6,8 @@ import java.util.function.Function;
 import org.apache.spark.SparkContext;
 
 /**
- * Settings as the session or the job of the calling thread has them, which are not those of the
- * application.
+ * Reads settings of the session or the job of the calling thread, which may differ from those of
+ * the application.
  */
 final class CallerSettings {
     private static final Object NO_SQL = new Object();
@@ -20,8 +20,8 @@ final class CallerSettings {
     private CallerSettings() {}
 
     /**
-     * Looks a key up: a local property of the thread, which Spark SQL also makes of the session's
-     * settings while a query runs; else the session that is active on the thread.
+     * Returns a lookup by key. It reads a local property of the thread, into which Spark SQL copies
+     * the session's settings while a query runs, then the session that is active on the thread.
      */
     static Function<String, Optional<String>> of(SparkContext context) {
         return key -> {

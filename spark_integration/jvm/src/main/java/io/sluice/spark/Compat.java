@@ -13,8 +13,8 @@ import org.apache.spark.util.collection.ExternalSorter;
 import scala.Option;
 
 /**
- * All that differs between Spark 3.5 and 4.3 and cannot be written once. Resolved when the manager
- * is made.
+ * Calls the parts of Spark that differ between 3.5 and 4.3, by reflection. They are looked up when
+ * this class is loaded.
  */
 public final class Compat {
     private static final Constructor<?> SORTER = sorterConstructor();
@@ -25,7 +25,7 @@ public final class Compat {
 
     private Compat() {}
 
-    /** Fails with a clear message on a Spark this jar does not know. */
+    /** Fails with a clear message on a line of Spark that this jar does not support. */
     static void check() {
         String other =
                 SORTER == null
@@ -43,7 +43,7 @@ public final class Compat {
         }
     }
 
-    /** Fails where Spark has no pipelined shuffles. */
+    /** Fails on lines of Spark without pipelined shuffles. */
     static void requirePipelinedShuffles() {
         try {
             Class.forName(
@@ -81,8 +81,8 @@ public final class Compat {
     }
 
     /**
-     * 3.5 and 4.0: three arguments; 4.1 and later: also the checksum of the rows, which the others
-     * have not.
+     * Makes a map status. It takes three arguments on 3.5 and 4.0; from 4.1 on also the checksum of
+     * the rows.
      */
     public static MapStatus mapStatus(
             BlockManagerId location, long[] lengths, long mapId, long rowChecksum) {
@@ -97,8 +97,8 @@ public final class Compat {
     }
 
     /**
-     * The collection has one type with Scala 2.12 (Spark 3.5), another one with 2.13, both of them
-     * this.
+     * Returns the dependencies of an RDD. The declared type differs between Scala 2.12 (Spark 3.5)
+     * and 2.13; this is a supertype of both.
      */
     static scala.collection.Seq<?> dependencies(RDD<?> rdd) {
         try {
@@ -108,7 +108,7 @@ public final class Compat {
         }
     }
 
-    /** Whether a shuffle may have checksums of its rows, as from 4.1 on. */
+    /** Returns whether a shuffle can have checksums of its rows, as from 4.1 on. */
     public static boolean hasRowChecksums() {
         return ROW_CHECKSUMS;
     }
@@ -125,7 +125,8 @@ public final class Compat {
     }
 
     /**
-     * 3.5 and 4.0: five arguments; 4.1 and later: also row checksums, which the read side has not.
+     * Makes a sorter for the read side. Its constructor takes five arguments on 3.5 and 4.0; from
+     * 4.1 on also row checksums, which the read side does not have.
      */
     @SuppressWarnings("rawtypes")
     public static ExternalSorter newSorter(
@@ -145,7 +146,9 @@ public final class Compat {
         }
     }
 
-    /** Throws a checked exception out of a method of a Scala interface, which declares none. */
+    /**
+     * Throws a checked exception out of a method of a Scala interface that declares no exceptions.
+     */
     @SuppressWarnings("unchecked")
     public static <E extends Throwable> RuntimeException sneakyThrow(Throwable error) throws E {
         throw (E) error;

@@ -10,8 +10,8 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * Tells the driver what this executor has counted: soon after tasks have ended, at most once a
- * second, never while nothing changes. What was counted since the last report is sent, so the
+ * Reports the counters of this executor to the driver: shortly after tasks have ended, at most once
+ * a second, and only if a counter has changed. A report has the differences to the last one, so the
  * driver only adds. Thread safe.
  */
 final class CounterReporter implements AutoCloseable {
@@ -46,11 +46,11 @@ final class CounterReporter implements AutoCloseable {
         thread.allowCoreThreadTimeOut(true);
     }
 
-    /** A task has ended, whatever its outcome. */
+    /** Called when a task has ended, whatever its outcome. */
     synchronized void taskEnded() {
         if (!scheduled && !thread.isShutdown()) {
             scheduled = true;
-            // Nobody waits for it, and it catches its own failures.
+            // No caller waits for it, and it catches its own failures.
             ScheduledFuture<?> unused =
                     thread.schedule(this::report, PAUSE_MILLIS, TimeUnit.MILLISECONDS);
         }
@@ -74,12 +74,12 @@ final class CounterReporter implements AutoCloseable {
             sender.send(DriverMessages.counters(more));
             reported.putAll(now);
         } catch (IOException | RuntimeException e) {
-            // The next report has it too.
+            // The next report includes these counts.
             LOG.debug("The driver was not told the counters", e);
         }
     }
 
-    /** Reports the rest. */
+    /** Reports the remaining counts. */
     @Override
     public void close() {
         report();

@@ -13,11 +13,16 @@ import java.util.Set;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
-/** The driver's connection to one TaskManager, made anew when it was lost. Thread safe. */
+/**
+ * Keeps the driver's connection to one TaskManager and replaces it when it is lost. Thread safe.
+ */
 public final class DriverLink {
     private static final Logger LOG = LoggerFactory.getLogger(DriverLink.class);
 
-    /** Releases that a TaskManager may miss; of more, the oldest wait for the application's end. */
+    /**
+     * Pending releases to keep for one TaskManager; beyond that, the oldest data stay until the
+     * application's end.
+     */
     private static final int MAX_DUE_RELEASES = 100_000;
 
     private final Endpoint endpoint;
@@ -28,7 +33,7 @@ public final class DriverLink {
     private volatile String lastFailure = "";
     private boolean closed;
 
-    /** Shuffles that are to be released there and are not yet; guarded by itself. */
+    /** Shuffles that are still to be released there; guarded by itself. */
     private final Set<Integer> dueReleases = new LinkedHashSet<>();
 
     DriverLink(Endpoint endpoint, ClientOptions options) {
@@ -40,23 +45,24 @@ public final class DriverLink {
         return endpoint;
     }
 
-    /** Whether the last exchange went well. */
+    /** Returns whether the last exchange succeeded. */
     public boolean isConnected() {
         return connected;
     }
 
-    /** Who answered last; null before the first connection. */
+    /** Returns the TaskManager that answered last; null before the first connection. */
     public Message.HelloAck taskManager() {
         return taskManager;
     }
 
-    /** Endpoint and reason; empty before the first failure. */
+    /** Returns endpoint and reason of the last failure; empty before the first one. */
     public String lastFailure() {
         return lastFailure;
     }
 
     /**
-     * Connects if need be and asks for a sign of life; says whether it came. Releases what is due.
+     * Connects if necessary, pings, and sends pending releases; returns whether the TaskManager
+     * answered.
      */
     synchronized boolean ping() {
         return attempt(
@@ -67,7 +73,7 @@ public final class DriverLink {
                 });
     }
 
-    /** A shuffle is to be released there, now or, if the TaskManager is away, when it is back. */
+    /** Adds a release, to be sent now or, if the TaskManager is away, when it is back. */
     void addRelease(int shuffleId) {
         synchronized (dueReleases) {
             if (dueReleases.size() >= MAX_DUE_RELEASES) {
@@ -77,7 +83,7 @@ public final class DriverLink {
         }
     }
 
-    /** Releases there what is due; says whether all of it was. */
+    /** Sends the pending releases; returns whether all of them succeeded. */
     synchronized boolean release() {
         return attempt("release of shuffles", this::releaseDue);
     }
@@ -96,7 +102,7 @@ public final class DriverLink {
         }
     }
 
-    /** Releases all of the application's data there. */
+    /** Releases all data of the application there. */
     synchronized boolean releaseApplication() {
         return attempt(
                 "release of the application",
@@ -107,7 +113,7 @@ public final class DriverLink {
     }
 
     private boolean attempt(String what, Exchange exchange) {
-        // Twice: the connection of the last exchange may have died since.
+        // Twice, because the connection may have died since the last exchange.
         for (int attempt = 0; attempt < 2 && !closed; attempt++) {
             boolean fresh = client == null;
             try {

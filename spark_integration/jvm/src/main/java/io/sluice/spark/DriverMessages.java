@@ -5,8 +5,8 @@ import java.util.List;
 import java.util.Map;
 
 /**
- * What executors tell and ask the driver's plugin. Arrays of strings: both sides can read them
- * whatever class loader their RPC threads have.
+ * Builds the messages that executors send to the driver's plugin. They are arrays of strings, which
+ * both sides can read whatever class loader their RPC threads have.
  */
 final class DriverMessages {
     static final String REACHED = "reached";
@@ -18,30 +18,33 @@ final class DriverMessages {
 
     private DriverMessages() {}
 
-    /** An executor uses the TaskManager that other hosts reach at {@code host:port}. */
+    /** Says that an executor uses the TaskManager that other hosts reach at {@code host:port}. */
     static String[] reached(String executorId, String taskManagerId, String host, int port) {
         return new String[] {REACHED, executorId, taskManagerId, host, Integer.toString(port)};
     }
 
-    /** An executor reaches no TaskManager. */
+    /** Says that an executor reaches no TaskManager. */
     static String[] unreachable(String executorId, String why) {
         return new String[] {UNREACHABLE, executorId, why};
     }
 
     /**
-     * A task is about to fail because its executor reaches no TaskManager; answered by whether its
-     * jobs are cancelled.
+     * Says that a task is about to fail because its executor reaches no TaskManager. The answer
+     * says whether the task's jobs are cancelled.
      */
     static String[] taskMetNobody(int stageId) {
         return new String[] {TASK_MET_NOBODY, Integer.toString(stageId)};
     }
 
-    /** Asks for all endpoints the driver has a connection to; answered by an array of HOST:PORT. */
+    /**
+     * Asks for all endpoints to which the driver has a connection. The answer is an array of
+     * HOST:PORT.
+     */
     static String[] endpoints() {
         return new String[] {ENDPOINTS};
     }
 
-    /** What an executor has counted since its last report. */
+    /** Reports the counts of an executor since its last report. */
     static String[] counters(Map<String, Long> more) {
         List<String> message = new ArrayList<>(List.of(COUNTERS));
         more.forEach(

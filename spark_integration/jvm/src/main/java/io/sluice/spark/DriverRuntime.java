@@ -25,10 +25,10 @@ import org.slf4j.LoggerFactory;
 import scala.Option;
 
 /**
- * The driver's side: one connection to every known TaskManager keeps the application alive there
- * and releases its data.
+ * The driver's side of the plugin. One connection to every known TaskManager keeps the application
+ * alive there and releases its data.
  *
- * <p>Thread safe. The connections are used by a few threads of its own, each link by one of them at
+ * <p>Thread safe. A few threads of this class use the connections, each connection by one thread at
  * a time.
  */
 public final class DriverRuntime {
@@ -57,9 +57,9 @@ public final class DriverRuntime {
     }
 
     /**
-     * @param localMaster whether tasks run in this process, so that what the driver reaches is what
-     *     they reach
-     * @param reachability what executors say they reach
+     * @param localMaster whether tasks run in this process, and reach exactly the TaskManagers that
+     *     the driver reaches
+     * @param reachability the executors' reports of the TaskManagers they reach
      */
     DriverRuntime(
             SluiceSettings settings,
@@ -95,27 +95,27 @@ public final class DriverRuntime {
         return settings;
     }
 
-    /** Decides on new shuffles. */
+    /** Returns the registrar that decides on new shuffles. */
     ShuffleRegistrar registrar() {
         return registrar;
     }
 
-    /** What became of the application's shuffles. */
+    /** Returns the table of the application's shuffles. */
     public ShuffleTable shuffles() {
         return shuffles;
     }
 
-    /** The counters of the whole application. */
+    /** Returns the counters of the whole application. */
     public ApplicationCounters counters() {
         return counters;
     }
 
-    /** The connections to TaskManagers, in no order. */
+    /** Returns the connections to TaskManagers, in no particular order. */
     public List<DriverLink> links() {
         return List.copyOf(links.values());
     }
 
-    /** The runtime of this driver; null outside of a driver and after its end. */
+    /** Returns the runtime of this driver; null outside of a driver and after its end. */
     static DriverRuntime current() {
         return current;
     }
@@ -125,7 +125,8 @@ public final class DriverRuntime {
     }
 
     /**
-     * The application's id is known: connects to the configured TaskManagers and keeps doing so.
+     * Connects to the configured TaskManagers and keeps the connections alive. Called when the
+     * application's id is known.
      */
     synchronized void start(String applicationId) {
         if (options != null) {
@@ -149,7 +150,7 @@ public final class DriverRuntime {
         }
     }
 
-    /** An executor uses that TaskManager. */
+    /** Called when an executor uses the given TaskManager. */
     void reached(String executorId, String taskManagerId, String host, int port) {
         boolean known =
                 links.values().stream()
@@ -162,7 +163,7 @@ public final class DriverRuntime {
         reachability.reached(executorId, taskManagerId);
     }
 
-    /** An executor reaches no TaskManager. */
+    /** Called when an executor reaches no TaskManager. */
     void unreachable(String executorId, String why) {
         if (reachability.unreachable(executorId, why)) {
             LOG.warn("Executor {} reaches no TaskManager: {}", executorId, why);
@@ -185,7 +186,7 @@ public final class DriverRuntime {
                 });
     }
 
-    /** HOST:PORT of every TaskManager that answered. */
+    /** Returns HOST:PORT of every TaskManager that has answered. */
     String[] endpoints() {
         List<String> known = new ArrayList<>();
         for (DriverLink link : links.values()) {
@@ -198,13 +199,13 @@ public final class DriverRuntime {
     }
 
     /**
-     * Why no TaskManager is reachable for a new shuffle; empty when one is.
+     * Returns why no TaskManager is reachable for a new shuffle; empty if one is.
      *
-     * @throws IllegalStateException none is reachable and the policy is to fail
+     * @throws IllegalStateException if none is reachable and the policy is to fail
      */
     Optional<String> whyUnreachable(int shuffleId) {
         start(SparkEnv.get().conf().getAppId());
-        // A TaskManager may have been started on this host since.
+        // A TaskManager may have been started on this host meanwhile.
         addConfigured();
         if (isSomebodyReachable(shuffleId)) {
             return Optional.empty();
@@ -222,8 +223,8 @@ public final class DriverRuntime {
     }
 
     private boolean isSomebodyReachable(int shuffleId) {
-        // With the policy to fail, an executor's outdated word must not keep out a TaskManager that
-        // was just started.
+        // With the policy to fail, an outdated report must not hide a TaskManager that has just
+        // been started.
         boolean driverDecides =
                 localMaster || !settings.fallbackToSpark() || !reachability.nobody(this::isGone);
         if (anyReachableOrReturns()) {
@@ -247,7 +248,7 @@ public final class DriverRuntime {
     }
 
     private Reachability.Verdict askExecutors() {
-        // Where the job would fail, what was said before a TaskManager was started must not decide.
+        // With the policy to fail, reports from before a TaskManager was started must not decide.
         long maxAgeMillis =
                 settings.fallbackToSpark() ? Long.MAX_VALUE : Reachability.SETTLE_MILLIS;
         try {
@@ -260,7 +261,7 @@ public final class DriverRuntime {
         }
     }
 
-    /** Whether the driver was connected to that TaskManager and is no more. */
+    /** Returns whether the driver was once connected to the TaskManager and has lost it. */
     private boolean isGone(String taskManagerId) {
         boolean known = false;
         for (DriverLink link : links.values()) {
@@ -276,12 +277,13 @@ public final class DriverRuntime {
     }
 
     /**
-     * A task met no TaskManager: cancels the jobs of its stage when no executor reaches one; says
-     * whether it did. Otherwise the task is tried again, perhaps on another executor.
+     * Cancels the jobs of a stage, one of whose tasks reached no TaskManager, if no executor
+     * reaches one; returns whether it did. Otherwise Spark retries the task, perhaps on another
+     * executor.
      */
     boolean cancelIfNobody(int stageId) {
         if (!reachability.nobody(this::isGone)) {
-            // Those that executors say they reach may have gone since the last sign of life.
+            // The TaskManagers that executors have reported may have gone since the last ping.
             pingAll().forEach(this::await);
             if (!reachability.nobody(this::isGone)) {
                 return false;
@@ -299,7 +301,7 @@ public final class DriverRuntime {
                 return true;
             }
         }
-        // None is known to be well: ask all at once, the first that answers is enough.
+        // No connection is known to work: ping all at once; the first answer is enough.
         for (Future<Boolean> answer : pingAll()) {
             if (Boolean.TRUE.equals(await(answer))) {
                 return true;
@@ -309,8 +311,9 @@ public final class DriverRuntime {
     }
 
     /**
-     * As {@link #anyReachable}. With the policy to fail, one that was there before gets {@code
-     * spark.sluice.reader.returnTimeout} to return, as a task would wait for it.
+     * Looks for a reachable TaskManager like {@link #anyReachable}. With the policy to fail, a
+     * TaskManager that was there before has {@code spark.sluice.reader.returnTimeout} to return, as
+     * it has for a task.
      */
     private boolean anyReachableOrReturns() {
         Patience patience = new Patience(settings.returnTimeoutMillis());
@@ -353,8 +356,9 @@ public final class DriverRuntime {
     }
 
     /**
-     * Releases a shuffle everywhere, where a TaskManager is away as soon as it is back; with {@code
-     * blocking} waits for those that are there, within the deadlines of the links.
+     * Releases a shuffle on every TaskManager; one that is away is told when it is back.
+     *
+     * @param blocking whether to wait for those that are there, within the deadlines of the links
      */
     void releaseShuffle(int shuffleId, boolean blocking) {
         shuffles.released(shuffleId);
@@ -370,7 +374,7 @@ public final class DriverRuntime {
         }
     }
 
-    /** Releases everything, once. */
+    /** Releases all data of the application, once. */
     void releaseApplication() {
         synchronized (this) {
             if (released) {
@@ -401,7 +405,7 @@ public final class DriverRuntime {
         }
     }
 
-    /** Forgets one map output if it still is the registered one; says whether it was. */
+    /** Unregisters one map output if it is still the registered one; returns whether it was. */
     static boolean forgetMapOutput(int shuffleId, long mapId, int mapIndex) {
         MapOutputTrackerMaster tracker = (MapOutputTrackerMaster) SparkEnv.get().mapOutputTracker();
         Option<BlockManagerId> location = tracker.getMapOutputLocation(shuffleId, mapId);
@@ -413,9 +417,9 @@ public final class DriverRuntime {
     }
 
     /**
-     * Unregisters all outputs of a shuffle whose data is about to be removed though Spark still
-     * knows the shuffle. Who uses it once more then finds that its map tasks have to run again, and
-     * not one lost output after the other.
+     * Unregisters all outputs of a shuffle whose data is about to be removed while Spark still
+     * knows the shuffle. A later use then finds at once that all map tasks must run again, instead
+     * of losing one output after the other.
      */
     static void forgetMapOutputs(int shuffleId) {
         MapOutputTrackerMaster tracker = (MapOutputTrackerMaster) SparkEnv.get().mapOutputTracker();
@@ -424,7 +428,7 @@ public final class DriverRuntime {
         }
     }
 
-    /** Ends the connections. */
+    /** Closes the connections. */
     void close() {
         threads.shutdownNow();
         links.values().forEach(DriverLink::close);

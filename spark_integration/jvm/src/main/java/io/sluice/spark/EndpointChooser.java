@@ -6,9 +6,9 @@ import java.util.Comparator;
 import java.util.List;
 
 /**
- * In which order an executor tries endpoints: an existing Unix socket, then its own host, then the
- * others by rendezvous hashing, so that executors without a TaskManager of their own spread evenly
- * and stay where they are.
+ * Orders the endpoints for an executor: an existing Unix socket, then its own host, then the others
+ * by rendezvous hashing. Executors without a TaskManager of their own therefore spread evenly and
+ * keep their choice.
  */
 final class EndpointChooser {
     private EndpointChooser() {}
@@ -23,8 +23,8 @@ final class EndpointChooser {
     }
 
     /**
-     * Whether the endpoint means another TaskManager on each host, so that no host can try it for
-     * another.
+     * Returns whether the endpoint names a different TaskManager on each host, so that one host
+     * cannot test it for another.
      */
     static boolean isOfEachHost(Endpoint endpoint) {
         if (endpoint.isUnix()) {
@@ -49,9 +49,9 @@ final class EndpointChooser {
     }
 
     /**
-     * FNV-1a over the text's bytes, with the bits then mixed. A checksum would not do: two of them
-     * differ by the same bits for every executor, so executors would agree on which of two
-     * endpoints comes first far too often.
+     * Hashes with FNV-1a over the text's bytes and then mixes the bits. A checksum is not
+     * sufficient: two checksums differ in the same bits for every executor, so too many executors
+     * would agree on the order of two endpoints.
      */
     private static long hash(String text) {
         long hash = 0xCBF2_9CE4_8422_2325L;

@@ -26,13 +26,13 @@ import org.slf4j.LoggerFactory;
 import org.slf4j.event.Level;
 
 /**
- * What the tasks of one executor share: connections, buffers, and which TaskManager is theirs.
- * Thread safe.
+ * Holds what the tasks of one executor share: connections, buffers, and the choice of their
+ * TaskManager. Thread safe.
  */
 public final class ExecutorRuntime implements AutoCloseable {
     private static final Logger LOG = LoggerFactory.getLogger(ExecutorRuntime.class);
 
-    /** Idle buffers kept: 1024 of 32 KiB are 32 MiB. */
+    /** Idle buffers to keep: 1024 of 32 KiB are 32 MiB. */
     private static final int IDLE_CHUNKS = 1024;
 
     private static volatile ExecutorRuntime current;
@@ -52,7 +52,7 @@ public final class ExecutorRuntime implements AutoCloseable {
     private ExecutorRuntime(PluginContext context, SluiceSettings settings, String applicationId) {
         this.context = context;
         this.settings = settings;
-        // Not PluginContext.hostname(): it needs an RPC server, and executors have none.
+        // PluginContext.hostname() needs an RPC server, which executors do not have.
         this.hostname = SparkEnv.get().blockManager().blockManagerId().host();
         this.endpoints = settings.endpointsFor(hostname);
         this.name = "executor " + context.executorID() + " on " + hostname;
@@ -74,8 +74,8 @@ public final class ExecutorRuntime implements AutoCloseable {
                 TaskSlots.of(
                         key -> context.conf().get(key, null),
                         Runtime.getRuntime().availableProcessors());
-        // A running map task has at most two regions in hand: one that is secured and one that is
-        // filled.
+        // A running map task has at most two regions: one that is being secured and one that is
+        // being filled.
         this.regions =
                 new RegionPool(
                         settings.regionBytes(), tasks, settings.regionArea() ? 2 * tasks : 0);
@@ -85,12 +85,15 @@ public final class ExecutorRuntime implements AutoCloseable {
 
     private static volatile PluginContext pluginContext;
 
-    /** Called by the executor's plugin; the rest is made when the application's id is known. */
+    /**
+     * Remembers the context; called by the executor's plugin. The runtime is made later, when the
+     * application's id is known.
+     */
     static void install(PluginContext context) {
         pluginContext = context;
     }
 
-    /** The runtime of this executor. */
+    /** Returns the runtime of this executor. */
     static ExecutorRuntime get() {
         ExecutorRuntime runtime = current;
         return runtime != null ? runtime : create();
@@ -113,7 +116,7 @@ public final class ExecutorRuntime implements AutoCloseable {
         return current;
     }
 
-    /** Called by the executor's plugin at its end. */
+    /** Closes the runtime; called by the executor's plugin at its end. */
     static synchronized void uninstall() {
         if (current != null) {
             current.close();
@@ -130,12 +133,12 @@ public final class ExecutorRuntime implements AutoCloseable {
         return pool;
     }
 
-    /** For map tasks. */
+    /** Returns the connections for map tasks. */
     public ConnectionSource producerConnections() {
         return producerConnections;
     }
 
-    /** For reduce tasks. */
+    /** Returns the connections for reduce tasks. */
     public ConnectionSource consumerConnections() {
         return consumerConnections;
     }
@@ -145,13 +148,14 @@ public final class ExecutorRuntime implements AutoCloseable {
     }
 
     /**
-     * A connection to this executor's TaskManager, or to another one when it does not answer. For
-     * the thread of a task.
+     * Leases a connection to this executor's TaskManager, or to another one if that does not
+     * answer. Called by the thread of a task.
      *
-     * @param returnTimeoutMillis how long to wait when none answers and one did before: a task that
+     * @param returnTimeoutMillis how long to wait if none answers and one did before; a task that
      *     fails at once would use up its attempts before a restarted TaskManager is ready
-     * @throws NoTaskManagerException none of the known ones answers; the driver has been told
-     * @throws ClientException.Interrupted the task was interrupted meanwhile
+     * @throws NoTaskManagerException if none of the known TaskManagers answers; the driver has been
+     *     told
+     * @throws ClientException.Interrupted if the task was interrupted meanwhile
      */
     public TaskManagerConnection lease(int role, long returnTimeoutMillis) throws IOException {
         Patience patience = new Patience(returnTimeoutMillis);
@@ -169,8 +173,8 @@ public final class ExecutorRuntime implements AutoCloseable {
     }
 
     /**
-     * First those that are well, of the setting and then of the driver; those that did not answer
-     * lately come last.
+     * Tries the configured endpoints, then those that the driver knows, and last the endpoints that
+     * did not answer lately.
      */
     private TaskManagerConnection leaseNow(int role) throws IOException {
         Map<Endpoint, ClientException.ConnectFailed> failures = new LinkedHashMap<>();
@@ -187,7 +191,7 @@ public final class ExecutorRuntime implements AutoCloseable {
         }
         if (!failures.isEmpty()) {
             SluiceMetrics.INSTANCE.endpointFailovers.increment();
-            // Each task meets them again while they are away: that is news once.
+            // Every task meets the same failures while an endpoint is away: warn only of the first.
             boolean isNews =
                     failures.keySet().stream()
                             .anyMatch(each -> penalties.failuresInARow(each, role) == 1);
@@ -223,7 +227,7 @@ public final class ExecutorRuntime implements AutoCloseable {
         return null;
     }
 
-    /** A connection, or null with the reason in {@code failures}. */
+    /** Leases a connection, or returns null and puts the reason into {@code failures}. */
     private TaskManagerConnection tryLease(
             Endpoint endpoint, int role, Map<Endpoint, ClientException.ConnectFailed> failures)
             throws IOException {
@@ -246,8 +250,8 @@ public final class ExecutorRuntime implements AutoCloseable {
     }
 
     /**
-     * The driver cancels the task's jobs when no executor reaches a TaskManager: more attempts
-     * would be in vain.
+     * Tells the driver, which cancels the task's jobs if no executor reaches a TaskManager, because
+     * more attempts would fail too.
      */
     private void tellThatTaskFails() {
         TaskContext task = TaskContext.get();
@@ -257,15 +261,12 @@ public final class ExecutorRuntime implements AutoCloseable {
         try {
             context.ask(DriverMessages.taskMetNobody(task.stageId()));
         } catch (Exception e) {
-            // The task fails all the same; without this it only takes more attempts.
+            // The task fails anyway; without this message Spark only makes more attempts.
             LOG.warn("The driver was not told that a task met no TaskManager", e);
         }
     }
 
-    /**
-     * Tells the driver whether this executor reaches a TaskManager, and which; off the calling
-     * thread.
-     */
+    /** Tells the driver, from another thread, which TaskManager this executor reaches, if any. */
     void reportReachability() {
         reporter.start();
     }
@@ -297,7 +298,7 @@ public final class ExecutorRuntime implements AutoCloseable {
                     shuffleId,
                     answer);
         } catch (Exception e) {
-            // Spark fails the stage anyway; without this it only takes more attempts.
+            // Spark fails the stage anyway; without this message it only makes more attempts.
             LOG.warn("The driver was not told that map output {} is lost", mapId, e);
         }
     }

@@ -8,7 +8,7 @@ import java.util.function.Function;
 import java.util.function.ToLongFunction;
 
 /**
- * The policies there are, in the order in which they are asked; the first that has a reason
+ * Makes the fallback policies, in the order in which they are asked. The first policy with a reason
  * decides.
  */
 final class FallbackPolicies {
@@ -22,9 +22,9 @@ final class FallbackPolicies {
     /**
      * @param enabled {@code spark.sluice.enabled} of the application
      * @param belowBytes {@code spark.sluice.fallback.belowSize} of the application
-     * @param sizes reads the text of a size as Spark does
-     * @param noTaskManager why no TaskManager is reachable for a shuffle, or empty; it may wait for
-     *     executors, so it is asked last
+     * @param sizes parses the text of a size as Spark does
+     * @param noTaskManager returns why no TaskManager is reachable for a shuffle, or empty; it may
+     *     wait for executors, so it is asked last
      */
     static List<FallbackPolicy> of(
             boolean enabled,

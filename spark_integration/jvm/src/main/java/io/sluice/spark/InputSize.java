@@ -17,16 +17,16 @@ import org.apache.spark.rdd.RDD;
 import scala.collection.Iterator;
 
 /**
- * How many bytes the map tasks of a shuffle read: the files of Spark SQL's scans and the outputs of
- * the shuffles before it. A shuffle's own size is not known before it is written; this is what
- * Spark itself goes by when it guesses.
+ * Computes how many bytes the map tasks of a shuffle read: the files of Spark SQL's scans, and the
+ * outputs of the shuffles before it. A shuffle's own size is not known before it is written;
+ * Spark's own estimates use the input as well.
  *
- * <p>With adaptive execution the shuffles before have been written when the next is registered;
- * without it they have not, and the size is unknown. Other sources (RDDs of a program, ranges,
- * JDBC) never tell.
+ * <p>With adaptive execution the previous shuffles are already written when the next one is
+ * registered; without it they are not, and the size is unknown. Other sources (RDDs of a program,
+ * ranges, JDBC) never tell their size.
  */
 final class InputSize {
-    /** A lineage with more RDDs is not walked: iterative programs have such. */
+    /** A lineage with more RDDs is not walked; iterative programs make such lineages. */
     private static final int MAX_RDDS = 1000;
 
     private final MapOutputTrackerMaster tracker;
@@ -37,7 +37,7 @@ final class InputSize {
         this.tracker = tracker;
     }
 
-    /** Empty when a part of the input does not tell its size. */
+    /** Returns the input's size; empty if it is unknown for a part of the input. */
     static OptionalLong of(ShuffleDependency<?, ?, ?> dependency) {
         return new InputSize((MapOutputTrackerMaster) SparkEnv.get().mapOutputTracker())
                 .sum(dependency.rdd());
@@ -93,8 +93,8 @@ final class InputSize {
     }
 
     /**
-     * The partitions of a file scan list their files; the class is Spark SQL's, which a program may
-     * be without.
+     * Sums the files that the partitions of a scan list. The class belongs to Spark SQL, which a
+     * program may lack.
      */
     private static OptionalLong fileBytes(Partition[] partitions) {
         long bytes = 0;

@@ -6,7 +6,7 @@ import java.util.function.Function;
 import java.util.function.Supplier;
 import org.apache.spark.ShuffleDependency;
 
-/** What the driver knows of a shuffle when it is registered. */
+/** Describes a shuffle that is being registered, on the driver. */
 final class NewShuffle {
     private final int shuffleId;
     private final int maps;
@@ -15,7 +15,10 @@ final class NewShuffle {
     private final Optional<String> unsupported;
     private final Supplier<OptionalLong> inputBytes;
 
-    /** A shuffle that the calling thread registers; parameters as for the constructor. */
+    /**
+     * Describes a shuffle that the calling thread registers; the parameters are those of the
+     * constructor.
+     */
     static NewShuffle of(
             int shuffleId,
             ShuffleDependency<?, ?, ?> dependency,
@@ -33,9 +36,9 @@ final class NewShuffle {
     /**
      * @param maps number of map tasks
      * @param partitions number of reduce partitions
-     * @param settings a setting as the session or the job that registers the shuffle has it
-     * @param unsupported why Sluice cannot take it; empty when it can
-     * @param inputBytes what the map tasks read, as far as it is known; may be costly
+     * @param settings looks up a setting of the session or the job that registers the shuffle
+     * @param unsupported why Sluice cannot take the shuffle; empty if it can
+     * @param inputBytes computes the size of the map tasks' input, if it is known; may be expensive
      */
     NewShuffle(
             int shuffleId,
@@ -64,17 +67,20 @@ final class NewShuffle {
         return partitions;
     }
 
-    /** A setting of the session or the job, by its key; empty when neither has it. */
+    /** Returns a setting of the session or the job by its key; empty if neither has it. */
     Optional<String> setting(String key) {
         return settings.apply(key);
     }
 
-    /** Why Sluice cannot take it; empty when it can. */
+    /** Returns why Sluice cannot take the shuffle; empty if it can. */
     Optional<String> unsupported() {
         return unsupported;
     }
 
-    /** Bytes that the map tasks read; empty when a part of their input does not tell its size. */
+    /**
+     * Returns the bytes that the map tasks read; empty if the size is unknown for a part of their
+     * input.
+     */
     OptionalLong inputBytes() {
         return inputBytes.get();
     }

@@ -8,34 +8,34 @@ import java.util.concurrent.TimeUnit;
 import java.util.function.Predicate;
 
 /**
- * Which executors are there and whether each reaches a TaskManager, by its own last word. Knows
- * neither Spark nor the network. Thread safe; one entry for each executor that is there.
+ * Tracks the executors and whether each of them reaches a TaskManager, by its latest report. Knows
+ * neither Spark nor the network. Thread safe; there is one entry for each live executor.
  */
 final class Reachability {
 
-    /** What the executors together say. */
+    /** The conclusion from the reports of all executors. */
     enum Verdict {
-        /** At least one reaches a TaskManager; the others are told of it. */
+        /** At least one executor reaches a TaskManager; the others are told its address. */
         SOMEBODY,
-        /** Executors are there, and none of them reaches any. */
+        /** There are executors, and none of them reaches a TaskManager. */
         NOBODY,
-        /** None has said anything, for the time that was given or because none is expected. */
+        /** No executor has reported within the given time, or none is expected. */
         UNKNOWN
     }
 
     /**
-     * An executor's last word.
+     * The latest report of an executor.
      *
-     * @param taskManagerId the one it reaches, or null
+     * @param taskManagerId the TaskManager it reaches, or null
      * @param why why it reaches none, or null
-     * @param nanos when it came
+     * @param nanos when the report arrived
      */
     private record Word(String taskManagerId, String why, long nanos) {
         static final Word NOTHING_YET = new Word(null, null, 0);
     }
 
     /**
-     * Executors of an application begin within this time of each other, where there is room for
+     * The executors of an application start within this time of each other, if there is room for
      * them.
      */
     static final long SETTLE_MILLIS = 5_000;
@@ -51,10 +51,10 @@ final class Reachability {
     private long newestNanos;
 
     /**
-     * @param initialExecutors how many executors dynamic allocation begins with; negative when
-     *     executors are not allocated dynamically, so that some are always to come
-     * @param settleMillis how long after the newest executor's start others may follow that reach a
-     *     TaskManager when those that are there do not
+     * @param initialExecutors number of executors that dynamic allocation starts with; negative
+     *     without dynamic allocation, when executors are always expected
+     * @param settleMillis how long to wait, after the newest executor's start, for other executors
+     *     that may reach a TaskManager if the present ones do not
      */
     Reachability(int initialExecutors, long settleMillis) {
         this.initialExecutors = initialExecutors;
@@ -74,7 +74,10 @@ final class Reachability {
         said(executorId, new Word(taskManagerId, null, System.nanoTime()));
     }
 
-    /** Says whether it is news: the executor has not said so the last time. */
+    /**
+     * Records that an executor reaches no TaskManager; returns whether its previous report said
+     * otherwise.
+     */
     synchronized boolean unreachable(String executorId, String why) {
         Word before = executors.get(executorId);
         said(executorId, new Word(null, why, System.nanoTime()));
@@ -82,7 +85,7 @@ final class Reachability {
     }
 
     private void said(String executorId, Word word) {
-        // Its word may overtake the listener event of its start.
+        // The report may arrive before the listener event of the executor's start.
         added(executorId, word);
         executors.put(executorId, word);
         lastWord = word;
@@ -98,10 +101,10 @@ final class Reachability {
     }
 
     /**
-     * Whether executors are there and all say that they reach no TaskManager.
+     * Returns whether there are executors and all of them report that they reach no TaskManager.
      *
-     * @param isGone whether a TaskManager, named by its id, is known to be gone, so that a word on
-     *     it is outdated
+     * @param isGone tells whether the TaskManager with an id is known to be gone, which makes a
+     *     report on it outdated
      */
     synchronized boolean nobody(Predicate<String> isGone) {
         return !executors.isEmpty()
@@ -109,8 +112,8 @@ final class Reachability {
     }
 
     /**
-     * Whether the last word of all was that an executor reached none, also when that executor is no
-     * longer there.
+     * Returns whether the latest report of all said that no TaskManager was reached, even if its
+     * executor is gone now.
      */
     synchronized boolean lastSaidNobody() {
         return lastWord.why() != null;
@@ -128,13 +131,13 @@ final class Reachability {
     }
 
     /**
-     * Waits until the executors' words decide. A wait that was in vain is not repeated before
-     * another executor comes.
+     * Waits until the executors' reports decide. A wait without a result is not repeated before
+     * another executor starts.
      *
      * @param isGone as for {@link #nobody}
-     * @param timeoutMillis the longest wait
-     * @param maxAgeMillis how old a word may be that an executor reaches none; older ones are
-     *     waited for to be said again
+     * @param timeoutMillis longest wait
+     * @param maxAgeMillis greatest age of a report that no TaskManager is reached; an older one has
+     *     to be repeated
      */
     synchronized Verdict await(Predicate<String> isGone, long timeoutMillis, long maxAgeMillis)
             throws InterruptedException {
@@ -160,7 +163,7 @@ final class Reachability {
                 waitedInVain = !nobody;
                 return nobody ? Verdict.NOBODY : Verdict.UNKNOWN;
             }
-            // Rounded up: a wait of zero milliseconds would have no end.
+            // Rounded up: a wait of zero milliseconds would never end.
             wait(TimeUnit.NANOSECONDS.toMillis(leftNanos) + 1);
         }
     }
@@ -169,7 +172,7 @@ final class Reachability {
         return !executors.isEmpty() || initialExecutors < 0 || (initialExecutors > 0 && !anyEver);
     }
 
-    /** What the first executors that reach none have said. */
+    /** Returns the reasons of the first executors that reach no TaskManager. */
     synchronized List<String> failures() {
         List<String> told = new ArrayList<>();
         int more = 0;

@@ -10,9 +10,9 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * Keeps the driver informed which TaskManager this executor uses, or that it reaches none. While it
- * reaches none it looks again, with growing pauses, because the driver may register no shuffle and
- * so start no task until one is reached. Thread safe.
+ * Reports to the driver which TaskManager this executor uses, or that it reaches none. In the
+ * latter case it keeps looking, with growing pauses, because the driver may register no shuffle,
+ * and so start no task, until one is reached. Thread safe.
  */
 final class ReachabilityReporter implements AutoCloseable {
     private static final Logger LOG = LoggerFactory.getLogger(ReachabilityReporter.class);
@@ -21,7 +21,7 @@ final class ReachabilityReporter implements AutoCloseable {
     private static final long IDLE_THREAD_SECONDS = 30;
     private static final String NOBODY = "";
 
-    /** Tries to reach a TaskManager, and tells the reporter which it was. */
+    /** Tries to reach a TaskManager, and tells the reporter which one it was. */
     @FunctionalInterface
     interface Probe {
         void run() throws IOException;
@@ -32,7 +32,7 @@ final class ReachabilityReporter implements AutoCloseable {
     private final long longestPauseMillis;
     private final ScheduledThreadPoolExecutor thread;
 
-    /** A TaskManager's id, {@link #NOBODY}, or null before the first word. */
+    /** A TaskManager's id, {@link #NOBODY}, or null before the first report. */
     private volatile String lastWord;
 
     private volatile boolean everReached;
@@ -41,7 +41,7 @@ final class ReachabilityReporter implements AutoCloseable {
     private boolean closed;
 
     /**
-     * @param longestPauseMillis longest time between two looks
+     * @param longestPauseMillis longest time between two attempts
      */
     ReachabilityReporter(PluginContext context, Probe probe, long longestPauseMillis) {
         this.context = context;
@@ -59,17 +59,17 @@ final class ReachabilityReporter implements AutoCloseable {
         thread.allowCoreThreadTimeOut(true);
     }
 
-    /** Looks for a TaskManager now, in a thread of its own. */
+    /** Looks for a TaskManager now, in another thread. */
     synchronized void start() {
         look(0);
     }
 
-    /** Whether this executor has ever reached a TaskManager. */
+    /** Returns whether this executor has ever reached a TaskManager. */
     boolean everReached() {
         return everReached;
     }
 
-    /** This executor is connected to that one. */
+    /** Called when this executor is connected to the given TaskManager. */
     void reached(Message.HelloAck taskManager) {
         String id = taskManager.taskManagerId();
         if (!id.equals(lastWord)) {
@@ -84,24 +84,24 @@ final class ReachabilityReporter implements AutoCloseable {
         }
     }
 
-    /** This executor reaches none. */
+    /** Called when this executor reaches no TaskManager. */
     synchronized void unreachable(String why) {
         if (!NOBODY.equals(lastWord)) {
             LOG.warn("No TaskManager is reachable from this executor: {}", why);
             pauseMillis = FIRST_PAUSE_MILLIS;
         }
-        // Said every time: the driver goes by how old a word is.
+        // Repeated every time, because the driver considers the age of a report.
         say(NOBODY, DriverMessages.unreachable(context.executorID(), why));
         look(pauseMillis);
     }
 
     private synchronized void say(String word, String[] message) {
         try {
-            // Sent under the lock: the driver takes the word that comes last.
+            // Sent under the lock, because the driver goes by the report that arrives last.
             context.send(message);
             lastWord = word;
         } catch (IOException e) {
-            // The next connection or look says it again.
+            // The next connection or attempt reports again.
             lastWord = null;
             LOG.warn("The driver was not told '{}'", String.join(" ", message), e);
         }
@@ -110,7 +110,7 @@ final class ReachabilityReporter implements AutoCloseable {
     private synchronized void look(long delayMillis) {
         if (!looking && !closed) {
             looking = true;
-            // Nobody waits for it, and it catches its own failures.
+            // No caller waits for it, and it catches its own failures.
             ScheduledFuture<?> unused =
                     thread.schedule(this::lookNow, delayMillis, TimeUnit.MILLISECONDS);
         }

@@ -7,13 +7,13 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * Decides for each new shuffle whether it goes through Sluice, and keeps what was decided. Thread
+ * Decides for each new shuffle whether it goes through Sluice, and records the decision. Thread
  * safe.
  */
 final class ShuffleRegistrar {
     private static final Logger LOG = LoggerFactory.getLogger(ShuffleRegistrar.class);
 
-    /** Nothing to warn of: somebody wants it so. */
+    /** These fallbacks are the user's own wish, so they are not worth a warning. */
     private static final Set<String> AS_SET =
             Set.of(FallbackPolicies.DISABLED, FallbackPolicies.TOO_SMALL);
 
@@ -21,14 +21,18 @@ final class ShuffleRegistrar {
     private final ShuffleTable table;
 
     /**
-     * @param policies in the order in which they are asked
+     * @param policies policies in the order in which they are asked
      */
     ShuffleRegistrar(List<FallbackPolicy> policies, ShuffleTable table) {
         this.policies = policies;
         this.table = table;
     }
 
-    /** The registrar of this driver; an error when there is none. */
+    /**
+     * Returns the registrar of this driver.
+     *
+     * @throws IllegalStateException if the plugin is not loaded on the driver
+     */
     static ShuffleRegistrar get() {
         DriverRuntime runtime = DriverRuntime.current();
         if (runtime == null) {
@@ -40,9 +44,9 @@ final class ShuffleRegistrar {
     }
 
     /**
-     * Whether the shuffle goes through Sluice.
+     * Decides whether the shuffle goes through Sluice.
      *
-     * @throws IllegalStateException a policy wants neither way
+     * @throws IllegalStateException if a policy allows neither way
      */
     boolean useSluice(NewShuffle shuffle) {
         for (FallbackPolicy policy : policies) {

@@ -5,21 +5,18 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 
-/**
- * What became of the application's shuffles, for the page in Spark's UI: the newest of them. Thread
- * safe.
- */
+/** Keeps the newest of the application's shuffles for the page in Spark's UI. Thread safe. */
 public final class ShuffleTable {
-    /** A streaming query registers shuffles for ever. */
+    /** Bounded, because a streaming query never stops registering shuffles. */
     static final int MAX_SHUFFLES = 1000;
 
     /**
      * One shuffle.
      *
-     * @param policy the policy by which it is Spark's own, or empty when it goes through Sluice
-     * @param reason why the policy wants it so
-     * @param bytes stored bytes of its map stages that ended so far
-     * @param released whether Spark has given it up
+     * @param policy the policy by which it is Spark's own, or empty if it goes through Sluice
+     * @param reason reason that the policy gave
+     * @param bytes stored bytes of the map stages that have ended
+     * @param released whether Spark has released it
      */
     public record Row(
             int shuffleId,
@@ -75,7 +72,7 @@ public final class ShuffleTable {
                         false));
     }
 
-    /** A map stage of the shuffle has ended. */
+    /** Adds the amounts of a map stage that has ended. */
     synchronized void written(int shuffleId, long records, long bytes) {
         rows.computeIfPresent(shuffleId, (id, row) -> row.written(records, bytes));
     }
@@ -84,12 +81,12 @@ public final class ShuffleTable {
         rows.computeIfPresent(shuffleId, (id, row) -> row.gone());
     }
 
-    /** How many there were in all. */
+    /** Returns the number of all shuffles registered so far. */
     public synchronized long registered() {
         return registered;
     }
 
-    /** The newest first. */
+    /** Returns the shuffles, the newest first. */
     public synchronized List<Row> newest() {
         List<Row> newest = new ArrayList<>(rows.values());
         java.util.Collections.reverse(newest);

@@ -8,9 +8,9 @@ import java.util.Map;
 import java.util.concurrent.atomic.LongAdder;
 
 /**
- * What an executor (or the driver) counts; shown by Spark's metrics system under the plugin's name,
- * and summed over executors on the driver's page. Each name is listed with its meaning in
- * docs/spark.md.
+ * Counts on an executor or the driver. Spark's metrics system shows the counters under the plugin's
+ * name, and the driver's page sums them over executors. docs/spark.md lists each name with its
+ * meaning.
  */
 public final class SluiceMetrics {
     public static final SluiceMetrics INSTANCE = new SluiceMetrics();
@@ -106,13 +106,14 @@ public final class SluiceMetrics {
     }
 
     /**
-     * Name and meaning of each counter, in the order of the reference page (a test compares them).
+     * Returns name and meaning of each counter, in the order of the reference page (a test compares
+     * them).
      */
     public Map<String, String> meanings() {
         return Collections.unmodifiableMap(meanings);
     }
 
-    /** The counters now, by name, in the order of {@link #meanings}. */
+    /** Returns the current values by name, in the order of {@link #meanings}. */
     public Map<String, Long> snapshot() {
         Map<String, Long> values = new LinkedHashMap<>();
         counters.forEach((name, adder) -> values.put(name, adder.sum()));

@@ -14,15 +14,16 @@ import org.apache.spark.api.plugin.SparkPlugin;
 import org.apache.spark.shuffle.ShuffleManager;
 
 /**
- * The entry: {@code spark.plugins=io.sluice.spark.SluicePlugin}. On Spark 4 it sets everything
- * else; on 3.5, where the shuffle manager exists before plugins do, it checks that the rest is set.
+ * The entry point, {@code spark.plugins=io.sluice.spark.SluicePlugin}. On Spark 4 it sets all other
+ * settings. On 3.5, where Spark makes the shuffle manager before plugins, it checks that they are
+ * set.
  */
 public final class SluicePlugin implements SparkPlugin {
     static final String SHUFFLE_MANAGER = "spark.shuffle.manager";
     static final String DATA_IO = "spark.shuffle.sort.io.plugin.class";
     static final String INCREMENTAL_MANAGER = "spark.shuffle.manager.incremental";
 
-    /** A name and not the class: only Spark 4.3 can load it. */
+    /** A name and not the class, which only Spark 4.3 can load. */
     static final String STREAMING_MANAGER = "io.sluice.spark.SluiceStreamingShuffleManager";
 
     static final String SHUFFLE_TRACKING = "spark.dynamicAllocation.shuffleTracking.enabled";
@@ -94,7 +95,7 @@ public final class SluicePlugin implements SparkPlugin {
                 require(conf, INCREMENTAL_MANAGER, STREAMING_MANAGER, "streaming");
                 conf.set(INCREMENTAL_MANAGER, STREAMING_MANAGER);
             }
-            // With its default, executors that wrote map outputs would never be released.
+            // Otherwise executors that wrote map outputs would never be released.
             conf.set(SHUFFLE_TRACKING, "false");
             boolean localMaster =
                     context.master().equals("local") || context.master().startsWith("local[");
@@ -114,7 +115,8 @@ public final class SluicePlugin implements SparkPlugin {
         }
 
         /**
-         * How many executors dynamic allocation begins with, as Spark computes it; -1 without it.
+         * Returns the number of executors that dynamic allocation starts with, as Spark computes
+         * it; -1 without it.
          */
         private static int initialExecutors(SparkConf conf) {
             if (!conf.getBoolean("spark.dynamicAllocation.enabled", false)) {
@@ -170,7 +172,7 @@ public final class SluicePlugin implements SparkPlugin {
     }
 
     private static final class Executor implements ExecutorPlugin {
-        /** Null in a local application, where executor and driver count in one place. */
+        /** Null in a local application, where executor and driver share their counters. */
         private CounterReporter counters;
 
         @Override

@@ -10,32 +10,32 @@ import org.apache.spark.SparkConf;
 import scala.Tuple2;
 
 /**
- * The settings {@code spark.sluice.*}, read once and checked: a wrong one fails the application at
- * its start.
+ * The settings {@code spark.sluice.*}, read and checked once; a wrong setting fails the application
+ * at its start.
  *
- * @param enabled whether shuffles go through Sluice where neither a session nor a job says
- *     otherwise
+ * @param enabled whether shuffles go through Sluice unless a session or a job says otherwise
  * @param endpoints the text of {@code spark.sluice.endpoints}
- * @param fallbackToSpark whether a shuffle may use Spark's own way when no TaskManager is reachable
- * @param fallbackBelowBytes a shuffle whose map tasks are known to read less uses Spark's own way;
- *     0 for none
+ * @param fallbackToSpark whether a shuffle may use Spark's own shuffle when no TaskManager is
+ *     reachable
+ * @param fallbackBelowBytes a shuffle whose map tasks are known to read less uses Spark's own
+ *     shuffle; 0 for none
  * @param connectTimeoutMillis deadline of a connect and of a handshake
  * @param ioTimeoutMillis longest wait without progress
  * @param sluiceWriter whether Sluice's own writer takes the shuffles it can take
- * @param writerBufferBytes records a map task of that writer keeps before it sends them
+ * @param writerBufferBytes records that a map task of that writer keeps before it sends them
  * @param blockBytes most bytes of a block
  * @param regionBytes size of a writer's region buffer
  * @param regionArea whether map tasks share region buffers with the TaskManager of their host
- * @param creditPerChannel buffers one channel of a reader may have under way
- * @param maxReaderBuffers buffers all channels of a reader together may have under way
+ * @param creditPerChannel buffers that one channel of a reader may have under way
+ * @param maxReaderBuffers buffers that all channels of a reader together may have under way
  * @param returnTimeoutMillis how long a reader waits for a TaskManager that went away
  * @param writerReturnTimeoutMillis how long a writer waits for a TaskManager that went away
- * @param idleConnections unused connections an executor keeps
- * @param pingIntervalMillis time between two signs of life of the driver
+ * @param idleConnections unused connections that an executor keeps
+ * @param pingIntervalMillis time between two pings of the driver
  * @param pipelined whether pipelined shuffles go through Sluice (Spark 4.3)
- * @param flushIntervalMillis least time between two flushes of a pipelined partition
- * @param reachabilityTimeoutMillis how long a shuffle's registration waits for the executors' word
- *     on TaskManagers
+ * @param flushIntervalMillis shortest time between two flushes of a pipelined partition
+ * @param reachabilityTimeoutMillis how long a shuffle's registration waits for the executors'
+ *     reports on TaskManagers
  * @param taskManagerUrl form of the links to TaskManagers' own pages; empty for no links
  */
 public record SluiceSettings(
@@ -87,7 +87,7 @@ public record SluiceSettings(
     private static final long KIB = 1024;
     private static final long MIB = 1024 * KIB;
 
-    /** One setting for the reference page: key, default, unit or form, meaning. */
+    /** A setting for the reference page: key, default, unit or form, meaning. */
     public record Entry(String key, String defaultValue, String form, String meaning) {}
 
     /** All settings, in the order of the reference page (docs/spark.md; a test compares them). */
@@ -211,7 +211,7 @@ public record SluiceSettings(
                             "where TaskManagers have their own pages; the Sluice page in Spark's UI"
                                     + " links to them"));
 
-    /** Reads and checks; all that is wrong is in one message. */
+    /** Reads and checks all settings; one message lists everything that is wrong. */
     public static SluiceSettings of(SparkConf conf) {
         Reading reading = new Reading(conf);
         SluiceSettings settings =
@@ -248,25 +248,25 @@ public record SluiceSettings(
     }
 
     /**
-     * A size as Spark's settings write it.
+     * Parses a size as Spark's settings write it.
      *
-     * @throws IllegalArgumentException it is none; the message says what one is
+     * @throws IllegalArgumentException if the text is not a size; the message says what a size is
      */
     static long sizeInBytes(String text) {
         return new SparkConf(false).set("size", text).getSizeAsBytes("size");
     }
 
-    /** The endpoints as seen from {@code localHost}. */
+    /** Returns the endpoints as seen from {@code localHost}. */
     public List<Endpoint> endpointsFor(String localHost) {
         return Endpoint.parseList(endpoints, localHost);
     }
 
-    /** Credit of each channel of a gate with that many channels. */
+    /** Returns the credit of each channel of a gate with the given number of channels. */
     public int creditFor(int channels) {
         return Math.max(2, Math.min(creditPerChannel, maxReaderBuffers / Math.max(1, channels)));
     }
 
-    /** Collects what is wrong. */
+    /** Reads settings and collects what is wrong with them. */
     private static final class Reading {
         private final SparkConf conf;
         private final List<String> problems = new ArrayList<>();

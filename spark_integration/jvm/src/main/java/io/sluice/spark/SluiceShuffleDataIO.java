@@ -15,8 +15,8 @@ import org.apache.spark.shuffle.api.SingleSpillShuffleMapOutputWriter;
 import org.apache.spark.shuffle.sort.io.LocalDiskShuffleDataIO;
 
 /**
- * Sends the output of Spark's own writers to TaskManagers, and on the driver says that losing
- * executors loses nothing.
+ * Sends the output of Spark's own writers to TaskManagers. On the driver, it declares that shuffle
+ * data survive the loss of executors.
  */
 public final class SluiceShuffleDataIO implements ShuffleDataIO {
     private final LocalDiskShuffleDataIO local;
@@ -97,20 +97,21 @@ public final class SluiceShuffleDataIO implements ShuffleDataIO {
         public void removeShuffle(int shuffleId, boolean blocking) {
             DriverRuntime runtime = DriverRuntime.current();
             if (runtime != null) {
-                // Spark's cleaner has unregistered it already; the end of a query has not, and the
-                // query may run again.
+                // Spark's cleaner has unregistered the shuffle already; the end of a query has not,
+                // and the query may run again.
                 DriverRuntime.forgetMapOutputs(shuffleId);
                 runtime.releaseShuffle(shuffleId, blocking);
             }
-            // Forwards to the executors, where fallback shuffles and Spark's bookkeeping live.
+            // Reaches the executors, which have the files of fallback shuffles and Spark's
+            // bookkeeping.
             local.removeShuffle(shuffleId, blocking);
         }
 
         @Override
         public boolean supportsReliableStorage() {
             SparkEnv env = SparkEnv.get();
-            // Where Sluice is off, map outputs are lost with their executors, whatever single
-            // queries turn on.
+            // With Sluice off, map outputs are lost with their executors, even if single queries
+            // turn it on.
             return env != null
                     && env.shuffleManager() instanceof SluiceShuffleManager
                     && env.conf().getBoolean(SluiceSettings.ENABLED, true);

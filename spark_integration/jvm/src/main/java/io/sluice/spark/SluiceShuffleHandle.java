@@ -5,8 +5,8 @@ import org.apache.spark.shuffle.BaseShuffleHandle;
 import org.apache.spark.shuffle.ShuffleHandle;
 
 /**
- * A shuffle that goes through TaskManagers. Inside is the handle that chooses which of Spark's
- * writers feeds it.
+ * A shuffle that goes through TaskManagers. It contains the handle that chooses among Spark's
+ * writers.
  */
 public final class SluiceShuffleHandle<K, V, C> extends BaseShuffleHandle<K, V, C> {
     private static final long serialVersionUID = 1L;

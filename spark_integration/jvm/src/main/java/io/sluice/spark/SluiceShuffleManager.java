@@ -17,8 +17,8 @@ import org.apache.spark.shuffle.sort.SortShuffleManager;
 import org.apache.spark.util.TaskCompletionListener;
 
 /**
- * Sends shuffles through TaskManagers. A shuffle that falls back has a handle of Spark's own and
- * goes to {@code super}.
+ * Sends shuffles through TaskManagers. A shuffle that falls back has a handle of Spark's own and is
+ * left to {@code super}.
  */
 public final class SluiceShuffleManager extends SortShuffleManager {
 

@@ -19,11 +19,11 @@ import org.apache.spark.shuffle.streaming.StreamingShuffleManager;
 
 /**
  * Sends pipelined shuffles, those of real-time queries, through TaskManagers. Only Spark 4.3 has
- * them: nothing else of the plugin names this class, so older lines never load it.
+ * them. No other class of the plugin refers to this one, so older lines never load it.
  *
- * <p>A shuffle that falls back has a handle of Spark's own and goes to {@code super}. Extending
- * Spark's manager is also what keeps its tracker of streaming shuffles in being, which the
- * scheduler needs for any pipelined shuffle.
+ * <p>A shuffle that falls back has a handle of Spark's own and is left to {@code super}. By
+ * extending Spark's manager this class also keeps Spark's tracker of streaming shuffles alive,
+ * which the scheduler needs for any pipelined shuffle.
  */
 public final class SluiceStreamingShuffleManager extends StreamingShuffleManager {
     private ProducerDirectory.Running running;
@@ -42,7 +42,7 @@ public final class SluiceStreamingShuffleManager extends StreamingShuffleManager
         return new PipelinedShuffleHandle<>(shuffleId, dependency);
     }
 
-    /** What only Spark's own streaming shuffle takes. */
+    /** Returns why only Spark's own streaming shuffle can take a shuffle; empty if Sluice can. */
     private static Optional<String> whyNot(ShuffleDependency<?, ?, ?> dependency) {
         if (SparkEnv.get().conf().getBoolean("spark.io.encryption.enabled", false)) {
             return Optional.of(

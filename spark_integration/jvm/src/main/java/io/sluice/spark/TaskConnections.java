@@ -7,7 +7,7 @@ import io.sluice.client.Patience;
 import io.sluice.client.TaskManagerConnection;
 import java.io.IOException;
 
-/** The connections of the tasks of an executor in one role. Thread safe. */
+/** Leases connections to the tasks of an executor in one role. Thread safe. */
 final class TaskConnections implements ConnectionSource {
     private final ExecutorRuntime runtime;
     private final int role;

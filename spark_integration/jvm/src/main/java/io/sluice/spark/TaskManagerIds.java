@@ -4,7 +4,7 @@ import io.sluice.client.Message;
 import org.apache.spark.storage.BlockManagerId;
 import scala.Option;
 
-/** TaskManagers as Spark's map statuses name them: a block manager that is none. */
+/** Names TaskManagers in Spark's map statuses, in the form of block managers. */
 public final class TaskManagerIds {
     private static final String PREFIX = "sluice-";
 
@@ -19,13 +19,14 @@ public final class TaskManagerIds {
     }
 
     /**
-     * Whether a map output is at a TaskManager; those of shuffles that fell back are at executors.
+     * Returns whether a map output is at a TaskManager. Outputs of shuffles that fell back are at
+     * executors.
      */
     public static boolean isTaskManager(BlockManagerId location) {
         return location.executorId().startsWith(PREFIX);
     }
 
-    /** The TaskManager's own id. */
+    /** Returns the TaskManager's own id. */
     public static String taskManagerId(BlockManagerId location) {
         if (!isTaskManager(location)) {
             throw new IllegalStateException(

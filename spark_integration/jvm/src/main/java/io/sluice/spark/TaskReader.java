@@ -12,11 +12,12 @@ import org.apache.spark.util.TaskCompletionListener;
 import scala.Product2;
 import scala.collection.Iterator;
 
-/** What a task reads of a shuffle that goes through TaskManagers. */
+/** Reads a shuffle that goes through TaskManagers, for one task. */
 public abstract class TaskReader<K, C> implements ShuffleReader<K, C> {
 
     /**
-     * What to read; the ends are exclusive, {@code endMapIndex} may be {@code Integer.MAX_VALUE}.
+     * The range to read. The ends are exclusive; {@code endMapIndex} may be {@code
+     * Integer.MAX_VALUE}.
      */
     public record Range(int startMapIndex, int endMapIndex, int startPartition, int endPartition) {}
 
@@ -38,17 +39,17 @@ public abstract class TaskReader<K, C> implements ShuffleReader<K, C> {
     }
 
     /**
-     * What fails the task. PySpark takes an IOException from where records are read for the end of
-     * its Python worker.
+     * Makes the exception that fails the task. It is not an IOException: PySpark takes one thrown
+     * while records are read for the end of its Python worker.
      */
     public static RuntimeException taskFailure(IOException error) {
         return new UncheckedIOException(error);
     }
 
-    /** Records that are given up with {@code close} at the end of the task. */
+    /** Wraps records so that {@code close} runs at the end of the task. */
     @SuppressWarnings({"unchecked", "rawtypes"})
     protected final Iterator<Product2<K, C>> untilTaskEnds(Iterator<?> records, Runnable close) {
-        // Also runs when the task fails or takes only a part of the records.
+        // Also runs when the task fails or reads only a part of the records.
         TaskCompletionListener whenDone = done -> close.run();
         context.addTaskCompletionListener(whenDone);
         return new InterruptibleIterator(context, records);

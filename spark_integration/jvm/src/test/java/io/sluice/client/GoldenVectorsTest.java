@@ -17,7 +17,7 @@ import org.junit.jupiter.api.DynamicTest;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.TestFactory;
 
-/** The golden vectors that the Python tests read too. */
+/** Checks the golden vectors, which the Python tests read too. */
 class GoldenVectorsTest {
     private static JsonNode vectors() throws IOException {
         return new ObjectMapper().readTree(new File(System.getProperty("sluice.vectors")));

@@ -15,7 +15,7 @@ import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.EnumSource;
 import org.junit.jupiter.params.provider.ValueSource;
 
-/** Gates against the mock daemon. */
+/** Reads through gates from the mock daemon. */
 @Timeout(60)
 class InputGateTest extends ShuffleTestCase {
     @ParameterizedTest
@@ -28,7 +28,7 @@ class InputGateTest extends ShuffleTestCase {
 
     @Test
     void theEndOfAPartitionIsMissed() throws IOException {
-        // Partition 0 is ended by a block of the last region, whose 28 bytes are not served.
+        // A block of the last region, whose 28 bytes are not served, ends partition 0.
         writePasses(7, false, new int[] {101}, new int[] {});
         daemon.outputs.get(7L).remove(1);
         InputGate gate = gate(0, 1, 2, new long[] {7}, new int[] {1});
@@ -142,8 +142,8 @@ class InputGateTest extends ShuffleTestCase {
     }
 
     /**
-     * Three map outputs with many blocks each, read while something goes wrong once at any of their
-     * buffers.
+     * Reads three map outputs of many blocks while something goes wrong once, at each of their
+     * buffers in turn.
      */
     @ParameterizedTest
     @EnumSource(
@@ -164,7 +164,7 @@ class InputGateTest extends ShuffleTestCase {
             assertEquals(15, read.size());
             written.forEach((attempt, streams) -> assertStreams(streams, attempt, read));
             if (daemon.modeTimes.get() == 1) {
-                break; // Behind the last buffer there is nothing to go wrong.
+                break; // Nothing can go wrong behind the last buffer.
             }
             buffers++;
             int asked = readers.refetched.get() + readers.reconnected.get();

@@ -16,12 +16,12 @@ import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.EnumSource;
 import org.junit.jupiter.params.provider.ValueSource;
 
-/** Map outputs against the mock daemon. */
+/** Writes map outputs to the mock daemon. */
 @Timeout(60)
 class MapOutputWriterTest extends ShuffleTestCase {
     @Test
     void aRegionHasLeftWhenTheTaskGoesOn() throws Exception {
-        // More than sockets hold, to a TaskManager that reads slower than we write.
+        // More than the sockets hold, to a TaskManager that reads slower than the test writes.
         daemon.mode = MockDaemon.Mode.SLOW_READER;
         regions = new RegionPool(16 * 1024 * 1024, 1, 0);
         MapOutputWriter writer = writer(7);
@@ -31,7 +31,7 @@ class MapOutputWriterTest extends ShuffleTestCase {
         writer.write(bytes, 0, bytes.length);
         writer.endPartition();
         writer.beginPass(true);
-        // The writer does nothing now, as in a task that computes.
+        // The writer does nothing now, like a task that computes.
         assertTrue(
                 daemon.regionsReceived.tryAcquire(20, TimeUnit.SECONDS),
                 "a frame is stuck in the executor");
@@ -77,8 +77,8 @@ class MapOutputWriterTest extends ShuffleTestCase {
     }
 
     /**
-     * A map output of several regions, whose connection is lost at each of its messages in turn,
-     * with the answer or before.
+     * Loses the connection of a map output of several regions at each of its messages in turn,
+     * together with the answer or before it.
      */
     @ParameterizedTest
     @ValueSource(booleans = {false, true})
@@ -98,7 +98,7 @@ class MapOutputWriterTest extends ShuffleTestCase {
             assertStreams(
                     written, attempt, readAll(gate(0, 5, 2, new long[] {attempt}, new int[] {4})));
             if (!lost) {
-                break; // There is no such message any more.
+                break; // The message with that number does not exist any more.
             }
             assertTrue(daemon.connections.get() > before);
         }

@@ -13,16 +13,16 @@ final class MockAreas {
     private final Map<String, Path> files = new ConcurrentHashMap<>();
     private int made;
 
-    /** Whether no new area is given. */
+    /** Whether requests for a new area are refused. */
     volatile boolean refuses;
 
-    /** Whether the path that is answered is one of another mount namespace. */
+    /** Whether answers name a path of another mount namespace. */
     volatile boolean elsewhere;
 
-    /** Open when a new area was asked for. */
+    /** Open after a new area was requested. */
     final CountDownLatch wanted = new CountDownLatch(1);
 
-    /** What the answer to a request for a new area waits for. */
+    /** Delays the answer to a request for a new area. */
     volatile CountDownLatch answers = new CountDownLatch(0);
 
     MockAreas(Path directory) {
@@ -68,12 +68,12 @@ final class MockAreas {
         return path.toFile().length();
     }
 
-    /** As a new process of the TaskManager. */
+    /** Forgets all areas, like a new process of the TaskManager. */
     void forget() {
         files.clear();
     }
 
-    /** Bytes of an area as the daemon finds them in the file, also of one that is forgotten. */
+    /** Returns the bytes of an area as they are in the file, also of an area that was forgotten. */
     byte[] read(String token, long offset, int length) throws IOException {
         try (RandomAccessFile file = new RandomAccessFile(directory.resolve(token).toFile(), "r")) {
             byte[] bytes = new byte[length];

@@ -26,15 +26,15 @@ import java.util.concurrent.atomic.AtomicReference;
 import java.util.function.Predicate;
 
 /**
- * A small TaskManager in memory: keeps map outputs and serves them, one thread for each connection,
- * with the behaviours that tests ask for.
+ * A small TaskManager in memory. It keeps map outputs and serves them, with one thread for each
+ * connection, and misbehaves as tests ask.
  */
 final class MockDaemon implements AutoCloseable {
     static final String ID = "tm-mock";
     static final int SEGMENT = 1024;
     static final int LARGE_PAYLOAD = 100_000;
 
-    /** What the daemon does instead of the next consumer leg. */
+    /** Behaviour towards the next consumer leg. */
     enum Mode {
         NORMAL,
         LARGE_PAYLOADS,
@@ -54,24 +54,24 @@ final class MockDaemon implements AutoCloseable {
     volatile String id = ID;
     volatile long features = Frames.FEATURE_RESUMABLE_OUTPUTS;
 
-    /** What it shares with {@link Frames#FEATURE_REGION_AREAS}; to be set by the test. */
+    /** The areas for {@link Frames#FEATURE_REGION_AREAS}; set by the test. */
     volatile MockAreas areas;
 
-    /** How many channels meet the mode, and at which of their buffers. */
+    /** Number of channels that meet the mode, and at which of their buffers. */
     final AtomicInteger modeTimes = new AtomicInteger(Integer.MAX_VALUE);
 
     volatile int modeFromBuffer = 1;
 
-    /** The connection on which such a message comes ends there, once. */
+    /** Ends the connection on which a matching message arrives, once. */
     final AtomicReference<Predicate<Message>> cut = new AtomicReference<>();
 
     volatile boolean forgetsSecured;
     volatile boolean answersPings;
 
-    /** Whether that message still has its effect, and only the answer is lost. */
+    /** Whether the message of {@link #cut} still takes effect, and only its answer is lost. */
     volatile boolean cutAfter;
 
-    /** Of each committed map attempt its regions, which are served one after the other. */
+    /** The regions of each committed map attempt, which are served one after the other. */
     final Map<Long, List<TreeMap<Integer, byte[]>>> outputs = new ConcurrentHashMap<>();
 
     final ConcurrentLinkedQueue<Message> received = new ConcurrentLinkedQueue<>();
@@ -80,7 +80,7 @@ final class MockDaemon implements AutoCloseable {
     final AtomicInteger connections = new AtomicInteger();
     private final List<SocketChannel> sockets = new ArrayList<>();
 
-    /** The regions that are secured of map outputs that are not committed, by attempt. */
+    /** The secured regions of map outputs that are not committed, by attempt. */
     final Map<Long, List<TreeMap<Integer, byte[]>>> secured = new ConcurrentHashMap<>();
 
     private final ServerSocketChannel server;
@@ -167,7 +167,7 @@ final class MockDaemon implements AutoCloseable {
     public void close() throws IOException {
         server.close();
         try {
-            // The kernel listens on as long as a thread is inside accept().
+            // The kernel keeps listening as long as a thread is inside accept().
             acceptor.join(5000);
         } catch (InterruptedException e) {
             Thread.currentThread().interrupt();

@@ -213,7 +213,10 @@ final class MockSession {
         daemon.regionsReceived.release();
     }
 
-    /** As late as a TaskManager may: what a client changes too early is found damaged. */
+    /**
+     * Takes a shared region as late as a TaskManager may, so that a change made too early shows up
+     * as damage.
+     */
     private void takeShared() throws IOException {
         if (shared != null) {
             region = shared.region();
@@ -298,7 +301,7 @@ final class MockSession {
         send(new Message.BufferResponse(channel.channel(), sequence, 0, Message.EVENT), event);
     }
 
-    /** Whether something is to go wrong at a buffer, once more. */
+    /** Returns whether something goes wrong at this buffer, and counts it. */
     private boolean goesWrong(MockDaemon.Mode now) {
         return switch (now) {
             case FLIP_A_BIT, DISCONNECT_IN_DATA, CONNECTION_LOST, SKIP_A_BUFFER ->

@@ -20,7 +20,7 @@ import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 
-/** The consumer leg of pipelined shuffles; the test plays the TaskManager. */
+/** Tests the consumer leg of pipelined shuffles; the test plays the TaskManager. */
 @Timeout(60)
 class PipelinedGateTest {
     private PlayedDaemon daemon;

@@ -16,7 +16,7 @@ import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 
-/** The producer leg of pipelined shuffles; the test plays the TaskManager. */
+/** Tests the producer leg of pipelined shuffles; the test plays the TaskManager. */
 @Timeout(60)
 class PipelinedPartitionTest {
     private static final long NEVER = TimeUnit.HOURS.toNanos(1);
@@ -114,7 +114,7 @@ class PipelinedPartitionTest {
         expectData(0, 1);
         long before = System.nanoTime();
         write(partition, 0, 2);
-        // Nobody writes any more: the sender's own clock has to do it.
+        // No thread writes any more: the sender's own clock must flush.
         expectData(0, 2);
         assertTrue(System.nanoTime() - before > TimeUnit.MILLISECONDS.toNanos(25));
         partition.close();
@@ -209,7 +209,7 @@ class PipelinedPartitionTest {
             Message.Ping ping = assertInstanceOf(Message.Ping.class, daemon.read().message());
             daemon.send(new Message.Pong(ping.nonce()));
         }
-        // Alive and without credit for longer than the deadline: that is back pressure, no failure.
+        // Alive and without credit for longer than the deadline: back pressure, not a failure.
         write(partition, 0, 1);
         assertInstanceOf(Message.Ping.class, daemon.read().message());
         assertTrue(partition.join(10_000), "an unanswered one is the end");

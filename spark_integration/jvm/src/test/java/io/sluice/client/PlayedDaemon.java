@@ -8,8 +8,8 @@ import java.net.ServerSocket;
 import java.net.Socket;
 
 /**
- * A TaskManager played by the test: it shakes hands by itself, everything else the test reads and
- * sends.
+ * A TaskManager played by the test. It does the handshake by itself; the test reads and sends
+ * everything else.
  */
 final class PlayedDaemon implements AutoCloseable {
     static final String ID = "tm-played";
@@ -51,17 +51,17 @@ final class PlayedDaemon implements AutoCloseable {
         }
     }
 
-    /** The next frame; fails after some seconds. */
+    /** Reads the next frame; fails after some seconds. */
     TestFrames.Received read() throws IOException {
         return TestFrames.read(in);
     }
 
-    /** Whether the client has sent something that was not read. */
+    /** Returns whether the client has sent something that is still unread. */
     boolean hasMore() throws IOException {
         return in.available() > 0;
     }
 
-    /** Whether the client has closed its end. */
+    /** Returns whether the client has closed its end. */
     boolean isClosedByClient() throws IOException {
         return in.read() < 0;
     }

@@ -21,9 +21,9 @@ import java.util.Set;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
 
-/** The slots of a region area. */
+/** Tests the slots of a region area. */
 class RegionAreaTest {
-    /** No multiple of a page: the size of regions may be any. */
+    /** Not a multiple of a page, because regions may have any size. */
     private static final int SLOT = 70_001;
 
     private static final Endpoint ENDPOINT = new Endpoint("/run/tm.sock", null, 0);

@@ -28,7 +28,7 @@ import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
 import org.junit.jupiter.params.provider.ValueSource;
 
-/** Map outputs whose regions lie in memory shared with the mock daemon. */
+/** Writes map outputs whose regions are in memory shared with the mock daemon. */
 @Timeout(60)
 class RegionAreasTest {
     private static final int REGION = 64 * 1024;
@@ -37,7 +37,7 @@ class RegionAreasTest {
             new Message.AttachRegionArea("", SLOTS * REGION);
     private static final Message.AttachRegionArea NO_MORE = new Message.AttachRegionArea("", 0);
 
-    /** What a region of one partition and one block holds, block header excluded. */
+    /** Bytes in a region of one partition and one block, block header excluded. */
     private static final int FULL = REGION - Blocks.HEADER_BYTES;
 
     @TempDir Path directory;
@@ -72,7 +72,7 @@ class RegionAreasTest {
                 new ClientOptions("app", "test", 2_000, 10_000, new ChunkPool(64)), 4);
     }
 
-    /** Gives up the idle connections: the next one is new. */
+    /** Gives up the idle connections, so that the next one is new. */
     private void reconnect() {
         pool.close();
         pool = newPool();
@@ -84,7 +84,7 @@ class RegionAreasTest {
         return new MapOutputWriter(connections, regions, 1, attempt, 1, Blocks.MAX_STORED_BYTES);
     }
 
-    /** Commits a map output of that many full regions; returns its writer. */
+    /** Commits a map output of the given number of full regions; returns its writer. */
     private MapOutputWriter write(long attempt, int count) throws IOException {
         return write(writer(attempt), attempt, count);
     }
@@ -102,7 +102,7 @@ class RegionAreasTest {
         return writer;
     }
 
-    /** What the daemon has of a map output, without block headers. */
+    /** Returns the daemon's bytes of a map output, without block headers. */
     private byte[] stored(long attempt) {
         ByteArrayOutputStream bytes = new ByteArrayOutputStream();
         for (TreeMap<Integer, byte[]> region : daemon.outputs.get(attempt)) {
@@ -120,10 +120,7 @@ class RegionAreasTest {
         return received(Message.AttachRegionArea.class);
     }
 
-    /**
-     * Numbers of the regions that were announced, those of the socket and those of the area in
-     * turn.
-     */
+    /** Returns the numbers of the announced regions, each with its way: socket or area. */
     private List<String> announced() {
         List<String> found = new ArrayList<>();
         for (Message message : daemon.received) {
@@ -166,7 +163,7 @@ class RegionAreasTest {
         crc.update(bytes);
         assertEquals(crc.getValue(), shared.region().crc32c());
         assertArrayEquals(daemon.outputs.get(7L).get(1).get(0), bytes);
-        // Another one that is filled meanwhile is at another place.
+        // A region that is filled meanwhile is in another place.
         other.beginPartition(0);
         other.write(1);
         MapOutputWriter third = write(8, 1);
@@ -209,8 +206,8 @@ class RegionAreasTest {
             taken.add(regions.take());
         }
         assertEquals(1, regions.idleRegions(), "slots come first");
-        // One slot for two regions in hand: each that is filled while another one is in the slot is
-        // sent.
+        // One slot for two regions: a region filled while the other is in the slot goes over the
+        // socket.
         MapOutputWriter writer = write(8, 4);
         assertEquals(2L * REGION, writer.sharedBytes());
         taken.forEach(regions::recycle);
@@ -332,7 +329,7 @@ class RegionAreasTest {
         assertEquals(List.of(NEW, again(1), NEW), asked());
         List<String> announced = announced();
         assertEquals(List.of("socket 0", "area 0", "area 1", "socket 1"), announced.subList(0, 4));
-        // The next one is in a slot of the old area if it was begun before the loss was seen.
+        // The next region is in a slot of the old area if it was begun before the loss was noticed.
         assertEquals(List.of("area 3", "area 4", "area 5"), announced.subList(5, 8));
         RegionArea now = regions.areas().current();
         for (int i = 0; i < SLOTS; i++) {
@@ -360,8 +357,8 @@ class RegionAreasTest {
     }
 
     /**
-     * As in ShuffleTest, with shared regions: the connection is lost at each message in turn, with
-     * the answer or before.
+     * Loses the connection at each message in turn, with shared regions, together with the answer
+     * or before it.
      */
     @ParameterizedTest
     @ValueSource(ints = {0, 1, 2, 3})
@@ -386,7 +383,7 @@ class RegionAreasTest {
             int before = daemon.connections.get();
             write(attempt, 4);
             if (daemon.cut.getAndSet(null) != null) {
-                break; // There is no such message any more.
+                break; // The message with that number does not exist any more.
             }
             assertTrue(daemon.connections.get() > before);
         }

@@ -101,8 +101,8 @@ abstract class ShuffleTestCase {
     }
 
     /**
-     * Writes {@code sizes[pass][partition]} bytes; the same in the order in which they belong
-     * together.
+     * Writes {@code sizes[pass][partition]} bytes; returns them by partition, in the order of
+     * reading.
      */
     Map<Integer, byte[]> writePasses(long attempt, boolean inPlace, int[]... sizes)
             throws IOException {

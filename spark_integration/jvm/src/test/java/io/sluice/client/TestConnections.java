@@ -3,14 +3,14 @@ package io.sluice.client;
 import java.io.IOException;
 import java.util.concurrent.atomic.AtomicInteger;
 
-/** Connections to one mock daemon, which may be another one in its place. */
+/** Leases connections to one mock daemon, which may have taken another one's place. */
 final class TestConnections implements ConnectionSource {
     private final ConnectionPool pool;
     private final int role;
     private final Endpoint endpoint;
     long returnTimeoutMillis = 2_000;
 
-    /** Runs once, when a connection has been leased. */
+    /** Runs once, after a connection has been leased. */
     Runnable onLease = () -> {};
 
     final AtomicInteger reconnected = new AtomicInteger();

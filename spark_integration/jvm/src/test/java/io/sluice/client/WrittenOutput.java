@@ -5,9 +5,7 @@ import java.io.IOException;
 import java.util.Map;
 import java.util.TreeMap;
 
-/**
- * A map output on a mock daemon, for tests outside of this package: what is written can be read.
- */
+/** Keeps a map output on a mock daemon for tests outside of this package, and reads it back. */
 public final class WrittenOutput implements AutoCloseable {
     private static final int PARTITIONS = 100;
 
@@ -32,7 +30,7 @@ public final class WrittenOutput implements AutoCloseable {
         return output;
     }
 
-    /** Commits; returns of each partition the bytes of all its streams. */
+    /** Commits; returns the bytes of all streams of each partition. */
     public Map<Integer, byte[]> read() throws IOException {
         output.commit();
         Map<Integer, ByteArrayOutputStream> found = new TreeMap<>();

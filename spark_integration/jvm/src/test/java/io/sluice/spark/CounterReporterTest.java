@@ -12,7 +12,7 @@ import java.util.concurrent.atomic.AtomicInteger;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 
-/** What executors report adds up on the driver, whatever is lost on the way. */
+/** Checks that the executors' reports add up on the driver, whatever is lost on the way. */
 @Timeout(60)
 class CounterReporterTest {
     private final LinkedBlockingQueue<String[]> sent = new LinkedBlockingQueue<>();

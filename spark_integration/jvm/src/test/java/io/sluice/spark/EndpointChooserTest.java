@@ -49,8 +49,8 @@ class EndpointChooserTest {
     }
 
     /**
-     * Rendezvous hashing: whoever does not go to a new endpoint stays, and it gets its share from
-     * all the others alike.
+     * Adds an endpoint: executors that do not move to it keep their choice, and it takes an equal
+     * share from each of the others.
      */
     @Test
     void anAddedEndpointTakesItsShareAndMovesNobodyElse() {

@@ -11,7 +11,7 @@ import java.util.Optional;
 import java.util.OptionalLong;
 import org.junit.jupiter.api.Test;
 
-/** Which shuffles go through Sluice, by what, and what is kept of it. */
+/** Checks which shuffles go through Sluice, by which policy, and what is recorded. */
 class FallbackPoliciesTest {
     private boolean enabled = true;
     private long belowBytes;

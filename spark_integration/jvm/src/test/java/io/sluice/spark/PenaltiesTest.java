@@ -15,7 +15,7 @@ class PenaltiesTest {
     private static final Endpoint OTHER = Endpoint.tcp("host", 7338);
     private static final int ROLE = 1;
 
-    /** Near the end of its range, as {@link System#nanoTime} may be. */
+    /** Near the end of the range, where {@link System#nanoTime} may be. */
     private long now = Long.MAX_VALUE - 5;
 
     private final Penalties penalties = new Penalties(() -> now);
@@ -50,7 +50,7 @@ class PenaltiesTest {
     void countFailuresSinceTheLastAnswer() {
         assertEquals(0, penalties.failuresInARow(ENDPOINT, ROLE));
         penalties.failed(ENDPOINT, ROLE, now);
-        now += Penalties.MOST_NANOS; // over, but it has not answered
+        now += Penalties.MOST_NANOS; // The penalty is over, but the endpoint has not answered.
         penalties.failed(ENDPOINT, ROLE, now);
         assertEquals(2, penalties.failuresInARow(ENDPOINT, ROLE));
         assertEquals(0, penalties.failuresInARow(ENDPOINT, ROLE + 1));

@@ -86,12 +86,12 @@ class ReachabilityTest {
         Reachability reachability = new Reachability(STATIC, 0);
         assertTrue(reachability.unreachable("0", "no socket"));
         long began = System.nanoTime();
-        // No word is as young as that.
+        // No report is that young.
         assertEquals(NOBODY, reachability.await(NONE_GONE, 50, -1));
         assertTrue(System.nanoTime() - began >= TimeUnit.MILLISECONDS.toNanos(50));
         assertFalse(reachability.unreachable("0", "no socket"));
         assertEquals(NOBODY, reachability.await(NONE_GONE, LONG_MILLIS, LONG_MILLIS));
-        // What overflows is no limit.
+        // An age that overflows is no limit.
         assertEquals(NOBODY, reachability.await(NONE_GONE, LONG_MILLIS, Long.MAX_VALUE));
     }
 

@@ -9,7 +9,7 @@ import java.util.ArrayList;
 import java.util.List;
 import org.junit.jupiter.api.Test;
 
-/** docs/spark.md lists exactly the metrics there are. */
+/** Checks that docs/spark.md lists exactly the metrics of the plugin. */
 class SluiceMetricsTest {
     @Test
     void thePageListsTheMetrics() throws IOException {

@@ -8,7 +8,7 @@ import java.nio.file.Path;
 import java.util.List;
 import org.junit.jupiter.api.Test;
 
-/** docs/spark.md lists exactly the settings there are. */
+/** Checks that docs/spark.md lists exactly the settings of the plugin. */
 class SluiceSettingsTest {
     @Test
     void thePageListsTheSettings() throws IOException {

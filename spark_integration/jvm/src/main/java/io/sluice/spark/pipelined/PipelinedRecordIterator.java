@@ -19,12 +19,12 @@ import scala.reflect.ClassTag;
 import scala.reflect.ClassTag$;
 
 /**
- * The records of a pipelined gate as they come, with Spark's read metrics. Each map task's records
- * are one stream to a deserializer of its own, which is asked only for records whose bytes are all
- * there.
+ * Returns the records of a pipelined gate as they arrive, and updates Spark's read metrics. The
+ * records of each map task go to a deserializer of their own, which is asked for a record only
+ * after all its bytes have arrived.
  */
 final class PipelinedRecordIterator extends AbstractIterator<Tuple2<Object, Object>> {
-    /** Spark's metrics are told of that many records at once. */
+    /** Number of records that Spark's metrics are told of at once. */
     private static final int RECORDS_PER_REPORT = 64;
 
     private static final ClassTag<Object> ANY = ClassTag$.MODULE$.Any();
@@ -125,7 +125,8 @@ final class PipelinedRecordIterator extends AbstractIterator<Tuple2<Object, Obje
 
         Tuple2<Object, Object> read() {
             if (stream == null) {
-                // Not before the first record: some serializers read a header as they are made.
+                // Not before the first record, because some serializers read a header as soon as
+                // they are made.
                 stream = serializer.deserializeStream(input);
             }
             Object key = stream.readKey(ANY);
@@ -134,8 +135,8 @@ final class PipelinedRecordIterator extends AbstractIterator<Tuple2<Object, Obje
     }
 
     /**
-     * The bytes that have come and were not read yet: those of a record, behind what a serializer
-     * left of the last one.
+     * The bytes that have arrived and are unread: those of a record, behind the bytes that the
+     * serializer left of the previous one.
      */
     private static final class RecordInput extends InputStream {
         private byte[] bytes = new byte[0];

@@ -61,8 +61,8 @@ public final class PipelinedShuffleReader<K, C> extends TaskReader<K, C> {
                     settings.creditFor(sources.size()),
                     sources);
         } catch (IOException e) {
-            // No fetch failure: there is nothing to run again but the whole group, which any
-            // failure of a task does.
+            // Not a fetch failure: only the whole group can run again, and any failure of a task
+            // makes it do so.
             throw Compat.<RuntimeException>sneakyThrow(e);
         }
     }

@@ -28,8 +28,8 @@ import scala.reflect.ClassTag$;
 
 /**
  * Writes records into a pipelined partition as they come. Each partition has one serialization
- * stream for the whole task, flushed after each record, so that a record's bytes are whole whatever
- * the serializer is.
+ * stream for the whole task, which is flushed after each record, so that a record's bytes are
+ * complete with any serializer.
  */
 public final class PipelinedShuffleWriter<K, V> extends ShuffleWriter<K, V> {
     private final ExecutorRuntime runtime;
@@ -68,7 +68,7 @@ public final class PipelinedShuffleWriter<K, V> extends ShuffleWriter<K, V> {
                         mapId,
                         lengths.length,
                         TimeUnit.MILLISECONDS.toNanos(settings.flushIntervalMillis()));
-        // Also runs when the task fails or is killed: the readers must not wait for it.
+        // Also runs when the task fails or is killed, because the readers must not wait for it.
         TaskCompletionListener whenDone = done -> partition.close();
         context.addTaskCompletionListener(whenDone);
         ProducerDirectory.writes(
@@ -119,8 +119,8 @@ public final class PipelinedShuffleWriter<K, V> extends ShuffleWriter<K, V> {
         if (!success || !written) {
             return Option.empty();
         }
-        // As Spark's own streaming shuffle: a pipelined shuffle is not in the map output tracker,
-        // nobody reads the sizes.
+        // As in Spark's own streaming shuffle: a pipelined shuffle is not in the map output
+        // tracker, so nobody reads the sizes.
         return Option.apply(
                 MapStatus.apply(
                         SparkEnv.get().blockManager().shuffleServerId(),
@@ -134,7 +134,10 @@ public final class PipelinedShuffleWriter<K, V> extends ShuffleWriter<K, V> {
         return lengths;
     }
 
-    /** The bytes of one record behind its length; all streams write here, one after the other. */
+    /**
+     * Collects the bytes of one record behind its length. All streams write here, one after the
+     * other.
+     */
     private static final class RecordBytes extends ByteArrayOutputStream {
         private static final int LENGTH_BYTES = 4;
 

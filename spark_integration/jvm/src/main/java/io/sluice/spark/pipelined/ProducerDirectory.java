@@ -24,11 +24,12 @@ import scala.runtime.AbstractPartialFunction;
 import scala.runtime.BoxedUnit;
 
 /**
- * Tells readers of pipelined shuffles where the writers' partitions are: an endpoint in the driver.
+ * Tells readers of pipelined shuffles where the writers' partitions are. It is an RPC endpoint of
+ * the driver.
  *
- * <p>A reader asks once and is answered when all writers have said where they write. Spark's own
- * tracker for streaming shuffles answers at once with those it knows, so its readers have to ask
- * again and again.
+ * <p>A reader asks once and is answered when all writers have registered. Spark's own tracker for
+ * streaming shuffles answers at once with the writers it knows, so its readers have to ask
+ * repeatedly.
  */
 public final class ProducerDirectory implements RpcEndpoint {
     private static final String NAME = "sluice-producers";
@@ -41,7 +42,7 @@ public final class ProducerDirectory implements RpcEndpoint {
     private final RpcEnv rpcEnv;
     private final Map<Integer, Shuffle> shuffles = new HashMap<>();
 
-    /** The writers of one shuffle, and who waits for the last of them. */
+    /** The writers of one shuffle, and the readers that wait for the last of them. */
     private static final class Shuffle {
         final String[] writers;
         final boolean[] known;
@@ -61,14 +62,14 @@ public final class ProducerDirectory implements RpcEndpoint {
 
     // ---- in the driver
 
-    /** The directory of this driver and the way to it. */
+    /** The directory of this driver and its RPC endpoint. */
     public record Running(ProducerDirectory directory, RpcEndpointRef endpoint) {
         public void stop() {
             directory.rpcEnv.stop(endpoint);
         }
     }
 
-    /** Makes the directory known under its name. For the driver. */
+    /** Registers the directory under its name. Called on the driver. */
     public static Running start() {
         RpcEnv rpcEnv = SparkEnv.get().rpcEnv();
         ProducerDirectory directory = new ProducerDirectory(rpcEnv);
@@ -79,7 +80,7 @@ public final class ProducerDirectory implements RpcEndpoint {
         shuffles.put(shuffleId, new Shuffle(numMaps));
     }
 
-    /** Forgets a shuffle; readers that still wait are told. */
+    /** Forgets a shuffle; readers that still wait are told that it is unknown. */
     public synchronized boolean remove(int shuffleId) {
         Shuffle shuffle = shuffles.remove(shuffleId);
         if (shuffle != null) {
@@ -142,13 +143,13 @@ public final class ProducerDirectory implements RpcEndpoint {
 
     // ---- in an executor
 
-    /** Where the directory is, for tasks. */
+    /** Returns a reference to the directory, for tasks. */
     public static RpcEndpointRef lookUp() {
         SparkEnv env = SparkEnv.get();
         return RpcUtils.makeDriverRef(NAME, env.conf(), env.rpcEnv());
     }
 
-    /** Says where a map task writes. */
+    /** Registers where a map task writes. */
     static void writes(
             RpcEndpointRef directory,
             int shuffleId,
@@ -169,7 +170,7 @@ public final class ProducerDirectory implements RpcEndpoint {
                 Integer.toString(taskManager.dataPort()));
     }
 
-    /** Where all map tasks of a shuffle write; waits until the last one has said it. */
+    /** Returns where all map tasks of a shuffle write; waits until the last one has registered. */
     static List<Source> sources(RpcEndpointRef directory, int shuffleId, long timeoutMillis) {
         String[] writers =
                 ask(directory, String[].class, timeoutMillis, WHERE, Integer.toString(shuffleId));

@@ -14,9 +14,11 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * What a failure means for Spark, after everything that could be asked for again has been. A
- * TaskManager that stays out of reach, or does not know a map output: all of its map outputs are
- * lost. One bad map output: only that one. Anything else fails the task, which Spark tries again.
+ * Translates a failure into the exception that Spark must see, after all retries of the client.
+ *
+ * <p>If a TaskManager stays out of reach or does not know a map output, all of its map outputs are
+ * lost. If one map output is damaged, only that one is lost. Any other failure fails the task,
+ * which Spark retries.
  */
 final class FetchFailures {
     private static final Logger LOG = LoggerFactory.getLogger(FetchFailures.class);
@@ -34,12 +36,12 @@ final class FetchFailures {
     }
 
     /**
-     * Throws what Spark has to see; declared to return so that callers can write {@code throw
+     * Throws the exception for Spark. The return type lets callers write {@code throw
      * failures.thrown(e)}.
      */
     RuntimeException thrown(IOException error) {
         if (error instanceof SourceFailure failure) {
-            // Where one is missing the others are, too: the TaskManager has lost its data, or
+            // If one output is missing, so are the others: the TaskManager has lost its data, or
             // dropped the application's.
             boolean missing = failure.code() == ErrorCode.PARTITION_NOT_FOUND;
             if (failure.mapAttemptId() != null && !failure.isUnreachable() && !missing) {
@@ -67,7 +69,7 @@ final class FetchFailures {
             BlockManagerId location, long mapId, int mapIndex, IOException error) {
         SluiceMetrics.INSTANCE.fetchFailures.increment();
         LOG.warn("Fetch failed for shuffle {}: {}", shuffleId, error.getMessage());
-        // Made only to be thrown: its constructor marks the task.
+        // Made only to be thrown: its constructor marks the task as failed.
         return Compat.<RuntimeException>sneakyThrow(
                 new FetchFailedException(
                         location,

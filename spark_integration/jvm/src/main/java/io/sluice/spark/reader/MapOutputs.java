@@ -16,7 +16,7 @@ import scala.Tuple2;
 import scala.Tuple3;
 import scala.collection.Iterator;
 
-/** The map outputs a reducer needs, as Spark's tracker names them, grouped by TaskManager. */
+/** Groups the map outputs of a reducer, as Spark's tracker names them, by TaskManager. */
 final class MapOutputs {
     private static final class Attempt {
         final int mapIndex;
@@ -31,7 +31,7 @@ final class MapOutputs {
     private final Map<String, BlockManagerId> locations = new HashMap<>();
     private final Map<Long, Integer> mapIndexes = new HashMap<>();
 
-    /** Asks the tracker; it throws a fetch failure itself when an output is missing. */
+    /** Asks the tracker, which throws a fetch failure itself if an output is missing. */
     @SuppressWarnings("unchecked")
     static MapOutputs of(int shuffleId, TaskReader.Range range) {
         MapOutputs outputs = new MapOutputs();
@@ -56,7 +56,7 @@ final class MapOutputs {
     private void add(BlockManagerId location, Iterator<?> blocks) {
         Map<Long, Attempt> attempts = new LinkedHashMap<>();
         while (blocks.hasNext()) {
-            // Sizes are estimates; that a block is listed says that it is not empty, exactly.
+            // Sizes are estimates, but a block is listed only if it is not empty.
             Tuple3<BlockId, Object, Object> block = (Tuple3<BlockId, Object, Object>) blocks.next();
             long mapId = ((ShuffleBlockId) block._1()).mapId();
             attempts.computeIfAbsent(mapId, id -> new Attempt((Integer) block._3())).streams++;

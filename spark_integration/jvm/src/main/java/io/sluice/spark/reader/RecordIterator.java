@@ -23,10 +23,11 @@ import scala.collection.AbstractIterator;
 import scala.collection.Iterator;
 
 /**
- * The records of a gate with Spark's read metrics.
+ * Returns the records of a gate and updates Spark's read metrics.
  *
- * <p>Where serializer and codec allow it, all streams of the gate are one to the deserializer: its
- * buffers are made once for a task and not once for each of perhaps a thousand tiny streams.
+ * <p>If serializer and codec allow it, the deserializer reads all streams of the gate as one. Its
+ * buffers are then made once for a task instead of once for each of perhaps a thousand tiny
+ * streams.
  */
 final class RecordIterator extends AbstractIterator<Tuple2<Object, Object>> {
     private final InputGate gate;
@@ -38,10 +39,10 @@ final class RecordIterator extends AbstractIterator<Tuple2<Object, Object>> {
     private final TaskContext context;
     private final ShuffleReadMetricsReporter metrics;
 
-    /** Null when it is the serializer that reads. */
+    /** Null if the serializer reads the records. */
     private final UnsafeRowIterator rows;
 
-    /** What reads the stream under way. */
+    /** The reader of the current stream. */
     private Closeable opened;
 
     private Iterator<Tuple2<Object, Object>> current;
@@ -70,7 +71,7 @@ final class RecordIterator extends AbstractIterator<Tuple2<Object, Object>> {
         this.metrics = metrics;
     }
 
-    /** Spark's own condition for fetching several blocks as one. */
+    /** Checks Spark's own condition for fetching several blocks as one. */
     private static boolean canJoinStreams(Serializer serializer, SerializerManager manager) {
         SparkConf conf = SparkEnv.get().conf();
         return serializer.supportsRelocationOfSerializedObjects()
@@ -132,8 +133,8 @@ final class RecordIterator extends AbstractIterator<Tuple2<Object, Object>> {
         if (stream == null) {
             ended = true;
         } else {
-            // What Spark calls a block is a partition of a map output, however many streams that
-            // is.
+            // A block in Spark's sense is a partition of a map output, whatever the number of its
+            // streams.
             if (stream.beginsPartition()) {
                 if (stream.isLocal()) {
                     metrics.incLocalBlocksFetched(1);
@@ -147,14 +148,14 @@ final class RecordIterator extends AbstractIterator<Tuple2<Object, Object>> {
         return stream;
     }
 
-    /** What deserializer and codec held when the last stream had been taken. */
+    /** Reports what deserializer and codec still held when the last stream had been taken. */
     private void reportRest() {
         if (unreportedRecords > 0 || unreportedRawBytes > 0) {
             report();
         }
     }
 
-    /** Passes on what has been counted since the last time. */
+    /** Reports the counts since the last report. */
     private void report() {
         long local = gate.localBytes();
         long remote = gate.remoteBytes();
@@ -184,7 +185,7 @@ final class RecordIterator extends AbstractIterator<Tuple2<Object, Object>> {
         boolean unread = !ended;
         try {
             if (unread && opened != null && gate.isReadByCaller()) {
-                // Gives back a codec's native memory; not while another thread may be inside of it.
+                // Frees a codec's native memory, unless another thread may be using it.
                 closeOpened();
             }
         } finally {
@@ -207,8 +208,8 @@ final class RecordIterator extends AbstractIterator<Tuple2<Object, Object>> {
     }
 
     /**
-     * The bytes of one stream or, joined, of all that follow. Turns failures into what Spark
-     * understands, below decompression and deserialization.
+     * Returns the bytes of one stream or, joined, of all streams that follow. Translates failures
+     * for Spark here, below decompression and deserialization.
      */
     private final class Streams extends InputStream {
         private BlockStream stream;
@@ -260,7 +261,7 @@ final class RecordIterator extends AbstractIterator<Tuple2<Object, Object>> {
         }
     }
 
-    /** Counts what the deserializer is given: the bytes after decompression. */
+    /** Counts the bytes that the deserializer reads, after decompression. */
     private final class RawBytes extends FilterInputStream {
         RawBytes(InputStream plain) {
             super(plain);

@@ -62,7 +62,7 @@ public final class SluiceShuffleReader<K, C> extends TaskReader<K, C> {
         }
     }
 
-    /** Aggregation and order, as Spark's own reader does them. */
+    /** Aggregates and sorts as Spark's own reader does. */
     @SuppressWarnings({"unchecked", "rawtypes"})
     private Iterator<Product2<K, C>> finish(Iterator records) {
         Option<Aggregator> aggregator = (Option) dependency.aggregator();
@@ -86,7 +86,7 @@ public final class SluiceShuffleReader<K, C> extends TaskReader<K, C> {
     private ExternalSorter sorter(Option<Aggregator> aggregator) {
         Option<Aggregator> combiner = aggregator;
         if (aggregator.isDefined() && dependency.mapSideCombine()) {
-            // The values are combiners already: they only have to be merged.
+            // The values are combiners already, and only have to be merged.
             Function1 identity = value -> value;
             Function2 merge = aggregator.get().mergeCombiners();
             combiner = Option.apply(new Aggregator(identity, merge, merge));

@@ -17,13 +17,14 @@ import scala.Tuple2;
 import scala.collection.AbstractIterator;
 
 /**
- * The rows of streams in {@link UnsafeRowFormat}, read where they lie in a buffer.
+ * Reads the rows of streams in {@link UnsafeRowFormat} in place, in a buffer.
  *
- * <p>Spark's own stream asks a buffered stream for every byte of a length, under its lock, and
- * copies each row. Here a buffer is filled in one call and rows point into it. Row and pair are the
- * same objects every time, and a row stays as it is until the next one is asked for, as Spark's own
- * do: since {@link #hasNext} may have to read, the buffer of the last row is then left alone and
- * another one filled.
+ * <p>Spark's own stream reads every byte of a length from a buffered stream, under its lock, and
+ * copies each row. This class fills a buffer in one call, and rows point into it.
+ *
+ * <p>Row and pair are the same objects every time, and a row is valid until the next one is asked
+ * for, as with Spark's own streams. {@link #hasNext} may have to read; it then fills another buffer
+ * and leaves the buffer of the last row alone.
  */
 final class UnsafeRowIterator extends AbstractIterator<Tuple2<Object, Object>> {
     static final int BUFFER_BYTES = 64 * 1024;
@@ -34,16 +35,18 @@ final class UnsafeRowIterator extends AbstractIterator<Tuple2<Object, Object>> {
     private final UnsafeRow row;
     private final Tuple2<Object, Object> pair;
 
-    /** Null when there is no stream, or it has ended. */
+    /** Null if there is no stream, or it has ended. */
     private InputStream in;
 
-    /** Bytes that are still to be returned lie from position to limit. */
+    /** The unread bytes are from position to limit. */
     private byte[] buffer = new byte[BUFFER_BYTES];
 
     private int position;
     private int limit;
 
-    /** To be filled next while the last row lies in the buffer; null if there is none yet. */
+    /**
+     * The buffer to fill next while the last row is in the current one; null if there is none yet.
+     */
     private byte[] spare;
 
     private boolean lastRowInBuffer;
@@ -53,11 +56,11 @@ final class UnsafeRowIterator extends AbstractIterator<Tuple2<Object, Object>> {
         this.pair = new Tuple2<>(0, row);
     }
 
-    /** Null when a serializer's rows are not to be read in this way. */
+    /** Returns an iterator for a serializer's rows, or null if they cannot be read in this way. */
     static UnsafeRowIterator of(Serializer serializer) {
         Field numFields = UnsafeRowFormat.field(serializer, "numFields", int.class);
-        if (numFields == null
-                || !Platform.unaligned()) { // a length takes 4 bytes, and rows have words of 8
+        // A length takes 4 bytes, and rows consist of words of 8.
+        if (numFields == null || !Platform.unaligned()) {
             return null;
         }
         try {
@@ -68,7 +71,7 @@ final class UnsafeRowIterator extends AbstractIterator<Tuple2<Object, Object>> {
         }
     }
 
-    /** Goes on with another stream; it is closed at its end. The one before has ended. */
+    /** Continues with another stream, which is closed at its end. The previous one has ended. */
     void open(InputStream stream) {
         in = stream;
     }
@@ -85,7 +88,7 @@ final class UnsafeRowIterator extends AbstractIterator<Tuple2<Object, Object>> {
         }
         lastRowInBuffer = false;
         int length = (int) INT.get(buffer, position);
-        // Not a sum: it could be more than an int holds.
+        // Not as a sum, which could overflow.
         if (length < 0 || length > limit - position - Integer.BYTES) {
             fillRow(length);
         }
@@ -108,7 +111,7 @@ final class UnsafeRowIterator extends AbstractIterator<Tuple2<Object, Object>> {
     }
 
     /**
-     * Reads until at least so many bytes lie from the position on.
+     * Reads until the given number of bytes follow the position.
      *
      * @return false at the end of the stream
      */
@@ -143,7 +146,8 @@ final class UnsafeRowIterator extends AbstractIterator<Tuple2<Object, Object>> {
     }
 
     /**
-     * Moves what is left to the start of a buffer that holds so many bytes, and not the last row.
+     * Moves the unread bytes to the start of a buffer that holds the given number of bytes and does
+     * not contain the last row.
      */
     private void makeRoom(int wanted) {
         byte[] from = buffer;

@@ -21,12 +21,12 @@ import scala.Tuple2;
 import scala.collection.Iterator;
 
 /**
- * What the driver knows of Sluice at one moment, for the page in Spark's UI.
+ * A snapshot of the driver's knowledge, for the page in Spark's UI.
  *
- * @param registered how many shuffles the application has registered
+ * @param registered number of shuffles that the application has registered
  * @param shuffles the newest of them, the newest first
  * @param counters sums over driver and executors
- * @param settings those in force
+ * @param settings settings in force
  */
 record ApplicationStatus(
         List<TaskManager> taskManagers,
@@ -35,19 +35,18 @@ record ApplicationStatus(
         Map<String, Long> counters,
         List<Setting> settings) {
 
-    /** Sizes of more blocks than this are not added up for a page. */
+    /** With more blocks than this, sizes are not summed for a page. */
     private static final long MAX_SIZES = 2_000_000;
 
     /**
-     * One TaskManager, or an endpoint that has never answered.
+     * A TaskManager, or an endpoint that has never answered.
      *
-     * @param id empty for one that has never answered
+     * @param id empty for an endpoint that has never answered
      * @param address HOST:PORT for other hosts, or the endpoint that does not answer
-     * @param url its own page, or empty
+     * @param url URL of its own page, or empty
      * @param failure why it is not reachable, or empty
-     * @param mapOutputs how many it holds, as Spark's tracker has them
-     * @param bytes about how much that is by Spark's estimates; -1 when these are too many to add
-     *     up
+     * @param mapOutputs number of map outputs it holds, by Spark's tracker
+     * @param bytes approximate size of these by Spark's estimates; -1 if there are too many to sum
      */
     record TaskManager(
             String id,
@@ -58,7 +57,7 @@ record ApplicationStatus(
             long mapOutputs,
             long bytes) {}
 
-    /** A setting and whether somebody has set it. */
+    /** A setting, and whether the user has set it. */
     record Setting(String key, String value, boolean isSet, String meaning) {}
 
     static ApplicationStatus of(DriverRuntime runtime) {
@@ -105,7 +104,7 @@ record ApplicationStatus(
                             failure,
                             holds.mapOutputs,
                             holds.exact ? holds.bytes : -1);
-            // A TaskManager may be known by its socket and by its address: one that answers is
+            // A TaskManager may be known by its socket and by its address; one that answers is
             // enough.
             known.merge(row.id(), row, (a, b) -> a.reachable() ? a : b);
         }
@@ -120,7 +119,7 @@ record ApplicationStatus(
         boolean exact = true;
     }
 
-    /** What Spark's tracker says about which TaskManager has which map outputs. */
+    /** Sums up which TaskManager has which map outputs, by Spark's tracker. */
     private static Map<String, Held> held(List<ShuffleTable.Row> shuffles) {
         Map<Integer, Integer> partitions = new LinkedHashMap<>();
         shuffles.forEach(row -> partitions.put(row.shuffleId(), row.partitions()));

@@ -5,12 +5,9 @@ import io.sluice.spark.SluiceMetrics;
 import java.util.Locale;
 import java.util.Map;
 
-/**
- * The content of the page: tables in the style of Spark's UI. Every text that comes from outside is
- * escaped.
- */
+/** Renders the page: tables in the style of Spark's UI. Every text from outside is escaped. */
 final class StatusHtml {
-    /** Rows of the table of shuffles. */
+    /** The most rows in the table of shuffles. */
     static final int MAX_SHUFFLES = 200;
 
     private static final String[] UNITS = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
@@ -173,7 +170,7 @@ final class StatusHtml {
         return String.format(Locale.ROOT, "%.0f %%", 100.0 * part / whole);
     }
 
-    /** A number of bytes in the largest unit that leaves at least one. */
+    /** Formats a number of bytes in the largest unit that leaves at least one. */
     static String size(long bytes) {
         double value = bytes;
         int unit = 0;
@@ -184,7 +181,7 @@ final class StatusHtml {
         return unit == 0 ? bytes + " B" : String.format(Locale.ROOT, "%.1f %s", value, UNITS[unit]);
     }
 
-    /** Text as HTML shows it, in content and in quoted attributes. */
+    /** Escapes text for HTML, in content and in quoted attributes. */
     static String escaped(String text) {
         StringBuilder safe = new StringBuilder(text.length() + 16);
         for (int i = 0; i < text.length(); i++) {

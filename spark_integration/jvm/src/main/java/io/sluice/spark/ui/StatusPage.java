@@ -16,9 +16,9 @@ import scala.xml.Node;
 import scala.xml.Unparsed;
 
 /**
- * The page of the tab, for every line of Spark: Spark 3.5 and Spark 4 have different servlet APIs
- * and sequences, so their {@code render} methods are two; on each line one implements what Spark
- * calls, and the other is never linked.
+ * The page of the tab, for every line of Spark. Spark 3.5 and Spark 4 have different servlet APIs
+ * and sequences, so there are two {@code render} methods; on each line, one implements Spark's
+ * method and the other is never linked.
  */
 final class StatusPage extends WebUIPage {
     private final SparkUITab tab;
@@ -26,7 +26,7 @@ final class StatusPage extends WebUIPage {
     private final Method frame;
 
     /**
-     * @throws NoSuchMethodException this Spark frames its pages in another way
+     * @throws NoSuchMethodException if this Spark builds its pages in another way
      */
     StatusPage(SparkUITab tab, Supplier<ApplicationStatus> status) throws NoSuchMethodException {
         super("");
@@ -36,8 +36,8 @@ final class StatusPage extends WebUIPage {
     }
 
     /**
-     * Request, title, content, tab, an optional refresh interval, then flags: two on 3.5, more
-     * later.
+     * Finds the method that frames a page. Its parameters are request, title, content, tab, an
+     * optional refresh interval, then flags: two on 3.5, more on later lines.
      */
     private static Method frameMethod() throws NoSuchMethodException {
         for (Method method : UIUtils.class.getMethods()) {
@@ -53,7 +53,7 @@ final class StatusPage extends WebUIPage {
         throw new NoSuchMethodException("UIUtils.headerSparkPage");
     }
 
-    /** Called by Spark 4. */
+    /** Renders the page for Spark 4. */
     @Override
     @SuppressWarnings("unchecked")
     public scala.collection.immutable.Seq<Node> render(
@@ -61,7 +61,7 @@ final class StatusPage extends WebUIPage {
         return (scala.collection.immutable.Seq<Node>) page(request);
     }
 
-    /** Called by Spark 3.5. */
+    /** Renders the page for Spark 3.5. */
     @SuppressWarnings("unchecked")
     public scala.collection.Seq<Node> render(javax.servlet.http.HttpServletRequest request) {
         return (scala.collection.Seq<Node>) page(request);

@@ -16,15 +16,15 @@ public final class StatusTab extends SparkUITab {
         attachPage(new StatusPage(this, () -> ApplicationStatus.of(runtime)));
     }
 
-    /** {@code sluice} is the path; this is what the tab says. */
+    /** Returns the tab's label; its path is {@code sluice}. */
     @Override
     public String name() {
         return "Sluice";
     }
 
     /**
-     * Adds the tab if the application has a UI. A UI that this jar does not know is no reason to
-     * fail.
+     * Adds the tab if the application has a UI. A UI that this jar does not know must not fail the
+     * application.
      */
     public static void attach(SparkContext context, DriverRuntime runtime) {
         if (context.ui().isEmpty()) {

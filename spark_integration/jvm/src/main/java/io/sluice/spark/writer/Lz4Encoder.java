@@ -11,11 +11,11 @@ import net.jpountz.xxhash.XXHashFactory;
 import org.apache.spark.SparkConf;
 
 /**
- * The format of Spark's lz4 codec (blocks of lz4-java), written into the region in place.
+ * Writes the format of Spark's lz4 codec (blocks of lz4-java) into the region in place.
  *
- * <p>Spark's own stream takes two fresh buffers of 32 KiB for each partition, dear for partitions
- * of a few rows. This one has its buffers for all partitions. It writes no empty block at a
- * stream's end: Spark's reader does not stop there, because streams are joined.
+ * <p>Spark's own stream allocates two buffers of 32 KiB for each partition, which is expensive for
+ * partitions of a few rows. This encoder uses its buffers for all partitions. It writes no empty
+ * block at a stream's end: Spark's reader does not stop there, because streams are joined.
  */
 final class Lz4Encoder extends StreamEncoder {
     private static final byte[] MAGIC = "LZ4Block".getBytes(StandardCharsets.US_ASCII);
@@ -38,7 +38,7 @@ final class Lz4Encoder extends StreamEncoder {
     private int filled;
 
     /**
-     * @param blockBytes bytes compressed together, 64 to 32 MiB
+     * @param blockBytes number of bytes compressed together, 64 to 32 MiB
      */
     Lz4Encoder(MapOutputWriter output, int blockBytes) {
         super(output);
@@ -79,7 +79,7 @@ final class Lz4Encoder extends StreamEncoder {
         if (place >= 0) {
             output.advance(putBlock(output.region(), place, most));
         } else {
-            // Larger than a block of ours: it goes through a buffer and is cut.
+            // Larger than one of our blocks: it goes through a buffer and is split.
             if (compressed == null) {
                 compressed =
                         ByteBuffer.allocate(

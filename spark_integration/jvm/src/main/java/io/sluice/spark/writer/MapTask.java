@@ -11,7 +11,7 @@ import java.util.concurrent.ConcurrentHashMap;
 import org.apache.spark.shuffle.ShuffleWriteMetricsReporter;
 import org.apache.spark.storage.BlockManagerId;
 
-/** One running map attempt: ties a writer, which makes the bytes, to the output that takes them. */
+/** A running map attempt. Ties a writer, which makes the bytes, to the output that sends them. */
 public final class MapTask {
     private static final Map<Long, MapTask> RUNNING = new ConcurrentHashMap<>();
 
@@ -33,7 +33,7 @@ public final class MapTask {
         this.metrics = metrics;
     }
 
-    /** Begins a map attempt; {@link #end} is to follow. */
+    /** Begins a map attempt; the caller must end it with {@link #end}. */
     public static MapTask begin(
             ExecutorRuntime runtime,
             int shuffleId,
@@ -55,7 +55,7 @@ public final class MapTask {
         return mapId;
     }
 
-    /** Where the output is; null before its commit. */
+    /** Returns where the output is; null before its commit. */
     BlockManagerId location() {
         return location;
     }
@@ -98,7 +98,7 @@ public final class MapTask {
         RUNNING.remove(mapId, this);
     }
 
-    /** Gives up what is not committed; idempotent. */
+    /** Gives up an output that is not committed; idempotent. */
     void abort() {
         if (output != null && location == null) {
             output.abort();

@@ -17,10 +17,12 @@ import scala.Product2;
 import scala.collection.Iterator;
 
 /**
- * Sluice's own writer, for shuffles whose records can be moved once they are serialized and are not
- * combined by the map task. Records are serialized once, gathered by partition in pages, and sent
- * to the TaskManager whenever the pages are full or Spark needs their memory, while the map task
- * runs. Nothing goes to local disk.
+ * Sluice's own writer, for shuffles whose serialized records can be moved and are not combined by
+ * the map task.
+ *
+ * <p>Records are serialized once and gathered by partition in pages. While the map task runs, the
+ * records go to the TaskManager whenever the pages are full or Spark needs their memory. Nothing
+ * goes to local disk.
  */
 public final class PagedShuffleWriter<K, V> extends ShuffleWriter<K, V> {
     private static final int COPY_BYTES = 64 * 1024;
@@ -44,7 +46,7 @@ public final class PagedShuffleWriter<K, V> extends ShuffleWriter<K, V> {
     private boolean closed;
     private MapStatus status;
 
-    /** Whether this writer can take a shuffle. */
+    /** Returns whether this writer can take a shuffle. */
     public static boolean takes(ShuffleDependency<?, ?, ?> dependency) {
         return !dependency.mapSideCombine()
                 && dependency.serializer().supportsRelocationOfSerializedObjects();
@@ -73,8 +75,8 @@ public final class PagedShuffleWriter<K, V> extends ShuffleWriter<K, V> {
     @Override
     public void write(Iterator<Product2<K, V>> records) throws IOException {
         while (records.hasNext()) {
-            // Row and pair may be the same objects every time: the record is stored before the next
-            // one is asked for.
+            // Row and pair may be the same objects every time, so the record is stored before the
+            // next one is asked for.
             Product2<K, V> record = records.next();
             K key = record._1();
             V value = record._2();
@@ -113,8 +115,7 @@ public final class PagedShuffleWriter<K, V> extends ShuffleWriter<K, V> {
 
     private void finish() throws IOException {
         format.finish();
-        // From here on nothing can be asked for: the pages are on their way, and then there are
-        // none.
+        // No spill can begin from here on: the pages are being sent, and are released after that.
         gate.beginRecord();
         try {
             send(true);
@@ -130,7 +131,7 @@ public final class PagedShuffleWriter<K, V> extends ShuffleWriter<K, V> {
                         task.location(), output.partitionLengths(), task.mapId(), rowChecksum);
     }
 
-    /** Sends all that is in the pages, as a pass over the partitions. Called inside of the gate. */
+    /** Sends all records in the pages, as a pass over the partitions. Called inside the gate. */
     private void send(boolean last) throws IOException {
         if (failure != null) {
             throw new IOException(
@@ -144,8 +145,8 @@ public final class PagedShuffleWriter<K, V> extends ShuffleWriter<K, V> {
                 pages.clear();
             }
         } catch (IOException | RuntimeException e) {
-            // If another thread's request for memory sent them, the task's thread has to hear of
-            // it.
+            // If another thread's request for memory sent them, the task's own thread must learn of
+            // the failure.
             failure = e;
             throw e;
         }
@@ -155,8 +156,8 @@ public final class PagedShuffleWriter<K, V> extends ShuffleWriter<K, V> {
     }
 
     /**
-     * Sends a record for which there are no pages: it is larger than they may be, or Spark has no
-     * memory left at all.
+     * Sends a record that does not fit into pages: it is larger than they may be, or Spark has no
+     * memory left.
      */
     private void sendRecord(int partition) throws IOException {
         long start = System.nanoTime();
@@ -181,7 +182,10 @@ public final class PagedShuffleWriter<K, V> extends ShuffleWriter<K, V> {
         task.addWriteTime(System.nanoTime() - start);
     }
 
-    /** Spark needs memory for another consumer of the task, perhaps on a thread of its own. */
+    /**
+     * Sends the records because Spark needs memory for another consumer of the task, perhaps on
+     * another thread.
+     */
     private long spill() throws IOException {
         if (!gate.tryBeginSpill()) {
             return 0;
@@ -216,7 +220,7 @@ public final class PagedShuffleWriter<K, V> extends ShuffleWriter<K, V> {
         }
     }
 
-    /** Gives all memory back; idempotent. Called inside of the gate. */
+    /** Gives all memory back; idempotent. Called inside the gate. */
     private void release() {
         if (!closed) {
             closed = true;

@@ -5,39 +5,39 @@ import java.util.Arrays;
 import org.apache.spark.unsafe.Platform;
 
 /**
- * Serialized records, gathered by partition. Not thread safe.
+ * Gathers serialized records by partition. Not thread safe.
  *
  * <p>The bytes of a partition are a chain of chunks, cut from pages. Chunks are small at first and
- * double, so that ten thousand partitions need no more memory than the records in them, and a few
- * large ones are read in long pieces. There is nothing to keep for a record, and nothing to sort.
+ * double in size, so that ten thousand partitions need little more memory than their records, and a
+ * few large partitions are read in long pieces. Records are neither indexed nor sorted.
  */
 final class PartitionPages {
-    /** Small enough not to be a humongous object of G1, whatever the heap. */
+    /** Small enough not to be a humongous object of G1, whatever the size of the heap. */
     static final int PAGE_BYTES = 256 * 1024;
 
     private static final int PAGE_SHIFT = 18;
     private static final int PAGE_MASK = PAGE_BYTES - 1;
 
-    /** Address of the next chunk, and bytes used. */
+    /** Address of the next chunk, and the number of bytes used. */
     private static final int CHUNK_HEADER_BYTES = 8;
 
     private static final int MIN_CHUNK_BYTES = 256;
     private static final int MAX_CHUNK_BYTES = 32 * 1024;
 
-    /** What is left of a page below this stays empty. */
+    /** A rest of a page smaller than this stays unused. */
     private static final int MIN_ROOM_BYTES = 64;
 
     private static final int NONE = -1;
 
-    /** Where the memory of pages comes from. */
+    /** Grants the memory of pages. */
     interface Memory {
-        /** Whether there is memory for one more page. */
+        /** Acquires the memory of another page; returns whether it was granted. */
         boolean acquirePage();
 
         void releasePages(int count);
     }
 
-    /** Takes the bytes out, partition by partition in their order. */
+    /** Receives the bytes, in the order of the partitions. */
     interface Sink {
         void begin(int partition) throws IOException;
 
@@ -49,7 +49,7 @@ final class PartitionPages {
     private final Memory memory;
     private final int maxPages;
 
-    /** Pages with an index below {@link #usedPages} hold chunks, the others are empty. */
+    /** Pages with an index below {@link #usedPages} contain chunks; the others are empty. */
     private byte[][] pages = new byte[16][];
 
     private int pageCount;
@@ -57,7 +57,8 @@ final class PartitionPages {
     private byte[] page;
     private int pagePosition = PAGE_BYTES;
 
-    // For each partition; positions and addresses are page index << PAGE_SHIFT | place in the page.
+    // Indexed by partition; positions and addresses are page index << PAGE_SHIFT | offset in the
+    // page.
     private final int[] heads;
     private final int[] tails;
     private final int[] positions;
@@ -66,7 +67,7 @@ final class PartitionPages {
     private int firstChunkBytes = MIN_CHUNK_BYTES;
 
     /**
-     * @param maxBytes most bytes in pages, one page at least
+     * @param maxBytes limit of the bytes in pages; at least one page is used
      */
     PartitionPages(int numPartitions, int maxBytes, Memory memory) {
         this.memory = memory;
@@ -91,14 +92,14 @@ final class PartitionPages {
     }
 
     /**
-     * Appends a record, whole or not at all.
+     * Appends a record, completely or not at all.
      *
-     * @return false when there is no memory for it: empty the pages and try again; when they are
-     *     empty it is too large
+     * @return false if there is no memory for it. The caller then empties the pages and tries
+     *     again; if they are empty already, the record is too large
      */
     boolean append(int partition, Object base, long offset, int length) {
         int position = positions[partition];
-        // Without a chunk position and end are the same; even a record of no bytes must not go
+        // Without a chunk, position and end are equal; even an empty record must not be written
         // there.
         if (length <= ends[partition] - position && length > 0) {
             Platform.copyMemory(base, offset, pageOf(position), placeOf(position), length);
@@ -112,10 +113,10 @@ final class PartitionPages {
         return true;
     }
 
-    /** As {@link #append}, with the record's length before it, as an int in big endian. */
+    /** Appends a record like {@link #append}, behind its length as an int in big endian. */
     boolean appendSized(int partition, Object base, long offset, int length) {
         int position = positions[partition];
-        // Not a sum: it could be more than an int holds.
+        // Not as a sum, which could overflow.
         if (length <= ends[partition] - position - Integer.BYTES) {
             byte[] into = pageOf(position);
             putInt(into, position & PAGE_MASK, length);
@@ -155,9 +156,9 @@ final class PartitionPages {
         return (long) Platform.BYTE_ARRAY_OFFSET + (address & PAGE_MASK);
     }
 
-    /** Makes sure that {@code length} bytes more can be put into any partition. */
+    /** Makes sure that {@code length} more bytes fit into any partition. */
     private boolean makeRoom(long length) {
-        // On the safe side of what chunk headers and the ends of pages take.
+        // An upper bound that includes chunk headers and unused ends of pages.
         long wanted = length + (length >> 6) + 4096;
         if (wanted > (long) maxPages * PAGE_BYTES) {
             return false;
@@ -207,8 +208,7 @@ final class PartitionPages {
         }
         tails[partition] = address;
         positions[partition] = address + CHUNK_HEADER_BYTES;
-        // The last chunk of a page ends where the next page begins: as an address that is still
-        // right.
+        // The last chunk of a page ends where the next page begins; as an address, that is correct.
         ends[partition] = address + size;
         nextChunkBytes[partition] = Math.min(2 * nextChunkBytes[partition], MAX_CHUNK_BYTES);
     }
@@ -228,7 +228,7 @@ final class PartitionPages {
         return pageCount;
     }
 
-    /** Gives all bytes to {@code sink}; they stay until {@link #clear}. */
+    /** Passes all bytes to {@code sink}; they stay until {@link #clear}. */
     void drainTo(Sink sink) throws IOException {
         int partitions = 0;
         for (int partition = 0; partition < heads.length; partition++) {
@@ -250,10 +250,7 @@ final class PartitionPages {
         chooseFirstChunk(partitions);
     }
 
-    /**
-     * Partitions will be as large as they were this time: their first chunk holds a quarter of
-     * that.
-     */
+    /** Chooses the size of first chunks: a quarter of an average partition of this time. */
     private void chooseFirstChunk(int partitions) {
         long average = (long) usedPages * PAGE_BYTES / Math.max(1, partitions);
         int quarter =
@@ -261,12 +258,12 @@ final class PartitionPages {
         firstChunkBytes = Math.max(MIN_CHUNK_BYTES, quarter);
     }
 
-    /** Forgets all bytes; keeps the pages for the next ones. */
+    /** Forgets all bytes, and keeps the pages for the next ones. */
     void clear() {
         reset();
     }
 
-    /** Forgets all bytes and gives their memory back. */
+    /** Forgets all bytes, and gives their memory back. */
     void release() {
         int count = pageCount;
         Arrays.fill(pages, 0, count, null);

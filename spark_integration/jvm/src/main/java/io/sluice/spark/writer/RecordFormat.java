@@ -12,37 +12,39 @@ import org.apache.spark.util.AccumulatorV2;
 import scala.reflect.ClassTag;
 
 /**
- * Makes bytes of one record after the other; the bytes are at a place in memory until the next one.
- * Not thread safe.
+ * Serializes one record at a time; the bytes stay in memory until the next one. Not thread safe.
  */
 abstract class RecordFormat {
     Object base;
     long offset;
     int length;
 
-    /** Serializes a record; its bytes are {@code length} from {@code offset} of {@code base}. */
+    /**
+     * Serializes a record. Its bytes are {@code length} bytes from {@code offset} of {@code base}
+     * on.
+     */
     abstract void serialize(Object key, Object value);
 
-    /** Whether the reader expects the length, an int in big endian, before the bytes. */
+    /** Returns whether the reader expects the length, an int in big endian, before the bytes. */
     abstract boolean isSized();
 
-    /** The record's bytes as the reader gets them. */
+    /** Returns the size of the record as the reader gets it. */
     final long storedBytes() {
         return isSized() ? (long) length + Integer.BYTES : length;
     }
 
-    /** All records have been serialized. */
+    /** Called when all records have been serialized. */
     abstract void finish();
 
     static RecordFormat of(Serializer serializer) {
-        // The metric "data size" of the exchange, on which adaptive execution decides.
+        // The metric "data size" of the exchange, which adaptive execution uses.
         Field dataSize = UnsafeRowFormat.field(serializer, "dataSize", AccumulatorV2.class);
         return dataSize != null ? new Rows(serializer, dataSize) : new Stream(serializer);
     }
 
     /** Rows of Spark SQL, see {@link UnsafeRowFormat}. */
     private static final class Rows extends RecordFormat {
-        /** Null if there is none. */
+        /** Null if the exchange has no such metric. */
         private final AccumulatorV2<Object, ?> dataSize;
 
         private long bytes;
@@ -79,9 +81,7 @@ abstract class RecordFormat {
         }
     }
 
-    /**
-     * Whatever a relocatable serializer makes: flushed after each record, its bytes can be moved.
-     */
+    /** Any relocatable serializer: flushed after each record, so that its bytes can be moved. */
     private static final class Stream extends RecordFormat {
         private static final int BUFFER_BYTES = 64 * 1024;
         private static final int KEPT_BYTES = 1024 * 1024;
@@ -91,7 +91,7 @@ abstract class RecordFormat {
         private final ClassTag<Object> any = scala.reflect.ClassTag$.MODULE$.Any();
 
         Stream(Serializer serializer) {
-            // Through an indirection, because a huge buffer is replaced.
+            // Through an indirection, because a huge buffer is replaced later.
             this.stream = serializer.newInstance().serializeStream(new Forward());
             offset = Platform.BYTE_ARRAY_OFFSET;
         }
@@ -131,7 +131,7 @@ abstract class RecordFormat {
             }
         }
 
-        /** Its array can be read without a copy. */
+        /** Gives access to its array without a copy. */
         private static final class Buffer extends ByteArrayOutputStream {
             Buffer() {
                 super(BUFFER_BYTES);

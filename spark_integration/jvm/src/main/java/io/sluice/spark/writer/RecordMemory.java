@@ -5,12 +5,12 @@ import org.apache.spark.memory.MemoryConsumer;
 import org.apache.spark.memory.MemoryMode;
 import org.apache.spark.memory.TaskMemoryManager;
 
-/** The memory of a map task's pages: acquired from Spark, which may ask for it back at any time. */
+/** Acquires the memory of a map task's pages from Spark, which may ask for it back at any time. */
 final class RecordMemory extends MemoryConsumer implements PartitionPages.Memory {
-    /** Sends what is in the pages and gives their memory back. */
+    /** Sends the records in the pages and gives their memory back. */
     @FunctionalInterface
     interface Spill {
-        /** Returns the bytes given back; 0 when that is not possible now. */
+        /** Returns the number of bytes given back; 0 if that is not possible now. */
         long run() throws IOException;
     }
 

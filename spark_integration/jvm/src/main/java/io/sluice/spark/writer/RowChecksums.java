@@ -4,8 +4,8 @@ import org.apache.spark.ShuffleDependency;
 import org.apache.spark.shuffle.checksum.RowBasedChecksum;
 
 /**
- * Spark's checksums of the rows of a map task, by which it sees that a retry made other rows. Not
- * to be loaded before 4.1.
+ * Updates Spark's checksums of the rows of a map task, by which Spark detects that a retry produced
+ * other rows. Must not be loaded before 4.1.
  */
 final class RowChecksums {
     private final RowBasedChecksum[] checksums;
@@ -14,7 +14,7 @@ final class RowChecksums {
         this.checksums = checksums;
     }
 
-    /** Those of the dependency; null when it has none. */
+    /** Returns the checksums of the dependency; null if it has none. */
     static RowChecksums of(ShuffleDependency<?, ?, ?> dependency) {
         RowBasedChecksum[] checksums = dependency.rowBasedChecksums();
         return checksums == null || checksums.length == 0 ? null : new RowChecksums(checksums);
@@ -24,7 +24,7 @@ final class RowChecksums {
         checksums[partition].update(key, value);
     }
 
-    /** Of all partitions together, for the map status. */
+    /** Returns the checksum of all partitions together, for the map status. */
     long value() {
         return RowBasedChecksum.getAggregatedChecksumValue(checksums);
     }

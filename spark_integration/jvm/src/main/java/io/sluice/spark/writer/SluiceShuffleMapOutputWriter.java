@@ -12,7 +12,7 @@ import org.apache.spark.shuffle.api.ShufflePartitionWriter;
 import org.apache.spark.shuffle.api.SingleSpillShuffleMapOutputWriter;
 import org.apache.spark.shuffle.api.metadata.MapOutputCommitMessage;
 
-/** Where Spark's own writers put their partition streams. */
+/** Takes the partition streams of Spark's own writers. */
 public final class SluiceShuffleMapOutputWriter implements ShuffleMapOutputWriter {
     private final MapTask task;
     private final MapOutputWriter output;
@@ -91,7 +91,7 @@ public final class SluiceShuffleMapOutputWriter implements ShuffleMapOutputWrite
     }
 
     /**
-     * Takes the one spill file of a map task, whose partitions are already encoded and in order.
+     * Takes the single spill file of a map task, whose partitions are already encoded and in order.
      */
     public static final class SingleSpill implements SingleSpillShuffleMapOutputWriter {
         private static final int COPY_BYTES = 128 * 1024;
@@ -108,15 +108,15 @@ public final class SluiceShuffleMapOutputWriter implements ShuffleMapOutputWrite
             long start = System.nanoTime();
             MapOutputWriter output = task.open(lengths.length);
             byte[] buffer = new byte[COPY_BYTES];
-            // A stream, not a FileChannel: an interrupt would close the channel in the middle of a
+            // A stream and not a FileChannel, which an interrupt would close in the middle of a
             // read.
             try (InputStream in = new FileInputStream(spill)) {
                 for (int partition = 0; partition < lengths.length; partition++) {
                     if (lengths[partition] > 0) {
                         output.beginPartition(partition);
                         copy(in, output, lengths[partition], buffer, spill);
-                        // Spark's writer keeps this array for the map status: the lengths become
-                        // those stored.
+                        // Spark's writer keeps this array for the map status: put the stored
+                        // lengths into it.
                         lengths[partition] = output.endPartition();
                     }
                 }

@@ -9,7 +9,8 @@ import scala.Product2;
 import scala.collection.Iterator;
 
 /**
- * One of Spark's writers, whose map status is changed to name the TaskManager that has the output.
+ * Wraps one of Spark's writers and changes its map status to name the TaskManager that has the
+ * output.
  */
 public final class SparkWriterAdapter<K, V> extends ShuffleWriter<K, V> {
     private final ShuffleWriter<K, V> sparkWriter;
@@ -34,7 +35,7 @@ public final class SparkWriterAdapter<K, V> extends ShuffleWriter<K, V> {
                     throw new IllegalStateException(
                             "map output " + task.mapId() + " was not committed");
                 }
-                // Keeps sizes and the row checksum, on every line.
+                // Keeps the sizes and the row checksum, on every line of Spark.
                 status.get().updateLocation(task.location());
             }
             return status;
@@ -48,12 +49,12 @@ public final class SparkWriterAdapter<K, V> extends ShuffleWriter<K, V> {
         return sparkWriter.getPartitionLengths();
     }
 
-    /** Passes on all but the bytes: what is stored is counted once, at the commit. */
+    /** Passes on all counts except bytes, which are counted once, at the commit. */
     public record Metrics(ShuffleWriteMetricsReporter reporter)
             implements ShuffleWriteMetricsReporter {
         @Override
         public void incBytesWritten(long bytes) {
-            // Temporary files of Spark's writers are no shuffle bytes.
+            // Temporary files of Spark's writers are not shuffle data.
         }
 
         @Override

@@ -5,11 +5,11 @@ import java.lang.invoke.MethodHandles;
 import java.lang.invoke.VarHandle;
 
 /**
- * Keeps two apart that use the same pages: the task's thread, which stores records one after the
- * other, and a request for memory of any thread, which sends them.
+ * Excludes two users of the same pages: the task's thread, which stores records, and any thread
+ * whose request for memory makes the writer send them.
  *
- * <p>A request never waits: it holds a lock of Spark's that the task's thread may need next. What
- * the task's thread pays is one atomic operation for each record.
+ * <p>A request for memory never waits, because it holds a lock of Spark's that the task's thread
+ * may need next. The task's thread pays one atomic operation for each record.
  */
 final class SpillGate {
     private static final int FREE = 0;
@@ -28,7 +28,9 @@ final class SpillGate {
     @SuppressWarnings("unused")
     private volatile int state;
 
-    /** Begins to store a record; waits for the end of a spill, whose own waits have deadlines. */
+    /**
+     * Begins to store a record; waits for a running spill to end, whose own waits have deadlines.
+     */
     void beginRecord() throws ClientException {
         if (!STATE.compareAndSet(this, FREE, RECORD)) {
             awaitSpill();
@@ -40,7 +42,7 @@ final class SpillGate {
     }
 
     /**
-     * Begins a spill unless a record is being stored, or another spill is under way, on this thread
+     * Begins a spill, unless a record is being stored or another spill is running, on this thread
      * or another.
      */
     boolean tryBeginSpill() {
@@ -65,7 +67,8 @@ final class SpillGate {
     }
 
     /**
-     * As {@link #beginRecord} at the end of the task, which has to wait even if it is interrupted.
+     * Enters like {@link #beginRecord} at the end of the task, and waits even if the thread is
+     * interrupted.
      */
     synchronized void beginEnd() {
         boolean interrupted = false;

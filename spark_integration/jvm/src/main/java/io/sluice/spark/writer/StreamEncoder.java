@@ -13,9 +13,8 @@ import org.apache.spark.serializer.SerializerManager;
 import org.apache.spark.storage.ShuffleBlockId;
 
 /**
- * Makes of the bytes of a partition what Spark's reader decodes: compressed and encrypted as
- * Spark's settings say. Each stream can be decoded by itself, and joined with others where Spark
- * would join them.
+ * Encodes the bytes of a partition for Spark's reader: compressed and encrypted as Spark's settings
+ * say. Each stream can be decoded by itself, and joined with others where Spark would join them.
  */
 abstract class StreamEncoder implements PartitionPages.Sink, AutoCloseable {
     protected final MapOutputWriter output;
@@ -24,7 +23,7 @@ abstract class StreamEncoder implements PartitionPages.Sink, AutoCloseable {
         this.output = output;
     }
 
-    /** Chooses the encoder for Spark's settings. */
+    /** Chooses the encoder by Spark's settings. */
     static StreamEncoder of(MapOutputWriter output, int shuffleId, long mapId) {
         SparkConf conf = SparkEnv.get().conf();
         SerializerManager manager = SparkEnv.get().serializerManager();
@@ -48,7 +47,7 @@ abstract class StreamEncoder implements PartitionPages.Sink, AutoCloseable {
         output.beginPartition(partition);
     }
 
-    /** Lets go of a codec's memory. */
+    /** Frees a codec's memory. */
     @Override
     public void close() {}
 
@@ -69,7 +68,7 @@ abstract class StreamEncoder implements PartitionPages.Sink, AutoCloseable {
         }
     }
 
-    /** Through Spark's own streams, which have to be made anew for each partition. */
+    /** Uses Spark's own streams, which must be made anew for each partition. */
     private static final class Wrapped extends StreamEncoder {
         private final SerializerManager manager;
         private final int shuffleId;
@@ -105,8 +104,8 @@ abstract class StreamEncoder implements PartitionPages.Sink, AutoCloseable {
         @Override
         public void close() {
             if (stream != null) {
-                // Only after a failure, when the output takes nothing more; this frees a codec's
-                // native memory.
+                // Only after a failure, when the output takes no more bytes; frees a codec's native
+                // memory.
                 try {
                     stream.close();
                 } catch (IOException e) {

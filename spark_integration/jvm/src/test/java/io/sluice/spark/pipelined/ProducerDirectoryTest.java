@@ -10,7 +10,7 @@ import org.apache.spark.rpc.RpcAddress;
 import org.apache.spark.rpc.RpcCallContext;
 import org.junit.jupiter.api.Test;
 
-/** Who is told when where the writers of a pipelined shuffle are. */
+/** Checks when readers are told where the writers of a pipelined shuffle are. */
 class ProducerDirectoryTest {
     private final ProducerDirectory directory = new ProducerDirectory(null);
 

@@ -14,7 +14,7 @@ class FetchFailuresTest {
         IOException lost =
                 new ClientException.Deadline("tm", "an answer", 1, "spark.sluice.io.timeout");
         RuntimeException thrown = new FetchFailures(null, 1, 0, null).thrown(lost);
-        // PySpark takes an IOException for one of its connection to the worker.
+        // PySpark takes an IOException for a failure of its connection to the worker.
         assertInstanceOf(UncheckedIOException.class, thrown);
         assertSame(lost, thrown.getCause());
     }

@@ -31,7 +31,7 @@ class UnsafeRowIteratorTest {
     private final UnsafeRowIterator rows = new UnsafeRowIterator(NUM_FIELDS);
 
     /**
-     * Gives at most so many bytes at a time, as a codec gives no more than its block, and knows
+     * Returns a bounded number of bytes at a time, like a codec with its blocks, and remembers
      * whether it was closed.
      */
     private static final class Trickle extends ByteArrayInputStream {
@@ -85,7 +85,7 @@ class UnsafeRowIteratorTest {
         return bytes;
     }
 
-    /** Reads all rows; each has to be whole also after {@code hasNext}. */
+    /** Reads all rows; each must be unchanged after {@code hasNext}. */
     private void assertRead(List<byte[]> expected) {
         for (byte[] row : expected) {
             assertTrue(rows.hasNext());
@@ -116,8 +116,8 @@ class UnsafeRowIteratorTest {
 
     @Test
     void aRowStaysWhereverTheBufferEnds() throws IOException {
-        // The last row in the buffer ends so many bytes before the buffer does, and another one
-        // follows.
+        // The last row in the buffer ends the given number of bytes before the buffer does, and
+        // another row follows.
         for (int left = 0; left <= 24; left += 4) {
             int first = (BUFFER - left - 2 * Integer.BYTES) / 8 * 8 - 800;
             List<byte[]> stored =

@@ -11,7 +11,7 @@ import java.util.List;
 import java.util.Map;
 import org.junit.jupiter.api.Test;
 
-/** What the page shows, and that no text from outside is taken for HTML. */
+/** Checks the content of the page, and that no text from outside becomes HTML. */
 class StatusHtmlTest {
     private static final String EVIL = "<script>alert(\"x\")</script>&'";
 

@@ -17,7 +17,7 @@ import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
 import org.junit.jupiter.params.provider.ValueSource;
 
-/** Records in pages come out whole, by partition, in their order. */
+/** Checks that records come out of pages complete, by partition, in their order. */
 class PartitionPagesTest {
     private static final long BASE = Platform.BYTE_ARRAY_OFFSET;
 
@@ -109,8 +109,8 @@ class PartitionPagesTest {
                 into.write(record);
                 stored += record.length;
             }
-            // A record may need half of the pages; chunks are filled to more than a third in the
-            // worst case.
+            // A record may take half of the pages; in the worst case, chunks are filled to more
+            // than a third.
             long least = ((long) pageCount * PartitionPages.PAGE_BYTES - mostBytes) / 4;
             assertTrue(stored > least, stored + " of " + pageCount + " pages");
             assertSame(expected, drain(pages));
@@ -132,7 +132,7 @@ class PartitionPagesTest {
         for (int partition = 0; partition < 10_000; partition++) {
             assertTrue(pages.appendSized(partition, record, BASE, record.length));
         }
-        // 264 bytes for the first chunk of each.
+        // 264 bytes for the first chunk of each partition.
         assertEquals(11, pages.pageCount());
     }
 

@@ -11,7 +11,7 @@ import java.util.concurrent.FutureTask;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 
-/** Records and spills keep out of each other's way. */
+/** Checks that records and spills exclude each other. */
 @Timeout(60)
 class SpillGateTest {
     private final SpillGate gate = new SpillGate();

@@ -23,7 +23,8 @@ import org.junit.jupiter.params.provider.Arguments;
 import org.junit.jupiter.params.provider.MethodSource;
 
 /**
- * What our encoders write, the streams Spark reads with can decode, also when several are joined.
+ * Checks that the streams Spark reads with decode the output of our encoders, also when several are
+ * joined.
  */
 @Timeout(60)
 class StreamEncoderTest {
@@ -75,7 +76,7 @@ class StreamEncoderTest {
                         ZstdInputStream::new));
     }
 
-    /** Half of it can be compressed. */
+    /** Makes bytes of which half can be compressed. */
     private static byte[] bytes(Random random, int length) {
         byte[] bytes = new byte[length];
         random.nextBytes(bytes);
@@ -109,7 +110,7 @@ class StreamEncoderTest {
                         byte[] bytes = bytes(random, sizes[pass][partition]);
                         if (bytes.length > 0) {
                             encoder.begin(partition);
-                            // In parts, as chunks are.
+                            // In parts, like chunks.
                             int half = bytes.length / 2;
                             encoder.write(bytes, 0, half);
                             encoder.write(bytes, half, bytes.length - half);

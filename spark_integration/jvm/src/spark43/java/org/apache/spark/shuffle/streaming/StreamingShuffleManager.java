@@ -11,9 +11,9 @@ import org.apache.spark.shuffle.ShuffleWriteMetricsReporter;
 import org.apache.spark.shuffle.ShuffleWriter;
 
 /**
- * What the compiler has to know of the class of that name in Spark 4.3. It is not in the jar:
- * Spark's own is there at run time. It stands here because 4.3 is in no Maven repository that every
- * build reaches.
+ * Declares the class of that name in Spark 4.3 for the compiler. The jar does not contain it: at
+ * run time Spark's own class is there. It is declared here because not every build reaches a Maven
+ * repository that has 4.3.
  */
 public class StreamingShuffleManager implements ShuffleManager {
     public StreamingShuffleManager() {}
@@ -50,7 +50,10 @@ public class StreamingShuffleManager implements ShuffleManager {
         throw onlyDeclared();
     }
 
-    /** Abstract in the interface up to 4.2; there is no such method in 4.3, and nobody calls it. */
+    /**
+     * Satisfies the interface up to 4.2, where the method is abstract. 4.3 does not have it, and
+     * nobody calls it.
+     */
     @Override
     public ShuffleBlockResolver shuffleBlockResolver() {
         throw onlyDeclared();
