@@ -142,11 +142,9 @@ abstract class ConsumerChannel {
             fail(
                     null,
                     ErrorCode.SEQUENCE_GAP,
-                    "buffer "
+                    "received buffer "
                             + response.sequenceNumber()
-                            + " came, "
-                            + (ended ? "no more" : nextSequence)
-                            + " was due",
+                            + (ended ? " after the end" : ", expected buffer " + nextSequence),
                     null);
             return false;
         }

@@ -204,7 +204,7 @@ final class ConsumerLeg extends RoleHandler {
         if (channel == null || channel.number() != number) {
             throw new ClientException.Protocol(
                     ErrorCode.UNKNOWN_CHANNEL,
-                    "message for channel " + number + ", which was never asked for",
+                    "message for channel " + number + ", which was never requested",
                     null);
         }
         return channel;

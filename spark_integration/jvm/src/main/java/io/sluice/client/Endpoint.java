@@ -38,9 +38,9 @@ public record Endpoint(String path, String host, int port) {
                 throw new IllegalArgumentException(
                         "the socket path '"
                                 + path
-                                + "' must be absolute and at most "
+                                + "' must be absolute and have at most "
                                 + MAX_PATH_BYTES
-                                + " bytes");
+                                + " bytes: write unix:/PATH");
             }
             return new Endpoint(path, null, 0);
         }
@@ -63,7 +63,7 @@ public record Endpoint(String path, String host, int port) {
         throw new IllegalArgumentException(
                 "'"
                         + trimmed
-                        + "' is no endpoint: write HOST:PORT (port 1 to 65535) or unix:/PATH");
+                        + "' is not an endpoint: write HOST:PORT (port 1 to 65535) or unix:/PATH");
     }
 
     /** Parses a comma-separated list with at least one endpoint. */
@@ -76,7 +76,7 @@ public record Endpoint(String path, String host, int port) {
         }
         if (endpoints.isEmpty()) {
             throw new IllegalArgumentException(
-                    "no endpoint is given: write HOST:PORT or unix:/PATH");
+                    "the list has no endpoint: write HOST:PORT or unix:/PATH");
         }
         return List.copyOf(endpoints);
     }

@@ -61,7 +61,9 @@ final class FrameReader {
                 if (payloadLength > 0) {
                     if (!(message instanceof Message.BufferResponse)) {
                         throw new ClientException.Protocol(
-                                ErrorCode.MALFORMED_MESSAGE, "payload on " + message, null);
+                                ErrorCode.MALFORMED_MESSAGE,
+                                "a payload came with a message that has none: " + message,
+                                null);
                     }
                     payload =
                             chunks.take(
@@ -113,7 +115,9 @@ final class FrameReader {
             handler.onMessage(whole);
         } else if (bytes == null) {
             throw new ClientException.Protocol(
-                    ErrorCode.MALFORMED_MESSAGE, "no payload on " + response, null);
+                    ErrorCode.MALFORMED_MESSAGE,
+                    "a buffer came without its payload: " + response,
+                    null);
         } else if (response.dataType() == Message.DATA) {
             handler.onBuffer(response, bytes);
         } else {
@@ -142,7 +146,7 @@ final class FrameReader {
                         + Integer.toUnsignedString(length)
                         + " bytes (limit "
                         + limit
-                        + "); is a TaskManager listening there?",
+                        + "). Check that a TaskManager, and not another server, listens there",
                 null);
     }
 }

@@ -105,7 +105,9 @@ final class FrameSocket implements AutoCloseable {
             if (n < 0) {
                 throw new ClientException.ConnectionLost(
                         endpoint.toString(),
-                        reader.atBorder() ? "the TaskManager closed it" : "it ended inside a frame",
+                        reader.atBorder()
+                                ? "the TaskManager closed it"
+                                : "it ended in the middle of a frame",
                         null);
             }
             if (n == 0) {
@@ -204,7 +206,7 @@ final class FrameSocket implements AutoCloseable {
         }
         if (!open) {
             throw new ClientException.ConnectionLost(
-                    endpoint.toString(), "it was closed before", null);
+                    endpoint.toString(), "it had been closed already", null);
         }
     }
 

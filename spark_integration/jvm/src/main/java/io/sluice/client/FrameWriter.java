@@ -60,7 +60,7 @@ final class FrameWriter {
     private void putHead(Message message, int payloadBytes, Room room) throws IOException {
         if (insideFrame) {
             throw new ClientException.ConnectionLost(
-                    endpoint.toString(), "a frame on it was given up half way", null);
+                    endpoint.toString(), "a frame was sent only in part", null);
         }
         byte[] control = encoder.encode(message);
         if (control.length > Frames.MAX_CONTROL_BYTES) {

@@ -110,7 +110,7 @@ final class InputChannel extends ConsumerChannel {
                 || (block.isEnd() && !block.isLast())) {
             throw progress.corrupt(
                     block,
-                    "a block header makes no sense (length "
+                    "a block header is invalid (length "
                             + block.length
                             + ", codec "
                             + header[Blocks.CODEC]

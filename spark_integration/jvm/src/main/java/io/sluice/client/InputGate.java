@@ -260,7 +260,7 @@ public final class InputGate extends ConsumerGate<BlockStream> {
             // Every map output was complete, and yet the totals do not match.
             throw failure;
         }
-        LOG.info("Asking again for what is left of a source: {}", failure.getMessage());
+        LOG.info("Requesting the rest of a source again: {}", failure.getMessage());
         if (failure.isDamage()) {
             connections.refetched();
         } else if (!channel.isLost()) {
@@ -281,7 +281,7 @@ public final class InputGate extends ConsumerGate<BlockStream> {
         } else if (!patience.pause("a TaskManager to read from")) {
             throw failure;
         }
-        LOG.info("Reading goes on after a lost connection: {}", failure.getMessage());
+        LOG.info("Reading continues after a lost connection: {}", failure.getMessage());
         drop();
         connections.reconnected();
         InputChannel replacement = channel;

@@ -296,15 +296,15 @@ final class MapOutputSender {
         throw new IOException(
                 "map output "
                         + mapAttemptId
-                        + " cannot go on: the TaskManager at "
+                        + " cannot be resumed: the TaskManager at "
                         + endpoint
-                        + " has "
-                        + found
-                        + " of it, not the "
+                        + " secured "
                         + securedRegions
                         + " regions of "
                         + securedBytes
-                        + " bytes that it has secured. Its task has to run again");
+                        + " bytes and now has "
+                        + found
+                        + ". Its task must run again");
     }
 
     /**
@@ -331,7 +331,7 @@ final class MapOutputSender {
         interrupted = true;
         source.reconnected();
         LOG.info(
-                "Map output {} goes on after {} regions: {}",
+                "Map output {} continues after {} secured regions: {}",
                 mapAttemptId,
                 securedRegions,
                 failure.getMessage());

@@ -93,7 +93,7 @@ public final class MapOutputWriter {
     public void beginPass(boolean last) throws IOException {
         if (inPartition || (subpartition >= 0 && lastPass)) {
             throw new IllegalStateException(
-                    "a pass begins inside a partition, or behind the last pass");
+                    "a pass cannot begin inside a partition or after the last pass");
         }
         if (blocksWritten == null && !last) {
             blocksWritten = new int[numSubpartitions];
@@ -109,10 +109,11 @@ public final class MapOutputWriter {
             throw new IllegalStateException(
                     "partition "
                             + partition
-                            + " after "
-                            + subpartition
                             + " of "
-                            + numSubpartitions);
+                            + numSubpartitions
+                            + " cannot follow partition "
+                            + subpartition
+                            + ": partitions come in increasing order");
         }
         endUnwritten(partition);
         begin(partition);
@@ -249,8 +250,8 @@ public final class MapOutputWriter {
     public Message.HelloAck commit() throws IOException {
         if (ended || inPartition || !lastPass) {
             throw new IllegalStateException(
-                    "commit of a map output that is ended, inside a partition, or before its last"
-                            + " pass");
+                    "a map output cannot be committed after its end, inside a partition, or before"
+                            + " its last pass");
         }
         endUnwritten(numSubpartitions);
         sendRegion(true);

@@ -38,7 +38,7 @@ final class MessageDecoder {
             int type = unpacker.unpackInt();
             Message message = fields(type, fields);
             if (unpacker.getTotalReadBytes() != length) {
-                throw malformed("bytes behind the message of type " + type, null);
+                throw malformed("bytes follow the message of type " + type, null);
             }
             return message;
         } catch (IOException | MessagePackException | ArithmeticException e) {
@@ -381,7 +381,9 @@ final class MessageDecoder {
     private int arrayLength() throws IOException {
         int count = unpacker.unpackArrayHeader();
         if (count > Frames.MAX_CONTROL_BYTES) {
-            throw malformed("array of " + count + " numbers", null);
+            throw malformed(
+                    "an array of " + count + " numbers (limit " + Frames.MAX_CONTROL_BYTES + ")",
+                    null);
         }
         return count;
     }

@@ -285,7 +285,8 @@ public final class PipelinedPartition implements AutoCloseable {
             fail(
                     e instanceof IOException io
                             ? io
-                            : new IOException("a fault of the sender: " + e, e));
+                            : new IOException(
+                                    "the sender of the pipelined partition failed: " + e, e));
         }
     }
 

@@ -60,9 +60,9 @@ final class RegionArea {
                 throw new IOException(
                         "it has "
                                 + file.size()
-                                + " bytes; "
+                                + " bytes instead of "
                                 + sizeBytes
-                                + " are said, a slot takes "
+                                + ", and a slot takes "
                                 + slotBytes);
             }
             // One mapping for each slot: a single one could not exceed 2 GiB.
@@ -70,7 +70,7 @@ final class RegionArea {
                 area.add(file.map(FileChannel.MapMode.READ_WRITE, offset, slotBytes));
             }
         } catch (InvalidPathException e) {
-            throw new IOException("no path: " + e.getMessage(), e);
+            throw new IOException("its path is invalid: " + e.getMessage(), e);
         }
         return area;
     }

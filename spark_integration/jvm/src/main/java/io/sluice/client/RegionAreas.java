@@ -107,7 +107,9 @@ final class RegionAreas {
         try {
             Message.RegionAreaAttached made = leg.attachArea("", (long) regions * regionBytes);
             if (made.token().isEmpty()) {
-                LOG.debug("The TaskManager at {} gives no region area", connection.endpoint());
+                LOG.debug(
+                        "The TaskManager at {} refuses to share a region area",
+                        connection.endpoint());
                 next = State.REFUSED;
                 return;
             }
@@ -127,9 +129,9 @@ final class RegionAreas {
             } catch (IOException e) {
                 next = State.OFF;
                 LOG.info(
-                        "Regions go over the socket: {}, which the TaskManager at {} has made for"
-                            + " them, cannot be mapped here ({}). Let executor and TaskManager see"
-                            + " the same directory, as users who may write there",
+                        "Regions go over the socket, because the region area {} of the TaskManager"
+                            + " at {} cannot be mapped here ({}). Mount its directory at the same"
+                            + " path for executor and TaskManager, writable for the users of both",
                         made.path(),
                         connection.endpoint(),
                         e.toString());

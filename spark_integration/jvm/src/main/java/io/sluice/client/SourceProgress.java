@@ -77,19 +77,17 @@ final class SourceProgress {
             throw failure(
                     null,
                     ErrorCode.STORAGE_CORRUPT,
-                    "a block of map attempt "
-                            + block.mapAttemptId
-                            + " came, which was not asked for",
+                    "a block of map attempt " + block.mapAttemptId + " was not requested",
                     null);
         }
         if (index != attempt) {
             if (attemptDone[index]) {
-                throw corrupt(block, "its blocks are not in one piece");
+                throw corrupt(block, "its blocks are not contiguous");
             }
             beginAttempt(index);
         }
         if (block.subpartition < startSubpartition || block.subpartition >= endSubpartition) {
-            throw corrupt(block, "partition " + block.subpartition + " was not asked for");
+            throw corrupt(block, "partition " + block.subpartition + " was not requested");
         }
         checkOrder(block);
     }
@@ -108,18 +106,17 @@ final class SourceProgress {
         }
         int seen = blocksSeen[block.subpartition - startSubpartition];
         if (seen == ENDED) {
-            throw corrupt(block, "partition " + block.subpartition + " goes on behind its end");
+            throw corrupt(block, "partition " + block.subpartition + " continues after its end");
         }
         if (block.number != (seen & 0xFFFF)) {
             throw corrupt(
                     block,
-                    "block "
+                    "received block "
                             + block.number
                             + " of partition "
                             + block.subpartition
-                            + " came, "
-                            + (seen & 0xFFFF)
-                            + " was due");
+                            + ", expected block "
+                            + (seen & 0xFFFF));
         }
     }
 
@@ -197,7 +194,7 @@ final class SourceProgress {
         if (attemptsDone != attemptDone.length) {
             for (int i = 0; i < attemptDone.length; i++) {
                 if (!attemptDone[i]) {
-                    throw corrupt(source.mapAttemptIds()[i], "no block of it came");
+                    throw corrupt(source.mapAttemptIds()[i], "none of its blocks arrived");
                 }
             }
         }

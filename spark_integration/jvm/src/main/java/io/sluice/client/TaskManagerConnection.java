@@ -84,7 +84,7 @@ public final class TaskManagerConnection implements AutoCloseable {
                 || ack.segmentSizeBytes() > Frames.MAX_SEGMENT_BYTES) {
             throw new ClientException.Protocol(
                     ErrorCode.UNSUPPORTED_VERSION,
-                    "the handshake's answer cannot be used: " + ack,
+                    "this client does not support the answer to the handshake: " + ack,
                     null);
         }
         boolean large = has(Frames.FEATURE_LARGE_PAYLOADS);

@@ -37,9 +37,10 @@ public final class Compat {
             throw new IllegalStateException(
                     "Spark "
                             + org.apache.spark.package$.MODULE$.SPARK_VERSION()
-                            + " is not supported by this sluice-spark.jar (3.5 to 4.3 are): it has"
-                            + " another "
-                            + other);
+                            + " is not supported by this sluice-spark.jar, which supports 3.5 to"
+                            + " 4.3: its "
+                            + other
+                            + " differs");
         }
     }
 
@@ -104,7 +105,7 @@ public final class Compat {
         try {
             return (scala.collection.Seq<?>) DEPENDENCIES.invoke(rdd);
         } catch (ReflectiveOperationException e) {
-            throw new IllegalStateException("the dependencies of an RDD cannot be had", e);
+            throw new IllegalStateException("the dependencies of an RDD cannot be read", e);
         }
     }
 

@@ -75,7 +75,7 @@ final class CounterReporter implements AutoCloseable {
             reported.putAll(now);
         } catch (IOException | RuntimeException e) {
             // The next report includes these counts.
-            LOG.debug("The driver was not told the counters", e);
+            LOG.debug("The counters did not reach the driver", e);
         }
     }
 

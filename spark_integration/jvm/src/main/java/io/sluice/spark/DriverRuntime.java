@@ -240,8 +240,9 @@ public final class DriverRuntime {
                 return false;
             }
             LOG.warn(
-                    "Whether a TaskManager is reachable for shuffle {} is not known: no executor"
-                        + " has said so yet. If none is, the first task fails and its job with it",
+                    "It is unknown whether a TaskManager is reachable for shuffle {}, because no"
+                        + " executor has reported yet. If none is reachable, the first task fails,"
+                        + " and its job with it",
                     shuffleId);
         }
         return verdict != Reachability.Verdict.NOBODY;
@@ -400,7 +401,7 @@ public final class DriverRuntime {
             Thread.currentThread().interrupt();
             return false;
         } catch (ExecutionException | TimeoutException e) {
-            LOG.warn("A TaskManager did not answer", e);
+            LOG.warn("A TaskManager did not answer the driver", e);
             return false;
         }
     }

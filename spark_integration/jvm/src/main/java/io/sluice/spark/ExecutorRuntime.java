@@ -262,7 +262,7 @@ public final class ExecutorRuntime implements AutoCloseable {
             context.ask(DriverMessages.taskMetNobody(task.stageId()));
         } catch (Exception e) {
             // The task fails anyway; without this message Spark only makes more attempts.
-            LOG.warn("The driver was not told that a task met no TaskManager", e);
+            LOG.warn("The driver could not be told that a task reached no TaskManager", e);
         }
     }
 
@@ -283,7 +283,7 @@ public final class ExecutorRuntime implements AutoCloseable {
             }
             return known;
         } catch (Exception e) {
-            LOG.warn("The driver does not say which TaskManagers it knows", e);
+            LOG.warn("The driver could not be asked for the TaskManagers it knows", e);
             return List.of();
         }
     }
@@ -299,7 +299,7 @@ public final class ExecutorRuntime implements AutoCloseable {
                     answer);
         } catch (Exception e) {
             // Spark fails the stage anyway; without this message it only makes more attempts.
-            LOG.warn("The driver was not told that map output {} is lost", mapId, e);
+            LOG.warn("The driver could not be told that map output {} is lost", mapId, e);
         }
     }
 

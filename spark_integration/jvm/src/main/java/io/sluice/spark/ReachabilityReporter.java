@@ -103,7 +103,7 @@ final class ReachabilityReporter implements AutoCloseable {
         } catch (IOException e) {
             // The next connection or attempt reports again.
             lastWord = null;
-            LOG.warn("The driver was not told '{}'", String.join(" ", message), e);
+            LOG.warn("The report '{}' did not reach the driver", String.join(" ", message), e);
         }
     }
 

@@ -242,7 +242,7 @@ public record SluiceSettings(
                 "spark.shuffle.push.enabled", "push-based shuffle needs Spark's own shuffle files");
         reading.refuse(
                 "spark.shuffle.useOldFetchProtocol",
-                "map attempts need unique numbers, which it takes away");
+                "map attempts need unique numbers, which this setting removes");
         reading.finish();
         return settings;
     }

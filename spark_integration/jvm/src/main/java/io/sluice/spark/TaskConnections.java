@@ -41,7 +41,7 @@ final class TaskConnections implements ConnectionSource {
                 runtime.pool().giveBack(connection);
                 throw new ClientException.ConnectFailed(
                         endpoint.toString(),
-                        "TaskManager " + answers + " is there now, not " + taskManagerId,
+                        "TaskManager " + answers + " answers there now, not " + taskManagerId,
                         null);
             } catch (ClientException.ConnectFailed e) {
                 if (!patience.pause("the return of TaskManager " + taskManagerId)) {

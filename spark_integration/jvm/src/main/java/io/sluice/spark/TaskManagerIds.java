@@ -32,7 +32,7 @@ public final class TaskManagerIds {
             throw new IllegalStateException(
                     "a map output of a Sluice shuffle is at "
                             + location
-                            + ", which is no TaskManager");
+                            + ", which is not a TaskManager");
         }
         return location.executorId().substring(PREFIX.length());
     }

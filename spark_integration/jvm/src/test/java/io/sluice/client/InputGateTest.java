@@ -44,7 +44,7 @@ class InputGateTest extends ShuffleTestCase {
         InputGate gate = gate(0, 1, 2, new long[] {7}, new int[] {1});
         SourceFailure failure = assertThrows(SourceFailure.class, () -> readAll(gate));
         assertTrue(
-                failure.getMessage().contains("block 2 of partition 0 came, 1 was due"),
+                failure.getMessage().contains("received block 2 of partition 0, expected block 1"),
                 failure.getMessage());
         gate.close();
     }

@@ -110,7 +110,7 @@ class MapOutputWriterTest extends ShuffleTestCase {
         daemon.cut.set(m -> m instanceof Message.BeginRegion begin && begin.region() == 2);
         daemon.forgetsSecured = true;
         IOException error = assertThrows(IOException.class, () -> write(7, 1, 300_000));
-        assertTrue(error.getMessage().contains("cannot go on"), error.getMessage());
+        assertTrue(error.getMessage().contains("cannot be resumed"), error.getMessage());
     }
 
     @ParameterizedTest

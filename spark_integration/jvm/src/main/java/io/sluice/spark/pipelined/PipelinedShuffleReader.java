@@ -32,7 +32,7 @@ public final class PipelinedShuffleReader<K, C> extends TaskReader<K, C> {
                 || range.endPartition() != range.startPartition() + 1) {
             throw new UnsupportedOperationException(
                     "a pipelined shuffle is read by one task for each partition, from all map"
-                            + " tasks; asked for was "
+                            + " tasks; it cannot read "
                             + range);
         }
     }

@@ -138,7 +138,7 @@ public final class ProducerDirectory implements RpcEndpoint {
 
     private static IllegalStateException unknown(int shuffleId) {
         return new IllegalStateException(
-                "pipelined shuffle " + shuffleId + " is not registered (any more)");
+                "pipelined shuffle " + shuffleId + " is not registered, or not any more");
     }
 
     // ---- in an executor

@@ -105,7 +105,8 @@ final class UnsafeRowIterator extends AbstractIterator<Tuple2<Object, Object>> {
                     new IOException(
                             "a row of "
                                     + length
-                                    + " bytes in a shuffle's stream: it is not one of rows"));
+                                    + " bytes in a shuffle's stream, which therefore does not"
+                                    + " consist of rows"));
         }
         fill(Integer.BYTES + length);
     }
@@ -129,10 +130,11 @@ final class UnsafeRowIterator extends AbstractIterator<Tuple2<Object, Object>> {
                     limit += n;
                 } else if (limit > position) {
                     throw new EOFException(
-                            "a shuffle's stream ends inside of a row, "
+                            "a shuffle's stream ends inside a row, after "
                                     + (limit - position)
-                                    + " bytes of "
-                                    + wanted);
+                                    + " of "
+                                    + wanted
+                                    + " bytes");
                 } else {
                     in.close();
                     in = null;

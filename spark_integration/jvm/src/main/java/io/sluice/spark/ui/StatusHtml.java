@@ -43,7 +43,7 @@ final class StatusHtml {
                         + (stored > 0
                                 ? ", "
                                         + percent(counters.get("localBytesRead"), stored)
-                                        + " of it from the own host"
+                                        + " of it from the same host"
                                 : ""));
         if (raw > 0) {
             fact("Stored size", percent(stored, raw) + " of the " + size(raw) + " that were read");
@@ -82,7 +82,7 @@ final class StatusHtml {
                             ? "yes"
                             : row.failure().isEmpty() ? "not yet" : "no: " + row.failure());
             cell(Long.toString(row.mapOutputs()));
-            cell(row.bytes() < 0 ? "not added up" : size(row.bytes()));
+            cell(row.bytes() < 0 ? "too many to sum" : size(row.bytes()));
             html.append("</tr>");
         }
         end();

@@ -34,7 +34,7 @@ public final class StatusTab extends SparkUITab {
             SparkUI ui = context.ui().get();
             ui.attachTab(new StatusTab(ui, runtime));
         } catch (ReflectiveOperationException | LinkageError e) {
-            LOG.warn("Spark {} does not take the Sluice tab in its UI", context.version(), e);
+            LOG.warn("The Sluice tab cannot be added to the UI of Spark {}", context.version(), e);
         }
     }
 }

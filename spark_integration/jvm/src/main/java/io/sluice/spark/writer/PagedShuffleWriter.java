@@ -135,7 +135,8 @@ public final class PagedShuffleWriter<K, V> extends ShuffleWriter<K, V> {
     private void send(boolean last) throws IOException {
         if (failure != null) {
             throw new IOException(
-                    "records of map output " + task.mapId() + " could not be sent before", failure);
+                    "earlier records of map output " + task.mapId() + " could not be sent",
+                    failure);
         }
         long start = System.nanoTime();
         try {

@@ -52,14 +52,14 @@ class StatusHtmlTest {
         assertTrue(
                 page.contains("&lt;script&gt;alert(&quot;x&quot;)&lt;/script&gt;&amp;&#39;"), page);
         assertTrue(page.contains("<td>2.0 KiB</td>"), page);
-        assertTrue(page.contains("<td>not added up</td>"), page);
+        assertTrue(page.contains("<td>too many to sum</td>"), page);
     }
 
     @Test
     void theSummaryAddsUp() {
         String page = page(List.of(), List.of());
         assertTrue(page.contains("299 through Sluice, 1 Spark&#39;s own"), page);
-        assertTrue(page.contains("40 B, 75 % of it from the own host"), page);
+        assertTrue(page.contains("40 B, 75 % of it from the same host"), page);
         assertTrue(page.contains("50 % of the 80 B that were read"), page);
         assertTrue(page.contains("3.0 GiB"), page);
     }
