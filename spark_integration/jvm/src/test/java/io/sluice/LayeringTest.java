@@ -154,7 +154,7 @@ class LayeringTest {
     }
 
     @Test
-    void everyClassIsOfAPackageThatTheOrderNames() throws IOException {
+    void everyPackageHasAPlaceInTheOrder() throws IOException {
         List<String> packages =
                 sources().stream()
                         .map(Source::packageName)

@@ -11,7 +11,7 @@ import org.junit.jupiter.api.Timeout;
 @Timeout(60)
 class ConnectionPoolTest extends ShuffleTestCase {
     @Test
-    void nobodyListens() throws IOException {
+    void aRefusedConnectionNamesTheSetting() throws IOException {
         Endpoint gone = daemon.endpoint();
         daemon.close();
         ClientException.ConnectFailed error =

@@ -27,7 +27,7 @@ class InputGateTest extends ShuffleTestCase {
     }
 
     @Test
-    void theEndOfAPartitionIsMissed() throws IOException {
+    void aMissingEndOfAPartitionIsDetected() throws IOException {
         // A block of the last region, whose 28 bytes are not served, ends partition 0.
         writePasses(7, false, new int[] {101}, new int[] {});
         daemon.outputs.get(7L).remove(1);
@@ -38,7 +38,7 @@ class InputGateTest extends ShuffleTestCase {
     }
 
     @Test
-    void aRegionInTheMiddleIsMissed() throws IOException {
+    void aMissingRegionIsDetected() throws IOException {
         writePasses(7, false, new int[] {101}, new int[] {102}, new int[] {103});
         daemon.outputs.get(7L).remove(1);
         InputGate gate = gate(0, 1, 2, new long[] {7}, new int[] {1});
@@ -50,7 +50,7 @@ class InputGateTest extends ShuffleTestCase {
     }
 
     @Test
-    void emptyOutputAndEmptyRange() throws IOException {
+    void emptyOutputsAndEmptyRangesWork() throws IOException {
         assertTrue(write(7, 1).isEmpty());
         assertTrue(write(8, 1, 0, 0).isEmpty());
         assertEquals(2, daemon.outputs.size());
@@ -91,7 +91,7 @@ class InputGateTest extends ShuffleTestCase {
     @EnumSource(
             names = {"FLIP_A_BIT", "PARTITION_NOT_FOUND", "OMIT_LAST_BLOCK"},
             value = MockDaemon.Mode.class)
-    void aBadMapOutputIsNamed(MockDaemon.Mode mode) throws IOException {
+    void theFailureNamesTheBadMapOutput(MockDaemon.Mode mode) throws IOException {
         write(7, 1, 5000, 101);
         daemon.mode = mode;
         InputGate gate = gate(0, 2, 2, new long[] {7}, new int[] {2});
@@ -102,7 +102,7 @@ class InputGateTest extends ShuffleTestCase {
     }
 
     @Test
-    void streamsThatSparkKnowsOfMustCome() throws IOException {
+    void aMissingStreamFailsTheSource() throws IOException {
         write(7, 1, 5000);
         InputGate gate = gate(0, 2, 2, new long[] {7}, new int[] {2});
         SourceFailure failure = assertThrows(SourceFailure.class, () -> readAll(gate));
@@ -119,7 +119,7 @@ class InputGateTest extends ShuffleTestCase {
     }
 
     @Test
-    void aConnectionThatIsLostAgainAndAgainEndsTheRead() throws IOException {
+    void aConnectionThatIsLostRepeatedlyEndsTheRead() throws IOException {
         write(7, 1, 5000);
         daemon.mode = MockDaemon.Mode.DISCONNECT_IN_DATA;
         InputGate gate = gate(0, 1, 4, new long[] {7}, new int[] {1});
@@ -149,7 +149,7 @@ class InputGateTest extends ShuffleTestCase {
     @EnumSource(
             names = {"FLIP_A_BIT", "DISCONNECT_IN_DATA", "SKIP_A_BUFFER", "CONNECTION_LOST"},
             value = MockDaemon.Mode.class)
-    void whateverGoesWrongOnceIsReadOnceMore(MockDaemon.Mode mode) throws IOException {
+    void aSingleFailureAtAnyBufferIsRecovered(MockDaemon.Mode mode) throws IOException {
         Map<Long, Map<Integer, byte[]>> written = new TreeMap<>();
         for (long attempt = 7; attempt < 10; attempt++) {
             written.put(attempt, write(attempt, (int) attempt, 700, 0, 3000, 1, 70_000, 4000));
@@ -185,7 +185,7 @@ class InputGateTest extends ShuffleTestCase {
     }
 
     @Test
-    void aSourceThatStandsStillIsBlamedAndNotTheOwnTaskManager() throws IOException {
+    void aStalledSourceIsBlamedAndNotTheOwnTaskManager() throws IOException {
         write(7, 1, 5000);
         daemon.mode = MockDaemon.Mode.SILENT;
         daemon.answersPings = true;
@@ -210,7 +210,7 @@ class InputGateTest extends ShuffleTestCase {
     }
 
     @Test
-    void closeFromAnotherThreadEndsTheWait() throws Exception {
+    void closingFromAnotherThreadEndsTheWait() throws Exception {
         write(7, 1, 5000);
         daemon.mode = MockDaemon.Mode.SILENT;
         InputGate gate = gate(0, 1, 2, new long[] {7}, new int[] {1});

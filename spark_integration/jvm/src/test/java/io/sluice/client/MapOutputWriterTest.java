@@ -20,7 +20,7 @@ import org.junit.jupiter.params.provider.ValueSource;
 @Timeout(60)
 class MapOutputWriterTest extends ShuffleTestCase {
     @Test
-    void aRegionHasLeftWhenTheTaskGoesOn() throws Exception {
+    void aRegionIsSentCompletelyBeforeTheTaskContinues() throws Exception {
         // More than the sockets hold, to a TaskManager that reads slower than the test writes.
         daemon.mode = MockDaemon.Mode.SLOW_READER;
         regions = new RegionPool(16 * 1024 * 1024, 1, 0);
@@ -39,7 +39,7 @@ class MapOutputWriterTest extends ShuffleTestCase {
     }
 
     @Test
-    void noRoomForMoreThanABlock() throws IOException {
+    void reserveRefusesMoreThanABlock() throws IOException {
         MapOutputWriter writer = writer(7);
         writer.beginPartition(0);
         assertEquals(-1, writer.reserve(blockBytes + 1));
@@ -50,7 +50,7 @@ class MapOutputWriterTest extends ShuffleTestCase {
     }
 
     @Test
-    void commitNeedsTheLastPass() throws IOException {
+    void aCommitNeedsTheLastPass() throws IOException {
         MapOutputWriter writer = writer(7);
         writer.beginPass(false);
         assertThrows(IllegalStateException.class, writer::commit);
@@ -65,7 +65,7 @@ class MapOutputWriterTest extends ShuffleTestCase {
     }
 
     @Test
-    void abortedOutputIsNotThere() throws IOException {
+    void anAbortedOutputIsNotStored() throws IOException {
         MapOutputWriter writer = writer(7);
         writer.beginPartition(0);
         writer.write(new byte[200_000], 0, 200_000);
@@ -82,7 +82,7 @@ class MapOutputWriterTest extends ShuffleTestCase {
      */
     @ParameterizedTest
     @ValueSource(booleans = {false, true})
-    void aMapOutputGoesOnWhereverItsConnectionIsLost(boolean answerOnly) throws IOException {
+    void aMapOutputContinuesWhereverItsConnectionIsLost(boolean answerOnly) throws IOException {
         daemon.cutAfter = answerOnly;
         int messages = 0;
         for (long attempt = 100; ; attempt++) {
@@ -106,7 +106,7 @@ class MapOutputWriterTest extends ShuffleTestCase {
     }
 
     @Test
-    void whatATaskManagerHasLostFailsTheMapOutput() throws IOException {
+    void regionsLostByTheTaskManagerFailTheMapOutput() throws IOException {
         daemon.cut.set(m -> m instanceof Message.BeginRegion begin && begin.region() == 2);
         daemon.forgetsSecured = true;
         IOException error = assertThrows(IOException.class, () -> write(7, 1, 300_000));
@@ -130,7 +130,7 @@ class MapOutputWriterTest extends ShuffleTestCase {
 
     @ParameterizedTest
     @ValueSource(booleans = {false, true})
-    void severalPassesAreOneOutput(boolean inPlace) throws IOException {
+    void severalPassesMakeOneOutput(boolean inPlace) throws IOException {
         blockBytes = 8 * 1024;
         int[][] sizes = {{10, 0, 70_000, 5}, {0, 3, 0, 5}, {}, {1, 0, 9_000, 0, 4}, {0, 0, 1}};
         Map<Integer, byte[]> written = writePasses(7, inPlace, sizes);
@@ -145,14 +145,14 @@ class MapOutputWriterTest extends ShuffleTestCase {
     }
 
     @Test
-    void anEmptyLastPassEndsAll() throws IOException {
+    void anEmptyLastPassEndsAllPartitions() throws IOException {
         Map<Integer, byte[]> written = writePasses(7, false, new int[] {10, 0, 3000}, new int[] {});
         assertStreams(written, 7, readAll(gate(0, 3, 2, new long[] {7}, new int[] {2})));
     }
 
     @ParameterizedTest
     @ValueSource(ints = {1, 3, 16})
-    void largePayloadsGoBothWays(int credit) throws IOException {
+    void largePayloadsAreSentAndReceived(int credit) throws IOException {
         daemon.mode = MockDaemon.Mode.LARGE_PAYLOADS;
         regions = new RegionPool(1024 * 1024, 2, 0);
         Map<Integer, byte[]> written = write(7, 3, 10, 2_000_000, 0, 300_000, 70_000);
@@ -165,7 +165,7 @@ class MapOutputWriterTest extends ShuffleTestCase {
     @EnumSource(
             names = {"NORMAL", "BYTE_BY_BYTE", "LARGE_PAYLOADS"},
             value = MockDaemon.Mode.class)
-    void whatIsWrittenIsRead(MockDaemon.Mode mode) throws IOException {
+    void writtenBytesAreReadBack(MockDaemon.Mode mode) throws IOException {
         daemon.mode = mode;
         Map<Integer, byte[]> first = write(7, 1, 10, 0, 3000, 1, 0, 70_000, 64 * 1024 - 28, 5);
         Map<Integer, byte[]> second = write(8, 2, 0, 0, 5, 2);

@@ -99,7 +99,7 @@ class PipelinedGateTest {
     }
 
     @Test
-    void recordsComeFromWhicheverChannelHasThem() throws Exception {
+    void recordsAreReadFromAnyChannelThatHasThem() throws Exception {
         PipelinedGate gate = open(2);
         data(1, record("a"));
         assertEquals("1:a", next(gate));
@@ -121,7 +121,7 @@ class PipelinedGateTest {
     }
 
     @Test
-    void nobodyWaitsForTheEndOfAGateOfWhichEverythingHasCome() throws Exception {
+    void aGateThatHasReceivedEverythingIsNotWaitedFor() throws Exception {
         PipelinedGate gate = open(2);
         end(0);
         end(1);
@@ -197,7 +197,7 @@ class PipelinedGateTest {
     }
 
     @Test
-    void creditComesBackOnlyForWhatWasRead() throws Exception {
+    void onlyBuffersThatWereReadBecomeCredit() throws Exception {
         PipelinedGate gate = open(4);
         for (int i = 0; i < 4; i++) {
             data(0, record("record " + i));
@@ -232,7 +232,7 @@ class PipelinedGateTest {
     }
 
     @Test
-    void dataOfAChannelThatWasNeverAskedForAreRefused() throws Exception {
+    void dataOfAChannelThatWasNeverRequestedAreRefused() throws Exception {
         long gateAndChannels = 3;
         for (long beside : new long[] {-1, 0, gateAndChannels, 0x8000_0001L}) {
             try (PlayedDaemon fresh = new PlayedDaemon()) {
@@ -279,7 +279,7 @@ class PipelinedGateTest {
     }
 
     @Test
-    void aQuietSourceIsNoFailureButASilentTaskManagerIs() throws Exception {
+    void aQuietSourceIsAcceptedButASilentTaskManagerFails() throws Exception {
         options = new ClientOptions("app", "test", 2_000, 400, chunks);
         PipelinedGate gate = open(2);
         CompletableFuture<Void> alive =

@@ -85,7 +85,7 @@ class PipelinedPartitionTest {
     }
 
     @Test
-    void aLoneRecordGoesAtOnceAndTheNextOnesTogether() throws Exception {
+    void aLoneRecordIsSentAtOnceAndTheNextOnesTogether() throws Exception {
         PipelinedPartition partition = open(2, NEVER, 16);
         partition.write(1, new byte[] {1, 2, 3, 4}, 1, 2);
         TestFrames.Received first = daemon.read();
@@ -121,7 +121,7 @@ class PipelinedPartitionTest {
     }
 
     @Test
-    void withoutCreditTheWriterWaitsAndNothingIsCutSmall() throws Exception {
+    void withoutCreditTheWriterWaitsAndBuffersFillUp() throws Exception {
         PipelinedPartition partition = open(1, 0, 0);
         for (int i = 0; i < 17 * 8; i++) {
             write(partition, 0, PlayedDaemon.SEGMENT / 8);
@@ -201,7 +201,7 @@ class PipelinedPartitionTest {
     }
 
     @Test
-    void aWriterThatWaitsAsksForASignOfLife() throws Exception {
+    void aWaitingWriterPingsTheTaskManager() throws Exception {
         options = new ClientOptions("app", "test", 2_000, 400, new ChunkPool(64));
         PipelinedPartition partition = open(1, 0, 0);
         write(partition, 0, 1);

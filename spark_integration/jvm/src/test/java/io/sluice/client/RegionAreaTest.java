@@ -39,7 +39,7 @@ class RegionAreaTest {
     }
 
     @Test
-    void everySlotIsAPlaceOfTheFile() throws IOException {
+    void everySlotMapsItsPartOfTheFile() throws IOException {
         Path path = file(3 * SLOT + 5);
         RegionArea area = open(path, 3 * SLOT + 5);
         Set<Long> offsets = new HashSet<>();
@@ -64,7 +64,7 @@ class RegionAreaTest {
     }
 
     @Test
-    void aSlotIsFreeOnceItIsRecycled() throws IOException {
+    void aRecycledSlotIsFree() throws IOException {
         RegionArea area = open(file(2 * SLOT), 2 * SLOT);
         ByteBuffer first = area.take();
         ByteBuffer second = area.take();
@@ -77,7 +77,7 @@ class RegionAreaTest {
     }
 
     @Test
-    void aForeignBufferIsNone() throws IOException {
+    void aForeignBufferIsNotASlot() throws IOException {
         RegionArea area = open(file(SLOT), SLOT);
         ByteBuffer slot = area.take();
         ByteBuffer equal = ByteBuffer.allocateDirect(SLOT);
@@ -90,7 +90,7 @@ class RegionAreaTest {
     }
 
     @Test
-    void onlyAFileOfTheSaidSizeIsMapped() throws IOException {
+    void onlyAFileOfTheAnnouncedSizeIsMapped() throws IOException {
         Path path = file(SLOT);
         IOException larger = assertThrows(IOException.class, () -> open(path, 2 * SLOT));
         assertTrue(larger.getMessage().contains(SLOT + " bytes"), larger.getMessage());
@@ -103,7 +103,7 @@ class RegionAreaTest {
     }
 
     @Test
-    void anInterruptIsToldApart() throws IOException {
+    void anInterruptIsNotTakenForAnUnusableFile() throws IOException {
         Path path = file(SLOT);
         Thread.currentThread().interrupt();
         assertThrows(ClosedByInterruptException.class, () -> open(path, SLOT));
@@ -112,7 +112,7 @@ class RegionAreaTest {
     }
 
     @Test
-    void aPoolWithoutAnAreaRecyclesItsOwn() {
+    void aPoolWithoutAnAreaRecyclesItsOwnBuffers() {
         RegionPool pool = new RegionPool(SLOT, 1, 4);
         ByteBuffer first = pool.take();
         ByteBuffer second = pool.take();

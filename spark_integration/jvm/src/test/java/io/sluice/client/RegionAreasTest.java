@@ -138,7 +138,7 @@ class RegionAreasTest {
     }
 
     @Test
-    void allRegionsAfterTheFirstAreLeftInTheArea() throws IOException {
+    void allRegionsAfterTheFirstAreSentThroughTheArea() throws IOException {
         MapOutputWriter writer = write(7, 5);
         assertEquals(List.of(NEW), asked());
         assertEquals(List.of("socket 0", "area 1", "area 2", "area 3", "area 4"), announced());
@@ -151,7 +151,7 @@ class RegionAreasTest {
     }
 
     @Test
-    void aSharedRegionSaysWhereItsBytesAre() throws IOException {
+    void aSharedRegionNamesTheOffsetOfItsBytes() throws IOException {
         MapOutputWriter other = writer(1);
         write(7, 2);
         Message.SharedRegion shared = received(Message.SharedRegion.class).get(0);
@@ -199,7 +199,7 @@ class RegionAreasTest {
     }
 
     @Test
-    void whatFindsNoSlotGoesOverTheSocket() throws IOException {
+    void aRegionWithoutASlotGoesOverTheSocket() throws IOException {
         write(7, 1);
         List<ByteBuffer> taken = new ArrayList<>();
         for (int i = 0; i < SLOTS - 1; i++) {
@@ -215,7 +215,7 @@ class RegionAreasTest {
     }
 
     @Test
-    void aRefusalIsNotMetAgainAtOnce() throws IOException {
+    void aRefusedAreaIsNotRequestedAgainAtOnce() throws IOException {
         areas.refuses = true;
         assertEquals(0, write(7, 3).sharedBytes());
         reconnect();
@@ -225,7 +225,7 @@ class RegionAreasTest {
     }
 
     @Test
-    void anExecutorThatCannotMapTheFileGivesUp() throws IOException {
+    void anExecutorThatCannotMapTheFileStopsAsking() throws IOException {
         areas.elsewhere = true;
         assertEquals(0, write(7, 3).sharedBytes());
         assertEquals(List.of(NEW, NO_MORE), asked());
@@ -238,7 +238,7 @@ class RegionAreasTest {
 
     @ParameterizedTest
     @CsvSource({"4, 4", "8, 4", "12, 0"})
-    void nobodyIsAskedWithoutBothFeaturesAndTheSetting(long features, int slots)
+    void noAreaIsRequestedWithoutBothFeaturesAndTheSetting(long features, int slots)
             throws IOException {
         daemon.features = features;
         regions = new RegionPool(REGION, 2, slots);
@@ -247,7 +247,7 @@ class RegionAreasTest {
     }
 
     @Test
-    void nobodyIsAskedOverTcp() throws IOException {
+    void noAreaIsRequestedOverTcp() throws IOException {
         stop();
         start(new MockDaemon());
         assertEquals(0, write(7, 3).sharedBytes());
@@ -255,7 +255,7 @@ class RegionAreasTest {
     }
 
     @Test
-    void aTaskManagerElsewhereTakesRegionsOverTheSocket() throws IOException {
+    void aTaskManagerWithoutTheAreaTakesRegionsOverTheSocket() throws IOException {
         write(7, 2);
         MockDaemon first = daemon;
         try (MockDaemon other = new MockDaemon(directory.resolve("other"))) {
@@ -272,7 +272,7 @@ class RegionAreasTest {
     }
 
     @Test
-    void aTaskManagerInThePlaceOfAnotherIsAskedForAnArea() throws IOException {
+    void aTaskManagerThatReplacesAnotherIsAskedForAnArea() throws IOException {
         write(7, 2);
         daemon.id = "tm-other";
         areas.forget();
@@ -285,7 +285,7 @@ class RegionAreasTest {
     }
 
     @Test
-    void oneTaskAsksWhileOthersGoOn() throws Exception {
+    void oneTaskRequestsAnAreaWhileOthersContinue() throws Exception {
         areas.answers = new CountDownLatch(1);
         FutureTask<MapOutputWriter> asking = new FutureTask<>(() -> write(7, 2));
         new Thread(asking, "asking").start();
@@ -298,7 +298,7 @@ class RegionAreasTest {
     }
 
     @Test
-    void whoLosesTheConnectionWhileAskingAsksAgain() throws IOException {
+    void aConnectionLostDuringTheRequestLeadsToAnotherRequest() throws IOException {
         daemon.cut.set(NEW::equals);
         assertEquals(REGION, write(7, 2).sharedBytes());
         assertEquals(List.of(NEW, NEW), asked());
@@ -362,7 +362,7 @@ class RegionAreasTest {
      */
     @ParameterizedTest
     @ValueSource(ints = {0, 1, 2, 3})
-    void aMapOutputGoesOnWhereverItsConnectionIsLost(int how) throws IOException {
+    void aMapOutputContinuesWhereverItsConnectionIsLost(int how) throws IOException {
         daemon.cutAfter = (how & 1) > 0;
         boolean restarts = (how & 2) > 0;
         int messages = 0;

@@ -45,7 +45,7 @@ class CounterReporterTest {
     }
 
     @Test
-    void whatWasNotSentIsSentTheNextTime() {
+    void unsentCountsAreSentTheNextTime() {
         AtomicInteger calls = new AtomicInteger();
         CounterReporter.Sender sender =
                 message -> {

@@ -32,7 +32,7 @@ class EndpointChooserTest {
     }
 
     @Test
-    void executorsSpreadAndStayWhenAnEndpointGoes() {
+    void executorsSpreadEvenlyAndKeepTheirChoiceWhenAnotherEndpointGoes() {
         List<Endpoint> all = Endpoint.parseList("a:1,b:1,c:1,d:1", "x");
         List<Endpoint> fewer = Endpoint.parseList("a:1,b:1,d:1", "x");
         Map<Endpoint, Integer> counts = new HashMap<>();
@@ -53,7 +53,7 @@ class EndpointChooserTest {
      * share from each of the others.
      */
     @Test
-    void anAddedEndpointTakesItsShareAndMovesNobodyElse() {
+    void anAddedEndpointTakesItsShareAndMovesNoOtherExecutor() {
         int executors = 3_000;
         String list = "tm-0.cluster:7337";
         for (int size = 2; size <= 12; size++) {
@@ -87,7 +87,7 @@ class EndpointChooserTest {
     }
 
     @Test
-    void wrongEndpointsSayWhatIsRight() {
+    void theMessageOnAWrongEndpointSaysTheForm() {
         for (String wrong :
                 new String[] {
                     "host", "host:", ":1", "host:0", "host:70000", "unix:", "unix:s", ""
@@ -106,7 +106,7 @@ class EndpointChooserTest {
     }
 
     @Test
-    void endpointsThatMeanAnotherTaskManagerOnEachHost() {
+    void loopbackAndUnixEndpointsDifferOnEachHost() {
         for (String own :
                 new String[] {"unix:/run/s.sock", "127.0.0.1:1", "localhost:1", "[::1]:1"}) {
             assertTrue(EndpointChooser.isOfEachHost(Endpoint.parse(own, "x")), own);

@@ -114,7 +114,7 @@ class FallbackPoliciesTest {
     }
 
     @Test
-    void aWrongSettingOfTheCallerIsTold() {
+    void aWrongSettingOfTheCallerIsReported() {
         caller.put(SluiceSettings.ENABLED, "maybe");
         String message = assertThrows(IllegalArgumentException.class, this::useSluice).getMessage();
         assertEquals(

@@ -22,7 +22,7 @@ class PenaltiesTest {
 
     @ParameterizedTest
     @CsvSource({"0, 1000", "20, 1000", "300, 3000", "5000, 10000", "600000, 10000"})
-    void lastTenTimesTheAttemptWithinBounds(long attemptMillis, long penaltyMillis) {
+    void aPenaltyLastsTenTimesTheAttemptWithinBounds(long attemptMillis, long penaltyMillis) {
         long began = now;
         now += TimeUnit.MILLISECONDS.toNanos(attemptMillis);
         penalties.failed(ENDPOINT, ROLE, began);
@@ -33,21 +33,21 @@ class PenaltiesTest {
     }
 
     @Test
-    void areForOneEndpointAndRole() {
+    void aPenaltyIsForOneEndpointAndRole() {
         penalties.failed(ENDPOINT, ROLE, now);
         assertFalse(penalties.has(OTHER, ROLE));
         assertFalse(penalties.has(ENDPOINT, ROLE + 1));
     }
 
     @Test
-    void endWithAnAnswer() {
+    void anAnswerEndsThePenalty() {
         penalties.failed(ENDPOINT, ROLE, now);
         penalties.answered(ENDPOINT, ROLE);
         assertFalse(penalties.has(ENDPOINT, ROLE));
     }
 
     @Test
-    void countFailuresSinceTheLastAnswer() {
+    void failuresAreCountedSinceTheLastAnswer() {
         assertEquals(0, penalties.failuresInARow(ENDPOINT, ROLE));
         penalties.failed(ENDPOINT, ROLE, now);
         now += Penalties.MOST_NANOS; // The penalty is over, but the endpoint has not answered.

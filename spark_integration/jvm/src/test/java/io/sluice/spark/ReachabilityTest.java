@@ -33,7 +33,7 @@ class ReachabilityTest {
     }
 
     @Test
-    void theFirstThatReachesOneEndsTheWait() throws Exception {
+    void theFirstExecutorThatReachesOneEndsTheWait() throws Exception {
         Reachability reachability = new Reachability(STATIC, LONG_MILLIS);
         CompletableFuture<Reachability.Verdict> verdict = waiting(reachability);
         reachability.executorAdded("0");
@@ -45,7 +45,7 @@ class ReachabilityTest {
     }
 
     @Test
-    void nobodyOnlyWhenAllHaveSaidSo() throws Exception {
+    void theVerdictIsNobodyOnlyAfterAllHaveReported() throws Exception {
         Reachability reachability = new Reachability(STATIC, 0);
         CompletableFuture<Reachability.Verdict> verdict = waiting(reachability);
         reachability.executorAdded("0");
@@ -60,7 +60,7 @@ class ReachabilityTest {
     }
 
     @Test
-    void theLastSilentExecutorMayGo() throws Exception {
+    void theVerdictComesWhenTheLastSilentExecutorLeaves() throws Exception {
         Reachability reachability = new Reachability(STATIC, 0);
         reachability.executorAdded("0");
         reachability.executorAdded("1");
@@ -71,7 +71,7 @@ class ReachabilityTest {
     }
 
     @Test
-    void othersMayFollowForAWhile() throws Exception {
+    void otherExecutorsMayStartForAWhile() throws Exception {
         Reachability reachability = new Reachability(STATIC, LONG_MILLIS);
         reachability.unreachable("0", "no socket");
         CompletableFuture<Reachability.Verdict> verdict = waiting(reachability);
@@ -82,7 +82,7 @@ class ReachabilityTest {
     }
 
     @Test
-    void anOldWordIsWaitedForToBeSaidAgain() throws Exception {
+    void anOldReportHasToBeRepeated() throws Exception {
         Reachability reachability = new Reachability(STATIC, 0);
         assertTrue(reachability.unreachable("0", "no socket"));
         long began = System.nanoTime();
@@ -96,7 +96,7 @@ class ReachabilityTest {
     }
 
     @Test
-    void aWordOnATaskManagerThatIsGoneDoesNotCount() throws Exception {
+    void aReportOnATaskManagerThatIsGoneDoesNotCount() throws Exception {
         Reachability reachability = new Reachability(STATIC, 0);
         reachability.reached("0", "tm");
         assertEquals(NOBODY, reachability.await("tm"::equals, LONG_MILLIS, LONG_MILLIS));
@@ -104,7 +104,7 @@ class ReachabilityTest {
     }
 
     @Test
-    void aWaitInVainIsNotRepeated() throws Exception {
+    void aWaitWithoutResultIsNotRepeated() throws Exception {
         Reachability reachability = new Reachability(STATIC, 0);
         assertEquals(UNKNOWN, reachability.await(NONE_GONE, 1, LONG_MILLIS));
         assertEquals(UNKNOWN, reachability.await(NONE_GONE, LONG_MILLIS, LONG_MILLIS));

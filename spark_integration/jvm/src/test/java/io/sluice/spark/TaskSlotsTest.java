@@ -24,7 +24,7 @@ class TaskSlotsTest {
         "local[*],4,,64",
         "'local-cluster[2,1,768]',1,,1",
     })
-    void areTheExecutorsCoresOverThoseOfATask(
+    void tasksAreTheExecutorsCoresDividedByThoseOfATask(
             String master, String cores, String taskCpus, int slots) {
         Map<String, String> settings = new HashMap<>();
         settings.put("spark.master", master);

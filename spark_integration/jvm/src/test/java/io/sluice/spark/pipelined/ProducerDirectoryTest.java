@@ -42,7 +42,7 @@ class ProducerDirectoryTest {
     }
 
     @Test
-    void readersAreAnsweredWhenTheLastWriterIsKnown() {
+    void readersAreAnsweredWhenTheLastWriterHasRegistered() {
         directory.register(3, 2);
         Call early = ask("where", "3");
         Call alsoEarly = ask("where", "3");
@@ -57,7 +57,7 @@ class ProducerDirectoryTest {
     }
 
     @Test
-    void aWriterThatIsNamedTwiceCountsOnce() {
+    void aWriterThatRegistersTwiceCountsOnce() {
         directory.register(3, 2);
         Call reader = ask("where", "3");
         ask("writes", "3", "0", "70", "tm1", "host1", "7337");
@@ -68,7 +68,7 @@ class ProducerDirectoryTest {
     }
 
     @Test
-    void whoWaitsForAShuffleThatEndsIsTold() {
+    void waitingReadersAreToldWhenTheShuffleIsRemoved() {
         directory.register(3, 1);
         Call reader = ask("where", "3");
         assertTrue(directory.remove(3));

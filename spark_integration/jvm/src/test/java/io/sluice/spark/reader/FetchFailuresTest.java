@@ -10,7 +10,7 @@ import org.junit.jupiter.api.Test;
 
 class FetchFailuresTest {
     @Test
-    void whatFailsATaskIsNotTakenForTheEndOfAPythonWorker() {
+    void aTaskFailureIsNotAnIOException() {
         IOException lost =
                 new ClientException.Deadline("tm", "an answer", 1, "spark.sluice.io.timeout");
         RuntimeException thrown = new FetchFailures(null, 1, 0, null).thrown(lost);

@@ -98,7 +98,7 @@ class UnsafeRowIteratorTest {
     }
 
     @Test
-    void rowsComeAsTheyWereStored() throws IOException {
+    void rowsAreReadAsTheyWereStored() throws IOException {
         int[] pieces = {
             1, 3, 4, 5, 64, 1000, 32 * 1024, BUFFER - 1, BUFFER, BUFFER + 1, Integer.MAX_VALUE
         };
@@ -115,7 +115,7 @@ class UnsafeRowIteratorTest {
     }
 
     @Test
-    void aRowStaysWhereverTheBufferEnds() throws IOException {
+    void aRowIsUnchangedWhereverTheBufferEnds() throws IOException {
         // The last row in the buffer ends the given number of bytes before the buffer does, and
         // another row follows.
         for (int left = 0; left <= 24; left += 4) {
@@ -161,7 +161,7 @@ class UnsafeRowIteratorTest {
     }
 
     @Test
-    void aStreamThatEndsInsideOfARowFailsTheTask() throws IOException {
+    void aStreamThatEndsInsideARowFailsTheTask() throws IOException {
         byte[] whole = stored(List.of(row(3), row(5)));
         int first = 28;
         for (int length = 1; length < whole.length; length++) {
@@ -183,7 +183,7 @@ class UnsafeRowIteratorTest {
     }
 
     @Test
-    void aLengthThatIsNoneFailsTheTask() {
+    void aNegativeOrHugeLengthFailsTheTask() {
         for (byte[] bytes : List.of(new byte[] {-1, 0, 0, 0, 1}, new byte[] {127, -1, -1, -1, 1})) {
             UnsafeRowIterator wrong = new UnsafeRowIterator(NUM_FIELDS);
             wrong.open(new Trickle(bytes, 10));

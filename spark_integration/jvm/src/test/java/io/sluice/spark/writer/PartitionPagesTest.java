@@ -83,7 +83,8 @@ class PartitionPagesTest {
         "10000, 200, 16",
         "7, 200000, 8"
     })
-    void anyRecords(int partitions, int mostBytes, int pageCount) throws IOException {
+    void recordsOfAnySizeComeOutByPartition(int partitions, int mostBytes, int pageCount)
+            throws IOException {
         Random random = new Random(partitions);
         Budget budget = new Budget(pageCount);
         PartitionPages pages =
@@ -137,7 +138,7 @@ class PartitionPagesTest {
     }
 
     @Test
-    void aRecordWithoutBytesHasAtMostItsLength() throws IOException {
+    void anEmptyRecordTakesAtMostItsLength() throws IOException {
         PartitionPages pages = new PartitionPages(2, PartitionPages.PAGE_BYTES, new Budget(1));
         assertTrue(pages.append(0, new byte[0], BASE, 0));
         assertTrue(pages.appendSized(1, new byte[0], BASE, 0));
@@ -149,7 +150,7 @@ class PartitionPagesTest {
 
     @ParameterizedTest
     @ValueSource(ints = {256 * 1024, 300 * 1024, Integer.MAX_VALUE - 8})
-    void aRecordThatIsTooLargeLeavesNoTrace(int length) throws IOException {
+    void aRecordThatIsTooLargeIsNotStoredInPart(int length) throws IOException {
         PartitionPages pages = new PartitionPages(2, PartitionPages.PAGE_BYTES, new Budget(1));
         assertTrue(pages.append(1, new byte[] {7}, BASE, 1));
         assertFalse(pages.append(1, null, 0, length));
@@ -170,7 +171,7 @@ class PartitionPagesTest {
     }
 
     @Test
-    void whatWasGivenBackIsAcquiredAgain() throws IOException {
+    void releasedMemoryIsAcquiredAgain() throws IOException {
         Budget budget = new Budget(2);
         PartitionPages pages = new PartitionPages(1, 4 * PartitionPages.PAGE_BYTES, budget);
         assertTrue(pages.append(0, new byte[10], BASE, 10));
@@ -183,7 +184,7 @@ class PartitionPagesTest {
     }
 
     @Test
-    void memoryOutsideOfTheHeapIsRead() throws IOException {
+    void recordsOutsideTheHeapAreRead() throws IOException {
         long address = Platform.allocateMemory(1000);
         try {
             byte[] expected = new byte[1000];

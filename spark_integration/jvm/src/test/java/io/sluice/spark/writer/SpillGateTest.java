@@ -17,7 +17,7 @@ class SpillGateTest {
     private final SpillGate gate = new SpillGate();
 
     @Test
-    void aRecordInHandRefusesSpills() throws Exception {
+    void noSpillBeginsWhileARecordIsStored() throws Exception {
         gate.beginRecord();
         assertFalse(
                 gate.tryBeginSpill(), "on the same thread, as when the record itself needs memory");
@@ -47,7 +47,7 @@ class SpillGateTest {
     }
 
     @Test
-    void anInterruptEndsTheWaitButNotTheLastOne() throws Exception {
+    void anInterruptEndsTheWaitExceptAtTheEndOfTheTask() throws Exception {
         CountDownLatch refused = new CountDownLatch(1);
         assertTrue(gate.tryBeginSpill());
         FutureTask<Boolean> task =
@@ -68,7 +68,7 @@ class SpillGateTest {
     }
 
     @Test
-    void noTwoAreInsideAtATime() throws Exception {
+    void recordsAndSpillsExcludeEachOther() throws Exception {
         int records = 200_000;
         int[] shared = {0};
         CountDownLatch begun = new CountDownLatch(1);
