@@ -42,30 +42,16 @@ final class MapOutputSender {
     private long securedBytes;
 
     /** The region that is sent but not yet secured; not included in {@code sentRegions}. */
-    private Region unsecured;
+    private ProducerLeg.Region unsecured;
 
     /** The last region, kept until the commit. */
-    private Region last;
+    private ProducerLeg.Region last;
 
     /** Regions and bytes of the whole map output after its commit was requested, otherwise -1. */
     private long committingRegions = -1;
 
     private long committingBytes;
     private boolean committed;
-
-    /** A region to be sent, and sent again after a lost connection. */
-    private record Region(
-            ByteBuffer bytes,
-            int start,
-            int end,
-            long first,
-            long[] lengths,
-            int count,
-            long crc32c) {
-        int length() {
-            return end - start;
-        }
-    }
 
     /** Says which part of a map output the TaskManager already has when it is resumed. */
     private enum There {
@@ -102,7 +88,10 @@ final class MapOutputSender {
             throws IOException {
         settle();
         long[] kept = Arrays.copyOf(lengths, count);
-        send(new Region(bytes, bytes.position(), bytes.limit(), first, kept, count, crc32c), true);
+        send(
+                new ProducerLeg.Region(
+                        bytes, bytes.position(), bytes.limit(), first, kept, count, crc32c),
+                true);
         patience = null;
     }
 
@@ -113,13 +102,14 @@ final class MapOutputSender {
     void sendLastRegion(ByteBuffer bytes, long first, long[] lengths, int count, long crc32c)
             throws IOException {
         settle();
-        Region region =
-                new Region(bytes, bytes.position(), bytes.limit(), first, lengths, count, crc32c);
+        ProducerLeg.Region region =
+                new ProducerLeg.Region(
+                        bytes, bytes.position(), bytes.limit(), first, lengths, count, crc32c);
         send(region, false);
         last = region;
     }
 
-    private void send(Region region, boolean secure) throws IOException {
+    private void send(ProducerLeg.Region region, boolean secure) throws IOException {
         while (true) {
             try {
                 There there = open(region);
@@ -131,7 +121,7 @@ final class MapOutputSender {
                     count(region, true);
                     return;
                 }
-                transmit(region);
+                leg.sendRegion(sentRegions, region);
                 if (secured) {
                     leg.askToSecure(sentRegions);
                     unsecured = region;
@@ -153,7 +143,7 @@ final class MapOutputSender {
                 There there = open(unsecured);
                 if (there == There.WHAT_IS_SECURED) {
                     if (lost) {
-                        transmit(unsecured);
+                        leg.sendRegion(sentRegions, unsecured);
                         leg.askToSecure(sentRegions);
                     }
                     leg.awaitSecured(sentRegions);
@@ -166,19 +156,7 @@ final class MapOutputSender {
         }
     }
 
-    private void transmit(Region region) throws IOException {
-        leg.sendRegion(
-                sentRegions,
-                region.bytes,
-                region.start,
-                region.end,
-                region.first,
-                region.lengths,
-                region.count,
-                region.crc32c);
-    }
-
-    private void count(Region region, boolean secured) {
+    private void count(ProducerLeg.Region region, boolean secured) {
         sentRegions++;
         sentBytes += region.length();
         if (secured) {
@@ -258,7 +236,7 @@ final class MapOutputSender {
      * @param next the next region to send, or null before the commit
      * @return the part that need not be sent any more
      */
-    private There open(Region next) throws IOException {
+    private There open(ProducerLeg.Region next) throws IOException {
         if (leg != null) {
             return There.WHAT_IS_SECURED;
         }
@@ -277,7 +255,8 @@ final class MapOutputSender {
         return There.WHAT_IS_SECURED;
     }
 
-    private There compare(Message.PartitionResumed found, Region next) throws IOException {
+    private There compare(Message.PartitionResumed found, ProducerLeg.Region next)
+            throws IOException {
         if (found.committed()) {
             // The commit's answer was lost with the connection.
             if (found.regions() == committingRegions && found.totalBytes() == committingBytes) {

@@ -20,6 +20,30 @@ final class ProducerLeg extends RoleHandler {
     private boolean aborted;
     private Message.ErrorResponse error;
 
+    /**
+     * A region to be sent, and sent again after a lost connection.
+     *
+     * @param bytes a direct buffer with the region in {@code [start .. end)}
+     * @param start offset of the region's first byte
+     * @param end offset behind the region's last byte
+     * @param first number of the region's first subpartition
+     * @param lengths bytes of each subpartition, {@code lengths[0 .. count)}
+     * @param count number of subpartitions
+     * @param crc32c checksum of all bytes
+     */
+    record Region(
+            ByteBuffer bytes,
+            int start,
+            int end,
+            long first,
+            long[] lengths,
+            int count,
+            long crc32c) {
+        int length() {
+            return end - start;
+        }
+    }
+
     ProducerLeg(TaskManagerConnection connection) {
         super("on a producer connection");
         this.connection = connection;
@@ -80,25 +104,24 @@ final class ProducerLeg extends RoleHandler {
     }
 
     /**
-     * Sends {@code bytes[start .. end)} as a region; returns when all of them are under way.
+     * Sends a region; returns when all its bytes are under way.
      *
      * <p>Bytes in a slot of the connection's region area stay where they are: the TaskManager is
      * told with the next message, {@link #askToSecure} or {@link #finish}, and takes them before it
      * answers that.
      */
-    void sendRegion(
-            long number,
-            ByteBuffer bytes,
-            int start,
-            int end,
-            long first,
-            long[] lengths,
-            int count,
-            long crc32c)
-            throws IOException {
-        int length = end - start;
+    void sendRegion(long number, Region region) throws IOException {
+        ByteBuffer bytes = region.bytes();
+        int start = region.start();
+        int length = region.length();
         Message.BeginRegion begin =
-                new Message.BeginRegion(partition, number, first, lengths, count, crc32c);
+                new Message.BeginRegion(
+                        partition,
+                        number,
+                        region.first(),
+                        region.lengths(),
+                        region.count(),
+                        region.crc32c());
         RegionArea area = isResumable() ? connection.regionArea() : null;
         long slot = area == null ? -1 : area.offsetOf(bytes);
         if (slot >= 0) {

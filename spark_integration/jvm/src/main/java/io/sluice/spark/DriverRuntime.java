@@ -84,8 +84,8 @@ public final class DriverRuntime {
         this.registrar =
                 new ShuffleRegistrar(
                         FallbackPolicies.of(
-                                settings.enabled(),
-                                settings.fallbackBelowBytes(),
+                                settings.routing().enabled(),
+                                settings.routing().fallbackBelowBytes(),
                                 SluiceSettings::sizeInBytes,
                                 shuffle -> whyUnreachable(shuffle.shuffleId())),
                         shuffles);
@@ -136,8 +136,8 @@ public final class DriverRuntime {
                 new ClientOptions(
                         applicationId,
                         "driver of " + applicationId,
-                        settings.connectTimeoutMillis(),
-                        Math.min(settings.ioTimeoutMillis(), 30_000),
+                        settings.io().connectTimeoutMillis(),
+                        Math.min(settings.io().timeoutMillis(), 30_000),
                         new ChunkPool(1));
         addConfigured();
     }
@@ -180,7 +180,7 @@ public final class DriverRuntime {
                             threads.scheduleWithFixedDelay(
                                     link::ping,
                                     0,
-                                    settings.pingIntervalMillis(),
+                                    settings.liveness().pingIntervalMillis(),
                                     TimeUnit.MILLISECONDS);
                     return link;
                 });
@@ -210,7 +210,7 @@ public final class DriverRuntime {
         if (isSomebodyReachable(shuffleId)) {
             return Optional.empty();
         }
-        if (settings.fallbackToSpark()) {
+        if (settings.routing().fallbackToSpark()) {
             return Optional.of(
                     "no TaskManager is reachable ("
                             + failures()
@@ -226,7 +226,9 @@ public final class DriverRuntime {
         // With the policy to fail, an outdated report must not hide a TaskManager that has just
         // been started.
         boolean driverDecides =
-                localMaster || !settings.fallbackToSpark() || !reachability.nobody(this::isGone);
+                localMaster
+                        || !settings.routing().fallbackToSpark()
+                        || !reachability.nobody(this::isGone);
         if (anyReachableOrReturns()) {
             if (driverDecides) {
                 return true;
@@ -236,7 +238,7 @@ public final class DriverRuntime {
         }
         Reachability.Verdict verdict = askExecutors();
         if (verdict == Reachability.Verdict.UNKNOWN) {
-            if (settings.fallbackToSpark() && reachability.lastSaidNobody()) {
+            if (settings.routing().fallbackToSpark() && reachability.lastSaidNobody()) {
                 return false;
             }
             LOG.warn(
@@ -251,10 +253,10 @@ public final class DriverRuntime {
     private Reachability.Verdict askExecutors() {
         // With the policy to fail, reports from before a TaskManager was started must not decide.
         long maxAgeMillis =
-                settings.fallbackToSpark() ? Long.MAX_VALUE : Reachability.SETTLE_MILLIS;
+                settings.routing().fallbackToSpark() ? Long.MAX_VALUE : Reachability.SETTLE_MILLIS;
         try {
             return reachability.await(
-                    this::isGone, settings.reachabilityTimeoutMillis(), maxAgeMillis);
+                    this::isGone, settings.liveness().reachabilityTimeoutMillis(), maxAgeMillis);
         } catch (InterruptedException e) {
             Thread.currentThread().interrupt();
             throw new IllegalStateException(
@@ -317,9 +319,9 @@ public final class DriverRuntime {
      * it has for a task.
      */
     private boolean anyReachableOrReturns() {
-        Patience patience = new Patience(settings.returnTimeoutMillis());
+        Patience patience = new Patience(settings.reader().returnTimeoutMillis());
         boolean patient =
-                !settings.fallbackToSpark()
+                !settings.routing().fallbackToSpark()
                         && links.values().stream().anyMatch(link -> link.taskManager() != null);
         try {
             do {
@@ -395,7 +397,7 @@ public final class DriverRuntime {
     private Boolean await(Future<Boolean> answer) {
         try {
             return answer.get(
-                    settings.connectTimeoutMillis() * 2 + settings.ioTimeoutMillis(),
+                    settings.io().connectTimeoutMillis() * 2 + settings.io().timeoutMillis(),
                     TimeUnit.MILLISECONDS);
         } catch (InterruptedException e) {
             Thread.currentThread().interrupt();

@@ -61,15 +61,16 @@ public final class ExecutorRuntime implements AutoCloseable {
                         new ClientOptions(
                                 applicationId,
                                 name,
-                                settings.connectTimeoutMillis(),
-                                settings.ioTimeoutMillis(),
+                                settings.io().connectTimeoutMillis(),
+                                settings.io().timeoutMillis(),
                                 new ChunkPool(IDLE_CHUNKS)),
-                        settings.idleConnections());
+                        settings.io().idleConnections());
         this.producerConnections =
                 new TaskConnections(
-                        this, Message.ROLE_PRODUCER, settings.writerReturnTimeoutMillis());
+                        this, Message.ROLE_PRODUCER, settings.writer().returnTimeoutMillis());
         this.consumerConnections =
-                new TaskConnections(this, Message.ROLE_CONSUMER, settings.returnTimeoutMillis());
+                new TaskConnections(
+                        this, Message.ROLE_CONSUMER, settings.reader().returnTimeoutMillis());
         int tasks =
                 TaskSlots.of(
                         key -> context.conf().get(key, null),
@@ -78,9 +79,12 @@ public final class ExecutorRuntime implements AutoCloseable {
         // being filled.
         this.regions =
                 new RegionPool(
-                        settings.regionBytes(), tasks, settings.regionArea() ? 2 * tasks : 0);
+                        settings.writer().regionBytes(),
+                        tasks,
+                        settings.writer().regionArea() ? 2 * tasks : 0);
         this.reporter =
-                new ReachabilityReporter(context, this::probe, settings.pingIntervalMillis());
+                new ReachabilityReporter(
+                        context, this::probe, settings.liveness().pingIntervalMillis());
     }
 
     private static volatile PluginContext pluginContext;

@@ -28,7 +28,7 @@ final class NoTaskManagerException extends IOException {
     /** Builds the message for users, which is the same on driver and executors. */
     static String message(String who, String reasons, SluiceSettings settings) {
         String fallback =
-                settings.fallbackToSpark()
+                settings.routing().fallbackToSpark()
                         ? "; shuffles registered from now on use Spark's own shuffle"
                         : ", or set "
                                 + SluiceSettings.FALLBACK_POLICY
@@ -40,7 +40,7 @@ final class NoTaskManagerException extends IOException {
                 + ". Start TaskManagers (sluice taskmanager) or correct "
                 + SluiceSettings.ENDPOINTS
                 + " (now "
-                + settings.endpoints()
+                + settings.routing().endpoints()
                 + ")"
                 + fallback;
     }

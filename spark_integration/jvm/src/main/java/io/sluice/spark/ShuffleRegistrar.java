@@ -54,7 +54,7 @@ final class ShuffleRegistrar {
             if (reason.isPresent()) {
                 SluiceMetrics.INSTANCE.fallbackShuffles.increment();
                 policy.metric().increment();
-                table.add(shuffle, policy.name(), reason.get());
+                table.add(shuffle, new ShuffleTable.Decision(policy.name(), reason.get()));
                 String line = "Shuffle {} uses Spark's own shuffle: {} (fallback policy {})";
                 if (AS_SET.contains(policy.name())) {
                     LOG.info(line, shuffle.shuffleId(), reason.get(), policy.name());
@@ -64,7 +64,7 @@ final class ShuffleRegistrar {
                 return false;
             }
         }
-        table.add(shuffle, "", "");
+        table.add(shuffle, ShuffleTable.Decision.SLUICE);
         return true;
     }
 }

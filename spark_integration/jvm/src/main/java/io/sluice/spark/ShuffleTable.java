@@ -1,6 +1,7 @@
 package io.sluice.spark;
 
 import java.util.ArrayList;
+import java.util.Collections;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
@@ -11,10 +12,18 @@ public final class ShuffleTable {
     static final int MAX_SHUFFLES = 1000;
 
     /**
-     * One shuffle.
+     * The way that was chosen for a shuffle.
      *
      * @param policy the policy by which it is Spark's own, or empty if it goes through Sluice
      * @param reason reason that the policy gave
+     */
+    public record Decision(String policy, String reason) {
+        static final Decision SLUICE = new Decision("", "");
+    }
+
+    /**
+     * One shuffle.
+     *
      * @param bytes stored bytes of the map stages that have ended
      * @param released whether Spark has released it
      */
@@ -22,8 +31,7 @@ public final class ShuffleTable {
             int shuffleId,
             int maps,
             int partitions,
-            String policy,
-            String reason,
+            Decision decision,
             long records,
             long bytes,
             boolean released) {
@@ -33,15 +41,14 @@ public final class ShuffleTable {
                     shuffleId,
                     maps,
                     partitions,
-                    policy,
-                    reason,
+                    decision,
                     records + moreRecords,
                     bytes + moreBytes,
                     released);
         }
 
         Row gone() {
-            return new Row(shuffleId, maps, partitions, policy, reason, records, bytes, true);
+            return new Row(shuffleId, maps, partitions, decision, records, bytes, true);
         }
     }
 
@@ -57,7 +64,7 @@ public final class ShuffleTable {
 
     private long registered;
 
-    synchronized void add(NewShuffle shuffle, String policy, String reason) {
+    synchronized void add(NewShuffle shuffle, Decision decision) {
         registered++;
         rows.put(
                 shuffle.shuffleId(),
@@ -65,8 +72,7 @@ public final class ShuffleTable {
                         shuffle.shuffleId(),
                         shuffle.maps(),
                         shuffle.partitions(),
-                        policy,
-                        reason,
+                        decision,
                         0,
                         0,
                         false));
@@ -89,7 +95,7 @@ public final class ShuffleTable {
     /** Returns the shuffles, the newest first. */
     public synchronized List<Row> newest() {
         List<Row> newest = new ArrayList<>(rows.values());
-        java.util.Collections.reverse(newest);
+        Collections.reverse(newest);
         return newest;
     }
 }

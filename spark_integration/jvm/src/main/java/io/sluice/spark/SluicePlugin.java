@@ -90,7 +90,7 @@ public final class SluicePlugin implements SparkPlugin {
             }
             conf.set(SHUFFLE_MANAGER, manager);
             conf.set(DATA_IO, dataIo);
-            if (settings.pipelined()) {
+            if (settings.pipelined().enabled()) {
                 Compat.requirePipelinedShuffles();
                 require(conf, INCREMENTAL_MANAGER, STREAMING_MANAGER, "streaming");
                 conf.set(INCREMENTAL_MANAGER, STREAMING_MANAGER);

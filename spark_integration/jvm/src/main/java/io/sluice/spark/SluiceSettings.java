@@ -1,65 +1,100 @@
 package io.sluice.spark;
 
 import io.sluice.client.Endpoint;
-import java.util.ArrayList;
-import java.util.LinkedHashMap;
 import java.util.List;
-import java.util.Locale;
-import java.util.Map;
 import org.apache.spark.SparkConf;
-import scala.Tuple2;
 
 /**
  * The settings {@code spark.sluice.*}, read and checked once; a wrong setting fails the application
  * at its start.
  *
- * @param enabled whether shuffles go through Sluice unless a session or a job says otherwise
- * @param endpoints the text of {@code spark.sluice.endpoints}
- * @param fallbackToSpark whether a shuffle may use Spark's own shuffle when no TaskManager is
- *     reachable
- * @param fallbackBelowBytes a shuffle whose map tasks are known to read less uses Spark's own
- *     shuffle; 0 for none
- * @param connectTimeoutMillis deadline of a connect and of a handshake
- * @param ioTimeoutMillis longest wait without progress
- * @param sluiceWriter whether Sluice's own writer takes the shuffles it can take
- * @param writerBufferBytes records that a map task of that writer keeps before it sends them
- * @param blockBytes most bytes of a block
- * @param regionBytes size of a writer's region buffer
- * @param regionArea whether map tasks share region buffers with the TaskManager of their host
- * @param creditPerChannel buffers that one channel of a reader may have under way
- * @param maxReaderBuffers buffers that all channels of a reader together may have under way
- * @param returnTimeoutMillis how long a reader waits for a TaskManager that went away
- * @param writerReturnTimeoutMillis how long a writer waits for a TaskManager that went away
- * @param idleConnections unused connections that an executor keeps
- * @param pingIntervalMillis time between two pings of the driver
- * @param pipelined whether pipelined shuffles go through Sluice (Spark 4.3)
- * @param flushIntervalMillis shortest time between two flushes of a pipelined partition
- * @param reachabilityTimeoutMillis how long a shuffle's registration waits for the executors'
- *     reports on TaskManagers
+ * @param routing which shuffles go through Sluice, and where its TaskManagers are
+ * @param io connections to TaskManagers
+ * @param writer map tasks
+ * @param reader reduce tasks
+ * @param liveness how driver and executors watch the TaskManagers
+ * @param pipelined pipelined shuffles (Spark 4.3)
  * @param taskManagerUrl form of the links to TaskManagers' own pages; empty for no links
  */
 public record SluiceSettings(
-        boolean enabled,
-        String endpoints,
-        boolean fallbackToSpark,
-        long fallbackBelowBytes,
-        long connectTimeoutMillis,
-        long ioTimeoutMillis,
-        boolean sluiceWriter,
-        int writerBufferBytes,
-        int blockBytes,
-        int regionBytes,
-        boolean regionArea,
-        int creditPerChannel,
-        int maxReaderBuffers,
-        long returnTimeoutMillis,
-        long writerReturnTimeoutMillis,
-        int idleConnections,
-        long pingIntervalMillis,
-        boolean pipelined,
-        long flushIntervalMillis,
-        long reachabilityTimeoutMillis,
+        Routing routing,
+        Io io,
+        Writer writer,
+        Reader reader,
+        Liveness liveness,
+        Pipelined pipelined,
         String taskManagerUrl) {
+
+    /**
+     * Which shuffles go through Sluice, and where its TaskManagers are.
+     *
+     * @param enabled whether shuffles go through Sluice unless a session or a job says otherwise
+     * @param endpoints the text of {@code spark.sluice.endpoints}
+     * @param fallbackToSpark whether a shuffle may use Spark's own shuffle when no TaskManager is
+     *     reachable
+     * @param fallbackBelowBytes a shuffle whose map tasks are known to read less uses Spark's own
+     *     shuffle; 0 for none
+     */
+    public record Routing(
+            boolean enabled, String endpoints, boolean fallbackToSpark, long fallbackBelowBytes) {}
+
+    /**
+     * Connections to TaskManagers.
+     *
+     * @param connectTimeoutMillis deadline of a connect and of a handshake
+     * @param timeoutMillis longest wait without progress
+     * @param idleConnections unused connections that an executor keeps
+     */
+    public record Io(long connectTimeoutMillis, long timeoutMillis, int idleConnections) {}
+
+    /**
+     * Settings of map tasks.
+     *
+     * @param isSluice whether Sluice's own writer takes the shuffles it can take
+     * @param bufferBytes records that a map task of that writer keeps before it sends them
+     * @param blockBytes most bytes of a block
+     * @param regionBytes size of a region buffer
+     * @param regionArea whether map tasks share region buffers with the TaskManager of their host
+     * @param returnTimeoutMillis how long a map task waits for a TaskManager that went away
+     */
+    public record Writer(
+            boolean isSluice,
+            int bufferBytes,
+            int blockBytes,
+            int regionBytes,
+            boolean regionArea,
+            long returnTimeoutMillis) {}
+
+    /**
+     * Settings of reduce tasks.
+     *
+     * @param creditPerChannel buffers that one channel may have under way
+     * @param maxBuffers buffers that all channels together may have under way
+     * @param returnTimeoutMillis how long a reader waits for a TaskManager that went away
+     */
+    public record Reader(int creditPerChannel, int maxBuffers, long returnTimeoutMillis) {
+        /** Returns the credit of each channel of a gate with the given number of channels. */
+        public int creditFor(int channels) {
+            return Math.max(2, Math.min(creditPerChannel, maxBuffers / Math.max(1, channels)));
+        }
+    }
+
+    /**
+     * How driver and executors watch the TaskManagers.
+     *
+     * @param pingIntervalMillis time between two pings of the driver
+     * @param reachabilityTimeoutMillis how long a shuffle's registration waits for the executors'
+     *     reports on TaskManagers
+     */
+    public record Liveness(long pingIntervalMillis, long reachabilityTimeoutMillis) {}
+
+    /**
+     * Settings of pipelined shuffles.
+     *
+     * @param enabled whether pipelined shuffles go through Sluice
+     * @param flushIntervalMillis shortest time between two flushes of a partition
+     */
+    public record Pipelined(boolean enabled, long flushIntervalMillis) {}
 
     public static final String PREFIX = "spark.sluice.";
     public static final String ENABLED = "spark.sluice.enabled";
@@ -213,31 +248,36 @@ public record SluiceSettings(
 
     /** Reads and checks all settings; one message lists everything that is wrong. */
     public static SluiceSettings of(SparkConf conf) {
-        Reading reading = new Reading(conf);
+        SettingsReader reading = new SettingsReader(conf, ENTRIES);
         SluiceSettings settings =
                 new SluiceSettings(
-                        reading.oneOf(ENABLED, "true", "false").equals("true"),
-                        reading.endpoints(),
-                        reading.oneOf(FALLBACK_POLICY, "fail", "spark").equals("spark"),
-                        reading.size(FALLBACK_BELOW, 0, 1024 * 1024 * MIB),
-                        reading.time(CONNECT_TIMEOUT, 100, 600_000),
-                        reading.time(IO_TIMEOUT, 1_000, 3_600_000),
-                        reading.oneOf(WRITER, "sluice", "spark").equals("sluice"),
-                        (int) reading.size(WRITER_BUFFER, 256 * KIB, 1024 * MIB),
-                        (int) reading.size(BLOCK_SIZE, 4 * KIB, 256 * KIB),
-                        (int) reading.size(REGION_SIZE, 64 * KIB, 64 * MIB),
-                        reading.oneOf(REGION_AREA, "true", "false").equals("true"),
-                        (int) reading.number(CREDIT_PER_CHANNEL, 2, 1024),
-                        (int) reading.number(MAX_READER_BUFFERS, 2, 65536),
-                        reading.time(RETURN_TIMEOUT, 0, 600_000),
-                        reading.time(WRITER_RETURN_TIMEOUT, 0, 600_000),
-                        (int) reading.number(IDLE_CONNECTIONS, 0, 1024),
-                        reading.time(PING_INTERVAL, 1_000, 30_000),
-                        reading.oneOf(PIPELINED, "true", "false").equals("true"),
-                        reading.time(FLUSH_INTERVAL, 0, 10_000),
-                        reading.time(REACHABILITY_TIMEOUT, 0, 600_000),
+                        new Routing(
+                                reading.isTrue(ENABLED),
+                                reading.endpoints(ENDPOINTS),
+                                reading.oneOf(FALLBACK_POLICY, "fail", "spark").equals("spark"),
+                                reading.size(FALLBACK_BELOW, 0, 1024 * 1024 * MIB)),
+                        new Io(
+                                reading.time(CONNECT_TIMEOUT, 100, 600_000),
+                                reading.time(IO_TIMEOUT, 1_000, 3_600_000),
+                                (int) reading.number(IDLE_CONNECTIONS, 0, 1024)),
+                        new Writer(
+                                reading.oneOf(WRITER, "sluice", "spark").equals("sluice"),
+                                (int) reading.size(WRITER_BUFFER, 256 * KIB, 1024 * MIB),
+                                (int) reading.size(BLOCK_SIZE, 4 * KIB, 256 * KIB),
+                                (int) reading.size(REGION_SIZE, 64 * KIB, 64 * MIB),
+                                reading.isTrue(REGION_AREA),
+                                reading.time(WRITER_RETURN_TIMEOUT, 0, 600_000)),
+                        new Reader(
+                                (int) reading.number(CREDIT_PER_CHANNEL, 2, 1024),
+                                (int) reading.number(MAX_READER_BUFFERS, 2, 65536),
+                                reading.time(RETURN_TIMEOUT, 0, 600_000)),
+                        new Liveness(
+                                reading.time(PING_INTERVAL, 1_000, 30_000),
+                                reading.time(REACHABILITY_TIMEOUT, 0, 600_000)),
+                        new Pipelined(
+                                reading.isTrue(PIPELINED), reading.time(FLUSH_INTERVAL, 0, 10_000)),
                         reading.url(TASK_MANAGER_URL));
-        reading.unknownKeys();
+        reading.unknownKeys(PREFIX);
         reading.refuse(
                 "spark.shuffle.push.enabled", "push-based shuffle needs Spark's own shuffle files");
         reading.refuse(
@@ -258,131 +298,6 @@ public record SluiceSettings(
 
     /** Returns the endpoints as seen from {@code localHost}. */
     public List<Endpoint> endpointsFor(String localHost) {
-        return Endpoint.parseList(endpoints, localHost);
-    }
-
-    /** Returns the credit of each channel of a gate with the given number of channels. */
-    public int creditFor(int channels) {
-        return Math.max(2, Math.min(creditPerChannel, maxReaderBuffers / Math.max(1, channels)));
-    }
-
-    /** Reads settings and collects what is wrong with them. */
-    private static final class Reading {
-        private final SparkConf conf;
-        private final List<String> problems = new ArrayList<>();
-        private final Map<String, String> defaults = new LinkedHashMap<>();
-
-        Reading(SparkConf conf) {
-            this.conf = conf;
-            ENTRIES.forEach(entry -> defaults.put(entry.key(), entry.defaultValue()));
-        }
-
-        String endpoints() {
-            String text = conf.get(ENDPOINTS, defaults.get(ENDPOINTS));
-            try {
-                Endpoint.parseList(text, "host");
-            } catch (IllegalArgumentException e) {
-                problems.add(ENDPOINTS + " is '" + text + "': " + e.getMessage());
-            }
-            return text;
-        }
-
-        String oneOf(String key, String... values) {
-            String text = conf.get(key, defaults.get(key)).trim().toLowerCase(Locale.ROOT);
-            if (!List.of(values).contains(text)) {
-                problems.add(
-                        key + " is '" + text + "': must be one of " + String.join(", ", values));
-            }
-            return text;
-        }
-
-        String url(String key) {
-            String text = conf.get(key, defaults.get(key)).trim();
-            if (!text.isEmpty() && !text.startsWith("http://") && !text.startsWith("https://")) {
-                problems.add(
-                        key
-                                + " is '"
-                                + text
-                                + "': write a URL that begins with http:// or https://, or leave it"
-                                + " empty");
-            }
-            return text;
-        }
-
-        long time(String key, long least, long most) {
-            return ranged(key, least, most, "ms", () -> conf.getTimeAsMs(key, defaults.get(key)));
-        }
-
-        long size(String key, long least, long most) {
-            return ranged(
-                    key, least, most, "bytes", () -> conf.getSizeAsBytes(key, defaults.get(key)));
-        }
-
-        long number(String key, long least, long most) {
-            return ranged(
-                    key,
-                    least,
-                    most,
-                    "",
-                    () -> Long.parseLong(conf.get(key, defaults.get(key)).trim()));
-        }
-
-        private long ranged(
-                String key,
-                long least,
-                long most,
-                String unit,
-                java.util.function.LongSupplier read) {
-            String form =
-                    "write a "
-                            + ENTRIES.stream()
-                                    .filter(e -> e.key().equals(key))
-                                    .findFirst()
-                                    .orElseThrow()
-                                    .form();
-            try {
-                long value = read.getAsLong();
-                if (value < least || value > most) {
-                    problems.add(
-                            key
-                                    + " is "
-                                    + (value + " " + unit).trim()
-                                    + ": must be between "
-                                    + least
-                                    + " and "
-                                    + most
-                                    + "; "
-                                    + form);
-                }
-                return value;
-            } catch (RuntimeException e) {
-                problems.add(key + " is '" + conf.get(key, "") + "': " + form);
-                return least;
-            }
-        }
-
-        void unknownKeys() {
-            for (Tuple2<String, String> setting : conf.getAll()) {
-                String key = setting._1();
-                if (key.startsWith(PREFIX) && !defaults.containsKey(key)) {
-                    problems.add(
-                            key + " is unknown; there are " + String.join(", ", defaults.keySet()));
-                }
-            }
-        }
-
-        void refuse(String key, String why) {
-            if (conf.getBoolean(key, false)) {
-                problems.add(key + " is true: " + why + "; set it to false");
-            }
-        }
-
-        void finish() {
-            if (!problems.isEmpty()) {
-                throw new IllegalArgumentException(
-                        "Sluice cannot start with these settings:\n  "
-                                + String.join("\n  ", problems));
-            }
-        }
+        return Endpoint.parseList(routing.endpoints(), localHost);
     }
 }

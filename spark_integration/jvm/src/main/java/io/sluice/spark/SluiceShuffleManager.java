@@ -55,7 +55,7 @@ public final class SluiceShuffleManager extends SortShuffleManager {
         MapTask task = MapTask.begin(runtime, handle.shuffleId(), mapId, metrics);
         TaskCompletionListener whenDone = done -> task.end();
         context.addTaskCompletionListener(whenDone);
-        if (runtime.settings().sluiceWriter() && PagedShuffleWriter.takes(ours.dependency())) {
+        if (runtime.settings().writer().isSluice() && PagedShuffleWriter.takes(ours.dependency())) {
             return new PagedShuffleWriter<>(
                     runtime,
                     task,

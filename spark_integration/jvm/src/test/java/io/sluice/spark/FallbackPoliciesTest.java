@@ -55,7 +55,7 @@ class FallbackPoliciesTest {
         inputBytes = OptionalLong.of(0);
         assertTrue(useSluice());
         assertEquals(0, sizesAsked);
-        assertEquals("", last().policy());
+        assertEquals("", last().decision().policy());
         assertEquals(3, last().maps());
         assertEquals(5, last().partitions());
     }
@@ -69,18 +69,19 @@ class FallbackPoliciesTest {
         caller.put(SluiceSettings.ENABLED, "false");
         Map<String, Long> before = counters();
         assertFalse(useSluice());
-        assertEquals(FallbackPolicies.DISABLED, last().policy());
-        assertEquals("spark.sluice.enabled=false for this query or job", last().reason());
+        assertEquals(FallbackPolicies.DISABLED, last().decision().policy());
+        assertEquals(
+                "spark.sluice.enabled=false for this query or job", last().decision().reason());
         caller.clear();
         assertFalse(useSluice());
-        assertEquals(FallbackPolicies.UNSUPPORTED, last().policy());
+        assertEquals(FallbackPolicies.UNSUPPORTED, last().decision().policy());
         unsupported = Optional.empty();
         assertFalse(useSluice());
-        assertEquals(FallbackPolicies.TOO_SMALL, last().policy());
+        assertEquals(FallbackPolicies.TOO_SMALL, last().decision().policy());
         inputBytes = OptionalLong.of(1024);
         assertFalse(useSluice());
-        assertEquals(FallbackPolicies.NO_TASK_MANAGER, last().policy());
-        assertEquals("nobody", last().reason());
+        assertEquals(FallbackPolicies.NO_TASK_MANAGER, last().decision().policy());
+        assertEquals("nobody", last().decision().reason());
         noTaskManager = Optional.empty();
         assertTrue(useSluice());
         Map<String, Long> after = counters();
@@ -108,7 +109,7 @@ class FallbackPoliciesTest {
     void aQueryTurnsOnWhatTheApplicationTurnsOff() {
         enabled = false;
         assertFalse(useSluice());
-        assertEquals("spark.sluice.enabled=false for the application", last().reason());
+        assertEquals("spark.sluice.enabled=false for the application", last().decision().reason());
         caller.put(SluiceSettings.ENABLED, " TRUE ");
         assertTrue(useSluice());
     }

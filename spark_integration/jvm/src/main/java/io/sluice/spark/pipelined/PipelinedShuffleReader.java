@@ -49,16 +49,16 @@ public final class PipelinedShuffleReader<K, C> extends TaskReader<K, C> {
         SluiceSettings settings = runtime.settings();
         List<Source> sources =
                 ProducerDirectory.sources(
-                        directory, dependency.shuffleId(), settings.ioTimeoutMillis());
+                        directory, dependency.shuffleId(), settings.io().timeoutMillis());
         try {
             TaskManagerConnection connection =
-                    runtime.lease(Message.ROLE_CONSUMER, settings.returnTimeoutMillis());
+                    runtime.lease(Message.ROLE_CONSUMER, settings.reader().returnTimeoutMillis());
             return new PipelinedGate(
                     connection,
                     runtime.pool(),
                     dependency.shuffleId(),
                     range.startPartition(),
-                    settings.creditFor(sources.size()),
+                    settings.reader().creditFor(sources.size()),
                     sources);
         } catch (IOException e) {
             // Not a fetch failure: only the whole group can run again, and any failure of a task

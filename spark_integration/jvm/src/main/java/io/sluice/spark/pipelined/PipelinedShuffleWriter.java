@@ -62,12 +62,13 @@ public final class PipelinedShuffleWriter<K, V> extends ShuffleWriter<K, V> {
         SluiceSettings settings = runtime.settings();
         PipelinedPartition partition =
                 new PipelinedPartition(
-                        runtime.lease(Message.ROLE_PRODUCER, settings.returnTimeoutMillis()),
+                        runtime.lease(
+                                Message.ROLE_PRODUCER, settings.reader().returnTimeoutMillis()),
                         runtime.pool(),
                         dependency.shuffleId(),
                         mapId,
                         lengths.length,
-                        TimeUnit.MILLISECONDS.toNanos(settings.flushIntervalMillis()));
+                        TimeUnit.MILLISECONDS.toNanos(settings.pipelined().flushIntervalMillis()));
         // Also runs when the task fails or is killed, because the readers must not wait for it.
         TaskCompletionListener whenDone = done -> partition.close();
         context.addTaskCompletionListener(whenDone);
@@ -77,7 +78,7 @@ public final class PipelinedShuffleWriter<K, V> extends ShuffleWriter<K, V> {
                 context.partitionId(),
                 mapId,
                 partition.taskManager(),
-                settings.ioTimeoutMillis());
+                settings.io().timeoutMillis());
         write(records, partition);
         long before = System.nanoTime();
         partition.finish();

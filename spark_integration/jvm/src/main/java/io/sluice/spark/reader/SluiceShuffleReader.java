@@ -55,7 +55,7 @@ public final class SluiceShuffleReader<K, C> extends TaskReader<K, C> {
                     dependency.shuffleId(),
                     range.startPartition(),
                     range.endPartition(),
-                    runtime.settings().creditFor(sources.size()),
+                    runtime.settings().reader().creditFor(sources.size()),
                     sources);
         } catch (IOException e) {
             throw failures.thrown(e);

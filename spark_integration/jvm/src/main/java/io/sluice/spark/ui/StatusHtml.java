@@ -110,9 +110,9 @@ final class StatusHtml {
             cell(Integer.toString(row.shuffleId()));
             cell(Integer.toString(row.maps()));
             cell(Integer.toString(row.partitions()));
-            cell(row.policy().isEmpty() ? "Sluice" : "Spark's own");
-            cell(row.policy());
-            cell(row.reason());
+            cell(row.decision().policy().isEmpty() ? "Sluice" : "Spark's own");
+            cell(row.decision().policy());
+            cell(row.decision().reason());
             cell(Long.toString(row.records()));
             cell(size(row.bytes()));
             cell(row.released() ? "yes" : "");

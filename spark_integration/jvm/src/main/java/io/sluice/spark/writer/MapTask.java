@@ -68,7 +68,7 @@ public final class MapTask {
                         shuffleId,
                         mapId,
                         numPartitions,
-                        runtime.settings().blockBytes());
+                        runtime.settings().writer().blockBytes());
         return output;
     }
 

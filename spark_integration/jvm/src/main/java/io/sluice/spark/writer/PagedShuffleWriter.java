@@ -67,7 +67,8 @@ public final class PagedShuffleWriter<K, V> extends ShuffleWriter<K, V> {
         this.memory = new RecordMemory(context.taskMemoryManager(), this::spill);
         int numPartitions = partitioner.numPartitions();
         this.pages =
-                new PartitionPages(numPartitions, runtime.settings().writerBufferBytes(), memory);
+                new PartitionPages(
+                        numPartitions, runtime.settings().writer().bufferBytes(), memory);
         this.output = task.open(numPartitions);
         this.encoder = StreamEncoder.of(output, dependency.shuffleId(), task.mapId());
     }

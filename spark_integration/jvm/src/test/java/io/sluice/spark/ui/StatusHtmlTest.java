@@ -46,7 +46,15 @@ class StatusHtmlTest {
         String page =
                 page(
                         List.of(one, other),
-                        List.of(new ShuffleTable.Row(7, 1, 2, EVIL, EVIL, 3, 4, true)));
+                        List.of(
+                                new ShuffleTable.Row(
+                                        7,
+                                        1,
+                                        2,
+                                        new ShuffleTable.Decision(EVIL, EVIL),
+                                        3,
+                                        4,
+                                        true)));
         assertFalse(page.contains("<script"), page);
         assertFalse(page.contains("alert(\""), page);
         assertTrue(
@@ -68,7 +76,7 @@ class StatusHtmlTest {
     void theTableOfShufflesIsBounded() {
         List<ShuffleTable.Row> rows = new ArrayList<>();
         for (int i = 0; i < 300; i++) {
-            rows.add(new ShuffleTable.Row(i, 1, 1, "", "", 0, 0, false));
+            rows.add(new ShuffleTable.Row(i, 1, 1, new ShuffleTable.Decision("", ""), 0, 0, false));
         }
         String page = page(List.of(), rows);
         assertTrue(page.contains("Shuffles (the newest 200 of 300)"), page);
