@@ -33,7 +33,7 @@ public final class BlockStream extends InputStream {
     }
 
     /** Continues the stream on the channel that took the place of the lost one. */
-    void goOn(InputChannel other) {
+    void continueOn(InputChannel other) {
         channel = other;
     }
 

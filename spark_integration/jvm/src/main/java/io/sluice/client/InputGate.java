@@ -126,7 +126,7 @@ public final class InputGate extends ConsumerGate<BlockStream> {
                 return;
             } catch (IOException e) {
                 try {
-                    reader.goOn(recover(reader.channel(), e));
+                    reader.continueOn(recover(reader.channel(), e));
                 } catch (IOException | RuntimeException last) {
                     failed = true;
                     throw last;

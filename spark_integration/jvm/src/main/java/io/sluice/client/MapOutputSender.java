@@ -54,9 +54,9 @@ final class MapOutputSender {
     private boolean committed;
 
     /** Says which part of a map output the TaskManager already has when it is resumed. */
-    private enum There {
-        WHAT_IS_SECURED,
-        THE_NEXT_REGION_TOO,
+    private enum StoredPart {
+        SECURED_REGIONS,
+        NEXT_REGION_TOO,
         EVERYTHING
     }
 
@@ -112,12 +112,12 @@ final class MapOutputSender {
     private void send(ProducerLeg.Region region, boolean secure) throws IOException {
         while (true) {
             try {
-                There there = open(region);
-                if (there == There.EVERYTHING) {
+                StoredPart stored = open(region);
+                if (stored == StoredPart.EVERYTHING) {
                     return;
                 }
                 boolean secured = secure && leg.isResumable();
-                if (there == There.THE_NEXT_REGION_TOO) {
+                if (stored == StoredPart.NEXT_REGION_TOO) {
                     count(region, true);
                     return;
                 }
@@ -140,8 +140,8 @@ final class MapOutputSender {
         while (unsecured != null) {
             try {
                 boolean lost = leg == null;
-                There there = open(unsecured);
-                if (there == There.WHAT_IS_SECURED) {
+                StoredPart stored = open(unsecured);
+                if (stored == StoredPart.SECURED_REGIONS) {
                     if (lost) {
                         leg.sendRegion(sentRegions, unsecured);
                         leg.askToSecure(sentRegions);
@@ -236,9 +236,9 @@ final class MapOutputSender {
      * @param next the next region to send, or null before the commit
      * @return the part that need not be sent any more
      */
-    private There open(ProducerLeg.Region next) throws IOException {
+    private StoredPart open(ProducerLeg.Region next) throws IOException {
         if (leg != null) {
-            return There.WHAT_IS_SECURED;
+            return StoredPart.SECURED_REGIONS;
         }
         leg =
                 new ProducerLeg(
@@ -252,10 +252,10 @@ final class MapOutputSender {
             return compare(leg.resume(shuffleId, mapAttemptId, numSubpartitions), next);
         }
         leg.open(shuffleId, mapAttemptId, numSubpartitions);
-        return There.WHAT_IS_SECURED;
+        return StoredPart.SECURED_REGIONS;
     }
 
-    private There compare(Message.PartitionResumed found, ProducerLeg.Region next)
+    private StoredPart compare(Message.PartitionResumed found, ProducerLeg.Region next)
             throws IOException {
         if (found.committed()) {
             // The commit's answer was lost with the connection.
@@ -263,14 +263,14 @@ final class MapOutputSender {
                 sentRegions = committingRegions;
                 sentBytes = committingBytes;
                 committed = true;
-                return There.EVERYTHING;
+                return StoredPart.EVERYTHING;
             }
         } else if (found.regions() == securedRegions && found.totalBytes() == securedBytes) {
-            return There.WHAT_IS_SECURED;
+            return StoredPart.SECURED_REGIONS;
         } else if (next != null
                 && found.regions() == securedRegions + 1
                 && found.totalBytes() == securedBytes + next.length()) {
-            return There.THE_NEXT_REGION_TOO;
+            return StoredPart.NEXT_REGION_TOO;
         }
         throw new IOException(
                 "map output "

@@ -11,7 +11,7 @@ import java.util.Map;
 final class DriverMessages {
     static final String REACHED = "reached";
     static final String UNREACHABLE = "unreachable";
-    static final String TASK_MET_NOBODY = "task-met-nobody";
+    static final String TASK_UNREACHABLE = "task-unreachable";
     static final String ENDPOINTS = "endpoints";
     static final String LOST_OUTPUT = "lost-output";
     static final String COUNTERS = "counters";
@@ -32,8 +32,8 @@ final class DriverMessages {
      * Says that a task is about to fail because its executor reaches no TaskManager. The answer
      * says whether the task's jobs are cancelled.
      */
-    static String[] taskMetNobody(int stageId) {
-        return new String[] {TASK_MET_NOBODY, Integer.toString(stageId)};
+    static String[] taskUnreachable(int stageId) {
+        return new String[] {TASK_UNREACHABLE, Integer.toString(stageId)};
     }
 
     /**

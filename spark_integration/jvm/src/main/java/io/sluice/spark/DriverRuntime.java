@@ -207,7 +207,7 @@ public final class DriverRuntime {
         start(SparkEnv.get().conf().getAppId());
         // A TaskManager may have been started on this host meanwhile.
         addConfigured();
-        if (isSomebodyReachable(shuffleId)) {
+        if (isReachableFor(shuffleId)) {
             return Optional.empty();
         }
         if (settings.routing().fallbackToSpark()) {
@@ -222,13 +222,13 @@ public final class DriverRuntime {
                 NoTaskManagerException.message("for shuffle " + shuffleId, failures(), settings));
     }
 
-    private boolean isSomebodyReachable(int shuffleId) {
+    private boolean isReachableFor(int shuffleId) {
         // With the policy to fail, an outdated report must not hide a TaskManager that has just
         // been started.
         boolean driverDecides =
                 localMaster
                         || !settings.routing().fallbackToSpark()
-                        || !reachability.nobody(this::isGone);
+                        || !reachability.noneReachable(this::isGone);
         if (anyReachableOrReturns()) {
             if (driverDecides) {
                 return true;
@@ -238,7 +238,7 @@ public final class DriverRuntime {
         }
         Reachability.Verdict verdict = askExecutors();
         if (verdict == Reachability.Verdict.UNKNOWN) {
-            if (settings.routing().fallbackToSpark() && reachability.lastSaidNobody()) {
+            if (settings.routing().fallbackToSpark() && reachability.lastReportedUnreachable()) {
                 return false;
             }
             LOG.warn(
@@ -247,7 +247,7 @@ public final class DriverRuntime {
                         + " and its job with it",
                     shuffleId);
         }
-        return verdict != Reachability.Verdict.NOBODY;
+        return verdict != Reachability.Verdict.UNREACHABLE;
     }
 
     private Reachability.Verdict askExecutors() {
@@ -284,11 +284,11 @@ public final class DriverRuntime {
      * reaches one; returns whether it did. Otherwise Spark retries the task, perhaps on another
      * executor.
      */
-    boolean cancelIfNobody(int stageId) {
-        if (!reachability.nobody(this::isGone)) {
+    boolean cancelIfUnreachable(int stageId) {
+        if (!reachability.noneReachable(this::isGone)) {
             // The TaskManagers that executors have reported may have gone since the last ping.
             pingAll().forEach(this::await);
-            if (!reachability.nobody(this::isGone)) {
+            if (!reachability.noneReachable(this::isGone)) {
                 return false;
             }
         }

@@ -263,7 +263,7 @@ public final class ExecutorRuntime implements AutoCloseable {
             return;
         }
         try {
-            context.ask(DriverMessages.taskMetNobody(task.stageId()));
+            context.ask(DriverMessages.taskUnreachable(task.stageId()));
         } catch (Exception e) {
             // The task fails anyway; without this message Spark only makes more attempts.
             LOG.warn("The driver could not be told that a task reached no TaskManager", e);

@@ -16,9 +16,9 @@ final class Reachability {
     /** The conclusion from the reports of all executors. */
     enum Verdict {
         /** At least one executor reaches a TaskManager; the others are told its address. */
-        SOMEBODY,
+        REACHABLE,
         /** There are executors, and none of them reaches a TaskManager. */
-        NOBODY,
+        UNREACHABLE,
         /** No executor has reported within the given time, or none is expected. */
         UNKNOWN
     }
@@ -30,8 +30,8 @@ final class Reachability {
      * @param why why it reaches none, or null
      * @param nanos when the report arrived
      */
-    private record Word(String taskManagerId, String why, long nanos) {
-        static final Word NOTHING_YET = new Word(null, null, 0);
+    private record Report(String taskManagerId, String why, long nanos) {
+        static final Report NONE_YET = new Report(null, null, 0);
     }
 
     /**
@@ -44,10 +44,10 @@ final class Reachability {
 
     private final int initialExecutors;
     private final long settleNanos;
-    private final Map<String, Word> executors = new LinkedHashMap<>();
+    private final Map<String, Report> executors = new LinkedHashMap<>();
     private boolean anyEver;
     private boolean waitedInVain;
-    private Word lastWord = Word.NOTHING_YET;
+    private Report lastReport = Report.NONE_YET;
     private long newestNanos;
 
     /**
@@ -62,7 +62,7 @@ final class Reachability {
     }
 
     synchronized void executorAdded(String executorId) {
-        added(executorId, Word.NOTHING_YET);
+        added(executorId, Report.NONE_YET);
     }
 
     synchronized void executorRemoved(String executorId) {
@@ -71,7 +71,7 @@ final class Reachability {
     }
 
     synchronized void reached(String executorId, String taskManagerId) {
-        said(executorId, new Word(taskManagerId, null, System.nanoTime()));
+        store(executorId, new Report(taskManagerId, null, System.nanoTime()));
     }
 
     /**
@@ -79,20 +79,20 @@ final class Reachability {
      * otherwise.
      */
     synchronized boolean unreachable(String executorId, String why) {
-        Word before = executors.get(executorId);
-        said(executorId, new Word(null, why, System.nanoTime()));
+        Report before = executors.get(executorId);
+        store(executorId, new Report(null, why, System.nanoTime()));
         return before == null || before.why() == null;
     }
 
-    private void said(String executorId, Word word) {
+    private void store(String executorId, Report report) {
         // The report may arrive before the listener event of the executor's start.
-        added(executorId, word);
-        executors.put(executorId, word);
-        lastWord = word;
+        added(executorId, report);
+        executors.put(executorId, report);
+        lastReport = report;
     }
 
-    private void added(String executorId, Word word) {
-        if (executors.putIfAbsent(executorId, word) == null) {
+    private void added(String executorId, Report report) {
+        if (executors.putIfAbsent(executorId, report) == null) {
             anyEver = true;
             newestNanos = System.nanoTime();
         }
@@ -106,35 +106,37 @@ final class Reachability {
      * @param isGone tells whether the TaskManager with an id is known to be gone, which makes a
      *     report on it outdated
      */
-    synchronized boolean nobody(Predicate<String> isGone) {
+    synchronized boolean noneReachable(Predicate<String> isGone) {
         return !executors.isEmpty()
-                && executors.values().stream().allMatch(word -> reachesNone(word, isGone));
+                && executors.values().stream().allMatch(report -> reachesNone(report, isGone));
     }
 
     /**
      * Returns whether the latest report of all said that no TaskManager was reached, even if its
      * executor is gone now.
      */
-    synchronized boolean lastSaidNobody() {
-        return lastWord.why() != null;
+    synchronized boolean lastReportedUnreachable() {
+        return lastReport.why() != null;
     }
 
-    private static boolean reachesNone(Word word, Predicate<String> isGone) {
-        return word.why() != null
-                || (word.taskManagerId() != null && isGone.test(word.taskManagerId()));
+    private static boolean reachesNone(Report report, Predicate<String> isGone) {
+        return report.why() != null
+                || (report.taskManagerId() != null && isGone.test(report.taskManagerId()));
     }
 
-    private boolean somebody(Predicate<String> isGone) {
+    private boolean anyReachable(Predicate<String> isGone) {
         return executors.values().stream()
                 .anyMatch(
-                        word -> word.taskManagerId() != null && !isGone.test(word.taskManagerId()));
+                        report ->
+                                report.taskManagerId() != null
+                                        && !isGone.test(report.taskManagerId()));
     }
 
     /**
      * Waits until the executors' reports decide. A wait without a result is not repeated before
      * another executor starts.
      *
-     * @param isGone as for {@link #nobody}
+     * @param isGone as for {@link #noneReachable}
      * @param timeoutMillis longest wait
      * @param maxAgeMillis greatest age of a report that no TaskManager is reached; an older one has
      *     to be repeated
@@ -144,24 +146,26 @@ final class Reachability {
         long maxAgeNanos = TimeUnit.MILLISECONDS.toNanos(maxAgeMillis);
         long deadline = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(timeoutMillis);
         while (true) {
-            if (somebody(isGone)) {
-                return Verdict.SOMEBODY;
+            if (anyReachable(isGone)) {
+                return Verdict.REACHABLE;
             }
             long now = System.nanoTime();
             long leftNanos = deadline - now;
-            boolean nobody = nobody(isGone);
-            if (nobody) {
+            boolean noneReachable = noneReachable(isGone);
+            if (noneReachable) {
                 if (executors.values().stream()
                         .allMatch(
-                                word -> word.why() == null || now - word.nanos() <= maxAgeNanos)) {
+                                report ->
+                                        report.why() == null
+                                                || now - report.nanos() <= maxAgeNanos)) {
                     leftNanos = Math.min(leftNanos, newestNanos + settleNanos - now);
                 }
             } else if (waitedInVain || !someoneIsExpected()) {
                 return Verdict.UNKNOWN;
             }
             if (leftNanos <= 0) {
-                waitedInVain = !nobody;
-                return nobody ? Verdict.NOBODY : Verdict.UNKNOWN;
+                waitedInVain = !noneReachable;
+                return noneReachable ? Verdict.UNREACHABLE : Verdict.UNKNOWN;
             }
             // Rounded up: a wait of zero milliseconds would never end.
             wait(TimeUnit.NANOSECONDS.toMillis(leftNanos) + 1);
@@ -176,7 +180,7 @@ final class Reachability {
     synchronized List<String> failures() {
         List<String> told = new ArrayList<>();
         int more = 0;
-        for (Map.Entry<String, Word> executor : executors.entrySet()) {
+        for (Map.Entry<String, Report> executor : executors.entrySet()) {
             String why = executor.getValue().why();
             if (why != null && told.size() < TOLD_EXECUTORS) {
                 told.add("executor " + executor.getKey() + ": " + why);

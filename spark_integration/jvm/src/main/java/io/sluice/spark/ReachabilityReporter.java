@@ -19,7 +19,7 @@ final class ReachabilityReporter implements AutoCloseable {
 
     private static final long FIRST_PAUSE_MILLIS = 1_000;
     private static final long IDLE_THREAD_SECONDS = 30;
-    private static final String NOBODY = "";
+    private static final String NONE = "";
 
     /** Tries to reach a TaskManager, and tells the reporter which one it was. */
     @FunctionalInterface
@@ -32,8 +32,8 @@ final class ReachabilityReporter implements AutoCloseable {
     private final long longestPauseMillis;
     private final ScheduledThreadPoolExecutor thread;
 
-    /** A TaskManager's id, {@link #NOBODY}, or null before the first report. */
-    private volatile String lastWord;
+    /** A TaskManager's id, {@link #NONE}, or null before the first report. */
+    private volatile String lastReport;
 
     private volatile boolean everReached;
     private boolean looking;
@@ -72,9 +72,9 @@ final class ReachabilityReporter implements AutoCloseable {
     /** Called when this executor is connected to the given TaskManager. */
     void reached(Message.HelloAck taskManager) {
         String id = taskManager.taskManagerId();
-        if (!id.equals(lastWord)) {
+        if (!id.equals(lastReport)) {
             everReached = true;
-            say(
+            report(
                     id,
                     DriverMessages.reached(
                             context.executorID(),
@@ -86,23 +86,23 @@ final class ReachabilityReporter implements AutoCloseable {
 
     /** Called when this executor reaches no TaskManager. */
     synchronized void unreachable(String why) {
-        if (!NOBODY.equals(lastWord)) {
+        if (!NONE.equals(lastReport)) {
             LOG.warn("No TaskManager is reachable from this executor: {}", why);
             pauseMillis = FIRST_PAUSE_MILLIS;
         }
         // Repeated every time, because the driver considers the age of a report.
-        say(NOBODY, DriverMessages.unreachable(context.executorID(), why));
+        report(NONE, DriverMessages.unreachable(context.executorID(), why));
         look(pauseMillis);
     }
 
-    private synchronized void say(String word, String[] message) {
+    private synchronized void report(String state, String[] message) {
         try {
             // Sent under the lock, because the driver goes by the report that arrives last.
             context.send(message);
-            lastWord = word;
+            lastReport = state;
         } catch (IOException e) {
             // The next connection or attempt reports again.
-            lastWord = null;
+            lastReport = null;
             LOG.warn("The report '{}' did not reach the driver", String.join(" ", message), e);
         }
     }

@@ -145,8 +145,8 @@ public final class SluicePlugin implements SparkPlugin {
                     runtime.unreachable(parts[1], parts[2]);
                     yield null;
                 }
-                case DriverMessages.TASK_MET_NOBODY ->
-                        Boolean.toString(runtime.cancelIfNobody(Integer.parseInt(parts[1])));
+                case DriverMessages.TASK_UNREACHABLE ->
+                        Boolean.toString(runtime.cancelIfUnreachable(Integer.parseInt(parts[1])));
                 case DriverMessages.COUNTERS -> {
                     runtime.counters().add(parts, 1);
                     yield null;

@@ -1,8 +1,8 @@
 package io.sluice.spark;
 
-import static io.sluice.spark.Reachability.Verdict.NOBODY;
-import static io.sluice.spark.Reachability.Verdict.SOMEBODY;
+import static io.sluice.spark.Reachability.Verdict.REACHABLE;
 import static io.sluice.spark.Reachability.Verdict.UNKNOWN;
+import static io.sluice.spark.Reachability.Verdict.UNREACHABLE;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertTrue;
@@ -41,20 +41,20 @@ class ReachabilityTest {
         reachability.unreachable("0", "no socket");
         assertFalse(verdict.isDone());
         reachability.reached("1", "tm");
-        assertEquals(SOMEBODY, verdict.get(30, TimeUnit.SECONDS));
+        assertEquals(REACHABLE, verdict.get(30, TimeUnit.SECONDS));
     }
 
     @Test
-    void theVerdictIsNobodyOnlyAfterAllHaveReported() throws Exception {
+    void theVerdictIsUnreachableOnlyAfterAllHaveReported() throws Exception {
         Reachability reachability = new Reachability(STATIC, 0);
         CompletableFuture<Reachability.Verdict> verdict = waiting(reachability);
         reachability.executorAdded("0");
         reachability.executorAdded("1");
         reachability.unreachable("0", "no socket");
-        assertFalse(reachability.nobody(NONE_GONE));
+        assertFalse(reachability.noneReachable(NONE_GONE));
         assertFalse(verdict.isDone());
         reachability.unreachable("1", "refused");
-        assertEquals(NOBODY, verdict.get(30, TimeUnit.SECONDS));
+        assertEquals(UNREACHABLE, verdict.get(30, TimeUnit.SECONDS));
         assertEquals(
                 List.of("executor 0: no socket", "executor 1: refused"), reachability.failures());
     }
@@ -67,7 +67,7 @@ class ReachabilityTest {
         reachability.unreachable("0", "no socket");
         CompletableFuture<Reachability.Verdict> verdict = waiting(reachability);
         reachability.executorRemoved("1");
-        assertEquals(NOBODY, verdict.get(30, TimeUnit.SECONDS));
+        assertEquals(UNREACHABLE, verdict.get(30, TimeUnit.SECONDS));
     }
 
     @Test
@@ -75,10 +75,10 @@ class ReachabilityTest {
         Reachability reachability = new Reachability(STATIC, LONG_MILLIS);
         reachability.unreachable("0", "no socket");
         CompletableFuture<Reachability.Verdict> verdict = waiting(reachability);
-        assertTrue(reachability.nobody(NONE_GONE));
+        assertTrue(reachability.noneReachable(NONE_GONE));
         assertFalse(verdict.isDone());
         reachability.reached("0", "tm");
-        assertEquals(SOMEBODY, verdict.get(30, TimeUnit.SECONDS));
+        assertEquals(REACHABLE, verdict.get(30, TimeUnit.SECONDS));
     }
 
     @Test
@@ -87,20 +87,20 @@ class ReachabilityTest {
         assertTrue(reachability.unreachable("0", "no socket"));
         long began = System.nanoTime();
         // No report is that young.
-        assertEquals(NOBODY, reachability.await(NONE_GONE, 50, -1));
+        assertEquals(UNREACHABLE, reachability.await(NONE_GONE, 50, -1));
         assertTrue(System.nanoTime() - began >= TimeUnit.MILLISECONDS.toNanos(50));
         assertFalse(reachability.unreachable("0", "no socket"));
-        assertEquals(NOBODY, reachability.await(NONE_GONE, LONG_MILLIS, LONG_MILLIS));
+        assertEquals(UNREACHABLE, reachability.await(NONE_GONE, LONG_MILLIS, LONG_MILLIS));
         // An age that overflows is no limit.
-        assertEquals(NOBODY, reachability.await(NONE_GONE, LONG_MILLIS, Long.MAX_VALUE));
+        assertEquals(UNREACHABLE, reachability.await(NONE_GONE, LONG_MILLIS, Long.MAX_VALUE));
     }
 
     @Test
     void aReportOnATaskManagerThatIsGoneDoesNotCount() throws Exception {
         Reachability reachability = new Reachability(STATIC, 0);
         reachability.reached("0", "tm");
-        assertEquals(NOBODY, reachability.await("tm"::equals, LONG_MILLIS, LONG_MILLIS));
-        assertEquals(SOMEBODY, reachability.await("another"::equals, LONG_MILLIS, LONG_MILLIS));
+        assertEquals(UNREACHABLE, reachability.await("tm"::equals, LONG_MILLIS, LONG_MILLIS));
+        assertEquals(REACHABLE, reachability.await("another"::equals, LONG_MILLIS, LONG_MILLIS));
     }
 
     @Test
@@ -111,7 +111,7 @@ class ReachabilityTest {
         reachability.executorAdded("0");
         CompletableFuture<Reachability.Verdict> verdict = waiting(reachability);
         reachability.reached("0", "tm");
-        assertEquals(SOMEBODY, verdict.get(30, TimeUnit.SECONDS));
+        assertEquals(REACHABLE, verdict.get(30, TimeUnit.SECONDS));
     }
 
     @Test
@@ -121,13 +121,13 @@ class ReachabilityTest {
         none.unreachable("0", "no socket");
         none.executorRemoved("0");
         assertEquals(UNKNOWN, none.await(NONE_GONE, LONG_MILLIS, LONG_MILLIS));
-        assertTrue(none.lastSaidNobody());
+        assertTrue(none.lastReportedUnreachable());
 
         Reachability some = new Reachability(2, 0);
         CompletableFuture<Reachability.Verdict> verdict = waiting(some);
         some.reached("0", "tm");
-        assertEquals(SOMEBODY, verdict.get(30, TimeUnit.SECONDS));
-        assertFalse(some.lastSaidNobody());
+        assertEquals(REACHABLE, verdict.get(30, TimeUnit.SECONDS));
+        assertFalse(some.lastReportedUnreachable());
         some.executorRemoved("0");
         assertEquals(UNKNOWN, some.await(NONE_GONE, LONG_MILLIS, LONG_MILLIS));
     }
