@@ -32,9 +32,7 @@ import java.util.concurrent.locks.ReentrantLock;
  * partition that is closed before it is finished has failed for its readers.
  */
 public final class PipelinedPartition implements AutoCloseable {
-    /**
-     * Buffers in addition to one for each subpartition: as many as a TaskManager grants at once.
-     */
+    /** Buffers beside one for each subpartition: as many as a TaskManager grants at once. */
     private static final int QUEUED_BUFFERS = 16;
 
     private static final long PIPELINED_BOUNDED = 2;
@@ -270,7 +268,7 @@ public final class PipelinedPartition implements AutoCloseable {
 
     private void run() {
         try {
-            while (!finishAnswered()) {
+            while (!isFinished()) {
                 connection
                         .waits()
                         .awaitPatiently(
@@ -290,7 +288,7 @@ public final class PipelinedPartition implements AutoCloseable {
         }
     }
 
-    private boolean finishAnswered() {
+    private boolean isFinished() {
         lock.lock();
         try {
             return finished;
@@ -391,21 +389,18 @@ public final class PipelinedPartition implements AutoCloseable {
     }
 
     private void recycle(Buffer buffer) {
-        lock.lock();
-        try {
-            free.add(buffer);
-            changed.signalAll();
-        } finally {
-            lock.unlock();
-        }
+        change(() -> free.add(buffer));
     }
 
     private void fail(IOException error) {
+        change(() -> failure = failure == null && !finished ? error : failure);
+    }
+
+    /** Changes the state and wakes the task's thread. */
+    private void change(Runnable change) {
         lock.lock();
         try {
-            if (failure == null && !finished) {
-                failure = error;
-            }
+            change.run();
             changed.signalAll();
         } finally {
             lock.unlock();
@@ -431,13 +426,7 @@ public final class PipelinedPartition implements AutoCloseable {
                 }
             } else if (message instanceof Message.PartitionFinished answer) {
                 if (answer.partition() == number) {
-                    lock.lock();
-                    try {
-                        finished = true;
-                        changed.signalAll();
-                    } finally {
-                        lock.unlock();
-                    }
+                    change(() -> finished = true);
                 }
             } else if (message instanceof Message.ErrorResponse response) {
                 if (response.channel() == number) {
@@ -445,13 +434,8 @@ public final class PipelinedPartition implements AutoCloseable {
                 }
             } else if (message instanceof Message.NewBufferSize size) {
                 if (size.channel() == number) {
-                    lock.lock();
-                    try {
-                        fullBytes =
-                                (int) Math.max(1, Math.min(bufferBytes, size.bufferSizeBytes()));
-                    } finally {
-                        lock.unlock();
-                    }
+                    long wanted = Math.min(bufferBytes, size.bufferSizeBytes());
+                    change(() -> fullBytes = (int) Math.max(1, wanted));
                 }
             } else if (!(message instanceof Message.PartitionOpened
                     || message instanceof Message.Pong
