@@ -13,7 +13,7 @@ SETUP_STAMP := $(VENV)/.sluice-setup
 PACKAGES := protocol transport shuffle spark_integration sluice
 JVM := spark_integration/jvm
 JAR := spark_integration/jars/sluice-spark.jar
-JVM_SOURCES := $(JVM)/pom.xml $(shell find $(JVM)/src 2>/dev/null) tests/vectors/wire.json
+JVM_SOURCES := $(JVM)/pom.xml $(shell find $(JVM)/src $(JVM)/.mvn 2>/dev/null) tests/vectors/wire.json
 COMPILED := build/compiled
 COMPILED_STAMP := $(COMPILED)/.complete
 WITH_COMPILED := PYTHONPATH=$(CURDIR)/$(COMPILED):$(CURDIR) PYTHONSAFEPATH=1
@@ -29,7 +29,7 @@ CHAOS_SECONDS := 240
 CHAOS_SEED := 1
 QUICK_BENCHMARKS := exchange isolation barrier memory
 
-.PHONY: help setup jar compiled demo test test-compiled test-matrix fuzz fuzz-spark chaos check format bench charts compose-test docs docs-site constraints clean
+.PHONY: help setup jar compiled demo quick test test-compiled test-matrix fuzz fuzz-spark chaos check format bench charts compose-test docs docs-site constraints changelog clean
 
 help: ## list these targets
 	@grep -hE '^[a-z%-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -117,10 +117,12 @@ check: setup docs-site ## formatting, lint, types, the documentation's links
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	mvn -q -B -Dstyle.color=never -f $(JVM)/pom.xml spotless:check
 
 format: setup ## format and apply safe lint fixes
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+	mvn -q -B -Dstyle.color=never -f $(JVM)/pom.xml spotless:apply
 
 bench: $(addprefix bench-,$(QUICK_BENCHMARKS)) ## the quick benchmarks
 
@@ -135,7 +137,7 @@ compose-test: setup ## the docker compose stack, run for real
 	tests/compose/run.sh
 
 docs: setup ## regenerate what is generated in docs: settings, errors, metrics, network cases
-	$(BIN)/python -m shuffle.daemon.config_reference > docs/reference/settings.md
+	$(BIN)/python -m sluice.shuffle.taskmanager.config_reference > docs/reference/settings.md
 	$(BIN)/python -m tools.docs.errors_page
 	$(BIN)/python -m tools.docs.metrics_page
 	$(BIN)/python -m tools.docs.network_cases
@@ -147,7 +149,7 @@ constraints: ## pin the newest versions that pyproject.toml allows
 	scratch=$$(mktemp -d); trap 'rm -rf "$$scratch"' EXIT; \
 	$(PYTHON) -m venv "$$scratch"; \
 	"$$scratch/bin/pip" install --quiet '.[spark,dev,docs]'; \
-	{ sed -n 1p constraints.txt; "$$scratch/bin/pip" freeze --exclude sluice; } > "$$scratch/pinned"; \
+	{ sed -n 1p constraints.txt; "$$scratch/bin/pip" freeze --exclude sluice-shuffle; } > "$$scratch/pinned"; \
 	cp "$$scratch/pinned" constraints.txt
 
 changelog: setup ## gather the fragments of changes/ into CHANGELOG.md, for VERSION=X.Y.Z

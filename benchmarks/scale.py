@@ -3,7 +3,8 @@
 ``benchmarks.simulation`` plays a host of clusters of up to 1,000 hosts, 10,000 map tasks and 10,000
 reduce tasks, in virtual time. Beside it the same shuffle is done for real at a small size, by
 TaskManagers in this process over loopback whose messages are counted: how well they agree says what
-the simulation is worth. The table and the chart of ``docs/scale.md`` come from here (``--docs``).
+the simulation is worth. The table and the chart of ``docs/internals/scale.md`` come from here
+(``--docs``).
 """
 
 import argparse
@@ -49,8 +50,9 @@ SMALL_SETTING = Setting(floating_buffers=8)
 SMALL_DEADLINE_SECONDS = 60.0
 SHUFFLE_ID = 1
 
-DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "scale.md"
-CHART = DOCUMENT.parent / "images" / "scale.svg"
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+DOCUMENT = DOCS / "internals" / "scale.md"
+CHART = DOCS / "images" / "scale.svg"
 BEGIN, END = "<!-- table: begin -->\n", "<!-- table: end -->\n"
 
 COLUMNS = (
@@ -233,7 +235,9 @@ def agreement(work: Workload, seen: Outcome, counted: PeerMessages) -> dict[str,
 def main(arguments: Sequence[str] | None = None) -> int:
     """Simulate, check against a real run, print; ``--docs`` renews the document."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.scale", description=__doc__)
-    parser.add_argument("--docs", action="store_true", help="write docs/scale.md and its chart")
+    parser.add_argument(
+        "--docs", action="store_true", help="write docs/internals/scale.md and its chart"
+    )
     options = parser.parse_args(arguments)
     console = open_console()
     results = sweep()

@@ -26,7 +26,7 @@ from typing import ClassVar
 
 
 class ErrorCode(enum.IntEnum):
-    """Error numbers on the wire (docs/wire.md)."""
+    """Error numbers on the wire (docs/reference/wire.md)."""
 
     PROTOCOL_VIOLATION = 1
     UNSUPPORTED_VERSION = 2

@@ -1,4 +1,4 @@
-"""Events: what travels in a channel beside data (docs/wire.md, "Events").
+"""Events: what travels in a channel beside data (docs/reference/wire.md, "Events").
 
 An event is the payload of a ``BufferResponse`` or ``PipelinedData`` whose data type is not DATA: a
 msgpack array that begins with the event's id, at most MAX_EVENT_BYTES long. A bad event is the

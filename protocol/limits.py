@@ -1,4 +1,4 @@
-"""Numbers of the wire protocol, each with its reason (docs/wire.md)."""
+"""Numbers of the wire protocol, each with its reason (docs/reference/wire.md)."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""Every message of the wire protocol (docs/wire.md).
+"""Every message of the wire protocol (docs/reference/wire.md).
 
 A message is a named tuple: cheap to make on the data path, immutable, and its field order is the
 wire order. ``sluice.protocol.codec`` turns them into bytes and back.

@@ -1,4 +1,4 @@
-"""Settings that make a Spark application shuffle through TaskManagers (docs/spark.md)."""
+"""Settings that make a Spark application shuffle through TaskManagers (docs/guide/spark.md)."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from protocol.errors import ErrorCode
+from sluice.protocol.errors import ErrorCode
 from tools.docs.errors_page import ENTRIES, PAGE, page
 
 COMMITTED = PAGE.read_text(encoding="utf-8")

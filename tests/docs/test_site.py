@@ -40,7 +40,7 @@ def test_a_directory_that_is_not_there_is_left_for_the_build_to_find(tmp_path):
     ("docstring", "shown"),
     [
         ("Made by :meth:`ShuffleClient.connect`.", "Made by `connect`."),
-        ("See :class:`~protocol.errors.SluiceError` of it.", "See `SluiceError` of it."),
+        ("See :class:`~sluice.protocol.errors.SluiceError` of it.", "See `SluiceError` of it."),
         ("Use it::\n\n    x = 1\n", "Use it:\n\n    x = 1\n"),
         ("Use it.\n\n::\n\n    x = 1\n", "Use it.\n\n\n\n    x = 1\n"),
         ("A slice ``a[::2]`` stays.", "A slice ``a[::2]`` stays."),

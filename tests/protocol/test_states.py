@@ -34,8 +34,8 @@ from tests.protocol.wire_vectors import MESSAGES
 
 EXAMPLES: dict[type[m.Message], m.Message] = {type(message): message for _, message, _ in MESSAGES}
 
-# Written from the tables of docs/wire.md, not from sluice.protocol.states: who sends what on which
-# leg.
+# Written from the tables of docs/reference/wire.md, not from sluice.protocol.states: the
+# sender of each message on each leg.
 ANY_TIME = {m.ErrorResponse, m.CloseRequest, m.Ping, m.Pong}
 CONSUMER_OF_CHANNELS_SENDS = {
     m.AddCredit,

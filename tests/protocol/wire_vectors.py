@@ -378,7 +378,7 @@ def _plain(value: Any) -> Any:
 def encode_block(
     map_attempt_id: int, subpartition: int, flags: int, number: int, stored: bytes
 ) -> bytes:
-    """Make a block with codec 0 as docs/wire.md describes it."""
+    """Make a block with codec 0 as docs/reference/wire.md describes it."""
     header = BLOCK_HEADER.pack(
         map_attempt_id,
         subpartition,

@@ -12,8 +12,8 @@ import pkgutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from protocol.errors import ErrorCode, SluiceError
-from protocol.remote_error import RemoteError
+from sluice.protocol.errors import ErrorCode, SluiceError
+from sluice.protocol.remote_error import RemoteError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -2,7 +2,8 @@
 
 A test says so itself, with ``@pytest.mark.network_case(3, 11)``; a module whose tests all belong to
 a case says ``pytestmark = pytest.mark.network_case(25)``. The markers are read from the sources
-without importing them. ``python -m tests.network_cases`` writes docs/internals/network-cases.md.
+without importing them. ``python -m tools.docs.network_cases`` writes the page, and so does
+``make docs``.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "internals" / "network-cases.md"
 MARKER = "network_case"
 
@@ -111,8 +112,7 @@ def _cell(tests: list[tuple[str, str]]) -> str:
     for file, name in tests:
         files.setdefault(file, []).append(name)
     return "<br>".join(
-        f"[{file.removeprefix('tests/')}](../../{file}): {', '.join(f'`{n}`' for n in names)}"
-        for file, names in files.items()
+        f"`{file}`: {', '.join(f'`{n}`' for n in names)}" for file, names in files.items()
     )
 
 

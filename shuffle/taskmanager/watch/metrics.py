@@ -2,7 +2,8 @@
 
 Base units, ``_total`` on counters. The number of series depends on the configuration and on the
 wire protocol, never on the load: no label names an application, a shuffle, a peer or a pool. What
-moves between hosts and tasks is in ``exchange_metrics``. ``docs/metrics.md`` lists all of them.
+moves between hosts and tasks is in ``exchange_metrics``. ``docs/reference/metrics.md`` lists
+all of them.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 the status endpoint and ``sluice status`` all read that. The JSON form has the same names, tuples
 as lists. It only ever grows: a reader ignores fields that it does not know.
 
-Whether the data path runs as extension modules or as plain Python (docs/design.md).
+Whether the data path runs as extension modules or as plain Python (docs/internals/index.md).
 """
 
 from __future__ import annotations

@@ -1,25 +1,28 @@
 package io.sluice.client;
 
-/** One verified block: its stored bytes are {@code bytes[offset .. offset + length)}, valid until the next read. */
+/**
+ * A verified block. Its stored bytes are {@code bytes[offset .. offset + length)}, valid until the
+ * next read.
+ */
 final class Block {
-  long mapAttemptId;
-  int subpartition;
-  int flags;
-  int number;
-  byte[] bytes;
-  int offset;
-  int length;
+    long mapAttemptId;
+    int subpartition;
+    int flags;
+    int number;
+    byte[] bytes;
+    int offset;
+    int length;
 
-  boolean isFirst() {
-    return (flags & Blocks.FIRST) != 0;
-  }
+    boolean isFirst() {
+        return (flags & Blocks.FIRST) != 0;
+    }
 
-  boolean isLast() {
-    return (flags & Blocks.LAST) != 0;
-  }
+    boolean isLast() {
+        return (flags & Blocks.LAST) != 0;
+    }
 
-  /** The last block of its (map attempt, subpartition). */
-  boolean isEnd() {
-    return (flags & Blocks.END) != 0;
-  }
+    /** Returns whether this is the last block of its map attempt and subpartition. */
+    boolean isEnd() {
+        return (flags & Blocks.END) != 0;
+    }
 }

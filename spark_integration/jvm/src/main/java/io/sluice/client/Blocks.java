@@ -1,40 +1,41 @@
 package io.sluice.client;
 
-/** The block format inside regions (docs/wire.md, "Blocks"). */
+/** The block format inside regions (docs/reference/wire.md, "Blocks"). */
 public final class Blocks {
-  static final int HEADER_BYTES = 28;
-  /** The most a block may hold; writers may take less. */
-  public static final int MAX_STORED_BYTES = 256 * 1024;
+    static final int HEADER_BYTES = 28;
 
-  static final int MAP_ATTEMPT = 0;
-  static final int SUBPARTITION = 8;
-  static final int STORED_LENGTH = 12;
-  static final int RAW_LENGTH = 16;
-  static final int CRC = 20;
-  static final int CODEC = 24;
-  static final int FLAGS = 25;
-  static final int NUMBER = 26;
+    /** The most bytes a block may hold; writers may use less. */
+    public static final int MAX_STORED_BYTES = 256 * 1024;
 
-  static final int CODEC_NONE = 0;
-  static final int FIRST = 1;
-  static final int LAST = 2;
-  static final int END = 4;
+    static final int MAP_ATTEMPT = 0;
+    static final int SUBPARTITION = 8;
+    static final int STORED_LENGTH = 12;
+    static final int RAW_LENGTH = 16;
+    static final int CRC = 20;
+    static final int CODEC = 24;
+    static final int FLAGS = 25;
+    static final int NUMBER = 26;
 
-  private Blocks() {}
+    static final int CODEC_NONE = 0;
+    static final int FIRST = 1;
+    static final int LAST = 2;
+    static final int END = 4;
 
-  /** Big endian, as all integers on the wire that are not part of a message. */
-  static int getInt(byte[] bytes, int at) {
-    return (bytes[at] & 0xFF) << 24
-        | (bytes[at + 1] & 0xFF) << 16
-        | (bytes[at + 2] & 0xFF) << 8
-        | bytes[at + 3] & 0xFF;
-  }
+    private Blocks() {}
 
-  static long getLong(byte[] bytes, int at) {
-    return (long) getInt(bytes, at) << 32 | getInt(bytes, at + 4) & 0xFFFF_FFFFL;
-  }
+    /** Reads an int in big endian, as all integers on the wire that are not part of a message. */
+    static int getInt(byte[] bytes, int at) {
+        return (bytes[at] & 0xFF) << 24
+                | (bytes[at + 1] & 0xFF) << 16
+                | (bytes[at + 2] & 0xFF) << 8
+                | (bytes[at + 3] & 0xFF);
+    }
 
-  static int getShort(byte[] bytes, int at) {
-    return (bytes[at] & 0xFF) << 8 | bytes[at + 1] & 0xFF;
-  }
+    static long getLong(byte[] bytes, int at) {
+        return (long) getInt(bytes, at) << 32 | (getInt(bytes, at + 4) & 0xFFFF_FFFFL);
+    }
+
+    static int getShort(byte[] bytes, int at) {
+        return (bytes[at] & 0xFF) << 8 | (bytes[at + 1] & 0xFF);
+    }
 }

@@ -3,137 +3,145 @@ package io.sluice.client;
 import java.io.IOException;
 
 /**
- * Root of what can go wrong between an executor and a TaskManager.
+ * Root of the failures between an executor and a TaskManager.
  *
  * <pre>
  * ClientException
  * ├── ConnectFailed   no connection to the endpoint could be made
  * ├── ConnectionLost  the connection ended while it was in use
  * ├── Deadline        nothing moved for longer than the deadline
- * ├── Interrupted     the thread was interrupted, or the operation cancelled; the connection is unusable
+ * ├── Interrupted     the thread was interrupted or the operation cancelled
  * ├── Protocol        the TaskManager broke a rule of the protocol
  * └── Remote          the TaskManager answered with an ErrorResponse
  * </pre>
  *
- * After any of them except a {@link Remote} that names a channel the connection must be closed.
+ * <p>After any of them except a {@link Remote} that names a channel, the connection must be closed.
  */
 public abstract class ClientException extends IOException {
-  private static final long serialVersionUID = 1L;
-
-  private final ErrorCode code;
-
-  private ClientException(ErrorCode code, String message, Throwable cause) {
-    super(message, cause);
-    this.code = code;
-  }
-
-  public ErrorCode code() {
-    return code;
-  }
-
-  /** Whether the connection has ended, or the TaskManager ends it: another one may do better. */
-  static boolean isLostConnection(IOException failure) {
-    return failure instanceof ConnectionLost
-        || failure instanceof Remote remote && remote.code() == ErrorCode.SHUTTING_DOWN;
-  }
-
-  /** No connection to the endpoint could be made. */
-  public static final class ConnectFailed extends ClientException {
     private static final long serialVersionUID = 1L;
 
-    private final String summary;
+    private final ErrorCode code;
 
-    public ConnectFailed(String endpoint, String why, Throwable cause) {
-      super(
-          ErrorCode.CONNECT_FAILED,
-          "no connection to the TaskManager at "
-              + endpoint
-              + ": "
-              + why
-              + ". Start one there (sluice taskmanager) or correct spark.sluice.endpoints",
-          cause);
-      this.summary = endpoint + ": " + why;
+    private ClientException(ErrorCode code, String message, Throwable cause) {
+        super(message, cause);
+        this.code = code;
     }
 
-    /** Endpoint and reason without the remedy, for a list of several. */
-    public String summary() {
-      return summary;
-    }
-  }
-
-  /** The connection ended while it was in use. */
-  public static final class ConnectionLost extends ClientException {
-    private static final long serialVersionUID = 1L;
-
-    public ConnectionLost(String endpoint, String why, Throwable cause) {
-      super(
-          ErrorCode.CONNECTION_LOST,
-          "the connection to the TaskManager at " + endpoint + " was lost: " + why,
-          cause);
-    }
-  }
-
-  /** Nothing moved for longer than the deadline. */
-  public static final class Deadline extends ClientException {
-    private static final long serialVersionUID = 1L;
-
-    public Deadline(String endpoint, String waitingFor, long milliseconds, String setting) {
-      super(
-          ErrorCode.DEADLINE_EXCEEDED,
-          "the TaskManager at "
-              + endpoint
-              + " did not answer: waited "
-              + milliseconds
-              + " ms for "
-              + waitingFor
-              + " (limit: "
-              + setting
-              + "). Look at its log, or raise the setting",
-          null);
-    }
-  }
-
-  /** The thread was interrupted or the operation cancelled. */
-  public static final class Interrupted extends ClientException {
-    private static final long serialVersionUID = 1L;
-
-    public Interrupted(String what) {
-      super(ErrorCode.CONNECTION_LOST, what, null);
-    }
-  }
-
-  /** The TaskManager broke a rule of the protocol. */
-  public static final class Protocol extends ClientException {
-    private static final long serialVersionUID = 1L;
-
-    public Protocol(ErrorCode code, String what, Throwable cause) {
-      super(code, what, cause);
-    }
-  }
-
-  /** The TaskManager answered with an ErrorResponse. */
-  public static final class Remote extends ClientException {
-    private static final long serialVersionUID = 1L;
-
-    private final transient Message.ErrorResponse response;
-
-    public Remote(String endpoint, Message.ErrorResponse response) {
-      super(
-          ErrorCode.of(response.code()),
-          "the TaskManager at "
-              + endpoint
-              + " answered "
-              + ErrorCode.of(response.code())
-              + ": "
-              + response.message()
-              + (response.value().isEmpty() ? "" : " (value " + response.value() + ")")
-              + (response.limit().isEmpty() ? "" : " (limit " + response.limit() + ")"),
-          null);
-      this.response = response;
+    public ErrorCode code() {
+        return code;
     }
 
-    public Message.ErrorResponse response() {
-      return response;
+    /**
+     * Returns whether the connection has ended, or the TaskManager is about to end it, so that
+     * another connection may succeed.
+     */
+    static boolean isLostConnection(IOException failure) {
+        return failure instanceof ConnectionLost
+                || (failure instanceof Remote remote && remote.code() == ErrorCode.SHUTTING_DOWN);
     }
-  }
+
+    /** No connection to the endpoint could be made. */
+    public static final class ConnectFailed extends ClientException {
+        private static final long serialVersionUID = 1L;
+
+        private final String summary;
+
+        public ConnectFailed(String endpoint, String why, Throwable cause) {
+            super(
+                    ErrorCode.CONNECT_FAILED,
+                    "no connection to the TaskManager at "
+                            + endpoint
+                            + ": "
+                            + why
+                            + ". Start one there (sluice taskmanager) or correct"
+                            + " spark.sluice.endpoints",
+                    cause);
+            this.summary = endpoint + ": " + why;
+        }
+
+        /** Returns endpoint and reason without the remedy, for a list of several failures. */
+        public String summary() {
+            return summary;
+        }
+    }
+
+    /** The connection ended while it was in use. */
+    public static final class ConnectionLost extends ClientException {
+        private static final long serialVersionUID = 1L;
+
+        public ConnectionLost(String endpoint, String why, Throwable cause) {
+            super(
+                    ErrorCode.CONNECTION_LOST,
+                    "the connection to the TaskManager at " + endpoint + " was lost: " + why,
+                    cause);
+        }
+    }
+
+    /** Nothing moved for longer than the deadline. */
+    public static final class Deadline extends ClientException {
+        private static final long serialVersionUID = 1L;
+
+        public Deadline(String endpoint, String waitingFor, long milliseconds, String setting) {
+            super(
+                    ErrorCode.DEADLINE_EXCEEDED,
+                    "the TaskManager at "
+                            + endpoint
+                            + " did not answer: waited "
+                            + milliseconds
+                            + " ms for "
+                            + waitingFor
+                            + " (limit: "
+                            + setting
+                            + "). Look at its log, or raise the setting",
+                    null);
+        }
+    }
+
+    /** The thread was interrupted or the operation cancelled. */
+    public static final class Interrupted extends ClientException {
+        private static final long serialVersionUID = 1L;
+
+        public Interrupted(String what) {
+            super(ErrorCode.CONNECTION_LOST, what, null);
+        }
+    }
+
+    /** The TaskManager broke a rule of the protocol. */
+    public static final class Protocol extends ClientException {
+        private static final long serialVersionUID = 1L;
+
+        public Protocol(ErrorCode code, String what, Throwable cause) {
+            super(code, what, cause);
+        }
+    }
+
+    /** The TaskManager answered with an ErrorResponse. */
+    public static final class Remote extends ClientException {
+        private static final long serialVersionUID = 1L;
+
+        private final transient Message.ErrorResponse response;
+
+        public Remote(String endpoint, Message.ErrorResponse response) {
+            super(
+                    ErrorCode.of(response.code()),
+                    "the TaskManager at "
+                            + endpoint
+                            + " answered "
+                            + ErrorCode.of(response.code())
+                            + ": "
+                            + response.message()
+                            + (response.value().isEmpty()
+                                    ? ""
+                                    : " (value " + response.value() + ")")
+                            + (response.limit().isEmpty()
+                                    ? ""
+                                    : " (limit " + response.limit() + ")"),
+                    null);
+            this.response = response;
+        }
+
+        public Message.ErrorResponse response() {
+            return response;
+        }
+    }
 }

@@ -1,13 +1,17 @@
 package io.sluice.client;
 
 /**
- * What every connection of a process has in common.
+ * Holds the options that all connections of a process share.
  *
- * @param applicationId the application whose shuffles these are
- * @param name for the TaskManager's log, at most 256 characters
- * @param connectTimeoutMillis connect and handshake, each
- * @param ioTimeoutMillis longest time without any progress while waiting
+ * @param applicationId the application that owns the shuffles
+ * @param name name of the client in the TaskManager's log, at most 256 characters
+ * @param connectTimeoutMillis deadline of the connect, and of the handshake after it
+ * @param ioTimeoutMillis longest wait without any progress
  * @param chunks memory for received buffers
  */
 public record ClientOptions(
-    String applicationId, String name, long connectTimeoutMillis, long ioTimeoutMillis, ChunkPool chunks) {}
+        String applicationId,
+        String name,
+        long connectTimeoutMillis,
+        long ioTimeoutMillis,
+        ChunkPool chunks) {}

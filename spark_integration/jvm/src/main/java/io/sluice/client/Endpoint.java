@@ -16,78 +16,86 @@ import java.util.List;
  * @param port the port, 0 for a Unix socket
  */
 public record Endpoint(String path, String host, int port) {
-  private static final String UNIX = "unix:";
-  private static final int MAX_PATH_BYTES = 107;
+    private static final String UNIX = "unix:";
+    private static final int MAX_PATH_BYTES = 107;
 
-  public static Endpoint tcp(String host, int port) {
-    return new Endpoint(null, host, port);
-  }
+    public static Endpoint tcp(String host, int port) {
+        return new Endpoint(null, host, port);
+    }
 
-  /**
-   * Parses one endpoint.
-   *
-   * @param localHost what {@code {host}} in a path stands for
-   * @throws IllegalArgumentException with the value, the limit and the remedy
-   */
-  public static Endpoint parse(String text, String localHost) {
-    String trimmed = text.trim();
-    if (trimmed.startsWith(UNIX)) {
-      String path = trimmed.substring(UNIX.length()).replace("{host}", localHost);
-      if (path.isEmpty() || !path.startsWith("/") || path.length() > MAX_PATH_BYTES) {
+    /**
+     * Parses one endpoint.
+     *
+     * @param localHost replaces {@code {host}} in a path
+     * @throws IllegalArgumentException if the text is not an endpoint; the message names the value,
+     *     the limit and the remedy
+     */
+    public static Endpoint parse(String text, String localHost) {
+        String trimmed = text.trim();
+        if (trimmed.startsWith(UNIX)) {
+            String path = trimmed.substring(UNIX.length()).replace("{host}", localHost);
+            if (path.isEmpty() || !path.startsWith("/") || path.length() > MAX_PATH_BYTES) {
+                throw new IllegalArgumentException(
+                        "the socket path '"
+                                + path
+                                + "' must be absolute and have at most "
+                                + MAX_PATH_BYTES
+                                + " bytes: write unix:/PATH");
+            }
+            return new Endpoint(path, null, 0);
+        }
+        int colon = trimmed.lastIndexOf(':');
+        try {
+            int port = Integer.parseInt(trimmed.substring(colon + 1));
+            if (colon > 0 && port >= 1 && port <= 65535) {
+                String host = trimmed.substring(0, colon);
+                if (host.startsWith("[") && host.endsWith("]")) {
+                    return tcp(host.substring(1, host.length() - 1), port);
+                }
+                // An IPv6 address without brackets cannot be told from a host with two ports.
+                if (host.indexOf(':') < 0) {
+                    return tcp(host, port);
+                }
+            }
+        } catch (NumberFormatException e) {
+            // The message below says more.
+        }
         throw new IllegalArgumentException(
-            "the socket path '" + path + "' must be absolute and at most " + MAX_PATH_BYTES + " bytes");
-      }
-      return new Endpoint(path, null, 0);
+                "'"
+                        + trimmed
+                        + "' is not an endpoint: write HOST:PORT (port 1 to 65535) or unix:/PATH");
     }
-    int colon = trimmed.lastIndexOf(':');
-    try {
-      int port = Integer.parseInt(trimmed.substring(colon + 1));
-      if (colon > 0 && port >= 1 && port <= 65535) {
-        String host = trimmed.substring(0, colon);
-        if (host.startsWith("[") && host.endsWith("]")) {
-          return tcp(host.substring(1, host.length() - 1), port);
+
+    /** Parses a comma-separated list with at least one endpoint. */
+    public static List<Endpoint> parseList(String text, String localHost) {
+        List<Endpoint> endpoints = new ArrayList<>();
+        for (String part : text.split(",", -1)) {
+            if (!part.isBlank()) {
+                endpoints.add(parse(part, localHost));
+            }
         }
-        // An IPv6 address without brackets, or two ports: nobody can tell which.
-        if (host.indexOf(':') < 0) {
-          return tcp(host, port);
+        if (endpoints.isEmpty()) {
+            throw new IllegalArgumentException(
+                    "the list has no endpoint: write HOST:PORT or unix:/PATH");
         }
-      }
-    } catch (NumberFormatException e) {
-      // Falls through to the message below, which says more.
+        return List.copyOf(endpoints);
     }
-    throw new IllegalArgumentException(
-        "'" + trimmed + "' is no endpoint: write HOST:PORT (port 1 to 65535) or unix:/PATH");
-  }
 
-  /** Parses a comma list; at least one. */
-  public static List<Endpoint> parseList(String text, String localHost) {
-    List<Endpoint> endpoints = new ArrayList<>();
-    for (String part : text.split(",")) {
-      if (!part.isBlank()) {
-        endpoints.add(parse(part, localHost));
-      }
+    public boolean isUnix() {
+        return path != null;
     }
-    if (endpoints.isEmpty()) {
-      throw new IllegalArgumentException("no endpoint is given: write HOST:PORT or unix:/PATH");
+
+    /** Returns whether a Unix socket exists at the path; false for TCP. */
+    public boolean socketExists() {
+        return path != null && Files.exists(Path.of(path));
     }
-    return List.copyOf(endpoints);
-  }
 
-  public boolean isUnix() {
-    return path != null;
-  }
+    SocketAddress address() {
+        return path != null ? UnixDomainSocketAddress.of(path) : new InetSocketAddress(host, port);
+    }
 
-  /** Whether a Unix socket file is there; false for TCP. */
-  public boolean socketExists() {
-    return path != null && Files.exists(Path.of(path));
-  }
-
-  SocketAddress address() {
-    return path != null ? UnixDomainSocketAddress.of(path) : new InetSocketAddress(host, port);
-  }
-
-  @Override
-  public String toString() {
-    return path != null ? UNIX + path : host + ":" + port;
-  }
+    @Override
+    public String toString() {
+        return path != null ? UNIX + path : host + ":" + port;
+    }
 }

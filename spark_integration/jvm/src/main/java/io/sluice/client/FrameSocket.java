@@ -9,203 +9,224 @@ import java.nio.channels.Selector;
 import java.nio.channels.SocketChannel;
 
 /**
- * Reads and writes frames on a non-blocking socket: what is there, and what the socket takes. The only wait is
- * {@link #pause}. Not thread safe, except {@link #cancel} and {@link #wake}.
+ * Reads and writes frames on a non-blocking socket. Only {@link #pause} waits. Not thread safe,
+ * except {@link #cancel} and {@link #wake}.
  */
 final class FrameSocket implements AutoCloseable {
-  private static final int RECEIVE_BYTES = 256 * 1024;
+    private static final int RECEIVE_BYTES = 256 * 1024;
 
-  private final Endpoint endpoint;
-  private final SocketChannel channel;
-  private final Selector selector;
-  private final SelectionKey key;
-  private final FrameHandler handler;
-  private final ByteBuffer in = ByteBuffer.allocateDirect(RECEIVE_BYTES);
-  private final FrameReader reader;
-  private final FrameWriter writer;
+    private final Endpoint endpoint;
+    private final SocketChannel channel;
+    private final Selector selector;
+    private final SelectionKey key;
+    private final FrameHandler handler;
+    private final ByteBuffer in = ByteBuffer.allocateDirect(RECEIVE_BYTES);
+    private final FrameReader reader;
+    private final FrameWriter writer;
 
-  private long waitedNanos;
-  private boolean open = true;
-  private volatile boolean cancelled;
+    private long waitedNanos;
+    private boolean open = true;
+    private volatile boolean cancelled;
 
-  private FrameSocket(
-      Endpoint endpoint, ChunkPool chunks, FrameHandler handler, SocketChannel channel, Selector selector)
-      throws IOException {
-    this.endpoint = endpoint;
-    this.channel = channel;
-    this.selector = selector;
-    this.key = channel.register(selector, SelectionKey.OP_CONNECT);
-    this.handler = handler;
-    this.reader = new FrameReader(chunks);
-    this.writer = new FrameWriter(endpoint);
-  }
-
-  /** A socket that is still to be connected; {@code handler} gets the frames that are read. */
-  static FrameSocket open(Endpoint endpoint, ChunkPool chunks, FrameHandler handler) throws IOException {
-    SocketChannel channel = null;
-    Selector selector = null;
-    try {
-      channel =
-          endpoint.isUnix() ? SocketChannel.open(StandardProtocolFamily.UNIX) : SocketChannel.open();
-      channel.configureBlocking(false);
-      if (!endpoint.isUnix()) {
-        channel.setOption(StandardSocketOptions.TCP_NODELAY, true);
-        channel.setOption(StandardSocketOptions.SO_KEEPALIVE, true);
-      }
-      selector = Selector.open();
-      return new FrameSocket(endpoint, chunks, handler, channel, selector);
-    } catch (IOException | RuntimeException e) {
-      closeQuietly(channel, selector);
-      throw e;
+    private FrameSocket(
+            Endpoint endpoint,
+            ChunkPool chunks,
+            FrameHandler handler,
+            SocketChannel channel,
+            Selector selector)
+            throws IOException {
+        this.endpoint = endpoint;
+        this.channel = channel;
+        this.selector = selector;
+        this.key = channel.register(selector, SelectionKey.OP_CONNECT);
+        this.handler = handler;
+        this.reader = new FrameReader(chunks);
+        this.writer = new FrameWriter(endpoint);
     }
-  }
 
-  /** Begins to connect; says whether that is done at once. */
-  boolean connect() throws IOException {
-    return channel.connect(endpoint.address());
-  }
-
-  boolean finishConnect() throws IOException {
-    return channel.finishConnect();
-  }
-
-  Endpoint endpoint() {
-    return endpoint;
-  }
-
-  FrameReader reader() {
-    return reader;
-  }
-
-  FrameWriter writer() {
-    return writer;
-  }
-
-  /** Reads what is there and dispatches it; says whether that was anything. */
-  boolean read() throws IOException {
-    boolean moved = false;
-    // Bounded, so that a fast sender cannot keep us from looking at what came.
-    for (int round = 0; round < 4; round++) {
-      in.clear();
-      int n;
-      try {
-        n = channel.read(in);
-      } catch (IOException e) {
-        throw new ClientException.ConnectionLost(endpoint.toString(), e.getMessage(), e);
-      }
-      if (n < 0) {
-        throw new ClientException.ConnectionLost(
-            endpoint.toString(),
-            reader.atBorder() ? "the TaskManager closed it" : "it ended inside a frame",
-            null);
-      }
-      if (n == 0) {
-        break;
-      }
-      moved = true;
-      in.flip();
-      reader.feed(in, handler);
-      if (n < RECEIVE_BYTES) {
-        break;
-      }
+    /**
+     * Opens a socket that is not connected yet; {@code handler} receives the frames that are read.
+     */
+    static FrameSocket open(Endpoint endpoint, ChunkPool chunks, FrameHandler handler)
+            throws IOException {
+        SocketChannel channel = null;
+        Selector selector = null;
+        try {
+            channel =
+                    endpoint.isUnix()
+                            ? SocketChannel.open(StandardProtocolFamily.UNIX)
+                            : SocketChannel.open();
+            channel.configureBlocking(false);
+            if (!endpoint.isUnix()) {
+                channel.setOption(StandardSocketOptions.TCP_NODELAY, true);
+                channel.setOption(StandardSocketOptions.SO_KEEPALIVE, true);
+            }
+            selector = Selector.open();
+            return new FrameSocket(endpoint, chunks, handler, channel, selector);
+        } catch (IOException | RuntimeException e) {
+            closeQuietly(channel, selector);
+            throw e;
+        }
     }
-    return moved;
-  }
 
-  /** Writes what the socket takes; says whether that was anything. */
-  boolean write() throws IOException {
-    try {
-      return writer.writeTo(channel);
-    } catch (IOException e) {
-      throw whyWriteFailed(e);
+    /** Begins to connect; returns whether the connection is already made. */
+    boolean connect() throws IOException {
+        return channel.connect(endpoint.address());
     }
-  }
 
-  /** The TaskManager may have said why before it closed: an ErrorResponse waits to be read. */
-  private IOException whyWriteFailed(IOException failure) {
-    try {
-      while (read()) {
-        continue;
-      }
-    } catch (ClientException.Remote | SourceFailure answer) {
-      return answer;
-    } catch (IOException e) {
-      failure.addSuppressed(e);
+    boolean finishConnect() throws IOException {
+        return channel.finishConnect();
     }
-    return new ClientException.ConnectionLost(endpoint.toString(), failure.getMessage(), failure);
-  }
 
-  /** From the first call on, pauses end when something comes, or when the socket takes more. */
-  void watchForBoth() {
-    int interest = SelectionKey.OP_READ | (writer.isWanting() ? SelectionKey.OP_WRITE : 0);
-    if (key.interestOps() != interest) {
-      key.interestOps(interest);
+    Endpoint endpoint() {
+        return endpoint;
     }
-  }
 
-  /** Waits for the socket, at most that long; 0 for ever. */
-  void pause(long millis) throws IOException {
-    long before = System.nanoTime();
-    selector.select(millis);
-    selector.selectedKeys().clear();
-    waitedNanos += System.nanoTime() - before;
-    checkUsable();
-  }
-
-  /** Nanoseconds spent in pauses so far. */
-  long waitedNanos() {
-    return waitedNanos;
-  }
-
-  /** Ends the pause of another thread. */
-  void wake() {
-    selector.wakeup();
-  }
-
-  /** Ends the pause of another thread and makes the socket unusable. */
-  void cancel() {
-    cancelled = true;
-    selector.wakeup();
-  }
-
-  /** The TaskManager has said its last word. */
-  void end() {
-    open = false;
-  }
-
-  boolean isOpen() {
-    return open;
-  }
-
-  void checkUsable() throws ClientException {
-    if (cancelled) {
-      throw new ClientException.Interrupted("the shuffle operation was cancelled");
+    FrameReader reader() {
+        return reader;
     }
-    if (Thread.currentThread().isInterrupted()) {
-      throw new ClientException.Interrupted("the task was interrupted while it used a TaskManager");
-    }
-    if (!open) {
-      throw new ClientException.ConnectionLost(endpoint.toString(), "it was closed before", null);
-    }
-  }
 
-  @Override
-  public void close() {
-    open = false;
-    reader.discard();
-    closeQuietly(channel, selector);
-  }
-
-  private static void closeQuietly(SocketChannel channel, Selector selector) {
-    try {
-      if (channel != null) {
-        channel.close();
-      }
-      if (selector != null) {
-        selector.close();
-      }
-    } catch (IOException e) {
-      // Nothing is left to save: the connection is given up.
+    FrameWriter writer() {
+        return writer;
     }
-  }
+
+    /** Reads and dispatches available bytes; returns whether there were any. */
+    boolean read() throws IOException {
+        boolean moved = false;
+        // Bounded, so that a fast sender cannot keep the caller from checking its condition.
+        for (int round = 0; round < 4; round++) {
+            in.clear();
+            int n;
+            try {
+                n = channel.read(in);
+            } catch (IOException e) {
+                throw new ClientException.ConnectionLost(endpoint.toString(), e.getMessage(), e);
+            }
+            if (n < 0) {
+                throw new ClientException.ConnectionLost(
+                        endpoint.toString(),
+                        reader.atBorder()
+                                ? "the TaskManager closed it"
+                                : "it ended in the middle of a frame",
+                        null);
+            }
+            if (n == 0) {
+                break;
+            }
+            moved = true;
+            in.flip();
+            reader.feed(in, handler);
+            if (n < RECEIVE_BYTES) {
+                break;
+            }
+        }
+        return moved;
+    }
+
+    /** Writes as much as the socket takes; returns whether it took anything. */
+    boolean write() throws IOException {
+        try {
+            return writer.writeTo(channel);
+        } catch (IOException e) {
+            throw whyWriteFailed(e);
+        }
+    }
+
+    /**
+     * Looks for the reason of a failed write: the TaskManager may have sent an ErrorResponse before
+     * it closed.
+     */
+    private IOException whyWriteFailed(IOException failure) {
+        try {
+            boolean more = true;
+            while (more) {
+                more = read();
+            }
+        } catch (ClientException.Remote | SourceFailure answer) {
+            return answer;
+        } catch (IOException e) {
+            failure.addSuppressed(e);
+        }
+        return new ClientException.ConnectionLost(
+                endpoint.toString(), failure.getMessage(), failure);
+    }
+
+    /**
+     * Makes the next pauses end when bytes arrive or, with bytes to send, when the socket takes
+     * them.
+     */
+    void watchForBoth() {
+        int interest = SelectionKey.OP_READ | (writer.isWanting() ? SelectionKey.OP_WRITE : 0);
+        if (key.interestOps() != interest) {
+            key.interestOps(interest);
+        }
+    }
+
+    /** Waits for the socket; 0 waits without limit. */
+    void pause(long millis) throws IOException {
+        long before = System.nanoTime();
+        selector.select(millis);
+        selector.selectedKeys().clear();
+        waitedNanos += System.nanoTime() - before;
+        checkUsable();
+    }
+
+    /** Returns the nanoseconds spent in pauses so far. */
+    long waitedNanos() {
+        return waitedNanos;
+    }
+
+    /** Ends the pause of another thread. */
+    void wake() {
+        selector.wakeup();
+    }
+
+    /** Ends the pause of another thread and makes the socket unusable. */
+    void cancel() {
+        cancelled = true;
+        selector.wakeup();
+    }
+
+    /** Called when the TaskManager has announced the end of the connection. */
+    void end() {
+        open = false;
+    }
+
+    boolean isOpen() {
+        return open;
+    }
+
+    void checkUsable() throws ClientException {
+        if (cancelled) {
+            throw new ClientException.Interrupted("the shuffle operation was cancelled");
+        }
+        if (Thread.currentThread().isInterrupted()) {
+            throw new ClientException.Interrupted(
+                    "the task was interrupted while it used a TaskManager");
+        }
+        if (!open) {
+            throw new ClientException.ConnectionLost(
+                    endpoint.toString(), "it had been closed already", null);
+        }
+    }
+
+    @Override
+    public void close() {
+        open = false;
+        reader.discard();
+        closeQuietly(channel, selector);
+    }
+
+    private static void closeQuietly(SocketChannel channel, Selector selector) {
+        try {
+            if (channel != null) {
+                channel.close();
+            }
+            if (selector != null) {
+                selector.close();
+            }
+        } catch (IOException e) {
+            // The connection is given up anyway.
+        }
+    }
 }

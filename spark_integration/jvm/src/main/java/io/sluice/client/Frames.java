@@ -1,32 +1,38 @@
 package io.sluice.client;
 
-/** Numbers of the frame format and of the handshake (docs/wire.md). */
+/** Holds the constants of the frame format and of the handshake (docs/reference/wire.md). */
 public final class Frames {
-  public static final String MAGIC = "sluice";
-  public static final int VERSION = 1;
+    public static final String MAGIC = "sluice";
+    public static final int VERSION = 1;
 
-  /** Control length u32 and payload length u32, big endian. */
-  public static final int PREFIX_BYTES = 8;
+    /** Control length u32 and payload length u32, big endian. */
+    public static final int PREFIX_BYTES = 8;
 
-  public static final int MAX_CONTROL_BYTES = 4 * 1024 * 1024;
+    public static final int MAX_CONTROL_BYTES = 4 * 1024 * 1024;
 
-  /** The largest segment a TaskManager can be configured with. */
-  public static final int MAX_SEGMENT_BYTES = 1024 * 1024;
+    /** The largest segment that a TaskManager can be configured with. */
+    public static final int MAX_SEGMENT_BYTES = 1024 * 1024;
 
-  /** Feature bit of the handshake: payloads above the segment size where no segment is involved. */
-  public static final long FEATURE_LARGE_PAYLOADS = 1;
+    /**
+     * Feature bit of the handshake: payloads may exceed the segment size where no segment is
+     * involved.
+     */
+    public static final long FEATURE_LARGE_PAYLOADS = 1;
 
-  /** Feature bit: regions of map outputs are secured, and go on from there on another connection. */
-  public static final long FEATURE_RESUMABLE_OUTPUTS = 4;
+    /**
+     * Feature bit: the TaskManager secures regions of map outputs, which can continue on another
+     * connection.
+     */
+    public static final long FEATURE_RESUMABLE_OUTPUTS = 4;
 
-  /** Feature bit: a producer on the same host may put regions into memory that both sides share. */
-  public static final long FEATURE_REGION_AREAS = 8;
+    /** Feature bit: a producer on the same host may put regions into memory that both sides map. */
+    public static final long FEATURE_REGION_AREAS = 8;
 
-  /** The largest payload with {@link #FEATURE_LARGE_PAYLOADS}. */
-  public static final int MAX_LARGE_PAYLOAD_BYTES = 256 * 1024;
+    /** The largest payload with {@link #FEATURE_LARGE_PAYLOADS}. */
+    public static final int MAX_LARGE_PAYLOAD_BYTES = 256 * 1024;
 
-  /** Events are received outside of segments. */
-  public static final int MAX_EVENT_BYTES = 1024;
+    /** Events are received outside of segments. */
+    public static final int MAX_EVENT_BYTES = 1024;
 
-  private Frames() {}
+    private Frames() {}
 }

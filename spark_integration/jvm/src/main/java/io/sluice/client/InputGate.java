@@ -9,296 +9,319 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * The consumer leg for one task: one channel for each source, read stream by stream.
+ * The consumer leg of one task: one channel for each source, read stream by stream.
  *
- * <p>At the border between two streams the gate takes whichever channel has data, so no channel waits for another;
- * inside a stream it reads that channel. What arrives meanwhile on the others stays in their queues, which their
- * credit bounds.
+ * <p>Between two streams the gate takes any channel that has data, so no channel waits for another;
+ * inside a stream it stays with that channel. Buffers that arrive on the other channels stay in
+ * their queues, which are bounded by their credit.
  *
- * <p>What can still be had is asked for again where it left off: the rest of a source once after a damaged block, and for a
- * while when its TaskManager, or the own one, is out of reach ({@link SourceRetries}).
+ * <p>The gate recovers where it can and continues behind the last verified block: it requests the
+ * rest of a source once more after a damaged block, and for a limited time while the TaskManager of
+ * a source, or the own one, is out of reach ({@link SourceRetries}).
  */
 public final class InputGate extends ConsumerGate<BlockStream> {
-  private static final Logger LOG = LoggerFactory.getLogger(InputGate.class);
+    private static final Logger LOG = LoggerFactory.getLogger(InputGate.class);
 
-  private final ConnectionSource connections;
-  private final List<InputChannel> channels = new ArrayList<>();
-  private final byte[] blockBuffer = new byte[Blocks.MAX_STORED_BYTES];
+    private final ConnectionSource connections;
+    private final List<InputChannel> channels = new ArrayList<>();
+    private final byte[] blockBuffer = new byte[Blocks.MAX_STORED_BYTES];
 
-  private BlockStream stream;
-  private Patience patience;
-  private int nextChannel;
-  private int unasked;
+    private BlockStream stream;
+    private Patience patience;
+    private int nextChannel;
+    private int unasked;
 
-  /**
-   * Opens the gate.
-   *
-   * @param connections gives the gate a connection, and another one when that is lost
-   * @param startSubpartition first partition wanted
-   * @param endSubpartition behind the last partition wanted
-   * @param credit buffers each channel may have under way
-   */
-  public InputGate(
-      ConnectionSource connections,
-      long shuffleId,
-      int startSubpartition,
-      int endSubpartition,
-      int credit,
-      List<Source> sources)
-      throws IOException {
-    super(shuffleId, startSubpartition, endSubpartition, credit, connections::giveBack);
-    this.connections = connections;
-    long now = System.nanoTime();
-    for (Source source : sources) {
-      SourceRetries retries = new SourceRetries(connections.returnTimeoutMillis());
-      SourceProgress progress = new SourceProgress(source, startSubpartition, endSubpartition, retries);
-      channels.add(new InputChannel(progress, credit, now));
-    }
-    connect();
-    open();
-  }
-
-  @Override
-  List<InputChannel> channels() {
-    return channels;
-  }
-
-  /** The next stream, of whichever channel has data; the rest of the one before is skipped (and checked). */
-  @Override
-  BlockStream find() throws IOException {
-    if (stream != null) {
-      stream.drain();
-    }
-    stream = openStream();
-    return stream;
-  }
-
-  private BlockStream openStream() throws IOException {
-    InputChannel channel = null;
-    while (openChannels > 0) {
-      try {
-        channel = pick();
-        if (channel == null) {
-          await(() -> pick() != null);
-        } else if (channel.isDrained()) {
-          channel.complete();
-          openChannels--;
-        } else {
-          BlockStream next = new BlockStream(this, channel);
-          if (!next.isEmpty()) {
-            return next;
-          }
+    /**
+     * Opens the gate.
+     *
+     * @param connections gives the gate a connection, and another one when that is lost
+     * @param startSubpartition first partition of the range
+     * @param endSubpartition first partition behind the range
+     * @param credit buffers that each channel may have under way
+     */
+    public InputGate(
+            ConnectionSource connections,
+            long shuffleId,
+            int startSubpartition,
+            int endSubpartition,
+            int credit,
+            List<Source> sources)
+            throws IOException {
+        super(shuffleId, startSubpartition, endSubpartition, credit, connections::giveBack);
+        this.connections = connections;
+        long now = System.nanoTime();
+        for (Source source : sources) {
+            SourceRetries retries = new SourceRetries(connections.returnTimeoutMillis());
+            SourceProgress progress =
+                    new SourceProgress(source, startSubpartition, endSubpartition, retries);
+            channels.add(new InputChannel(progress, credit, now));
         }
-      } catch (IOException e) {
-        recover(channel, e);
-      }
+        connect();
+        open();
     }
-    return null;
-  }
 
-  private InputChannel pick() {
-    int n = channels.size();
-    for (int i = 0; i < n; i++) {
-      int index = nextChannel + i < n ? nextChannel + i : nextChannel + i - n;
-      InputChannel channel = channels.get(index);
-      if (channel.isReady()) {
-        // The next search begins behind this one: round robin.
-        nextChannel = index + 1 < n ? index + 1 : 0;
-        return channel;
-      }
+    @Override
+    List<InputChannel> channels() {
+        return channels;
     }
-    return null;
-  }
 
-  /** Reads the next block of a stream; waits for it, wherever it comes from in the end. */
-  synchronized void readBlock(BlockStream reader, Block block) throws IOException {
-    while (true) {
-      if (done) {
-        throw closedMeanwhile();
-      }
-      try {
-        reader.channel().readBlock(block, this);
-        return;
-      } catch (IOException e) {
+    /**
+     * Finds the next stream on any channel that has data; skips the rest of the previous stream,
+     * and checks it.
+     */
+    @Override
+    BlockStream find() throws IOException {
+        if (stream != null) {
+            stream.drain();
+        }
+        stream = openStream();
+        return stream;
+    }
+
+    private BlockStream openStream() throws IOException {
+        InputChannel channel = null;
+        while (openChannels > 0) {
+            try {
+                channel = pick();
+                if (channel == null) {
+                    await(() -> pick() != null);
+                } else if (channel.isDrained()) {
+                    channel.complete();
+                    openChannels--;
+                } else {
+                    BlockStream next = new BlockStream(this, channel);
+                    if (!next.isEmpty()) {
+                        return next;
+                    }
+                }
+            } catch (IOException e) {
+                recover(channel, e);
+            }
+        }
+        return null;
+    }
+
+    private InputChannel pick() {
+        int n = channels.size();
+        for (int i = 0; i < n; i++) {
+            int index = nextChannel + i < n ? nextChannel + i : nextChannel + i - n;
+            InputChannel channel = channels.get(index);
+            if (channel.isReady()) {
+                // Round robin: the next search begins behind this channel.
+                nextChannel = index + 1 < n ? index + 1 : 0;
+                return channel;
+            }
+        }
+        return null;
+    }
+
+    /** Reads the next block of a stream; waits for it, and recovers if its channel fails. */
+    synchronized void readBlock(BlockStream reader, Block block) throws IOException {
+        while (true) {
+            if (done) {
+                throw closedMeanwhile();
+            }
+            try {
+                reader.channel().readBlock(block, this);
+                return;
+            } catch (IOException e) {
+                try {
+                    reader.continueOn(recover(reader.channel(), e));
+                } catch (IOException | RuntimeException last) {
+                    failed = true;
+                    throw last;
+                }
+            } catch (RuntimeException e) {
+                failed = true;
+                throw e;
+            }
+        }
+    }
+
+    void awaitData(InputChannel channel) throws IOException {
+        await(() -> channel.hasData() || channel.hasEnded());
+    }
+
+    /** Waits, and meanwhile requests those channels whose time has come. */
+    private void await(BooleanSupplier ready) throws IOException {
+        while (!ready.getAsBoolean()) {
+            leg.await(ready, ask());
+        }
+    }
+
+    byte[] blockBuffer() {
+        return blockBuffer;
+    }
+
+    // ---- requests, and requests again
+
+    /**
+     * Requests all channels. An idle connection can be lost without a sign; the gate recovers as if
+     * it were lost later.
+     */
+    @Override
+    void askFirst() throws IOException {
         try {
-          reader.goOn(recover(reader.channel(), e));
-        } catch (IOException | RuntimeException last) {
-          failed = true;
-          throw last;
+            super.askFirst();
+        } catch (IOException e) {
+            recover(null, e);
         }
-      } catch (RuntimeException e) {
-        failed = true;
-        throw e;
-      }
     }
-  }
 
-  void awaitData(InputChannel channel) throws IOException {
-    await(() -> channel.hasData() || channel.hasEnded());
-  }
-
-  /** Waits, and meanwhile asks for those channels whose time has come. */
-  private void await(BooleanSupplier ready) throws IOException {
-    while (!ready.getAsBoolean()) {
-      leg.await(ready, ask());
+    private void connect() throws IOException {
+        long start = System.nanoTime();
+        TaskManagerConnection connection = connections.lease();
+        waitedBefore += System.nanoTime() - start;
+        use(connection);
     }
-  }
 
-  byte[] blockBuffer() {
-    return blockBuffer;
-  }
-
-  // ---- asking, and asking again
-
-  /** An idle connection can be lost without a sign: then as if it were lost later. */
-  @Override
-  void askFirst() throws IOException {
-    try {
-      super.askFirst();
-    } catch (IOException e) {
-      recover(null, e);
-    }
-  }
-
-  private void connect() throws IOException {
-    long start = System.nanoTime();
-    TaskManagerConnection connection = connections.lease();
-    waitedBefore += System.nanoTime() - start;
-    use(connection);
-  }
-
-  /** Asks for the channels that are due; says when the next one is, {@code Long.MAX_VALUE} for never. */
-  private long ask() throws IOException {
-    long next = Long.MAX_VALUE;
-    if (unasked == 0) {
-      return next;
-    }
-    long now = System.nanoTime();
-    List<InputChannel> due = new ArrayList<>();
-    for (InputChannel channel : channels) {
-      if (!channel.isAsked()) {
-        long left = channel.askAtNanos() - now;
-        if (left <= 0) {
-          due.add(channel);
-        } else if (next == Long.MAX_VALUE || channel.askAtNanos() - next < 0) {
-          next = channel.askAtNanos();
+    /**
+     * Requests the channels that are due; returns when the next one is due, {@code Long.MAX_VALUE}
+     * for never.
+     */
+    private long ask() throws IOException {
+        long next = Long.MAX_VALUE;
+        if (unasked == 0) {
+            return next;
         }
-      }
+        long now = System.nanoTime();
+        List<InputChannel> due = new ArrayList<>();
+        for (InputChannel channel : channels) {
+            if (!channel.isAsked()) {
+                long left = channel.askAtNanos() - now;
+                if (left <= 0) {
+                    due.add(channel);
+                } else if (next == Long.MAX_VALUE || channel.askAtNanos() - next < 0) {
+                    next = channel.askAtNanos();
+                }
+            }
+        }
+        unasked -= due.size();
+        leg.ask(due);
+        return next;
     }
-    unasked -= due.size();
-    leg.ask(due);
-    return next;
-  }
 
-  /**
-   * Asks again for what failed.
-   *
-   * @param channel the one that was to be read
-   * @return the channel that takes its place; if a map attempt was half read, it goes on there
-   * @throws IOException {@code failure}, if it is final
-   */
-  private InputChannel recover(InputChannel channel, IOException failure) throws IOException {
-    if (failure instanceof SourceFailure source) {
-      if (channel.isLost()) {
-        return replace(channel, System.nanoTime(), source);
-      }
-      OptionalLong at = channel.progress().retries().nextAttempt(source);
-      if (at.isEmpty()) {
-        throw failure;
-      }
-      return replace(channel, at.getAsLong(), source);
+    /**
+     * Requests again the data that a failure left unread.
+     *
+     * @param channel the channel that was being read
+     * @return its replacement; a map attempt that was half read continues there
+     * @throws IOException {@code failure}, if it is final
+     */
+    private InputChannel recover(InputChannel channel, IOException failure) throws IOException {
+        if (failure instanceof SourceFailure source) {
+            if (channel.isLost()) {
+                return replace(channel, System.nanoTime(), source);
+            }
+            OptionalLong at = channel.progress().retries().nextAttempt(source);
+            if (at.isEmpty()) {
+                throw failure;
+            }
+            return replace(channel, at.getAsLong(), source);
+        }
+        if (failure instanceof ClientException.Deadline && !cancelled) {
+            throw blame(channel, failure);
+        }
+        if (!ClientException.isLostConnection(failure) || cancelled) {
+            throw failure;
+        }
+        return reconnect(channel, failure);
     }
-    if (failure instanceof ClientException.Deadline && !cancelled) {
-      throw blame(channel, failure);
-    }
-    if (!ClientException.isLostConnection(failure) || cancelled) {
-      throw failure;
-    }
-    return reconnect(channel, failure);
-  }
 
-  /** Nothing came for too long: if the own TaskManager is well, it is the source's that stands still. */
-  private IOException blame(InputChannel waitedFor, IOException failure) throws IOException {
-    List<InputChannel> candidates = new ArrayList<>(channels);
-    if (waitedFor != null) {
-      candidates.add(0, waitedFor);
+    /**
+     * Finds the failure to report when nothing came for too long: if the own TaskManager answers, a
+     * remote source is stalled.
+     */
+    private IOException blame(InputChannel waitedFor, IOException failure) throws IOException {
+        List<InputChannel> candidates = new ArrayList<>(channels);
+        if (waitedFor != null) {
+            candidates.add(0, waitedFor);
+        }
+        for (InputChannel candidate : candidates) {
+            if (candidate.isAsked() && !candidate.isReceived() && !candidate.isLocal()) {
+                return leg.isAlive()
+                        ? candidate
+                                .progress()
+                                .failure(
+                                        null,
+                                        ErrorCode.DEADLINE_EXCEEDED,
+                                        failure.getMessage(),
+                                        failure)
+                        : failure;
+            }
+        }
+        return failure;
     }
-    for (InputChannel candidate : candidates) {
-      if (candidate.isAsked() && !candidate.isReceived() && !candidate.isLocal()) {
-        return leg.isAlive()
-            ? candidate.progress().failure(null, ErrorCode.DEADLINE_EXCEEDED, failure.getMessage(), failure)
-            : failure;
-      }
-    }
-    return failure;
-  }
 
-  private InputChannel replace(InputChannel channel, long atNanos, SourceFailure failure)
-      throws IOException {
-    List<InputChannel> rest = rest(channel, atNanos);
-    if (rest.isEmpty() && !channel.isLost()) {
-      // Every map output of it was complete, and yet something does not add up.
-      throw failure;
+    private InputChannel replace(InputChannel channel, long atNanos, SourceFailure failure)
+            throws IOException {
+        List<InputChannel> rest = rest(channel, atNanos);
+        if (rest.isEmpty() && !channel.isLost()) {
+            // Every map output was complete, and yet the totals do not match.
+            throw failure;
+        }
+        LOG.info("Requesting the rest of a source again: {}", failure.getMessage());
+        if (failure.isDamage()) {
+            connections.refetched();
+        } else if (!channel.isLost()) {
+            connections.reconnected();
+        }
+        leg.retire(channel);
+        put(channel, rest);
+        return rest.isEmpty() ? null : rest.get(0);
     }
-    LOG.info("Asking again for what is left of a source: {}", failure.getMessage());
-    if (failure.isDamage()) {
-      connections.refetched();
-    } else if (!channel.isLost()) {
-      connections.reconnected();
-    }
-    leg.retire(channel);
-    put(channel, rest);
-    return rest.isEmpty() ? null : rest.get(0);
-  }
 
-  /** The own TaskManager is gone: all that is left is asked for again, through it or another one. */
-  private InputChannel reconnect(InputChannel channel, IOException failure) throws IOException {
-    if (patience == null) {
-      patience = new Patience(connections.returnTimeoutMillis());
-    } else if (!patience.pause("a TaskManager to read from")) {
-      throw failure;
+    /**
+     * Requests all unread data again after the own TaskManager was lost, through the same or
+     * another one.
+     */
+    private InputChannel reconnect(InputChannel channel, IOException failure) throws IOException {
+        if (patience == null) {
+            patience = new Patience(connections.returnTimeoutMillis());
+        } else if (!patience.pause("a TaskManager to read from")) {
+            throw failure;
+        }
+        LOG.info("Reading continues after a lost connection: {}", failure.getMessage());
+        drop();
+        connections.reconnected();
+        InputChannel replacement = channel;
+        for (InputChannel lost : List.copyOf(channels)) {
+            if (lost.isReceived() || !lost.isAsked()) {
+                continue;
+            }
+            if (lost == channel) {
+                // It was lost inside a block, and no more bytes of it will come.
+                List<InputChannel> rest = rest(lost, System.nanoTime());
+                lost.release();
+                put(lost, rest);
+                replacement = rest.isEmpty() ? null : rest.get(0);
+            } else {
+                // Read what has arrived of the others before the rest is requested.
+                lost.lose(failure);
+            }
+        }
+        connect();
+        return replacement;
     }
-    LOG.info("Reading goes on after a lost connection: {}", failure.getMessage());
-    drop();
-    connections.reconnected();
-    InputChannel replacement = channel;
-    for (InputChannel lost : List.copyOf(channels)) {
-      if (lost.isReceived() || !lost.isAsked()) {
-        continue;
-      }
-      if (lost == channel) {
-        // It stands somewhere inside of a block, and has nothing more to give.
-        List<InputChannel> rest = rest(lost, System.nanoTime());
-        lost.release();
-        put(lost, rest);
-        replacement = rest.isEmpty() ? null : rest.get(0);
-      } else {
-        // What has come of the others is read before the rest is asked for.
-        lost.lose(failure);
-      }
+
+    private List<InputChannel> rest(InputChannel channel, long atNanos) {
+        List<InputChannel> rest = new ArrayList<>();
+        for (SourceProgress part : channel.progress().rest()) {
+            rest.add(new InputChannel(part, credit, atNanos));
+        }
+        return rest;
     }
-    connect();
-    return replacement;
-  }
 
-  private List<InputChannel> rest(InputChannel channel, long atNanos) {
-    List<InputChannel> rest = new ArrayList<>();
-    for (SourceProgress part : channel.progress().rest()) {
-      rest.add(new InputChannel(part, credit, atNanos));
+    private void put(InputChannel old, List<InputChannel> rest) {
+        channels.remove(old);
+        channels.addAll(rest);
+        openChannels += rest.size() - 1;
+        unasked += rest.size();
+        nextChannel = 0;
     }
-    return rest;
-  }
 
-  private void put(InputChannel old, List<InputChannel> rest) {
-    channels.remove(old);
-    channels.addAll(rest);
-    openChannels += rest.size() - 1;
-    unasked += rest.size();
-    nextChannel = 0;
-  }
-
-  /** A block was read: the own TaskManager does its work. */
-  void progress() {
-    patience = null;
-  }
+    /** Called for each block that was read: the own TaskManager works. */
+    void progress() {
+        patience = null;
+    }
 }

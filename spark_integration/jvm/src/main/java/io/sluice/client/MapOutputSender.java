@@ -9,299 +9,310 @@ import org.slf4j.LoggerFactory;
 /**
  * Sends one map output: regions under credit, then commit or abort.
  *
- * <p>A connection is leased with the first region. When it is lost another one takes its place: each region but the last is
- * secured by the TaskManager before its buffer is given up, so it outlives the TaskManager's process, and the regions in hand are
- * sent again. There are two at most: one is secured while the next one is filled. Ends with {@link #finish} or {@link #abort}, which give the connection back. Not thread safe.
+ * <p>A connection is leased with the first region. The TaskManager secures each region but the last
+ * before its buffer is reused, so secured regions outlive its process. When a connection is lost,
+ * another one replaces it and the regions in hand are sent again. There are at most two: one that
+ * is being secured, and the next one, which is being filled.
+ *
+ * <p>{@link #finish} or {@link #abort} ends the output and gives the connection back. Not thread
+ * safe.
  */
 final class MapOutputSender {
-  private static final Logger LOG = LoggerFactory.getLogger(MapOutputSender.class);
+    private static final Logger LOG = LoggerFactory.getLogger(MapOutputSender.class);
 
-  private final ConnectionSource source;
-  private final RegionAreas areas;
-  private final long shuffleId;
-  private final long mapAttemptId;
-  private final int numSubpartitions;
+    private final ConnectionSource source;
+    private final RegionAreas areas;
+    private final long shuffleId;
+    private final long mapAttemptId;
+    private final int numSubpartitions;
 
-  private ProducerLeg leg;
-  private Endpoint endpoint;
-  private Message.HelloAck taskManager;
-  private Patience patience;
-  private boolean interrupted;
-  private long creditWaitNanos;
-  private long sharedBytes;
+    private ProducerLeg leg;
+    private Endpoint endpoint;
+    private Message.HelloAck taskManager;
+    private Patience patience;
+    private boolean interrupted;
+    private long creditWaitNanos;
+    private long sharedBytes;
 
-  /** Regions and bytes that are sent, and those of them that the TaskManager has for good. */
-  private long sentRegions;
+    /** Regions and bytes sent, and those of them that the TaskManager has secured. */
+    private long sentRegions;
 
-  private long sentBytes;
-  private long securedRegions;
-  private long securedBytes;
+    private long sentBytes;
+    private long securedRegions;
+    private long securedBytes;
 
-  /** The region that is sent and not secured yet; not among those that are counted as sent. */
-  private Region unsecured;
+    /** The region that is sent but not yet secured; not included in {@code sentRegions}. */
+    private ProducerLeg.Region unsecured;
 
-  /** The last region, kept until the commit. */
-  private Region last;
+    /** The last region, kept until the commit. */
+    private ProducerLeg.Region last;
 
-  /** Regions and bytes of the whole map output once its commit was asked for, else -1. */
-  private long committingRegions = -1;
+    /** Regions and bytes of the whole map output after its commit was requested, otherwise -1. */
+    private long committingRegions = -1;
 
-  private long committingBytes;
-  private boolean committed;
+    private long committingBytes;
+    private boolean committed;
 
-  /** A region as it is sent, and sent again if need be. */
-  private record Region(
-      ByteBuffer bytes, int start, int end, long first, long[] lengths, int count, long crc32c) {
-    int length() {
-      return end - start;
+    /** Says which part of a map output the TaskManager already has when it is resumed. */
+    private enum StoredPart {
+        SECURED_REGIONS,
+        NEXT_REGION_TOO,
+        EVERYTHING
     }
-  }
 
-  /** What the TaskManager already has when a map output goes on. */
-  private enum There {
-    WHAT_IS_SECURED,
-    THE_NEXT_REGION_TOO,
-    EVERYTHING
-  }
+    MapOutputSender(
+            ConnectionSource source,
+            RegionAreas areas,
+            long shuffleId,
+            long mapAttemptId,
+            int numSubpartitions) {
+        this.source = source;
+        this.areas = areas;
+        this.shuffleId = shuffleId;
+        this.mapAttemptId = mapAttemptId;
+        this.numSubpartitions = numSubpartitions;
+    }
 
-  MapOutputSender(
-      ConnectionSource source, RegionAreas areas, long shuffleId, long mapAttemptId, int numSubpartitions) {
-    this.source = source;
-    this.areas = areas;
-    this.shuffleId = shuffleId;
-    this.mapAttemptId = mapAttemptId;
-    this.numSubpartitions = numSubpartitions;
-  }
+    /**
+     * Sends the remaining bytes of {@code bytes}, a direct buffer, as the next region; more will
+     * follow.
+     *
+     * <p>After the return, the caller may change the buffer of the previous region. This one must
+     * stay unchanged until the next call of any method has returned.
+     *
+     * @param first number of the region's first subpartition
+     * @param lengths bytes of each subpartition, {@code lengths[0 .. count)}
+     * @param crc32c checksum of all bytes
+     */
+    void sendRegion(ByteBuffer bytes, long first, long[] lengths, int count, long crc32c)
+            throws IOException {
+        settle();
+        long[] kept = Arrays.copyOf(lengths, count);
+        send(
+                new ProducerLeg.Region(
+                        bytes, bytes.position(), bytes.limit(), first, kept, count, crc32c),
+                true);
+        patience = null;
+    }
 
-  /**
-   * Sends the remaining bytes of {@code bytes}, a direct buffer, as the next region; others follow. When it returns the caller
-   * may change the buffer of the region before; this one stays unchanged until the next call of any method has returned.
-   *
-   * @param first number of the region's first subpartition
-   * @param lengths the bytes of each, {@code lengths[0 .. count)}
-   * @param crc32c checksum of all bytes
-   */
-  void sendRegion(ByteBuffer bytes, long first, long[] lengths, int count, long crc32c)
-      throws IOException {
-    settle();
-    long[] kept = Arrays.copyOf(lengths, count);
-    send(new Region(bytes, bytes.position(), bytes.limit(), first, kept, count, crc32c), true);
-    patience = null;
-  }
+    /**
+     * Sends the last region of the map output, like {@link #sendRegion}. Buffer and lengths must
+     * stay unchanged until {@link #finish} or {@link #abort} has returned.
+     */
+    void sendLastRegion(ByteBuffer bytes, long first, long[] lengths, int count, long crc32c)
+            throws IOException {
+        settle();
+        ProducerLeg.Region region =
+                new ProducerLeg.Region(
+                        bytes, bytes.position(), bytes.limit(), first, lengths, count, crc32c);
+        send(region, false);
+        last = region;
+    }
 
-  /**
-   * As {@link #sendRegion}, for the last region of the map output: buffer and lengths stay unchanged until {@link #finish}
-   * or {@link #abort} has returned.
-   */
-  void sendLastRegion(ByteBuffer bytes, long first, long[] lengths, int count, long crc32c)
-      throws IOException {
-    settle();
-    Region region = new Region(bytes, bytes.position(), bytes.limit(), first, lengths, count, crc32c);
-    send(region, false);
-    last = region;
-  }
-
-  private void send(Region region, boolean secure) throws IOException {
-    while (true) {
-      try {
-        There there = open(region);
-        if (there == There.EVERYTHING) {
-          return;
+    private void send(ProducerLeg.Region region, boolean secure) throws IOException {
+        while (true) {
+            try {
+                StoredPart stored = open(region);
+                if (stored == StoredPart.EVERYTHING) {
+                    return;
+                }
+                boolean secured = secure && leg.isResumable();
+                if (stored == StoredPart.NEXT_REGION_TOO) {
+                    count(region, true);
+                    return;
+                }
+                leg.sendRegion(sentRegions, region);
+                if (secured) {
+                    leg.askToSecure(sentRegions);
+                    unsecured = region;
+                } else {
+                    count(region, false);
+                }
+                return;
+            } catch (IOException e) {
+                recover(e);
+            }
         }
-        boolean secured = secure && leg.isResumable();
-        if (there == There.THE_NEXT_REGION_TOO) {
-          count(region, true);
-          return;
+    }
+
+    /** Waits until all sent regions are secured, if the TaskManager can secure regions. */
+    private void settle() throws IOException {
+        while (unsecured != null) {
+            try {
+                boolean lost = leg == null;
+                StoredPart stored = open(unsecured);
+                if (stored == StoredPart.SECURED_REGIONS) {
+                    if (lost) {
+                        leg.sendRegion(sentRegions, unsecured);
+                        leg.askToSecure(sentRegions);
+                    }
+                    leg.awaitSecured(sentRegions);
+                }
+                count(unsecured, true);
+                unsecured = null;
+            } catch (IOException e) {
+                recover(e);
+            }
         }
-        transmit(region);
+    }
+
+    private void count(ProducerLeg.Region region, boolean secured) {
+        sentRegions++;
+        sentBytes += region.length();
         if (secured) {
-          leg.askToSecure(sentRegions);
-          unsecured = region;
+            securedRegions = sentRegions;
+            securedBytes = sentBytes;
+        }
+    }
+
+    /**
+     * Commits the map output; returns when the journal has it.
+     *
+     * @return the TaskManager that has the output
+     */
+    Message.HelloAck finish() throws IOException {
+        settle();
+        committingRegions = sentRegions;
+        committingBytes = sentBytes;
+        while (true) {
+            try {
+                if (sentRegions < committingRegions) {
+                    send(last, false);
+                }
+                open(null);
+                if (!committed) {
+                    leg.finish(sentBytes, sentRegions);
+                }
+                source.giveBack(leg.connection());
+                endLeg();
+                return taskManager;
+            } catch (IOException e) {
+                if (sentRegions == committingRegions && last != null) {
+                    sentRegions--;
+                    sentBytes -= last.length();
+                }
+                recover(e);
+            }
+        }
+    }
+
+    /** Gives up the map output. Never throws. */
+    void abort() {
+        if (leg == null) {
+            return;
+        }
+        if (leg.abort()) {
+            source.giveBack(leg.connection());
         } else {
-          count(region, false);
+            leg.connection().close();
         }
-        return;
-      } catch (IOException e) {
-        recover(e);
-      }
-    }
-  }
-
-  /** Returns when all that is sent is secured, where regions can be. */
-  private void settle() throws IOException {
-    while (unsecured != null) {
-      try {
-        boolean lost = leg == null;
-        There there = open(unsecured);
-        if (there == There.WHAT_IS_SECURED) {
-          if (lost) {
-            transmit(unsecured);
-            leg.askToSecure(sentRegions);
-          }
-          leg.awaitSecured(sentRegions);
-        }
-        count(unsecured, true);
-        unsecured = null;
-      } catch (IOException e) {
-        recover(e);
-      }
-    }
-  }
-
-  private void transmit(Region region) throws IOException {
-    leg.sendRegion(
-        sentRegions, region.bytes, region.start, region.end, region.first, region.lengths, region.count, region.crc32c);
-  }
-
-  private void count(Region region, boolean secured) {
-    sentRegions++;
-    sentBytes += region.length();
-    if (secured) {
-      securedRegions = sentRegions;
-      securedBytes = sentBytes;
-    }
-  }
-
-  /**
-   * Commits the map output; returns when it is in the journal.
-   *
-   * @return where it is
-   */
-  Message.HelloAck finish() throws IOException {
-    settle();
-    committingRegions = sentRegions;
-    committingBytes = sentBytes;
-    while (true) {
-      try {
-        if (sentRegions < committingRegions) {
-          send(last, false);
-        }
-        open(null);
-        if (!committed) {
-          leg.finish(sentBytes, sentRegions);
-        }
-        source.giveBack(leg.connection());
         endLeg();
-        return taskManager;
-      } catch (IOException e) {
-        if (sentRegions == committingRegions && last != null) {
-          sentRegions--;
-          sentBytes -= last.length();
+    }
+
+    /** Returns the nanoseconds spent waiting for credit so far. */
+    long creditWaitNanos() {
+        return creditWaitNanos + (leg == null ? 0 : leg.creditWaitNanos());
+    }
+
+    /**
+     * Returns the bytes that went through a region area so far, including those that were sent
+     * again.
+     */
+    long sharedBytes() {
+        return sharedBytes + (leg == null ? 0 : leg.sharedBytes());
+    }
+
+    private void endLeg() {
+        creditWaitNanos += leg.creditWaitNanos();
+        sharedBytes += leg.sharedBytes();
+        leg = null;
+    }
+
+    // ---- connections
+
+    /**
+     * Makes sure that there is a connection on which the map output is open.
+     *
+     * @param next the next region to send, or null before the commit
+     * @return the part that need not be sent any more
+     */
+    private StoredPart open(ProducerLeg.Region next) throws IOException {
+        if (leg != null) {
+            return StoredPart.SECURED_REGIONS;
         }
-        recover(e);
-      }
+        leg =
+                new ProducerLeg(
+                        securedRegions > 0
+                                ? source.leaseAgain(endpoint, taskManager.taskManagerId())
+                                : source.lease());
+        endpoint = leg.connection().endpoint();
+        taskManager = leg.connection().taskManager();
+        areas.attach(leg);
+        if (interrupted && leg.isResumable()) {
+            return compare(leg.resume(shuffleId, mapAttemptId, numSubpartitions), next);
+        }
+        leg.open(shuffleId, mapAttemptId, numSubpartitions);
+        return StoredPart.SECURED_REGIONS;
     }
-  }
 
-  /** Gives up the map output. Never throws. */
-  void abort() {
-    if (leg == null) {
-      return;
+    private StoredPart compare(Message.PartitionResumed found, ProducerLeg.Region next)
+            throws IOException {
+        if (found.committed()) {
+            // The commit's answer was lost with the connection.
+            if (found.regions() == committingRegions && found.totalBytes() == committingBytes) {
+                sentRegions = committingRegions;
+                sentBytes = committingBytes;
+                committed = true;
+                return StoredPart.EVERYTHING;
+            }
+        } else if (found.regions() == securedRegions && found.totalBytes() == securedBytes) {
+            return StoredPart.SECURED_REGIONS;
+        } else if (next != null
+                && found.regions() == securedRegions + 1
+                && found.totalBytes() == securedBytes + next.length()) {
+            return StoredPart.NEXT_REGION_TOO;
+        }
+        throw new IOException(
+                "map output "
+                        + mapAttemptId
+                        + " cannot be resumed: the TaskManager at "
+                        + endpoint
+                        + " secured "
+                        + securedRegions
+                        + " regions of "
+                        + securedBytes
+                        + " bytes and now has "
+                        + found
+                        + ". Its task must run again");
     }
-    if (leg.abort()) {
-      source.giveBack(leg.connection());
-    } else {
-      leg.connection().close();
-    }
-    endLeg();
-  }
 
-  /** Time spent waiting for credit so far. */
-  long creditWaitNanos() {
-    return creditWaitNanos + (leg == null ? 0 : leg.creditWaitNanos());
-  }
-
-  /** Bytes that went through a region area so far, those that were sent again included. */
-  long sharedBytes() {
-    return sharedBytes + (leg == null ? 0 : leg.sharedBytes());
-  }
-
-  private void endLeg() {
-    creditWaitNanos += leg.creditWaitNanos();
-    sharedBytes += leg.sharedBytes();
-    leg = null;
-  }
-
-  // ---- connections
-
-  /**
-   * Makes sure of a connection on which the map output is open.
-   *
-   * @param next the region to be sent next, or null before the commit
-   * @return what need not be sent any more
-   */
-  private There open(Region next) throws IOException {
-    if (leg != null) {
-      return There.WHAT_IS_SECURED;
+    /**
+     * Prepares for another connection; returns when an attempt is worthwhile.
+     *
+     * @throws IOException {@code failure}, if another connection would not help or the time is over
+     */
+    private void recover(IOException failure) throws IOException {
+        if (leg == null) {
+            // The source of connections has already waited.
+            throw failure;
+        }
+        leg.connection().close();
+        endLeg();
+        // Regions lost by a TaskManager without resumable outputs may no longer be at hand.
+        if (!ClientException.isLostConnection(failure) || securedRegions < sentRegions) {
+            throw failure;
+        }
+        if (patience == null) {
+            patience = new Patience(source.returnTimeoutMillis());
+        } else if (!patience.pause("a TaskManager to take map output " + mapAttemptId)) {
+            throw failure;
+        }
+        interrupted = true;
+        source.reconnected();
+        LOG.info(
+                "Map output {} continues after {} secured regions: {}",
+                mapAttemptId,
+                securedRegions,
+                failure.getMessage());
     }
-    leg =
-        new ProducerLeg(
-            securedRegions > 0
-                ? source.leaseAgain(endpoint, taskManager.taskManagerId())
-                : source.lease());
-    endpoint = leg.connection().endpoint();
-    taskManager = leg.connection().taskManager();
-    areas.attach(leg);
-    if (interrupted && leg.isResumable()) {
-      return compare(leg.resume(shuffleId, mapAttemptId, numSubpartitions), next);
-    }
-    leg.open(shuffleId, mapAttemptId, numSubpartitions);
-    return There.WHAT_IS_SECURED;
-  }
-
-  private There compare(Message.PartitionResumed found, Region next) throws IOException {
-    if (found.committed()) {
-      // The commit's answer was lost with the connection.
-      if (found.regions() == committingRegions && found.totalBytes() == committingBytes) {
-        sentRegions = committingRegions;
-        sentBytes = committingBytes;
-        committed = true;
-        return There.EVERYTHING;
-      }
-    } else if (found.regions() == securedRegions && found.totalBytes() == securedBytes) {
-      return There.WHAT_IS_SECURED;
-    } else if (next != null
-        && found.regions() == securedRegions + 1
-        && found.totalBytes() == securedBytes + next.length()) {
-      return There.THE_NEXT_REGION_TOO;
-    }
-    throw new IOException(
-        "map output "
-            + mapAttemptId
-            + " cannot go on: the TaskManager at "
-            + endpoint
-            + " has "
-            + found
-            + " of it, not the "
-            + securedRegions
-            + " regions of "
-            + securedBytes
-            + " bytes that it has secured. Its task has to run again");
-  }
-
-  /**
-   * Gets ready for another connection; returns when it is worth an attempt.
-   *
-   * @throws IOException {@code failure}, if another connection is no remedy or the time for it is over
-   */
-  private void recover(IOException failure) throws IOException {
-    if (leg == null) {
-      // No connection could be had: the source has been patient already.
-      throw failure;
-    }
-    leg.connection().close();
-    endLeg();
-    // What a TaskManager without resumable outputs has lost may be out of hand.
-    if (!ClientException.isLostConnection(failure) || securedRegions < sentRegions) {
-      throw failure;
-    }
-    if (patience == null) {
-      patience = new Patience(source.returnTimeoutMillis());
-    } else if (!patience.pause("a TaskManager to take map output " + mapAttemptId)) {
-      throw failure;
-    }
-    interrupted = true;
-    source.reconnected();
-    LOG.info("Map output {} goes on after {} regions: {}", mapAttemptId, securedRegions, failure.getMessage());
-  }
 }

@@ -3,232 +3,252 @@ package io.sluice.client;
 import java.util.Objects;
 
 /**
- * Every message of the wire protocol (docs/wire.md); the order of the components is the order on the wire.
+ * Declares every message of the wire protocol (docs/reference/wire.md). The components of a record are in the
+ * order on the wire.
  *
- * <p>Unsigned 32-bit numbers are carried in a {@code long}; unsigned 64-bit ones in its bits.
+ * <p>A {@code long} carries unsigned 32-bit numbers as they are, and unsigned 64-bit numbers in its
+ * bits.
  */
 public sealed interface Message {
 
-  int ROLE_PRODUCER = 2;
-  int ROLE_CONSUMER = 3;
-  int ROLE_DRIVER = 4;
+    int ROLE_PRODUCER = 2;
+    int ROLE_CONSUMER = 3;
+    int ROLE_DRIVER = 4;
 
-  int DATA = 0;
-  int EVENT = 1;
-  int BLOCKING_EVENT = 3;
-  int EVENT_END_OF_PARTITION = 1;
+    int DATA = 0;
+    int EVENT = 1;
+    int BLOCKING_EVENT = 3;
+    int EVENT_END_OF_PARTITION = 1;
 
-  record Hello(
-      String magic,
-      long versionMin,
-      long versionMax,
-      long role,
-      String applicationId,
-      byte[] token,
-      long segmentSizeBytes,
-      long flowControl,
-      long features,
-      String name)
-      implements Message {
-    // Arrays compare by identity in a record; messages compare by content.
-    @Override
-    public boolean equals(Object other) {
-      return other instanceof Hello hello
-          && magic.equals(hello.magic)
-          && versionMin == hello.versionMin
-          && versionMax == hello.versionMax
-          && role == hello.role
-          && applicationId.equals(hello.applicationId)
-          && java.util.Arrays.equals(token, hello.token)
-          && segmentSizeBytes == hello.segmentSizeBytes
-          && flowControl == hello.flowControl
-          && features == hello.features
-          && name.equals(hello.name);
+    record Hello(
+            String magic,
+            long versionMin,
+            long versionMax,
+            long role,
+            String applicationId,
+            byte[] token,
+            long segmentSizeBytes,
+            long flowControl,
+            long features,
+            String name)
+            implements Message {
+        // A record compares arrays by identity; messages are compared by content.
+        @Override
+        public boolean equals(Object other) {
+            return other instanceof Hello hello
+                    && magic.equals(hello.magic)
+                    && versionMin == hello.versionMin
+                    && versionMax == hello.versionMax
+                    && role == hello.role
+                    && applicationId.equals(hello.applicationId)
+                    && java.util.Arrays.equals(token, hello.token)
+                    && segmentSizeBytes == hello.segmentSizeBytes
+                    && flowControl == hello.flowControl
+                    && features == hello.features
+                    && name.equals(hello.name);
+        }
+
+        @Override
+        public int hashCode() {
+            return Objects.hash(applicationId, role, name);
+        }
     }
 
-    @Override
-    public int hashCode() {
-      return Objects.hash(applicationId, role, name);
-    }
-  }
+    record HelloAck(
+            long version,
+            String taskManagerId,
+            long segmentSizeBytes,
+            long flowControl,
+            long features,
+            String advertisedHost,
+            int dataPort)
+            implements Message {}
 
-  record HelloAck(
-      long version,
-      String taskManagerId,
-      long segmentSizeBytes,
-      long flowControl,
-      long features,
-      String advertisedHost,
-      int dataPort)
-      implements Message {}
+    record PartitionRequest(
+            long channel,
+            String applicationId,
+            long shuffleId,
+            long[] mapAttemptIds,
+            long startSubpartition,
+            long endSubpartition,
+            long initialCredit)
+            implements Message {
+        @Override
+        public boolean equals(Object other) {
+            return other instanceof PartitionRequest request
+                    && channel == request.channel
+                    && applicationId.equals(request.applicationId)
+                    && shuffleId == request.shuffleId
+                    && java.util.Arrays.equals(mapAttemptIds, request.mapAttemptIds)
+                    && startSubpartition == request.startSubpartition
+                    && endSubpartition == request.endSubpartition
+                    && initialCredit == request.initialCredit;
+        }
 
-  record PartitionRequest(
-      long channel,
-      String applicationId,
-      long shuffleId,
-      long[] mapAttemptIds,
-      long startSubpartition,
-      long endSubpartition,
-      long initialCredit)
-      implements Message {
-    @Override
-    public boolean equals(Object other) {
-      return other instanceof PartitionRequest request
-          && channel == request.channel
-          && applicationId.equals(request.applicationId)
-          && shuffleId == request.shuffleId
-          && java.util.Arrays.equals(mapAttemptIds, request.mapAttemptIds)
-          && startSubpartition == request.startSubpartition
-          && endSubpartition == request.endSubpartition
-          && initialCredit == request.initialCredit;
-    }
-
-    @Override
-    public int hashCode() {
-      return Objects.hash(channel, applicationId, shuffleId);
-    }
-  }
-
-  record BufferResponse(long channel, long sequenceNumber, long backlog, int dataType)
-      implements Message {}
-
-  record AddCredit(long channel, long credit) implements Message {}
-
-  record BacklogAnnouncement(long channel, long backlog) implements Message {}
-
-  record ResumeConsumption(long channel) implements Message {}
-
-  record CancelPartitionRequest(long channel) implements Message {}
-
-  record TaskEvent(long channel, long eventType) implements Message {}
-
-  /** A failure; {@code channel} and {@code mapAttemptId} may be null. */
-  record ErrorResponse(
-      Long channel,
-      long code,
-      int fault,
-      boolean retryable,
-      String message,
-      String value,
-      String limit,
-      Long mapAttemptId)
-      implements Message {}
-
-  record CloseRequest() implements Message {}
-
-  record Ping(long nonce) implements Message {}
-
-  record Pong(long nonce) implements Message {}
-
-  record NewBufferSize(long channel, long bufferSizeBytes) implements Message {}
-
-  record PipelinedData(long partition, long subpartition, int dataType) implements Message {}
-
-  record OpenPipelinedPartition(
-      long partition,
-      long shuffleId,
-      long mapAttemptId,
-      long numSubpartitions,
-      long partitionType,
-      long consumption)
-      implements Message {}
-
-  record OpenPartition(long partition, long shuffleId, long mapAttemptId, long numSubpartitions)
-      implements Message {}
-
-  record PartitionOpened(long partition) implements Message {}
-
-  record ResumePartition(long partition, long shuffleId, long mapAttemptId, long numSubpartitions)
-      implements Message {}
-
-  record PartitionResumed(long partition, long regions, long totalBytes, boolean committed)
-      implements Message {}
-
-  record SecureRegion(long partition, long region) implements Message {}
-
-  record RegionSecured(long partition, long region) implements Message {}
-
-  /** The lengths are {@code lengths[0 .. count)}; the array may be longer, it is recycled. */
-  record BeginRegion(
-      long partition, long region, long firstSubpartition, long[] lengths, int count, long crc32c)
-      implements Message {
-    @Override
-    public boolean equals(Object other) {
-      return other instanceof BeginRegion begin
-          && partition == begin.partition
-          && region == begin.region
-          && firstSubpartition == begin.firstSubpartition
-          && java.util.Arrays.equals(lengths, 0, count, begin.lengths, 0, begin.count)
-          && crc32c == begin.crc32c;
+        @Override
+        public int hashCode() {
+            return Objects.hash(channel, applicationId, shuffleId);
+        }
     }
 
-    @Override
-    public int hashCode() {
-      return Objects.hash(partition, region, crc32c);
+    record BufferResponse(long channel, long sequenceNumber, long backlog, int dataType)
+            implements Message {}
+
+    record AddCredit(long channel, long credit) implements Message {}
+
+    record BacklogAnnouncement(long channel, long backlog) implements Message {}
+
+    record ResumeConsumption(long channel) implements Message {}
+
+    record CancelPartitionRequest(long channel) implements Message {}
+
+    record TaskEvent(long channel, long eventType) implements Message {}
+
+    /** Reports a failure; {@code channel} and {@code mapAttemptId} may be null. */
+    record ErrorResponse(
+            Long channel,
+            long code,
+            int fault,
+            boolean retryable,
+            String message,
+            String value,
+            String limit,
+            Long mapAttemptId)
+            implements Message {}
+
+    record CloseRequest() implements Message {}
+
+    record Ping(long nonce) implements Message {}
+
+    record Pong(long nonce) implements Message {}
+
+    record NewBufferSize(long channel, long bufferSizeBytes) implements Message {}
+
+    record PipelinedData(long partition, long subpartition, int dataType) implements Message {}
+
+    record OpenPipelinedPartition(
+            long partition,
+            long shuffleId,
+            long mapAttemptId,
+            long numSubpartitions,
+            long partitionType,
+            long consumption)
+            implements Message {}
+
+    record OpenPartition(long partition, long shuffleId, long mapAttemptId, long numSubpartitions)
+            implements Message {}
+
+    record PartitionOpened(long partition) implements Message {}
+
+    record ResumePartition(long partition, long shuffleId, long mapAttemptId, long numSubpartitions)
+            implements Message {}
+
+    record PartitionResumed(long partition, long regions, long totalBytes, boolean committed)
+            implements Message {}
+
+    record SecureRegion(long partition, long region) implements Message {}
+
+    record RegionSecured(long partition, long region) implements Message {}
+
+    /**
+     * Begins a region. The lengths are {@code lengths[0 .. count)}; the array is recycled and may
+     * be longer.
+     */
+    record BeginRegion(
+            long partition,
+            long region,
+            long firstSubpartition,
+            long[] lengths,
+            int count,
+            long crc32c)
+            implements Message {
+        @Override
+        public boolean equals(Object other) {
+            return other instanceof BeginRegion begin
+                    && partition == begin.partition
+                    && region == begin.region
+                    && firstSubpartition == begin.firstSubpartition
+                    && java.util.Arrays.equals(lengths, 0, count, begin.lengths, 0, begin.count)
+                    && crc32c == begin.crc32c;
+        }
+
+        @Override
+        public int hashCode() {
+            return Objects.hash(partition, region, crc32c);
+        }
     }
-  }
 
-  /** Asks for a region area: a known one by its token, a new one of a size, or none any more (no token, size 0). */
-  record AttachRegionArea(String token, long sizeBytes) implements Message {}
+    /**
+     * Requests a region area: a known one by its token, or a new one by its size. An empty token
+     * with size 0 detaches the area.
+     */
+    record AttachRegionArea(String token, long sizeBytes) implements Message {}
 
-  /** Answer to each AttachRegionArea; without a token no area is attached to the connection now. */
-  record RegionAreaAttached(String token, String path, long sizeBytes) implements Message {}
+    /**
+     * Answers each AttachRegionArea; an empty token says that no area is attached to the connection
+     * now.
+     */
+    record RegionAreaAttached(String token, String path, long sizeBytes) implements Message {}
 
-  /** A region whose bytes lie in the region area: the fields of a BeginRegion, and where. */
-  record SharedRegion(BeginRegion region, long areaOffset) implements Message {}
+    /**
+     * Announces a region whose bytes are in the region area: the fields of a BeginRegion, and the
+     * offset in the area.
+     */
+    record SharedRegion(BeginRegion region, long areaOffset) implements Message {}
 
-  record RegionOpened(long partition, long region, long payloadBytes) implements Message {}
+    record RegionOpened(long partition, long region, long payloadBytes) implements Message {}
 
-  record RegionData(long partition, long offset) implements Message {}
+    record RegionData(long partition, long offset) implements Message {}
 
-  record FinishPartition(long partition, long totalBytes, long regions) implements Message {}
+    record FinishPartition(long partition, long totalBytes, long regions) implements Message {}
 
-  record PartitionFinished(long partition) implements Message {}
+    record PartitionFinished(long partition) implements Message {}
 
-  record AbortPartition(long partition) implements Message {}
+    record AbortPartition(long partition) implements Message {}
 
-  record PartitionAborted(long partition) implements Message {}
+    record PartitionAborted(long partition) implements Message {}
 
-  record GateChannel(long channel, String taskManagerId, String host, int port, long[] mapAttemptIds) {
-    @Override
-    public boolean equals(Object other) {
-      return other instanceof GateChannel gate
-          && channel == gate.channel
-          && taskManagerId.equals(gate.taskManagerId)
-          && host.equals(gate.host)
-          && port == gate.port
-          && java.util.Arrays.equals(mapAttemptIds, gate.mapAttemptIds);
+    record GateChannel(
+            long channel, String taskManagerId, String host, int port, long[] mapAttemptIds) {
+        @Override
+        public boolean equals(Object other) {
+            return other instanceof GateChannel gate
+                    && channel == gate.channel
+                    && taskManagerId.equals(gate.taskManagerId)
+                    && host.equals(gate.host)
+                    && port == gate.port
+                    && java.util.Arrays.equals(mapAttemptIds, gate.mapAttemptIds);
+        }
+
+        @Override
+        public int hashCode() {
+            return Objects.hash(channel, taskManagerId);
+        }
     }
 
-    @Override
-    public int hashCode() {
-      return Objects.hash(channel, taskManagerId);
-    }
-  }
+    record OpenGate(
+            long gate,
+            long shuffleId,
+            long startSubpartition,
+            long endSubpartition,
+            long initialCredit,
+            java.util.List<GateChannel> channels)
+            implements Message {}
 
-  record OpenGate(
-      long gate,
-      long shuffleId,
-      long startSubpartition,
-      long endSubpartition,
-      long initialCredit,
-      java.util.List<GateChannel> channels)
-      implements Message {}
+    record GateOpened(long gate) implements Message {}
 
-  record GateOpened(long gate) implements Message {}
+    record CloseGate(long gate) implements Message {}
 
-  record CloseGate(long gate) implements Message {}
+    record GateClosed(long gate) implements Message {}
 
-  record GateClosed(long gate) implements Message {}
+    record ReleaseShuffle(long shuffleId) implements Message {}
 
-  record ReleaseShuffle(long shuffleId) implements Message {}
+    record ShuffleReleased(long shuffleId, long freedBytes) implements Message {}
 
-  record ShuffleReleased(long shuffleId, long freedBytes) implements Message {}
+    record ReleaseApplication() implements Message {}
 
-  record ReleaseApplication() implements Message {}
+    record ApplicationReleased(long freedBytes) implements Message {}
 
-  record ApplicationReleased(long freedBytes) implements Message {}
-
-  /** The payload of an end-of-partition event. */
-  record EndOfPartition(long totalBytes, long totalBuffers) {}
+    /** The payload of an end-of-partition event. */
+    record EndOfPartition(long totalBytes, long totalBuffers) {}
 }

@@ -14,348 +14,400 @@ import org.msgpack.value.ValueType;
 
 /** Reads the control part of a message and checks every field. One per connection. */
 final class MessageDecoder {
-  private static final long MAX_U32 = 0xFFFF_FFFFL;
-  private static final int MAX_NAME_CHARACTERS = 256;
-  private static final BigInteger MAX_U64 = BigInteger.ONE.shiftLeft(64).subtract(BigInteger.ONE);
+    private static final long MAX_U32 = 0xFFFF_FFFFL;
+    private static final int MAX_NAME_CHARACTERS = 256;
+    private static final BigInteger MAX_U64 = BigInteger.ONE.shiftLeft(64).subtract(BigInteger.ONE);
 
-  private final ArrayBufferInput input = new ArrayBufferInput(new byte[0]);
-  private final MessageUnpacker unpacker =
-      new MessagePack.UnpackerConfig()
-          .withActionOnMalformedString(CodingErrorAction.REPORT)
-          .withActionOnUnmappableString(CodingErrorAction.REPORT)
-          .newUnpacker(input);
+    private final ArrayBufferInput input = new ArrayBufferInput(new byte[0]);
+    private final MessageUnpacker unpacker =
+            new MessagePack.UnpackerConfig()
+                    .withActionOnMalformedString(CodingErrorAction.REPORT)
+                    .withActionOnUnmappableString(CodingErrorAction.REPORT)
+                    .newUnpacker(input);
 
-  /**
-   * The message in {@code control[0 .. length)}.
-   *
-   * @throws ClientException.Protocol it is not a message of the protocol
-   */
-  Message decode(byte[] control, int length) throws ClientException.Protocol {
-    try {
-      input.reset(control, 0, length);
-      unpacker.reset(input);
-      int fields = unpacker.unpackArrayHeader() - 1;
-      int type = unpacker.unpackInt();
-      Message message = fields(type, fields);
-      if (unpacker.getTotalReadBytes() != length) {
-        throw malformed("bytes behind the message of type " + type, null);
-      }
-      return message;
-    } catch (IOException | MessagePackException | ArithmeticException e) {
-      if (e instanceof ClientException.Protocol protocol) {
-        throw protocol;
-      }
-      throw malformed("not a message: " + e.getMessage(), e);
+    /**
+     * Decodes the message in {@code control[0 .. length)}.
+     *
+     * @throws ClientException.Protocol if the bytes are not a message of the protocol
+     */
+    Message decode(byte[] control, int length) throws ClientException.Protocol {
+        try {
+            input.reset(control, 0, length);
+            unpacker.reset(input);
+            int fields = unpacker.unpackArrayHeader() - 1;
+            int type = unpacker.unpackInt();
+            Message message = fields(type, fields);
+            if (unpacker.getTotalReadBytes() != length) {
+                throw malformed("bytes follow the message of type " + type, null);
+            }
+            return message;
+        } catch (IOException | MessagePackException | ArithmeticException e) {
+            if (e instanceof ClientException.Protocol protocol) {
+                throw protocol;
+            }
+            throw malformed("not a message: " + e.getMessage(), e);
+        }
     }
-  }
 
-  /** The end-of-partition event in {@code payload[0 .. length)}. */
-  Message.EndOfPartition decodeEvent(byte[] payload, int length) throws ClientException.Protocol {
-    try {
-      input.reset(payload, 0, length);
-      unpacker.reset(input);
-      int fields = unpacker.unpackArrayHeader();
-      int type = unpacker.unpackInt();
-      if (type != Message.EVENT_END_OF_PARTITION || fields != 3) {
-        throw malformed("unknown event " + type + " with " + fields + " fields", null);
-      }
-      return new Message.EndOfPartition(u64(), u64());
-    } catch (IOException | MessagePackException e) {
-      if (e instanceof ClientException.Protocol protocol) {
-        throw protocol;
-      }
-      throw malformed("not an event: " + e.getMessage(), e);
+    /** Decodes the end-of-partition event in {@code payload[0 .. length)}. */
+    Message.EndOfPartition decodeEvent(byte[] payload, int length) throws ClientException.Protocol {
+        try {
+            input.reset(payload, 0, length);
+            unpacker.reset(input);
+            int fields = unpacker.unpackArrayHeader();
+            int type = unpacker.unpackInt();
+            if (type != Message.EVENT_END_OF_PARTITION || fields != 3) {
+                throw malformed("unknown event " + type + " with " + fields + " fields", null);
+            }
+            return new Message.EndOfPartition(u64(), u64());
+        } catch (IOException | MessagePackException e) {
+            if (e instanceof ClientException.Protocol protocol) {
+                throw protocol;
+            }
+            throw malformed("not an event: " + e.getMessage(), e);
+        }
     }
-  }
 
-  private Message fields(int type, int n) throws IOException {
-    switch (type) {
-      case 4:
-        expect(type, n, 4);
-        return new Message.BufferResponse(u32(), u32(), u32(), dataType());
-      case 5:
-        expect(type, n, 2);
-        return new Message.AddCredit(u32(), positive(MAX_U32));
-      case 2:
-        expect(type, n, 7);
-        return new Message.HelloAck(u32(), name(), u32(), u32(), u32(), name(), port());
-      case 6:
-        expect(type, n, 2);
-        return new Message.BacklogAnnouncement(u32(), u32());
-      case 10:
-        expect(type, n, 8);
-        return new Message.ErrorResponse(
-            nil() ? null : u32(),
-            u32(),
-            (int) positive(2),
-            unpacker.unpackBoolean(),
-            text(),
-            text(),
-            text(),
-            nil() ? null : unpacker.unpackLong());
-      case 11:
-        expect(type, n, 0);
-        return new Message.CloseRequest();
-      case 12:
-        expect(type, n, 1);
-        return new Message.Ping(u64());
-      case 13:
-        expect(type, n, 1);
-        return new Message.Pong(u64());
-      case 17:
-        expect(type, n, 4);
-        return new Message.PartitionResumed(u32(), u32(), u64(), unpacker.unpackBoolean());
-      case 19:
-        expect(type, n, 2);
-        return new Message.RegionSecured(u32(), u32());
-      case 21:
-        expect(type, n, 1);
-        return new Message.PartitionOpened(u32());
-      case 23:
-        expect(type, n, 3);
-        return new Message.RegionOpened(u32(), u32(), positive(MAX_U32));
-      case 26:
-        expect(type, n, 1);
-        return new Message.PartitionFinished(u32());
-      case 28:
-        expect(type, n, 1);
-        return new Message.PartitionAborted(u32());
-      case 31:
-        expect(type, n, 1);
-        return new Message.GateOpened(u32());
-      case 33:
-        expect(type, n, 1);
-        return new Message.GateClosed(u32());
-      case 35:
-        expect(type, n, 3);
-        return new Message.RegionAreaAttached(name(), text(), u64());
-      case 41:
-        expect(type, n, 2);
-        return new Message.ShuffleReleased(u32(), u64());
-      case 43:
-        expect(type, n, 1);
-        return new Message.ApplicationReleased(u64());
-      default:
-        return requests(type, n);
+    private Message fields(int type, int n) throws IOException {
+        return switch (type) {
+            case 4 -> {
+                expect(type, n, 4);
+                yield new Message.BufferResponse(u32(), u32(), u32(), dataType());
+            }
+            case 5 -> {
+                expect(type, n, 2);
+                yield new Message.AddCredit(u32(), positive(MAX_U32));
+            }
+            case 2 -> {
+                expect(type, n, 7);
+                yield new Message.HelloAck(u32(), name(), u32(), u32(), u32(), name(), port());
+            }
+            case 6 -> {
+                expect(type, n, 2);
+                yield new Message.BacklogAnnouncement(u32(), u32());
+            }
+            case 10 -> {
+                expect(type, n, 8);
+                yield new Message.ErrorResponse(
+                        nil() ? null : u32(),
+                        u32(),
+                        (int) positive(2),
+                        unpacker.unpackBoolean(),
+                        text(),
+                        text(),
+                        text(),
+                        nil() ? null : unpacker.unpackLong());
+            }
+            case 11 -> {
+                expect(type, n, 0);
+                yield new Message.CloseRequest();
+            }
+            case 12 -> {
+                expect(type, n, 1);
+                yield new Message.Ping(u64());
+            }
+            case 13 -> {
+                expect(type, n, 1);
+                yield new Message.Pong(u64());
+            }
+            case 17 -> {
+                expect(type, n, 4);
+                yield new Message.PartitionResumed(u32(), u32(), u64(), unpacker.unpackBoolean());
+            }
+            case 19 -> {
+                expect(type, n, 2);
+                yield new Message.RegionSecured(u32(), u32());
+            }
+            case 21 -> {
+                expect(type, n, 1);
+                yield new Message.PartitionOpened(u32());
+            }
+            case 23 -> {
+                expect(type, n, 3);
+                yield new Message.RegionOpened(u32(), u32(), positive(MAX_U32));
+            }
+            case 26 -> {
+                expect(type, n, 1);
+                yield new Message.PartitionFinished(u32());
+            }
+            case 28 -> {
+                expect(type, n, 1);
+                yield new Message.PartitionAborted(u32());
+            }
+            case 31 -> {
+                expect(type, n, 1);
+                yield new Message.GateOpened(u32());
+            }
+            case 33 -> {
+                expect(type, n, 1);
+                yield new Message.GateClosed(u32());
+            }
+            case 35 -> {
+                expect(type, n, 3);
+                yield new Message.RegionAreaAttached(name(), text(), u64());
+            }
+            case 41 -> {
+                expect(type, n, 2);
+                yield new Message.ShuffleReleased(u32(), u64());
+            }
+            case 43 -> {
+                expect(type, n, 1);
+                yield new Message.ApplicationReleased(u64());
+            }
+            default -> requests(type, n);
+        };
     }
-  }
 
-  /** Messages that no daemon sends to this client; for mock daemons and golden vectors. */
-  private Message requests(int type, int n) throws IOException {
-    switch (type) {
-      case 1:
-        expect(type, n, 10);
-        return new Message.Hello(
-            name(), u32(), u32(), u32(), name(), bytes(), u32(), u32(), u32(), name());
-      case 3:
-        expect(type, n, 7);
-        return new Message.PartitionRequest(
-            u32(), name(), u32(), attempts(), u32(), u32(), u32());
-      case 7:
-        expect(type, n, 1);
-        return new Message.ResumeConsumption(u32());
-      case 8:
-        expect(type, n, 1);
-        return new Message.CancelPartitionRequest(u32());
-      case 9:
-        expect(type, n, 2);
-        return new Message.TaskEvent(u32(), u32());
-      case 14:
-        expect(type, n, 2);
-        return new Message.NewBufferSize(u32(), positive(MAX_U32));
-      case 15:
-        expect(type, n, 3);
-        return new Message.PipelinedData(u32(), u32(), dataType());
-      case 29:
-        expect(type, n, 6);
-        return new Message.OpenPipelinedPartition(
-            u32(), u32(), unpacker.unpackLong(), positive(MAX_U32), choice(2), choice(2));
-      case 16:
-        expect(type, n, 4);
-        return new Message.ResumePartition(u32(), u32(), unpacker.unpackLong(), positive(MAX_U32));
-      case 18:
-        expect(type, n, 2);
-        return new Message.SecureRegion(u32(), u32());
-      case 20:
-        expect(type, n, 4);
-        return new Message.OpenPartition(u32(), u32(), unpacker.unpackLong(), positive(MAX_U32));
-      case 22:
-        expect(type, n, 5);
-        return region();
-      case 34:
-        expect(type, n, 2);
-        return new Message.AttachRegionArea(name(), u64());
-      case 36:
-        expect(type, n, 6);
-        return new Message.SharedRegion(region(), u64());
-      case 24:
-        expect(type, n, 2);
-        return new Message.RegionData(u32(), u64());
-      case 25:
-        expect(type, n, 3);
-        return new Message.FinishPartition(u32(), u64(), u32());
-      case 27:
-        expect(type, n, 1);
-        return new Message.AbortPartition(u32());
-      case 30:
-        expect(type, n, 6);
-        return new Message.OpenGate(u32(), u32(), u32(), u32(), positive(MAX_U32), channels());
-      case 32:
-        expect(type, n, 1);
-        return new Message.CloseGate(u32());
-      case 40:
-        expect(type, n, 1);
-        return new Message.ReleaseShuffle(u32());
-      case 42:
-        expect(type, n, 0);
-        return new Message.ReleaseApplication();
-      default:
-        throw malformed("unknown message type " + type, null);
+    /**
+     * Decodes the messages that no daemon sends to this client, for mock daemons and golden
+     * vectors.
+     */
+    private Message requests(int type, int n) throws IOException {
+        return switch (type) {
+            case 1 -> {
+                expect(type, n, 10);
+                yield new Message.Hello(
+                        name(), u32(), u32(), u32(), name(), bytes(), u32(), u32(), u32(), name());
+            }
+            case 3 -> {
+                expect(type, n, 7);
+                yield new Message.PartitionRequest(
+                        u32(), name(), u32(), attempts(), u32(), u32(), u32());
+            }
+            case 7 -> {
+                expect(type, n, 1);
+                yield new Message.ResumeConsumption(u32());
+            }
+            case 8 -> {
+                expect(type, n, 1);
+                yield new Message.CancelPartitionRequest(u32());
+            }
+            case 9 -> {
+                expect(type, n, 2);
+                yield new Message.TaskEvent(u32(), u32());
+            }
+            case 14 -> {
+                expect(type, n, 2);
+                yield new Message.NewBufferSize(u32(), positive(MAX_U32));
+            }
+            case 15 -> {
+                expect(type, n, 3);
+                yield new Message.PipelinedData(u32(), u32(), dataType());
+            }
+            case 29 -> {
+                expect(type, n, 6);
+                yield new Message.OpenPipelinedPartition(
+                        u32(),
+                        u32(),
+                        unpacker.unpackLong(),
+                        positive(MAX_U32),
+                        choice(2),
+                        choice(2));
+            }
+            case 16 -> {
+                expect(type, n, 4);
+                yield new Message.ResumePartition(
+                        u32(), u32(), unpacker.unpackLong(), positive(MAX_U32));
+            }
+            case 18 -> {
+                expect(type, n, 2);
+                yield new Message.SecureRegion(u32(), u32());
+            }
+            case 20 -> {
+                expect(type, n, 4);
+                yield new Message.OpenPartition(
+                        u32(), u32(), unpacker.unpackLong(), positive(MAX_U32));
+            }
+            case 22 -> {
+                expect(type, n, 5);
+                yield region();
+            }
+            case 34 -> {
+                expect(type, n, 2);
+                yield new Message.AttachRegionArea(name(), u64());
+            }
+            case 36 -> {
+                expect(type, n, 6);
+                yield new Message.SharedRegion(region(), u64());
+            }
+            case 24 -> {
+                expect(type, n, 2);
+                yield new Message.RegionData(u32(), u64());
+            }
+            case 25 -> {
+                expect(type, n, 3);
+                yield new Message.FinishPartition(u32(), u64(), u32());
+            }
+            case 27 -> {
+                expect(type, n, 1);
+                yield new Message.AbortPartition(u32());
+            }
+            case 30 -> {
+                expect(type, n, 6);
+                yield new Message.OpenGate(
+                        u32(), u32(), u32(), u32(), positive(MAX_U32), channels());
+            }
+            case 32 -> {
+                expect(type, n, 1);
+                yield new Message.CloseGate(u32());
+            }
+            case 40 -> {
+                expect(type, n, 1);
+                yield new Message.ReleaseShuffle(u32());
+            }
+            case 42 -> {
+                expect(type, n, 0);
+                yield new Message.ReleaseApplication();
+            }
+            default -> throw malformed("unknown message type " + type, null);
+        };
     }
-  }
 
-  private Message.BeginRegion region() throws IOException {
-    long partition = u32();
-    long region = u32();
-    long first = u32();
-    long[] lengths = lengths();
-    return new Message.BeginRegion(partition, region, first, lengths, lengths.length, u32());
-  }
-
-  private List<Message.GateChannel> channels() throws IOException {
-    int count = unpacker.unpackArrayHeader();
-    List<Message.GateChannel> channels = new ArrayList<>();
-    for (int i = 0; i < count; i++) {
-      expect(30, unpacker.unpackArrayHeader(), 5);
-      channels.add(new Message.GateChannel(u32(), name(), name(), port(), attempts()));
+    private Message.BeginRegion region() throws IOException {
+        long partition = u32();
+        long region = u32();
+        long first = u32();
+        long[] lengths = lengths();
+        return new Message.BeginRegion(partition, region, first, lengths, lengths.length, u32());
     }
-    return channels;
-  }
 
-  private static void expect(int type, int got, int wanted) throws ClientException.Protocol {
-    if (got != wanted) {
-      throw malformed("message of type " + type + " has " + got + " fields, not " + wanted, null);
+    private List<Message.GateChannel> channels() throws IOException {
+        int count = unpacker.unpackArrayHeader();
+        List<Message.GateChannel> channels = new ArrayList<>();
+        for (int i = 0; i < count; i++) {
+            expect(30, unpacker.unpackArrayHeader(), 5);
+            channels.add(new Message.GateChannel(u32(), name(), name(), port(), attempts()));
+        }
+        return channels;
     }
-  }
 
-  private long u32() throws IOException {
-    long value = unpacker.unpackLong();
-    if (value < 0 || value > MAX_U32) {
-      throw malformed("not an unsigned 32-bit number: " + value, null);
+    private static void expect(int type, int got, int wanted) throws ClientException.Protocol {
+        if (got != wanted) {
+            throw malformed(
+                    "message of type " + type + " has " + got + " fields, not " + wanted, null);
+        }
     }
-    return value;
-  }
 
-  private long positive(long limit) throws IOException {
-    long value = unpacker.unpackLong();
-    if (value < 1 || value > limit) {
-      throw malformed("not between 1 and " + limit + ": " + value, null);
+    private long u32() throws IOException {
+        long value = unpacker.unpackLong();
+        if (value < 0 || value > MAX_U32) {
+            throw malformed("not an unsigned 32-bit number: " + value, null);
+        }
+        return value;
     }
-    return value;
-  }
 
-  private long choice(long limit) throws IOException {
-    long value = unpacker.unpackLong();
-    if (value < 0 || value > limit) {
-      throw malformed("not between 0 and " + limit + ": " + value, null);
+    private long positive(long limit) throws IOException {
+        long value = unpacker.unpackLong();
+        if (value < 1 || value > limit) {
+            throw malformed("not between 1 and " + limit + ": " + value, null);
+        }
+        return value;
     }
-    return value;
-  }
 
-  private int port() throws IOException {
-    int value = unpacker.unpackInt();
-    if (value < 0 || value > 65535) {
-      throw malformed("not a port: " + value, null);
+    private long choice(long limit) throws IOException {
+        long value = unpacker.unpackLong();
+        if (value < 0 || value > limit) {
+            throw malformed("not between 0 and " + limit + ": " + value, null);
+        }
+        return value;
     }
-    return value;
-  }
 
-  private long u64() throws IOException {
-    if (unpacker.getNextFormat() != MessageFormat.UINT64) {
-      long value = unpacker.unpackLong();
-      if (value < 0) {
-        throw malformed("negative number: " + value, null);
-      }
-      return value;
+    private int port() throws IOException {
+        int value = unpacker.unpackInt();
+        if (value < 0 || value > 65535) {
+            throw malformed("not a port: " + value, null);
+        }
+        return value;
     }
-    BigInteger value = unpacker.unpackBigInteger();
-    if (value.compareTo(MAX_U64) > 0) {
-      throw malformed("above 64 bits: " + value, null);
+
+    private long u64() throws IOException {
+        if (unpacker.getNextFormat() != MessageFormat.UINT64) {
+            long value = unpacker.unpackLong();
+            if (value < 0) {
+                throw malformed("negative number: " + value, null);
+            }
+            return value;
+        }
+        BigInteger value = unpacker.unpackBigInteger();
+        if (value.compareTo(MAX_U64) > 0) {
+            throw malformed("above 64 bits: " + value, null);
+        }
+        return value.longValue();
     }
-    return value.longValue();
-  }
 
-  private int dataType() throws IOException {
-    int value = unpacker.unpackInt();
-    if (value < Message.DATA || value > Message.BLOCKING_EVENT) {
-      throw malformed("unknown data type " + value, null);
+    private int dataType() throws IOException {
+        int value = unpacker.unpackInt();
+        if (value < Message.DATA || value > Message.BLOCKING_EVENT) {
+            throw malformed("unknown data type " + value, null);
+        }
+        return value;
     }
-    return value;
-  }
 
-  private boolean nil() throws IOException {
-    if (unpacker.getNextFormat().getValueType() != ValueType.NIL) {
-      return false;
+    private boolean nil() throws IOException {
+        if (unpacker.getNextFormat().getValueType() != ValueType.NIL) {
+            return false;
+        }
+        unpacker.unpackNil();
+        return true;
     }
-    unpacker.unpackNil();
-    return true;
-  }
 
-  private String text() throws IOException {
-    // msgpack-core takes bytes for a string and the other way round; the protocol does not.
-    expectType(ValueType.STRING);
-    return unpacker.unpackString();
-  }
-
-  private String name() throws IOException {
-    String name = text();
-    if (name.length() > MAX_NAME_CHARACTERS
-        && name.codePointCount(0, name.length()) > MAX_NAME_CHARACTERS) {
-      throw malformed("a name of more than " + MAX_NAME_CHARACTERS + " characters", null);
+    private String text() throws IOException {
+        // msgpack-core accepts binary for text and text for binary; the protocol does not.
+        expectType(ValueType.STRING);
+        return unpacker.unpackString();
     }
-    return name;
-  }
 
-  private byte[] bytes() throws IOException {
-    expectType(ValueType.BINARY);
-    return unpacker.readPayload(unpacker.unpackBinaryHeader());
-  }
-
-  private void expectType(ValueType wanted) throws IOException {
-    ValueType got = unpacker.getNextFormat().getValueType();
-    if (got != wanted) {
-      throw malformed("expected " + wanted + ", got " + got, null);
+    private String name() throws IOException {
+        String name = text();
+        if (name.length() > MAX_NAME_CHARACTERS
+                && name.codePointCount(0, name.length()) > MAX_NAME_CHARACTERS) {
+            throw malformed("a name of more than " + MAX_NAME_CHARACTERS + " characters", null);
+        }
+        return name;
     }
-  }
 
-  private int arrayLength() throws IOException {
-    int count = unpacker.unpackArrayHeader();
-    if (count > Frames.MAX_CONTROL_BYTES) {
-      throw malformed("array of " + count + " numbers", null);
+    private byte[] bytes() throws IOException {
+        expectType(ValueType.BINARY);
+        return unpacker.readPayload(unpacker.unpackBinaryHeader());
     }
-    return count;
-  }
 
-  private long[] attempts() throws IOException {
-    long[] values = new long[arrayLength()];
-    for (int i = 0; i < values.length; i++) {
-      values[i] = unpacker.unpackLong();
+    private void expectType(ValueType wanted) throws IOException {
+        ValueType got = unpacker.getNextFormat().getValueType();
+        if (got != wanted) {
+            throw malformed("expected " + wanted + ", got " + got, null);
+        }
     }
-    if (values.length == 0) {
-      throw malformed("no map attempt ids", null);
-    }
-    return values;
-  }
 
-  private long[] lengths() throws IOException {
-    long[] values = new long[arrayLength()];
-    for (int i = 0; i < values.length; i++) {
-      values[i] = u64();
+    private int arrayLength() throws IOException {
+        int count = unpacker.unpackArrayHeader();
+        if (count > Frames.MAX_CONTROL_BYTES) {
+            throw malformed(
+                    "an array of " + count + " numbers (limit " + Frames.MAX_CONTROL_BYTES + ")",
+                    null);
+        }
+        return count;
     }
-    return values;
-  }
 
-  private static ClientException.Protocol malformed(String what, Throwable cause) {
-    return new ClientException.Protocol(ErrorCode.MALFORMED_MESSAGE, what, cause);
-  }
+    private long[] attempts() throws IOException {
+        long[] values = new long[arrayLength()];
+        for (int i = 0; i < values.length; i++) {
+            values[i] = unpacker.unpackLong();
+        }
+        if (values.length == 0) {
+            throw malformed("no map attempt ids", null);
+        }
+        return values;
+    }
+
+    private long[] lengths() throws IOException {
+        long[] values = new long[arrayLength()];
+        for (int i = 0; i < values.length; i++) {
+            values[i] = u64();
+        }
+        return values;
+    }
+
+    private static ClientException.Protocol malformed(String what, Throwable cause) {
+        return new ClientException.Protocol(ErrorCode.MALFORMED_MESSAGE, what, cause);
+    }
 }

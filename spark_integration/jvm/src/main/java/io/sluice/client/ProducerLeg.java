@@ -3,195 +3,240 @@ package io.sluice.client;
 import java.io.IOException;
 import java.nio.ByteBuffer;
 
-/** One map output on one connection: what {@link MapOutputSender} says and hears there. */
+/** Speaks for one map output on one connection, on behalf of {@link MapOutputSender}. */
 final class ProducerLeg extends RoleHandler {
-  private final TaskManagerConnection connection;
-  private final long partition;
+    private final TaskManagerConnection connection;
+    private final long partition;
 
-  private long credit;
-  private int payloadBytes;
-  private long regionNumber;
-  private long creditWaitNanos;
-  private long sharedBytes;
-  private Message.RegionAreaAttached attached;
-  private long securedRegion = -1;
-  private Message.PartitionResumed resumed;
-  private boolean finished;
-  private boolean aborted;
-  private Message.ErrorResponse error;
+    private long credit;
+    private int payloadBytes;
+    private long regionNumber;
+    private long creditWaitNanos;
+    private long sharedBytes;
+    private Message.RegionAreaAttached attached;
+    private long securedRegion = -1;
+    private Message.PartitionResumed resumed;
+    private boolean finished;
+    private boolean aborted;
+    private Message.ErrorResponse error;
 
-  ProducerLeg(TaskManagerConnection connection) {
-    super("on a producer connection");
-    this.connection = connection;
-    this.partition = connection.nextNumber();
-    connection.setHandler(this);
-  }
-
-  /** Opens a map output, without waiting for the answer. */
-  void open(long shuffleId, long mapAttemptId, int numSubpartitions) throws IOException {
-    connection.send(
-        new Message.OpenPartition(partition, shuffleId, mapAttemptId, numSubpartitions));
-  }
-
-  /** Opens a map output behind what the TaskManager has of it. */
-  Message.PartitionResumed resume(long shuffleId, long mapAttemptId, int numSubpartitions)
-      throws IOException {
-    connection.send(
-        new Message.ResumePartition(partition, shuffleId, mapAttemptId, numSubpartitions));
-    connection.waits().await(() -> resumed != null || error != null, "a map output to be resumed");
-    check();
-    return resumed;
-  }
-
-  /** Whether a map output can go on on another connection. */
-  boolean isResumable() {
-    return connection.has(Frames.FEATURE_RESUMABLE_OUTPUTS);
-  }
-
-  /** Says AttachRegionArea; returns the answer. */
-  Message.RegionAreaAttached attachArea(String token, long sizeBytes) throws IOException {
-    attached = null;
-    connection.send(new Message.AttachRegionArea(token, sizeBytes));
-    connection.waits().await(() -> attached != null, "a region area");
-    return attached;
-  }
-
-  /** Asks that the regions up to this one shall outlive the TaskManager's process; {@link #awaitSecured} is to follow. */
-  void askToSecure(long region) throws IOException {
-    connection.send(new Message.SecureRegion(partition, region));
-    connection.flush();
-  }
-
-  /** Returns when the regions up to this one are secured. */
-  void awaitSecured(long region) throws IOException {
-    connection.waits().await(() -> securedRegion >= region || error != null, "a region to be secured");
-    check();
-  }
-
-  TaskManagerConnection connection() {
-    return connection;
-  }
-
-  /**
-   * Sends {@code bytes[start .. end)} as a region; returns when all of them are on their way. In a slot of the connection's
-   * region area they stay where they are: the TaskManager hears of them with the next message, {@link #askToSecure} or
-   * {@link #finish}, and takes them before it answers that.
-   */
-  void sendRegion(
-      long number, ByteBuffer bytes, int start, int end, long first, long[] lengths, int count, long crc32c)
-      throws IOException {
-    int length = end - start;
-    Message.BeginRegion begin = new Message.BeginRegion(partition, number, first, lengths, count, crc32c);
-    RegionArea area = isResumable() ? connection.regionArea() : null;
-    long slot = area == null ? -1 : area.offsetOf(bytes);
-    if (slot >= 0) {
-      // Goes with what follows, the request to secure it or the commit: one call, and one wake-up of the TaskManager.
-      connection.send(new Message.SharedRegion(begin, slot + start));
-      sharedBytes += length;
-      return;
+    /**
+     * A region to be sent, and sent again after a lost connection.
+     *
+     * @param bytes a direct buffer with the region in {@code [start .. end)}
+     * @param start offset of the region's first byte
+     * @param end offset behind the region's last byte
+     * @param first number of the region's first subpartition
+     * @param lengths bytes of each subpartition, {@code lengths[0 .. count)}
+     * @param count number of subpartitions
+     * @param crc32c checksum of all bytes
+     */
+    record Region(
+            ByteBuffer bytes,
+            int start,
+            int end,
+            long first,
+            long[] lengths,
+            int count,
+            long crc32c) {
+        int length() {
+            return end - start;
+        }
     }
-    credit = 0;
-    regionNumber = number;
-    // What RegionOpened says comes before the first credit.
-    payloadBytes = connection.segmentBytes();
-    connection.send(begin);
-    int offset = 0;
-    while (offset < length) {
-      if (credit == 0) {
-        long before = connection.waitedNanos();
-        connection.waits().await(() -> credit > 0 || error != null, "credit for a region");
-        creditWaitNanos += connection.waitedNanos() - before;
+
+    ProducerLeg(TaskManagerConnection connection) {
+        super("on a producer connection");
+        this.connection = connection;
+        this.partition = connection.nextNumber();
+        connection.setHandler(this);
+    }
+
+    /** Opens a map output, without waiting for the answer. */
+    void open(long shuffleId, long mapAttemptId, int numSubpartitions) throws IOException {
+        connection.send(
+                new Message.OpenPartition(partition, shuffleId, mapAttemptId, numSubpartitions));
+    }
+
+    /** Resumes a map output behind the regions that the TaskManager has. */
+    Message.PartitionResumed resume(long shuffleId, long mapAttemptId, int numSubpartitions)
+            throws IOException {
+        connection.send(
+                new Message.ResumePartition(partition, shuffleId, mapAttemptId, numSubpartitions));
+        connection
+                .waits()
+                .await(() -> resumed != null || error != null, "a map output to be resumed");
         check();
-      }
-      int n = Math.min(payloadBytes, length - offset);
-      bytes.limit(start + offset + n).position(start + offset);
-      connection.send(new Message.RegionData(partition, offset), bytes);
-      credit--;
-      offset += n;
+        return resumed;
     }
-    // The task may compute for minutes now: a frame sent in part would meet the TaskManager's deadline.
-    connection.flush();
-    check();
-  }
 
-  /** Time spent waiting for credit so far. */
-  long creditWaitNanos() {
-    return creditWaitNanos;
-  }
-
-  /** Bytes that were sent in the region area so far. */
-  long sharedBytes() {
-    return sharedBytes;
-  }
-
-  /** Commits the map output; returns when it is in the journal. */
-  void finish(long totalBytes, long regions) throws IOException {
-    connection.send(new Message.FinishPartition(partition, totalBytes, regions));
-    connection.waits().await(() -> finished || error != null, "the commit of a map output");
-    check();
-    connection.setHandler(null);
-  }
-
-  /** Gives up the map output; says whether the connection can be used again. */
-  boolean abort() {
-    try {
-      connection.send(new Message.AbortPartition(partition));
-      connection.waits().awaitEnd(() -> aborted || error != null, "the end of a given up map output");
-      connection.setHandler(null);
-      return aborted;
-    } catch (IOException e) {
-      // An interrupted task cannot wait. The TaskManager would keep secured regions for a while.
-      connection.sendLast(new Message.AbortPartition(partition));
-      return false;
+    /** Returns whether a map output can continue on another connection. */
+    boolean isResumable() {
+        return connection.has(Frames.FEATURE_RESUMABLE_OUTPUTS);
     }
-  }
 
-  private static int checkedPayload(Message.RegionOpened opened) throws ClientException.Protocol {
-    if (opened.payloadBytes() > Frames.MAX_SEGMENT_BYTES) {
-      throw new ClientException.Protocol(
-          ErrorCode.FRAME_TOO_LARGE,
-          opened + " (limit " + Frames.MAX_SEGMENT_BYTES + " bytes)",
-          null);
+    /** Sends AttachRegionArea; returns the answer. */
+    Message.RegionAreaAttached attachArea(String token, long sizeBytes) throws IOException {
+        attached = null;
+        connection.send(new Message.AttachRegionArea(token, sizeBytes));
+        connection.waits().await(() -> attached != null, "a region area");
+        return attached;
     }
-    return (int) opened.payloadBytes();
-  }
 
-  private void check() throws ClientException.Remote {
-    if (error != null) {
-      throw new ClientException.Remote(connection.endpoint().toString(), error);
+    /**
+     * Asks the TaskManager to secure all regions up to this one, so that they outlive its process.
+     * Must be followed by {@link #awaitSecured}.
+     */
+    void askToSecure(long region) throws IOException {
+        connection.send(new Message.SecureRegion(partition, region));
+        connection.flush();
     }
-  }
 
-  @Override
-  public void onMessage(Message message) throws IOException {
-    if (message instanceof Message.AddCredit add) {
-      if (add.channel() == partition) {
-        credit += add.credit();
-      }
-    } else if (message instanceof Message.RegionOpened opened) {
-      if (opened.partition() == partition && opened.region() == regionNumber) {
-        payloadBytes = checkedPayload(opened);
-      }
-    } else if (message instanceof Message.RegionSecured secured) {
-      if (secured.partition() == partition) {
-        securedRegion = secured.region();
-      }
-    } else if (message instanceof Message.RegionAreaAttached answer) {
-      attached = answer;
-    } else if (message instanceof Message.PartitionResumed answer) {
-      if (answer.partition() == partition) {
-        resumed = answer;
-      }
-    } else if (message instanceof Message.PartitionFinished answer) {
-      finished |= answer.partition() == partition;
-    } else if (message instanceof Message.PartitionAborted answer) {
-      aborted |= answer.partition() == partition;
-    } else if (message instanceof Message.ErrorResponse response) {
-      if (response.channel() == partition) {
-        error = response;
-      }
-    } else if (!(message instanceof Message.PartitionOpened)) {
-      throw unexpected(message);
+    /** Waits until all regions up to this one are secured. */
+    void awaitSecured(long region) throws IOException {
+        connection
+                .waits()
+                .await(() -> securedRegion >= region || error != null, "a region to be secured");
+        check();
     }
-  }
+
+    TaskManagerConnection connection() {
+        return connection;
+    }
+
+    /**
+     * Sends a region; returns when all its bytes are under way.
+     *
+     * <p>Bytes in a slot of the connection's region area stay where they are: the TaskManager is
+     * told with the next message, {@link #askToSecure} or {@link #finish}, and takes them before it
+     * answers that.
+     */
+    void sendRegion(long number, Region region) throws IOException {
+        ByteBuffer bytes = region.bytes();
+        int start = region.start();
+        int length = region.length();
+        Message.BeginRegion begin =
+                new Message.BeginRegion(
+                        partition,
+                        number,
+                        region.first(),
+                        region.lengths(),
+                        region.count(),
+                        region.crc32c());
+        RegionArea area = isResumable() ? connection.regionArea() : null;
+        long slot = area == null ? -1 : area.offsetOf(bytes);
+        if (slot >= 0) {
+            // Sent together with the next message, a SecureRegion or a FinishPartition: one system
+            // call, and the TaskManager wakes up once.
+            connection.send(new Message.SharedRegion(begin, slot + start));
+            sharedBytes += length;
+            return;
+        }
+        credit = 0;
+        regionNumber = number;
+        // RegionOpened, which may change it, comes before the first credit.
+        payloadBytes = connection.segmentBytes();
+        connection.send(begin);
+        int offset = 0;
+        while (offset < length) {
+            if (credit == 0) {
+                long before = connection.waitedNanos();
+                connection.waits().await(() -> credit > 0 || error != null, "credit for a region");
+                creditWaitNanos += connection.waitedNanos() - before;
+                check();
+            }
+            int n = Math.min(payloadBytes, length - offset);
+            bytes.limit(start + offset + n).position(start + offset);
+            connection.send(new Message.RegionData(partition, offset), bytes);
+            credit--;
+            offset += n;
+        }
+        // The task may now compute for minutes; a half-sent frame would run into the TaskManager's
+        // deadline.
+        connection.flush();
+        check();
+    }
+
+    /** Returns the nanoseconds spent waiting for credit so far. */
+    long creditWaitNanos() {
+        return creditWaitNanos;
+    }
+
+    /** Returns the bytes sent through the region area so far. */
+    long sharedBytes() {
+        return sharedBytes;
+    }
+
+    /** Commits the map output; returns when the journal has it. */
+    void finish(long totalBytes, long regions) throws IOException {
+        connection.send(new Message.FinishPartition(partition, totalBytes, regions));
+        connection.waits().await(() -> finished || error != null, "the commit of a map output");
+        check();
+        connection.setHandler(null);
+    }
+
+    /** Gives up the map output; returns whether the connection can be used again. */
+    boolean abort() {
+        try {
+            connection.send(new Message.AbortPartition(partition));
+            connection
+                    .waits()
+                    .awaitEnd(() -> aborted || error != null, "the end of a given up map output");
+            connection.setHandler(null);
+            return aborted;
+        } catch (IOException e) {
+            // An interrupted task cannot wait. Without this message the TaskManager would keep
+            // secured regions for a while.
+            connection.sendLast(new Message.AbortPartition(partition));
+            return false;
+        }
+    }
+
+    private static int checkedPayload(Message.RegionOpened opened) throws ClientException.Protocol {
+        if (opened.payloadBytes() > Frames.MAX_SEGMENT_BYTES) {
+            throw new ClientException.Protocol(
+                    ErrorCode.FRAME_TOO_LARGE,
+                    opened + " (limit " + Frames.MAX_SEGMENT_BYTES + " bytes)",
+                    null);
+        }
+        return (int) opened.payloadBytes();
+    }
+
+    private void check() throws ClientException.Remote {
+        if (error != null) {
+            throw new ClientException.Remote(connection.endpoint().toString(), error);
+        }
+    }
+
+    @Override
+    public void onMessage(Message message) throws IOException {
+        if (message instanceof Message.AddCredit add) {
+            if (add.channel() == partition) {
+                credit += add.credit();
+            }
+        } else if (message instanceof Message.RegionOpened opened) {
+            if (opened.partition() == partition && opened.region() == regionNumber) {
+                payloadBytes = checkedPayload(opened);
+            }
+        } else if (message instanceof Message.RegionSecured secured) {
+            if (secured.partition() == partition) {
+                securedRegion = secured.region();
+            }
+        } else if (message instanceof Message.RegionAreaAttached answer) {
+            attached = answer;
+        } else if (message instanceof Message.PartitionResumed answer) {
+            if (answer.partition() == partition) {
+                resumed = answer;
+            }
+        } else if (message instanceof Message.PartitionFinished answer) {
+            finished |= answer.partition() == partition;
+        } else if (message instanceof Message.PartitionAborted answer) {
+            aborted |= answer.partition() == partition;
+        } else if (message instanceof Message.ErrorResponse response) {
+            if (response.channel() == partition) {
+                error = response;
+            }
+        } else if (!(message instanceof Message.PartitionOpened)) {
+            throw unexpected(message);
+        }
+    }
 }

@@ -2,32 +2,37 @@ package io.sluice.client;
 
 import java.io.IOException;
 
-/** What arrives on connections in one role. Refuses data and events: only consumers, who override that, ask for any. */
+/**
+ * Handles the messages of connections in one role. Refuses data and events, which only consumers
+ * request; they override this.
+ */
 abstract class RoleHandler implements FrameHandler {
-  private final String where;
+    private final String where;
 
-  /**
-   * @param where for errors, as in "on a driver connection"
-   */
-  RoleHandler(String where) {
-    this.where = where;
-  }
+    /**
+     * @param where role in messages of errors, as in "on a driver connection"
+     */
+    RoleHandler(String where) {
+        this.where = where;
+    }
 
-  @Override
-  public void onBuffer(Message.BufferResponse response, Chunk payload) throws IOException {
-    throw unexpected("data " + where, response);
-  }
+    @Override
+    public void onBuffer(Message.BufferResponse response, Chunk payload) throws IOException {
+        throw unexpected("data " + where, response);
+    }
 
-  @Override
-  public void onEnd(Message.BufferResponse response, Message.EndOfPartition event) throws IOException {
-    throw unexpected("an event " + where, response);
-  }
+    @Override
+    public void onEnd(Message.BufferResponse response, Message.EndOfPartition event)
+            throws IOException {
+        throw unexpected("an event " + where, response);
+    }
 
-  final ClientException.Protocol unexpected(Message message) {
-    return unexpected(where, message);
-  }
+    final ClientException.Protocol unexpected(Message message) {
+        return unexpected(where, message);
+    }
 
-  private static ClientException.Protocol unexpected(String what, Message message) {
-    return new ClientException.Protocol(ErrorCode.UNEXPECTED_MESSAGE, what + ": " + message, null);
-  }
+    private static ClientException.Protocol unexpected(String what, Message message) {
+        return new ClientException.Protocol(
+                ErrorCode.UNEXPECTED_MESSAGE, what + ": " + message, null);
+    }
 }

@@ -7,231 +7,255 @@ import java.util.List;
 import java.util.Map;
 
 /**
- * How far the map outputs of one source have been read: checks that their blocks come in order, once, and all of them, and
- * knows what is left to be asked for.
+ * Tracks how far the map outputs of one source have been read. Checks that their blocks come in
+ * order, once and completely, and knows which part is still to be requested.
  */
 final class SourceProgress {
-  private static final int ENDED = -1;
-  private static final int NO_STREAM = -1;
+    private static final int ENDED = -1;
+    private static final int NO_STREAM = -1;
 
-  private final Source source;
-  private final int startSubpartition;
-  private final int endSubpartition;
-  private final SourceRetries retries;
-  private final Map<Long, Integer> attempts = new HashMap<>();
-  private final boolean[] attemptDone;
-  private int attemptsDone;
+    private final Source source;
+    private final int startSubpartition;
+    private final int endSubpartition;
+    private final SourceRetries retries;
+    private final Map<Long, Integer> attempts = new HashMap<>();
+    private final boolean[] attemptDone;
+    private int attemptsDone;
 
-  // Of the map attempt that is being read.
-  private int attempt = -1;
-  private int attemptBegun;
-  private int attemptEnded;
-  private long attemptBytes;
-  private int streamOf = NO_STREAM;
+    // State of the map attempt that is being read.
+    private int attempt = -1;
+    private int attemptBegun;
+    private int attemptEnded;
+    private long attemptBytes;
+    private int streamOf = NO_STREAM;
 
-  /** For each partition of the range: blocks so far, or {@link #ENDED}. */
-  private int[] blocksSeen = new int[0];
+    /** For each partition of the range: blocks so far, or {@link #ENDED}. */
+    private int[] blocksSeen = new int[0];
 
-  SourceProgress(
-      Source source, int startSubpartition, int endSubpartition, SourceRetries retries) {
-    this.source = source;
-    this.startSubpartition = startSubpartition;
-    this.endSubpartition = endSubpartition;
-    this.retries = retries;
-    long[] ids = source.mapAttemptIds();
-    this.attemptDone = new boolean[ids.length];
-    for (int i = 0; i < ids.length; i++) {
-      attempts.put(ids[i], i);
-    }
-  }
-
-  Source source() {
-    return source;
-  }
-
-  SourceRetries retries() {
-    return retries;
-  }
-
-  /** Bytes already read of the map attempt that is being read: a new request for it brings them once more. */
-  long attemptBytes() {
-    return attemptBytes;
-  }
-
-  /** The map attempt that is being read, or null between two. */
-  Long attemptId() {
-    return attempt < 0 ? null : source.mapAttemptIds()[attempt];
-  }
-
-  /** A block's header has come: checks that it may be the next one. */
-  void check(Block block) throws SourceFailure {
-    Integer index = attempts.get(block.mapAttemptId);
-    if (attempt >= 0 && (index == null || index != attempt)) {
-      // Named is the attempt that misses something: of the header in its place nothing can be trusted.
-      finishAttempt();
-    }
-    if (index == null) {
-      throw failure(
-          null,
-          ErrorCode.STORAGE_CORRUPT,
-          "a block of map attempt " + block.mapAttemptId + " came, which was not asked for",
-          null);
-    }
-    if (index != attempt) {
-      if (attemptDone[index]) {
-        throw corrupt(block, "its blocks are not in one piece");
-      }
-      beginAttempt(index);
-    }
-    if (block.subpartition < startSubpartition || block.subpartition >= endSubpartition) {
-      throw corrupt(block, "partition " + block.subpartition + " was not asked for");
-    }
-    checkOrder(block);
-  }
-
-  /** The blocks of each partition are numbered without a gap, over all of its streams, up to its end. */
-  private void checkOrder(Block block) throws SourceFailure {
-    if (streamOf != NO_STREAM && (block.isFirst() || block.subpartition != streamOf)) {
-      throw corrupt(block, "the stream of partition " + streamOf + " has no last block");
-    }
-    if (streamOf == NO_STREAM && !block.isFirst()) {
-      throw corrupt(block, "a stream of partition " + block.subpartition + " has no first block");
-    }
-    int seen = blocksSeen[block.subpartition - startSubpartition];
-    if (seen == ENDED) {
-      throw corrupt(block, "partition " + block.subpartition + " goes on behind its end");
-    }
-    if (block.number != (seen & 0xFFFF)) {
-      throw corrupt(
-          block,
-          "block " + block.number + " of partition " + block.subpartition + " came, " + (seen & 0xFFFF) + " was due");
-    }
-  }
-
-  /** The block is complete and its bytes are right: it counts as read. */
-  void read(Block block) {
-    int at = block.subpartition - startSubpartition;
-    if (blocksSeen[at]++ == 0) {
-      attemptBegun++;
-    }
-    if (block.isEnd()) {
-      blocksSeen[at] = ENDED;
-      attemptEnded++;
-    }
-    streamOf = block.isLast() ? NO_STREAM : block.subpartition;
-    attemptBytes += Blocks.HEADER_BYTES + block.length;
-    retries.progress();
-  }
-
-  private void beginAttempt(int index) {
-    attempt = index;
-    attemptBegun = 0;
-    attemptEnded = 0;
-    attemptBytes = 0;
-    int range = endSubpartition - startSubpartition;
-    if (blocksSeen.length == range) {
-      Arrays.fill(blocksSeen, 0);
-    } else {
-      blocksSeen = new int[range];
-    }
-  }
-
-  private boolean isAttemptComplete() {
-    return attemptEnded == source.streams()[attempt] && attemptBegun == attemptEnded;
-  }
-
-  private void finishAttempt() throws SourceFailure {
-    if (attempt < 0) {
-      return;
-    }
-    int wanted = source.streams()[attempt];
-    if (streamOf != NO_STREAM) {
-      throw corrupt(attemptId(), "the stream of partition " + streamOf + " has no last block");
-    }
-    if (attemptBegun != wanted) {
-      throw corrupt(
-          attemptId(), "it has " + attemptBegun + " of the " + wanted + " partitions that Spark knows of");
-    }
-    if (attemptEnded != wanted) {
-      throw corrupt(
-          attemptId(), (wanted - attemptEnded) + " of its " + wanted + " partitions have no last block");
-    }
-    endAttempt();
-  }
-
-  private void endAttempt() {
-    attemptDone[attempt] = true;
-    attemptsDone++;
-    attempt = -1;
-    attemptBytes = 0;
-  }
-
-  /** Everything has been read: checks that nothing is missing. */
-  void complete() throws SourceFailure {
-    finishAttempt();
-    if (attemptsDone != attemptDone.length) {
-      for (int i = 0; i < attemptDone.length; i++) {
-        if (!attemptDone[i]) {
-          throw corrupt(source.mapAttemptIds()[i], "no block of it came");
+    SourceProgress(
+            Source source, int startSubpartition, int endSubpartition, SourceRetries retries) {
+        this.source = source;
+        this.startSubpartition = startSubpartition;
+        this.endSubpartition = endSubpartition;
+        this.retries = retries;
+        long[] ids = source.mapAttemptIds();
+        this.attemptDone = new boolean[ids.length];
+        for (int i = 0; i < ids.length; i++) {
+            attempts.put(ids[i], i);
         }
-      }
     }
-  }
 
-  /**
-   * What is left to be asked for. A map attempt of which a part was read stands alone, and first: its bytes come again in the
-   * same order, so that its reader skips those it had and goes on.
-   */
-  List<SourceProgress> rest() {
-    if (attempt >= 0 && isAttemptComplete()) {
-      endAttempt();
+    Source source() {
+        return source;
     }
-    List<SourceProgress> parts = new ArrayList<>();
-    if (attempt >= 0) {
-      SourceProgress begun = part(new int[] {attempt});
-      begun.attempt = 0;
-      begun.attemptBegun = attemptBegun;
-      begun.attemptEnded = attemptEnded;
-      begun.attemptBytes = attemptBytes;
-      begun.streamOf = streamOf;
-      begun.blocksSeen = blocksSeen;
-      parts.add(begun);
+
+    SourceRetries retries() {
+        return retries;
     }
-    int[] unread = new int[attemptDone.length];
-    int count = 0;
-    for (int i = 0; i < attemptDone.length; i++) {
-      if (!attemptDone[i] && i != attempt) {
-        unread[count++] = i;
-      }
+
+    /**
+     * Returns the bytes already read of the current map attempt, which a new request for it will
+     * bring again.
+     */
+    long attemptBytes() {
+        return attemptBytes;
     }
-    if (count > 0) {
-      parts.add(part(Arrays.copyOf(unread, count)));
+
+    /** Returns the map attempt that is being read, or null between two. */
+    Long attemptId() {
+        return attempt < 0 ? null : source.mapAttemptIds()[attempt];
     }
-    return parts;
-  }
 
-  private SourceProgress part(int[] indexes) {
-    long[] ids = new long[indexes.length];
-    int[] streams = new int[indexes.length];
-    for (int i = 0; i < indexes.length; i++) {
-      ids[i] = source.mapAttemptIds()[indexes[i]];
-      streams[i] = source.streams()[indexes[i]];
+    /** Checks that a block whose header has arrived may be the next one. */
+    void check(Block block) throws SourceFailure {
+        Integer index = attempts.get(block.mapAttemptId);
+        if (attempt >= 0 && (index == null || index != attempt)) {
+            // Blame the attempt that misses something: the header in its place cannot be trusted.
+            finishAttempt();
+        }
+        if (index == null) {
+            throw failure(
+                    null,
+                    ErrorCode.STORAGE_CORRUPT,
+                    "a block of map attempt " + block.mapAttemptId + " was not requested",
+                    null);
+        }
+        if (index != attempt) {
+            if (attemptDone[index]) {
+                throw corrupt(block, "its blocks are not contiguous");
+            }
+            beginAttempt(index);
+        }
+        if (block.subpartition < startSubpartition || block.subpartition >= endSubpartition) {
+            throw corrupt(block, "partition " + block.subpartition + " was not requested");
+        }
+        checkOrder(block);
     }
-    Source part = new Source(source.taskManagerId(), source.host(), source.port(), ids, streams);
-    return new SourceProgress(part, startSubpartition, endSubpartition, retries);
-  }
 
-  // ---- failures
+    /**
+     * Checks that the blocks of each partition are numbered without a gap, over all of its streams,
+     * up to its end.
+     */
+    private void checkOrder(Block block) throws SourceFailure {
+        if (streamOf != NO_STREAM && (block.isFirst() || block.subpartition != streamOf)) {
+            throw corrupt(block, "the stream of partition " + streamOf + " has no last block");
+        }
+        if (streamOf == NO_STREAM && !block.isFirst()) {
+            throw corrupt(
+                    block, "a stream of partition " + block.subpartition + " has no first block");
+        }
+        int seen = blocksSeen[block.subpartition - startSubpartition];
+        if (seen == ENDED) {
+            throw corrupt(block, "partition " + block.subpartition + " continues after its end");
+        }
+        if (block.number != (seen & 0xFFFF)) {
+            throw corrupt(
+                    block,
+                    "received block "
+                            + block.number
+                            + " of partition "
+                            + block.subpartition
+                            + ", expected block "
+                            + (seen & 0xFFFF));
+        }
+    }
 
-  SourceFailure corrupt(Block block, String what) {
-    return corrupt(block.mapAttemptId, what);
-  }
+    /** Counts a block that is complete and verified as read. */
+    void read(Block block) {
+        int at = block.subpartition - startSubpartition;
+        if (blocksSeen[at]++ == 0) {
+            attemptBegun++;
+        }
+        if (block.isEnd()) {
+            blocksSeen[at] = ENDED;
+            attemptEnded++;
+        }
+        streamOf = block.isLast() ? NO_STREAM : block.subpartition;
+        attemptBytes += Blocks.HEADER_BYTES + block.length;
+        retries.progress();
+    }
 
-  private SourceFailure corrupt(long mapAttemptId, String what) {
-    return failure(mapAttemptId, ErrorCode.CHECKSUM_MISMATCH, what, null);
-  }
+    private void beginAttempt(int index) {
+        attempt = index;
+        attemptBegun = 0;
+        attemptEnded = 0;
+        attemptBytes = 0;
+        int range = endSubpartition - startSubpartition;
+        if (blocksSeen.length == range) {
+            Arrays.fill(blocksSeen, 0);
+        } else {
+            blocksSeen = new int[range];
+        }
+    }
 
-  SourceFailure failure(Long mapAttemptId, ErrorCode code, String what, Throwable cause) {
-    return new SourceFailure(source, "", mapAttemptId, code, what, cause);
-  }
+    private boolean isAttemptComplete() {
+        return attemptEnded == source.streams()[attempt] && attemptBegun == attemptEnded;
+    }
+
+    private void finishAttempt() throws SourceFailure {
+        if (attempt < 0) {
+            return;
+        }
+        int wanted = source.streams()[attempt];
+        if (streamOf != NO_STREAM) {
+            throw corrupt(
+                    attemptId(), "the stream of partition " + streamOf + " has no last block");
+        }
+        if (attemptBegun != wanted) {
+            throw corrupt(
+                    attemptId(),
+                    "it has "
+                            + attemptBegun
+                            + " of the "
+                            + wanted
+                            + " partitions that Spark knows of");
+        }
+        if (attemptEnded != wanted) {
+            throw corrupt(
+                    attemptId(),
+                    (wanted - attemptEnded)
+                            + " of its "
+                            + wanted
+                            + " partitions have no last block");
+        }
+        endAttempt();
+    }
+
+    private void endAttempt() {
+        attemptDone[attempt] = true;
+        attemptsDone++;
+        attempt = -1;
+        attemptBytes = 0;
+    }
+
+    /** Checks at the end that nothing is missing. */
+    void complete() throws SourceFailure {
+        finishAttempt();
+        if (attemptsDone != attemptDone.length) {
+            for (int i = 0; i < attemptDone.length; i++) {
+                if (!attemptDone[i]) {
+                    throw corrupt(source.mapAttemptIds()[i], "none of its blocks arrived");
+                }
+            }
+        }
+    }
+
+    /**
+     * Returns the parts that are still to be requested. A map attempt that was read in part comes
+     * first, and alone: its bytes arrive again in the same order, so that the reader can skip those
+     * it had.
+     */
+    List<SourceProgress> rest() {
+        if (attempt >= 0 && isAttemptComplete()) {
+            endAttempt();
+        }
+        List<SourceProgress> parts = new ArrayList<>();
+        if (attempt >= 0) {
+            SourceProgress begun = part(new int[] {attempt});
+            begun.attempt = 0;
+            begun.attemptBegun = attemptBegun;
+            begun.attemptEnded = attemptEnded;
+            begun.attemptBytes = attemptBytes;
+            begun.streamOf = streamOf;
+            begun.blocksSeen = blocksSeen;
+            parts.add(begun);
+        }
+        int[] unread = new int[attemptDone.length];
+        int count = 0;
+        for (int i = 0; i < attemptDone.length; i++) {
+            if (!attemptDone[i] && i != attempt) {
+                unread[count++] = i;
+            }
+        }
+        if (count > 0) {
+            parts.add(part(Arrays.copyOf(unread, count)));
+        }
+        return parts;
+    }
+
+    private SourceProgress part(int[] indexes) {
+        long[] ids = new long[indexes.length];
+        int[] streams = new int[indexes.length];
+        for (int i = 0; i < indexes.length; i++) {
+            ids[i] = source.mapAttemptIds()[indexes[i]];
+            streams[i] = source.streams()[indexes[i]];
+        }
+        Source part =
+                new Source(source.taskManagerId(), source.host(), source.port(), ids, streams);
+        return new SourceProgress(part, startSubpartition, endSubpartition, retries);
+    }
+
+    // ---- failures
+
+    SourceFailure corrupt(Block block, String what) {
+        return corrupt(block.mapAttemptId, what);
+    }
+
+    private SourceFailure corrupt(long mapAttemptId, String what) {
+        return failure(mapAttemptId, ErrorCode.CHECKSUM_MISMATCH, what, null);
+    }
+
+    SourceFailure failure(Long mapAttemptId, ErrorCode code, String what, Throwable cause) {
+        return new SourceFailure(source, "", mapAttemptId, code, what, cause);
+    }
 }

@@ -4,259 +4,289 @@ import java.io.IOException;
 import java.nio.ByteBuffer;
 
 /**
- * One connection to a TaskManager, driven by the thread that uses it.
+ * A connection to a TaskManager, driven by the thread that uses it.
  *
- * <p>An interrupt of the thread does not close the socket: it only ends the wait,
- * with {@link ClientException.Interrupted}. After any exception but a {@link ClientException.Remote} that
- * names a channel the connection must be closed. Not thread safe, except {@link #cancel} and {@link #wake}.
+ * <p>An interrupt of the thread does not close the socket; it ends the wait with {@link
+ * ClientException.Interrupted}. After any exception except a {@link ClientException.Remote} that
+ * names a channel, the connection must be closed. Not thread safe, except {@link #cancel} and
+ * {@link #wake}.
  */
 public final class TaskManagerConnection implements AutoCloseable {
-  /** Of partitions, gates and channels; 0 follows. */
-  static final long MAX_NUMBER = 0x7FFF_FFFFL;
+    /** Largest number of a partition, gate or channel; 0 follows. */
+    static final long MAX_NUMBER = 0x7FFF_FFFFL;
 
-  private final ClientOptions options;
-  private final int role;
-  private final FrameSocket socket;
-  private final ConnectionWaits waits;
+    private final ClientOptions options;
+    private final int role;
+    private final FrameSocket socket;
+    private final ConnectionWaits waits;
 
-  private FrameHandler handler;
-  private Message.HelloAck ack;
-  private long nextNumber;
-  private RegionArea regionArea;
+    private FrameHandler handler;
+    private Message.HelloAck ack;
+    private long nextNumber;
+    private RegionArea regionArea;
 
-  private TaskManagerConnection(Endpoint endpoint, ClientOptions options, int role) throws IOException {
-    this.options = options;
-    this.role = role;
-    this.socket = FrameSocket.open(endpoint, options.chunks(), new Dispatcher());
-    this.waits = new ConnectionWaits(socket, options);
-  }
-
-  /**
-   * Connects and shakes hands.
-   *
-   * @param role {@link Message#ROLE_PRODUCER}, {@link Message#ROLE_CONSUMER} or {@link Message#ROLE_DRIVER}
-   * @throws ClientException.ConnectFailed nobody answers as a TaskManager does within the deadline
-   */
-  public static TaskManagerConnection connect(Endpoint endpoint, ClientOptions options, int role)
-      throws ClientException {
-    TaskManagerConnection connection = null;
-    try {
-      connection = new TaskManagerConnection(endpoint, options, role);
-      connection.waits.connect();
-      connection.shakeHands();
-      return connection;
-    } catch (IOException | RuntimeException e) {
-      // An unresolved host name is a RuntimeException of NIO.
-      if (connection != null) {
-        connection.close();
-      }
-      throw e instanceof ClientException.Interrupted interrupted
-          ? interrupted
-          : new ClientException.ConnectFailed(endpoint.toString(), String.valueOf(e.getMessage()), e);
+    private TaskManagerConnection(Endpoint endpoint, ClientOptions options, int role)
+            throws IOException {
+        this.options = options;
+        this.role = role;
+        this.socket = FrameSocket.open(endpoint, options.chunks(), new Dispatcher());
+        this.waits = new ConnectionWaits(socket, options);
     }
-  }
 
-  private void shakeHands() throws IOException {
-    String name = options.name();
-    send(
-        new Message.Hello(
-            Frames.MAGIC,
-            Frames.VERSION,
-            Frames.VERSION,
-            role,
-            options.applicationId(),
-            new byte[0],
-            0,
-            0,
-            Frames.FEATURE_LARGE_PAYLOADS | Frames.FEATURE_RESUMABLE_OUTPUTS | Frames.FEATURE_REGION_AREAS,
-            name.substring(0, Math.min(name.length(), 256))));
-    handler = new HandshakeHandler();
-    waits.awaitSoon(() -> ack != null, "the handshake");
-    handler = null;
-    if (ack.version() != Frames.VERSION
-        || ack.segmentSizeBytes() < 1
-        || ack.segmentSizeBytes() > Frames.MAX_SEGMENT_BYTES) {
-      throw new ClientException.Protocol(
-          ErrorCode.UNSUPPORTED_VERSION, "the handshake's answer cannot be used: " + ack, null);
+    /**
+     * Connects and does the handshake.
+     *
+     * @param role {@link Message#ROLE_PRODUCER}, {@link Message#ROLE_CONSUMER} or {@link
+     *     Message#ROLE_DRIVER}
+     * @throws ClientException.ConnectFailed if no TaskManager answers within the deadline
+     */
+    public static TaskManagerConnection connect(Endpoint endpoint, ClientOptions options, int role)
+            throws ClientException {
+        TaskManagerConnection connection = null;
+        try {
+            connection = new TaskManagerConnection(endpoint, options, role);
+            connection.waits.connect();
+            connection.shakeHands();
+            return connection;
+        } catch (IOException | RuntimeException e) {
+            // NIO reports an unresolved host name as a RuntimeException.
+            if (connection != null) {
+                connection.close();
+            }
+            throw e instanceof ClientException.Interrupted interrupted
+                    ? interrupted
+                    : new ClientException.ConnectFailed(
+                            endpoint.toString(), String.valueOf(e.getMessage()), e);
+        }
     }
-    boolean large = has(Frames.FEATURE_LARGE_PAYLOADS);
-    socket
-        .reader()
-        .allowPayload(segmentBytes(), large ? Frames.MAX_LARGE_PAYLOAD_BYTES : segmentBytes());
-  }
 
-  public Endpoint endpoint() {
-    return socket.endpoint();
-  }
+    private void shakeHands() throws IOException {
+        String name = options.name();
+        send(
+                new Message.Hello(
+                        Frames.MAGIC,
+                        Frames.VERSION,
+                        Frames.VERSION,
+                        role,
+                        options.applicationId(),
+                        new byte[0],
+                        0,
+                        0,
+                        Frames.FEATURE_LARGE_PAYLOADS
+                                | Frames.FEATURE_RESUMABLE_OUTPUTS
+                                | Frames.FEATURE_REGION_AREAS,
+                        name.substring(0, Math.min(name.length(), 256))));
+        handler = new HandshakeHandler();
+        waits.awaitSoon(() -> ack != null, "the handshake");
+        handler = null;
+        if (ack.version() != Frames.VERSION
+                || ack.segmentSizeBytes() < 1
+                || ack.segmentSizeBytes() > Frames.MAX_SEGMENT_BYTES) {
+            throw new ClientException.Protocol(
+                    ErrorCode.UNSUPPORTED_VERSION,
+                    "this client does not support the answer to the handshake: " + ack,
+                    null);
+        }
+        boolean large = has(Frames.FEATURE_LARGE_PAYLOADS);
+        socket.reader()
+                .allowPayload(
+                        segmentBytes(), large ? Frames.MAX_LARGE_PAYLOAD_BYTES : segmentBytes());
+    }
 
-  public Message.HelloAck taskManager() {
-    return ack;
-  }
+    public Endpoint endpoint() {
+        return socket.endpoint();
+    }
 
-  int role() {
-    return role;
-  }
+    public Message.HelloAck taskManager() {
+        return ack;
+    }
 
-  ClientOptions options() {
-    return options;
-  }
+    int role() {
+        return role;
+    }
 
-  /** Whether both sides know a feature of the protocol. */
-  boolean has(long feature) {
-    return (ack.features() & feature) != 0;
-  }
+    ClientOptions options() {
+        return options;
+    }
 
-  /** The TaskManager's segment size: the largest payload where nothing larger was agreed. */
-  int segmentBytes() {
-    return (int) ack.segmentSizeBytes();
-  }
+    /** Returns whether both sides support a feature of the protocol. */
+    boolean has(long feature) {
+        return (ack.features() & feature) != 0;
+    }
 
-  /** A number for a partition, gate or channel that is not in use on this connection: the one behind the last. */
-  long nextNumber() {
-    nextNumber = (nextNumber + 1) & MAX_NUMBER;
-    return nextNumber;
-  }
+    /**
+     * Returns the TaskManager's segment size, which is the largest payload unless a larger one was
+     * agreed.
+     */
+    int segmentBytes() {
+        return (int) ack.segmentSizeBytes();
+    }
 
-  /** The region area that is attached to this connection, or null. It stays so while the connection is idle. */
-  RegionArea regionArea() {
-    return regionArea;
-  }
+    /**
+     * Returns the next number for a partition, gate or channel; it is not in use on this
+     * connection.
+     */
+    long nextNumber() {
+        nextNumber = (nextNumber + 1) & MAX_NUMBER;
+        return nextNumber;
+    }
 
-  void setRegionArea(RegionArea area) {
-    regionArea = area;
-  }
+    /**
+     * Returns the region area that is attached to this connection, or null. It stays attached while
+     * the connection is idle.
+     */
+    RegionArea regionArea() {
+        return regionArea;
+    }
 
-  /** Sends what is buffered and dispatches what arrives until something has come. */
-  ConnectionWaits waits() {
-    return waits;
-  }
+    void setRegionArea(RegionArea area) {
+        regionArea = area;
+    }
 
-  /** Nanoseconds spent waiting so far. */
-  public long waitedNanos() {
-    return socket.waitedNanos();
-  }
+    /** Returns the waits of this connection, which send and dispatch until a condition holds. */
+    ConnectionWaits waits() {
+        return waits;
+    }
 
-  void setHandler(FrameHandler handler) {
-    this.handler = handler;
-  }
+    /** Returns the nanoseconds spent waiting so far. */
+    public long waitedNanos() {
+        return socket.waitedNanos();
+    }
 
-  /** Ends a wait of another thread on this connection; the connection can only be closed then. */
-  public void cancel() {
-    socket.cancel();
-  }
+    void setHandler(FrameHandler handler) {
+        this.handler = handler;
+    }
 
-  /** Ends the pause of a thread in {@link ConnectionWaits#awaitPatiently}, which looks at its condition again. */
-  void wake() {
-    socket.wake();
-  }
+    /** Ends another thread's wait on this connection, which must be closed after that. */
+    public void cancel() {
+        socket.cancel();
+    }
 
-  // ---- sending and receiving
+    /**
+     * Ends another thread's pause in {@link ConnectionWaits#awaitPatiently}, which then checks its
+     * condition again.
+     */
+    void wake() {
+        socket.wake();
+    }
 
-  /** Puts a message into the send buffer; waits for room when it is full. */
-  void send(Message message) throws IOException {
-    socket.writer().send(message, waits);
-  }
+    // ---- sending and receiving
 
-  /**
-   * Sends a message with its payload; returns when {@code payload} has been taken, that is when the caller may change it.
-   *
-   * @param payload a direct buffer; its position is moved to its limit
-   */
-  void send(Message message, ByteBuffer payload) throws IOException {
-    socket.writer().send(message, payload, waits);
-  }
+    /** Puts a message into the send buffer; waits for room if it is full. */
+    void send(Message message) throws IOException {
+        socket.writer().send(message, waits);
+    }
 
-  /**
-   * Sends a message if that is possible at once, also for an interrupted thread; then the connection can only be closed.
-   */
-  void sendLast(Message message) {
-    if (socket.isOpen() && socket.writer().takeAlone(message)) {
-      try {
+    /**
+     * Sends a message with its payload; returns when {@code payload} has been taken and the caller
+     * may change it.
+     *
+     * @param payload a direct buffer; its position is moved to its limit
+     */
+    void send(Message message, ByteBuffer payload) throws IOException {
+        socket.writer().send(message, payload, waits);
+    }
+
+    /**
+     * Sends a message if that is possible at once, even on an interrupted thread. The connection
+     * must be closed after that.
+     */
+    void sendLast(Message message) {
+        if (socket.isOpen() && socket.writer().takeAlone(message)) {
+            try {
+                socket.write();
+            } catch (IOException e) {
+                // The end of the connection tells the TaskManager.
+            }
+        }
+    }
+
+    /** Sends as much as the socket takes now. */
+    void sendNow() throws IOException {
+        socket.checkUsable();
         socket.write();
-      } catch (IOException e) {
-        // Then the end of the connection has to say it.
-      }
     }
-  }
 
-  /** Sends what the socket takes now. */
-  void sendNow() throws IOException {
-    socket.checkUsable();
-    socket.write();
-  }
-
-  /** Sends all that is buffered; waits for the socket to take it. Dispatches what has come. */
-  void flush() throws IOException {
-    waits.await(socket.writer()::isEmpty);
-  }
-
-  /** Whether an idle connection can serve again: nothing unexpected came and the other side is there. */
-  boolean isReusable() {
-    try {
-      setHandler(null);
-      socket.checkUsable();
-      socket.read();
-      socket.write();
-      return socket.isOpen() && socket.writer().isEmpty() && socket.reader().atBorder();
-    } catch (IOException e) {
-      return false;
+    /**
+     * Sends everything buffered; waits for the socket to take it, and dispatches received frames
+     * meanwhile.
+     */
+    void flush() throws IOException {
+        waits.await(socket.writer()::isEmpty);
     }
-  }
 
-  @Override
-  public void close() {
-    socket.close();
-  }
-
-  /** Answers what concerns the connection itself and passes on the rest. */
-  private final class Dispatcher implements FrameHandler {
-    @Override
-    public void onMessage(Message message) throws IOException {
-      if (message instanceof Message.Ping ping) {
-        // Sent by write(), never from here: a frame may be half written.
-        socket.writer().pong(ping.nonce());
-      } else if (message instanceof Message.ErrorResponse response && response.channel() == null) {
-        socket.end();
-        throw new ClientException.Remote(endpoint().toString(), response);
-      } else if (message instanceof Message.CloseRequest) {
-        socket.end();
-        throw new ClientException.ConnectionLost(
-            endpoint().toString(), "the TaskManager is shutting down", null);
-      } else if (handler != null) {
-        handler.onMessage(message);
-      }
-      // Without a handler the connection is idle: late answers of the last user are dropped.
+    /**
+     * Returns whether an idle connection can be used again: the peer is there, and nothing
+     * unexpected arrived.
+     */
+    boolean isReusable() {
+        try {
+            setHandler(null);
+            socket.checkUsable();
+            socket.read();
+            socket.write();
+            return socket.isOpen() && socket.writer().isEmpty() && socket.reader().atBorder();
+        } catch (IOException e) {
+            return false;
+        }
     }
 
     @Override
-    public void onBuffer(Message.BufferResponse response, Chunk payload) throws IOException {
-      if (handler != null) {
-        handler.onBuffer(response, payload);
-      } else {
-        options.chunks().recycle(payload);
-      }
+    public void close() {
+        socket.close();
     }
 
-    @Override
-    public void onEnd(Message.BufferResponse response, Message.EndOfPartition event) throws IOException {
-      if (handler != null) {
-        handler.onEnd(response, event);
-      }
-    }
-  }
+    /** Answers messages about the connection itself and passes on all others. */
+    private final class Dispatcher implements FrameHandler {
+        @Override
+        public void onMessage(Message message) throws IOException {
+            if (message instanceof Message.Ping ping) {
+                // write() sends it: a frame may be half written here.
+                socket.writer().pong(ping.nonce());
+            } else if (message instanceof Message.ErrorResponse response
+                    && response.channel() == null) {
+                socket.end();
+                throw new ClientException.Remote(endpoint().toString(), response);
+            } else if (message instanceof Message.CloseRequest) {
+                socket.end();
+                throw new ClientException.ConnectionLost(
+                        endpoint().toString(), "the TaskManager is shutting down", null);
+            } else if (handler != null) {
+                handler.onMessage(message);
+            }
+            // Without a handler the connection is idle; late answers for its last user are dropped.
+        }
 
-  private final class HandshakeHandler extends RoleHandler {
-    HandshakeHandler() {
-      super("before the handshake");
+        @Override
+        public void onBuffer(Message.BufferResponse response, Chunk payload) throws IOException {
+            if (handler != null) {
+                handler.onBuffer(response, payload);
+            } else {
+                options.chunks().recycle(payload);
+            }
+        }
+
+        @Override
+        public void onEnd(Message.BufferResponse response, Message.EndOfPartition event)
+                throws IOException {
+            if (handler != null) {
+                handler.onEnd(response, event);
+            }
+        }
     }
 
-    @Override
-    public void onMessage(Message message) throws IOException {
-      if (!(message instanceof Message.HelloAck answer) || ack != null) {
-        throw new ClientException.Protocol(
-            ErrorCode.UNEXPECTED_MESSAGE, "expected HelloAck, got " + message, null);
-      }
-      ack = answer;
+    private final class HandshakeHandler extends RoleHandler {
+        HandshakeHandler() {
+            super("before the handshake");
+        }
+
+        @Override
+        public void onMessage(Message message) throws IOException {
+            if (!(message instanceof Message.HelloAck answer) || ack != null) {
+                throw new ClientException.Protocol(
+                        ErrorCode.UNEXPECTED_MESSAGE, "expected HelloAck, got " + message, null);
+            }
+            ack = answer;
+        }
     }
-  }
 }

@@ -7,33 +7,35 @@ import org.apache.spark.scheduler.SparkListenerExecutorRemoved;
 import org.apache.spark.scheduler.SparkListenerStageCompleted;
 import org.apache.spark.scheduler.StageInfo;
 
-/** Tells which executors the application has and what its map stages have written. */
+/** Tracks the application's executors, and the amounts that its map stages have written. */
 final class ApplicationListener extends SparkListener {
-  private final Reachability reachability;
-  private final ShuffleTable shuffles;
+    private final Reachability reachability;
+    private final ShuffleTable shuffles;
 
-  ApplicationListener(Reachability reachability, ShuffleTable shuffles) {
-    this.reachability = reachability;
-    this.shuffles = shuffles;
-  }
-
-  @Override
-  public void onExecutorAdded(SparkListenerExecutorAdded event) {
-    reachability.executorAdded(event.executorId());
-  }
-
-  @Override
-  public void onExecutorRemoved(SparkListenerExecutorRemoved event) {
-    reachability.executorRemoved(event.executorId());
-  }
-
-  @Override
-  public void onStageCompleted(SparkListenerStageCompleted event) {
-    StageInfo stage = event.stageInfo();
-    if (stage.shuffleDepId().isDefined()) {
-      ShuffleWriteMetrics written = stage.taskMetrics().shuffleWriteMetrics();
-      shuffles.written(
-          (Integer) stage.shuffleDepId().get(), written.recordsWritten(), written.bytesWritten());
+    ApplicationListener(Reachability reachability, ShuffleTable shuffles) {
+        this.reachability = reachability;
+        this.shuffles = shuffles;
     }
-  }
+
+    @Override
+    public void onExecutorAdded(SparkListenerExecutorAdded event) {
+        reachability.executorAdded(event.executorId());
+    }
+
+    @Override
+    public void onExecutorRemoved(SparkListenerExecutorRemoved event) {
+        reachability.executorRemoved(event.executorId());
+    }
+
+    @Override
+    public void onStageCompleted(SparkListenerStageCompleted event) {
+        StageInfo stage = event.stageInfo();
+        if (stage.shuffleDepId().isDefined()) {
+            ShuffleWriteMetrics written = stage.taskMetrics().shuffleWriteMetrics();
+            shuffles.written(
+                    (Integer) stage.shuffleDepId().get(),
+                    written.recordsWritten(),
+                    written.bytesWritten());
+        }
+    }
 }

@@ -5,53 +5,61 @@ import java.util.Optional;
 import java.util.function.Function;
 import org.apache.spark.SparkContext;
 
-/** Settings as the session or the job of the calling thread has them, which are not those of the application. */
+/**
+ * Reads settings of the session or the job of the calling thread, which may differ from those of
+ * the application.
+ */
 final class CallerSettings {
-  private static final Object NO_SQL = new Object();
+    private static final Object NO_SQL = new Object();
 
-  /** {@code SQLConf.get} and {@code SQLConf.getConfString(key, default)}; null without Spark SQL. */
-  private static volatile Object sqlConfModule;
+    /**
+     * {@code SQLConf.get} and {@code SQLConf.getConfString(key, default)}; null without Spark SQL.
+     */
+    private static volatile Object sqlConfModule;
 
-  private CallerSettings() {}
+    private CallerSettings() {}
 
-  /**
-   * Looks a key up: a local property of the thread, which Spark SQL also makes of the session's settings while a query
-   * runs; else the session that is active on the thread.
-   */
-  static Function<String, Optional<String>> of(SparkContext context) {
-    return key -> {
-      String property = context.getLocalProperty(key);
-      return property != null ? Optional.of(property) : ofSession(key);
-    };
-  }
-
-  private static Optional<String> ofSession(String key) {
-    try {
-      Object module = sqlConfModule();
-      if (module == NO_SQL) {
-        return Optional.empty();
-      }
-      Object conf = module.getClass().getMethod("get").invoke(module);
-      Method lookUp = conf.getClass().getMethod("getConfString", String.class, String.class);
-      return Optional.ofNullable((String) lookUp.invoke(conf, key, null));
-    } catch (ReflectiveOperationException e) {
-      throw new IllegalStateException("Spark's SQLConf cannot be read for " + key, e);
+    /**
+     * Returns a lookup by key. It reads a local property of the thread, into which Spark SQL copies
+     * the session's settings while a query runs, then the session that is active on the thread.
+     */
+    static Function<String, Optional<String>> of(SparkContext context) {
+        return key -> {
+            String property = context.getLocalProperty(key);
+            return property != null ? Optional.of(property) : ofSession(key);
+        };
     }
-  }
 
-  private static Object sqlConfModule() {
-    Object module = sqlConfModule;
-    if (module == null) {
-      try {
-        module =
-            Class.forName("org.apache.spark.sql.internal.SQLConf$", true, SparkContext.class.getClassLoader())
-                .getField("MODULE$")
-                .get(null);
-      } catch (ReflectiveOperationException e) {
-        module = NO_SQL;
-      }
-      sqlConfModule = module;
+    private static Optional<String> ofSession(String key) {
+        try {
+            Object module = sqlConfModule();
+            if (module == NO_SQL) {
+                return Optional.empty();
+            }
+            Object conf = module.getClass().getMethod("get").invoke(module);
+            Method lookUp = conf.getClass().getMethod("getConfString", String.class, String.class);
+            return Optional.ofNullable((String) lookUp.invoke(conf, key, null));
+        } catch (ReflectiveOperationException e) {
+            throw new IllegalStateException("Spark's SQLConf cannot be read for " + key, e);
+        }
     }
-    return module;
-  }
+
+    private static Object sqlConfModule() {
+        Object module = sqlConfModule;
+        if (module == null) {
+            try {
+                module =
+                        Class.forName(
+                                        "org.apache.spark.sql.internal.SQLConf$",
+                                        true,
+                                        SparkContext.class.getClassLoader())
+                                .getField("MODULE$")
+                                .get(null);
+            } catch (ReflectiveOperationException e) {
+                module = NO_SQL;
+            }
+            sqlConfModule = module;
+        }
+        return module;
+    }
 }

@@ -12,119 +12,146 @@ import org.apache.spark.storage.BlockManagerId;
 import org.apache.spark.util.collection.ExternalSorter;
 import scala.Option;
 
-/** All that differs between Spark 3.5 and 4.3 and cannot be written once. Resolved when the manager is made. */
-final class Compat {
-  private static final Constructor<?> SORTER = sorterConstructor();
-  private static final Method MAP_STATUS = mapStatusMethod();
-  private static final Method DEPENDENCIES = method(RDD.class, "dependencies");
-  private static final boolean ROW_CHECKSUMS = method(ShuffleDependency.class, "rowBasedChecksums") != null;
+/**
+ * Calls the parts of Spark that differ between 3.5 and 4.3, by reflection. They are looked up when
+ * this class is loaded.
+ */
+public final class Compat {
+    private static final Constructor<?> SORTER = sorterConstructor();
+    private static final Method MAP_STATUS = mapStatusMethod();
+    private static final Method DEPENDENCIES = method(RDD.class, "dependencies");
+    private static final boolean ROW_CHECKSUMS =
+            method(ShuffleDependency.class, "rowBasedChecksums") != null;
 
-  private Compat() {}
+    private Compat() {}
 
-  /** Fails with a clear message on a Spark this jar does not know. */
-  static void check() {
-    String other =
-        SORTER == null
-            ? "constructor of ExternalSorter"
-            : MAP_STATUS == null ? "MapStatus.apply" : DEPENDENCIES == null ? "RDD.dependencies" : null;
-    if (other != null) {
-      throw new IllegalStateException(
-          "Spark " + org.apache.spark.package$.MODULE$.SPARK_VERSION()
-              + " is not supported by this sluice-spark.jar (3.5 to 4.3 are): it has another "
-              + other);
+    /** Fails with a clear message on a line of Spark that this jar does not support. */
+    static void check() {
+        String other =
+                SORTER == null
+                        ? "constructor of ExternalSorter"
+                        : MAP_STATUS == null
+                                ? "MapStatus.apply"
+                                : DEPENDENCIES == null ? "RDD.dependencies" : null;
+        if (other != null) {
+            throw new IllegalStateException(
+                    "Spark "
+                            + org.apache.spark.package$.MODULE$.SPARK_VERSION()
+                            + " is not supported by this sluice-spark.jar, which supports 3.5 to"
+                            + " 4.3: its "
+                            + other
+                            + " differs");
+        }
     }
-  }
 
-  /** Fails where Spark has no pipelined shuffles. */
-  static void requirePipelinedShuffles() {
-    try {
-      Class.forName("org.apache.spark.shuffle.PipelinedShuffleManager", false, ExternalSorter.class.getClassLoader());
-    } catch (ClassNotFoundException e) {
-      throw new IllegalArgumentException(
-          SluiceSettings.PIPELINED
-              + " is true: Spark "
-              + org.apache.spark.package$.MODULE$.SPARK_VERSION()
-              + " has no pipelined shuffles, 4.3 is the first line that has; remove the setting",
-          e);
+    /** Fails on lines of Spark without pipelined shuffles. */
+    static void requirePipelinedShuffles() {
+        try {
+            Class.forName(
+                    "org.apache.spark.shuffle.PipelinedShuffleManager",
+                    false,
+                    ExternalSorter.class.getClassLoader());
+        } catch (ClassNotFoundException e) {
+            throw new IllegalArgumentException(
+                    SluiceSettings.PIPELINED
+                            + " is true: Spark "
+                            + org.apache.spark.package$.MODULE$.SPARK_VERSION()
+                            + " has no pipelined shuffles, 4.3 is the first line that has; remove"
+                            + " the setting",
+                    e);
+        }
     }
-  }
 
-  private static Method method(Class<?> type, String name) {
-    for (Method method : type.getMethods()) {
-      if (method.getName().equals(name)) {
-        return method;
-      }
+    private static Method method(Class<?> type, String name) {
+        for (Method method : type.getMethods()) {
+            if (method.getName().equals(name)) {
+                return method;
+            }
+        }
+        return null;
     }
-    return null;
-  }
 
-  private static Method mapStatusMethod() {
-    for (Method method : MapStatus.class.getMethods()) {
-      int parameters = method.getParameterCount();
-      if (method.getName().equals("apply") && (parameters == 3 || parameters == 4)) {
-        return method;
-      }
+    private static Method mapStatusMethod() {
+        for (Method method : MapStatus.class.getMethods()) {
+            int parameters = method.getParameterCount();
+            if (method.getName().equals("apply") && (parameters == 3 || parameters == 4)) {
+                return method;
+            }
+        }
+        return null;
     }
-    return null;
-  }
 
-  /** 3.5 and 4.0: three arguments; 4.1 and later: also the checksum of the rows, which the others have not. */
-  static MapStatus mapStatus(BlockManagerId location, long[] lengths, long mapId, long rowChecksum) {
-    try {
-      return (MapStatus)
-          (MAP_STATUS.getParameterCount() == 3
-              ? MAP_STATUS.invoke(null, location, lengths, mapId)
-              : MAP_STATUS.invoke(null, location, lengths, mapId, rowChecksum));
-    } catch (ReflectiveOperationException e) {
-      throw new IllegalStateException("Spark's MapStatus cannot be made", e);
+    /**
+     * Makes a map status. It takes three arguments on 3.5 and 4.0; from 4.1 on also the checksum of
+     * the rows.
+     */
+    public static MapStatus mapStatus(
+            BlockManagerId location, long[] lengths, long mapId, long rowChecksum) {
+        try {
+            return (MapStatus)
+                    (MAP_STATUS.getParameterCount() == 3
+                            ? MAP_STATUS.invoke(null, location, lengths, mapId)
+                            : MAP_STATUS.invoke(null, location, lengths, mapId, rowChecksum));
+        } catch (ReflectiveOperationException e) {
+            throw new IllegalStateException("Spark's MapStatus cannot be made", e);
+        }
     }
-  }
 
-  /** The collection has one type with Scala 2.12 (Spark 3.5), another one with 2.13, both of them this. */
-  static scala.collection.Seq<?> dependencies(RDD<?> rdd) {
-    try {
-      return (scala.collection.Seq<?>) DEPENDENCIES.invoke(rdd);
-    } catch (ReflectiveOperationException e) {
-      throw new IllegalStateException("the dependencies of an RDD cannot be had", e);
+    /**
+     * Returns the dependencies of an RDD. The declared type differs between Scala 2.12 (Spark 3.5)
+     * and 2.13; this is a supertype of both.
+     */
+    static scala.collection.Seq<?> dependencies(RDD<?> rdd) {
+        try {
+            return (scala.collection.Seq<?>) DEPENDENCIES.invoke(rdd);
+        } catch (ReflectiveOperationException e) {
+            throw new IllegalStateException("the dependencies of an RDD cannot be read", e);
+        }
     }
-  }
 
-  /** The row checksums of a shuffle; null when it has none, as before 4.1. */
-  static RowChecksums rowChecksums(ShuffleDependency<?, ?, ?> dependency) {
-    return ROW_CHECKSUMS ? RowChecksums.of(dependency) : null;
-  }
-
-  private static Constructor<?> sorterConstructor() {
-    for (Constructor<?> constructor : ExternalSorter.class.getConstructors()) {
-      int parameters = constructor.getParameterCount();
-      if (parameters == 5
-          || parameters == 6 && constructor.getParameterTypes()[5].isArray()) {
-        return constructor;
-      }
+    /** Returns whether a shuffle can have checksums of its rows, as from 4.1 on. */
+    public static boolean hasRowChecksums() {
+        return ROW_CHECKSUMS;
     }
-    return null;
-  }
 
-  /** 3.5 and 4.0: five arguments; 4.1 and later: also row checksums, which the read side has not. */
-  @SuppressWarnings("rawtypes")
-  static ExternalSorter newSorter(
-      TaskContext context, Option<?> aggregator, Option<?> ordering, Serializer serializer) {
-    try {
-      if (SORTER.getParameterCount() == 5) {
-        return (ExternalSorter)
-            SORTER.newInstance(context, aggregator, Option.empty(), ordering, serializer);
-      }
-      Object none = Array.newInstance(SORTER.getParameterTypes()[5].getComponentType(), 0);
-      return (ExternalSorter)
-          SORTER.newInstance(context, aggregator, Option.empty(), ordering, serializer, none);
-    } catch (ReflectiveOperationException e) {
-      throw new IllegalStateException("Spark's ExternalSorter cannot be made", e);
+    private static Constructor<?> sorterConstructor() {
+        for (Constructor<?> constructor : ExternalSorter.class.getConstructors()) {
+            int parameters = constructor.getParameterCount();
+            if (parameters == 5
+                    || (parameters == 6 && constructor.getParameterTypes()[5].isArray())) {
+                return constructor;
+            }
+        }
+        return null;
     }
-  }
 
-  /** Throws a checked exception out of a method of a Scala interface, which declares none. */
-  @SuppressWarnings("unchecked")
-  static <E extends Throwable> RuntimeException sneakyThrow(Throwable error) throws E {
-    throw (E) error;
-  }
+    /**
+     * Makes a sorter for the read side. Its constructor takes five arguments on 3.5 and 4.0; from
+     * 4.1 on also row checksums, which the read side does not have.
+     */
+    @SuppressWarnings("rawtypes")
+    public static ExternalSorter newSorter(
+            TaskContext context, Option<?> aggregator, Option<?> ordering, Serializer serializer) {
+        try {
+            if (SORTER.getParameterCount() == 5) {
+                return (ExternalSorter)
+                        SORTER.newInstance(
+                                context, aggregator, Option.empty(), ordering, serializer);
+            }
+            Object none = Array.newInstance(SORTER.getParameterTypes()[5].getComponentType(), 0);
+            return (ExternalSorter)
+                    SORTER.newInstance(
+                            context, aggregator, Option.empty(), ordering, serializer, none);
+        } catch (ReflectiveOperationException e) {
+            throw new IllegalStateException("Spark's ExternalSorter cannot be made", e);
+        }
+    }
+
+    /**
+     * Throws a checked exception out of a method of a Scala interface that declares no exceptions.
+     */
+    @SuppressWarnings("unchecked")
+    public static <E extends Throwable> RuntimeException sneakyThrow(Throwable error) throws E {
+        throw (E) error;
+    }
 }

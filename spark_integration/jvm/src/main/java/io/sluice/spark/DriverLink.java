@@ -13,148 +13,156 @@ import java.util.Set;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
-/** The driver's connection to one TaskManager, made anew when it was lost. Thread safe. */
-final class DriverLink {
-  private static final Logger LOG = LoggerFactory.getLogger(DriverLink.class);
+/**
+ * Keeps the driver's connection to one TaskManager and replaces it when it is lost. Thread safe.
+ */
+public final class DriverLink {
+    private static final Logger LOG = LoggerFactory.getLogger(DriverLink.class);
 
-  /** Releases that a TaskManager may miss; of more, the oldest wait for the application's end. */
-  private static final int MAX_DUE_RELEASES = 100_000;
+    /**
+     * Pending releases to keep for one TaskManager; beyond that, the oldest data stay until the
+     * application's end.
+     */
+    private static final int MAX_DUE_RELEASES = 100_000;
 
-  private final Endpoint endpoint;
-  private final ClientOptions options;
-  private DriverClient client;
-  private volatile boolean connected;
-  private volatile Message.HelloAck taskManager;
-  private volatile String lastFailure = "";
-  private boolean closed;
+    private final Endpoint endpoint;
+    private final ClientOptions options;
+    private DriverClient client;
+    private volatile boolean connected;
+    private volatile Message.HelloAck taskManager;
+    private volatile String lastFailure = "";
+    private boolean closed;
 
-  /** Shuffles that are to be released there and are not yet; guarded by itself. */
-  private final Set<Integer> dueReleases = new LinkedHashSet<>();
+    /** Shuffles that are still to be released there; guarded by itself. */
+    private final Set<Integer> dueReleases = new LinkedHashSet<>();
 
-  DriverLink(Endpoint endpoint, ClientOptions options) {
-    this.endpoint = endpoint;
-    this.options = options;
-  }
-
-  Endpoint endpoint() {
-    return endpoint;
-  }
-
-  /** Whether the last exchange went well. */
-  boolean isConnected() {
-    return connected;
-  }
-
-  /** Who answered last; null before the first connection. */
-  Message.HelloAck taskManager() {
-    return taskManager;
-  }
-
-  /** Endpoint and reason; empty before the first failure. */
-  String lastFailure() {
-    return lastFailure;
-  }
-
-  /** Connects if need be and asks for a sign of life; says whether it came. Releases what is due. */
-  synchronized boolean ping() {
-    return attempt(
-        "sign of life",
-        driver -> {
-          driver.ping();
-          releaseDue(driver);
-        });
-  }
-
-  /** A shuffle is to be released there, now or, if the TaskManager is away, when it is back. */
-  void addRelease(int shuffleId) {
-    synchronized (dueReleases) {
-      if (dueReleases.size() >= MAX_DUE_RELEASES) {
-        dueReleases.remove(dueReleases.iterator().next());
-      }
-      dueReleases.add(shuffleId);
+    DriverLink(Endpoint endpoint, ClientOptions options) {
+        this.endpoint = endpoint;
+        this.options = options;
     }
-  }
 
-  /** Releases there what is due; says whether all of it was. */
-  synchronized boolean release() {
-    return attempt("release of shuffles", this::releaseDue);
-  }
-
-  private void releaseDue(DriverClient driver) throws IOException {
-    List<Integer> due;
-    synchronized (dueReleases) {
-      due = new ArrayList<>(dueReleases);
+    public Endpoint endpoint() {
+        return endpoint;
     }
-    for (int shuffleId : due) {
-      long freed = driver.releaseShuffle(shuffleId);
-      LOG.debug("Shuffle {} released at {}: {} bytes", shuffleId, endpoint, freed);
-      synchronized (dueReleases) {
-        dueReleases.remove(shuffleId);
-      }
+
+    /** Returns whether the last exchange succeeded. */
+    public boolean isConnected() {
+        return connected;
     }
-  }
 
-  /** Releases all of the application's data there. */
-  synchronized boolean releaseApplication() {
-    return attempt(
-        "release of the application",
-        driver -> {
-          long freed = driver.releaseApplication();
-          LOG.info("Application released at {}: {} bytes", endpoint, freed);
-        });
-  }
+    /** Returns the TaskManager that answered last; null before the first connection. */
+    public Message.HelloAck taskManager() {
+        return taskManager;
+    }
 
-  private boolean attempt(String what, Exchange exchange) {
-    // Twice: the connection of the last exchange may have died since.
-    for (int attempt = 0; attempt < 2 && !closed; attempt++) {
-      boolean fresh = client == null;
-      try {
-        if (client == null) {
-          client = new DriverClient(endpoint, options);
-          taskManager = client.taskManager();
+    /** Returns endpoint and reason of the last failure; empty before the first one. */
+    public String lastFailure() {
+        return lastFailure;
+    }
+
+    /**
+     * Connects if necessary, pings, and sends pending releases; returns whether the TaskManager
+     * answered.
+     */
+    synchronized boolean ping() {
+        return attempt(
+                "sign of life",
+                driver -> {
+                    driver.ping();
+                    releaseDue(driver);
+                });
+    }
+
+    /** Adds a release, to be sent now or, if the TaskManager is away, when it is back. */
+    void addRelease(int shuffleId) {
+        synchronized (dueReleases) {
+            if (dueReleases.size() >= MAX_DUE_RELEASES) {
+                dueReleases.remove(dueReleases.iterator().next());
+            }
+            dueReleases.add(shuffleId);
         }
-        exchange.run(client);
-        connected = true;
-        return true;
-      } catch (IOException e) {
-        failed(what, e);
-        if (fresh) {
-          break;
+    }
+
+    /** Sends the pending releases; returns whether all of them succeeded. */
+    synchronized boolean release() {
+        return attempt("release of shuffles", this::releaseDue);
+    }
+
+    private void releaseDue(DriverClient driver) throws IOException {
+        List<Integer> due;
+        synchronized (dueReleases) {
+            due = new ArrayList<>(dueReleases);
         }
-      }
+        for (int shuffleId : due) {
+            long freed = driver.releaseShuffle(shuffleId);
+            LOG.debug("Shuffle {} released at {}: {} bytes", shuffleId, endpoint, freed);
+            synchronized (dueReleases) {
+                dueReleases.remove(shuffleId);
+            }
+        }
     }
-    return false;
-  }
 
-  private void failed(String what, IOException e) {
-    if (connected) {
-      LOG.warn("TaskManager at {}: {} failed: {}", endpoint, what, e.getMessage());
+    /** Releases all data of the application there. */
+    synchronized boolean releaseApplication() {
+        return attempt(
+                "release of the application",
+                driver -> {
+                    long freed = driver.releaseApplication();
+                    LOG.info("Application released at {}: {} bytes", endpoint, freed);
+                });
     }
-    connected = false;
-    lastFailure =
-        e instanceof ClientException.ConnectFailed connectFailed
-            ? connectFailed.summary()
-            : endpoint + ": " + e.getMessage();
-    if (client != null) {
-      client.close();
-      client = null;
-    }
-    if (e instanceof ClientException.Interrupted) {
-      LOG.debug("Interrupted while talking to {}", endpoint, e);
-    }
-  }
 
-  synchronized void close() {
-    closed = true;
-    connected = false;
-    if (client != null) {
-      client.close();
-      client = null;
+    private boolean attempt(String what, Exchange exchange) {
+        // Twice, because the connection may have died since the last exchange.
+        for (int attempt = 0; attempt < 2 && !closed; attempt++) {
+            boolean fresh = client == null;
+            try {
+                if (client == null) {
+                    client = new DriverClient(endpoint, options);
+                    taskManager = client.taskManager();
+                }
+                exchange.run(client);
+                connected = true;
+                return true;
+            } catch (IOException e) {
+                failed(what, e);
+                if (fresh) {
+                    break;
+                }
+            }
+        }
+        return false;
     }
-  }
 
-  @FunctionalInterface
-  private interface Exchange {
-    void run(DriverClient client) throws IOException;
-  }
+    private void failed(String what, IOException e) {
+        if (connected) {
+            LOG.warn("TaskManager at {}: {} failed: {}", endpoint, what, e.getMessage());
+        }
+        connected = false;
+        lastFailure =
+                e instanceof ClientException.ConnectFailed connectFailed
+                        ? connectFailed.summary()
+                        : endpoint + ": " + e.getMessage();
+        if (client != null) {
+            client.close();
+            client = null;
+        }
+        if (e instanceof ClientException.Interrupted) {
+            LOG.debug("Interrupted while talking to {}", endpoint, e);
+        }
+    }
+
+    synchronized void close() {
+        closed = true;
+        connected = false;
+        if (client != null) {
+            client.close();
+            client = null;
+        }
+    }
+
+    @FunctionalInterface
+    private interface Exchange {
+        void run(DriverClient client) throws IOException;
+    }
 }

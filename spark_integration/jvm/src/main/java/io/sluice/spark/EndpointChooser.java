@@ -6,55 +6,60 @@ import java.util.Comparator;
 import java.util.List;
 
 /**
- * In which order an executor tries endpoints: an existing Unix socket, then its own host, then the others by rendezvous
- * hashing, so that executors without a TaskManager of their own spread evenly and stay where they are.
+ * Orders the endpoints for an executor: an existing Unix socket, then its own host, then the others
+ * by rendezvous hashing. Executors without a TaskManager of their own therefore spread evenly and
+ * keep their choice.
  */
 final class EndpointChooser {
-  private EndpointChooser() {}
+    private EndpointChooser() {}
 
-  static List<Endpoint> order(List<Endpoint> endpoints, String ownHost, String executorId) {
-    List<Endpoint> ordered = new ArrayList<>(endpoints);
-    // The sort is stable: equal ranks and weights keep the order of the setting.
-    ordered.sort(
-        Comparator.comparingInt((Endpoint endpoint) -> rank(endpoint, ownHost))
-            .thenComparing(endpoint -> -weight(endpoint, executorId)));
-    return ordered;
-  }
-
-  /** Whether the endpoint means another TaskManager on each host, so that no host can try it for another. */
-  static boolean isOfEachHost(Endpoint endpoint) {
-    if (endpoint.isUnix()) {
-      return true;
+    static List<Endpoint> order(List<Endpoint> endpoints, String ownHost, String executorId) {
+        List<Endpoint> ordered = new ArrayList<>(endpoints);
+        // The sort is stable: equal ranks and weights keep the order of the setting.
+        ordered.sort(
+                Comparator.comparingInt((Endpoint endpoint) -> rank(endpoint, ownHost))
+                        .thenComparing(endpoint -> -weight(endpoint, executorId)));
+        return ordered;
     }
-    String host = endpoint.host();
-    return host.equals("localhost") || host.startsWith("127.") || host.equals("::1");
-  }
 
-  private static int rank(Endpoint endpoint, String ownHost) {
-    if (endpoint.isUnix()) {
-      return endpoint.socketExists() ? 0 : 3;
+    /**
+     * Returns whether the endpoint names a different TaskManager on each host, so that one host
+     * cannot test it for another.
+     */
+    static boolean isOfEachHost(Endpoint endpoint) {
+        if (endpoint.isUnix()) {
+            return true;
+        }
+        String host = endpoint.host();
+        return host.equals("localhost") || host.startsWith("127.") || host.equals("::1");
     }
-    return endpoint.host().equals(ownHost) ? 1 : 2;
-  }
 
-  private static long weight(Endpoint endpoint, String executorId) {
-    if (endpoint.isUnix()) {
-      return 0;
+    private static int rank(Endpoint endpoint, String ownHost) {
+        if (endpoint.isUnix()) {
+            return endpoint.socketExists() ? 0 : 3;
+        }
+        return endpoint.host().equals(ownHost) ? 1 : 2;
     }
-    return hash(executorId + "@" + endpoint) >>> 1;
-  }
 
-  /**
-   * FNV-1a over the text's bytes, with the bits then mixed. A checksum would not do: two of them differ by the same bits for
-   * every executor, so executors would agree on which of two endpoints comes first far too often.
-   */
-  private static long hash(String text) {
-    long hash = 0xCBF2_9CE4_8422_2325L;
-    for (byte b : text.getBytes(java.nio.charset.StandardCharsets.UTF_8)) {
-      hash = (hash ^ (b & 0xFF)) * 0x0000_0100_0000_01B3L;
+    private static long weight(Endpoint endpoint, String executorId) {
+        if (endpoint.isUnix()) {
+            return 0;
+        }
+        return hash(executorId + "@" + endpoint) >>> 1;
     }
-    hash = (hash ^ hash >>> 33) * 0xFF51_AFD7_ED55_8CCDL;
-    hash = (hash ^ hash >>> 33) * 0xC4CE_B9FE_1A85_EC53L;
-    return hash ^ hash >>> 33;
-  }
+
+    /**
+     * Hashes with FNV-1a over the text's bytes and then mixes the bits. A checksum is not
+     * sufficient: two checksums differ in the same bits for every executor, so too many executors
+     * would agree on the order of two endpoints.
+     */
+    private static long hash(String text) {
+        long hash = 0xCBF2_9CE4_8422_2325L;
+        for (byte b : text.getBytes(java.nio.charset.StandardCharsets.UTF_8)) {
+            hash = (hash ^ (b & 0xFF)) * 0x0000_0100_0000_01B3L;
+        }
+        hash = (hash ^ hash >>> 33) * 0xFF51_AFD7_ED55_8CCDL;
+        hash = (hash ^ hash >>> 33) * 0xC4CE_B9FE_1A85_EC53L;
+        return hash ^ hash >>> 33;
+    }
 }

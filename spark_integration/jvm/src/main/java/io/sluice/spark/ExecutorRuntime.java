@@ -17,7 +17,6 @@ import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
-import java.util.concurrent.ConcurrentHashMap;
 import java.util.stream.Collectors;
 import org.apache.spark.SparkEnv;
 import org.apache.spark.TaskContext;
@@ -26,268 +25,291 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 import org.slf4j.event.Level;
 
-/** What the tasks of one executor share: connections, buffers, and which TaskManager is theirs. Thread safe. */
-final class ExecutorRuntime implements AutoCloseable {
-  private static final Logger LOG = LoggerFactory.getLogger(ExecutorRuntime.class);
+/**
+ * Holds what the tasks of one executor share: connections, buffers, and the choice of their
+ * TaskManager. Thread safe.
+ */
+public final class ExecutorRuntime implements AutoCloseable {
+    private static final Logger LOG = LoggerFactory.getLogger(ExecutorRuntime.class);
 
-  /** Idle buffers kept: 1024 of 32 KiB are 32 MiB. */
-  private static final int IDLE_CHUNKS = 1024;
+    /** Idle buffers to keep: 1024 of 32 KiB are 32 MiB. */
+    private static final int IDLE_CHUNKS = 1024;
 
-  private static volatile ExecutorRuntime current;
+    private static volatile ExecutorRuntime current;
 
-  private final PluginContext context;
-  private final SluiceSettings settings;
-  private final ConnectionPool pool;
-  private final ConnectionSource producerConnections;
-  private final ConnectionSource consumerConnections;
-  private final RegionPool regions;
-  private final String hostname;
-  private final String name;
-  private final List<Endpoint> endpoints;
-  private final Penalties penalties = new Penalties(System::nanoTime);
-  private final ReachabilityReporter reporter;
-  private final Map<Long, MapTask> mapTasks = new ConcurrentHashMap<>();
+    private final PluginContext context;
+    private final SluiceSettings settings;
+    private final ConnectionPool pool;
+    private final ConnectionSource producerConnections;
+    private final ConnectionSource consumerConnections;
+    private final RegionPool regions;
+    private final String hostname;
+    private final String name;
+    private final List<Endpoint> endpoints;
+    private final Penalties penalties = new Penalties(System::nanoTime);
+    private final ReachabilityReporter reporter;
 
-  private ExecutorRuntime(PluginContext context, SluiceSettings settings, String applicationId) {
-    this.context = context;
-    this.settings = settings;
-    // Not PluginContext.hostname(): it needs an RPC server, and executors have none.
-    this.hostname = SparkEnv.get().blockManager().blockManagerId().host();
-    this.endpoints = settings.endpointsFor(hostname);
-    this.name = "executor " + context.executorID() + " on " + hostname;
-    this.pool =
-        new ConnectionPool(
-            new ClientOptions(
-                applicationId,
-                name,
-                settings.connectTimeoutMillis(),
-                settings.ioTimeoutMillis(),
-                new ChunkPool(IDLE_CHUNKS)),
-            settings.idleConnections());
-    this.producerConnections =
-        new TaskConnections(this, Message.ROLE_PRODUCER, settings.writerReturnTimeoutMillis());
-    this.consumerConnections =
-        new TaskConnections(this, Message.ROLE_CONSUMER, settings.returnTimeoutMillis());
-    int tasks = TaskSlots.of(key -> context.conf().get(key, null), Runtime.getRuntime().availableProcessors());
-    // A running map task has at most two regions in hand: one that is secured and one that is filled.
-    this.regions = new RegionPool(settings.regionBytes(), tasks, settings.regionArea() ? 2 * tasks : 0);
-    this.reporter = new ReachabilityReporter(context, this::probe, settings.pingIntervalMillis());
-  }
-
-  private static volatile PluginContext pluginContext;
-
-  /** Called by the executor's plugin; the rest is made when the application's id is known. */
-  static void install(PluginContext context) {
-    pluginContext = context;
-  }
-
-  /** The runtime of this executor. */
-  static ExecutorRuntime get() {
-    ExecutorRuntime runtime = current;
-    return runtime != null ? runtime : create();
-  }
-
-  private static synchronized ExecutorRuntime create() {
-    if (current == null) {
-      PluginContext context = pluginContext;
-      if (context == null) {
-        throw new IllegalStateException(
-            "the Sluice plugin is not loaded on this executor: set spark.plugins="
-                + SluicePlugin.class.getName());
-      }
-      current =
-          new ExecutorRuntime(
-              context, SluiceSettings.of(context.conf()), SparkEnv.get().conf().getAppId());
+    private ExecutorRuntime(PluginContext context, SluiceSettings settings, String applicationId) {
+        this.context = context;
+        this.settings = settings;
+        // PluginContext.hostname() needs an RPC server, which executors do not have.
+        this.hostname = SparkEnv.get().blockManager().blockManagerId().host();
+        this.endpoints = settings.endpointsFor(hostname);
+        this.name = "executor " + context.executorID() + " on " + hostname;
+        this.pool =
+                new ConnectionPool(
+                        new ClientOptions(
+                                applicationId,
+                                name,
+                                settings.io().connectTimeoutMillis(),
+                                settings.io().timeoutMillis(),
+                                new ChunkPool(IDLE_CHUNKS)),
+                        settings.io().idleConnections());
+        this.producerConnections =
+                new TaskConnections(
+                        this, Message.ROLE_PRODUCER, settings.writer().returnTimeoutMillis());
+        this.consumerConnections =
+                new TaskConnections(
+                        this, Message.ROLE_CONSUMER, settings.reader().returnTimeoutMillis());
+        int tasks =
+                TaskSlots.of(
+                        key -> context.conf().get(key, null),
+                        Runtime.getRuntime().availableProcessors());
+        // A running map task has at most two regions: one that is being secured and one that is
+        // being filled.
+        this.regions =
+                new RegionPool(
+                        settings.writer().regionBytes(),
+                        tasks,
+                        settings.writer().regionArea() ? 2 * tasks : 0);
+        this.reporter =
+                new ReachabilityReporter(
+                        context, this::probe, settings.liveness().pingIntervalMillis());
     }
-    return current;
-  }
 
-  /** Called by the executor's plugin at its end. */
-  static synchronized void uninstall() {
-    if (current != null) {
-      current.close();
-      current = null;
+    private static volatile PluginContext pluginContext;
+
+    /**
+     * Remembers the context; called by the executor's plugin. The runtime is made later, when the
+     * application's id is known.
+     */
+    static void install(PluginContext context) {
+        pluginContext = context;
     }
-    pluginContext = null;
-  }
 
-  SluiceSettings settings() {
-    return settings;
-  }
+    /** Returns the runtime of this executor. */
+    static ExecutorRuntime get() {
+        ExecutorRuntime runtime = current;
+        return runtime != null ? runtime : create();
+    }
 
-  ConnectionPool pool() {
-    return pool;
-  }
-
-  /** For map tasks. */
-  ConnectionSource producerConnections() {
-    return producerConnections;
-  }
-
-  /** For reduce tasks. */
-  ConnectionSource consumerConnections() {
-    return consumerConnections;
-  }
-
-  RegionPool regions() {
-    return regions;
-  }
-
-  void add(MapTask task) {
-    mapTasks.put(task.mapId(), task);
-  }
-
-  void remove(MapTask task) {
-    mapTasks.remove(task.mapId(), task);
-  }
-
-  /** The running map task of that attempt if its shuffle goes through Sluice, else null. */
-  static MapTask mapTask(long mapId) {
-    ExecutorRuntime runtime = current;
-    return runtime == null ? null : runtime.mapTasks.get(mapId);
-  }
-
-  /**
-   * A connection to this executor's TaskManager, or to another one when it does not answer. For the thread of a task.
-   *
-   * @param returnTimeoutMillis how long to wait when none answers and one did before: a task that fails at once would use
-   *     up its attempts before a restarted TaskManager is ready
-   * @throws NoTaskManagerException none of the known ones answers; the driver has been told
-   * @throws ClientException.Interrupted the task was interrupted meanwhile
-   */
-  TaskManagerConnection lease(int role, long returnTimeoutMillis) throws IOException {
-    Patience patience = new Patience(returnTimeoutMillis);
-    while (true) {
-      try {
-        return leaseNow(role);
-      } catch (NoTaskManagerException e) {
-        if (!reporter.everReached() || !patience.pause("a TaskManager's return")) {
-          reporter.unreachable(e.reasons());
-          tellThatTaskFails();
-          throw e;
+    private static synchronized ExecutorRuntime create() {
+        if (current == null) {
+            PluginContext context = pluginContext;
+            if (context == null) {
+                throw new IllegalStateException(
+                        "the Sluice plugin is not loaded on this executor: set spark.plugins="
+                                + SluicePlugin.class.getName());
+            }
+            current =
+                    new ExecutorRuntime(
+                            context,
+                            SluiceSettings.of(context.conf()),
+                            SparkEnv.get().conf().getAppId());
         }
-      }
+        return current;
     }
-  }
 
-  /** First those that are well, of the setting and then of the driver; those that did not answer lately come last. */
-  private TaskManagerConnection leaseNow(int role) throws IOException {
-    Map<Endpoint, ClientException.ConnectFailed> failures = new LinkedHashMap<>();
-    Set<Endpoint> penalised = new LinkedHashSet<>();
-    TaskManagerConnection connection = leaseWell(endpoints, role, failures, penalised);
-    if (connection == null) {
-      connection = leaseWell(endpointsOfDriver(), role, failures, penalised);
-    }
-    for (Endpoint endpoint : penalised) {
-      connection = connection == null ? tryLease(endpoint, role, failures) : connection;
-    }
-    if (connection == null) {
-      throw new NoTaskManagerException("from " + name, reasons(failures), settings);
-    }
-    if (!failures.isEmpty()) {
-      SluiceMetrics.INSTANCE.endpointFailovers.increment();
-      // Each task meets them again while they are away: that is news once.
-      boolean isNews = failures.keySet().stream().anyMatch(each -> penalties.failuresInARow(each, role) == 1);
-      LOG.atLevel(isNews ? Level.WARN : Level.DEBUG)
-          .log("Using the TaskManager at {} because others do not answer: {}", connection.endpoint(), reasons(failures));
-    }
-    reporter.reached(connection.taskManager());
-    return connection;
-  }
-
-  private TaskManagerConnection leaseWell(
-      List<Endpoint> candidates,
-      int role,
-      Map<Endpoint, ClientException.ConnectFailed> failures,
-      Set<Endpoint> penalised)
-      throws IOException {
-    for (Endpoint endpoint : EndpointChooser.order(candidates, hostname, context.executorID())) {
-      if (penalties.has(endpoint, role)) {
-        if (!failures.containsKey(endpoint)) {
-          penalised.add(endpoint);
+    /** Closes the runtime; called by the executor's plugin at its end. */
+    static synchronized void uninstall() {
+        if (current != null) {
+            current.close();
+            current = null;
         }
-        continue;
-      }
-      TaskManagerConnection connection = tryLease(endpoint, role, failures);
-      if (connection != null) {
+        pluginContext = null;
+    }
+
+    public SluiceSettings settings() {
+        return settings;
+    }
+
+    public ConnectionPool pool() {
+        return pool;
+    }
+
+    /** Returns the connections for map tasks. */
+    public ConnectionSource producerConnections() {
+        return producerConnections;
+    }
+
+    /** Returns the connections for reduce tasks. */
+    public ConnectionSource consumerConnections() {
+        return consumerConnections;
+    }
+
+    public RegionPool regions() {
+        return regions;
+    }
+
+    /**
+     * Leases a connection to this executor's TaskManager, or to another one if that does not
+     * answer. Called by the thread of a task.
+     *
+     * @param returnTimeoutMillis how long to wait if none answers and one did before; a task that
+     *     fails at once would use up its attempts before a restarted TaskManager is ready
+     * @throws NoTaskManagerException if none of the known TaskManagers answers; the driver has been
+     *     told
+     * @throws ClientException.Interrupted if the task was interrupted meanwhile
+     */
+    public TaskManagerConnection lease(int role, long returnTimeoutMillis) throws IOException {
+        Patience patience = new Patience(returnTimeoutMillis);
+        while (true) {
+            try {
+                return leaseNow(role);
+            } catch (NoTaskManagerException e) {
+                if (!reporter.everReached() || !patience.pause("a TaskManager's return")) {
+                    reporter.unreachable(e.reasons());
+                    tellThatTaskFails();
+                    throw e;
+                }
+            }
+        }
+    }
+
+    /**
+     * Tries the configured endpoints, then those that the driver knows, and last the endpoints that
+     * did not answer lately.
+     */
+    private TaskManagerConnection leaseNow(int role) throws IOException {
+        Map<Endpoint, ClientException.ConnectFailed> failures = new LinkedHashMap<>();
+        Set<Endpoint> penalised = new LinkedHashSet<>();
+        TaskManagerConnection connection = leaseWell(endpoints, role, failures, penalised);
+        if (connection == null) {
+            connection = leaseWell(endpointsOfDriver(), role, failures, penalised);
+        }
+        for (Endpoint endpoint : penalised) {
+            connection = connection == null ? tryLease(endpoint, role, failures) : connection;
+        }
+        if (connection == null) {
+            throw new NoTaskManagerException("from " + name, reasons(failures), settings);
+        }
+        if (!failures.isEmpty()) {
+            SluiceMetrics.INSTANCE.endpointFailovers.increment();
+            // Every task meets the same failures while an endpoint is away: warn only of the first.
+            boolean isNews =
+                    failures.keySet().stream()
+                            .anyMatch(each -> penalties.failuresInARow(each, role) == 1);
+            LOG.atLevel(isNews ? Level.WARN : Level.DEBUG)
+                    .log(
+                            "Using the TaskManager at {} because others do not answer: {}",
+                            connection.endpoint(),
+                            reasons(failures));
+        }
+        reporter.reached(connection.taskManager());
         return connection;
-      }
     }
-    return null;
-  }
 
-  /** A connection, or null with the reason in {@code failures}. */
-  private TaskManagerConnection tryLease(
-      Endpoint endpoint, int role, Map<Endpoint, ClientException.ConnectFailed> failures)
-      throws IOException {
-    long began = penalties.now();
-    try {
-      TaskManagerConnection connection = pool.lease(endpoint, role);
-      penalties.answered(endpoint, role);
-      return connection;
-    } catch (ClientException.ConnectFailed e) {
-      penalties.failed(endpoint, role, began);
-      failures.put(endpoint, e);
-      return null;
+    private TaskManagerConnection leaseWell(
+            List<Endpoint> candidates,
+            int role,
+            Map<Endpoint, ClientException.ConnectFailed> failures,
+            Set<Endpoint> penalised)
+            throws IOException {
+        for (Endpoint endpoint :
+                EndpointChooser.order(candidates, hostname, context.executorID())) {
+            if (penalties.has(endpoint, role)) {
+                if (!failures.containsKey(endpoint)) {
+                    penalised.add(endpoint);
+                }
+                continue;
+            }
+            TaskManagerConnection connection = tryLease(endpoint, role, failures);
+            if (connection != null) {
+                return connection;
+            }
+        }
+        return null;
     }
-  }
 
-  private static String reasons(Map<Endpoint, ClientException.ConnectFailed> failures) {
-    return failures.values().stream()
-        .map(ClientException.ConnectFailed::summary)
-        .collect(Collectors.joining("; "));
-  }
-
-  /** The driver cancels the task's jobs when no executor reaches a TaskManager: more attempts would be in vain. */
-  private void tellThatTaskFails() {
-    TaskContext task = TaskContext.get();
-    if (task == null) {
-      return;
+    /** Leases a connection, or returns null and puts the reason into {@code failures}. */
+    private TaskManagerConnection tryLease(
+            Endpoint endpoint, int role, Map<Endpoint, ClientException.ConnectFailed> failures)
+            throws IOException {
+        long began = penalties.now();
+        try {
+            TaskManagerConnection connection = pool.lease(endpoint, role);
+            penalties.answered(endpoint, role);
+            return connection;
+        } catch (ClientException.ConnectFailed e) {
+            penalties.failed(endpoint, role, began);
+            failures.put(endpoint, e);
+            return null;
+        }
     }
-    try {
-      context.ask(DriverMessages.taskMetNobody(task.stageId()));
-    } catch (Exception e) {
-      // The task fails all the same; without this it only takes more attempts.
-      LOG.warn("The driver was not told that a task met no TaskManager", e);
+
+    private static String reasons(Map<Endpoint, ClientException.ConnectFailed> failures) {
+        return failures.values().stream()
+                .map(ClientException.ConnectFailed::summary)
+                .collect(Collectors.joining("; "));
     }
-  }
 
-  /** Tells the driver whether this executor reaches a TaskManager, and which; off the calling thread. */
-  void reportReachability() {
-    reporter.start();
-  }
-
-  private void probe() throws IOException {
-    pool.giveBack(leaseNow(Message.ROLE_PRODUCER));
-  }
-
-  private List<Endpoint> endpointsOfDriver() {
-    try {
-      List<Endpoint> known = new ArrayList<>();
-      for (String text : (String[]) context.ask(DriverMessages.endpoints())) {
-        known.add(Endpoint.parse(text, hostname));
-      }
-      return known;
-    } catch (Exception e) {
-      LOG.warn("The driver does not say which TaskManagers it knows", e);
-      return List.of();
+    /**
+     * Tells the driver, which cancels the task's jobs if no executor reaches a TaskManager, because
+     * more attempts would fail too.
+     */
+    private void tellThatTaskFails() {
+        TaskContext task = TaskContext.get();
+        if (task == null) {
+            return;
+        }
+        try {
+            context.ask(DriverMessages.taskUnreachable(task.stageId()));
+        } catch (Exception e) {
+            // The task fails anyway; without this message Spark only makes more attempts.
+            LOG.warn("The driver could not be told that a task reached no TaskManager", e);
+        }
     }
-  }
 
-  /** Asks the driver to forget one lost map output. */
-  void forgetMapOutput(int shuffleId, long mapId, int mapIndex) {
-    try {
-      Object answer = context.ask(DriverMessages.lostOutput(shuffleId, mapId, mapIndex));
-      LOG.info("Map output {} of shuffle {} is lost; unregistered: {}", mapId, shuffleId, answer);
-    } catch (Exception e) {
-      // Spark fails the stage anyway; without this it only takes more attempts.
-      LOG.warn("The driver was not told that map output {} is lost", mapId, e);
+    /** Tells the driver, from another thread, which TaskManager this executor reaches, if any. */
+    void reportReachability() {
+        reporter.start();
     }
-  }
 
-  @Override
-  public void close() {
-    reporter.close();
-    pool.close();
-  }
+    private void probe() throws IOException {
+        pool.giveBack(leaseNow(Message.ROLE_PRODUCER));
+    }
+
+    private List<Endpoint> endpointsOfDriver() {
+        try {
+            List<Endpoint> known = new ArrayList<>();
+            for (String text : (String[]) context.ask(DriverMessages.endpoints())) {
+                known.add(Endpoint.parse(text, hostname));
+            }
+            return known;
+        } catch (Exception e) {
+            LOG.warn("The driver could not be asked for the TaskManagers it knows", e);
+            return List.of();
+        }
+    }
+
+    /** Asks the driver to forget one lost map output. */
+    public void forgetMapOutput(int shuffleId, long mapId, int mapIndex) {
+        try {
+            Object answer = context.ask(DriverMessages.lostOutput(shuffleId, mapId, mapIndex));
+            LOG.info(
+                    "Map output {} of shuffle {} is lost; unregistered: {}",
+                    mapId,
+                    shuffleId,
+                    answer);
+        } catch (Exception e) {
+            // Spark fails the stage anyway; without this message it only makes more attempts.
+            LOG.warn("The driver could not be told that map output {} is lost", mapId, e);
+        }
+    }
+
+    @Override
+    public void close() {
+        reporter.close();
+        pool.close();
+    }
 }

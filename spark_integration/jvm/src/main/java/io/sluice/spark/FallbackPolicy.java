@@ -5,11 +5,12 @@ import java.util.concurrent.atomic.LongAdder;
 import java.util.function.Function;
 
 /**
- * One reason for a shuffle to go Spark's own way. Asked once, at the shuffle's registration: what was decided holds for
- * the shuffle's whole life.
+ * A reason for a shuffle to use Spark's own shuffle. It is asked once, when the shuffle is
+ * registered; the decision holds for the shuffle's whole life.
  *
- * @param name as logs and the page in Spark's UI show it
- * @param metric the counter of the shuffles it has decided
- * @param reason why that shuffle falls back; empty when this policy does not want it to
+ * @param name name in logs and on the page in Spark's UI
+ * @param metric counter of the shuffles that it has decided
+ * @param reason returns why a shuffle falls back; empty if this policy does not apply
  */
-record FallbackPolicy(String name, LongAdder metric, Function<NewShuffle, Optional<String>> reason) {}
+record FallbackPolicy(
+        String name, LongAdder metric, Function<NewShuffle, Optional<String>> reason) {}

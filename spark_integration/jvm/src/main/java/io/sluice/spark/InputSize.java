@@ -17,93 +17,104 @@ import org.apache.spark.rdd.RDD;
 import scala.collection.Iterator;
 
 /**
- * How many bytes the map tasks of a shuffle read: the files of Spark SQL's scans and the outputs of the shuffles before
- * it. A shuffle's own size is not known before it is written; this is what Spark itself goes by when it guesses.
+ * Computes how many bytes the map tasks of a shuffle read: the files of Spark SQL's scans, and the
+ * outputs of the shuffles before it. A shuffle's own size is not known before it is written;
+ * Spark's own estimates use the input as well.
  *
- * <p>With adaptive execution the shuffles before have been written when the next is registered; without it they have
- * not, and the size is unknown. Other sources (RDDs of a program, ranges, JDBC) never tell.
+ * <p>With adaptive execution the previous shuffles are already written when the next one is
+ * registered; without it they are not, and the size is unknown. Other sources (RDDs of a program,
+ * ranges, JDBC) never tell their size.
  */
 final class InputSize {
-  /** A lineage with more RDDs is not walked: iterative programs have such. */
-  private static final int MAX_RDDS = 1000;
+    /** A lineage with more RDDs is not walked; iterative programs make such lineages. */
+    private static final int MAX_RDDS = 1000;
 
-  private final MapOutputTrackerMaster tracker;
-  private final Set<RDD<?>> seen = Collections.newSetFromMap(new IdentityHashMap<>());
-  private final Deque<RDD<?>> open = new ArrayDeque<>();
+    private final MapOutputTrackerMaster tracker;
+    private final Set<RDD<?>> seen = Collections.newSetFromMap(new IdentityHashMap<>());
+    private final Deque<RDD<?>> open = new ArrayDeque<>();
 
-  private InputSize(MapOutputTrackerMaster tracker) {
-    this.tracker = tracker;
-  }
-
-  /** Empty when a part of the input does not tell its size. */
-  static OptionalLong of(ShuffleDependency<?, ?, ?> dependency) {
-    return new InputSize((MapOutputTrackerMaster) SparkEnv.get().mapOutputTracker()).sum(dependency.rdd());
-  }
-
-  private OptionalLong sum(RDD<?> root) {
-    open.add(root);
-    long bytes = 0;
-    while (!open.isEmpty()) {
-      RDD<?> rdd = open.remove();
-      if (!seen.add(rdd)) {
-        continue;
-      }
-      if (seen.size() > MAX_RDDS) {
-        return OptionalLong.empty();
-      }
-      Iterator<?> dependencies = Compat.dependencies(rdd).iterator();
-      OptionalLong more = dependencies.hasNext() ? inputs(dependencies) : fileBytes(rdd.partitions());
-      if (more.isEmpty()) {
-        return more;
-      }
-      bytes += more.getAsLong();
+    private InputSize(MapOutputTrackerMaster tracker) {
+        this.tracker = tracker;
     }
-    return OptionalLong.of(bytes);
-  }
 
-  private OptionalLong inputs(Iterator<?> dependencies) {
-    long bytes = 0;
-    while (dependencies.hasNext()) {
-      Dependency<?> dependency = (Dependency<?>) dependencies.next();
-      if (dependency instanceof ShuffleDependency<?, ?, ?> shuffle) {
-        OptionalLong written = written(shuffle);
-        if (written.isEmpty()) {
-          return written;
+    /** Returns the input's size; empty if it is unknown for a part of the input. */
+    static OptionalLong of(ShuffleDependency<?, ?, ?> dependency) {
+        return new InputSize((MapOutputTrackerMaster) SparkEnv.get().mapOutputTracker())
+                .sum(dependency.rdd());
+    }
+
+    private OptionalLong sum(RDD<?> root) {
+        open.add(root);
+        long bytes = 0;
+        while (!open.isEmpty()) {
+            RDD<?> rdd = open.remove();
+            if (!seen.add(rdd)) {
+                continue;
+            }
+            if (seen.size() > MAX_RDDS) {
+                return OptionalLong.empty();
+            }
+            Iterator<?> dependencies = Compat.dependencies(rdd).iterator();
+            OptionalLong more =
+                    dependencies.hasNext() ? inputs(dependencies) : fileBytes(rdd.partitions());
+            if (more.isEmpty()) {
+                return more;
+            }
+            bytes += more.getAsLong();
         }
-        bytes += written.getAsLong();
-      } else {
-        open.add(dependency.rdd());
-      }
+        return OptionalLong.of(bytes);
     }
-    return OptionalLong.of(bytes);
-  }
 
-  private OptionalLong written(ShuffleDependency<?, ?, ?> shuffle) {
-    int id = shuffle.shuffleId();
-    if (!tracker.containsShuffle(id)
-        || tracker.getNumAvailableOutputs(id) < shuffle.rdd().getNumPartitions()) {
-      return OptionalLong.empty();
-    }
-    return OptionalLong.of(LongStream.of(tracker.getStatistics(shuffle).bytesByPartitionId()).sum());
-  }
-
-  /** The partitions of a file scan list their files; the class is Spark SQL's, which a program may be without. */
-  private static OptionalLong fileBytes(Partition[] partitions) {
-    long bytes = 0;
-    for (Partition partition : partitions) {
-      if (!partition.getClass().getName().equals("org.apache.spark.sql.execution.datasources.FilePartition")) {
-        return OptionalLong.empty();
-      }
-      try {
-        Object files = partition.getClass().getMethod("files").invoke(partition);
-        for (int i = 0; i < Array.getLength(files); i++) {
-          Object file = Array.get(files, i);
-          bytes += (Long) file.getClass().getMethod("length").invoke(file);
+    private OptionalLong inputs(Iterator<?> dependencies) {
+        long bytes = 0;
+        while (dependencies.hasNext()) {
+            Dependency<?> dependency = (Dependency<?>) dependencies.next();
+            if (dependency instanceof ShuffleDependency<?, ?, ?> shuffle) {
+                OptionalLong written = written(shuffle);
+                if (written.isEmpty()) {
+                    return written;
+                }
+                bytes += written.getAsLong();
+            } else {
+                open.add(dependency.rdd());
+            }
         }
-      } catch (ReflectiveOperationException e) {
-        return OptionalLong.empty();
-      }
+        return OptionalLong.of(bytes);
     }
-    return OptionalLong.of(bytes);
-  }
+
+    private OptionalLong written(ShuffleDependency<?, ?, ?> shuffle) {
+        int id = shuffle.shuffleId();
+        if (!tracker.containsShuffle(id)
+                || tracker.getNumAvailableOutputs(id) < shuffle.rdd().getNumPartitions()) {
+            return OptionalLong.empty();
+        }
+        return OptionalLong.of(
+                LongStream.of(tracker.getStatistics(shuffle).bytesByPartitionId()).sum());
+    }
+
+    /**
+     * Sums the files that the partitions of a scan list. The class belongs to Spark SQL, which a
+     * program may lack.
+     */
+    private static OptionalLong fileBytes(Partition[] partitions) {
+        long bytes = 0;
+        for (Partition partition : partitions) {
+            if (!partition
+                    .getClass()
+                    .getName()
+                    .equals("org.apache.spark.sql.execution.datasources.FilePartition")) {
+                return OptionalLong.empty();
+            }
+            try {
+                Object files = partition.getClass().getMethod("files").invoke(partition);
+                for (int i = 0; i < Array.getLength(files); i++) {
+                    Object file = Array.get(files, i);
+                    bytes += (Long) file.getClass().getMethod("length").invoke(file);
+                }
+            } catch (ReflectiveOperationException e) {
+                return OptionalLong.empty();
+            }
+        }
+        return OptionalLong.of(bytes);
+    }
 }

@@ -2,41 +2,46 @@ package io.sluice.spark;
 
 import java.io.IOException;
 
-/** No TaskManager answers, with the reason for each endpoint that was tried and what can be done. */
+/**
+ * Thrown when no TaskManager answers. The message has the reason for each endpoint that was tried,
+ * and the remedy.
+ */
 final class NoTaskManagerException extends IOException {
-  private static final long serialVersionUID = 1L;
+    private static final long serialVersionUID = 1L;
 
-  private final String reasons;
+    private final String reasons;
 
-  /**
-   * @param who who found none
-   * @param reasons one for each endpoint
-   */
-  NoTaskManagerException(String who, String reasons, SluiceSettings settings) {
-    super(message(who, reasons, settings));
-    this.reasons = reasons;
-  }
+    /**
+     * @param who the place from which none is reachable, as in "from any executor"
+     * @param reasons one reason for each endpoint
+     */
+    NoTaskManagerException(String who, String reasons, SluiceSettings settings) {
+        super(message(who, reasons, settings));
+        this.reasons = reasons;
+    }
 
-  /** The reasons alone. */
-  String reasons() {
-    return reasons;
-  }
+    /** Returns the reasons without the remedy. */
+    String reasons() {
+        return reasons;
+    }
 
-  /** What a user is told, wherever it was found out. */
-  static String message(String who, String reasons, SluiceSettings settings) {
-    String fallback =
-        settings.fallbackToSpark()
-            ? "; shuffles registered from now on use Spark's own shuffle"
-            : ", or set " + SluiceSettings.FALLBACK_POLICY + "=spark to use Spark's own shuffle";
-    return "no TaskManager is reachable "
-        + who
-        + ": "
-        + reasons
-        + ". Start TaskManagers (sluice taskmanager) or correct "
-        + SluiceSettings.ENDPOINTS
-        + " (now "
-        + settings.endpoints()
-        + ")"
-        + fallback;
-  }
+    /** Builds the message for users, which is the same on driver and executors. */
+    static String message(String who, String reasons, SluiceSettings settings) {
+        String fallback =
+                settings.routing().fallbackToSpark()
+                        ? "; shuffles registered from now on use Spark's own shuffle"
+                        : ", or set "
+                                + SluiceSettings.FALLBACK_POLICY
+                                + "=spark to use Spark's own shuffle";
+        return "no TaskManager is reachable "
+                + who
+                + ": "
+                + reasons
+                + ". Start TaskManagers (sluice taskmanager) or correct "
+                + SluiceSettings.ENDPOINTS
+                + " (now "
+                + settings.routing().endpoints()
+                + ")"
+                + fallback;
+    }
 }

@@ -7,54 +7,67 @@ import java.util.concurrent.TimeUnit;
 import java.util.function.LongSupplier;
 
 /**
- * Endpoints that did not answer lately: others are tried before them for a while. Thread safe.
+ * Remembers endpoints that did not answer lately, so that others are tried first for a while.
+ * Thread safe.
  *
- * <p>What a failed attempt took says how dear the next one is. An endpoint is passed over for ten times as long, so that a
- * tenth of the time at most goes into waiting for it, and one that refuses at once is soon used again when it is back.
+ * <p>The time that a failed attempt took says how expensive the next one is. The endpoint is passed
+ * over for ten times as long. So at most a tenth of the time goes into waiting for it, and an
+ * endpoint that refuses at once is soon tried again.
  */
 final class Penalties {
-  static final long LEAST_NANOS = TimeUnit.SECONDS.toNanos(1);
-  static final long MOST_NANOS = TimeUnit.SECONDS.toNanos(10);
-  private static final int TIMES = 10;
+    static final long LEAST_NANOS = TimeUnit.SECONDS.toNanos(1);
+    static final long MOST_NANOS = TimeUnit.SECONDS.toNanos(10);
+    private static final int TIMES = 10;
 
-  /** By role: one that takes no new map outputs because it drains still serves readers. */
-  private record Key(Endpoint endpoint, int role) {}
+    /**
+     * Separate by role: a draining TaskManager takes no new map outputs but still serves readers.
+     */
+    private record Key(Endpoint endpoint, int role) {}
 
-  private record Penalty(long end, int failuresInARow) {}
+    private record Penalty(long end, int failuresInARow) {}
 
-  private final Map<Key, Penalty> penalties = new ConcurrentHashMap<>();
-  private final LongSupplier clock;
+    private final Map<Key, Penalty> penalties = new ConcurrentHashMap<>();
+    private final LongSupplier clock;
 
-  /** @param clock nanoseconds from any origin, as {@link System#nanoTime} */
-  Penalties(LongSupplier clock) {
-    this.clock = clock;
-  }
+    /**
+     * @param clock nanoseconds from any origin, as {@link System#nanoTime}
+     */
+    Penalties(LongSupplier clock) {
+        this.clock = clock;
+    }
 
-  long now() {
-    return clock.getAsLong();
-  }
+    long now() {
+        return clock.getAsLong();
+    }
 
-  /** @param began when the attempt began that has failed now */
-  void failed(Endpoint endpoint, int role, long began) {
-    long now = clock.getAsLong();
-    long length = Math.min(MOST_NANOS, Math.max(LEAST_NANOS, TIMES * (now - began)));
-    penalties.compute(
-        new Key(endpoint, role),
-        (key, before) -> new Penalty(now + length, before == null ? 1 : before.failuresInARow() + 1));
-  }
+    /**
+     * @param began start of the attempt that has failed now
+     */
+    void failed(Endpoint endpoint, int role, long began) {
+        long now = clock.getAsLong();
+        long length = Math.min(MOST_NANOS, Math.max(LEAST_NANOS, TIMES * (now - began)));
+        penalties.compute(
+                new Key(endpoint, role),
+                (key, before) ->
+                        new Penalty(
+                                now + length, before == null ? 1 : before.failuresInARow() + 1));
+    }
 
-  void answered(Endpoint endpoint, int role) {
-    penalties.remove(new Key(endpoint, role));
-  }
+    void answered(Endpoint endpoint, int role) {
+        penalties.remove(new Key(endpoint, role));
+    }
 
-  /** How many attempts have failed since the endpoint answered: who reports failures need not say the same every second. */
-  int failuresInARow(Endpoint endpoint, int role) {
-    Penalty penalty = penalties.get(new Key(endpoint, role));
-    return penalty == null ? 0 : penalty.failuresInARow();
-  }
+    /**
+     * Returns the number of attempts that have failed since the endpoint last answered, so that a
+     * caller need not report the same failure every second.
+     */
+    int failuresInARow(Endpoint endpoint, int role) {
+        Penalty penalty = penalties.get(new Key(endpoint, role));
+        return penalty == null ? 0 : penalty.failuresInARow();
+    }
 
-  boolean has(Endpoint endpoint, int role) {
-    Penalty penalty = penalties.get(new Key(endpoint, role));
-    return penalty != null && clock.getAsLong() - penalty.end() < 0;
-  }
+    boolean has(Endpoint endpoint, int role) {
+        Penalty penalty = penalties.get(new Key(endpoint, role));
+        return penalty != null && clock.getAsLong() - penalty.end() < 0;
+    }
 }

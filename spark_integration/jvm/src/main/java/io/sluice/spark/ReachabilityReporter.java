@@ -2,6 +2,7 @@ package io.sluice.spark;
 
 import io.sluice.client.Message;
 import java.io.IOException;
+import java.util.concurrent.ScheduledFuture;
 import java.util.concurrent.ScheduledThreadPoolExecutor;
 import java.util.concurrent.TimeUnit;
 import org.apache.spark.api.plugin.PluginContext;
@@ -9,128 +10,133 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * Keeps the driver informed which TaskManager this executor uses, or that it reaches none. While it reaches none it looks
- * again, with growing pauses, because the driver may register no shuffle and so start no task until one is reached. Thread
- * safe.
+ * Reports to the driver which TaskManager this executor uses, or that it reaches none. In the
+ * latter case it keeps looking, with growing pauses, because the driver may register no shuffle,
+ * and so start no task, until one is reached. Thread safe.
  */
 final class ReachabilityReporter implements AutoCloseable {
-  private static final Logger LOG = LoggerFactory.getLogger(ReachabilityReporter.class);
+    private static final Logger LOG = LoggerFactory.getLogger(ReachabilityReporter.class);
 
-  private static final long FIRST_PAUSE_MILLIS = 1_000;
-  private static final long IDLE_THREAD_SECONDS = 30;
-  private static final String NOBODY = "";
+    private static final long FIRST_PAUSE_MILLIS = 1_000;
+    private static final long IDLE_THREAD_SECONDS = 30;
+    private static final String NONE = "";
 
-  /** Tries to reach a TaskManager, and tells the reporter which it was. */
-  @FunctionalInterface
-  interface Probe {
-    void run() throws IOException;
-  }
-
-  private final PluginContext context;
-  private final Probe probe;
-  private final long longestPauseMillis;
-  private final ScheduledThreadPoolExecutor thread;
-
-  /** A TaskManager's id, {@link #NOBODY}, or null before the first word. */
-  private volatile String lastWord;
-
-  private volatile boolean everReached;
-  private boolean looking;
-  private long pauseMillis = FIRST_PAUSE_MILLIS;
-  private boolean closed;
-
-  /**
-   * @param longestPauseMillis longest time between two looks
-   */
-  ReachabilityReporter(PluginContext context, Probe probe, long longestPauseMillis) {
-    this.context = context;
-    this.probe = probe;
-    this.longestPauseMillis = longestPauseMillis;
-    this.thread =
-        new ScheduledThreadPoolExecutor(
-            1,
-            work -> {
-              Thread created = new Thread(work, "sluice-report");
-              created.setDaemon(true);
-              return created;
-            });
-    thread.setKeepAliveTime(IDLE_THREAD_SECONDS, TimeUnit.SECONDS);
-    thread.allowCoreThreadTimeOut(true);
-  }
-
-  /** Looks for a TaskManager now, in a thread of its own. */
-  synchronized void start() {
-    look(0);
-  }
-
-  /** Whether this executor has ever reached a TaskManager. */
-  boolean everReached() {
-    return everReached;
-  }
-
-  /** This executor is connected to that one. */
-  void reached(Message.HelloAck taskManager) {
-    String id = taskManager.taskManagerId();
-    if (!id.equals(lastWord)) {
-      everReached = true;
-      say(
-          id,
-          DriverMessages.reached(
-              context.executorID(), id, taskManager.advertisedHost(), taskManager.dataPort()));
+    /** Tries to reach a TaskManager, and tells the reporter which one it was. */
+    @FunctionalInterface
+    interface Probe {
+        void run() throws IOException;
     }
-  }
 
-  /** This executor reaches none. */
-  synchronized void unreachable(String why) {
-    if (!NOBODY.equals(lastWord)) {
-      LOG.warn("No TaskManager is reachable from this executor: {}", why);
-      pauseMillis = FIRST_PAUSE_MILLIS;
-    }
-    // Said every time: the driver goes by how old a word is.
-    say(NOBODY, DriverMessages.unreachable(context.executorID(), why));
-    look(pauseMillis);
-  }
+    private final PluginContext context;
+    private final Probe probe;
+    private final long longestPauseMillis;
+    private final ScheduledThreadPoolExecutor thread;
 
-  private synchronized void say(String word, String[] message) {
-    try {
-      // Sent under the lock: the driver takes the word that comes last.
-      context.send(message);
-      lastWord = word;
-    } catch (IOException e) {
-      // The next connection or look says it again.
-      lastWord = null;
-      LOG.warn("The driver was not told '{}'", String.join(" ", message), e);
-    }
-  }
+    /** A TaskManager's id, {@link #NONE}, or null before the first report. */
+    private volatile String lastReport;
 
-  private synchronized void look(long delayMillis) {
-    if (!looking && !closed) {
-      looking = true;
-      thread.schedule(this::lookNow, delayMillis, TimeUnit.MILLISECONDS);
-    }
-  }
+    private volatile boolean everReached;
+    private boolean looking;
+    private long pauseMillis = FIRST_PAUSE_MILLIS;
+    private boolean closed;
 
-  private void lookNow() {
-    String failure = null;
-    try {
-      probe.run();
-    } catch (NoTaskManagerException e) {
-      failure = e.reasons();
-    } catch (IOException | RuntimeException e) {
-      failure = e.toString();
+    /**
+     * @param longestPauseMillis longest time between two attempts
+     */
+    ReachabilityReporter(PluginContext context, Probe probe, long longestPauseMillis) {
+        this.context = context;
+        this.probe = probe;
+        this.longestPauseMillis = longestPauseMillis;
+        this.thread =
+                new ScheduledThreadPoolExecutor(
+                        1,
+                        work -> {
+                            Thread created = new Thread(work, "sluice-report");
+                            created.setDaemon(true);
+                            return created;
+                        });
+        thread.setKeepAliveTime(IDLE_THREAD_SECONDS, TimeUnit.SECONDS);
+        thread.allowCoreThreadTimeOut(true);
     }
-    synchronized (this) {
-      looking = false;
-      if (failure != null) {
-        unreachable(failure);
-        pauseMillis = Math.min(pauseMillis * 2, longestPauseMillis);
-      }
-    }
-  }
 
-  @Override
-  public synchronized void close() {
-    closed = true;
-    thread.shutdownNow();
-  }
+    /** Looks for a TaskManager now, in another thread. */
+    synchronized void start() {
+        look(0);
+    }
+
+    /** Returns whether this executor has ever reached a TaskManager. */
+    boolean everReached() {
+        return everReached;
+    }
+
+    /** Called when this executor is connected to the given TaskManager. */
+    void reached(Message.HelloAck taskManager) {
+        String id = taskManager.taskManagerId();
+        if (!id.equals(lastReport)) {
+            everReached = true;
+            report(
+                    id,
+                    DriverMessages.reached(
+                            context.executorID(),
+                            id,
+                            taskManager.advertisedHost(),
+                            taskManager.dataPort()));
+        }
+    }
+
+    /** Called when this executor reaches no TaskManager. */
+    synchronized void unreachable(String why) {
+        if (!NONE.equals(lastReport)) {
+            LOG.warn("No TaskManager is reachable from this executor: {}", why);
+            pauseMillis = FIRST_PAUSE_MILLIS;
+        }
+        // Repeated every time, because the driver considers the age of a report.
+        report(NONE, DriverMessages.unreachable(context.executorID(), why));
+        look(pauseMillis);
+    }
+
+    private synchronized void report(String state, String[] message) {
+        try {
+            // Sent under the lock, because the driver goes by the report that arrives last.
+            context.send(message);
+            lastReport = state;
+        } catch (IOException e) {
+            // The next connection or attempt reports again.
+            lastReport = null;
+            LOG.warn("The report '{}' did not reach the driver", String.join(" ", message), e);
+        }
+    }
+
+    private synchronized void look(long delayMillis) {
+        if (!looking && !closed) {
+            looking = true;
+            // No caller waits for it, and it catches its own failures.
+            ScheduledFuture<?> unused =
+                    thread.schedule(this::lookNow, delayMillis, TimeUnit.MILLISECONDS);
+        }
+    }
+
+    private void lookNow() {
+        String failure = null;
+        try {
+            probe.run();
+        } catch (NoTaskManagerException e) {
+            failure = e.reasons();
+        } catch (IOException | RuntimeException e) {
+            failure = e.toString();
+        }
+        synchronized (this) {
+            looking = false;
+            if (failure != null) {
+                unreachable(failure);
+                pauseMillis = Math.min(pauseMillis * 2, longestPauseMillis);
+            }
+        }
+    }
+
+    @Override
+    public synchronized void close() {
+        closed = true;
+        thread.shutdownNow();
+    }
 }

@@ -6,56 +6,65 @@ import java.util.Set;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
-/** Decides for each new shuffle whether it goes through Sluice, and keeps what was decided. Thread safe. */
+/**
+ * Decides for each new shuffle whether it goes through Sluice, and records the decision. Thread
+ * safe.
+ */
 final class ShuffleRegistrar {
-  private static final Logger LOG = LoggerFactory.getLogger(ShuffleRegistrar.class);
+    private static final Logger LOG = LoggerFactory.getLogger(ShuffleRegistrar.class);
 
-  /** Nothing to warn of: somebody wants it so. */
-  private static final Set<String> AS_SET = Set.of(FallbackPolicies.DISABLED, FallbackPolicies.TOO_SMALL);
+    /** These fallbacks are the user's own wish, so they are not worth a warning. */
+    private static final Set<String> AS_SET =
+            Set.of(FallbackPolicies.DISABLED, FallbackPolicies.TOO_SMALL);
 
-  private final List<FallbackPolicy> policies;
-  private final ShuffleTable table;
+    private final List<FallbackPolicy> policies;
+    private final ShuffleTable table;
 
-  /**
-   * @param policies in the order in which they are asked
-   */
-  ShuffleRegistrar(List<FallbackPolicy> policies, ShuffleTable table) {
-    this.policies = policies;
-    this.table = table;
-  }
-
-  /** The registrar of this driver; an error when there is none. */
-  static ShuffleRegistrar get() {
-    DriverRuntime runtime = DriverRuntime.current();
-    if (runtime == null) {
-      throw new IllegalStateException(
-          "the Sluice plugin is not loaded on the driver: set spark.plugins=" + SluicePlugin.class.getName());
+    /**
+     * @param policies policies in the order in which they are asked
+     */
+    ShuffleRegistrar(List<FallbackPolicy> policies, ShuffleTable table) {
+        this.policies = policies;
+        this.table = table;
     }
-    return runtime.registrar();
-  }
 
-  /**
-   * Whether the shuffle goes through Sluice.
-   *
-   * @throws IllegalStateException a policy wants neither way
-   */
-  boolean useSluice(NewShuffle shuffle) {
-    for (FallbackPolicy policy : policies) {
-      Optional<String> reason = policy.reason().apply(shuffle);
-      if (reason.isPresent()) {
-        SluiceMetrics.INSTANCE.fallbackShuffles.increment();
-        policy.metric().increment();
-        table.add(shuffle, policy.name(), reason.get());
-        String line = "Shuffle {} uses Spark's own shuffle: {} (fallback policy {})";
-        if (AS_SET.contains(policy.name())) {
-          LOG.info(line, shuffle.shuffleId(), reason.get(), policy.name());
-        } else {
-          LOG.warn(line, shuffle.shuffleId(), reason.get(), policy.name());
+    /**
+     * Returns the registrar of this driver.
+     *
+     * @throws IllegalStateException if the plugin is not loaded on the driver
+     */
+    static ShuffleRegistrar get() {
+        DriverRuntime runtime = DriverRuntime.current();
+        if (runtime == null) {
+            throw new IllegalStateException(
+                    "the Sluice plugin is not loaded on the driver: set spark.plugins="
+                            + SluicePlugin.class.getName());
         }
-        return false;
-      }
+        return runtime.registrar();
     }
-    table.add(shuffle, "", "");
-    return true;
-  }
+
+    /**
+     * Decides whether the shuffle goes through Sluice.
+     *
+     * @throws IllegalStateException if a policy allows neither way
+     */
+    boolean useSluice(NewShuffle shuffle) {
+        for (FallbackPolicy policy : policies) {
+            Optional<String> reason = policy.reason().apply(shuffle);
+            if (reason.isPresent()) {
+                SluiceMetrics.INSTANCE.fallbackShuffles.increment();
+                policy.metric().increment();
+                table.add(shuffle, new ShuffleTable.Decision(policy.name(), reason.get()));
+                String line = "Shuffle {} uses Spark's own shuffle: {} (fallback policy {})";
+                if (AS_SET.contains(policy.name())) {
+                    LOG.info(line, shuffle.shuffleId(), reason.get(), policy.name());
+                } else {
+                    LOG.warn(line, shuffle.shuffleId(), reason.get(), policy.name());
+                }
+                return false;
+            }
+        }
+        table.add(shuffle, ShuffleTable.Decision.SLUICE);
+        return true;
+    }
 }

@@ -1,81 +1,101 @@
 package io.sluice.spark;
 
 import java.util.ArrayList;
+import java.util.Collections;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 
-/** What became of the application's shuffles, for the page in Spark's UI: the newest of them. Thread safe. */
-final class ShuffleTable {
-  /** A streaming query registers shuffles for ever. */
-  static final int MAX_SHUFFLES = 1000;
+/** Keeps the newest of the application's shuffles for the page in Spark's UI. Thread safe. */
+public final class ShuffleTable {
+    /** Bounded, because a streaming query never stops registering shuffles. */
+    static final int MAX_SHUFFLES = 1000;
 
-  /**
-   * One shuffle.
-   *
-   * @param policy the policy by which it is Spark's own, or empty when it goes through Sluice
-   * @param reason why the policy wants it so
-   * @param bytes stored bytes of its map stages that ended so far
-   * @param released whether Spark has given it up
-   */
-  record Row(
-      int shuffleId,
-      int maps,
-      int partitions,
-      String policy,
-      String reason,
-      long records,
-      long bytes,
-      boolean released) {
-
-    Row written(long moreRecords, long moreBytes) {
-      return new Row(
-          shuffleId, maps, partitions, policy, reason, records + moreRecords, bytes + moreBytes, released);
+    /**
+     * The way that was chosen for a shuffle.
+     *
+     * @param policy the policy by which it is Spark's own, or empty if it goes through Sluice
+     * @param reason reason that the policy gave
+     */
+    public record Decision(String policy, String reason) {
+        static final Decision SLUICE = new Decision("", "");
     }
 
-    Row gone() {
-      return new Row(shuffleId, maps, partitions, policy, reason, records, bytes, true);
-    }
-  }
+    /**
+     * One shuffle.
+     *
+     * @param bytes stored bytes of the map stages that have ended
+     * @param released whether Spark has released it
+     */
+    public record Row(
+            int shuffleId,
+            int maps,
+            int partitions,
+            Decision decision,
+            long records,
+            long bytes,
+            boolean released) {
 
-  private final Map<Integer, Row> rows =
-      new LinkedHashMap<>() {
-        private static final long serialVersionUID = 1L;
-
-        @Override
-        protected boolean removeEldestEntry(Map.Entry<Integer, Row> eldest) {
-          return size() > MAX_SHUFFLES;
+        Row written(long moreRecords, long moreBytes) {
+            return new Row(
+                    shuffleId,
+                    maps,
+                    partitions,
+                    decision,
+                    records + moreRecords,
+                    bytes + moreBytes,
+                    released);
         }
-      };
 
-  private long registered;
+        Row gone() {
+            return new Row(shuffleId, maps, partitions, decision, records, bytes, true);
+        }
+    }
 
-  synchronized void add(NewShuffle shuffle, String policy, String reason) {
-    registered++;
-    rows.put(
-        shuffle.shuffleId(),
-        new Row(
-            shuffle.shuffleId(), shuffle.maps(), shuffle.partitions(), policy, reason, 0, 0, false));
-  }
+    private final Map<Integer, Row> rows =
+            new LinkedHashMap<>() {
+                private static final long serialVersionUID = 1L;
 
-  /** A map stage of the shuffle has ended. */
-  synchronized void written(int shuffleId, long records, long bytes) {
-    rows.computeIfPresent(shuffleId, (id, row) -> row.written(records, bytes));
-  }
+                @Override
+                protected boolean removeEldestEntry(Map.Entry<Integer, Row> eldest) {
+                    return size() > MAX_SHUFFLES;
+                }
+            };
 
-  synchronized void released(int shuffleId) {
-    rows.computeIfPresent(shuffleId, (id, row) -> row.gone());
-  }
+    private long registered;
 
-  /** How many there were in all. */
-  synchronized long registered() {
-    return registered;
-  }
+    synchronized void add(NewShuffle shuffle, Decision decision) {
+        registered++;
+        rows.put(
+                shuffle.shuffleId(),
+                new Row(
+                        shuffle.shuffleId(),
+                        shuffle.maps(),
+                        shuffle.partitions(),
+                        decision,
+                        0,
+                        0,
+                        false));
+    }
 
-  /** The newest first. */
-  synchronized List<Row> newest() {
-    List<Row> newest = new ArrayList<>(rows.values());
-    java.util.Collections.reverse(newest);
-    return newest;
-  }
+    /** Adds the amounts of a map stage that has ended. */
+    synchronized void written(int shuffleId, long records, long bytes) {
+        rows.computeIfPresent(shuffleId, (id, row) -> row.written(records, bytes));
+    }
+
+    synchronized void released(int shuffleId) {
+        rows.computeIfPresent(shuffleId, (id, row) -> row.gone());
+    }
+
+    /** Returns the number of all shuffles registered so far. */
+    public synchronized long registered() {
+        return registered;
+    }
+
+    /** Returns the shuffles, the newest first. */
+    public synchronized List<Row> newest() {
+        List<Row> newest = new ArrayList<>(rows.values());
+        Collections.reverse(newest);
+        return newest;
+    }
 }

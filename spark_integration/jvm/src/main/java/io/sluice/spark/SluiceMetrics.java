@@ -8,89 +8,123 @@ import java.util.Map;
 import java.util.concurrent.atomic.LongAdder;
 
 /**
- * What an executor (or the driver) counts; shown by Spark's metrics system under the plugin's name, and summed over
- * executors on the driver's page. Each name is listed with its meaning in docs/spark.md.
+ * Counts on an executor or the driver. Spark's metrics system shows the counters under the plugin's
+ * name, and the driver's page sums them over executors. docs/reference/metrics.md lists each name with its
+ * meaning.
  */
-final class SluiceMetrics {
-  static final SluiceMetrics INSTANCE = new SluiceMetrics();
+public final class SluiceMetrics {
+    public static final SluiceMetrics INSTANCE = new SluiceMetrics();
 
-  private final Map<String, String> meanings = new LinkedHashMap<>();
-  private final Map<String, LongAdder> counters = new LinkedHashMap<>();
+    private final Map<String, String> meanings = new LinkedHashMap<>();
+    private final Map<String, LongAdder> counters = new LinkedHashMap<>();
 
-  final LongAdder bytesWritten =
-      counter("bytesWritten", "bytes of committed map outputs as stored, block headers included");
-  final LongAdder rawBytesWritten =
-      counter(
-          "rawBytesWritten",
-          "the same before compression, where Sluice's own writer made them; Spark's writers do not tell");
-  final LongAdder writerSpills =
-      counter("writerSpills", "times Sluice's own writer sent records early because Spark needed their memory");
-  final LongAdder mapOutputsCommitted = counter("mapOutputsCommitted", "map outputs committed");
-  final LongAdder mapOutputsAborted = counter("mapOutputsAborted", "map outputs given up");
-  final LongAdder writerCreditWaitNanos =
-      counter("writerCreditWaitNanos", "time map tasks waited for credit to send, in nanoseconds");
-  final LongAdder regionAreaBytes =
-      counter(
-          "regionAreaBytes",
-          "bytes of regions that the TaskManager took from memory shared with it; the others went over a socket");
-  final LongAdder localBytesRead =
-      counter("localBytesRead", "stored bytes read from the executor's own TaskManager");
-  final LongAdder remoteBytesRead = counter("remoteBytesRead", "stored bytes read from other TaskManagers");
-  final LongAdder rawBytesRead =
-      counter("rawBytesRead", "bytes given to deserializers: what was read, after decompression");
-  final LongAdder streamsRead = counter("streamsRead", "streams read; a partition of a map output is one or several");
-  final LongAdder readerWaitNanos =
-      counter("readerWaitNanos", "time reduce tasks waited for data that their credit had asked for, in nanoseconds");
-  final LongAdder refetches = counter("refetches", "map outputs asked for once more after they came damaged");
-  final LongAdder reconnects =
-      counter("reconnects", "connections made anew in the middle of a task after a TaskManager went away");
-  final LongAdder fetchFailures = counter("fetchFailures", "fetch failures given to Spark");
-  final LongAdder endpointFailovers =
-      counter("endpointFailovers", "connections made to another TaskManager because the first choice did not answer");
-  final LongAdder fallbackShuffles =
-      counter("fallbackShuffles", "shuffles that use Spark's own way");
-  final LongAdder fallbackDisabled =
-      counter("fallbackDisabled", "of these, by the policy `disabled`");
-  final LongAdder fallbackUnsupported =
-      counter("fallbackUnsupported", "of these, by the policy `unsupported`");
-  final LongAdder fallbackTooSmall =
-      counter("fallbackTooSmall", "of these, by the policy `too-small`");
-  final LongAdder fallbackNoTaskManager =
-      counter("fallbackNoTaskManager", "of these, by the policy `no-taskmanager`");
+    public final LongAdder bytesWritten =
+            counter(
+                    "bytesWritten",
+                    "bytes of committed map outputs as stored, block headers included");
+    public final LongAdder rawBytesWritten =
+            counter(
+                    "rawBytesWritten",
+                    "the same before compression, where Sluice's own writer made them; Spark's"
+                            + " writers do not tell");
+    public final LongAdder writerSpills =
+            counter(
+                    "writerSpills",
+                    "times Sluice's own writer sent records early because Spark needed their"
+                            + " memory");
+    public final LongAdder mapOutputsCommitted =
+            counter("mapOutputsCommitted", "map outputs committed");
+    public final LongAdder mapOutputsAborted = counter("mapOutputsAborted", "map outputs given up");
+    public final LongAdder writerCreditWaitNanos =
+            counter(
+                    "writerCreditWaitNanos",
+                    "time map tasks waited for credit to send, in nanoseconds");
+    public final LongAdder regionAreaBytes =
+            counter(
+                    "regionAreaBytes",
+                    "bytes of regions that the TaskManager took from memory shared with it; the"
+                            + " others went over a socket");
+    public final LongAdder localBytesRead =
+            counter("localBytesRead", "stored bytes read from the executor's own TaskManager");
+    public final LongAdder remoteBytesRead =
+            counter("remoteBytesRead", "stored bytes read from other TaskManagers");
+    public final LongAdder rawBytesRead =
+            counter(
+                    "rawBytesRead",
+                    "bytes given to deserializers: what was read, after decompression");
+    public final LongAdder streamsRead =
+            counter("streamsRead", "streams read; a partition of a map output is one or several");
+    public final LongAdder readerWaitNanos =
+            counter(
+                    "readerWaitNanos",
+                    "time reduce tasks waited for data that their credit had asked for, in"
+                            + " nanoseconds");
+    final LongAdder refetches =
+            counter("refetches", "map outputs asked for once more after they came damaged");
+    final LongAdder reconnects =
+            counter(
+                    "reconnects",
+                    "connections made anew in the middle of a task after a TaskManager went away");
+    public final LongAdder fetchFailures =
+            counter("fetchFailures", "fetch failures given to Spark");
+    final LongAdder endpointFailovers =
+            counter(
+                    "endpointFailovers",
+                    "connections made to another TaskManager because the first choice did not"
+                            + " answer");
+    final LongAdder fallbackShuffles =
+            counter("fallbackShuffles", "shuffles that use Spark's own way");
+    final LongAdder fallbackDisabled =
+            counter("fallbackDisabled", "of these, by the policy `disabled`");
+    final LongAdder fallbackUnsupported =
+            counter("fallbackUnsupported", "of these, by the policy `unsupported`");
+    final LongAdder fallbackTooSmall =
+            counter("fallbackTooSmall", "of these, by the policy `too-small`");
+    final LongAdder fallbackNoTaskManager =
+            counter("fallbackNoTaskManager", "of these, by the policy `no-taskmanager`");
 
-  final LongAdder pipelinedPartitionsWritten =
-      counter("pipelinedPartitionsWritten", "outputs of map tasks of pipelined shuffles, written to their end");
-  final LongAdder pipelinedBytesWritten =
-      counter("pipelinedBytesWritten", "bytes of records written to pipelined shuffles, 4 bytes a record included");
-  final LongAdder pipelinedBytesRead =
-      counter("pipelinedBytesRead", "bytes of records read from pipelined shuffles, 4 bytes a record included");
+    public final LongAdder pipelinedPartitionsWritten =
+            counter(
+                    "pipelinedPartitionsWritten",
+                    "outputs of map tasks of pipelined shuffles, written to their end");
+    public final LongAdder pipelinedBytesWritten =
+            counter(
+                    "pipelinedBytesWritten",
+                    "bytes of records written to pipelined shuffles, 4 bytes a record included");
+    public final LongAdder pipelinedBytesRead =
+            counter(
+                    "pipelinedBytesRead",
+                    "bytes of records read from pipelined shuffles, 4 bytes a record included");
 
-  SluiceMetrics() {}
+    SluiceMetrics() {}
 
-  private LongAdder counter(String name, String meaning) {
-    LongAdder adder = new LongAdder();
-    meanings.put(name, meaning);
-    counters.put(name, adder);
-    return adder;
-  }
+    private LongAdder counter(String name, String meaning) {
+        LongAdder adder = new LongAdder();
+        meanings.put(name, meaning);
+        counters.put(name, adder);
+        return adder;
+    }
 
-  /** Name and meaning of each counter, in the order of the reference page (a test compares them). */
-  Map<String, String> meanings() {
-    return Collections.unmodifiableMap(meanings);
-  }
+    /**
+     * Returns name and meaning of each counter, in the order of the reference page (a test compares
+     * them).
+     */
+    public Map<String, String> meanings() {
+        return Collections.unmodifiableMap(meanings);
+    }
 
-  /** The counters now, by name, in the order of {@link #meanings}. */
-  Map<String, Long> snapshot() {
-    Map<String, Long> values = new LinkedHashMap<>();
-    counters.forEach((name, adder) -> values.put(name, adder.sum()));
-    return values;
-  }
+    /** Returns the current values by name, in the order of {@link #meanings}. */
+    public Map<String, Long> snapshot() {
+        Map<String, Long> values = new LinkedHashMap<>();
+        counters.forEach((name, adder) -> values.put(name, adder.sum()));
+        return values;
+    }
 
-  long value(String name) {
-    return counters.get(name).sum();
-  }
+    long value(String name) {
+        return counters.get(name).sum();
+    }
 
-  void register(MetricRegistry registry) {
-    counters.forEach((name, adder) -> registry.register(name, (Gauge<Long>) adder::sum));
-  }
+    void register(MetricRegistry registry) {
+        counters.forEach((name, adder) -> registry.register(name, (Gauge<Long>) adder::sum));
+    }
 }

@@ -1,5 +1,6 @@
 package io.sluice.spark;
 
+import io.sluice.spark.ui.StatusTab;
 import java.util.Collections;
 import java.util.Map;
 import org.apache.spark.SparkConf;
@@ -13,182 +14,202 @@ import org.apache.spark.api.plugin.SparkPlugin;
 import org.apache.spark.shuffle.ShuffleManager;
 
 /**
- * The entry: {@code spark.plugins=io.sluice.spark.SluicePlugin}. On Spark 4 it sets everything else; on 3.5, where the
- * shuffle manager exists before plugins do, it checks that the rest is set.
+ * The entry point, {@code spark.plugins=io.sluice.spark.SluicePlugin}. On Spark 4 it sets all other
+ * settings. On 3.5, where Spark makes the shuffle manager before plugins, it checks that they are
+ * set.
  */
 public final class SluicePlugin implements SparkPlugin {
-  static final String SHUFFLE_MANAGER = "spark.shuffle.manager";
-  static final String DATA_IO = "spark.shuffle.sort.io.plugin.class";
-  static final String INCREMENTAL_MANAGER = "spark.shuffle.manager.incremental";
+    static final String SHUFFLE_MANAGER = "spark.shuffle.manager";
+    static final String DATA_IO = "spark.shuffle.sort.io.plugin.class";
+    static final String INCREMENTAL_MANAGER = "spark.shuffle.manager.incremental";
 
-  /** A name and not the class: only Spark 4.3 can load it. */
-  static final String STREAMING_MANAGER = "io.sluice.spark.SluiceStreamingShuffleManager";
+    /** A name and not the class, which only Spark 4.3 can load. */
+    static final String STREAMING_MANAGER = "io.sluice.spark.SluiceStreamingShuffleManager";
 
-  static final String SHUFFLE_TRACKING = "spark.dynamicAllocation.shuffleTracking.enabled";
-
-  @Override
-  public DriverPlugin driverPlugin() {
-    return new Driver();
-  }
-
-  @Override
-  public ExecutorPlugin executorPlugin() {
-    return new Executor();
-  }
-
-  private static void require(SparkConf conf, String key, String wanted, String sparkDefault) {
-    String value = conf.get(key, sparkDefault);
-    if (!value.equals(wanted) && !value.equals(sparkDefault)) {
-      throw new IllegalArgumentException(
-          key + " is " + value + ": with Sluice it must be " + wanted + "; remove the setting or the plugin");
-    }
-  }
-
-  private static final class Driver implements DriverPlugin {
-    private DriverRuntime runtime;
+    static final String SHUFFLE_TRACKING = "spark.dynamicAllocation.shuffleTracking.enabled";
 
     @Override
-    public Map<String, String> init(SparkContext context, PluginContext pluginContext) {
-      SparkConf conf = context.conf();
-      SluiceSettings settings = SluiceSettings.of(conf);
-      String manager = SluiceShuffleManager.class.getName();
-      String dataIo = SluiceShuffleDataIO.class.getName();
-      require(conf, SHUFFLE_MANAGER, manager, "sort");
-      require(conf, DATA_IO, dataIo, "org.apache.spark.shuffle.sort.io.LocalDiskShuffleDataIO");
-      ShuffleManager existing = SparkEnv.get().shuffleManager();
-      if (existing != null
-          && !(existing instanceof SluiceShuffleManager && conf.get(DATA_IO, "").equals(dataIo))) {
-        throw new IllegalStateException(
-            "Spark "
-                + context.version()
-                + " makes its shuffle manager before plugins are loaded, so Sluice needs these settings too: "
-                + SHUFFLE_MANAGER
-                + "="
-                + manager
-                + " "
-                + DATA_IO
-                + "="
-                + dataIo
-                + " and the jar on spark.driver.extraClassPath and spark.executor.extraClassPath"
-                + " (sluice spark-conf --spark-version "
-                + context.version()
-                + " prints them)");
-      }
-      conf.set(SHUFFLE_MANAGER, manager);
-      conf.set(DATA_IO, dataIo);
-      if (settings.pipelined()) {
-        Compat.requirePipelinedShuffles();
-        require(conf, INCREMENTAL_MANAGER, STREAMING_MANAGER, "streaming");
-        conf.set(INCREMENTAL_MANAGER, STREAMING_MANAGER);
-      }
-      // With its default, executors that wrote map outputs would never be released.
-      conf.set(SHUFFLE_TRACKING, "false");
-      boolean localMaster = context.master().equals("local") || context.master().startsWith("local[");
-      Reachability reachability =
-          new Reachability(initialExecutors(conf), Reachability.SETTLE_MILLIS);
-      runtime =
-          new DriverRuntime(
-              settings,
-              pluginContext.hostname(),
-              localMaster,
-              reachability,
-              (stageId, reason) -> context.cancelStage(stageId, reason));
-      context.addSparkListener(new ApplicationListener(reachability, runtime.shuffles()));
-      DriverRuntime.install(runtime);
-      StatusTab.attach(context, runtime);
-      return Collections.emptyMap();
-    }
-
-    /** How many executors dynamic allocation begins with, as Spark computes it; -1 without it. */
-    private static int initialExecutors(SparkConf conf) {
-      if (!conf.getBoolean("spark.dynamicAllocation.enabled", false)) {
-        return -1;
-      }
-      int least = conf.getInt("spark.dynamicAllocation.minExecutors", 0);
-      int initial = conf.getInt("spark.dynamicAllocation.initialExecutors", least);
-      return Math.max(Math.max(initial, least), conf.getInt("spark.executor.instances", 0));
+    public DriverPlugin driverPlugin() {
+        return new Driver();
     }
 
     @Override
-    public void registerMetrics(String applicationId, PluginContext pluginContext) {
-      runtime.counters().register(pluginContext.metricRegistry());
-      runtime.start(applicationId);
+    public ExecutorPlugin executorPlugin() {
+        return new Executor();
     }
 
-    @Override
-    public Object receive(Object message) {
-      String[] parts = (String[]) message;
-      switch (parts[0]) {
-        case DriverMessages.REACHED:
-          runtime.reached(parts[1], parts[2], parts[3], Integer.parseInt(parts[4]));
-          return null;
-        case DriverMessages.UNREACHABLE:
-          runtime.unreachable(parts[1], parts[2]);
-          return null;
-        case DriverMessages.TASK_MET_NOBODY:
-          return Boolean.toString(runtime.cancelIfNobody(Integer.parseInt(parts[1])));
-        case DriverMessages.COUNTERS:
-          runtime.counters().add(parts, 1);
-          return null;
-        case DriverMessages.ENDPOINTS:
-          return runtime.endpoints();
-        case DriverMessages.LOST_OUTPUT:
-          return Boolean.toString(
-              DriverRuntime.forgetMapOutput(
-                  Integer.parseInt(parts[1]), Long.parseLong(parts[2]), Integer.parseInt(parts[3])));
-        default:
-          throw new IllegalArgumentException("unknown message " + parts[0]);
-      }
+    private static void require(SparkConf conf, String key, String wanted, String sparkDefault) {
+        String value = conf.get(key, sparkDefault);
+        if (!value.equals(wanted) && !value.equals(sparkDefault)) {
+            throw new IllegalArgumentException(
+                    key
+                            + " is "
+                            + value
+                            + ": with Sluice it must be "
+                            + wanted
+                            + "; remove the setting or the plugin");
+        }
     }
 
-    @Override
-    public void shutdown() {
-      if (runtime != null) {
-        runtime.releaseApplication();
-        runtime.close();
-      }
-    }
-  }
+    private static final class Driver implements DriverPlugin {
+        private DriverRuntime runtime;
 
-  private static final class Executor implements ExecutorPlugin {
-    /** Null in a local application, where executor and driver count in one place. */
-    private CounterReporter counters;
+        @Override
+        public Map<String, String> init(SparkContext context, PluginContext pluginContext) {
+            SparkConf conf = context.conf();
+            SluiceSettings settings = SluiceSettings.of(conf);
+            String manager = SluiceShuffleManager.class.getName();
+            String dataIo = SluiceShuffleDataIO.class.getName();
+            require(conf, SHUFFLE_MANAGER, manager, "sort");
+            require(
+                    conf,
+                    DATA_IO,
+                    dataIo,
+                    "org.apache.spark.shuffle.sort.io.LocalDiskShuffleDataIO");
+            ShuffleManager existing = SparkEnv.get().shuffleManager();
+            if (existing != null
+                    && !(existing instanceof SluiceShuffleManager
+                            && conf.get(DATA_IO, "").equals(dataIo))) {
+                throw new IllegalStateException(
+                        "Spark "
+                                + context.version()
+                                + " makes its shuffle manager before plugins are loaded, so Sluice"
+                                + " needs these settings too: "
+                                + SHUFFLE_MANAGER
+                                + "="
+                                + manager
+                                + " "
+                                + DATA_IO
+                                + "="
+                                + dataIo
+                                + " and the jar on spark.driver.extraClassPath and"
+                                + " spark.executor.extraClassPath (sluice spark-conf"
+                                + " --spark-version "
+                                + context.version()
+                                + " prints them)");
+            }
+            conf.set(SHUFFLE_MANAGER, manager);
+            conf.set(DATA_IO, dataIo);
+            if (settings.pipelined().enabled()) {
+                Compat.requirePipelinedShuffles();
+                require(conf, INCREMENTAL_MANAGER, STREAMING_MANAGER, "streaming");
+                conf.set(INCREMENTAL_MANAGER, STREAMING_MANAGER);
+            }
+            // Otherwise executors that wrote map outputs would never be released.
+            conf.set(SHUFFLE_TRACKING, "false");
+            boolean localMaster =
+                    context.master().equals("local") || context.master().startsWith("local[");
+            Reachability reachability =
+                    new Reachability(initialExecutors(conf), Reachability.SETTLE_MILLIS);
+            runtime =
+                    new DriverRuntime(
+                            settings,
+                            pluginContext.hostname(),
+                            localMaster,
+                            reachability,
+                            (stageId, reason) -> context.cancelStage(stageId, reason));
+            context.addSparkListener(new ApplicationListener(reachability, runtime.shuffles()));
+            DriverRuntime.install(runtime);
+            StatusTab.attach(context, runtime);
+            return Collections.emptyMap();
+        }
 
-    @Override
-    public void init(PluginContext context, Map<String, String> extraConf) {
-      SluiceSettings.of(context.conf());
-      ExecutorRuntime.install(context);
-      if (context.conf().contains("spark.app.id") && SparkEnv.get() != null) {
-        ExecutorRuntime.get().reportReachability();
-      }
-      if (!"driver".equals(context.executorID())) {
-        SluiceMetrics.INSTANCE.register(context.metricRegistry());
-        counters = new CounterReporter(SluiceMetrics.INSTANCE, context::send);
-      }
+        /**
+         * Returns the number of executors that dynamic allocation starts with, as Spark computes
+         * it; -1 without it.
+         */
+        private static int initialExecutors(SparkConf conf) {
+            if (!conf.getBoolean("spark.dynamicAllocation.enabled", false)) {
+                return -1;
+            }
+            int least = conf.getInt("spark.dynamicAllocation.minExecutors", 0);
+            int initial = conf.getInt("spark.dynamicAllocation.initialExecutors", least);
+            return Math.max(Math.max(initial, least), conf.getInt("spark.executor.instances", 0));
+        }
+
+        @Override
+        public void registerMetrics(String applicationId, PluginContext pluginContext) {
+            runtime.counters().register(pluginContext.metricRegistry());
+            runtime.start(applicationId);
+        }
+
+        @Override
+        public Object receive(Object message) {
+            String[] parts = (String[]) message;
+            return switch (parts[0]) {
+                case DriverMessages.REACHED -> {
+                    runtime.reached(parts[1], parts[2], parts[3], Integer.parseInt(parts[4]));
+                    yield null;
+                }
+                case DriverMessages.UNREACHABLE -> {
+                    runtime.unreachable(parts[1], parts[2]);
+                    yield null;
+                }
+                case DriverMessages.TASK_UNREACHABLE ->
+                        Boolean.toString(runtime.cancelIfUnreachable(Integer.parseInt(parts[1])));
+                case DriverMessages.COUNTERS -> {
+                    runtime.counters().add(parts, 1);
+                    yield null;
+                }
+                case DriverMessages.ENDPOINTS -> runtime.endpoints();
+                case DriverMessages.LOST_OUTPUT ->
+                        Boolean.toString(
+                                DriverRuntime.forgetMapOutput(
+                                        Integer.parseInt(parts[1]),
+                                        Long.parseLong(parts[2]),
+                                        Integer.parseInt(parts[3])));
+                default -> throw new IllegalArgumentException("unknown message " + parts[0]);
+            };
+        }
+
+        @Override
+        public void shutdown() {
+            if (runtime != null) {
+                runtime.releaseApplication();
+                runtime.close();
+            }
+        }
     }
 
-    @Override
-    public void onTaskSucceeded() {
-      taskEnded();
-    }
+    private static final class Executor implements ExecutorPlugin {
+        /** Null in a local application, where executor and driver share their counters. */
+        private CounterReporter counters;
 
-    @Override
-    public void onTaskFailed(TaskFailedReason reason) {
-      taskEnded();
-    }
+        @Override
+        public void init(PluginContext context, Map<String, String> extraConf) {
+            SluiceSettings.of(context.conf());
+            ExecutorRuntime.install(context);
+            if (context.conf().contains("spark.app.id") && SparkEnv.get() != null) {
+                ExecutorRuntime.get().reportReachability();
+            }
+            if (!"driver".equals(context.executorID())) {
+                SluiceMetrics.INSTANCE.register(context.metricRegistry());
+                counters = new CounterReporter(SluiceMetrics.INSTANCE, context::send);
+            }
+        }
 
-    private void taskEnded() {
-      if (counters != null) {
-        counters.taskEnded();
-      }
-    }
+        @Override
+        public void onTaskSucceeded() {
+            taskEnded();
+        }
 
-    @Override
-    public void shutdown() {
-      if (counters != null) {
-        counters.close();
-      }
-      ExecutorRuntime.uninstall();
+        @Override
+        public void onTaskFailed(TaskFailedReason reason) {
+            taskEnded();
+        }
+
+        private void taskEnded() {
+            if (counters != null) {
+                counters.taskEnded();
+            }
+        }
+
+        @Override
+        public void shutdown() {
+            if (counters != null) {
+                counters.close();
+            }
+            ExecutorRuntime.uninstall();
+        }
     }
-  }
 }

@@ -1,5 +1,7 @@
 package io.sluice.spark;
 
+import io.sluice.spark.writer.MapTask;
+import io.sluice.spark.writer.SluiceShuffleMapOutputWriter;
 import java.io.IOException;
 import java.util.Map;
 import java.util.Optional;
@@ -12,100 +14,107 @@ import org.apache.spark.shuffle.api.ShuffleMapOutputWriter;
 import org.apache.spark.shuffle.api.SingleSpillShuffleMapOutputWriter;
 import org.apache.spark.shuffle.sort.io.LocalDiskShuffleDataIO;
 
-/** Sends the output of Spark's own writers to TaskManagers, and on the driver says that losing executors loses nothing. */
+/**
+ * Sends the output of Spark's own writers to TaskManagers. On the driver, it declares that shuffle
+ * data survive the loss of executors.
+ */
 public final class SluiceShuffleDataIO implements ShuffleDataIO {
-  private final LocalDiskShuffleDataIO local;
+    private final LocalDiskShuffleDataIO local;
 
-  public SluiceShuffleDataIO(SparkConf conf) {
-    this.local = new LocalDiskShuffleDataIO(conf);
-  }
-
-  @Override
-  public ShuffleExecutorComponents executor() {
-    return new Executor(local.executor());
-  }
-
-  @Override
-  public ShuffleDriverComponents driver() {
-    return new Driver(local.driver());
-  }
-
-  private static final class Executor implements ShuffleExecutorComponents {
-    private final ShuffleExecutorComponents local;
-
-    Executor(ShuffleExecutorComponents local) {
-      this.local = local;
+    public SluiceShuffleDataIO(SparkConf conf) {
+        this.local = new LocalDiskShuffleDataIO(conf);
     }
 
     @Override
-    public void initializeExecutor(String appId, String execId, Map<String, String> extraConfigs) {
-      local.initializeExecutor(appId, execId, extraConfigs);
+    public ShuffleExecutorComponents executor() {
+        return new Executor(local.executor());
     }
 
     @Override
-    public ShuffleMapOutputWriter createMapOutputWriter(int shuffleId, long mapTaskId, int numPartitions)
-        throws IOException {
-      MapTask task = ExecutorRuntime.mapTask(mapTaskId);
-      return task != null
-          ? new SparkMapOutputWriter(task, numPartitions)
-          : local.createMapOutputWriter(shuffleId, mapTaskId, numPartitions);
+    public ShuffleDriverComponents driver() {
+        return new Driver(local.driver());
     }
 
-    @Override
-    public Optional<SingleSpillShuffleMapOutputWriter> createSingleFileMapOutputWriter(
-        int shuffleId, long mapId) throws IOException {
-      MapTask task = ExecutorRuntime.mapTask(mapId);
-      return task != null
-          ? Optional.of(new SparkMapOutputWriter.SingleSpill(task))
-          : local.createSingleFileMapOutputWriter(shuffleId, mapId);
-    }
-  }
+    private static final class Executor implements ShuffleExecutorComponents {
+        private final ShuffleExecutorComponents local;
 
-  private static final class Driver implements ShuffleDriverComponents {
-    private final ShuffleDriverComponents local;
+        Executor(ShuffleExecutorComponents local) {
+            this.local = local;
+        }
 
-    Driver(ShuffleDriverComponents local) {
-      this.local = local;
-    }
+        @Override
+        public void initializeExecutor(
+                String appId, String execId, Map<String, String> extraConfigs) {
+            local.initializeExecutor(appId, execId, extraConfigs);
+        }
 
-    @Override
-    public Map<String, String> initializeApplication() {
-      return local.initializeApplication();
-    }
+        @Override
+        public ShuffleMapOutputWriter createMapOutputWriter(
+                int shuffleId, long mapTaskId, int numPartitions) throws IOException {
+            MapTask task = MapTask.running(mapTaskId);
+            return task != null
+                    ? new SluiceShuffleMapOutputWriter(task, numPartitions)
+                    : local.createMapOutputWriter(shuffleId, mapTaskId, numPartitions);
+        }
 
-    @Override
-    public void cleanupApplication() {
-      DriverRuntime runtime = DriverRuntime.current();
-      if (runtime != null) {
-        runtime.releaseApplication();
-      }
-      local.cleanupApplication();
-    }
-
-    @Override
-    public void registerShuffle(int shuffleId) {
-      local.registerShuffle(shuffleId);
+        @Override
+        public Optional<SingleSpillShuffleMapOutputWriter> createSingleFileMapOutputWriter(
+                int shuffleId, long mapId) throws IOException {
+            MapTask task = MapTask.running(mapId);
+            return task != null
+                    ? Optional.of(new SluiceShuffleMapOutputWriter.SingleSpill(task))
+                    : local.createSingleFileMapOutputWriter(shuffleId, mapId);
+        }
     }
 
-    @Override
-    public void removeShuffle(int shuffleId, boolean blocking) {
-      DriverRuntime runtime = DriverRuntime.current();
-      if (runtime != null) {
-        // Spark's cleaner has unregistered it already; the end of a query has not, and the query may run again.
-        DriverRuntime.forgetMapOutputs(shuffleId);
-        runtime.releaseShuffle(shuffleId, blocking);
-      }
-      // Forwards to the executors, where fallback shuffles and Spark's bookkeeping live.
-      local.removeShuffle(shuffleId, blocking);
-    }
+    private static final class Driver implements ShuffleDriverComponents {
+        private final ShuffleDriverComponents local;
 
-    @Override
-    public boolean supportsReliableStorage() {
-      SparkEnv env = SparkEnv.get();
-      // Where Sluice is off, map outputs are lost with their executors, whatever single queries turn on.
-      return env != null
-          && env.shuffleManager() instanceof SluiceShuffleManager
-          && env.conf().getBoolean(SluiceSettings.ENABLED, true);
+        Driver(ShuffleDriverComponents local) {
+            this.local = local;
+        }
+
+        @Override
+        public Map<String, String> initializeApplication() {
+            return local.initializeApplication();
+        }
+
+        @Override
+        public void cleanupApplication() {
+            DriverRuntime runtime = DriverRuntime.current();
+            if (runtime != null) {
+                runtime.releaseApplication();
+            }
+            local.cleanupApplication();
+        }
+
+        @Override
+        public void registerShuffle(int shuffleId) {
+            local.registerShuffle(shuffleId);
+        }
+
+        @Override
+        public void removeShuffle(int shuffleId, boolean blocking) {
+            DriverRuntime runtime = DriverRuntime.current();
+            if (runtime != null) {
+                // Spark's cleaner has unregistered the shuffle already; the end of a query has not,
+                // and the query may run again.
+                DriverRuntime.forgetMapOutputs(shuffleId);
+                runtime.releaseShuffle(shuffleId, blocking);
+            }
+            // Reaches the executors, which have the files of fallback shuffles and Spark's
+            // bookkeeping.
+            local.removeShuffle(shuffleId, blocking);
+        }
+
+        @Override
+        public boolean supportsReliableStorage() {
+            SparkEnv env = SparkEnv.get();
+            // With Sluice off, map outputs are lost with their executors, even if single queries
+            // turn it on.
+            return env != null
+                    && env.shuffleManager() instanceof SluiceShuffleManager
+                    && env.conf().getBoolean(SluiceSettings.ENABLED, true);
+        }
     }
-  }
 }

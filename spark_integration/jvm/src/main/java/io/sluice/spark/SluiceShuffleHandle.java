@@ -4,18 +4,22 @@ import org.apache.spark.ShuffleDependency;
 import org.apache.spark.shuffle.BaseShuffleHandle;
 import org.apache.spark.shuffle.ShuffleHandle;
 
-/** A shuffle that goes through TaskManagers. Inside is the handle that chooses which of Spark's writers feeds it. */
+/**
+ * A shuffle that goes through TaskManagers. It contains the handle that chooses among Spark's
+ * writers.
+ */
 public final class SluiceShuffleHandle<K, V, C> extends BaseShuffleHandle<K, V, C> {
-  private static final long serialVersionUID = 1L;
+    private static final long serialVersionUID = 1L;
 
-  private final ShuffleHandle sparkHandle;
+    private final ShuffleHandle sparkHandle;
 
-  SluiceShuffleHandle(int shuffleId, ShuffleDependency<K, V, C> dependency, ShuffleHandle sparkHandle) {
-    super(shuffleId, dependency);
-    this.sparkHandle = sparkHandle;
-  }
+    SluiceShuffleHandle(
+            int shuffleId, ShuffleDependency<K, V, C> dependency, ShuffleHandle sparkHandle) {
+        super(shuffleId, dependency);
+        this.sparkHandle = sparkHandle;
+    }
 
-  ShuffleHandle sparkHandle() {
-    return sparkHandle;
-  }
+    ShuffleHandle sparkHandle() {
+        return sparkHandle;
+    }
 }

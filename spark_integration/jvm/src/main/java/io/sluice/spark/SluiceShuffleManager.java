@@ -1,5 +1,9 @@
 package io.sluice.spark;
 
+import io.sluice.spark.reader.SluiceShuffleReader;
+import io.sluice.spark.writer.MapTask;
+import io.sluice.spark.writer.PagedShuffleWriter;
+import io.sluice.spark.writer.SparkWriterAdapter;
 import java.util.Optional;
 import org.apache.spark.ShuffleDependency;
 import org.apache.spark.SparkConf;
@@ -13,67 +17,84 @@ import org.apache.spark.shuffle.sort.SortShuffleManager;
 import org.apache.spark.util.TaskCompletionListener;
 
 /**
- * Sends shuffles through TaskManagers. A shuffle that falls back has a handle of Spark's own and goes to {@code super}.
+ * Sends shuffles through TaskManagers. A shuffle that falls back has a handle of Spark's own and is
+ * left to {@code super}.
  */
 public final class SluiceShuffleManager extends SortShuffleManager {
 
-  public SluiceShuffleManager(SparkConf conf) {
-    super(conf);
-    SluiceSettings.of(conf);
-    Compat.check();
-  }
-
-  @Override
-  public <K, V, C> ShuffleHandle registerShuffle(int shuffleId, ShuffleDependency<K, V, C> dependency) {
-    ShuffleHandle sparkHandle = super.registerShuffle(shuffleId, dependency);
-    ShuffleRegistrar registrar = ShuffleRegistrar.get();
-    NewShuffle shuffle =
-        NewShuffle.of(shuffleId, dependency, Optional.empty(), () -> InputSize.of(dependency));
-    return registrar.useSluice(shuffle)
-        ? new SluiceShuffleHandle<>(shuffleId, dependency, sparkHandle)
-        : sparkHandle;
-  }
-
-  @Override
-  @SuppressWarnings("unchecked")
-  public <K, V> ShuffleWriter<K, V> getWriter(
-      ShuffleHandle handle, long mapId, TaskContext context, ShuffleWriteMetricsReporter metrics) {
-    if (!(handle instanceof SluiceShuffleHandle<?, ?, ?> ours)) {
-      return super.getWriter(handle, mapId, context, metrics);
+    public SluiceShuffleManager(SparkConf conf) {
+        super(conf);
+        SluiceSettings.of(conf);
+        Compat.check();
     }
-    ExecutorRuntime runtime = ExecutorRuntime.get();
-    MapTask task = new MapTask(runtime, handle.shuffleId(), mapId, metrics);
-    runtime.add(task);
-    TaskCompletionListener whenDone =
-        done -> {
-          task.abort();
-          runtime.remove(task);
-        };
-    context.addTaskCompletionListener(whenDone);
-    if (runtime.settings().sluiceWriter() && PagedShuffleWriter.takes(ours.dependency())) {
-      return new PagedShuffleWriter<>(
-          runtime, task, (ShuffleDependency<K, V, ?>) ours.dependency(), context, metrics);
-    }
-    ShuffleWriter<K, V> sparkWriter =
-        super.getWriter(
-            ours.sparkHandle(), mapId, context, new SluiceShuffleWriter.Metrics(metrics));
-    return new SluiceShuffleWriter<>(sparkWriter, runtime, task);
-  }
 
-  @Override
-  public <K, C> ShuffleReader<K, C> getReader(
-      ShuffleHandle handle,
-      int startMapIndex,
-      int endMapIndex,
-      int startPartition,
-      int endPartition,
-      TaskContext context,
-      ShuffleReadMetricsReporter metrics) {
-    if (!(handle instanceof SluiceShuffleHandle<?, ?, ?> ours)) {
-      return super.getReader(
-          handle, startMapIndex, endMapIndex, startPartition, endPartition, context, metrics);
+    @Override
+    public <K, V, C> ShuffleHandle registerShuffle(
+            int shuffleId, ShuffleDependency<K, V, C> dependency) {
+        ShuffleHandle sparkHandle = super.registerShuffle(shuffleId, dependency);
+        ShuffleRegistrar registrar = ShuffleRegistrar.get();
+        NewShuffle shuffle =
+                NewShuffle.of(
+                        shuffleId, dependency, Optional.empty(), () -> InputSize.of(dependency));
+        return registrar.useSluice(shuffle)
+                ? new SluiceShuffleHandle<>(shuffleId, dependency, sparkHandle)
+                : sparkHandle;
     }
-    return new SluiceShuffleReader<>(
-        ours, new TaskReader.Range(startMapIndex, endMapIndex, startPartition, endPartition), context, metrics);
-  }
+
+    @Override
+    @SuppressWarnings("unchecked")
+    public <K, V> ShuffleWriter<K, V> getWriter(
+            ShuffleHandle handle,
+            long mapId,
+            TaskContext context,
+            ShuffleWriteMetricsReporter metrics) {
+        if (!(handle instanceof SluiceShuffleHandle<?, ?, ?> ours)) {
+            return super.getWriter(handle, mapId, context, metrics);
+        }
+        ExecutorRuntime runtime = ExecutorRuntime.get();
+        MapTask task = MapTask.begin(runtime, handle.shuffleId(), mapId, metrics);
+        TaskCompletionListener whenDone = done -> task.end();
+        context.addTaskCompletionListener(whenDone);
+        if (runtime.settings().writer().isSluice() && PagedShuffleWriter.takes(ours.dependency())) {
+            return new PagedShuffleWriter<>(
+                    runtime,
+                    task,
+                    (ShuffleDependency<K, V, ?>) ours.dependency(),
+                    context,
+                    metrics);
+        }
+        ShuffleWriter<K, V> sparkWriter =
+                super.getWriter(
+                        ours.sparkHandle(),
+                        mapId,
+                        context,
+                        new SparkWriterAdapter.Metrics(metrics));
+        return new SparkWriterAdapter<>(sparkWriter, task);
+    }
+
+    @Override
+    public <K, C> ShuffleReader<K, C> getReader(
+            ShuffleHandle handle,
+            int startMapIndex,
+            int endMapIndex,
+            int startPartition,
+            int endPartition,
+            TaskContext context,
+            ShuffleReadMetricsReporter metrics) {
+        if (!(handle instanceof SluiceShuffleHandle<?, ?, ?> ours)) {
+            return super.getReader(
+                    handle,
+                    startMapIndex,
+                    endMapIndex,
+                    startPartition,
+                    endPartition,
+                    context,
+                    metrics);
+        }
+        return new SluiceShuffleReader<>(
+                ours,
+                new TaskReader.Range(startMapIndex, endMapIndex, startPartition, endPartition),
+                context,
+                metrics);
+    }
 }

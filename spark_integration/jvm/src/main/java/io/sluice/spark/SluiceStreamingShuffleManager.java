@@ -1,5 +1,9 @@
 package io.sluice.spark;
 
+import io.sluice.spark.pipelined.PipelinedShuffleHandle;
+import io.sluice.spark.pipelined.PipelinedShuffleReader;
+import io.sluice.spark.pipelined.PipelinedShuffleWriter;
+import io.sluice.spark.pipelined.ProducerDirectory;
 import java.util.Optional;
 import java.util.OptionalLong;
 import org.apache.spark.ShuffleDependency;
@@ -14,107 +18,120 @@ import org.apache.spark.shuffle.ShuffleWriter;
 import org.apache.spark.shuffle.streaming.StreamingShuffleManager;
 
 /**
- * Sends pipelined shuffles, those of real-time queries, through TaskManagers. Only Spark 4.3 has them: nothing else of the
- * plugin names this class, so older lines never load it.
+ * Sends pipelined shuffles, those of real-time queries, through TaskManagers. Only Spark 4.3 has
+ * them. No other class of the plugin refers to this one, so older lines never load it.
  *
- * <p>A shuffle that falls back has a handle of Spark's own and goes to {@code super}. Extending Spark's manager is also
- * what keeps its tracker of streaming shuffles in being, which the scheduler needs for any pipelined shuffle.
+ * <p>A shuffle that falls back has a handle of Spark's own and is left to {@code super}. By
+ * extending Spark's manager this class also keeps Spark's tracker of streaming shuffles alive,
+ * which the scheduler needs for any pipelined shuffle.
  */
 public final class SluiceStreamingShuffleManager extends StreamingShuffleManager {
-  private ProducerDirectory.Running running;
-  private RpcEndpointRef directory;
+    private ProducerDirectory.Running running;
+    private RpcEndpointRef directory;
 
-  @Override
-  public <K, V, C> ShuffleHandle registerShuffle(int shuffleId, ShuffleDependency<K, V, C> dependency) {
-    ShuffleRegistrar registrar = ShuffleRegistrar.get();
-    NewShuffle shuffle =
-        NewShuffle.of(shuffleId, dependency, whyNot(dependency), OptionalLong::empty);
-    if (!registrar.useSluice(shuffle)) {
-      return super.registerShuffle(shuffleId, dependency);
+    @Override
+    public <K, V, C> ShuffleHandle registerShuffle(
+            int shuffleId, ShuffleDependency<K, V, C> dependency) {
+        ShuffleRegistrar registrar = ShuffleRegistrar.get();
+        NewShuffle shuffle =
+                NewShuffle.of(shuffleId, dependency, whyNot(dependency), OptionalLong::empty);
+        if (!registrar.useSluice(shuffle)) {
+            return super.registerShuffle(shuffleId, dependency);
+        }
+        startedDirectory().register(shuffleId, dependency.rdd().getNumPartitions());
+        return new PipelinedShuffleHandle<>(shuffleId, dependency);
     }
-    startedDirectory().register(shuffleId, dependency.rdd().getNumPartitions());
-    return new PipelinedShuffleHandle<>(shuffleId, dependency);
-  }
 
-  /** What only Spark's own streaming shuffle takes. */
-  private static Optional<String> whyNot(ShuffleDependency<?, ?, ?> dependency) {
-    if (SparkEnv.get().conf().getBoolean("spark.io.encryption.enabled", false)) {
-      return Optional.of(
-          "it is pipelined, spark.io.encryption.enabled is true, and records of running tasks are not encrypted");
+    /** Returns why only Spark's own streaming shuffle can take a shuffle; empty if Sluice can. */
+    private static Optional<String> whyNot(ShuffleDependency<?, ?, ?> dependency) {
+        if (SparkEnv.get().conf().getBoolean("spark.io.encryption.enabled", false)) {
+            return Optional.of(
+                    "it is pipelined, spark.io.encryption.enabled is true, and records of running"
+                            + " tasks are not encrypted");
+        }
+        if (dependency.aggregator().isDefined() || dependency.keyOrdering().isDefined()) {
+            return Optional.of(
+                    "it is pipelined and has an aggregator or an order, which need all records"
+                            + " before the first");
+        }
+        return Optional.empty();
     }
-    if (dependency.aggregator().isDefined() || dependency.keyOrdering().isDefined()) {
-      return Optional.of(
-          "it is pipelined and has an aggregator or an order, which need all records before the first");
-    }
-    return Optional.empty();
-  }
 
-  private synchronized ProducerDirectory startedDirectory() {
-    if (running == null) {
-      running = ProducerDirectory.start();
-      directory = running.endpoint();
+    private synchronized ProducerDirectory startedDirectory() {
+        if (running == null) {
+            running = ProducerDirectory.start();
+            directory = running.endpoint();
+        }
+        return running.directory();
     }
-    return running.directory();
-  }
 
-  private synchronized RpcEndpointRef directory() {
-    if (directory == null) {
-      directory = ProducerDirectory.lookUp();
+    private synchronized RpcEndpointRef directory() {
+        if (directory == null) {
+            directory = ProducerDirectory.lookUp();
+        }
+        return directory;
     }
-    return directory;
-  }
 
-  @Override
-  public <K, V> ShuffleWriter<K, V> getWriter(
-      ShuffleHandle handle, long mapId, TaskContext context, ShuffleWriteMetricsReporter metrics) {
-    if (!(handle instanceof PipelinedShuffleHandle<?, ?, ?> ours)) {
-      return super.getWriter(handle, mapId, context, metrics);
+    @Override
+    public <K, V> ShuffleWriter<K, V> getWriter(
+            ShuffleHandle handle,
+            long mapId,
+            TaskContext context,
+            ShuffleWriteMetricsReporter metrics) {
+        if (!(handle instanceof PipelinedShuffleHandle<?, ?, ?> ours)) {
+            return super.getWriter(handle, mapId, context, metrics);
+        }
+        return new PipelinedShuffleWriter<>(
+                ExecutorRuntime.get(), directory(), ours, mapId, context, metrics);
     }
-    return new PipelinedShuffleWriter<>(
-        ExecutorRuntime.get(), directory(), ours, mapId, context, metrics);
-  }
 
-  @Override
-  public <K, C> ShuffleReader<K, C> getReader(
-      ShuffleHandle handle,
-      int startMapIndex,
-      int endMapIndex,
-      int startPartition,
-      int endPartition,
-      TaskContext context,
-      ShuffleReadMetricsReporter metrics) {
-    if (!(handle instanceof PipelinedShuffleHandle<?, ?, ?> ours)) {
-      return super.getReader(
-          handle, startMapIndex, endMapIndex, startPartition, endPartition, context, metrics);
+    @Override
+    public <K, C> ShuffleReader<K, C> getReader(
+            ShuffleHandle handle,
+            int startMapIndex,
+            int endMapIndex,
+            int startPartition,
+            int endPartition,
+            TaskContext context,
+            ShuffleReadMetricsReporter metrics) {
+        if (!(handle instanceof PipelinedShuffleHandle<?, ?, ?> ours)) {
+            return super.getReader(
+                    handle,
+                    startMapIndex,
+                    endMapIndex,
+                    startPartition,
+                    endPartition,
+                    context,
+                    metrics);
+        }
+        return new PipelinedShuffleReader<>(
+                ours,
+                directory(),
+                new TaskReader.Range(startMapIndex, endMapIndex, startPartition, endPartition),
+                context,
+                metrics);
     }
-    return new PipelinedShuffleReader<>(
-        ours,
-        directory(),
-        new TaskReader.Range(startMapIndex, endMapIndex, startPartition, endPartition),
-        context,
-        metrics);
-  }
 
-  @Override
-  public boolean unregisterShuffle(int shuffleId) {
-    ProducerDirectory.Running here;
-    synchronized (this) {
-      here = running;
+    @Override
+    public boolean unregisterShuffle(int shuffleId) {
+        ProducerDirectory.Running here;
+        synchronized (this) {
+            here = running;
+        }
+        boolean known = here != null && here.directory().remove(shuffleId);
+        return super.unregisterShuffle(shuffleId) || known;
     }
-    boolean known = here != null && here.directory().remove(shuffleId);
-    return super.unregisterShuffle(shuffleId) || known;
-  }
 
-  @Override
-  public void stop() {
-    ProducerDirectory.Running here;
-    synchronized (this) {
-      here = running;
-      running = null;
+    @Override
+    public void stop() {
+        ProducerDirectory.Running here;
+        synchronized (this) {
+            here = running;
+            running = null;
+        }
+        if (here != null) {
+            here.stop();
+        }
+        super.stop();
     }
-    if (here != null) {
-      here.stop();
-    }
-    super.stop();
-  }
 }

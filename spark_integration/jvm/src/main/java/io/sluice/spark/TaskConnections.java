@@ -7,64 +7,67 @@ import io.sluice.client.Patience;
 import io.sluice.client.TaskManagerConnection;
 import java.io.IOException;
 
-/** The connections of the tasks of an executor in one role. Thread safe. */
+/** Leases connections to the tasks of an executor in one role. Thread safe. */
 final class TaskConnections implements ConnectionSource {
-  private final ExecutorRuntime runtime;
-  private final int role;
-  private final long returnTimeoutMillis;
+    private final ExecutorRuntime runtime;
+    private final int role;
+    private final long returnTimeoutMillis;
 
-  /**
-   * @param returnTimeoutMillis how long tasks in this role wait for a TaskManager that went away
-   */
-  TaskConnections(ExecutorRuntime runtime, int role, long returnTimeoutMillis) {
-    this.runtime = runtime;
-    this.role = role;
-    this.returnTimeoutMillis = returnTimeoutMillis;
-  }
-
-  @Override
-  public TaskManagerConnection lease() throws IOException {
-    return runtime.lease(role, returnTimeoutMillis);
-  }
-
-  @Override
-  public TaskManagerConnection leaseAgain(Endpoint endpoint, String taskManagerId) throws IOException {
-    Patience patience = new Patience(returnTimeoutMillis);
-    while (true) {
-      try {
-        TaskManagerConnection connection = runtime.pool().lease(endpoint, role);
-        String answers = connection.taskManager().taskManagerId();
-        if (answers.equals(taskManagerId)) {
-          return connection;
-        }
-        runtime.pool().giveBack(connection);
-        throw new ClientException.ConnectFailed(
-            endpoint.toString(), "TaskManager " + answers + " is there now, not " + taskManagerId, null);
-      } catch (ClientException.ConnectFailed e) {
-        if (!patience.pause("the return of TaskManager " + taskManagerId)) {
-          throw e;
-        }
-      }
+    /**
+     * @param returnTimeoutMillis how long tasks in this role wait for a TaskManager that went away
+     */
+    TaskConnections(ExecutorRuntime runtime, int role, long returnTimeoutMillis) {
+        this.runtime = runtime;
+        this.role = role;
+        this.returnTimeoutMillis = returnTimeoutMillis;
     }
-  }
 
-  @Override
-  public long returnTimeoutMillis() {
-    return returnTimeoutMillis;
-  }
+    @Override
+    public TaskManagerConnection lease() throws IOException {
+        return runtime.lease(role, returnTimeoutMillis);
+    }
 
-  @Override
-  public void giveBack(TaskManagerConnection connection) {
-    runtime.pool().giveBack(connection);
-  }
+    @Override
+    public TaskManagerConnection leaseAgain(Endpoint endpoint, String taskManagerId)
+            throws IOException {
+        Patience patience = new Patience(returnTimeoutMillis);
+        while (true) {
+            try {
+                TaskManagerConnection connection = runtime.pool().lease(endpoint, role);
+                String answers = connection.taskManager().taskManagerId();
+                if (answers.equals(taskManagerId)) {
+                    return connection;
+                }
+                runtime.pool().giveBack(connection);
+                throw new ClientException.ConnectFailed(
+                        endpoint.toString(),
+                        "TaskManager " + answers + " answers there now, not " + taskManagerId,
+                        null);
+            } catch (ClientException.ConnectFailed e) {
+                if (!patience.pause("the return of TaskManager " + taskManagerId)) {
+                    throw e;
+                }
+            }
+        }
+    }
 
-  @Override
-  public void reconnected() {
-    SluiceMetrics.INSTANCE.reconnects.increment();
-  }
+    @Override
+    public long returnTimeoutMillis() {
+        return returnTimeoutMillis;
+    }
 
-  @Override
-  public void refetched() {
-    SluiceMetrics.INSTANCE.refetches.increment();
-  }
+    @Override
+    public void giveBack(TaskManagerConnection connection) {
+        runtime.pool().giveBack(connection);
+    }
+
+    @Override
+    public void reconnected() {
+        SluiceMetrics.INSTANCE.reconnects.increment();
+    }
+
+    @Override
+    public void refetched() {
+        SluiceMetrics.INSTANCE.refetches.increment();
+    }
 }

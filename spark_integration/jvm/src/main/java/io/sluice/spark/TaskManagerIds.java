@@ -4,31 +4,36 @@ import io.sluice.client.Message;
 import org.apache.spark.storage.BlockManagerId;
 import scala.Option;
 
-/** TaskManagers as Spark's map statuses name them: a block manager that is none. */
-final class TaskManagerIds {
-  private static final String PREFIX = "sluice-";
+/** Names TaskManagers in Spark's map statuses, in the form of block managers. */
+public final class TaskManagerIds {
+    private static final String PREFIX = "sluice-";
 
-  private TaskManagerIds() {}
+    private TaskManagerIds() {}
 
-  static BlockManagerId location(Message.HelloAck taskManager) {
-    return BlockManagerId.apply(
-        PREFIX + taskManager.taskManagerId(),
-        taskManager.advertisedHost(),
-        taskManager.dataPort(),
-        Option.empty());
-  }
-
-  /** Whether a map output is at a TaskManager; those of shuffles that fell back are at executors. */
-  static boolean isTaskManager(BlockManagerId location) {
-    return location.executorId().startsWith(PREFIX);
-  }
-
-  /** The TaskManager's own id. */
-  static String taskManagerId(BlockManagerId location) {
-    if (!isTaskManager(location)) {
-      throw new IllegalStateException(
-          "a map output of a Sluice shuffle is at " + location + ", which is no TaskManager");
+    public static BlockManagerId location(Message.HelloAck taskManager) {
+        return BlockManagerId.apply(
+                PREFIX + taskManager.taskManagerId(),
+                taskManager.advertisedHost(),
+                taskManager.dataPort(),
+                Option.empty());
     }
-    return location.executorId().substring(PREFIX.length());
-  }
+
+    /**
+     * Returns whether a map output is at a TaskManager. Outputs of shuffles that fell back are at
+     * executors.
+     */
+    public static boolean isTaskManager(BlockManagerId location) {
+        return location.executorId().startsWith(PREFIX);
+    }
+
+    /** Returns the TaskManager's own id. */
+    public static String taskManagerId(BlockManagerId location) {
+        if (!isTaskManager(location)) {
+            throw new IllegalStateException(
+                    "a map output of a Sluice shuffle is at "
+                            + location
+                            + ", which is not a TaskManager");
+        }
+        return location.executorId().substring(PREFIX.length());
+    }
 }

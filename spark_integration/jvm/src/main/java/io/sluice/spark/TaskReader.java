@@ -1,5 +1,7 @@
 package io.sluice.spark;
 
+import java.io.IOException;
+import java.io.UncheckedIOException;
 import org.apache.spark.InterruptibleIterator;
 import org.apache.spark.ShuffleDependency;
 import org.apache.spark.TaskContext;
@@ -10,35 +12,46 @@ import org.apache.spark.util.TaskCompletionListener;
 import scala.Product2;
 import scala.collection.Iterator;
 
-/** What a task reads of a shuffle that goes through TaskManagers. */
-abstract class TaskReader<K, C> implements ShuffleReader<K, C> {
+/** Reads a shuffle that goes through TaskManagers, for one task. */
+public abstract class TaskReader<K, C> implements ShuffleReader<K, C> {
 
-  /** What to read; the ends are exclusive, {@code endMapIndex} may be {@code Integer.MAX_VALUE}. */
-  record Range(int startMapIndex, int endMapIndex, int startPartition, int endPartition) {}
+    /**
+     * The range to read. The ends are exclusive; {@code endMapIndex} may be {@code
+     * Integer.MAX_VALUE}.
+     */
+    public record Range(int startMapIndex, int endMapIndex, int startPartition, int endPartition) {}
 
-  final ExecutorRuntime runtime = ExecutorRuntime.get();
-  final ShuffleDependency<?, ?, ?> dependency;
-  final Range range;
-  final TaskContext context;
-  final ShuffleReadMetricsReporter metrics;
+    protected final ExecutorRuntime runtime = ExecutorRuntime.get();
+    protected final ShuffleDependency<?, ?, ?> dependency;
+    protected final Range range;
+    protected final TaskContext context;
+    protected final ShuffleReadMetricsReporter metrics;
 
-  TaskReader(
-      BaseShuffleHandle<?, ?, ?> handle,
-      Range range,
-      TaskContext context,
-      ShuffleReadMetricsReporter metrics) {
-    this.dependency = handle.dependency();
-    this.range = range;
-    this.context = context;
-    this.metrics = metrics;
-  }
+    protected TaskReader(
+            BaseShuffleHandle<?, ?, ?> handle,
+            Range range,
+            TaskContext context,
+            ShuffleReadMetricsReporter metrics) {
+        this.dependency = handle.dependency();
+        this.range = range;
+        this.context = context;
+        this.metrics = metrics;
+    }
 
-  /** Records that are given up with {@code close} at the end of the task. */
-  @SuppressWarnings({"unchecked", "rawtypes"})
-  final Iterator<Product2<K, C>> untilTaskEnds(Iterator<?> records, Runnable close) {
-    // Also runs when the task fails or takes only a part of the records.
-    TaskCompletionListener whenDone = done -> close.run();
-    context.addTaskCompletionListener(whenDone);
-    return new InterruptibleIterator(context, records);
-  }
+    /**
+     * Makes the exception that fails the task. It is not an IOException: PySpark takes one thrown
+     * while records are read for the end of its Python worker.
+     */
+    public static RuntimeException taskFailure(IOException error) {
+        return new UncheckedIOException(error);
+    }
+
+    /** Wraps records so that {@code close} runs at the end of the task. */
+    @SuppressWarnings({"unchecked", "rawtypes"})
+    protected final Iterator<Product2<K, C>> untilTaskEnds(Iterator<?> records, Runnable close) {
+        // Also runs when the task fails or reads only a part of the records.
+        TaskCompletionListener whenDone = done -> close.run();
+        context.addTaskCompletionListener(whenDone);
+        return new InterruptibleIterator(context, records);
+    }
 }

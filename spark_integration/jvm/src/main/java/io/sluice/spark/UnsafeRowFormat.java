@@ -4,31 +4,33 @@ import java.lang.reflect.Field;
 import org.apache.spark.serializer.Serializer;
 
 /**
- * What is known of Spark SQL's {@code UnsafeRowSerializer}, so that its rows can be written and read without its streams.
+ * Describes the format of Spark SQL's {@code UnsafeRowSerializer}, so that rows can be written and
+ * read without its streams.
  *
- * <p>A row is its length, an int in big endian, and then its bytes as they lie in memory. The key, the partition's number,
- * is not written; readers get 0 for it.
+ * <p>A row is its length, an int in big endian, followed by its bytes as they are in memory. The
+ * key, which is the number of the partition, is not written; readers get 0.
  */
-final class UnsafeRowFormat {
-  private static final String SERIALIZER = "org.apache.spark.sql.execution.UnsafeRowSerializer";
+public final class UnsafeRowFormat {
+    private static final String SERIALIZER = "org.apache.spark.sql.execution.UnsafeRowSerializer";
 
-  private UnsafeRowFormat() {}
+    private UnsafeRowFormat() {}
 
-  /**
-   * A field of that serializer.
-   *
-   * @return null when the serializer is another one, or not as it is known: then rows go through its streams
-   */
-  static Field field(Serializer serializer, String name, Class<?> type) {
-    if (!serializer.getClass().getName().equals(SERIALIZER)) {
-      return null;
+    /**
+     * Returns a field of that serializer.
+     *
+     * @return null if the serializer is another one or lacks the field; rows go through its streams
+     *     then
+     */
+    public static Field field(Serializer serializer, String name, Class<?> type) {
+        if (!serializer.getClass().getName().equals(SERIALIZER)) {
+            return null;
+        }
+        try {
+            Field field = serializer.getClass().getDeclaredField(name);
+            field.setAccessible(true);
+            return type.isAssignableFrom(field.getType()) ? field : null;
+        } catch (NoSuchFieldException e) {
+            return null;
+        }
     }
-    try {
-      Field field = serializer.getClass().getDeclaredField(name);
-      field.setAccessible(true);
-      return type.isAssignableFrom(field.getType()) ? field : null;
-    } catch (NoSuchFieldException e) {
-      return null;
-    }
-  }
 }

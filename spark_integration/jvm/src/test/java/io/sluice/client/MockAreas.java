@@ -9,75 +9,77 @@ import java.util.concurrent.CountDownLatch;
 
 /** The region areas of a mock daemon: files in a directory of the test. */
 final class MockAreas {
-  private final Path directory;
-  private final Map<String, Path> files = new ConcurrentHashMap<>();
-  private int made;
+    private final Path directory;
+    private final Map<String, Path> files = new ConcurrentHashMap<>();
+    private int made;
 
-  /** Whether no new area is given. */
-  volatile boolean refuses;
+    /** Whether requests for a new area are refused. */
+    volatile boolean refuses;
 
-  /** Whether the path that is answered is one of another mount namespace. */
-  volatile boolean elsewhere;
+    /** Whether answers name a path of another mount namespace. */
+    volatile boolean elsewhere;
 
-  /** Open when a new area was asked for. */
-  final CountDownLatch wanted = new CountDownLatch(1);
+    /** Open after a new area was requested. */
+    final CountDownLatch wanted = new CountDownLatch(1);
 
-  /** What the answer to a request for a new area waits for. */
-  volatile CountDownLatch answers = new CountDownLatch(0);
+    /** Delays the answer to a request for a new area. */
+    volatile CountDownLatch answers = new CountDownLatch(0);
 
-  MockAreas(Path directory) {
-    this.directory = directory;
-  }
-
-  Message.RegionAreaAttached attach(Message.AttachRegionArea asked) throws IOException {
-    if (!asked.token().isEmpty()) {
-      Path known = files.get(asked.token());
-      return known == null ? none() : new Message.RegionAreaAttached(asked.token(), known.toString(), size(known));
+    MockAreas(Path directory) {
+        this.directory = directory;
     }
-    if (asked.sizeBytes() == 0 || refuses) {
-      return none();
+
+    Message.RegionAreaAttached attach(Message.AttachRegionArea asked) throws IOException {
+        if (!asked.token().isEmpty()) {
+            Path known = files.get(asked.token());
+            return known == null
+                    ? none()
+                    : new Message.RegionAreaAttached(asked.token(), known.toString(), size(known));
+        }
+        if (asked.sizeBytes() == 0 || refuses) {
+            return none();
+        }
+        wanted.countDown();
+        try {
+            answers.await();
+        } catch (InterruptedException e) {
+            throw new IOException(e);
+        }
+        return make(asked.sizeBytes());
     }
-    wanted.countDown();
-    try {
-      answers.await();
-    } catch (InterruptedException e) {
-      throw new IOException(e);
+
+    private synchronized Message.RegionAreaAttached make(long sizeBytes) throws IOException {
+        String token = "area-" + ++made;
+        Path path = directory.resolve(token);
+        if (!elsewhere) {
+            try (RandomAccessFile file = new RandomAccessFile(path.toFile(), "rw")) {
+                file.setLength(sizeBytes);
+            }
+        }
+        files.put(token, path);
+        return new Message.RegionAreaAttached(token, path.toString(), sizeBytes);
     }
-    return make(asked.sizeBytes());
-  }
 
-  private synchronized Message.RegionAreaAttached make(long sizeBytes) throws IOException {
-    String token = "area-" + ++made;
-    Path path = directory.resolve(token);
-    if (!elsewhere) {
-      try (RandomAccessFile file = new RandomAccessFile(path.toFile(), "rw")) {
-        file.setLength(sizeBytes);
-      }
+    private static Message.RegionAreaAttached none() {
+        return new Message.RegionAreaAttached("", "", 0);
     }
-    files.put(token, path);
-    return new Message.RegionAreaAttached(token, path.toString(), sizeBytes);
-  }
 
-  private static Message.RegionAreaAttached none() {
-    return new Message.RegionAreaAttached("", "", 0);
-  }
-
-  private static long size(Path path) {
-    return path.toFile().length();
-  }
-
-  /** As a new process of the TaskManager. */
-  void forget() {
-    files.clear();
-  }
-
-  /** Bytes of an area as the daemon finds them in the file, also of one that is forgotten. */
-  byte[] read(String token, long offset, int length) throws IOException {
-    try (RandomAccessFile file = new RandomAccessFile(directory.resolve(token).toFile(), "r")) {
-      byte[] bytes = new byte[length];
-      file.seek(offset);
-      file.readFully(bytes);
-      return bytes;
+    private static long size(Path path) {
+        return path.toFile().length();
     }
-  }
+
+    /** Forgets all areas, like a new process of the TaskManager. */
+    void forget() {
+        files.clear();
+    }
+
+    /** Returns the bytes of an area as they are in the file, also of an area that was forgotten. */
+    byte[] read(String token, long offset, int length) throws IOException {
+        try (RandomAccessFile file = new RandomAccessFile(directory.resolve(token).toFile(), "r")) {
+            byte[] bytes = new byte[length];
+            file.seek(offset);
+            file.readFully(bytes);
+            return bytes;
+        }
+    }
 }

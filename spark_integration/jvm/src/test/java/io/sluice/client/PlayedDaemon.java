@@ -7,76 +7,78 @@ import java.net.InetAddress;
 import java.net.ServerSocket;
 import java.net.Socket;
 
-/** A TaskManager played by the test: it shakes hands by itself, everything else the test reads and sends. */
+/**
+ * A TaskManager played by the test. It does the handshake by itself; the test reads and sends
+ * everything else.
+ */
 final class PlayedDaemon implements AutoCloseable {
-  static final String ID = "tm-played";
-  static final int SEGMENT = 1024;
-  private static final int READ_TIMEOUT_MILLIS = 10_000;
+    static final String ID = "tm-played";
+    static final int SEGMENT = 1024;
+    private static final int READ_TIMEOUT_MILLIS = 10_000;
 
-  private final ServerSocket server;
-  private Socket socket;
-  private DataInputStream in;
+    private final ServerSocket server;
+    private Socket socket;
+    private DataInputStream in;
 
-  PlayedDaemon() throws IOException {
-    server = new ServerSocket(0, 50, InetAddress.getLoopbackAddress());
-    server.setSoTimeout(READ_TIMEOUT_MILLIS);
-  }
-
-  Endpoint endpoint() {
-    return Endpoint.tcp("127.0.0.1", server.getLocalPort());
-  }
-
-  /** Connects a client and answers its Hello. */
-  TaskManagerConnection connect(ClientOptions options, int role) throws Exception {
-    Thread accepting = new Thread(this::accept, "played-accept");
-    accepting.start();
-    TaskManagerConnection connection =
-        TaskManagerConnection.connect(endpoint(), options, role);
-    accepting.join();
-    return connection;
-  }
-
-  private void accept() {
-    try {
-      socket = server.accept();
-      socket.setTcpNoDelay(true);
-      socket.setSoTimeout(READ_TIMEOUT_MILLIS);
-      in = new DataInputStream(new BufferedInputStream(socket.getInputStream()));
-      read();
-      send(new Message.HelloAck(1, ID, SEGMENT, 0, 0, "127.0.0.1", server.getLocalPort()));
-    } catch (IOException e) {
-      throw new IllegalStateException(e);
+    PlayedDaemon() throws IOException {
+        server = new ServerSocket(0, 50, InetAddress.getLoopbackAddress());
+        server.setSoTimeout(READ_TIMEOUT_MILLIS);
     }
-  }
 
-  /** The next frame; fails after some seconds. */
-  TestFrames.Received read() throws IOException {
-    return TestFrames.read(in);
-  }
-
-  /** Whether the client has sent something that was not read. */
-  boolean hasMore() throws IOException {
-    return in.available() > 0;
-  }
-
-  /** Whether the client has closed its end. */
-  boolean isClosedByClient() throws IOException {
-    return in.read() < 0;
-  }
-
-  void send(Message message) throws IOException {
-    socket.getOutputStream().write(TestFrames.frame(message));
-  }
-
-  void send(Message message, byte[] payload) throws IOException {
-    socket.getOutputStream().write(TestFrames.frame(message, payload));
-  }
-
-  @Override
-  public void close() throws IOException {
-    server.close();
-    if (socket != null) {
-      socket.close();
+    Endpoint endpoint() {
+        return Endpoint.tcp("127.0.0.1", server.getLocalPort());
     }
-  }
+
+    /** Connects a client and answers its Hello. */
+    TaskManagerConnection connect(ClientOptions options, int role) throws Exception {
+        Thread accepting = new Thread(this::accept, "played-accept");
+        accepting.start();
+        TaskManagerConnection connection = TaskManagerConnection.connect(endpoint(), options, role);
+        accepting.join();
+        return connection;
+    }
+
+    private void accept() {
+        try {
+            socket = server.accept();
+            socket.setTcpNoDelay(true);
+            socket.setSoTimeout(READ_TIMEOUT_MILLIS);
+            in = new DataInputStream(new BufferedInputStream(socket.getInputStream()));
+            read();
+            send(new Message.HelloAck(1, ID, SEGMENT, 0, 0, "127.0.0.1", server.getLocalPort()));
+        } catch (IOException e) {
+            throw new IllegalStateException(e);
+        }
+    }
+
+    /** Reads the next frame; fails after some seconds. */
+    TestFrames.Received read() throws IOException {
+        return TestFrames.read(in);
+    }
+
+    /** Returns whether the client has sent something that is still unread. */
+    boolean hasMore() throws IOException {
+        return in.available() > 0;
+    }
+
+    /** Returns whether the client has closed its end. */
+    boolean isClosedByClient() throws IOException {
+        return in.read() < 0;
+    }
+
+    void send(Message message) throws IOException {
+        socket.getOutputStream().write(TestFrames.frame(message));
+    }
+
+    void send(Message message, byte[] payload) throws IOException {
+        socket.getOutputStream().write(TestFrames.frame(message, payload));
+    }
+
+    @Override
+    public void close() throws IOException {
+        server.close();
+        if (socket != null) {
+            socket.close();
+        }
+    }
 }

@@ -3,56 +3,57 @@ package io.sluice.client;
 import java.io.IOException;
 import java.util.concurrent.atomic.AtomicInteger;
 
-/** Connections to one mock daemon, which may be another one in its place. */
+/** Leases connections to one mock daemon, which may have taken another one's place. */
 final class TestConnections implements ConnectionSource {
-  private final ConnectionPool pool;
-  private final int role;
-  private final Endpoint endpoint;
-  long returnTimeoutMillis = 2_000;
+    private final ConnectionPool pool;
+    private final int role;
+    private final Endpoint endpoint;
+    long returnTimeoutMillis = 2_000;
 
-  /** Runs once, when a connection has been leased. */
-  Runnable onLease = () -> {};
+    /** Runs once, after a connection has been leased. */
+    Runnable onLease = () -> {};
 
-  final AtomicInteger reconnected = new AtomicInteger();
-  final AtomicInteger refetched = new AtomicInteger();
+    final AtomicInteger reconnected = new AtomicInteger();
+    final AtomicInteger refetched = new AtomicInteger();
 
-  TestConnections(ConnectionPool pool, Endpoint endpoint, int role) {
-    this.pool = pool;
-    this.role = role;
-    this.endpoint = endpoint;
-  }
+    TestConnections(ConnectionPool pool, Endpoint endpoint, int role) {
+        this.pool = pool;
+        this.role = role;
+        this.endpoint = endpoint;
+    }
 
-  @Override
-  public TaskManagerConnection lease() throws IOException {
-    TaskManagerConnection connection = pool.lease(endpoint, role);
-    Runnable hook = onLease;
-    onLease = () -> {};
-    hook.run();
-    return connection;
-  }
+    @Override
+    public TaskManagerConnection lease() throws IOException {
+        TaskManagerConnection connection = pool.lease(endpoint, role);
+        Runnable hook = onLease;
+        onLease = () -> {};
+        hook.run();
+        return connection;
+    }
 
-  @Override
-  public TaskManagerConnection leaseAgain(Endpoint endpoint, String taskManagerId) throws IOException {
-    return pool.lease(endpoint, role);
-  }
+    @Override
+    public TaskManagerConnection leaseAgain(Endpoint endpoint, String taskManagerId)
+            throws IOException {
+        return pool.lease(endpoint, role);
+    }
 
-  @Override
-  public long returnTimeoutMillis() {
-    return returnTimeoutMillis;
-  }
+    @Override
+    public long returnTimeoutMillis() {
+        return returnTimeoutMillis;
+    }
 
-  @Override
-  public void giveBack(TaskManagerConnection connection) {
-    pool.giveBack(connection);
-  }
+    @Override
+    public void giveBack(TaskManagerConnection connection) {
+        pool.giveBack(connection);
+    }
 
-  @Override
-  public void reconnected() {
-    reconnected.incrementAndGet();
-  }
+    @Override
+    public void reconnected() {
+        reconnected.incrementAndGet();
+    }
 
-  @Override
-  public void refetched() {
-    refetched.incrementAndGet();
-  }
+    @Override
+    public void refetched() {
+        refetched.incrementAndGet();
+    }
 }

@@ -6,12 +6,12 @@ import org.msgpack.core.MessagePack;
 
 /** Event payloads for tests. */
 final class TestEvents {
-  private TestEvents() {}
+    private TestEvents() {}
 
-  static byte[] endOfPartition(long bytes, long buffers) throws IOException {
-    try (MessageBufferPacker packer = MessagePack.newDefaultBufferPacker()) {
-      packer.packArrayHeader(3).packInt(1).packLong(bytes).packLong(buffers);
-      return packer.toByteArray();
+    static byte[] endOfPartition(long bytes, long buffers) throws IOException {
+        try (MessageBufferPacker packer = MessagePack.newDefaultBufferPacker()) {
+            packer.packArrayHeader(3).packInt(1).packLong(bytes).packLong(buffers);
+            return packer.toByteArray();
+        }
     }
-  }
 }

@@ -6,29 +6,29 @@ import java.nio.ByteBuffer;
 
 /** Frames for tests. */
 final class TestFrames {
-  record Received(Message message, byte[] payload) {}
+    record Received(Message message, byte[] payload) {}
 
-  private TestFrames() {}
+    private TestFrames() {}
 
-  static byte[] frame(Message message, byte[] payload) {
-    byte[] control = new MessageEncoder().encode(message);
-    return ByteBuffer.allocate(8 + control.length + payload.length)
-        .putInt(control.length)
-        .putInt(payload.length)
-        .put(control)
-        .put(payload)
-        .array();
-  }
+    static byte[] frame(Message message, byte[] payload) {
+        byte[] control = new MessageEncoder().encode(message);
+        return ByteBuffer.allocate(8 + control.length + payload.length)
+                .putInt(control.length)
+                .putInt(payload.length)
+                .put(control)
+                .put(payload)
+                .array();
+    }
 
-  static byte[] frame(Message message) {
-    return frame(message, new byte[0]);
-  }
+    static byte[] frame(Message message) {
+        return frame(message, new byte[0]);
+    }
 
-  static Received read(DataInputStream in) throws IOException {
-    byte[] control = new byte[in.readInt()];
-    byte[] payload = new byte[in.readInt()];
-    in.readFully(control);
-    in.readFully(payload);
-    return new Received(new MessageDecoder().decode(control, control.length), payload);
-  }
+    static Received read(DataInputStream in) throws IOException {
+        byte[] control = new byte[in.readInt()];
+        byte[] payload = new byte[in.readInt()];
+        in.readFully(control);
+        in.readFully(payload);
+        return new Received(new MessageDecoder().decode(control, control.length), payload);
+    }
 }

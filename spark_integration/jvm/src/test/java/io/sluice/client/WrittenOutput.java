@@ -5,55 +5,58 @@ import java.io.IOException;
 import java.util.Map;
 import java.util.TreeMap;
 
-/** A map output on a mock daemon, for tests outside of this package: what is written can be read. */
+/** Keeps a map output on a mock daemon for tests outside of this package, and reads it back. */
 public final class WrittenOutput implements AutoCloseable {
-  private static final int PARTITIONS = 100;
+    private static final int PARTITIONS = 100;
 
-  private final MockDaemon daemon = new MockDaemon();
-  private final ConnectionPool pool =
-      new ConnectionPool(new ClientOptions("app", "test", 2_000, 2_000, new ChunkPool(64)), 4);
-  private final MapOutputWriter output;
+    private final MockDaemon daemon = new MockDaemon();
+    private final ConnectionPool pool =
+            new ConnectionPool(
+                    new ClientOptions("app", "test", 2_000, 2_000, new ChunkPool(64)), 4);
+    private final MapOutputWriter output;
 
-  public WrittenOutput(int regionBytes, int blockBytes) throws IOException {
-    output =
-        new MapOutputWriter(
-            new TestConnections(pool, daemon.endpoint(), Message.ROLE_PRODUCER),
-            new RegionPool(regionBytes, 2, 0),
-            1,
-            7,
-            PARTITIONS,
-            blockBytes);
-  }
-
-  public MapOutputWriter output() {
-    return output;
-  }
-
-  /** Commits; returns of each partition the bytes of all its streams. */
-  public Map<Integer, byte[]> read() throws IOException {
-    output.commit();
-    Map<Integer, ByteArrayOutputStream> found = new TreeMap<>();
-    for (TreeMap<Integer, byte[]> region : daemon.outputs.get(7L)) {
-      region.forEach(
-          (partition, blocks) -> {
-            ByteArrayOutputStream into = found.computeIfAbsent(partition, key -> new ByteArrayOutputStream());
-            int at = 0;
-            while (at < blocks.length) {
-              int stored = Blocks.getInt(blocks, at + Blocks.STORED_LENGTH);
-              into.write(blocks, at + Blocks.HEADER_BYTES, stored);
-              at += Blocks.HEADER_BYTES + stored;
-            }
-          });
+    public WrittenOutput(int regionBytes, int blockBytes) throws IOException {
+        output =
+                new MapOutputWriter(
+                        new TestConnections(pool, daemon.endpoint(), Message.ROLE_PRODUCER),
+                        new RegionPool(regionBytes, 2, 0),
+                        1,
+                        7,
+                        PARTITIONS,
+                        blockBytes);
     }
-    Map<Integer, byte[]> bytes = new TreeMap<>();
-    found.forEach((partition, stream) -> bytes.put(partition, stream.toByteArray()));
-    return bytes;
-  }
 
-  @Override
-  public void close() throws IOException {
-    output.abort();
-    pool.close();
-    daemon.close();
-  }
+    public MapOutputWriter output() {
+        return output;
+    }
+
+    /** Commits; returns the bytes of all streams of each partition. */
+    public Map<Integer, byte[]> read() throws IOException {
+        output.commit();
+        Map<Integer, ByteArrayOutputStream> found = new TreeMap<>();
+        for (TreeMap<Integer, byte[]> region : daemon.outputs.get(7L)) {
+            region.forEach(
+                    (partition, blocks) -> {
+                        ByteArrayOutputStream into =
+                                found.computeIfAbsent(
+                                        partition, key -> new ByteArrayOutputStream());
+                        int at = 0;
+                        while (at < blocks.length) {
+                            int stored = Blocks.getInt(blocks, at + Blocks.STORED_LENGTH);
+                            into.write(blocks, at + Blocks.HEADER_BYTES, stored);
+                            at += Blocks.HEADER_BYTES + stored;
+                        }
+                    });
+        }
+        Map<Integer, byte[]> bytes = new TreeMap<>();
+        found.forEach((partition, stream) -> bytes.put(partition, stream.toByteArray()));
+        return bytes;
+    }
+
+    @Override
+    public void close() throws IOException {
+        output.abort();
+        pool.close();
+        daemon.close();
+    }
 }

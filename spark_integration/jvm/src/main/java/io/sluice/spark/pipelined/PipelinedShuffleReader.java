@@ -1,0 +1,69 @@
+package io.sluice.spark.pipelined;
+
+import io.sluice.client.Message;
+import io.sluice.client.PipelinedGate;
+import io.sluice.client.Source;
+import io.sluice.client.TaskManagerConnection;
+import io.sluice.spark.Compat;
+import io.sluice.spark.SluiceSettings;
+import io.sluice.spark.TaskReader;
+import java.io.IOException;
+import java.util.List;
+import org.apache.spark.TaskContext;
+import org.apache.spark.rpc.RpcEndpointRef;
+import org.apache.spark.shuffle.ShuffleReadMetricsReporter;
+import scala.Product2;
+import scala.collection.Iterator;
+
+/** Reads one partition of all map tasks while they write it. */
+public final class PipelinedShuffleReader<K, C> extends TaskReader<K, C> {
+    private final RpcEndpointRef directory;
+
+    public PipelinedShuffleReader(
+            PipelinedShuffleHandle<?, ?, ?> handle,
+            RpcEndpointRef directory,
+            Range range,
+            TaskContext context,
+            ShuffleReadMetricsReporter metrics) {
+        super(handle, range, context, metrics);
+        this.directory = directory;
+        if (range.startMapIndex() != 0
+                || range.endMapIndex() != Integer.MAX_VALUE
+                || range.endPartition() != range.startPartition() + 1) {
+            throw new UnsupportedOperationException(
+                    "a pipelined shuffle is read by one task for each partition, from all map"
+                            + " tasks; it cannot read "
+                            + range);
+        }
+    }
+
+    @Override
+    public Iterator<Product2<K, C>> read() {
+        PipelinedRecordIterator records =
+                new PipelinedRecordIterator(
+                        open(), dependency.serializer().newInstance(), context, metrics);
+        return untilTaskEnds(records, records::close);
+    }
+
+    private PipelinedGate open() {
+        SluiceSettings settings = runtime.settings();
+        List<Source> sources =
+                ProducerDirectory.sources(
+                        directory, dependency.shuffleId(), settings.io().timeoutMillis());
+        try {
+            TaskManagerConnection connection =
+                    runtime.lease(Message.ROLE_CONSUMER, settings.reader().returnTimeoutMillis());
+            return new PipelinedGate(
+                    connection,
+                    runtime.pool(),
+                    dependency.shuffleId(),
+                    range.startPartition(),
+                    settings.reader().creditFor(sources.size()),
+                    sources);
+        } catch (IOException e) {
+            // Not a fetch failure: only the whole group can run again, and any failure of a task
+            // makes it do so.
+            throw Compat.<RuntimeException>sneakyThrow(e);
+        }
+    }
+}

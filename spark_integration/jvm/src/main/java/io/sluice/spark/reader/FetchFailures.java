@@ -1,0 +1,83 @@
+package io.sluice.spark.reader;
+
+import io.sluice.client.ErrorCode;
+import io.sluice.client.Source;
+import io.sluice.client.SourceFailure;
+import io.sluice.spark.Compat;
+import io.sluice.spark.ExecutorRuntime;
+import io.sluice.spark.SluiceMetrics;
+import io.sluice.spark.TaskReader;
+import java.io.IOException;
+import org.apache.spark.shuffle.FetchFailedException;
+import org.apache.spark.storage.BlockManagerId;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/**
+ * Translates a failure into the exception that Spark must see, after all retries of the client.
+ *
+ * <p>If a TaskManager stays out of reach or does not know a map output, all of its map outputs are
+ * lost. If one map output is damaged, only that one is lost. Any other failure fails the task,
+ * which Spark retries.
+ */
+final class FetchFailures {
+    private static final Logger LOG = LoggerFactory.getLogger(FetchFailures.class);
+
+    private final ExecutorRuntime runtime;
+    private final int shuffleId;
+    private final int partition;
+    private final MapOutputs outputs;
+
+    FetchFailures(ExecutorRuntime runtime, int shuffleId, int partition, MapOutputs outputs) {
+        this.runtime = runtime;
+        this.shuffleId = shuffleId;
+        this.partition = partition;
+        this.outputs = outputs;
+    }
+
+    /**
+     * Throws the exception for Spark. The return type lets callers write {@code throw
+     * failures.thrown(e)}.
+     */
+    RuntimeException thrown(IOException error) {
+        if (error instanceof SourceFailure failure) {
+            // If one output is missing, so are the others: the TaskManager has lost its data, or
+            // dropped the application's.
+            boolean missing = failure.code() == ErrorCode.PARTITION_NOT_FOUND;
+            if (failure.mapAttemptId() != null && !failure.isUnreachable() && !missing) {
+                throw lostOutput(failure);
+            }
+            throw unreachable(failure.source(), error);
+        }
+        return TaskReader.taskFailure(error);
+    }
+
+    private RuntimeException lostOutput(SourceFailure failure) {
+        long mapId = failure.mapAttemptId();
+        int mapIndex = outputs.mapIndex(mapId);
+        runtime.forgetMapOutput(shuffleId, mapId, mapIndex);
+        return fetchFailed(null, mapId, mapIndex, failure);
+    }
+
+    private RuntimeException unreachable(Source source, IOException error) {
+        long mapId = source.mapAttemptIds()[0];
+        BlockManagerId location = outputs.location(source.taskManagerId());
+        return fetchFailed(location, mapId, outputs.mapIndex(mapId), error);
+    }
+
+    private RuntimeException fetchFailed(
+            BlockManagerId location, long mapId, int mapIndex, IOException error) {
+        SluiceMetrics.INSTANCE.fetchFailures.increment();
+        LOG.warn("Fetch failed for shuffle {}: {}", shuffleId, error.getMessage());
+        // Made only to be thrown: its constructor marks the task as failed.
+        return Compat.<RuntimeException>sneakyThrow(
+                new FetchFailedException(
+                        location,
+                        shuffleId,
+                        mapId,
+                        mapIndex,
+                        partition,
+                        error.getMessage(),
+                        error));
+    }
+}

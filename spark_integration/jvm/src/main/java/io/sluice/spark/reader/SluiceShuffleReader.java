@@ -1,0 +1,97 @@
+package io.sluice.spark.reader;
+
+import io.sluice.client.InputGate;
+import io.sluice.client.Source;
+import io.sluice.spark.Compat;
+import io.sluice.spark.SluiceShuffleHandle;
+import io.sluice.spark.TaskReader;
+import java.io.IOException;
+import java.util.List;
+import org.apache.spark.Aggregator;
+import org.apache.spark.InterruptibleIterator;
+import org.apache.spark.TaskContext;
+import org.apache.spark.shuffle.ShuffleReadMetricsReporter;
+import org.apache.spark.util.collection.ExternalSorter;
+import scala.Function1;
+import scala.Function2;
+import scala.Option;
+import scala.Product2;
+import scala.collection.Iterator;
+
+/**
+ * Reads a range of partitions of a range of map outputs, then aggregates and sorts with Spark's own
+ * classes.
+ */
+public final class SluiceShuffleReader<K, C> extends TaskReader<K, C> {
+
+    public SluiceShuffleReader(
+            SluiceShuffleHandle<?, ?, ?> handle,
+            Range range,
+            TaskContext context,
+            ShuffleReadMetricsReporter metrics) {
+        super(handle, range, context, metrics);
+    }
+
+    @Override
+    public Iterator<Product2<K, C>> read() {
+        int shuffleId = dependency.shuffleId();
+        MapOutputs outputs = MapOutputs.of(shuffleId, range);
+        if (outputs.sources().isEmpty()) {
+            return finish(scala.collection.Iterator$.MODULE$.empty());
+        }
+        FetchFailures failures =
+                new FetchFailures(runtime, shuffleId, range.startPartition(), outputs);
+        InputGate gate = open(outputs.sources(), failures);
+        RecordIterator records =
+                new RecordIterator(
+                        gate, failures, dependency.serializer(), shuffleId, context, metrics);
+        return finish(untilTaskEnds(records, records::close));
+    }
+
+    private InputGate open(List<Source> sources, FetchFailures failures) {
+        try {
+            return new InputGate(
+                    runtime.consumerConnections(),
+                    dependency.shuffleId(),
+                    range.startPartition(),
+                    range.endPartition(),
+                    runtime.settings().reader().creditFor(sources.size()),
+                    sources);
+        } catch (IOException e) {
+            throw failures.thrown(e);
+        }
+    }
+
+    /** Aggregates and sorts as Spark's own reader does. */
+    @SuppressWarnings({"unchecked", "rawtypes"})
+    private Iterator<Product2<K, C>> finish(Iterator records) {
+        Option<Aggregator> aggregator = (Option) dependency.aggregator();
+        Iterator result;
+        if (dependency.keyOrdering().isDefined()) {
+            result = sorter(aggregator).insertAllAndUpdateMetrics(records);
+        } else if (aggregator.isDefined()) {
+            result =
+                    dependency.mapSideCombine()
+                            ? aggregator.get().combineCombinersByKey(records, context)
+                            : aggregator.get().combineValuesByKey(records, context);
+        } else {
+            result = records;
+        }
+        return result instanceof InterruptibleIterator
+                ? result
+                : new InterruptibleIterator<>(context, result);
+    }
+
+    @SuppressWarnings({"unchecked", "rawtypes"})
+    private ExternalSorter sorter(Option<Aggregator> aggregator) {
+        Option<Aggregator> combiner = aggregator;
+        if (aggregator.isDefined() && dependency.mapSideCombine()) {
+            // The values are combiners already, and only have to be merged.
+            Function1 identity = value -> value;
+            Function2 merge = aggregator.get().mergeCombiners();
+            combiner = Option.apply(new Aggregator(identity, merge, merge));
+        }
+        return Compat.newSorter(
+                context, combiner, dependency.keyOrdering(), dependency.serializer());
+    }
+}

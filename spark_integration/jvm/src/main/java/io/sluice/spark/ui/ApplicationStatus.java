@@ -1,0 +1,158 @@
+package io.sluice.spark.ui;
+
+import io.sluice.client.Message;
+import io.sluice.spark.DriverLink;
+import io.sluice.spark.DriverRuntime;
+import io.sluice.spark.ShuffleTable;
+import io.sluice.spark.SluiceSettings;
+import io.sluice.spark.TaskManagerIds;
+import java.util.ArrayList;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.TreeMap;
+import org.apache.spark.MapOutputTrackerMaster;
+import org.apache.spark.ShuffleStatus;
+import org.apache.spark.SparkConf;
+import org.apache.spark.SparkEnv;
+import org.apache.spark.scheduler.MapStatus;
+import scala.Function1;
+import scala.Tuple2;
+import scala.collection.Iterator;
+
+/**
+ * A snapshot of the driver's knowledge, for the page in Spark's UI.
+ *
+ * @param registered number of shuffles that the application has registered
+ * @param shuffles the newest of them, the newest first
+ * @param counters sums over driver and executors
+ * @param settings settings in force
+ */
+record ApplicationStatus(
+        List<TaskManager> taskManagers,
+        long registered,
+        List<ShuffleTable.Row> shuffles,
+        Map<String, Long> counters,
+        List<Setting> settings) {
+
+    /** With more blocks than this, sizes are not summed for a page. */
+    private static final long MAX_SIZES = 2_000_000;
+
+    /**
+     * A TaskManager, or an endpoint that has never answered.
+     *
+     * @param id empty for an endpoint that has never answered
+     * @param address HOST:PORT for other hosts, or the endpoint that does not answer
+     * @param url URL of its own page, or empty
+     * @param failure why it is not reachable, or empty
+     * @param mapOutputs number of map outputs it holds, by Spark's tracker
+     * @param bytes approximate size of these by Spark's estimates; -1 if there are too many to sum
+     */
+    record TaskManager(
+            String id,
+            String address,
+            String url,
+            boolean reachable,
+            String failure,
+            long mapOutputs,
+            long bytes) {}
+
+    /** A setting, and whether the user has set it. */
+    record Setting(String key, String value, boolean isSet, String meaning) {}
+
+    static ApplicationStatus of(DriverRuntime runtime) {
+        SparkConf conf = SparkEnv.get().conf();
+        List<ShuffleTable.Row> shuffles = runtime.shuffles().newest();
+        return new ApplicationStatus(
+                taskManagers(runtime, shuffles),
+                runtime.shuffles().registered(),
+                shuffles,
+                runtime.counters().sums(),
+                SluiceSettings.ENTRIES.stream()
+                        .map(
+                                entry ->
+                                        new Setting(
+                                                entry.key(),
+                                                conf.get(entry.key(), entry.defaultValue()),
+                                                conf.contains(entry.key()),
+                                                entry.meaning()))
+                        .toList());
+    }
+
+    private static List<TaskManager> taskManagers(
+            DriverRuntime runtime, List<ShuffleTable.Row> shuffles) {
+        Map<String, Held> held = held(shuffles);
+        Map<String, TaskManager> known = new TreeMap<>();
+        Map<String, TaskManager> strangers = new TreeMap<>();
+        for (DriverLink link : runtime.links()) {
+            Message.HelloAck peer = link.taskManager();
+            String failure = link.isConnected() ? "" : link.lastFailure();
+            if (peer == null) {
+                String address = link.endpoint().toString();
+                strangers.put(address, new TaskManager("", address, "", false, failure, 0, 0));
+                continue;
+            }
+            Held holds = held.getOrDefault(peer.taskManagerId(), new Held());
+            TaskManager row =
+                    new TaskManager(
+                            peer.taskManagerId(),
+                            peer.advertisedHost() + ":" + peer.dataPort(),
+                            runtime.settings()
+                                    .taskManagerUrl()
+                                    .replace("{host}", peer.advertisedHost()),
+                            link.isConnected(),
+                            failure,
+                            holds.mapOutputs,
+                            holds.exact ? holds.bytes : -1);
+            // A TaskManager may be known by its socket and by its address; one that answers is
+            // enough.
+            known.merge(row.id(), row, (a, b) -> a.reachable() ? a : b);
+        }
+        List<TaskManager> all = new ArrayList<>(known.values());
+        all.addAll(strangers.values());
+        return all;
+    }
+
+    private static final class Held {
+        long mapOutputs;
+        long bytes;
+        boolean exact = true;
+    }
+
+    /** Sums up which TaskManager has which map outputs, by Spark's tracker. */
+    private static Map<String, Held> held(List<ShuffleTable.Row> shuffles) {
+        Map<Integer, Integer> partitions = new LinkedHashMap<>();
+        shuffles.forEach(row -> partitions.put(row.shuffleId(), row.partitions()));
+        Map<String, Held> held = new TreeMap<>();
+        MapOutputTrackerMaster tracker = (MapOutputTrackerMaster) SparkEnv.get().mapOutputTracker();
+        long sizes = 0;
+        Iterator<?> statuses =
+                ((scala.collection.Iterable<?>) tracker.shuffleStatuses()).iterator();
+        while (statuses.hasNext()) {
+            Tuple2<?, ?> shuffle = (Tuple2<?, ?>) statuses.next();
+            int blocks = partitions.getOrDefault((Integer) shuffle._1(), -1);
+            ShuffleStatus status = (ShuffleStatus) shuffle._2();
+            sizes += blocks < 0 ? 0 : (long) blocks * status.numAvailableMapOutputs();
+            boolean addUp = blocks >= 0 && sizes <= MAX_SIZES;
+            Function1<MapStatus[], Object> count =
+                    outputs -> {
+                        for (MapStatus output : outputs) {
+                            if (output != null && TaskManagerIds.isTaskManager(output.location())) {
+                                Held of =
+                                        held.computeIfAbsent(
+                                                TaskManagerIds.taskManagerId(output.location()),
+                                                id -> new Held());
+                                of.mapOutputs++;
+                                of.exact &= addUp;
+                                for (int block = 0; addUp && block < blocks; block++) {
+                                    of.bytes += output.getSizeForBlock(block);
+                                }
+                            }
+                        }
+                        return null;
+                    };
+            status.withMapStatuses(count);
+        }
+        return held;
+    }
+}

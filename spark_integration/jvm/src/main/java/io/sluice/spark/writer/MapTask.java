@@ -1,0 +1,110 @@
+package io.sluice.spark.writer;
+
+import io.sluice.client.MapOutputWriter;
+import io.sluice.client.Message;
+import io.sluice.spark.ExecutorRuntime;
+import io.sluice.spark.SluiceMetrics;
+import io.sluice.spark.TaskManagerIds;
+import java.io.IOException;
+import java.util.Map;
+import java.util.concurrent.ConcurrentHashMap;
+import org.apache.spark.shuffle.ShuffleWriteMetricsReporter;
+import org.apache.spark.storage.BlockManagerId;
+
+/** A running map attempt. Ties a writer, which makes the bytes, to the output that sends them. */
+public final class MapTask {
+    private static final Map<Long, MapTask> RUNNING = new ConcurrentHashMap<>();
+
+    private final ExecutorRuntime runtime;
+    private final int shuffleId;
+    private final long mapId;
+    private final ShuffleWriteMetricsReporter metrics;
+    private MapOutputWriter output;
+    private BlockManagerId location;
+
+    private MapTask(
+            ExecutorRuntime runtime,
+            int shuffleId,
+            long mapId,
+            ShuffleWriteMetricsReporter metrics) {
+        this.runtime = runtime;
+        this.shuffleId = shuffleId;
+        this.mapId = mapId;
+        this.metrics = metrics;
+    }
+
+    /** Begins a map attempt; the caller must end it with {@link #end}. */
+    public static MapTask begin(
+            ExecutorRuntime runtime,
+            int shuffleId,
+            long mapId,
+            ShuffleWriteMetricsReporter metrics) {
+        MapTask task = new MapTask(runtime, shuffleId, mapId, metrics);
+        RUNNING.put(mapId, task);
+        return task;
+    }
+
+    /**
+     * Returns the running map attempt with that id if its shuffle goes through Sluice, else null.
+     */
+    public static MapTask running(long mapId) {
+        return RUNNING.get(mapId);
+    }
+
+    long mapId() {
+        return mapId;
+    }
+
+    /** Returns where the output is; null before its commit. */
+    BlockManagerId location() {
+        return location;
+    }
+
+    MapOutputWriter open(int numPartitions) {
+        output =
+                new MapOutputWriter(
+                        runtime.producerConnections(),
+                        runtime.regions(),
+                        shuffleId,
+                        mapId,
+                        numPartitions,
+                        runtime.settings().writer().blockBytes());
+        return output;
+    }
+
+    void commit() throws IOException {
+        long start = System.nanoTime();
+        Message.HelloAck taskManager = output.commit();
+        location = TaskManagerIds.location(taskManager);
+        metrics.incBytesWritten(output.totalBytes());
+        metrics.incWriteTime(System.nanoTime() - start);
+        SluiceMetrics.INSTANCE.bytesWritten.add(output.totalBytes());
+        SluiceMetrics.INSTANCE.mapOutputsCommitted.increment();
+        countEnd();
+    }
+
+    private void countEnd() {
+        SluiceMetrics.INSTANCE.writerCreditWaitNanos.add(output.creditWaitNanos());
+        SluiceMetrics.INSTANCE.regionAreaBytes.add(output.sharedBytes());
+    }
+
+    void addWriteTime(long nanos) {
+        metrics.incWriteTime(nanos);
+    }
+
+    /** Ends the map attempt and gives up an output that is not committed; idempotent. */
+    public void end() {
+        abort();
+        RUNNING.remove(mapId, this);
+    }
+
+    /** Gives up an output that is not committed; idempotent. */
+    void abort() {
+        if (output != null && location == null) {
+            output.abort();
+            countEnd();
+            output = null;
+            SluiceMetrics.INSTANCE.mapOutputsAborted.increment();
+        }
+    }
+}

@@ -1,0 +1,228 @@
+package io.sluice.client;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import java.io.IOException;
+import java.util.List;
+import java.util.Map;
+import java.util.TreeMap;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.Timeout;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.EnumSource;
+import org.junit.jupiter.params.provider.ValueSource;
+
+/** Reads through gates from the mock daemon. */
+@Timeout(60)
+class InputGateTest extends ShuffleTestCase {
+    @ParameterizedTest
+    @ValueSource(ints = {1, 2, 3, 16})
+    void blocksLargerThanTheCreditAreReadable(int credit) throws IOException {
+        regions = new RegionPool(1024 * 1024, 2, 0);
+        Map<Integer, byte[]> written = write(7, 3, 2_000_000);
+        assertStreams(written, 7, readAll(gate(0, 1, credit, new long[] {7}, new int[] {1})));
+    }
+
+    @Test
+    void aMissingEndOfAPartitionIsDetected() throws IOException {
+        // A block of the last region, whose 28 bytes are not served, ends partition 0.
+        writePasses(7, false, new int[] {101}, new int[] {});
+        daemon.outputs.get(7L).remove(1);
+        InputGate gate = gate(0, 1, 2, new long[] {7}, new int[] {1});
+        SourceFailure failure = assertThrows(SourceFailure.class, () -> readAll(gate));
+        assertTrue(failure.getMessage().contains("no last block"), failure.getMessage());
+        gate.close();
+    }
+
+    @Test
+    void aMissingRegionIsDetected() throws IOException {
+        writePasses(7, false, new int[] {101}, new int[] {102}, new int[] {103});
+        daemon.outputs.get(7L).remove(1);
+        InputGate gate = gate(0, 1, 2, new long[] {7}, new int[] {1});
+        SourceFailure failure = assertThrows(SourceFailure.class, () -> readAll(gate));
+        assertTrue(
+                failure.getMessage().contains("received block 2 of partition 0, expected block 1"),
+                failure.getMessage());
+        gate.close();
+    }
+
+    @Test
+    void emptyOutputsAndEmptyRangesWork() throws IOException {
+        assertTrue(write(7, 1).isEmpty());
+        assertTrue(write(8, 1, 0, 0).isEmpty());
+        assertEquals(2, daemon.outputs.size());
+        InputGate none =
+                new InputGate(
+                        new TestConnections(pool, daemon.endpoint(), Message.ROLE_CONSUMER),
+                        1,
+                        0,
+                        2,
+                        2,
+                        List.of());
+        assertTrue(readAll(none).isEmpty());
+    }
+
+    @Test
+    void unreadStreamsAreSkippedAndChecked() throws IOException {
+        write(7, 1, 5000, 6000, 7000);
+        InputGate gate = gate(0, 3, 2, new long[] {7}, new int[] {3});
+        int streams = 0;
+        while (gate.next() != null) {
+            streams++;
+        }
+        assertEquals(3, streams);
+    }
+
+    @Test
+    void earlyCloseGivesTheConnectionBack() throws IOException {
+        write(7, 1, 50_000, 50_000);
+        InputGate gate = gate(0, 2, 4, new long[] {7}, new int[] {2});
+        assertEquals(5, gate.next().readNBytes(5).length);
+        gate.close();
+        gate.close();
+        assertEquals(2, pool.idleConnections());
+        assertStreams(write(9, 4, 100), 9, readAll(gate(0, 1, 4, new long[] {9}, new int[] {1})));
+    }
+
+    @ParameterizedTest
+    @EnumSource(
+            names = {"FLIP_A_BIT", "PARTITION_NOT_FOUND", "OMIT_LAST_BLOCK"},
+            value = MockDaemon.Mode.class)
+    void theFailureNamesTheBadMapOutput(MockDaemon.Mode mode) throws IOException {
+        write(7, 1, 5000, 101);
+        daemon.mode = mode;
+        InputGate gate = gate(0, 2, 2, new long[] {7}, new int[] {2});
+        SourceFailure failure = assertThrows(SourceFailure.class, () -> readAll(gate));
+        assertEquals(7L, failure.mapAttemptId());
+        assertFalse(failure.isUnreachable());
+        gate.close();
+    }
+
+    @Test
+    void aMissingStreamFailsTheSource() throws IOException {
+        write(7, 1, 5000);
+        InputGate gate = gate(0, 2, 2, new long[] {7}, new int[] {2});
+        SourceFailure failure = assertThrows(SourceFailure.class, () -> readAll(gate));
+        assertTrue(failure.getMessage().contains("1 of the 2"), failure.getMessage());
+    }
+
+    @Test
+    void wrongTotalsFailTheSource() throws IOException {
+        write(7, 1, 5000);
+        daemon.mode = MockDaemon.Mode.WRONG_TOTALS;
+        InputGate gate = gate(0, 1, 2, new long[] {7}, new int[] {1});
+        SourceFailure failure = assertThrows(SourceFailure.class, () -> readAll(gate));
+        assertEquals(ErrorCode.END_OF_PARTITION_MISMATCH, failure.code());
+    }
+
+    @Test
+    void aConnectionThatIsLostRepeatedlyEndsTheRead() throws IOException {
+        write(7, 1, 5000);
+        daemon.mode = MockDaemon.Mode.DISCONNECT_IN_DATA;
+        InputGate gate = gate(0, 1, 4, new long[] {7}, new int[] {1});
+        readers.returnTimeoutMillis = 300;
+        assertThrows(ClientException.ConnectionLost.class, () -> readAll(gate));
+        assertTrue(readers.reconnected.get() >= 2, readers.reconnected.toString());
+        gate.close();
+        assertEquals(1, pool.idleConnections(), "only the producer's");
+    }
+
+    @Test
+    void anIdleConnectionThatIsLostBeforeItsFirstMessageIsReplaced() throws IOException {
+        Map<Integer, byte[]> written = write(7, 1, 5000, 300);
+        readers = new TestConnections(pool, daemon.endpoint(), Message.ROLE_CONSUMER);
+        readers.onLease = daemon::resetConnections;
+        Source source = new Source(MockDaemon.ID, "127.0.0.1", 1, new long[] {7}, new int[] {2});
+        InputGate gate = new InputGate(readers, 1, 0, 2, 4, List.of(source));
+        assertStreams(written, 7, readAll(gate));
+        assertTrue(readers.reconnected.get() >= 1);
+    }
+
+    /**
+     * Reads three map outputs of many blocks while something goes wrong once, at each of their
+     * buffers in turn.
+     */
+    @ParameterizedTest
+    @EnumSource(
+            names = {"FLIP_A_BIT", "DISCONNECT_IN_DATA", "SKIP_A_BUFFER", "CONNECTION_LOST"},
+            value = MockDaemon.Mode.class)
+    void aSingleFailureAtAnyBufferIsRecovered(MockDaemon.Mode mode) throws IOException {
+        Map<Long, Map<Integer, byte[]>> written = new TreeMap<>();
+        for (long attempt = 7; attempt < 10; attempt++) {
+            written.put(attempt, write(attempt, (int) attempt, 700, 0, 3000, 1, 70_000, 4000));
+        }
+        int buffers = 0;
+        for (int at = 0; ; at += at < 10 ? 1 : 7) {
+            daemon.mode = mode;
+            daemon.modeFromBuffer = at;
+            daemon.modeTimes.set(1);
+            InputGate gate = gate(0, 6, 3, new long[] {7, 8, 9}, new int[] {5, 5, 5});
+            Map<String, byte[]> read = readAll(gate);
+            assertEquals(15, read.size());
+            written.forEach((attempt, streams) -> assertStreams(streams, attempt, read));
+            if (daemon.modeTimes.get() == 1) {
+                break; // Nothing can go wrong behind the last buffer.
+            }
+            buffers++;
+            int asked = readers.refetched.get() + readers.reconnected.get();
+            assertEquals(1, asked, mode + " at buffer " + at);
+        }
+        assertTrue(buffers > 40, buffers + " buffers");
+    }
+
+    @Test
+    void silenceEndsAtTheDeadline() throws IOException {
+        write(7, 1, 5000);
+        daemon.mode = MockDaemon.Mode.SILENT;
+        InputGate gate = gate(0, 1, 2, new long[] {7}, new int[] {1});
+        ClientException.Deadline error =
+                assertThrows(ClientException.Deadline.class, () -> readAll(gate));
+        assertTrue(error.getMessage().contains("spark.sluice.io.timeout"));
+        gate.close();
+    }
+
+    @Test
+    void aStalledSourceIsBlamedAndNotTheOwnTaskManager() throws IOException {
+        write(7, 1, 5000);
+        daemon.mode = MockDaemon.Mode.SILENT;
+        daemon.answersPings = true;
+        Source other = new Source("tm-other", "127.0.0.9", 1, new long[] {7}, new int[] {1});
+        readers = new TestConnections(pool, daemon.endpoint(), Message.ROLE_CONSUMER);
+        InputGate gate = new InputGate(readers, 1, 0, 1, 2, List.of(other));
+        SourceFailure failure = assertThrows(SourceFailure.class, () -> readAll(gate));
+        assertEquals("tm-other", failure.source().taskManagerId());
+        assertTrue(failure.isUnreachable());
+        gate.close();
+    }
+
+    @Test
+    void anInterruptEndsTheWait() throws Exception {
+        write(7, 1, 5000);
+        daemon.mode = MockDaemon.Mode.SILENT;
+        InputGate gate = gate(0, 1, 2, new long[] {7}, new int[] {1});
+        Thread.currentThread().interrupt();
+        assertThrows(ClientException.Interrupted.class, () -> readAll(gate));
+        assertTrue(Thread.interrupted(), "the interrupt is left for the task");
+        gate.close();
+    }
+
+    @Test
+    void closingFromAnotherThreadEndsTheWait() throws Exception {
+        write(7, 1, 5000);
+        daemon.mode = MockDaemon.Mode.SILENT;
+        InputGate gate = gate(0, 1, 2, new long[] {7}, new int[] {1});
+        java.util.concurrent.FutureTask<Throwable> reader =
+                new java.util.concurrent.FutureTask<>(
+                        () -> assertThrows(ClientException.Interrupted.class, () -> readAll(gate)));
+        Thread thread = new Thread(reader);
+        thread.start();
+        while (gate.isIdle()) {
+            Thread.onSpinWait();
+        }
+        gate.close();
+        assertTrue(reader.get() instanceof ClientException.Interrupted);
+    }
+}
