@@ -11,7 +11,7 @@ if TYPE_CHECKING:
         NetworkBufferPool,
         SegmentListener,
     )
-    from sluice.shuffle.memory.statistics import NetworkBufferPoolStatistics
+    from sluice.shuffle.memory.distribution import NetworkBufferPoolStatistics
 
 
 def take(pool: LocalBufferPool, channel: int = -1) -> MemorySegment:

@@ -11,7 +11,7 @@ from sluice.shuffle.memory import (
     NetworkBufferPool,
     NetworkBufferTimeout,
 )
-from sluice.shuffle.memory.demand import WARNING_INTERVAL_SECONDS
+from sluice.shuffle.memory.distribution import WARNING_INTERVAL_SECONDS
 from tests.support.clock import Clock
 
 SHORT_SECONDS = 0.02
@@ -19,7 +19,7 @@ SHORT_SECONDS = 0.02
 
 @pytest.fixture
 def log(caplog):
-    caplog.set_level(logging.INFO, logger="sluice.shuffle.memory.demand")
+    caplog.set_level(logging.INFO, logger="sluice.shuffle.memory.distribution")
     return caplog
 
 

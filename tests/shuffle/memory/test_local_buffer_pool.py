@@ -35,7 +35,7 @@ class Waiter:
 
 
 def no_listener_failed(caplog):
-    return not [r for r in caplog.records if r.name == "sluice.shuffle.memory.local_buffer_pool"]
+    return not [r for r in caplog.records if r.name == "sluice.shuffle.memory.waiting"]
 
 
 def drained(network, name="a", required=1, maximum=None):

@@ -197,15 +197,15 @@ def test_distribution_error_is_at_most_one_over_a_thousand_random_orders():
 
 
 def check_distribution(pool, alive, exclusive):
-    spare = pool.total_segments - exclusive - sum(p.required_segments for p in alive)
-    shares = [p.size_segments - p.required_segments for p in alive]
+    spare = pool.total_segments - exclusive - sum(p.bounds.required_segments for p in alive)
+    shares = [p.size_segments - p.bounds.required_segments for p in alive]
     assert sum(shares) == min(spare, sum(p.room for p in alive))
     growing = [share for share, p in zip(shares, alive, strict=True) if share < p.room]
     if growing:
         assert max(shares) - min(growing) <= 1
     for p in alive:
-        assert p.required_segments <= p.size_segments
-        assert p.maximum_segments is None or p.size_segments <= p.maximum_segments
+        assert p.bounds.required_segments <= p.size_segments
+        assert p.bounds.maximum_segments is None or p.size_segments <= p.bounds.maximum_segments
 
 
 # ---- exclusive segments, network case 23

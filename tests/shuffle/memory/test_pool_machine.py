@@ -192,7 +192,7 @@ class PoolMachine(RuleBasedStateMachine):
 
     def take_one(self, pool, channel):
         available = pool.is_available
-        full = pool.full_channels
+        full = pool.channels.full_channels
         overdrafts, over = pool.overdrafts, pool.overdraft_segments
         segment = pool.request_segment_nowait(channel)
         if available:
@@ -202,7 +202,7 @@ class PoolMachine(RuleBasedStateMachine):
             self.lent.append((pool, segment))
             if not available and not full:  # beyond the limit
                 assert (pool.overdrafts, pool.overdraft_segments) == (overdrafts + 1, over + 1)
-                assert pool.overdraft_segments <= pool.max_overdraft_buffers
+                assert pool.overdraft_segments <= pool.bounds.max_overdraft_buffers
                 assert not pool.is_available
 
     @precondition(lambda self: self.lent)
@@ -317,7 +317,7 @@ class PoolMachine(RuleBasedStateMachine):
 
     @invariant()
     def limits_are_even(self):
-        shares = [pool.size_segments - pool.required_segments for pool in self.pools]
+        shares = [pool.size_segments - pool.bounds.required_segments for pool in self.pools]
         spare = self.network.unpromised_segments
         assert sum(shares) == min(spare, sum(pool.room for pool in self.pools))
         growing = [s for s, pool in zip(shares, self.pools, strict=True) if s < pool.room]
@@ -338,20 +338,20 @@ class PoolMachine(RuleBasedStateMachine):
         tasks = {pool for pool, _ in self.tasks}  # may bring a charge that is not seen here yet
         holders = Counter(id(segment.holder) for _, segment in self.lent)
         for pool in {*self.pools, *(pool for pool, _ in self.lent)} - tasks:
-            most = pool.max_buffers_per_channel
-            counts = [pool.lent_to(channel) for channel in range(3)]
+            most = pool.bounds.max_buffers_per_channel
+            counts = [pool.channels.lent_to(channel) for channel in range(3)]
             without = holders[id(pool)]
             if most is None:
                 assert counts == [0, 0, 0]
             else:
                 assert pool.lent_segments == without + sum(counts)
-                assert pool.full_channels == sum(count >= most for count in counts)
-                assert not (pool.full_channels and pool.is_available)
+                assert pool.channels.full_channels == sum(count >= most for count in counts)
+                assert not (pool.channels.full_channels and pool.is_available)
 
     @invariant()
     def demand_is_counted(self):
         seen = self.network.statistics()
-        pools = sum(pool.wanted_segments for pool in self.pools)
+        pools = sum(pool.bounds.wanted_segments for pool in self.pools)
         demand = self.network.demand
         assert demand.wanted_segments >= pools + seen.reserved_exclusive_segments
         if not seen.waiting_requests:
