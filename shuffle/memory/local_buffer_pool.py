@@ -214,7 +214,7 @@ class LocalBufferPool:
         handle = ListenerHandle(self._listeners, callback)
         if self._idle:
             self._hand_out()
-        if self.wants_segment:
+        if self._held < self._limit and self.wants_segment:  # at the limit without a call
             self._network_pool.await_segment(self)
         return handle
 
@@ -427,11 +427,12 @@ class LocalBufferPool:
         listeners = self._listeners
         try:
             while idle and listeners:
+                handle, _ = listeners.popitem(last=False)
                 segment = idle.pop()
                 segment.holder = self
                 # A listener that declined (or raised) may have given the segment back already;
                 # then the pool is no longer its holder.
-                if not queue.offer(segment) and segment.holder is self:
+                if not queue.call(handle, segment) and segment.holder is self:
                     segment.holder = None
                     if self._held <= self._limit:
                         idle.append(segment)

@@ -75,9 +75,20 @@ class SegmentQueue:
         self.tasks: Final[dict[asyncio.Future[None], None]] = {}
         self._pool_name = pool_name
 
-    def offer(self, segment: MemorySegment) -> bool:
-        """Call the first listener with a segment; return whether it keeps the segment."""
-        return self._call(self.listeners.popitem(last=False)[0], segment)
+    def call(self, handle: ListenerHandle, segment: MemorySegment | None) -> bool:
+        """Call a listener that has left the queue, with a segment or ``None``.
+
+        Returns whether the listener keeps the segment; not if it raises.
+        """
+        callback, handle.callback = handle.callback, None
+        if callback is None:
+            return False  # cancelled
+        try:
+            return callback(segment)
+        except Exception:
+            # The caller only recycles a buffer: another task's error must not reach it.
+            logger.exception("a listener of buffer pool %s failed", self._pool_name)
+            return False
 
     def clear(self) -> list[ListenerHandle]:
         """Empty the queue: wake the tasks, and return the listeners, which still have no answer."""
@@ -89,18 +100,7 @@ class SegmentQueue:
     def dismiss(self, waiting: list[ListenerHandle]) -> None:
         """Call listeners with ``None``."""
         for handle in waiting:
-            self._call(handle, None)
-
-    def _call(self, handle: ListenerHandle, segment: MemorySegment | None) -> bool:
-        callback, handle.callback = handle.callback, None
-        if callback is None:
-            return False  # cancelled
-        try:
-            return callback(segment)
-        except Exception:
-            # The caller only recycles a buffer: another task's error must not reach it.
-            logger.exception("a listener of buffer pool %s failed", self._pool_name)
-            return False
+            self.call(handle, None)
 
     def add_task(self) -> asyncio.Future[None]:
         """Queue a task; return the future that it awaits. The task removes it from ``tasks``."""
