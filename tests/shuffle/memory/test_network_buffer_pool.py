@@ -58,7 +58,7 @@ def test_insufficient_network_buffers_names_the_numbers_and_the_remedy():
     assert error.code is ErrorCode.INSUFFICIENT_BUFFERS
     assert isinstance(error, SluiceError)
     assert "insufficient number of network buffers: required 4, available 3" in str(error)
-    assert "Raise the number of network memory segments" in str(error)
+    assert "Raise network_segments" in str(error)
     assert len(pool.statistics().local_pools) == 1
     pool.create_local_pool("c", 3)  # exactly what is left
 
