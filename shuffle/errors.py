@@ -70,7 +70,7 @@ class InsufficientNetworkBuffers(MemoryPoolError):
         super().__init__(
             "insufficient number of network buffers: "
             f"required {required}, available {available}, total {total}",
-            remedy="Raise network_segments, or run fewer tasks at once, or lower the buffers per channel",
+            remedy="Raise network_segments, run fewer tasks at once, or lower buffers per channel",
         )
         self.value = required
         self.limit = available
