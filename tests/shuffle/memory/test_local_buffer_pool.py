@@ -12,12 +12,12 @@ from sluice.shuffle.memory import (
 )
 from tests.shuffle.memory.segments import conserved, declining, take
 
-LONG_SECONDS = 30.0  # never reached: the event under test comes first
+LONG_SECONDS = 30.0  # never reached: the tested event comes first
 SHORT_SECONDS = 0.02
 
 
 class Waiter:
-    """A listener that keeps what it is handed."""
+    """A listener that keeps the segments it is handed."""
 
     def __init__(self, log=None, name=None):
         self.segments = []
@@ -39,7 +39,7 @@ def no_listener_failed(caplog):
 
 
 def drained(network, name="a", required=1, maximum=None):
-    """A local pool with everything it may have lent."""
+    """Make a local pool that has lent all its segments."""
     local = network.create_local_pool(name, required, maximum)
     segments = []
     while (segment := local.request_segment_nowait()) is not None:
@@ -47,17 +47,17 @@ def drained(network, name="a", required=1, maximum=None):
     return local, segments
 
 
-# ---- M8, M9: taking and giving back
+# ---- taking and giving back
 
 
-def test_takes_from_itself_then_from_the_network_pool_up_to_the_limit():
+def test_idle_segments_are_lent_first_then_those_of_the_network_pool_up_to_the_limit():
     network = NetworkBufferPool(10, 64)
     local = network.create_local_pool("a", 1, 2)
     one = take(local)
     assert network.available_segments == 9
     local.recycle(one)
     assert (local.idle_segments, network.available_segments) == (1, 9)
-    assert take(local) is one  # its own first, and the warm one
+    assert take(local) is one  # the idle one first: it is still in the CPU's cache
     assert local.request_segment_nowait() is not None
     assert not local.is_available
     assert local.request_segment_nowait() is None
@@ -66,7 +66,7 @@ def test_takes_from_itself_then_from_the_network_pool_up_to_the_limit():
     assert local.is_available
 
 
-def test_statistics_and_properties_tell_the_same():
+def test_statistics_and_properties_agree():
     network = NetworkBufferPool(10, 64)
     local, segments = drained(network, "gate 7", 2, 5)
     local.recycle(segments.pop())
@@ -117,7 +117,7 @@ def test_a_waiting_listener_is_served_first_and_cannot_be_overtaken():
     assert (len(first.segments), local.idle_segments, local.waiting_listeners) == (1, 1, 0)
 
 
-def test_a_listener_is_served_in_the_call_when_a_segment_is_there():
+def test_a_listener_is_served_in_the_call_that_adds_it_if_a_segment_is_idle():
     network = NetworkBufferPool(2, 64)
     local = network.create_local_pool("a", 2)
     from_network, from_pool = Waiter(), Waiter()
@@ -144,7 +144,7 @@ def test_a_cancelled_listener_is_never_called_and_leaves_nothing_behind():
     assert take(local) is segment
     served = local.add_listener(waiter)
     local.recycle(segment)
-    served.cancel()  # after the call: no effect
+    served.cancel()  # no effect after the call
     assert (waiter.segments, local.lent_segments) == ([segment], 1)
 
 
@@ -163,7 +163,7 @@ def test_a_declined_segment_goes_to_the_next_listener_or_stays():
     assert (len(offered), local.idle_segments) == (2, 1)
 
 
-def test_a_listener_that_fails_has_declined_and_does_not_hurt_the_recycler(caplog):
+def test_a_listener_that_raises_has_declined_and_does_not_fail_the_recycle(caplog):
     network = NetworkBufferPool(1, 64)
     local, (segment,) = drained(network, "gate 3")
 
@@ -278,7 +278,7 @@ def test_a_listener_is_served_when_another_pool_gives_back():
     assert (poor.size_segments, poor.held_segments) == (2, 0)
     greedy.recycle(segments.pop())
     assert len(waiter.segments) == 1
-    poor.recycle(waiter.segments[0])  # and it is a segment of its new pool
+    poor.recycle(waiter.segments[0])  # the pool has lent it now
     assert poor.idle_segments == 1
     conserved(network)
 
@@ -365,7 +365,7 @@ def test_an_over_full_pool_serves_its_own_listener_only_within_its_limit():
 
 
 @pytest.mark.network_case(24)
-def test_destroy_gives_idle_back_now_and_lent_later_and_tells_each_listener_once():
+def test_destroy_gives_idle_segments_back_and_calls_each_listener_once():
     network = NetworkBufferPool(4, 64)
     local, segments = drained(network)
     local.recycle(segments.pop())
@@ -394,7 +394,7 @@ def test_destroy_gives_idle_back_now_and_lent_later_and_tells_each_listener_once
 
 
 @pytest.mark.network_case(24)
-def test_a_listener_told_of_the_end_may_cancel_the_others():
+def test_a_listener_called_by_destroy_may_cancel_the_others():
     network = NetworkBufferPool(1, 64)
     local, _ = drained(network)
     other = Waiter()
@@ -459,7 +459,7 @@ async def test_request_segment_waits_in_the_queue_of_listeners():
     assert local.lent_segments == 1
 
 
-async def test_request_segment_does_not_wait_when_there_is_one():
+async def test_request_segment_does_not_wait_if_a_segment_is_idle():
     network = NetworkBufferPool(1, 64)
     local = network.create_local_pool("a", 1)
     segment = await local.request_segment(0)
@@ -484,7 +484,7 @@ async def test_cancelling_a_waiting_request_has_no_effect():
     task = asyncio.ensure_future(local.request_segment(LONG_SECONDS))
     await asyncio.sleep(0)
     task.cancel()
-    local.recycle(segment)  # in the very turn of the cancel
+    local.recycle(segment)  # in the same turn as the cancel
     with pytest.raises(asyncio.CancelledError):
         await task
     assert (local.idle_segments, local.waiting_listeners) == (1, 0)
@@ -517,7 +517,7 @@ async def test_destroy_fails_a_waiting_request():
 
 @pytest.mark.network_case(25)
 async def test_concurrent_release_and_arrival_lose_no_segment():
-    """Network case 25, as far as the pools go: many tasks, cancels and destroys at once."""
+    """Network case 25 for the pools: tasks, cancels and destroys at the same time."""
     network = NetworkBufferPool(8, 64)
     pools = [network.create_local_pool(str(i), 1) for i in range(3)]
 
@@ -554,7 +554,7 @@ async def test_concurrent_release_and_arrival_lose_no_segment():
     assert conserved(network).waiting_requests == 0
 
 
-# ---- several at once
+# ---- several segments at once
 
 
 def test_a_listener_may_take_all_that_was_recycled_together():

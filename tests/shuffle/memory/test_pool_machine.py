@@ -1,4 +1,4 @@
-"""Whatever happens to the pools, in any order, no segment is lost, doubled or withheld."""
+"""The pools under any sequence of calls: no segment is lost, doubled or withheld."""
 
 import asyncio
 from collections import Counter
@@ -98,7 +98,7 @@ class PoolMachine(RuleBasedStateMachine):
         self.tasks: list = []  # (pool or None, task) that bring segments
         self.watchers: list = []  # (pool, task) that wait for the pool to be available
         self.expired = 0
-        self.failures: list = []  # what listeners found wrong
+        self.failures: list = []  # errors that listeners found
 
     def teardown(self):
         if not hasattr(self, "loop"):
@@ -117,7 +117,7 @@ class PoolMachine(RuleBasedStateMachine):
             assert seen.free_segments == seen.total_segments
             assert seen.draining_pools == ()
             assert (seen.waiting_requests, seen.reserved_exclusive_segments) == (0, 0)
-            # Its pool destroyed, every listener was called once or had been cancelled.
+            # All pools are destroyed: each listener was called once, or was cancelled.
             assert all(listener.calls <= 1 for listener in self.listeners)
             assert not any(listener.handle.is_waiting for listener in self.listeners)
             self.network.destroy()
@@ -130,7 +130,7 @@ class PoolMachine(RuleBasedStateMachine):
         pool.destroy()
 
     def collect(self):
-        """Let the tasks run; what they got is in the hands of the test now."""
+        """Let the tasks run, and take their segments over."""
         self.loop.settle()
         waiting = []
         for pool, task in self.tasks:
@@ -211,7 +211,7 @@ class PoolMachine(RuleBasedStateMachine):
         pool, segment = self.lent.pop(data.draw(st.integers(0, len(self.lent) - 1)))
         over = pool.overdraft_segments
         pool.recycle(segment)
-        if over:  # given back first: nothing of it stays with the pool
+        if over:  # the surplus goes back first and does not stay in the pool
             assert pool.overdraft_segments < over
 
     @precondition(lambda self: self.lent)
@@ -294,7 +294,7 @@ class PoolMachine(RuleBasedStateMachine):
         assert self.network.expired_requests == self.expired
         assert not any(pool.is_available or pool.is_destroyed for pool, _ in self.watchers)
 
-    # ---- what holds after every step
+    # ---- invariants
 
     @invariant()
     def segments_are_conserved(self):
@@ -304,7 +304,7 @@ class PoolMachine(RuleBasedStateMachine):
         in_hand = [segment.index for _, segment in self.lent]
         in_hand += [segment.index for segment in self.exclusive]
         assert not in_hand or max(Counter(in_hand).values()) == 1
-        # The rest that is out is in tasks that have not run yet.
+        # The other segments that are out belong to tasks that have not run yet.
         assert len(in_hand) <= seen.out_segments
         if not self.tasks:
             assert len(in_hand) == seen.out_segments
@@ -335,7 +335,7 @@ class PoolMachine(RuleBasedStateMachine):
 
     @invariant()
     def channels_have_what_was_lent_to_them(self):
-        tasks = {pool for pool, _ in self.tasks}  # may bring a charge that is not seen here yet
+        tasks = {pool for pool, _ in self.tasks}  # their charges are not in self.lent yet
         holders = Counter(id(segment.holder) for _, segment in self.lent)
         for pool in {*self.pools, *(pool for pool, _ in self.lent)} - tasks:
             most = pool.bounds.max_buffers_per_channel

@@ -1,4 +1,4 @@
-"""The maximum of segments per channel, which makes a pool unavailable."""
+"""The accounts of channels, and the maximum per channel that makes a pool unavailable."""
 
 import asyncio
 
@@ -7,7 +7,7 @@ import pytest
 from sluice.shuffle.memory import InvalidPoolSize, NetworkBufferPool, SegmentNotLent
 from tests.shuffle.memory.segments import take
 
-LONG_SECONDS = 30.0  # never reached: the event under test comes first
+LONG_SECONDS = 30.0  # never reached: the tested event comes first
 
 pytestmark = pytest.mark.network_case(24)
 
@@ -30,7 +30,7 @@ def test_availability_turns_false_at_the_maximum_and_true_after_a_recycle():
     assert local.statistics().full_channels == 0
 
 
-def test_every_full_channel_has_to_recycle():
+def test_a_pool_is_unavailable_while_any_channel_is_full():
     network = NetworkBufferPool(20, 64)
     local = network.create_local_pool("a", 1, max_buffers_per_channel=1)
     one, two = take(local, 1), take(local, 2)
@@ -41,7 +41,7 @@ def test_every_full_channel_has_to_recycle():
     assert local.is_available
 
 
-def test_a_full_channel_can_end_its_record_and_has_to_come_below_the_maximum():
+def test_a_full_channel_can_still_take_segments_and_stays_full_until_below_the_maximum():
     network = NetworkBufferPool(20, 64)
     local = network.create_local_pool("a", 1, max_buffers_per_channel=2)
     segments = [take(local, 7) for _ in range(4)]
@@ -126,7 +126,7 @@ def test_recycling_twice_or_to_another_pool_changes_no_account():
     assert (local.channels.lent_to(1), local.lent_segments, local.idle_segments) == (0, 0, 2)
 
 
-def test_segments_of_channels_come_home_to_a_destroyed_pool():
+def test_a_destroyed_pool_sends_the_segments_of_channels_home():
     network = NetworkBufferPool(4, 64)
     local = network.create_local_pool("a", 1, max_buffers_per_channel=1)
     segments = [take(local, channel) for channel in range(4)]
