@@ -49,3 +49,32 @@ def _noting(offered: list[MemorySegment | None], *, keeps: bool) -> SegmentListe
         return keeps
 
     return listener
+
+
+class Waiter:
+    """A listener that keeps the segments it is handed."""
+
+    def __init__(self, log: list[str] | None = None, name: str = "") -> None:
+        self.segments: list[MemorySegment] = []
+        self.told_destroyed = 0
+        self.log: list[str] = log if log is not None else []
+        self.name = name
+
+    def __call__(self, segment: MemorySegment | None) -> bool:
+        self.log.append(self.name)
+        if segment is None:
+            self.told_destroyed += 1
+            return False
+        self.segments.append(segment)
+        return True
+
+
+def drained(
+    network: NetworkBufferPool, name: str = "a", required: int = 1, maximum: int | None = None
+) -> tuple[LocalBufferPool, list[MemorySegment]]:
+    """Make a local pool that has lent all its segments."""
+    local = network.create_local_pool(name, required, maximum)
+    segments: list[MemorySegment] = []
+    while (segment := local.request_segment_nowait()) is not None:
+        segments.append(segment)
+    return local, segments

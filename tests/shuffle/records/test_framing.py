@@ -4,7 +4,13 @@ import pytest
 
 from sluice.shuffle.errors import InvalidSubpartition, MalformedElement, RecordTooLarge
 from sluice.shuffle.partition.result_partition_writer import ALL_SUBPARTITIONS
-from sluice.shuffle.records.framing import LENGTH, BatchPart, batch_parts, join_frames
+from sluice.shuffle.records.framing import (
+    LENGTH,
+    BatchPart,
+    BytesLike,
+    batch_parts,
+    join_frames,
+)
 
 
 def frame(payload: bytes) -> bytes:
@@ -16,7 +22,7 @@ def test_a_frame_is_a_big_endian_length_and_the_bytes():
 
 
 def test_frames_of_any_memory_are_joined_in_order():
-    payloads = [b"", bytearray(b"ab"), memoryview(b"cdef")]
+    payloads: list[BytesLike] = [b"", bytearray(b"ab"), memoryview(b"cdef")]
     assert join_frames(payloads, 4) == frame(b"") + frame(b"ab") + frame(b"cdef")
 
 
