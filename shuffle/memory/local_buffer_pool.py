@@ -40,8 +40,8 @@ class LocalBufferPool:
     Args:
         network_pool: Where the segments come from.
         name: For errors, logs and status pages.
-        kind: What the pool is for, in a word: metrics add up the pools of a kind.
-        bounds: What the pool is promised, and what it may hold.
+        kind: The pool's purpose, in a word: metrics add up the pools of a kind.
+        bounds: Numbers of segments that the pool is promised and may hold.
 
     Attributes:
         channels: How many segments each channel has, in a pool with a maximum per channel.

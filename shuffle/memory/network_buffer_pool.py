@@ -67,8 +67,8 @@ class NetworkBufferPool:
         self.total_segments: Final = total_segments
         self.segment_size_bytes: Final = segment_size_bytes
         self._mapping = SegmentMapping(total_segments, segment_size_bytes)
-        # Lowest index last, to be lent first: what is lent together lies together, so that one
-        # payload finds neighbours, and what is resident stays at the start of the mapping.
+        # Lowest index last, to be lent first: segments lent together lie together, so that one
+        # payload finds neighbours, and the resident pages stay at the start of the mapping.
         self._free: list[MemorySegment] = list(reversed(self._mapping.segments))
         self.demand: Final = MemoryDemand(total_segments)
         self.refused_requests = 0
@@ -111,7 +111,7 @@ class NetworkBufferPool:
             max_overdraft_buffers: Segments that it may lend beyond its limit while this pool has
                 some to spare, 0 or more. Result partitions use them to end a record once begun.
             max_buffers_per_channel: Segments of a channel that make the pool unavailable, or None.
-            kind: What the pool is for, in a word: metrics add up the pools of a kind.
+            kind: The pool's purpose, in a word: metrics add up the pools of a kind.
 
         Raises:
             InsufficientNetworkBuffers: ``required_segments`` cannot be promised.
@@ -295,7 +295,7 @@ class NetworkBufferPool:
         bisect.insort(self._free, segment, key=from_the_end)
 
     def give_back(self, segment: MemorySegment) -> None:
-        """Take a segment of a local pool; serve whoever waits first."""
+        """Take a segment of a local pool; serve the first that waits."""
         bisect.insort(self._free, segment, key=from_the_end)
         if self._promised or self._starving or self._is_destroyed:
             self._serve()

@@ -58,7 +58,7 @@ class ListenerHandle:
 
 
 class SegmentQueue:
-    """Everyone who waits for a local pool: listeners for a segment each, tasks for availability.
+    """The queue of a local pool: listeners wait for a segment each, tasks for availability.
 
     Args:
         pool_name: For the log.
@@ -78,7 +78,8 @@ class SegmentQueue:
     def call(self, handle: ListenerHandle, segment: MemorySegment | None) -> bool:
         """Call a listener that has left the queue, with a segment or ``None``.
 
-        Returns whether the listener keeps the segment; not if it raises.
+        Returns:
+            Whether the listener keeps the segment. One that raises does not.
         """
         callback, handle.callback = handle.callback, None
         if callback is None:

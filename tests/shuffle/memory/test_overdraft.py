@@ -51,7 +51,7 @@ def test_overdraft_comes_back_first_and_the_pool_is_unavailable_until_then():
     segments = take_many(local, 2)
     assert local.is_available
     segments += take_many(local, 1)
-    assert not local.is_available  # what is left is overdraft
+    assert not local.is_available  # the rest is overdraft
     segments += take_many(local, 2)
     for home in (16, 17):
         local.recycle(segments.pop(0))  # any of them

@@ -44,7 +44,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
 
 class Listener:
-    """Keeps, declines, gives back at once, takes one more, or queues again; counts its calls."""
+    """Keeps, declines, gives back at once, takes a second, or queues again; counts its calls."""
 
     def __init__(self, machine, pool, behaviour):
         self.machine = machine

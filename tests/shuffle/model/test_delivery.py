@@ -39,7 +39,7 @@ PRODUCER_STEPS = [
     "1 copy into the segment",
     "2 queue the buffer in its subpartition",
 ]
-"""What the task's own thread does; the rest comes with the flush."""
+"""The steps of the task's own thread; the others come with the flush."""
 
 
 @pytest.fixture
