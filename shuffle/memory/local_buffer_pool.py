@@ -432,7 +432,7 @@ class LocalBufferPool:
                 segment.holder = self
                 # A listener that declined (or raised) may have given the segment back already;
                 # then the pool is no longer its holder.
-                if not queue.call(handle, segment) and segment.holder is self:
+                if not queue.call(handle, segment) and segment.is_held_by(self):
                     segment.holder = None
                     if self._held <= self._limit:
                         idle.append(segment)

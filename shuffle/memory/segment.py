@@ -32,6 +32,14 @@ class MemorySegment:
         self.memory: Final = mapping[start : start + size_bytes]
         self.room: Final = self.run(1)
 
+    def is_held_by(self, holder: object) -> bool:
+        """Return whether ``holder`` still has the segment.
+
+        After ``segment.holder = pool`` mypyc takes ``segment.holder`` for the pool, and raises if a
+        call has changed it meanwhile; this method reads it anew.
+        """
+        return self.holder is holder
+
     def run(self, segments: int) -> memoryview:
         """Return a view of this segment and the ``segments`` - 1 behind it, with all spare bytes.
 

@@ -150,7 +150,6 @@ def test_a_listener_that_raises_has_declined_and_does_not_fail_the_recycle(caplo
     assert "boom" in caplog.text
 
 
-@pytest.mark.interpreted
 def test_a_listener_that_recycled_its_segment_and_declined_makes_no_second_owner():
     network = NetworkBufferPool(1, 64)
     local, (segment,) = drained(network)
