@@ -1,1 +1,1 @@
-"""The shuffle itself: network memory, result partitions, storage, input gates, the daemon."""
+"""The shuffle: network memory, result partitions, input gates, records, the client, the daemon."""

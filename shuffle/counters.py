@@ -1,8 +1,8 @@
-"""Plain integers that the data path bumps; everything that watches reads them from here.
+"""Counters of a TaskManager: plain numbers that the data path adds to, and that metrics read.
 
-One :class:`Counters` belongs to one TaskManager and is touched only by the data plane's event-loop
-thread, so an increment is one attribute addition: no lock, no label lookup, no metrics library.
-All values only grow while the daemon lives.
+One :class:`Counters` belongs to one TaskManager. Only the data plane's event-loop thread writes it,
+so an increment is one attribute addition: no lock, no label lookup, no metrics library. All values
+only grow while the daemon lives.
 
 The legs: *producer* is map task → TaskManager, *peer* is TaskManager → TaskManager, *consumer* is
 TaskManager → reduce task. Bytes are payload bytes, frame heads not counted; a buffer is one
@@ -17,8 +17,8 @@ OTHER_KEY = "other"
 """Key that takes every count of a :class:`BoundedCounts` that has no room for another key."""
 
 MAX_KEYS = 64
-"""Keys kept by a :class:`BoundedCounts`: twice the message types of the wire, and a bound on what
-a hostile client can make a metrics page grow by."""
+"""Keys kept by a :class:`BoundedCounts`: twice the message types of the wire, so that a hostile
+client cannot grow a metrics page without end."""
 
 
 class BoundedCounts(dict[str, int]):
@@ -37,8 +37,8 @@ class BoundedCounts(dict[str, int]):
 class ServingSeconds:
     """Times of a serving leg, as ``sluice.shuffle.taskmanager.serve.channel_times`` counts them.
 
-    Waits are summed over channels; the states over what belongs together: the gates of the consumer
-    leg, the connections of the peer leg. One that has nothing open is in no state.
+    Waits are summed over channels; the states over the gates of the consumer leg, or over the
+    connections of the peer leg. A gate or connection with nothing open is in no state.
     """
 
     data_wait: float = 0.0
@@ -60,13 +60,13 @@ class ServingSeconds:
 
 @dataclass(slots=True)
 class Counters:
-    """What one TaskManager has done since it started."""
+    """The counts of one TaskManager since it started."""
 
     producer_bytes_in: int = 0
     """Bytes of region data received from map tasks."""
     producer_buffers_in: int = 0
     region_area_bytes_in: int = 0
-    """Those of the bytes from map tasks that were copied out of region areas: no buffers."""
+    """Bytes from map tasks that were copied out of region areas, not received in buffers."""
 
     peer_bytes_out: int = 0
     """Bytes sent to other TaskManagers in answer to their partition requests."""
@@ -106,7 +106,7 @@ class Counters:
     pipelined_partitions_opened: int = 0
     pipelined_partitions_finished: int = 0
     pipelined_partitions_failed: int = 0
-    """Given up before their producer had finished them, whoever did so."""
+    """Partitions given up, by either side, before their producer had finished them."""
 
     producer_credit_wait_seconds: float = 0.0
     """Time for which open map outputs had a region begun and no credit outstanding."""
@@ -122,7 +122,7 @@ class Counters:
     events_by_type: BoundedCounts = field(default_factory=BoundedCounts)
     """Events that producers of pipelined partitions sent, by type."""
     backward_messages: BoundedCounts = field(default_factory=BoundedCounts)
-    """What consumers told producers, by message type."""
+    """Messages of consumers to producers, by message type."""
     late_messages: BoundedCounts = field(default_factory=BoundedCounts)
     """Messages for a channel or partition that was already gone, by message type."""
     errors_by_code: BoundedCounts = field(default_factory=BoundedCounts)

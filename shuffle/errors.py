@@ -1,54 +1,158 @@
-"""Errors of partitions and gates. Root: :class:`sluice.protocol.errors.SluiceError`.
-
-Errors of the memory pools.
+"""Errors of the shuffle: of network memory, of result partitions, of records.
 
 ::
 
-    MemoryPoolError
-    ├── InsufficientNetworkBuffers   more segments promised than the pool has
-    ├── NetworkBufferTimeout         no segment came back before the deadline
-    ├── PoolDestroyed                the pool is gone
-    ├── InvalidPoolSize              a size that no pool can have
-    ├── SegmentNotLent               a segment recycled twice, or to the wrong pool
-    └── BufferAlreadyRecycled        a buffer used or recycled after its last reference
+    SluiceError                          (sluice.protocol.errors)
+    ├── MemoryPoolError
+    │   ├── InsufficientNetworkBuffers   the segments cannot be promised
+    │   ├── NetworkBufferTimeout         no segment came back before the deadline
+    │   ├── PoolDestroyed                the pool is gone
+    │   ├── InvalidPoolSize              a size that no pool can have
+    │   ├── SegmentNotLent               a segment recycled twice, or to the wrong pool
+    │   └── BufferAlreadyRecycled        a buffer used after its last reference
+    ├── PartitionError
+    │   │   Requests
+    │   ├── PartitionNotFound            not registered before the deadline
+    │   ├── PartitionReleased            released while it was read or written
+    │   ├── ProducerFailed               the producer failed before it had finished
+    │   ├── SubpartitionAlreadyConsumed  a second reader where only one is possible
+    │   ├── InvalidPartitionType         a type and a constraint that do not go together
+    │   ├── InvalidRequest               an impossible range or number
+    │   ├── LimitExceeded                more open on a connection than a setting allows
+    │   ├── ShuttingDown                 the TaskManager is draining
+    │   │   Data
+    │   ├── RegionMismatch               lengths, offsets or totals that do not add up
+    │   ├── ChecksumMismatch             bytes damaged on the way
+    │   ├── EndOfPartitionMismatch       a channel that lost bytes or buffers
+    │   ├── BlockCorrupt                 bytes damaged in the store
+    │   │   Writing
+    │   ├── BufferBuilderFinished        bytes for a buffer that is finished: a bug of the writer
+    │   ├── PartitionAlreadyFinished     output for a partition that has ended
+    │   └── TooManyEvents                more unread events than a subpartition keeps
+    └── RecordError
+        │   Writing
+        ├── RecordTooLarge               a record, or the length before it, above the limit
+        ├── MalformedElement             a value or bytes that a serializer cannot take
+        ├── InvalidSubpartition          a record for a subpartition that does not exist
+        ├── WriterBusy                   the previous call was not awaited to its end
+        ├── WriterUnusable               the writer has finished or failed
+        │   Reading
+        ├── IncompleteRecord             the channel ended in the middle of a record
+        ├── GateReleased                 the gate was released before its channels had ended
+        ├── SpillFailed                  the temporary file of a very long record failed
+        └── BufferUnread                 a buffer given before the last one was read: a bug
 
-Errors of writing and reading result partitions.
-
-::
-
-    PartitionError                   (sluice.shuffle.errors)
-    ├── BufferBuilderFinished        bytes for a buffer that is finished: a bug of the writer
-    ├── PartitionAlreadyFinished     output for a partition that has ended
-    ├── SubpartitionAlreadyConsumed  a second reader for what can be read once
-    ├── BlockCorrupt                 stored bytes that are not what was stored
-    ├── TooManyEvents                events that nobody reads, beyond what is kept
-    └── InvalidPartitionType         a type and a consumption constraint that do not go together
-
-Errors of the record layer.
-
-::
-
-    RecordError
-    ├── RecordTooLarge       a record, or the length that announces one, is above the limit
-    ├── IncompleteRecord     the stream ended in the middle of a record
-    ├── GateReleased         the gate was given up before its channels had ended
-    ├── MalformedElement     the bytes of a record are no stream element or no such value
-    ├── SpillFailed          the temporary file of a very long record cannot be written or read
-    ├── BufferUnread         a buffer was handed in before the one before it was read
-    ├── InvalidSubpartition  a record was sent where there is no subpartition
-    ├── WriterBusy           the writer's previous call was not awaited to its end
-    └── WriterUnusable       the writer is finished, or failed in the middle of a record
+The store of a TaskManager has errors of its own (``sluice.shuffle.taskmanager.store.errors``).
 """
 
 from sluice.protocol.errors import ErrorCode, Fault, SluiceError
 
+# ---- network memory
+
+
+class MemoryPoolError(SluiceError):
+    """Root of the errors of network memory."""
+
+
+class InsufficientNetworkBuffers(MemoryPoolError):
+    """The requested segments cannot be promised beside those promised already.
+
+    Args:
+        required: Segments requested.
+        available: Segments that could have been given.
+        total: Segments of the network buffer pool.
+    """
+
+    code = ErrorCode.INSUFFICIENT_BUFFERS
+    retryable = True  # other gates and partitions end with their tasks
+
+    def __init__(self, required: int, available: int, total: int) -> None:
+        super().__init__(
+            "insufficient number of network buffers: "
+            f"required {required}, available {available}, total {total}",
+            remedy="Raise network_segments, run fewer tasks at once, or lower buffers per channel",
+        )
+        self.value = required
+        self.limit = available
+        self.required = required
+        self.available = available
+        self.total = total
+
+    def __str__(self) -> str:
+        """Return message and remedy; the message has the numbers already, in Flink's words."""
+        return f"{self.message}. {self.remedy}"
+
+
+class NetworkBufferTimeout(MemoryPoolError, TimeoutError):
+    """No segment came back before the deadline; the request had no effect.
+
+    Args:
+        pool: Name of the pool.
+        required: Segments requested.
+        available: Segments that were free when the deadline passed.
+        timeout_seconds: How long the request waited.
+    """
+
+    code = ErrorCode.INSUFFICIENT_BUFFERS
+    retryable = True
+
+    def __init__(self, pool: str, required: int, available: int, timeout_seconds: float) -> None:
+        super().__init__(
+            f"{pool} could not give {required} network buffers within {timeout_seconds:g} s",
+            value=required,
+            limit=available,
+            remedy="Other tasks hold the memory: raise network_segments, or the request's timeout",
+        )
+        self.required = required
+        self.available = available
+        self.timeout_seconds = timeout_seconds
+
+
+class PoolDestroyed(MemoryPoolError):
+    """The pool is destroyed: it takes segments back but gives none out."""
+
+    code = ErrorCode.SHUTTING_DOWN
+
+    def __init__(self, pool: str) -> None:
+        super().__init__(f"{pool} is destroyed and gives out no more network buffers")
+
+
+class InvalidPoolSize(MemoryPoolError, ValueError):
+    """A number of segments or bytes is impossible for a pool or a request."""
+
+    code = ErrorCode.CONFIGURATION
+
+
+class SegmentNotLent(MemoryPoolError):
+    """A segment was given back twice, or to a pool that had not lent it: a bug of the caller.
+
+    Letting it pass would hand the same memory to two owners.
+    """
+
+    def __init__(self, pool: str, segment_index: int) -> None:
+        super().__init__(
+            f"A segment was recycled twice, or to {pool}, which had not lent it",
+            value=segment_index,
+        )
+        self.segment_index = segment_index
+
+
+class BufferAlreadyRecycled(MemoryPoolError):
+    """A buffer was used after its last reference had been recycled: a bug of the caller."""
+
+    def __init__(self, operation: str) -> None:
+        super().__init__(f"{operation} was used on a network buffer after its last recycle()")
+
+
+# ---- result partitions and channels
+
 
 class PartitionError(SluiceError):
-    """A map output or a channel to it cannot be served."""
+    """Root of the errors of result partitions, and of channels to them."""
 
 
 class PartitionNotFound(PartitionError):
-    """A map output was asked for that nobody registered before the deadline."""
+    """A requested map output was not registered before the deadline."""
 
     code = ErrorCode.PARTITION_NOT_FOUND
 
@@ -63,6 +167,40 @@ class ProducerFailed(PartitionError):
     """The producer of a pipelined partition failed or went away before it had finished."""
 
     code = ErrorCode.PRODUCER_FAILED
+
+
+class SubpartitionAlreadyConsumed(PartitionError):
+    """A pipelined subpartition was requested again: it has, or had, its one reader."""
+
+    code = ErrorCode.SUBPARTITION_IN_USE
+    fault = Fault.REMOTE
+
+
+class InvalidPartitionType(PartitionError, ValueError):
+    """A partition type is unknown, or a consumption constraint does not go with it."""
+
+    code = ErrorCode.MALFORMED_MESSAGE
+    fault = Fault.REMOTE
+
+
+class InvalidRequest(PartitionError):
+    """A request names an impossible range or number."""
+
+    code = ErrorCode.MALFORMED_MESSAGE
+    fault = Fault.REMOTE
+
+
+class LimitExceeded(PartitionError):
+    """More is open on one connection than a setting allows."""
+
+    code = ErrorCode.LIMIT_EXCEEDED
+
+
+class ShuttingDown(PartitionError):
+    """The TaskManager is draining and takes nothing new."""
+
+    code = ErrorCode.SHUTTING_DOWN
+    retryable = True
 
 
 class RegionMismatch(PartitionError):
@@ -88,135 +226,12 @@ class EndOfPartitionMismatch(PartitionError):
     retryable = True
 
 
-class InvalidRequest(PartitionError):
-    """A request names an impossible range or number."""
+class BlockCorrupt(PartitionError):
+    """A stored block is damaged: its bytes are not those that were written."""
 
-    code = ErrorCode.MALFORMED_MESSAGE
+    code = ErrorCode.CHECKSUM_MISMATCH
     fault = Fault.REMOTE
-
-
-class LimitExceeded(PartitionError):
-    """More is open on one connection than a setting allows."""
-
-    code = ErrorCode.LIMIT_EXCEEDED
-
-
-class ShuttingDown(PartitionError):
-    """The TaskManager is draining and takes nothing new."""
-
-    code = ErrorCode.SHUTTING_DOWN
     retryable = True
-
-
-def detached(error: SluiceError) -> SluiceError:
-    """Drop an error's traceback and causes, for errors that are kept.
-
-    A channel's error lives as long as somebody may ask for it, or as a log record does; the frames
-    it came through hold map outputs, and those hold the memory that a release would free.
-    """
-    error.__cause__ = error.__context__ = None
-    return error.with_traceback(None)
-
-
-def internal_error(error: Exception) -> SluiceError:
-    """Make the error that others are told when a bug of ours struck; the log has the traceback."""
-    return SluiceError("Internal error", value=repr(error), remedy="See the TaskManager's log")
-
-
-class MemoryPoolError(SluiceError):
-    """Root of the errors of network memory."""
-
-
-class InsufficientNetworkBuffers(MemoryPoolError):
-    """The segments asked for cannot be promised beside those promised already.
-
-    Args:
-        required: Segments asked for.
-        available: Segments that could have been given.
-        total: Segments of the network buffer pool.
-    """
-
-    code = ErrorCode.INSUFFICIENT_BUFFERS
-    retryable = True  # the promises to other gates and partitions end with their tasks
-
-    def __init__(self, required: int, available: int, total: int) -> None:
-        super().__init__(
-            "insufficient number of network buffers: "
-            f"required {required}, available {available}, total {total}",
-            remedy="Raise the number of network memory segments of this TaskManager, or run fewer"
-            " tasks at once on it, or lower the buffers per channel",
-        )
-        self.value = required
-        self.limit = available
-        self.required = required
-        self.available = available
-        self.total = total
-
-    def __str__(self) -> str:
-        """The message has the numbers in Flink's well-known words; they are not repeated."""
-        return f"{self.message}. {self.remedy}"
-
-
-class NetworkBufferTimeout(MemoryPoolError, TimeoutError):
-    """No segment came back before the deadline; the request had no effect.
-
-    Args:
-        pool: Name of the pool that was asked.
-        required: Segments asked for.
-        available: Segments that were there when the deadline passed.
-        timeout_seconds: How long the request waited.
-    """
-
-    code = ErrorCode.INSUFFICIENT_BUFFERS
-    retryable = True
-
-    def __init__(self, pool: str, required: int, available: int, timeout_seconds: float) -> None:
-        super().__init__(
-            f"{pool} had no {required} network buffers within {timeout_seconds:g} s",
-            value=required,
-            limit=available,
-            remedy="Other tasks hold the memory: raise the number of network memory segments of"
-            " this TaskManager or the request's timeout",
-        )
-        self.required = required
-        self.available = available
-        self.timeout_seconds = timeout_seconds
-
-
-class PoolDestroyed(MemoryPoolError):
-    """The pool is destroyed: it takes segments back but gives none out."""
-
-    code = ErrorCode.SHUTTING_DOWN
-
-    def __init__(self, pool: str) -> None:
-        super().__init__(f"{pool} is destroyed and gives out no more network buffers")
-
-
-class InvalidPoolSize(MemoryPoolError, ValueError):
-    """A number of segments or bytes that makes no pool or no request."""
-
-    code = ErrorCode.CONFIGURATION
-
-
-class SegmentNotLent(MemoryPoolError):
-    """A segment was given back twice, or to a pool that had not lent it: a bug of the caller.
-
-    Letting it pass would hand the same memory to two owners.
-    """
-
-    def __init__(self, pool: str, segment_index: int) -> None:
-        super().__init__(
-            f"segment was recycled to {pool}, which has not lent it (recycled twice?)",
-            value=segment_index,
-        )
-        self.segment_index = segment_index
-
-
-class BufferAlreadyRecycled(MemoryPoolError):
-    """A buffer was used after its last reference had been recycled: a bug of the caller."""
-
-    def __init__(self, operation: str) -> None:
-        super().__init__(f"{operation} on a network buffer that is recycled already")
 
 
 class BufferBuilderFinished(PartitionError):
@@ -224,8 +239,8 @@ class BufferBuilderFinished(PartitionError):
 
     def __init__(self, operation: str) -> None:
         super().__init__(
-            f"{operation} on a buffer builder that is finished",
-            remedy="Look at is_finished and request the next builder",
+            f"{operation} was called on a buffer builder that is finished",
+            remedy="Check is_finished, and request the next builder",
         )
 
 
@@ -235,32 +250,13 @@ class PartitionAlreadyFinished(PartitionError):
     code = ErrorCode.UNEXPECTED_MESSAGE
 
 
-class SubpartitionAlreadyConsumed(PartitionError):
-    """A pipelined subpartition has, or had, its one reader."""
-
-    code = ErrorCode.SUBPARTITION_IN_USE
-    fault = Fault.REMOTE
-
-
 class TooManyEvents(PartitionError):
-    """More events wait in a subpartition than are kept for a reader that does not read."""
+    """More unread events wait in a subpartition than it keeps."""
 
     code = ErrorCode.LIMIT_EXCEEDED
 
 
-class BlockCorrupt(PartitionError):
-    """A block of a blocking partition is damaged: its bytes are not those that were written."""
-
-    code = ErrorCode.CHECKSUM_MISMATCH
-    fault = Fault.REMOTE
-    retryable = True
-
-
-class InvalidPartitionType(PartitionError, ValueError):
-    """A partition type, or a consumption constraint that does not go with it."""
-
-    code = ErrorCode.MALFORMED_MESSAGE
-    fault = Fault.REMOTE
+# ---- records
 
 
 class RecordError(SluiceError):
@@ -268,53 +264,24 @@ class RecordError(SluiceError):
 
 
 class RecordTooLarge(RecordError):
-    """A record is longer than the limit, or its length prefix lies."""
+    """A record, or the length before it, is above the limit."""
 
     code = ErrorCode.FRAME_TOO_LARGE
 
     def __init__(self, length_bytes: int, limit_bytes: int) -> None:
         super().__init__(
-            "Record is too long",
+            "A record is too long",
             value=length_bytes,
             limit=limit_bytes,
             remedy="Make records smaller, or raise maximum_record_bytes on both sides",
         )
 
 
-class IncompleteRecord(RecordError):
-    """The data of a channel ended, and the last record is not whole."""
-
-    code = ErrorCode.END_OF_PARTITION_MISMATCH
-    fault = Fault.REMOTE
-    retryable = True
-
-
-class GateReleased(RecordError):
-    """The input is over, but not complete: its owner has released the gate."""
-
-    code = ErrorCode.PARTITION_RELEASED
-
-    def __init__(self, open_channels: int) -> None:
-        super().__init__(
-            "The input gate was released while channels were open", value=open_channels, limit=0
-        )
-
-
 class MalformedElement(RecordError):
-    """The bytes of a record do not decode: unknown tag, wrong length, or not such a value."""
+    """A value cannot be encoded, or the bytes of a record cannot be decoded."""
 
     code = ErrorCode.MALFORMED_MESSAGE
     fault = Fault.REMOTE
-
-
-class SpillFailed(RecordError):
-    """The temporary file of a very long record failed."""
-
-    code = ErrorCode.STORAGE_UNAVAILABLE
-
-
-class BufferUnread(RecordError):
-    """A deserializer was given a buffer while it still had one: a bug of the caller."""
 
 
 class InvalidSubpartition(RecordError):
@@ -324,24 +291,71 @@ class InvalidSubpartition(RecordError):
 
 
 class WriterBusy(RecordError):
-    """A writer was called while the awaitable of its previous call was not awaited to its end."""
+    """A writer was called before the awaitable of its previous call was awaited to its end."""
 
     def __init__(self) -> None:
         super().__init__(
-            "The previous call of this record writer still waits for a buffer",
+            "The previous call of the record writer still waits for a buffer",
             remedy="Await what emit() returned, if it is not None, before the next call",
         )
 
 
 class WriterUnusable(RecordError):
-    """A writer was called after its end, or after it had failed in the middle of a record."""
+    """A writer was called after it had finished or failed."""
+
+
+class IncompleteRecord(RecordError):
+    """The data of a channel ended in the middle of a record."""
+
+    code = ErrorCode.END_OF_PARTITION_MISMATCH
+    fault = Fault.REMOTE
+    retryable = True
+
+
+class GateReleased(RecordError):
+    """The input gate was released before all its channels had ended."""
+
+    code = ErrorCode.PARTITION_RELEASED
+
+    def __init__(self, open_channels: int) -> None:
+        super().__init__(
+            "The input gate was released while channels were open", value=open_channels, limit=0
+        )
+
+
+class SpillFailed(RecordError):
+    """The temporary file of a very long record cannot be made, written or read."""
+
+    code = ErrorCode.STORAGE_UNAVAILABLE
+
+
+class BufferUnread(RecordError):
+    """A deserializer was given a buffer while it still had one: a bug of the caller."""
 
 
 def no_such_subpartition(subpartition: int, num_subpartitions: int) -> InvalidSubpartition:
-    """Make the error about a record or event for a subpartition that is not there."""
+    """Make the error about a record or event for a subpartition that does not exist."""
     return InvalidSubpartition(
-        "There is no such subpartition",
+        "A record or event is for a subpartition that does not exist",
         value=subpartition,
         limit=num_subpartitions - 1,
-        remedy="Mend the channel selector",
+        remedy="Correct the channel selector, or the subpartition that was given",
     )
+
+
+# ---- what handlers of errors share
+
+
+def detached(error: SluiceError) -> SluiceError:
+    """Drop an error's traceback and causes, for errors that are kept.
+
+    A channel's error lives as long as somebody may ask for it, or as a log record does. The frames
+    of its traceback refer to map outputs, which would keep their memory after a release.
+    """
+    error.__cause__ = error.__context__ = None
+    return error.with_traceback(None)
+
+
+def internal_error(error: Exception) -> SluiceError:
+    """Make the error that the other side gets for a bug of ours; the log has the traceback."""
+    return SluiceError("Internal error", value=repr(error), remedy="See the TaskManager's log")

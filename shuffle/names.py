@@ -1,4 +1,4 @@
-"""The names that the two ends of a leg share: a shuffle and a map attempt."""
+"""Names that both ends of a leg share: of a shuffle, and of a map attempt."""
 
 from typing import NamedTuple
 

@@ -17,9 +17,7 @@ TASK_ORDER = ("memory", "partition", "gate", "records", "client")
 TASKMANAGER_ORDER = ("store", "serve", "ingest", "watch")
 """Folders of `shuffle/taskmanager`, lowest first."""
 CIRCLES = {
-    frozenset(
-        f"shuffle.memory.{name}" for name in ("arrival", "local_buffer_pool", "network_buffer_pool")
-    )
+    frozenset(f"shuffle.memory.{name}" for name in ("local_buffer_pool", "network_buffer_pool"))
 }
 """Modules that import each other: the two pools know each other by nature."""
 SANS_IO_BANNED = frozenset(

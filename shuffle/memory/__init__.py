@@ -1,20 +1,17 @@
 """Network memory: one pool of fixed-size segments per TaskManager, shared out to local pools.
 
-Everything here belongs to one event-loop thread and takes no locks. The books always balance::
+Everything here belongs to one event-loop thread and takes no locks. This always holds::
 
-    free (network pool) + idle (local pools) + out (in somebody's hands) = total
+    free (network pool) + idle (local pools) + out (lent, or exclusive) = total
 
 - ``segment``: :class:`MemorySegment`, a slot of the one mapping.
-- ``counted``: :class:`ReferenceCounted`, what buffers and groups of them have in common.
-- ``buffer``: :class:`NetworkBuffer`, a segment with a length, a reference count and a recycler.
-- ``buffer_group``: :class:`BufferGroup`, a run of neighbouring segments as one piece of memory.
+- ``buffer``: :class:`NetworkBuffer`, a segment with a length, a reference count and a recycler;
+  :class:`BufferGroup`, a run of neighbouring segments as one piece of memory.
 - ``network_buffer_pool``: :class:`NetworkBufferPool`, owns every segment and sets the limits.
 - ``local_buffer_pool``: :class:`LocalBufferPool`, the share of one gate, partition or connection.
-- ``local_pool_books``, ``channel_accounts``: its numbers; who has how many of its segments.
-- ``listener``: :class:`ListenerHandle`, a place in the queue for a segment.
-- ``arrival``, ``exclusive_request``: a task that waits for one segment, for several at once.
-- ``demand``: :class:`MemoryDemand`, warns when more is wanted than there is.
-- ``distribution``: how spare segments are shared among local pools.
+- ``distribution``: :class:`PoolBounds`, the fair shares, :class:`MemoryDemand`, and snapshots.
+- ``waiting``: the queue for segments, with its listeners and the requests of tasks.
+- ``channel_accounts``: how many segments of a pool each channel has.
 """
 
 from sluice.shuffle.errors import (
@@ -35,12 +32,16 @@ from sluice.shuffle.memory.buffer import (
     runs_of_neighbours,
 )
 from sluice.shuffle.memory.channel_accounts import NO_CHANNEL
-from sluice.shuffle.memory.demand import MemoryDemand
-from sluice.shuffle.memory.listener import ListenerHandle, SegmentListener
+from sluice.shuffle.memory.distribution import (
+    LocalBufferPoolStatistics,
+    MemoryDemand,
+    NetworkBufferPoolStatistics,
+    PoolBounds,
+)
 from sluice.shuffle.memory.local_buffer_pool import LocalBufferPool
 from sluice.shuffle.memory.network_buffer_pool import NetworkBufferPool
 from sluice.shuffle.memory.segment import MemorySegment
-from sluice.shuffle.memory.statistics import LocalBufferPoolStatistics, NetworkBufferPoolStatistics
+from sluice.shuffle.memory.waiting import ListenerHandle, SegmentListener
 
 __all__ = [
     "NO_CHANNEL",
@@ -59,6 +60,7 @@ __all__ = [
     "NetworkBufferPool",
     "NetworkBufferPoolStatistics",
     "NetworkBufferTimeout",
+    "PoolBounds",
     "PoolDestroyed",
     "SegmentListener",
     "SegmentNotLent",

@@ -1,8 +1,7 @@
-"""References to lent memory, counted: the last one to be recycled sends it home.
+"""Buffers: lent segments with a length and a reference count; the last recycle sends them home.
 
-A network buffer: a memory segment with a length, a reference count and a recycler.
-
-What one payload arrived in: a run of neighbouring segments, seen as one piece of memory.
+A :class:`NetworkBuffer` is one segment. A :class:`BufferGroup` is a run of neighbouring segments,
+seen as one piece of memory, which a payload was received into.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -16,13 +15,13 @@ Lent = TypeVar("Lent")
 
 
 class ReferenceCounted(Generic[Lent]):
-    """Memory that several share.
+    """Lent memory with a reference count.
 
-    There is one of these for each buffer that comes or goes. So that it costs no call more, there
-    is no constructor: a subclass sets the attributes in its own.
+    Each buffer that comes or goes makes one. To save a call, the class has no constructor: a
+    subclass sets the attributes in its own.
 
     Attributes:
-        recycler: Called with what is lent when the count reaches 0.
+        recycler: Called with the lent memory when the count reaches 0.
     """
 
     __slots__ = ("_lent", "_references", "recycler")
@@ -33,7 +32,7 @@ class ReferenceCounted(Generic[Lent]):
 
     @property
     def reference_count(self) -> int:
-        """References that are still to be recycled."""
+        """Number of references that are still to be recycled."""
         return self._references
 
     @property
@@ -42,10 +41,10 @@ class ReferenceCounted(Generic[Lent]):
         return self._references < 1
 
     def retain(self) -> Self:
-        """Add a reference, to be recycled by whoever gets this very object.
+        """Add a reference, which the new holder must recycle; return this object.
 
         Raises:
-            BufferAlreadyRecycled: The last reference is gone: the memory may be another's already.
+            BufferAlreadyRecycled: The last reference is gone; the memory may be lent again already.
         """
         if self._references < 1:
             raise BufferAlreadyRecycled("retain()")
@@ -56,7 +55,7 @@ class ReferenceCounted(Generic[Lent]):
         """Drop one reference; with the last one the memory goes to the recycler.
 
         Raises:
-            BufferAlreadyRecycled: More recycles than references.
+            BufferAlreadyRecycled: The last reference is gone already.
         """
         references = self._references - 1
         if references < 0:
@@ -74,8 +73,9 @@ class NetworkBuffer(ReferenceCounted[MemorySegment]):
     """Bytes in a segment, shared by reference counting; the count starts at 1.
 
     Attributes:
-        segment: The memory. Not to be touched after the last :meth:`recycle`.
-        length: Bytes of payload, 0 to ``segment.size_bytes``; set by whoever fills the segment.
+        segment: The memory, which nobody may use after the last :meth:`recycle`.
+        length: Bytes of payload, 0 to ``segment.size_bytes``; the one that fills the segment sets
+            it.
         recycler: Called with the segment when the count reaches 0.
     """
 
@@ -93,7 +93,7 @@ class NetworkBuffer(ReferenceCounted[MemorySegment]):
 
         Raises:
             BufferAlreadyRecycled: After the last :meth:`recycle`.
-            InvalidPoolSize: ``length`` is outside the segment: the bytes would be cut in silence.
+            InvalidPoolSize: ``length`` is outside the segment; a slice would cut in silence.
         """
         segment = self.segment
         length = self.length
@@ -101,7 +101,7 @@ class NetworkBuffer(ReferenceCounted[MemorySegment]):
             raise BufferAlreadyRecycled("payload")
         if not 0 <= length <= segment.size_bytes:
             raise InvalidPoolSize(
-                "length of a network buffer outside its segment",
+                "The length of a network buffer is outside its segment",
                 value=length,
                 limit=segment.size_bytes,
             )
@@ -124,7 +124,7 @@ class BufferGroup(ReferenceCounted[Sequence[MemorySegment]]):
     """Bytes in neighbouring segments, shared by reference counting; the count starts at 1.
 
     Args:
-        segments: Neighbours in the pool's mapping, in order; each is one buffer, and one credit.
+        segments: Neighbours in the pool's mapping, in order; each is one buffer and one credit.
         length: Bytes of payload in them.
         recycler: Called with the segments when the count reaches 0.
 
@@ -156,7 +156,7 @@ class BufferGroup(ReferenceCounted[Sequence[MemorySegment]]):
         return self.memory[: self.length]
 
     def extend(self, other: "BufferGroup") -> bool:
-        """Copy another group's bytes behind these; False if they do not fit, or are being read."""
+        """Append another group's bytes; return False if they do not fit or this one is in use."""
         start = self.length
         end = start + other.length
         segments = self.segments
@@ -183,9 +183,9 @@ def group_neighbours(
     """Make groups that together hold a payload, as few as there are runs of neighbours.
 
     Args:
-        segments: As many as the payload needs; sorted in place.
+        segments: As many segments as the payload needs; sorted in place.
         length: Bytes of payload; all segments but the last one will be full.
-        recycler: Of each group.
+        recycler: Recycler of each group.
     """
     segments.sort(key=_index)
     if segments[-1].index - segments[0].index == len(segments) - 1:
@@ -200,7 +200,7 @@ def group_neighbours(
 
 
 def memory_to_receive(groups: list[BufferGroup]) -> memoryview | list[memoryview]:
-    """Say where the payload of groups is received: in pieces of which all but the last are full.
+    """Return the memory that receives the payload of groups: all pieces but the last are full.
 
     The last piece has spare bytes behind it (:class:`sluice.protocol.framing.FrameDecoder`).
     """

@@ -1,97 +1,110 @@
 """The share of network memory of one input gate, result partition or connection.
 
 Two numbers rule a local pool: ``held`` (segments it has drawn: idle here or lent) and its limit,
-which the network pool moves. Below the limit it draws segments one by one when asked; above it,
-each recycled segment goes home to the network pool. A pool is above its limit because the limit
+which the network pool moves. Below the limit the pool draws segments one by one when asked; above
+it, each recycled segment goes home to the network pool. A pool is above its limit because the limit
 fell while segments were out, or by overdraft: a few segments that the network pool has to spare,
 for a task that is in the middle of a record. Either way the surplus is what comes back first.
 
-A pool is *available* when a task may begin something that needs a segment: one can be had within
-the limit, nobody waits for it, and no channel has its maximum. Overdraft and a channel's maximum
-refuse nothing by themselves; whoever looks at the availability before each record, as tasks do, is
-stopped there.
+A pool is *available* when a task may begin work that needs a segment: one can be had within the
+limit, nobody waits for it, and no channel has its maximum. Overdraft and a channel's maximum refuse
+nothing by themselves: they stop tasks because tasks check the availability before each record.
 
-A listener is *handed* its segment and nobody overtakes it: while listeners wait,
+Nobody overtakes a waiting listener (:mod:`sluice.shuffle.memory.waiting`): while listeners wait,
 :meth:`LocalBufferPool.request_segment_nowait` gives nothing. So at rest a pool never has both
 waiting listeners and segments it could give them.
-
-Listeners run inside the call that made a segment available and may call any pool. A pool already
-handing out segments only notes what a nested call brings, and its own loop goes on with it: the
-stack stays flat however many listeners wait.
 """
 
-import asyncio
-import logging
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
-from sluice.shuffle.errors import PoolDestroyed, SegmentNotLent
-from sluice.shuffle.memory.arrival import wait_for_segment
+from sluice.shuffle.errors import PoolDestroyed
 from sluice.shuffle.memory.buffer import NetworkBuffer
-from sluice.shuffle.memory.channel_accounts import NO_CHANNEL, ChannelAccount
-from sluice.shuffle.memory.listener import ListenerHandle, SegmentListener
-from sluice.shuffle.memory.local_pool_books import LocalPoolBooks
+from sluice.shuffle.memory.channel_accounts import NO_CHANNEL, ChannelAccounts
+from sluice.shuffle.memory.distribution import LocalBufferPoolStatistics, PoolBounds
+from sluice.shuffle.memory.waiting import (
+    ListenerHandle,
+    SegmentListener,
+    SegmentQueue,
+    SegmentRequest,
+)
 
 if TYPE_CHECKING:
     from sluice.shuffle.memory.network_buffer_pool import NetworkBufferPool
     from sluice.shuffle.memory.segment import MemorySegment
 
-logger = logging.getLogger(__name__)
 
-_LISTENER_FAILED: Final = "a listener of buffer pool %s failed"
-
-
-class LocalBufferPool(LocalPoolBooks):
+class LocalBufferPool:
     """Segments of one task's gate or partition. Made by ``NetworkBufferPool.create_local_pool``.
 
     Args:
         network_pool: Where the segments come from.
         name: For errors, logs and status pages.
-        required_segments: The limit never goes below this.
-        maximum_segments: The limit never goes above this; ``None`` for unbounded.
-        max_overdraft_buffers: Segments that may be lent beyond the limit.
-        max_buffers_per_channel: Segments of one channel at which the pool is unavailable, or None.
-        kind: What it is for, in a word: metrics add up the pools of a kind.
+        kind: The pool's purpose, in a word: metrics add up the pools of a kind.
+        bounds: Numbers of segments that the pool is promised and may hold.
+
+    Attributes:
+        channels: How many segments each channel has, in a pool with a maximum per channel.
+        room: Segments by which the limit can exceed the required ones.
+        overdrafts: Segments ever lent beyond the limit; only grows.
+
+    Raises:
+        InvalidPoolSize: The bounds are impossible.
     """
 
-    __slots__ = ("__weakref__", "_handing_out", "_network_pool", "_quick_limit", "_recycler")
+    __slots__ = (
+        "__weakref__",
+        "_handing_out",
+        "_held",
+        "_idle",
+        "_is_destroyed",
+        "_limit",
+        "_listeners",
+        "_network_pool",
+        "_queue",
+        "_quick_limit",
+        "_recycler",
+        "bounds",
+        "channels",
+        "kind",
+        "name",
+        "overdrafts",
+        "room",
+    )
 
     def __init__(
-        self,
-        network_pool: "NetworkBufferPool",
-        name: str,
-        required_segments: int,
-        maximum_segments: int | None,
-        max_overdraft_buffers: int = 0,
-        max_buffers_per_channel: int | None = None,
-        kind: str = "other",
+        self, network_pool: "NetworkBufferPool", name: str, kind: str, bounds: PoolBounds
     ) -> None:
-        super().__init__(
-            name,
-            required_segments,
-            maximum_segments,
-            network_pool.total_segments,
-            max_overdraft_buffers,
-            max_buffers_per_channel,
-            kind,
-        )
+        bounds.check(name)
+        self.name: Final = name
+        self.kind: Final = kind
+        self.bounds: Final = bounds
+        self.room: Final = bounds.room(network_pool.total_segments)
+        self.overdrafts = 0
         self._network_pool = network_pool
+        self._limit = bounds.required_segments
         # The limit while nobody waits for this pool, else -1: one comparison tells a recycle that
         # there is nothing else to do. May stay -1 when the last one gave up; recycling mends it.
-        self._quick_limit = required_segments
+        self._quick_limit = bounds.required_segments
+        self._held = 0
+        self._idle: list[MemorySegment] = []
+        self._queue = SegmentQueue(name)
+        self._listeners = self._queue.listeners  # the queue's own, for speed
+        self.channels: Final = ChannelAccounts(self, name, bounds.max_buffers_per_channel)
         self._handing_out = False
+        self._is_destroyed = False
         self._recycler = self.recycle  # one bound method for all buffers
 
     # ---- what users of the pool call
 
     def request_segment_nowait(self, channel: int = NO_CHANNEL) -> "MemorySegment | None":
-        """Take a segment, or ``None``: nothing now, or listeners are before the caller.
+        """Take a segment; ``None`` if there is none now, or listeners are before the caller.
 
         At the limit it may be one of ``max_overdraft_buffers``, if the network pool has one to
         spare. Give it back with :meth:`recycle`.
 
         Args:
-            channel: Whom to charge in a pool with ``max_buffers_per_channel``; negative: nobody.
+            channel: Charged in a pool with ``max_buffers_per_channel``, unless negative.
 
         Raises:
             PoolDestroyed: The pool gives out no more segments.
@@ -99,12 +112,12 @@ class LocalBufferPool(LocalPoolBooks):
         idle = self._idle
         if idle and self._quick_limit >= 0:
             segment = idle.pop()
-            segment.holder = self if channel < 0 else self._holder(channel)
+            segment.holder = self if channel < 0 else self.channels.charge(channel)
             return segment
         return self._draw(channel)
 
     def request_buffer_nowait(self, channel: int = NO_CHANNEL) -> NetworkBuffer | None:
-        """Take an empty buffer that recycles itself to this pool, or ``None``: nothing now.
+        """Take an empty buffer that recycles itself to this pool; ``None`` if there is none now.
 
         Args:
             channel: As for :meth:`request_segment_nowait`.
@@ -113,9 +126,9 @@ class LocalBufferPool(LocalPoolBooks):
             PoolDestroyed: The pool gives out no more segments.
         """
         idle = self._idle
-        if idle and self._quick_limit >= 0:  # as above: a call less for each buffer
+        if idle and self._quick_limit >= 0:  # not the call above: this path is hot
             segment = idle.pop()
-            segment.holder = self if channel < 0 else self._holder(channel)
+            segment.holder = self if channel < 0 else self.channels.charge(channel)
             return NetworkBuffer(segment, 0, self._recycler)
         drawn = self._draw(channel)
         return None if drawn is None else NetworkBuffer(drawn, 0, self._recycler)
@@ -134,7 +147,7 @@ class LocalBufferPool(LocalPoolBooks):
             SegmentNotLent: This pool has not lent it, or it was recycled before.
         """
         if segment.holder is not self:
-            self._settle(segment)
+            self.channels.settle(segment)
         segment.holder = None
         if self._held <= self._quick_limit:
             self._idle.append(segment)
@@ -154,7 +167,7 @@ class LocalBufferPool(LocalPoolBooks):
         try:
             for segment in segments:
                 if segment.holder is not self:
-                    self._settle(segment)
+                    self.channels.settle(segment)
                 segment.holder = None
                 if self._held <= self._limit:
                     idle.append(segment)
@@ -165,9 +178,9 @@ class LocalBufferPool(LocalPoolBooks):
                 self._hand_out()
 
     def is_only_waiting(self, handle: ListenerHandle) -> bool:
-        """Whether what its user would recycle now would come straight back to this listener.
+        """Return whether a segment recycled now would come straight back to this listener.
 
-        Then the user may as well keep the segments; they stay lent.
+        Then its user may as well keep the segment.
         """
         return (
             handle.is_waiting
@@ -177,7 +190,7 @@ class LocalBufferPool(LocalPoolBooks):
         )
 
     def take_more_nowait(self) -> "MemorySegment | None":
-        """For a listener in its call: one more idle segment, before those who wait behind it."""
+        """Take an idle segment, before those who wait; only for a listener in its call."""
         if not self._idle or self._is_destroyed:
             return None
         segment = self._idle.pop()
@@ -187,7 +200,7 @@ class LocalBufferPool(LocalPoolBooks):
     def add_listener(self, callback: SegmentListener) -> ListenerHandle:
         """Queue for one segment, first come first served.
 
-        When one is available and nobody waits before, ``callback`` is called inside this call.
+        If one is available and nobody waits before, this call calls ``callback``.
 
         Args:
             callback: See :data:`SegmentListener`. Called at most once.
@@ -201,7 +214,7 @@ class LocalBufferPool(LocalPoolBooks):
         handle = ListenerHandle(self._listeners, callback)
         if self._idle:
             self._hand_out()
-        if self.wants_segment:
+        if self._held < self._limit and self.wants_segment:  # at the limit without a call
             self._network_pool.await_segment(self)
         return handle
 
@@ -221,16 +234,22 @@ class LocalBufferPool(LocalPoolBooks):
             PoolDestroyed: The pool is destroyed, or was while waiting.
         """
         segment = self.request_segment_nowait(channel)
-        if segment is None:
-            segment = await wait_for_segment(self, timeout_seconds)
-            if channel >= 0:
-                segment.holder = self._holder(channel)
+        if segment is not None:
+            return segment
+        request = SegmentRequest(self.name, timeout_seconds, self._recycler)
+        handle = self.add_listener(request.accept)
+        try:
+            segment = await request.wait()
+        finally:
+            handle.cancel()
+        if channel >= 0:
+            segment.holder = self.channels.charge(channel)
         return segment
 
     async def wait_available(self) -> None:
-        """Wait until :attr:`is_available`; it is when this returns, until somebody else runs.
+        """Wait until :attr:`is_available`, which holds until the caller's next await.
 
-        Has no deadline, for back pressure may last; cancelling is safe and has no effect.
+        Has no deadline, because back pressure may last; cancelling is safe and has no effect.
 
         Raises:
             PoolDestroyed: The pool is destroyed, or was while waiting.
@@ -238,18 +257,17 @@ class LocalBufferPool(LocalPoolBooks):
         while not self.is_available:
             if self._is_destroyed:
                 raise PoolDestroyed(self.name)
-            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiters[turn] = None
+            turn = self._queue.add_task()
             self._quick_limit = -1
             if self.wants_segment:
                 self._network_pool.await_segment(self)
             try:
                 await turn
             finally:
-                self._waiters.pop(turn, None)
+                self._queue.tasks.pop(turn, None)
 
     def destroy(self) -> None:
-        """Give back what is idle, tell every listener ``None``, wake who waits; idempotent.
+        """Give idle segments back, call every listener with ``None``, wake all tasks; idempotent.
 
         Lent segments come home as they are recycled.
         """
@@ -257,42 +275,98 @@ class LocalBufferPool(LocalPoolBooks):
             return
         self._is_destroyed = True
         self.set_limit(0)
-        waiting = list(self._listeners)
-        self._listeners.clear()
-        self._wake()
+        waiting = self._queue.clear()
         self._network_pool.local_pool_destroyed(self)
-        for handle in waiting:
-            callback, handle.callback = handle.callback, None
-            if callback is not None:
-                try:
-                    callback(None)
-                except Exception:
-                    logger.exception(_LISTENER_FAILED, self.name)
+        self._queue.dismiss(waiting)
 
     @property
     def is_available(self) -> bool:
-        """Whether there is a segment within the limit, for nobody waits, and no channel is full."""
-        channels = self._channels
-        if self._is_destroyed or self._listeners or (channels and channels.full_channels):
+        """Whether the pool has a segment within the limit, no listener and no full channel."""
+        if self._is_destroyed or self._listeners or self.channels.full_channels:
             return False
         return bool(self._idle) or (
             self._held < self._limit and self._network_pool.can_lend_to_local_pools
+        )
+
+    # ---- numbers
+
+    @property
+    def size_segments(self) -> int:
+        """The current limit: how many segments the pool may hold."""
+        return self._limit
+
+    @property
+    def held_segments(self) -> int:
+        """Segments drawn from the network pool: idle and lent."""
+        return self._held
+
+    @property
+    def idle_segments(self) -> int:
+        """Segments that lie here ready to be lent."""
+        return len(self._idle)
+
+    @property
+    def lent_segments(self) -> int:
+        """Segments in the hands of this pool's users."""
+        return self._held - len(self._idle)
+
+    @property
+    def overdraft_segments(self) -> int:
+        """Segments held beyond the limit: lent by overdraft, or out since before the limit fell."""
+        return max(0, self._held - self._limit)
+
+    @property
+    def waiting_listeners(self) -> int:
+        """Listeners (waiting ``request_segment`` calls too) that are still to be served."""
+        return len(self._listeners)
+
+    @property
+    def waiting_for_availability(self) -> int:
+        """Tasks in :meth:`wait_available`."""
+        return len(self._queue.tasks)
+
+    @property
+    def is_destroyed(self) -> bool:
+        """Whether the pool gives out no more segments."""
+        return self._is_destroyed
+
+    def statistics(self) -> LocalBufferPoolStatistics:
+        """Return a frozen snapshot."""
+        return LocalBufferPoolStatistics(
+            name=self.name,
+            kind=self.kind,
+            required_segments=self.bounds.required_segments,
+            maximum_segments=self.bounds.maximum_segments,
+            size_segments=self._limit,
+            idle_segments=len(self._idle),
+            lent_segments=self.lent_segments,
+            waiting_listeners=len(self._listeners),
+            overdraft_segments=self.overdraft_segments,
+            overdrafts=self.overdrafts,
+            full_channels=self.channels.full_channels,
+            is_destroyed=self._is_destroyed,
+        )
+
+    def __repr__(self) -> str:
+        return (
+            f"<{type(self).__name__} {self.name}: {self.lent_segments} lent,"
+            f" {len(self._idle)} idle, limit {self._limit}>"
         )
 
     # ---- what the network pool calls
 
     @property
     def wants_segment(self) -> bool:
-        """For the network pool: somebody waits for more than lies here, the limit allows it."""
+        """Whether those who wait need more than is idle here, within the limit."""
         if self._held >= self._limit:
             return False
         idle = len(self._idle)
         return len(self._listeners) > idle or (
-            bool(self._waiters) and idle == 0 and self.full_channels == 0
+            bool(self._queue.tasks) and idle == 0 and self.channels.full_channels == 0
         )
 
     def set_limit(self, segments: int) -> None:
-        """For the network pool: move the limit; idle segments above it go home at once.
+        """Move the limit; idle segments above it go home at once.
 
         Calls no listener, so that all limits can be moved before anybody acts on them.
         """
@@ -305,7 +379,7 @@ class LocalBufferPool(LocalPoolBooks):
             self._network_pool.put_home(idle.pop())
 
     def receive(self, segment: "MemorySegment") -> None:
-        """For the network pool: a segment for whoever waits first."""
+        """Take a segment from the network pool, and hand it to the first listener."""
         self._held += 1
         self._idle.append(segment)
         self._hand_out()
@@ -313,14 +387,14 @@ class LocalBufferPool(LocalPoolBooks):
     # ---- inside
 
     def _draw(self, channel: int) -> "MemorySegment | None":
-        """Nothing idle, or somebody may be waiting: ask the network pool if the limit allows it."""
+        """Take a segment the slow way: none is idle, or somebody may be waiting."""
         if self._is_destroyed:
             raise PoolDestroyed(self.name)
         if self._listeners:
             return None
         if self._idle:
             segment = self._idle.pop()
-        elif self._held >= self._limit + self.max_overdraft_buffers:
+        elif self._held >= self._limit + self.bounds.max_overdraft_buffers:
             return None
         else:
             drawn = self._network_pool.lend_to_local_pool()
@@ -330,19 +404,8 @@ class LocalBufferPool(LocalPoolBooks):
             self._held += 1
             if self._held > self._limit:
                 self.overdrafts += 1
-        segment.holder = self if channel < 0 else self._holder(channel)
+        segment.holder = self if channel < 0 else self.channels.charge(channel)
         return segment
-
-    def _holder(self, channel: int) -> "LocalBufferPool | ChannelAccount":
-        """Charge the channel for a segment, if this pool has accounts."""
-        return self if self._channels is None else self._channels.charge(channel)
-
-    def _settle(self, segment: "MemorySegment") -> None:
-        """A segment that is not held by the pool itself comes back: by a channel of it?"""
-        account = segment.holder
-        if not isinstance(account, ChannelAccount) or account.accounts is not self._channels:
-            raise SegmentNotLent(self.name, segment.index)
-        account.accounts.settle(account)
 
     def _send_home(self, segment: "MemorySegment") -> None:
         self._held -= 1
@@ -351,33 +414,25 @@ class LocalBufferPool(LocalPoolBooks):
         self._network_pool.give_back(segment)
 
     def _hand_out(self) -> None:
-        """Give idle segments to the listeners, then wake those who wait for availability.
+        """Give idle segments to the listeners, then wake the tasks that wait for availability.
 
-        Nested calls leave it to the outermost one.
+        Nested calls leave it to the outermost one: the stack stays flat however many listeners
+        wait.
         """
         if self._handing_out:
             return
         self._handing_out = True
         idle = self._idle
+        queue = self._queue
         listeners = self._listeners
         try:
             while idle and listeners:
                 handle, _ = listeners.popitem(last=False)
-                callback = handle.callback
-                if callback is None:
-                    continue  # cancelled
-                handle.callback = None
                 segment = idle.pop()
                 segment.holder = self
-                try:
-                    kept = callback(segment)
-                except Exception:
-                    # The caller is somebody who recycles a buffer: another task's error is not his.
-                    logger.exception(_LISTENER_FAILED, self.name)
-                    kept = False
-                # The holder tells whether a listener that declined (or raised) had already
-                # given the segment back.
-                if not kept and segment.holder is self:
+                # A listener that declined (or raised) may have given the segment back already;
+                # then the pool is no longer its holder.
+                if not queue.call(handle, segment) and segment.is_held_by(self):
                     segment.holder = None
                     if self._held <= self._limit:
                         idle.append(segment)
@@ -386,14 +441,7 @@ class LocalBufferPool(LocalPoolBooks):
         finally:
             self._handing_out = False
         if not listeners:
-            if idle and self._waiters and self.full_channels == 0:
-                self._wake()
-            if not self._waiters:
+            if idle and queue.tasks and self.channels.full_channels == 0:
+                queue.wake_tasks()
+            if not queue.tasks:
                 self._quick_limit = self._limit
-
-    def _wake(self) -> None:
-        """Let all waiting tasks look again; those who find nothing wait anew."""
-        waiters, self._waiters = self._waiters, {}
-        for turn in waiters:
-            if not turn.done():
-                turn.set_result(None)

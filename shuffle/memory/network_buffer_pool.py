@@ -2,14 +2,13 @@
 
 Promises first: ``reserved exclusive + sum(required) <= total`` always holds. The rest, the spare
 segments, is spread evenly over the local pools as limits; segments follow lazily. Since the limits
-and the reservations together never exceed the total, everybody who waits below a limit or on a
-reservation is served once those above their limit recycle.
+and the reservations together never exceed the total, every wait below a limit or on a reservation
+ends once the pools above their limit recycle.
 
 A segment that comes home goes to the first exclusive request that has its reservation, else in
 turn to the local pools that wait below their limit, else it is free.
 """
 
-import asyncio
 import bisect
 from collections import OrderedDict
 from collections.abc import Iterable
@@ -18,16 +17,18 @@ from typing import Final
 from sluice.shuffle.errors import (
     InsufficientNetworkBuffers,
     InvalidPoolSize,
-    NetworkBufferTimeout,
     PoolDestroyed,
     SegmentNotLent,
 )
-from sluice.shuffle.memory.demand import MemoryDemand
-from sluice.shuffle.memory.distribution import Sharing
-from sluice.shuffle.memory.exclusive_request import ExclusiveRequest
+from sluice.shuffle.memory.distribution import (
+    MemoryDemand,
+    NetworkBufferPoolStatistics,
+    PoolBounds,
+    Sharing,
+)
 from sluice.shuffle.memory.local_buffer_pool import LocalBufferPool
 from sluice.shuffle.memory.segment import MemorySegment, SegmentMapping, from_the_end
-from sluice.shuffle.memory.statistics import NetworkBufferPoolStatistics
+from sluice.shuffle.memory.waiting import ExclusiveRequest
 
 _NAME: Final = "the network buffer pool"
 
@@ -40,7 +41,7 @@ class NetworkBufferPool:
         segment_size_bytes: Payload capacity of a segment, at least 1.
 
     Attributes:
-        demand: What everybody wants together, beside what there is; warns when it is more.
+        demand: Compares the segments that all want with the total; warns when it is exceeded.
         refused_requests: Local pools and exclusive requests refused as insufficient; only grows.
         expired_requests: Exclusive requests that ended by their deadline; only grows.
 
@@ -50,31 +51,41 @@ class NetworkBufferPool:
 
     def __init__(self, total_segments: int, segment_size_bytes: int) -> None:
         if total_segments < 1:
-            raise InvalidPoolSize("network memory segments below 1", value=total_segments, limit=1)
+            raise InvalidPoolSize(
+                "Too few network memory segments",
+                value=total_segments,
+                limit=1,
+                remedy="Set network_segments to at least 1",
+            )
         if segment_size_bytes < 1:
-            raise InvalidPoolSize("segment size below 1 byte", value=segment_size_bytes, limit=1)
+            raise InvalidPoolSize(
+                "The size of a network memory segment is below 1 byte",
+                value=segment_size_bytes,
+                limit=1,
+                remedy="Set segment_size_bytes to at least 1",
+            )
         self.total_segments: Final = total_segments
         self.segment_size_bytes: Final = segment_size_bytes
         self._mapping = SegmentMapping(total_segments, segment_size_bytes)
-        # Lowest index last, to be lent first: what is lent together lies together, so that one
-        # payload finds neighbours, and what is resident stays at the start of the mapping.
+        # Lowest index last, to be lent first: segments lent together lie together, so that one
+        # payload finds neighbours, and the resident pages stay at the start of the mapping.
         self._free: list[MemorySegment] = list(reversed(self._mapping.segments))
         self.demand: Final = MemoryDemand(total_segments)
         self.refused_requests = 0
         self.expired_requests = 0
         self._required = 0  # sum over the local pools
-        self._wanted = 0  # sum over the local pools: what each could use
-        self._exclusive = 0  # segments out as exclusive ones
-        self._reserved = 0  # _exclusive + what the requests in _promised wait for
+        self._wanted = 0  # sum over the local pools: segments that each could use
+        self._exclusive = 0  # segments that are out and exclusive
+        self._reserved = 0  # _exclusive + the counts of the requests in _promised
         # Exclusive requests in order of arrival, without and with a reservation.
         self._unpromised: OrderedDict[ExclusiveRequest, None] = OrderedDict()
         self._promised: OrderedDict[ExclusiveRequest, None] = OrderedDict()
 
         self._local_pools: dict[LocalBufferPool, None] = {}
-        self._sharing: Sharing[LocalBufferPool] = Sharing()  # who shares the spare segments
+        self._sharing: Sharing[LocalBufferPool] = Sharing()
         self._draining: dict[LocalBufferPool, None] = {}
-        # Local pools below their limit that somebody waits for, in the order they are served. Those
-        # that want nothing any more are dropped when their turn comes.
+        # Local pools below their limit that somebody waits for, in the order of their turn. A pool
+        # that needs no segment any more is dropped when its turn comes.
         self._starving: OrderedDict[LocalBufferPool, None] = OrderedDict()
         self._serving = False
         self._is_destroyed = False
@@ -95,12 +106,12 @@ class NetworkBufferPool:
 
         Args:
             name: For errors, logs and status pages.
-            required_segments: What the pool is sure to get, 0 or more.
-            maximum_segments: What it gets at most, at least 1; ``None`` for unbounded.
-            max_overdraft_buffers: How many it may lend beyond its limit, while this pool has some
-                to spare, 0 or more. For result partitions: a record that was begun can be ended.
+            required_segments: Segments that the pool is sure to get, 0 or more.
+            maximum_segments: Segments that it gets at most, at least 1; ``None`` for unbounded.
+            max_overdraft_buffers: Segments that it may lend beyond its limit while this pool has
+                some to spare, 0 or more. Result partitions use them to end a record once begun.
             max_buffers_per_channel: Segments of a channel that make the pool unavailable, or None.
-            kind: What it is for, in a word: metrics add up the pools of a kind.
+            kind: The pool's purpose, in a word: metrics add up the pools of a kind.
 
         Raises:
             InsufficientNetworkBuffers: ``required_segments`` cannot be promised.
@@ -108,20 +119,15 @@ class NetworkBufferPool:
             PoolDestroyed: This pool is destroyed.
         """
         self._check_open()
-        pool = LocalBufferPool(
-            self,
-            name,
-            required_segments,
-            maximum_segments,
-            max_overdraft_buffers,
-            max_buffers_per_channel,
-            kind,
+        bounds = PoolBounds(
+            required_segments, maximum_segments, max_overdraft_buffers, max_buffers_per_channel
         )
+        pool = LocalBufferPool(self, name, kind, bounds)
         if required_segments > self.unpromised_segments:
             raise self._insufficient(required_segments, self.unpromised_segments)
         self._local_pools[pool] = None
         self._required += required_segments
-        self._wanted += pool.wanted_segments
+        self._wanted += bounds.wanted_segments
         self._sharing.add(pool)
         self._rebalance()
         self._serve()
@@ -157,7 +163,8 @@ class NetworkBufferPool:
     ) -> list[MemorySegment]:
         """Take ``count`` exclusive segments, all or nothing, first come first served.
 
-        Waits for the promise too: other tasks may end. Cancelling has no effect on the pool.
+        Waits even for the promise, because other tasks may end. Cancelling has no effect on the
+        pool.
 
         Args:
             count: Number of segments; give them back with :meth:`recycle_segments`.
@@ -175,20 +182,16 @@ class NetworkBufferPool:
         if count > self.total_segments:
             raise self._insufficient(count, self.unpromised_segments)
 
-        def expired() -> NetworkBufferTimeout:
+        def expired() -> int:
             self.expired_requests += 1
-            return NetworkBufferTimeout(_NAME, count, len(self._free), timeout_seconds)
+            return len(self._free)
 
-        request = ExclusiveRequest(count)
+        request = ExclusiveRequest(count, _NAME, timeout_seconds, self.recycle_segments, expired)
         self._unpromised[request] = None
         self._rebalance()
         self._serve()
         try:
-            return await request.wait(timeout_seconds, expired)
-        except asyncio.CancelledError:
-            # Cancelled after the segments had been handed over, before this task could run.
-            self.recycle_segments(request.handed_over)
-            raise
+            return await request.wait()
         finally:
             self._withdraw(request)
 
@@ -216,7 +219,7 @@ class NetworkBufferPool:
         if stranger is not None:
             raise SegmentNotLent(_NAME, stranger.index)
 
-    # ---- life and sight
+    # ---- numbers and the end
 
     def destroy(self) -> None:
         """Destroy all local pools and fail all waiting requests; idempotent.
@@ -229,8 +232,8 @@ class NetworkBufferPool:
         for pool in list(self._local_pools):
             pool.destroy()
         for request in [*self._promised, *self._unpromised]:
-            if not request.arrival.done():
-                request.arrival.set_exception(PoolDestroyed(_NAME))
+            if not request.is_settled:
+                request.pool_destroyed()
         self._promised.clear()
         self._unpromised.clear()
         self._reserved = self._exclusive
@@ -248,11 +251,11 @@ class NetworkBufferPool:
 
     @property
     def unpromised_segments(self) -> int:
-        """What a new local pool or exclusive request can still be promised."""
+        """Segments that can still be promised to a new local pool or exclusive request."""
         return self.total_segments - self._reserved - self._required
 
     def statistics(self) -> NetworkBufferPoolStatistics:
-        """A frozen snapshot; costs a look at every local pool."""
+        """Return a frozen snapshot; costs a look at every local pool."""
         pools = tuple(pool.statistics() for pool in self._local_pools)
         draining = tuple(pool.statistics() for pool in self._draining)
         return NetworkBufferPoolStatistics(
@@ -273,36 +276,36 @@ class NetworkBufferPool:
 
     @property
     def can_lend_to_local_pools(self) -> bool:
-        """For local pools: whether :meth:`lend_to_local_pool` would give a segment."""
-        # Free segments are spoken for while a request with a reservation collects them, and while
+        """Whether :meth:`lend_to_local_pool` would give a segment."""
+        # Free segments are taken while a request with a reservation collects them, and while
         # listeners of other pools are being served.
         return bool(self._free) and not self._promised and not self._starving
 
     def lend_to_local_pool(self) -> MemorySegment | None:
-        """For local pools below their limit: a free segment, if nobody waits for it."""
+        """Lend a free segment to a pool below its limit; ``None`` if somebody waits for it."""
         return self._free.pop() if self.can_lend_to_local_pools else None
 
     def await_segment(self, pool: LocalBufferPool) -> None:
-        """For local pools that want a segment: one now, or as soon as it is the pool's turn."""
+        """Serve a local pool that needs a segment, now or when it is the pool's turn."""
         self._starving[pool] = None
         self._serve()
 
     def put_home(self, segment: MemorySegment) -> None:
-        """For local pools while limits move: take a segment; nobody is served yet."""
+        """Take a segment of a local pool whose limit falls; nobody is served yet."""
         bisect.insort(self._free, segment, key=from_the_end)
 
     def give_back(self, segment: MemorySegment) -> None:
-        """For local pools: a segment comes home; whoever waits first gets it."""
+        """Take a segment of a local pool; serve the first that waits."""
         bisect.insort(self._free, segment, key=from_the_end)
         if self._promised or self._starving or self._is_destroyed:
             self._serve()
 
     def local_pool_destroyed(self, pool: LocalBufferPool) -> None:
-        """For local pools: its promise and its share are for others now."""
+        """Give the promise and the share of a destroyed local pool to the others."""
         del self._local_pools[pool]
         self._starving.pop(pool, None)
-        self._required -= pool.required_segments
-        self._wanted -= pool.wanted_segments
+        self._required -= pool.bounds.required_segments
+        self._wanted -= pool.bounds.wanted_segments
         self._sharing.remove(pool)
         if pool.held_segments:
             self._draining[pool] = None
@@ -310,7 +313,7 @@ class NetworkBufferPool:
         self._serve()
 
     def local_pool_drained(self, pool: LocalBufferPool) -> None:
-        """For destroyed local pools: the last segment is on its way home."""
+        """Forget a destroyed local pool: its last segment is on its way home."""
         self._draining.pop(pool, None)
 
     # ---- inside
@@ -319,7 +322,9 @@ class NetworkBufferPool:
         if self._is_destroyed:
             raise PoolDestroyed(_NAME)
         if count < 0:
-            raise InvalidPoolSize("number of segments below 0", value=count, limit=0)
+            raise InvalidPoolSize(
+                "A negative number of segments was requested", value=count, limit=0
+            )
 
     def _insufficient(self, required: int, available: int) -> InsufficientNetworkBuffers:
         self.refused_requests += 1
@@ -334,7 +339,7 @@ class NetworkBufferPool:
         return segments
 
     def _withdraw(self, request: ExclusiveRequest) -> None:
-        """A waiting request ends without segments; nothing to do when it was served."""
+        """Remove a request that ended without segments; does nothing if it was served."""
         if request in self._promised:
             del self._promised[request]
             self._reserved -= request.count
@@ -346,12 +351,12 @@ class NetworkBufferPool:
         self._serve()
 
     def _rebalance(self) -> None:
-        """Promise what can be promised, spread the rest over the local pools. Calls no listener."""
+        """Promise segments to requests, spread the rest over local pools. Calls no listener."""
         if self._is_destroyed:
             return
         while self._unpromised:
             request = next(iter(self._unpromised))
-            if not request.arrival.done():
+            if not request.is_settled:
                 if request.count > self.unpromised_segments:
                     break  # first come, first served: a smaller one behind it waits too
                 self._reserved += request.count
@@ -361,14 +366,14 @@ class NetworkBufferPool:
             self._wanted + self._reserved + sum(request.count for request in self._unpromised)
         )
         for pool, share in self._sharing.shares(self.unpromised_segments):
-            limit = pool.required_segments + share
+            limit = pool.bounds.required_segments + share
             if limit != pool.size_segments:
                 pool.set_limit(limit)
                 if pool.wants_segment:
                     self._starving[pool] = None
 
     def _serve(self) -> None:
-        """Give free segments to those who wait; nested calls leave it to the outermost one."""
+        """Give free segments to all that wait; nested calls leave it to the outermost one."""
         if self._is_destroyed:
             if len(self._free) == self.total_segments:
                 self._mapping.close()
@@ -380,7 +385,7 @@ class NetworkBufferPool:
             while self._promised or (self._starving and self._free):
                 if self._promised:
                     request = next(iter(self._promised))
-                    if request.arrival.done():  # cancelled or expired in this turn of the loop
+                    if request.is_settled:  # cancelled or expired in this turn of the loop
                         del self._promised[request]
                         self._reserved -= request.count
                         self._rebalance()
@@ -388,7 +393,7 @@ class NetworkBufferPool:
                     if request.count > len(self._free):
                         break
                     del self._promised[request]
-                    request.arrival.set_result(self._take_exclusive(request.count))
+                    request.serve(self._take_exclusive(request.count))
                 else:
                     pool, _ = self._starving.popitem(last=False)
                     if pool.wants_segment:

@@ -8,15 +8,17 @@ from sluice.protocol.limits import RECEIVE_TAIL_BYTES
 
 
 class MemorySegment:
-    """A fixed-size piece of network memory. Only :class:`NetworkBufferPool` makes them.
+    """A fixed-size piece of network memory, made by :class:`SegmentMapping`.
 
     Attributes:
         index: Position in the pool, from 0; stable for the life of the pool.
         memory: Writable view of the segment's ``size_bytes`` bytes.
-        room: The same and the spare bytes behind it, which a receiver may read ahead into.
+        room: View of ``memory`` and the spare bytes behind it, which a receiver may read ahead
+            into.
         size_bytes: Payload capacity.
-        holder: The pool that has lent the segment, ``None`` while it is in a pool. Kept by the
-            pools; it makes a second recycle an error instead of memory with two owners.
+        holder: The pool that has lent the segment, or the account of the channel that has it;
+            ``None`` while it is in a pool. The pools set it: thanks to it a second recycle is an
+            error instead of memory with two owners.
     """
 
     __slots__ = ("_mapping", "_start", "holder", "index", "memory", "room", "size_bytes")
@@ -30,10 +32,18 @@ class MemorySegment:
         self.memory: Final = mapping[start : start + size_bytes]
         self.room: Final = self.run(1)
 
-    def run(self, segments: int) -> memoryview:
-        """View of this segment and the ``segments`` - 1 behind it, all with their spare bytes.
+    def is_held_by(self, holder: object) -> bool:
+        """Return whether ``holder`` still has the segment.
 
-        A payload lies in it without gaps, from its start. Whoever asks must hold all of them.
+        After ``segment.holder = pool`` mypyc takes ``segment.holder`` for the pool, and raises if a
+        call has changed it meanwhile; this method reads it anew.
+        """
+        return self.holder is holder
+
+    def run(self, segments: int) -> memoryview:
+        """Return a view of this segment and the ``segments`` - 1 behind it, with all spare bytes.
+
+        A payload lies in it without gaps, from its start. The caller must hold all the segments.
         """
         stride = self.size_bytes + RECEIVE_TAIL_BYTES
         return self._mapping[self._start : self._start + segments * stride]
@@ -43,18 +53,18 @@ class MemorySegment:
 
 
 def from_the_end(segment: MemorySegment) -> int:
-    """Sort key: the lowest index last."""
+    """Sort segments by this key to have the lowest index last."""
     return -segment.index
 
 
 class SegmentMapping:
-    """The one anonymous mapping that all segments of a pool are slices of.
+    """The anonymous memory mapping that all segments of a pool are slices of.
 
-    RECEIVE_TAIL_BYTES lie behind each: one ``recv`` fills a segment to the brim and brings the head
-    of the next message as well.
+    RECEIVE_TAIL_BYTES lie behind each segment, so that one ``recv`` can fill a segment and bring
+    the head of the next message as well.
 
-    Pages become resident when they are first written; pools use the most recently returned
-    segment first, so what is resident follows the load and stays warm.
+    Pages become resident when they are first written. Pools lend the most recently returned segment
+    first, so the resident memory follows the load and stays in the CPU's cache.
 
     Args:
         total_segments: Number of segments, at least 1.
@@ -74,8 +84,8 @@ class SegmentMapping:
     def close(self) -> None:
         """Give the memory back to the system; idempotent.
 
-        A view that somebody still has keeps the mapping alive until it is garbage: a late reader
-        meets old bytes, never a crash.
+        A view that is still in use keeps the mapping alive: a late reader sees old bytes, never a
+        crash.
         """
         for segment in self.segments:
             segment.memory.release()

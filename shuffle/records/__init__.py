@@ -1,4 +1,4 @@
-"""Records: what tasks write and read, cut into the buffers that partitions and gates carry.
+"""Records: tasks write and read them; buffers carry them through partitions and gates.
 
 A record is an opaque value behind a length; it may fill part of a buffer or span many. The writing
 side is :class:`~sluice.shuffle.records.record_writer.RecordWriter` over a

@@ -1,8 +1,7 @@
 """How records lie in the stream of a channel: a 4-byte big-endian length, then that many bytes.
 
-Both may be cut anywhere by the end of a buffer.
-
-A batch of records, sorted by where they go and framed before anything is written.
+The end of a buffer may cut both anywhere. A batch of records is sorted by subpartition and framed
+before any of it is written.
 """
 
 import struct
@@ -15,7 +14,7 @@ from sluice.shuffle.errors import MalformedElement, RecordTooLarge, no_such_subp
 from sluice.shuffle.partition.result_partition_writer import ALL_SUBPARTITIONS
 
 BytesLike: TypeAlias = bytes | bytearray | memoryview
-"""Memory of single bytes. A memoryview is borrowed; bytes and bytearrays belong to who gets it."""
+"""Memory of single bytes. A memoryview is borrowed; bytes and bytearrays belong to the receiver."""
 
 LENGTH: Final = struct.Struct(">I")
 """The length prefix."""
@@ -23,13 +22,13 @@ LENGTH: Final = struct.Struct(">I")
 LENGTH_BYTES: Final = LENGTH.size
 
 DEFAULT_MAXIMUM_RECORD_BYTES: Final = 1 << 30
-"""Longest record: half of what a JVM array holds, far above what one should shuffle."""
+"""Longest record: half of the longest array of a JVM, far above any sensible record."""
 
 _PREFIXES_KEPT: Final = 4096
 
 
 class _Prefixes(dict[int, bytes]):
-    """Lengths already packed: in a batch most lengths repeat. Bounded; no more than a cache."""
+    """Caches packed lengths, because in a batch most lengths repeat. Bounded."""
 
     def __missing__(self, length: int) -> bytes:
         prefix = LENGTH.pack(length)
@@ -46,10 +45,10 @@ def join_frames(payloads: Sequence[BytesLike], maximum_record_bytes: int) -> byt
 
     Args:
         payloads: The records' bytes, at least one.
-        maximum_record_bytes: None of them may be longer.
+        maximum_record_bytes: Longer records are refused.
 
     Raises:
-        RecordTooLarge: One is.
+        RecordTooLarge: A record is longer.
         MalformedElement: A view has items of more than a byte.
     """
     lengths = list(map(len, payloads))
@@ -61,17 +60,20 @@ def join_frames(payloads: Sequence[BytesLike], maximum_record_bytes: int) -> byt
     frames[1::2] = payloads
     joined = b"".join(frames)
     if len(joined) != sum(lengths) + LENGTH_BYTES * len(lengths):  # len() of a view counts items
-        raise MalformedElement("Records of a batch must be bytes or views of single bytes")
+        raise MalformedElement(
+            "A record of a batch is a view of items longer than a byte",
+            remedy='Serialize to bytes, or to views of single bytes: view.cast("B")',
+        )
     return joined
 
 
 class BatchPart(NamedTuple):
-    """The records of a batch that go the same way.
+    """The records of a batch that go to the same subpartition.
 
     Attributes:
-        subpartition: Where they go; ``ALL_SUBPARTITIONS`` is possible.
-        frames: All of them, framed.
-        payloads: Each of them.
+        subpartition: The subpartition, or ``ALL_SUBPARTITIONS``.
+        frames: The frames of all the records.
+        payloads: The bytes of each record.
     """
 
     subpartition: int
@@ -88,15 +90,15 @@ def batch_parts(
     """Sort and frame a batch; the order within each subpartition stays.
 
     Args:
-        payloads: The records.
-        subpartitions: Where each goes, or where all go.
-        num_subpartitions: How many there are.
+        payloads: The bytes of each record.
+        subpartitions: The subpartition of each record, or the one of all records.
+        num_subpartitions: Number of subpartitions of the partition.
         maximum_record_bytes: Longer records are refused.
 
     Raises:
-        InvalidSubpartition: A record goes where there is no subpartition.
+        InvalidSubpartition: A subpartition does not exist.
         RecordTooLarge: A record is too long.
-        ValueError: Not one subpartition for each record.
+        ValueError: There are more or fewer subpartitions than records.
     """
     groups: Sequence[tuple[int, Sequence[BytesLike]]]
     if isinstance(subpartitions, int):
@@ -120,7 +122,7 @@ def _grouped(
         groups[subpartition].append(payload)
     if ALL_SUBPARTITIONS not in groups or len(groups) == 1:
         return list(groups.items())
-    # A broadcast record must not change places with one to any of the subpartitions.
+    # A broadcast record must keep its place among the records of every subpartition.
     pairs = zip(subpartitions, payloads, strict=True)
     return [
         (subpartition, [payload for _, payload in run])

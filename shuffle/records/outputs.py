@@ -1,14 +1,12 @@
-"""Outputs of operators: what a chained operator hands its results to (R10).
+"""Outputs of operators: an operator hands its results to one.
 
 Operators that run in one task are chained: the output of one calls the next one directly, in the
 same turn, without a buffer in between. The last output of a chain is usually a
-:class:`~sluice.shuffle.records.outputs.RecordWriterOutput`.
+:class:`RecordWriterOutput`, which writes to a partition.
 
-Every call returns None, or an awaitable when something at the end of the chain waits for a buffer;
-it must be awaited before the next call. So back pressure passes through a chain without a cost to
-those records that meet none.
-
-The output at the end of a chain: records and other stream elements go to a record writer.
+Every call returns None, or an awaitable if the end of the chain waits for a buffer; the caller must
+await it before the next call. So back pressure passes through a chain, and costs records nothing
+that meet none.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -26,14 +24,14 @@ from sluice.shuffle.records.stream_elements import (
 T = TypeVar("T")
 
 Pending: TypeAlias = Awaitable[None] | None
-"""None: done. Otherwise to be awaited before the next call."""
+"""None if the call is done; otherwise the caller must await it before the next call."""
 
 Copier: TypeAlias = Callable[[T], T]
-"""Makes a value that shares nothing changeable with the original, such as ``copy.deepcopy``."""
+"""Copies a value so that changes of the copy leave the original alone; ``copy.deepcopy`` does."""
 
 
 class OutputTag(NamedTuple):
-    """Names a side output; tags of the same name are the same."""
+    """The name of a side output; tags of the same name are equal."""
 
     name: str
 
@@ -42,26 +40,26 @@ class Input(Protocol[T]):
     """The operator at the other end of a chained output."""
 
     def process_record(self, record: StreamRecord[T]) -> Pending:
-        """Work on a record."""
+        """Process a record."""
 
     def process_watermark(self, watermark: Watermark) -> Pending:
-        """Note how far event time has come."""
+        """Advance event time."""
 
     def process_stream_status(self, status: StreamStatus) -> Pending:
-        """Note that the input is active or idle."""
+        """Set the input active or idle."""
 
     def process_latency_marker(self, marker: LatencyMarker) -> Pending:
         """Pass a marker on, or measure it."""
 
 
 class Output(Protocol[T]):
-    """Where an operator's results go."""
+    """Takes an operator's results."""
 
     def collect(self, record: StreamRecord[T]) -> Pending:
         """Hand over a record of the main output."""
 
     def collect_side(self, tag: OutputTag, record: StreamRecord[T]) -> Pending:
-        """Hand over a record of a side output; nobody gets it if nobody asked for the tag."""
+        """Hand over a record of a side output; dropped if no operator reads the tag."""
 
     def emit_watermark(self, watermark: Watermark) -> Pending:
         """Hand over a watermark."""
@@ -74,10 +72,10 @@ class Output(Protocol[T]):
 
 
 class WatermarkGauge:
-    """The last watermark that was seen.
+    """The last watermark that passed.
 
     Attributes:
-        timestamp_ms: Its timestamp; None before the first one.
+        timestamp_ms: The watermark's timestamp; None before the first one.
     """
 
     __slots__ = ("timestamp_ms",)
@@ -87,11 +85,11 @@ class WatermarkGauge:
 
 
 class ChainingOutput(Generic[T]):
-    """Calls the next operator with the very record: it must not keep and change it.
+    """Calls the next operator with the record itself, which the operator must not keep and change.
 
     Args:
         operator: The next operator.
-        tag: The side output it reads; the main output by default.
+        tag: The side output that the operator reads; the main output by default.
 
     Attributes:
         watermark_gauge: The last watermark handed over.
@@ -116,14 +114,14 @@ class ChainingOutput(Generic[T]):
         return self._process(record)
 
     def emit_watermark(self, watermark: Watermark) -> Pending:
-        """Hand over a watermark, unless the stream is idle: an idle one has no say in time."""
+        """Hand over a watermark, unless the stream is idle: an idle stream does not move time."""
         if self._status is StreamStatus.IDLE:
             return None
         self.watermark_gauge.timestamp_ms = watermark.timestamp_ms
         return self._operator.process_watermark(watermark)
 
     def emit_stream_status(self, status: StreamStatus) -> Pending:
-        """Hand over a status that is another than the last one."""
+        """Hand over a status if it differs from the last one."""
         if status is self._status:
             return None
         self._status = status
@@ -138,12 +136,12 @@ class ChainingOutput(Generic[T]):
 
 
 class CopyingChainingOutput(ChainingOutput[T]):
-    """Calls the next operator with a copy: both sides may keep and change theirs.
+    """Calls the next operator with a copy: each side may keep and change its own.
 
     Args:
         operator: The next operator.
         copier: Copies a value.
-        tag: The side output it reads; the main output by default.
+        tag: The side output that the operator reads; the main output by default.
     """
 
     def __init__(self, operator: Input[T], copier: Copier[T], tag: OutputTag | None = None) -> None:
@@ -159,9 +157,9 @@ class BroadcastingOutput(Generic[T]):
     """Hands everything to several outputs, in their order.
 
     Args:
-        outputs: They; at least one.
-        copier: All but the last output get copies, the last one gets the original. None: all get
-            the original, for values that nobody changes.
+        outputs: The outputs; at least one.
+        copier: All but the last output get copies, the last one gets the original. With None all
+            get the original, for values that no operator changes.
 
     Attributes:
         watermark_gauge: The last watermark handed over.
@@ -169,8 +167,7 @@ class BroadcastingOutput(Generic[T]):
 
     def __init__(self, outputs: Sequence[Output[T]], copier: Copier[T] | None = None) -> None:
         if not outputs:
-            msg = "a broadcasting output needs outputs"
-            raise ValueError(msg)
+            raise ValueError("A broadcasting output has no outputs: give it at least 1")
         self._outputs = tuple(outputs)
         self._copier = copier
         self.watermark_gauge = WatermarkGauge()
@@ -201,7 +198,7 @@ class BroadcastingOutput(Generic[T]):
     def _shares(self, record: StreamRecord[T]) -> list[tuple[Output[T], StreamRecord[T]]]:
         copier = self._copier
         *others, last = self._outputs
-        # The copies are made first: what the last output does to the original is not in them.
+        # The copies are made first, so that changes by the last output are not in them.
         shares = [
             (
                 output,
@@ -222,7 +219,7 @@ class CountingOutput(Generic[T]):
         output: The other output.
 
     Attributes:
-        records: Records so far, of the main output and of all side outputs.
+        records: Number of records so far, of the main output and of all side outputs.
     """
 
     def __init__(self, output: Output[T]) -> None:
@@ -256,7 +253,7 @@ _Call: TypeAlias = tuple[Callable[..., Pending], tuple[object, ...]]
 
 
 def _in_turn(calls: Sequence[_Call]) -> Pending:
-    """Make calls one after the other; from the first that waits on, in an awaitable."""
+    """Make calls in turn; from the first that has to wait, in an awaitable."""
     for index, (call, arguments) in enumerate(calls):
         pending = call(*arguments)
         if pending is not None:
@@ -273,13 +270,13 @@ async def _after(pending: Awaitable[None], calls: Sequence[_Call]) -> None:
 
 
 class RecordWriterOutput(Generic[T]):
-    """Writes to a partition what an operator puts out.
+    """Writes an operator's results to a partition.
 
     Records go where the writer's selector says, watermarks and statuses to every subpartition,
-    latency markers to one by chance.
+    latency markers to a random one.
 
     Args:
-        writer: A writer of stream elements.
+        writer: Writes stream elements.
         tag: The side output that is written; the main output by default.
 
     Attributes:
@@ -295,27 +292,27 @@ class RecordWriterOutput(Generic[T]):
         self.watermark_gauge = WatermarkGauge()
 
     def collect(self, record: StreamRecord[T]) -> Pending:
-        """Write a record, if the main output is written."""
+        """Write a record if this output writes the main output."""
         return self._writer.emit(record) if self._tag is None else None
 
     def collect_side(self, tag: OutputTag, record: StreamRecord[T]) -> Pending:
-        """Write a record, if this side output is."""
+        """Write a record if this output writes this side output."""
         return self._writer.emit(record) if tag == self._tag else None
 
     def emit_watermark(self, watermark: Watermark) -> Pending:
-        """Write a watermark for every subpartition, unless the stream is idle."""
+        """Write a watermark to every subpartition, unless the stream is idle."""
         if self._status is StreamStatus.IDLE:
             return None
         self.watermark_gauge.timestamp_ms = watermark.timestamp_ms
         return self._writer.broadcast_emit(watermark)
 
     def emit_stream_status(self, status: StreamStatus) -> Pending:
-        """Write a status for every subpartition, if it is another than the last one."""
+        """Write a status to every subpartition if it differs from the last one."""
         if status is self._status:
             return None
         self._status = status
         return self._writer.broadcast_emit(status)
 
     def emit_latency_marker(self, marker: LatencyMarker) -> Pending:
-        """Write a latency marker for one subpartition."""
+        """Write a latency marker to a random subpartition."""
         return self._writer.random_emit(marker)

@@ -1,8 +1,8 @@
 """The record reader: buffers of an input gate in, records and events out.
 
 Each channel has a deserializer of its own, since its records span its own buffers. A buffer is
-released once, as soon as nothing refers to it. Events are handed out where they stand among the
-records of their channel, the end of a partition too.
+released once, when the last reference to it has ended. Events, and the end of a partition is one,
+are returned in their place among the records of their channel.
 """
 
 import enum
@@ -31,17 +31,17 @@ _LAST = DeserializationResult.LAST_RECORD_FROM_BUFFER
 
 
 class BufferSource(Protocol):
-    """What is read: an input gate, or what looks like one."""
+    """Gives buffers and events: an input gate."""
 
     def poll(self) -> "BufferOrEvent | None":
-        """Take the next buffer or event if one is there."""
+        """Take the next buffer or event; None if there is none now."""
 
     async def next_buffer_or_event(self) -> "BufferOrEvent | None":
         """Wait for the next buffer or event; None after the end. Cancellation: takes nothing."""
 
 
 class ReadStatus(enum.Enum):
-    """What a step of the read loop leaves behind."""
+    """Whether a step of the read loop can follow at once."""
 
     MORE_AVAILABLE = enum.auto()
     NOTHING_AVAILABLE = enum.auto()
@@ -73,7 +73,7 @@ ReadElement: TypeAlias = ChannelRecord[T] | ChannelEvent
 
 
 class ReaderOutput(Protocol[T_contra]):
-    """Takes what :meth:`RecordReader.emit_next` finds."""
+    """Takes the records and events of :meth:`RecordReader.emit_next`."""
 
     def record(self, value: T_contra, channel_index: int) -> None:
         """Take a record."""
@@ -86,9 +86,8 @@ class RecordReader(Generic[T]):
     """Reads the records of one task. One caller at a time.
 
     Args:
-        gate: Where the buffers come from. It stays the caller's, who releases it after the reader
-            is closed.
-        serializer: Makes values of the records' bytes.
+        gate: Where the buffers come from. The caller releases it after the reader is closed.
+        serializer: Decodes the records.
         num_channels: Channels of the gate; the input ends with the last one.
         spill_threshold_bytes: Longer records are gathered in temporary files, whose blocks are
             written on the caller's thread.
@@ -96,7 +95,7 @@ class RecordReader(Generic[T]):
         spill_directory: For those files; the system's temporary directory by default.
 
     Attributes:
-        idle_seconds: How long calls have waited for input.
+        idle_seconds: Seconds for which calls have waited for input.
     """
 
     def __init__(
@@ -119,23 +118,25 @@ class RecordReader(Generic[T]):
         self._open_channels = num_channels
         self._channel_index = 0
         self._current: SpanningRecordDeserializer | None = None  # has a buffer with unread bytes
-        self._lender: SpanningRecordDeserializer | None = None  # what was handed out refers to it
+        self._lender: SpanningRecordDeserializer | None = (
+            None  # its buffer is behind the values returned last
+        )
         self._closed = False
         self.idle_seconds = 0.0
 
     @property
     def is_ended(self) -> bool:
-        """True if nothing more will be read: every channel has ended, or the reader is closed."""
+        """Whether the input is over: every channel has ended, or the reader is closed."""
         return self._closed or (self._open_channels == 0 and self._current is None)
 
     # ---- one by one
 
     def emit_next(self, output: ReaderOutput[T]) -> ReadStatus:
-        """Hand the next record or event, if one is there, to an output. Never waits.
+        """Hand the next record or event, if there is one now, to an output. Never waits.
 
         Returns:
-            MORE_AVAILABLE if one was handed over and another may be there; NOTHING_AVAILABLE if
-            there was none: wait for the gate; END_OF_INPUT after the last one.
+            MORE_AVAILABLE if one was handed over and another may follow at once; NOTHING_AVAILABLE
+            if there was none, then wait for the gate; END_OF_INPUT after the last one.
 
         Raises:
             SluiceError: As :meth:`next`.
@@ -158,10 +159,10 @@ class RecordReader(Generic[T]):
             ``borrows`` is valid until the next call.
 
         Raises:
-            MalformedElement: The record is no value; the next call goes on after it.
+            MalformedElement: A record could not be decoded; the next call goes on after it.
             RecordTooLarge, IncompleteRecord, SpillFailed: The channel can be read no further.
-            InvalidEvent: An event does not decode.
-            GateReleased: Somebody released the gate while there was more to come.
+            InvalidEvent: An event could not be decoded.
+            GateReleased: The gate was released before all channels had ended.
             SluiceError: A channel of the gate failed.
 
         Cancellation: safe, nothing is lost.
@@ -184,7 +185,7 @@ class RecordReader(Generic[T]):
     # ---- a buffer's records at once
 
     async def read_batch(self) -> ChannelRecords[T] | ChannelEvent | None:
-        """Wait for records or an event; all records that end in one buffer come together.
+        """Wait for an event, or for records: all that end in one buffer come together.
 
         Returns:
             The records or the event, or None after the end of the input. Values of a serializer
@@ -223,7 +224,7 @@ class RecordReader(Generic[T]):
     # ---- the end
 
     def close(self) -> None:
-        """Release the buffers that are still held, and remove temporary files. Idempotent."""
+        """Release the buffers still held, and close temporary files. Idempotent."""
         self._closed = True
         self._current = self._lender = None
         for deserializer in self._deserializers:
@@ -232,7 +233,7 @@ class RecordReader(Generic[T]):
     # ---- inside
 
     def _take(self) -> ReadElement[T] | None:
-        """Return the next record or event if one is there."""
+        """Return the next record or event; None if there is none now."""
         if self._lender is not None:
             self._release_lender()
         while True:

@@ -1,25 +1,25 @@
 """The record writer: records in, buffers of a result partition out.
 
-It owns the loop of R5: serialize, copy into the subpartition's open buffer, and while the record is
-not whole and the buffer full, finish it and take the next one. Writing is synchronous as long as
-the partition has buffers. When it has none, the call returns an awaitable that waits for one and
-writes the rest: the producer's back pressure::
+The writer owns the loop: serialize a record, copy it into the subpartition's open buffer, and while
+the record is not whole and the buffer full, finish the buffer and take the next one. Writing is
+synchronous as long as the partition has buffers. When it has none, the call returns an awaitable
+that waits for a buffer and writes the rest: the producer's back pressure::
 
     if (pending := writer.emit(record)) is not None:
         await pending
 
-Order: what is emitted first is first in each channel, whether it went to one subpartition or to
-all; a broadcast record is stored once.
+Each channel keeps the order of the calls, whether they were for one subpartition or for all. A
+broadcast record is stored once.
 
-Cancelling that wait has no effect if nothing of the record, or of the batch, was written: it was
-not emitted, and the writer goes on. Otherwise the writer has failed, and so has its partition,
-because readers have the beginning of a record whose end will not come.
+If the wait is cancelled before a part of the record or batch was written, the record or batch was
+not emitted, and the writer goes on. Otherwise the writer and its partition have failed, because
+readers have the beginning of a record whose end will not come.
 """
 
 import inspect
 import random
 from collections.abc import Coroutine, Iterator, Sequence
-from typing import Any, Final, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 
 from sluice.protocol.errors import SluiceError
 from sluice.protocol.events import Event, encode_event
@@ -37,19 +37,121 @@ from sluice.shuffle.records.framing import (
     BytesLike,
     batch_parts,
 )
-from sluice.shuffle.records.open_buffers import OpenBuffers
 from sluice.shuffle.records.selectors import ChannelSelector, RoundRobinSelector
 from sluice.shuffle.records.serializers import ValueSerializer
-from sluice.shuffle.records.spanning_serializer import SpanningRecordSerializer, flat
+from sluice.shuffle.records.spanning_serializer import (
+    SerializationResult,
+    SpanningRecordSerializer,
+    flat,
+)
+
+if TYPE_CHECKING:
+    from sluice.shuffle.partition.shared_buffer import BufferBuilder
 
 T = TypeVar("T")
 
 Pending: TypeAlias = Coroutine[Any, Any, None] | None
-"""None: done. Otherwise to be awaited before the next call; it waits for buffers."""
+"""None if the call is done; otherwise the caller must await it before the next call."""
 
 DEFAULT_BUFFER_TIMEOUT_SECONDS: Final = 0.1
 
 _prefix: Final = LENGTH.pack
+
+
+class OpenBuffers:
+    """The buffers that a record writer is filling: one for each subpartition, or one for all.
+
+    At any time either unicast or broadcast buffers are open, never both. Before a buffer of the
+    other kind is taken, those of this kind are finished: that keeps the order in each channel, and
+    lets their memory come back before the writer may have to wait for some.
+
+    Args:
+        partition: Where the buffers come from and go.
+
+    Attributes:
+        builders: By subpartition; the last entry, at index ``ALL_SUBPARTITIONS``, is for broadcast.
+            The partition may have finished one: check before appending.
+    """
+
+    __slots__ = ("_broadcasting", "_partition", "builders")
+
+    def __init__(self, partition: ResultPartitionWriter) -> None:
+        self._partition = partition
+        self.builders: Final[list[BufferBuilder | None]] = [None] * (
+            partition.num_subpartitions + 1
+        )
+        self._broadcasting = False
+
+    def switch(self, subpartition: int) -> None:
+        """Finish the buffers that must not be open while one of ``subpartition`` is filled."""
+        broadcasting = subpartition == ALL_SUBPARTITIONS
+        if broadcasting is not self._broadcasting:
+            self.finish_all()
+            self._broadcasting = broadcasting
+
+    def copy(self, spanning: SpanningRecordSerializer, subpartition: int) -> bool:
+        """Copy the serializer's bytes into buffers.
+
+        Returns:
+            True if all of it is copied; False if another buffer is needed and there is none now.
+
+        Raises:
+            SluiceError: The partition's failure.
+        """
+        builder = self.builders[subpartition]
+        if builder is not None and not builder.is_finished:
+            result = spanning.copy_to(builder)
+            if result.is_full_buffer:
+                self._finish(subpartition)
+            if result.is_full_record:
+                return True
+        while True:
+            builder = self._partition.request_builder(subpartition)
+            if builder is None:
+                return False
+            if self.copy_to_new(spanning, builder, subpartition).is_full_record:
+                return True
+
+    def copy_to_new(
+        self, spanning: SpanningRecordSerializer, builder: "BufferBuilder", subpartition: int
+    ) -> SerializationResult:
+        """Fill a new buffer from the serializer, and add it to the partition.
+
+        Raises:
+            SluiceError: The partition's failure.
+        """
+        continued_bytes = spanning.continued_bytes
+        consumer = builder.create_consumer_from_beginning()
+        result = spanning.copy_to(builder)
+        self.builders[subpartition] = builder
+        if result.is_full_buffer:
+            self._finish(subpartition)
+        # Added after it is filled: the partition sees that it is full, and needs no flush.
+        self._partition.add_consumer(
+            consumer, subpartition, min(continued_bytes, builder.committed_bytes)
+        )
+        return result
+
+    def finish_before_event(self, subpartition: int) -> None:
+        """Finish the buffers that an event to this subpartition must not overtake."""
+        if subpartition == ALL_SUBPARTITIONS or self._broadcasting:
+            self.finish_all()
+        else:
+            self._finish(subpartition)
+
+    def finish_all(self) -> None:
+        """Finish all buffers, full or not."""
+        if self._broadcasting:
+            self._finish(ALL_SUBPARTITIONS)
+            return
+        for subpartition in range(len(self.builders) - 1):
+            self._finish(subpartition)
+
+    def _finish(self, subpartition: int) -> None:
+        builder = self.builders[subpartition]
+        if builder is not None:
+            self.builders[subpartition] = None
+            builder.finish()
 
 
 class RecordWriter(Generic[T]):
@@ -57,10 +159,10 @@ class RecordWriter(Generic[T]):
 
     Args:
         partition: Where the buffers go. The writer ends it (:meth:`finish`, :meth:`fail`).
-        serializer: Makes the records' bytes.
+        serializer: Encodes the records.
         selector: Chooses subpartitions; round robin by default.
-        buffer_timeout_seconds: 0: each call flushes what it wrote. Otherwise the partition's output
-            flusher does so at that interval, or only full buffers go out if it is negative.
+        buffer_timeout_seconds: If 0, each call flushes the records that it wrote. If negative, only
+            full buffers go out. Otherwise the partition's output flusher flushes at that interval.
         maximum_record_bytes: Longer records are refused.
         generator: For :meth:`random_emit`.
     """
@@ -86,7 +188,7 @@ class RecordWriter(Generic[T]):
         self._spanning = SpanningRecordSerializer(maximum_record_bytes)
         self._buffers = OpenBuffers(partition)
         self._builders = self._buffers.builders
-        self._blocked = False  # a call must ask _refuse() why
+        self._blocked = False  # if so, _refuse() says why
         self._pending: Coroutine[Any, Any, None] | None = None
         self._batch_begun = False
         self._failure: SluiceError | None = None
@@ -126,13 +228,13 @@ class RecordWriter(Generic[T]):
     def emit_batch(
         self, records: Sequence[T], subpartitions: Sequence[int] | int | None = None
     ) -> Pending:
-        """Write many records; per record that costs a fraction of :meth:`emit`.
+        """Write many records, each at a fraction of the cost of :meth:`emit`.
 
         Records to the same subpartition keep their order. With a buffer timeout of 0 the batch is
         flushed as one.
 
         Args:
-            records: What to write.
+            records: The records to write.
             subpartitions: Of each record, or of all of them; the selector's choice by default.
 
         Returns:
@@ -158,11 +260,11 @@ class RecordWriter(Generic[T]):
     # ---- events
 
     def emit_event(self, event: Event, subpartition: int, data_type: int = EVENT) -> None:
-        """Put an event behind what was written to a subpartition, or to ``ALL_SUBPARTITIONS``.
+        """Write an event behind the records of a subpartition, or of ``ALL_SUBPARTITIONS``.
 
         Args:
             event: The event.
-            subpartition: Where it goes.
+            subpartition: Where the event goes.
             data_type: ``EVENT``, ``BLOCKING_EVENT``, or ``PRIORITY_EVENT``, which overtakes.
 
         Raises:
@@ -181,17 +283,17 @@ class RecordWriter(Generic[T]):
             self._flush(subpartition)
 
     def broadcast_event(self, event: Event, data_type: int = EVENT) -> None:
-        """Put an event behind what was written to each subpartition; see :meth:`emit_event`."""
+        """Write an event behind the records of every subpartition; see :meth:`emit_event`."""
         self.emit_event(event, ALL_SUBPARTITIONS, data_type)
 
     # ---- flushing and the end
 
     def flush(self, subpartition: int) -> None:
-        """Let what was written to a subpartition go on its way; allowed at any time."""
+        """Send the records of a subpartition's open buffer; allowed at any time."""
         self._partition.flush(subpartition)
 
     def flush_all(self) -> None:
-        """Let everything that was written go on its way; allowed at any time."""
+        """Send the records of all open buffers; allowed at any time."""
         self._partition.flush_all()
 
     @property
@@ -200,13 +302,13 @@ class RecordWriter(Generic[T]):
         return not self._blocked and self._partition.is_available
 
     async def finish(self) -> None:
-        """End the partition after all that was written.
+        """End the partition after the last record.
 
         Raises:
             WriterBusy, WriterUnusable: As :meth:`emit`.
             SluiceError: The partition could not be completed.
 
-        Cancellation: the writer and its partition are to be failed or released then.
+        Cancellation: the caller must then fail the writer or release the partition.
         """
         if self._blocked:
             self._refuse()
@@ -219,7 +321,7 @@ class RecordWriter(Generic[T]):
         self._blocked = True
         pending, self._pending = self._pending, None
         if pending is not None and inspect.getcoroutinestate(pending) == inspect.CORO_CREATED:
-            pending.close()  # nobody will await it
+            pending.close()  # it was never awaited
         if self._failure is None:
             self._failure = error
         self._spanning.clear()
@@ -299,9 +401,9 @@ class RecordWriter(Generic[T]):
             raise
 
     def _interrupted(self, error: BaseException | None) -> None:
-        """The rest of a record or batch will not be written."""
+        """Give the rest of a record or batch up, and fail unless all of it is unwritten."""
         self._pending = None
-        if self._failure is not None:  # somebody called fail() meanwhile
+        if self._failure is not None:  # fail() was called meanwhile
             return
         if self._spanning.copied_bytes == 0 and not self._batch_begun:
             self._spanning.clear()
@@ -319,8 +421,6 @@ class RecordWriter(Generic[T]):
                 )
             )
 
-    # ---- the rest
-
     def _flush(self, subpartition: int) -> None:
         if subpartition == ALL_SUBPARTITIONS:
             self._partition.flush_all()
@@ -328,7 +428,7 @@ class RecordWriter(Generic[T]):
             self._partition.flush(subpartition)
 
     def _refuse(self) -> None:
-        """Raise why no call is possible now; return if one is after all."""
+        """Raise the reason why no call is possible now; return if a call is possible after all."""
         pending = self._pending
         if pending is not None:
             # A task cancelled before its first step never enters the coroutine.
@@ -341,4 +441,4 @@ class RecordWriter(Generic[T]):
             raise WriterUnusable(
                 f"The record writer has failed: {self._failure}", remedy="Run the task again"
             ) from self._failure
-        raise WriterUnusable("The record writer is finished: nothing can be written any more")
+        raise WriterUnusable("The record writer is finished and takes no more records or events")

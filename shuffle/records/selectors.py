@@ -1,7 +1,7 @@
-"""Channel selectors: which subpartition a record goes to.
+"""Channel selectors: they choose the subpartition of each record.
 
-All are told once how many subpartitions there are. Their choice for a batch is the choice for its
-records, one after the other.
+The writer tells a selector once how many subpartitions there are. The choices for a batch are the
+choices for its records, one after the other.
 """
 
 from abc import ABC, abstractmethod
@@ -27,14 +27,14 @@ class ChannelSelector(ABC, Generic[T]):
     num_subpartitions: int = 0
 
     def setup(self, num_subpartitions: int) -> None:
-        """Learn the number of subpartitions; called once, by the writer.
+        """Set the number of subpartitions; called once, by the writer.
 
         Raises:
-            InvalidSubpartition: There is none.
+            InvalidSubpartition: The number is below 1.
         """
         if num_subpartitions < 1:
             raise InvalidSubpartition(
-                "A selector needs a subpartition to choose", value=num_subpartitions, limit=1
+                "A channel selector needs at least 1 subpartition", value=num_subpartitions, limit=1
             )
         self.num_subpartitions = num_subpartitions
 
@@ -48,10 +48,10 @@ class ChannelSelector(ABC, Generic[T]):
 
 
 class RoundRobinSelector(ChannelSelector[T]):
-    """One subpartition after the other.
+    """Chooses one subpartition after the other.
 
     Args:
-        start: The first one, modulo their number. Tasks that begin at different ones do not all
+        start: The first subpartition, modulo their number. Tasks with different starts do not all
             load the same reader first.
     """
 
@@ -59,7 +59,7 @@ class RoundRobinSelector(ChannelSelector[T]):
         self._next = start
 
     def setup(self, num_subpartitions: int) -> None:
-        """Learn the number of subpartitions."""
+        """Set the number of subpartitions."""
         super().setup(num_subpartitions)
         self._next %= num_subpartitions
 
@@ -80,13 +80,13 @@ class RoundRobinSelector(ChannelSelector[T]):
 
 
 class HashSelector(ChannelSelector[T]):
-    """Equal keys go to the same subpartition, in every process and in every version.
+    """Sends equal keys to the same subpartition, in every process and in every version.
 
     The subpartition is the CRC-32C (polynomial 0x1EDC6F41, as in RFC 3720) of the key's bytes,
     modulo the number of subpartitions. Python's own ``hash`` differs from process to process.
 
     Args:
-        key: Gives the bytes of a record's key; a bytes record is its own key by default.
+        key: Returns the bytes of a record's key; a bytes record is its own key by default.
     """
 
     def __init__(self, key: Callable[[T], BytesLike] | None = None) -> None:
@@ -105,7 +105,7 @@ class HashSelector(ChannelSelector[T]):
 
 
 class BroadcastSelector(ChannelSelector[T]):
-    """Every record goes to every subpartition, stored once."""
+    """Sends every record to every subpartition; it is stored once."""
 
     def select(self, record: T) -> int:
         """Return ``ALL_SUBPARTITIONS``."""
@@ -117,15 +117,15 @@ class BroadcastSelector(ChannelSelector[T]):
 
 
 class FunctionSelector(ChannelSelector[T]):
-    """A function chooses.
+    """Lets a function choose.
 
     Args:
-        choose: Given the record and the number of subpartitions, returns a subpartition.
+        choose: Takes the record and the number of subpartitions, returns a subpartition.
     """
 
     def __init__(self, choose: Callable[[T, int], int]) -> None:
         self._choose = choose
 
     def select(self, record: T) -> int:
-        """Return what the function says."""
+        """Return the function's choice."""
         return self._choose(record, self.num_subpartitions)

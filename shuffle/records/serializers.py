@@ -1,10 +1,6 @@
-"""Serializers of values.
+"""Serializers: they turn values into the bytes of records, and back.
 
-None of them can make the reader run code: there is no pickle on the wire.
-
-Arrow record batches as records: one batch is one record, in Arrow's IPC stream format.
-
-Needs pyarrow, which nothing else of a TaskManager does; it is imported at the first use.
+A record can never make its reader run code: there is no pickle on the wire.
 """
 
 import importlib
@@ -19,7 +15,6 @@ from sluice.shuffle.records.framing import BytesLike
 if TYPE_CHECKING:
     import pyarrow
 
-
 T = TypeVar("T")
 
 _INT64: Final = struct.Struct(">q")
@@ -32,30 +27,30 @@ class ValueSerializer(Protocol[T]):
     """Turns values into bytes and back.
 
     Attributes:
-        borrows: True if a value may refer to the memory it was deserialized from. Such a value is
-            valid until the reader's next call.
+        borrows: Whether a value may refer to the memory that it was deserialized from. Such a value
+            is valid until the reader's next call.
     """
 
     @property
     def borrows(self) -> bool: ...  # noqa: D102
 
     def serialize(self, value: T) -> BytesLike:
-        """Return the value's bytes; nobody may change them afterwards.
+        """Return the value's bytes, which must not change afterwards.
 
         Raises:
-            MalformedElement: The value is none of this serializer.
+            MalformedElement: The value is of a type that this serializer cannot encode.
         """
 
     def deserialize(self, payload: BytesLike) -> T:
         """Return the value of the bytes.
 
         Raises:
-            MalformedElement: They are not the bytes of a value.
+            MalformedElement: The bytes cannot be decoded.
         """
 
 
 class BytesSerializer:
-    """Values are bytes; the reader gets copies of its own."""
+    """Passes bytes through; the reader gets copies of its own."""
 
     borrows = False
 
@@ -69,7 +64,7 @@ class BytesSerializer:
 
 
 class ViewSerializer:
-    """Values are views of memory; the reader gets them uncopied, valid until its next call."""
+    """Passes views of memory through; the reader's are uncopied, valid until its next call."""
 
     borrows = True
 
@@ -83,7 +78,7 @@ class ViewSerializer:
 
 
 class StringSerializer:
-    """Values are strings, in UTF-8."""
+    """Encodes strings, in UTF-8."""
 
     borrows = False
 
@@ -92,18 +87,20 @@ class StringSerializer:
         try:
             return value.encode()
         except UnicodeEncodeError as error:
-            raise MalformedElement("Value is no text", value=ascii(value[:40])) from error
+            raise MalformedElement(
+                "A string cannot be encoded in UTF-8", value=ascii(value[:40]), remedy=str(error)
+            ) from error
 
     def deserialize(self, payload: BytesLike) -> str:
         """Return the string."""
         try:
             return str(payload, "utf-8")
         except UnicodeDecodeError as error:
-            raise MalformedElement("Record is not UTF-8", value=str(error)) from error
+            raise MalformedElement("A record is not UTF-8", value=str(error)) from error
 
 
 class Int64Serializer:
-    """Values are integers of 64 bits, signed, big-endian."""
+    """Encodes signed integers of 64 bits, big-endian."""
 
     borrows = False
 
@@ -112,7 +109,7 @@ class Int64Serializer:
         try:
             return _INT64.pack(value)
         except struct.error as error:
-            raise MalformedElement("Value is no 64-bit integer", value=value) from error
+            raise MalformedElement("A value is not a 64-bit integer", value=value) from error
 
     def deserialize(self, payload: BytesLike) -> int:
         """Return the integer."""
@@ -120,13 +117,15 @@ class Int64Serializer:
             number: int = _INT64.unpack(payload)[0]
         except struct.error as error:
             raise MalformedElement(
-                "Record is no 64-bit integer", value=len(payload), limit=_INT64.size
+                "A record has the wrong length for a 64-bit integer",
+                value=len(payload),
+                limit=_INT64.size,
             ) from error
         return number
 
 
 class MsgpackSerializer:
-    """Values are what msgpack knows: None, booleans, numbers, text, bytes, lists and maps.
+    """Encodes the types of msgpack: None, booleans, numbers, text, bytes, lists and maps.
 
     Tuples come back as lists. Extension types are refused, in both directions.
     """
@@ -139,7 +138,9 @@ class MsgpackSerializer:
             packed: bytes = msgpack.packb(value, use_bin_type=True)
         except (TypeError, ValueError, OverflowError) as error:
             raise MalformedElement(
-                "Value is not made for msgpack", value=type(value).__name__, remedy=str(error)
+                "A value cannot be encoded in msgpack",
+                value=type(value).__name__,
+                remedy=str(error),
             ) from error
         return packed
 
@@ -148,19 +149,20 @@ class MsgpackSerializer:
         try:
             return msgpack.unpackb(payload, raw=False, strict_map_key=False, ext_hook=_refuse)
         except (ValueError, TypeError, msgpack.UnpackException) as error:
-            # TypeError: a map with a key that cannot be one, such as a list.
-            raise MalformedElement("Record is not msgpack", value=repr(error)) from error
+            # TypeError: a key of a map that cannot be one in Python, such as a list.
+            raise MalformedElement("A record is not msgpack", value=repr(error)) from error
 
 
 def _refuse(code: int, data: bytes) -> None:
-    raise ValueError(f"msgpack extension type {code}")
+    raise ValueError(f"msgpack extension type {code} is refused")
 
 
 class ArrowSerializer:
-    """Values are ``pyarrow.RecordBatch``; each carries its schema, so batches may differ.
+    """Encodes ``pyarrow.RecordBatch``, in Arrow's IPC stream format: a batch is a record.
 
-    The reader's batch owns its memory. A batch that spanned buffers (one of any use does) has been
-    put together in memory of its own already and is not copied again.
+    Each batch carries its schema, so batches may differ. The reader's batch owns its memory. A
+    batch that spanned buffers, as nearly all do, was gathered in memory of its own and is not
+    copied again. Needs pyarrow, which is imported when a serializer is made.
 
     Raises:
         ModuleNotFoundError: pyarrow is not installed.
@@ -175,7 +177,11 @@ class ArrowSerializer:
     def serialize(self, value: "pyarrow.RecordBatch") -> memoryview:
         """Return the batch in the IPC stream format."""
         if not isinstance(value, self._arrow.RecordBatch):
-            raise MalformedElement("Value is no Arrow record batch", value=type(value).__name__)
+            raise MalformedElement(
+                "A value is not an Arrow record batch",
+                value=type(value).__name__,
+                remedy="Emit pyarrow.RecordBatch; a Table has to_batches()",
+            )
         sink = self._arrow.BufferOutputStream()
         with self._ipc.new_stream(sink, value.schema) as writer:
             writer.write_batch(value)
@@ -185,7 +191,7 @@ class ArrowSerializer:
         """Return the batch.
 
         Raises:
-            MalformedElement: Not an IPC stream with exactly one batch.
+            MalformedElement: The bytes are not an IPC stream with exactly one batch.
         """
         if isinstance(payload, memoryview):  # borrowed: the batch would outlive it
             payload = bytes(payload)
@@ -195,7 +201,11 @@ class ArrowSerializer:
             for batch in batches:
                 batch.validate(full=True)
         except (self._arrow.ArrowException, OSError, EOFError) as error:
-            raise MalformedElement("Record is no Arrow IPC stream", value=str(error)) from error
+            raise MalformedElement(
+                "A record is not an Arrow IPC stream", value=str(error)
+            ) from error
         if len(batches) != 1:
-            raise MalformedElement("Record is no single Arrow batch", value=len(batches), limit=1)
+            raise MalformedElement(
+                "A record has not exactly 1 Arrow batch", value=len(batches), limit=1
+            )
         return batches[0]

@@ -1,13 +1,11 @@
 """The spanning deserializer: puts the records of one channel together again.
 
-It has one buffer at a time. A record that lies in it whole is handed out as a view, uncopied; one
-that spans buffers is gathered in memory of its own, a very long one in a temporary file. Even the
-length before a record may be cut.
+The deserializer has one buffer at a time. A record that lies whole in the buffer is returned as a
+view, uncopied; a record that spans buffers is gathered in memory of its own, a very long one in a
+temporary file (:class:`SpillFile`). Even the length before a record may be cut.
 
-A view is valid until the next call; a buffer is given back when its last view has ended. Gathered
-records of the in-memory kind are bytearrays and belong to whoever gets them.
-
-The temporary file that a very long record goes to while its parts arrive.
+A view is valid until the next call; a buffer is given back when its last view has ended. A record
+gathered in memory is a bytearray, which belongs to the caller.
 """
 
 import enum
@@ -32,10 +30,10 @@ _unpack_length: Final = LENGTH.unpack_from
 
 
 class SpillFile:
-    """One record of known length, written in order and then read back as memory.
+    """A temporary file for one very long record, written in order and then mapped into memory.
 
-    The file has no name in its directory (where the system allows it), so that nothing is left
-    even of a process that was killed. Writing goes to the page cache, on the caller's thread.
+    The file has no name in its directory (where the system allows it), so that not even a process
+    that is killed leaves a file behind. Writing goes to the page cache, on the caller's thread.
 
     Args:
         length_bytes: Length of the record, at least 1.
@@ -89,10 +87,10 @@ class SpillFile:
         return self._view
 
     def close(self) -> None:
-        """Give file and mapping back. Idempotent.
+        """Close the file and the mapping. Idempotent.
 
-        A view that somebody made of the record keeps the mapping until it is garbage: a late
-        reader meets the old bytes, never a crash.
+        A slice of the record's view keeps the mapping alive: a late reader sees old bytes, never a
+        crash.
         """
         self._file.close()
         if self._view is not None:
@@ -105,15 +103,15 @@ class SpillFile:
 
     def _failed(self, what: str, error: OSError | ValueError) -> SpillFailed:
         return SpillFailed(
-            f"Temporary file of a long record cannot be {what}: {error}",
+            f"The temporary file of a long record cannot be {what}: {error}",
             value=self.length_bytes,
-            remedy="Free space in the temporary directory, name another one as spill_directory, or"
+            remedy="Free space in the temporary directory, set spill_directory to another one, or"
             " raise spill_threshold_bytes",
         )
 
 
 class DeserializationResult(enum.Enum):
-    """What a call brought, and whether the buffer has more."""
+    """Whether a call returned a whole record, and whether the buffer is read to its end."""
 
     PARTIAL_RECORD = (False, True)
     INTERMEDIATE_RECORD_FROM_BUFFER = (True, False)
@@ -132,7 +130,7 @@ class SpanningRecordDeserializer:
 
     Args:
         spill_threshold_bytes: Records longer than this are gathered in a temporary file.
-        maximum_record_bytes: A longer length is an error.
+        maximum_record_bytes: Longer records are an error.
         spill_directory: Where temporary files go; the system's own by default.
     """
 
@@ -152,13 +150,11 @@ class SpanningRecordDeserializer:
         self._prefix = b""  # the part of a length that the last buffer ended with
         self._gathering: bytearray | SpillFile | None = None
         self._gathered = 0
-        self._spilled: SpillFile | None = None  # handed out, to be closed by the next call
-
-    # ---- what there is to see
+        self._spilled: SpillFile | None = None  # returned last; the next call closes it
 
     @property
     def has_partial_record(self) -> bool:
-        """True if the stream must not end here."""
+        """Whether a record has begun that is not whole: the stream must not end here."""
         return self._gathering is not None or bool(self._prefix)
 
     @property
@@ -171,16 +167,16 @@ class SpanningRecordDeserializer:
     def set_next_buffer(
         self, payload: BytesLike, release: Callable[[], None] | None = None
     ) -> None:
-        """Go on with the next buffer of the channel; the one before must have been read.
+        """Set the next buffer of the channel; the one before must have been read.
 
         Args:
-            payload: Its bytes, which stay as they are until ``release`` is called. Records in it
+            payload: The buffer's bytes, which stay as they are until ``release`` is called. Records
                 are slices of it: views of a memoryview, copies of bytes.
-            release: Called once, when nobody needs the payload any more.
+            release: Called once, when the payload is no longer needed.
 
         Raises:
-            BufferUnread: The buffer before has records that were not taken. The new one is not
-                taken over.
+            BufferUnread: The buffer before has records that were not taken. The new one stays the
+                caller's.
         """
         if self._position < self._end:
             raise BufferUnread(
@@ -223,7 +219,7 @@ class SpanningRecordDeserializer:
                     result = DeserializationResult.LAST_RECORD_FROM_BUFFER
                 return result, self._payload[start:stop]
         record = self._gather()
-        if self._position < end:  # never so without a record
+        if self._position < end:  # only with a whole record
             return DeserializationResult.INTERMEDIATE_RECORD_FROM_BUFFER, record
         self._release_buffer()  # a gathered record has memory of its own
         if record is None:
@@ -231,15 +227,15 @@ class SpanningRecordDeserializer:
         return DeserializationResult.LAST_RECORD_FROM_BUFFER, record
 
     def take_records(self, owned: bool = False) -> list[BytesLike]:
-        """Take all records that end in the buffer; it is read to its end.
+        """Take all records that end in the buffer, which is then read to its end.
 
         Args:
-            owned: The records belong to the caller: the buffer's are bytes, copied as one and then
-                cut, which is faster than to cut views and copy each. Except for a very long record
-                from a temporary file, which is first if it is there.
+            owned: Whether the records shall belong to the caller. They are then bytes: the buffer
+                is copied as one and cut, which is faster than to cut views and copy each. A very
+                long record from a temporary file, which can only be the first, is a view still.
 
         Returns:
-            The records, as :meth:`next_record` gives them, valid until the next call.
+            The records, as :meth:`next_record` returns them, valid until the next call.
 
         Raises:
             RecordTooLarge, SpillFailed: As :meth:`next_record`. Records before it are lost with
@@ -276,20 +272,20 @@ class SpanningRecordDeserializer:
             start = stop + LENGTH_BYTES
         self._position = base + position
         if position < end:
-            self._gather()  # the beginning of what goes on in the next buffer
+            self._gather()  # the beginning of a record that the next buffer continues
         return records
 
     def release_consumed(self) -> None:
-        """End what was handed out, and give the buffer back if it is read to its end."""
+        """End the views of records; give the buffer back if it is read to its end."""
         self._close_spilled()
         if self._position >= self._end:
             self._release_buffer()
 
     def end(self) -> None:
-        """Say that the channel has ended.
+        """Check that the channel ended after a whole record.
 
         Raises:
-            IncompleteRecord: In the middle of a record.
+            IncompleteRecord: It ended in the middle of a record.
         """
         if self.has_partial_record or self._position < self._end:
             gathering = self._gathering
@@ -300,7 +296,7 @@ class SpanningRecordDeserializer:
             )
 
     def close(self) -> None:
-        """Give everything back: the buffer, read or not, and temporary files. Idempotent."""
+        """Give the buffer back, read or not, and close temporary files. Idempotent."""
         if isinstance(self._gathering, SpillFile):
             self._gathering.close()
         self._gathering = None
@@ -311,7 +307,7 @@ class SpanningRecordDeserializer:
     # ---- records that span buffers
 
     def _gather(self) -> BytesLike | None:
-        """Move what the buffer has of a spanning record into memory of its own."""
+        """Copy the buffer's part of a spanning record out of it; return the record if whole."""
         gathering = self._gathering
         if gathering is None:
             position = self._position

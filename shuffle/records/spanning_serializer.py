@@ -1,7 +1,7 @@
 """The spanning serializer: cuts records into buffers.
 
-The caller owns the loop: it asks for a buffer, has it filled by :meth:`copy_to`, and does as the
-result says. A record that ends exactly where its segment ends asks for no further segment.
+The caller owns the loop: it takes a buffer, has :meth:`SpanningRecordSerializer.copy_to` fill it,
+and acts on the result. A record that ends exactly where its segment ends needs no further segment.
 """
 
 import enum
@@ -27,7 +27,7 @@ _JOINED_BYTES: Final = 64 << 10
 
 
 class SerializationResult(enum.Enum):
-    """How a record and a buffer came out."""
+    """Whether the record is whole and the buffer full, after a copy."""
 
     PARTIAL_RECORD_MEMORY_SEGMENT_FULL = (False, True)
     FULL_RECORD_MEMORY_SEGMENT_FULL = (True, True)
@@ -39,7 +39,7 @@ class SerializationResult(enum.Enum):
 
 
 class SpanningRecordSerializer:
-    """Frames one record, or a batch of them, and copies it into one buffer after the other.
+    """Frames a record or a batch of records, and copies it into one buffer after the other.
 
     Args:
         maximum_record_bytes: Longer records are refused.
@@ -50,19 +50,19 @@ class SpanningRecordSerializer:
     def __init__(self, maximum_record_bytes: int = DEFAULT_MAXIMUM_RECORD_BYTES) -> None:
         self._maximum = maximum_record_bytes
         self._data = memoryview(b"")
-        self._tail: memoryview | None = None  # what follows _data: the bytes of a long record
+        self._tail: memoryview | None = None  # follows _data: the bytes of a long record
         self._payloads: Sequence[BytesLike] = ()
-        self._ends: list[int] | None = None  # where each of them ends, once that is asked for
+        self._ends: list[int] | None = None  # where each payload ends; made when needed
         self._position = 0  # in _data and _tail together
 
     def set_record(self, payload: BytesLike) -> None:
-        """Begin with a record. What is left of the one before is forgotten.
+        """Begin with a record. The rest of the one before is forgotten.
 
         Args:
             payload: The record's bytes; not to be changed until they are all copied.
 
         Raises:
-            RecordTooLarge: They are more than the limit.
+            RecordTooLarge: The record is longer than the limit.
         """
         view = flat(payload)
         if len(view) > self._maximum:
@@ -101,18 +101,18 @@ class SpanningRecordSerializer:
 
     @property
     def copied_bytes(self) -> int:
-        """How much of the record or batch is in buffers."""
+        """Bytes of the record or batch that are in buffers."""
         return self._position
 
     @property
     def remaining_bytes(self) -> int:
-        """How much of the record or batch is still to be copied."""
+        """Bytes of the record or batch that are still to be copied."""
         tail = self._tail
         return len(self._data) + (0 if tail is None else len(tail)) - self._position
 
     @property
     def continued_bytes(self) -> int:
-        """What is left of the very record that the last buffer cut; 0 at a record's start."""
+        """Bytes left of the record that the last buffer cut; 0 at a record's start."""
         position = self._position
         if position == 0 or not self._payloads:
             return self.remaining_bytes if position else 0
@@ -125,7 +125,7 @@ class SpanningRecordSerializer:
         return ends[at] - position if at < len(ends) else 0
 
     def copy_to(self, builder: "BufferBuilder") -> SerializationResult:
-        """Copy what fits, and commit it.
+        """Fill a buffer with the next bytes, and commit them.
 
         Args:
             builder: A buffer that is not full.
@@ -151,7 +151,7 @@ class SpanningRecordSerializer:
 
 
 def flat(payload: BytesLike) -> memoryview:
-    """Return a view of unsigned bytes, which is the only kind that can be copied into a segment.
+    """Return a view of unsigned bytes, the only kind that can be copied into a segment.
 
     Raises:
         MalformedElement: The memory has gaps.
@@ -162,4 +162,8 @@ def flat(payload: BytesLike) -> memoryview:
     try:
         return view.cast("B")
     except TypeError as error:
-        raise MalformedElement("Memory of a record is not contiguous", value=str(error)) from error
+        raise MalformedElement(
+            "The memory of a record is not contiguous",
+            value=str(error),
+            remedy="Serialize to bytes, or to a contiguous view",
+        ) from error

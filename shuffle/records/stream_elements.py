@@ -1,4 +1,4 @@
-"""Stream elements: what flows between tasks as records, told apart by a tag byte.
+"""Stream elements: the kinds of records that flow between tasks, each with a tag byte.
 
 ====  =====================  ==================================================================
 tag   element                after the tag (big-endian)
@@ -11,7 +11,8 @@ tag   element                after the tag (big-endian)
 ====  =====================  ==================================================================
 
 Times are milliseconds since 1970. The value is opaque here. Events (barriers, the end of a
-partition) are no stream elements: they travel as buffers of their own (``sluice.protocol.events``).
+partition) are not stream elements: they travel as buffers of their own
+(``sluice.protocol.events``).
 """
 
 import enum
@@ -39,25 +40,25 @@ _RECORD_TAG: Final = bytes([RECORD])
 
 
 class StreamRecord(NamedTuple, Generic[T]):
-    """A value of the user, with or without the time at which it happened."""
+    """A value of the user, with or without its event time."""
 
     value: T
     timestamp_ms: int | None = None
 
 
 class Watermark(NamedTuple):
-    """No record with an earlier timestamp follows."""
+    """Promises that no record with an earlier timestamp follows."""
 
     timestamp_ms: int
 
 
 class LatencyMarker(NamedTuple):
-    """Sent along at a known time, to measure how long elements are under way.
+    """Measures how long elements are under way, by the time at which the source made it.
 
     Attributes:
-        marked_time_ms: When the source made it.
-        operator_id: The source operator, ``OPERATOR_ID_BYTES`` long.
-        subtask_index: The source's subtask.
+        marked_time_ms: Time at which the source made the marker.
+        operator_id: Identifier of the source operator, ``OPERATOR_ID_BYTES`` long.
+        subtask_index: Index of the source's subtask.
     """
 
     marked_time_ms: int
@@ -66,7 +67,7 @@ class LatencyMarker(NamedTuple):
 
 
 class StreamStatus(enum.IntEnum):
-    """Whether a stream takes part in the watermarks of those behind it."""
+    """Whether a stream counts for the watermarks of the operators behind it."""
 
     ACTIVE = 0
     IDLE = 1
@@ -76,7 +77,7 @@ StreamElement: TypeAlias = StreamRecord[T] | Watermark | LatencyMarker | StreamS
 
 
 class StreamElementSerializer(Generic[T]):
-    """Puts the tag before what a serializer makes of the values, and takes it off again.
+    """Encodes stream elements: the tag, then the value as another serializer encodes it.
 
     Args:
         values: Serializer of the records' values.
@@ -90,8 +91,8 @@ class StreamElementSerializer(Generic[T]):
         """Return the element's bytes.
 
         Raises:
-            MalformedElement: A time or an index is out of range, or an operator id is not of
-                ``OPERATOR_ID_BYTES``.
+            MalformedElement: A time or an index is out of range, or an operator id is not
+                ``OPERATOR_ID_BYTES`` long.
         """
         try:
             if isinstance(value, StreamRecord):
@@ -105,7 +106,7 @@ class StreamElementSerializer(Generic[T]):
             if isinstance(value, LatencyMarker):
                 if len(value.operator_id) != OPERATOR_ID_BYTES:  # struct would pad or cut it
                     raise MalformedElement(
-                        "Operator id of a latency marker has the wrong length",
+                        "The operator id of a latency marker has the wrong length",
                         value=len(value.operator_id),
                         limit=OPERATOR_ID_BYTES,
                     )
@@ -120,10 +121,11 @@ class StreamElementSerializer(Generic[T]):
         """Return the element of the bytes.
 
         Raises:
-            MalformedElement: Unknown tag or wrong length, or the value serializer's.
+            MalformedElement: The tag is unknown or the length wrong, or the value serializer raised
+                it.
         """
         if not payload:
-            raise MalformedElement("Stream element without a tag", value=0, limit=1)
+            raise MalformedElement("A stream element is empty: it has no tag", value=0, limit=1)
         tag = payload[0]
         if tag == RECORD:
             return StreamRecord(self._values.deserialize(payload[1:]))
@@ -142,8 +144,12 @@ class StreamElementSerializer(Generic[T]):
         except struct.error as error:
             raise _wrong_length(tag, payload, _LENGTHS[tag]) from error
         except ValueError as error:
-            raise MalformedElement("Unknown stream status", value=payload[1], limit=1) from error
-        raise MalformedElement("Unknown tag of a stream element", value=tag, limit=STREAM_STATUS)
+            raise MalformedElement(
+                "The stream status is unknown", value=payload[1], limit=1
+            ) from error
+        raise MalformedElement(
+            "The tag of a stream element is unknown", value=tag, limit=STREAM_STATUS
+        )
 
 
 _LENGTHS: Final = {
@@ -155,7 +161,7 @@ _LENGTHS: Final = {
 
 def _wrong_length(tag: int, payload: BytesLike, expected_bytes: int) -> MalformedElement:
     return MalformedElement(
-        f"Stream element with tag {tag} has the wrong length",
+        f"A stream element with tag {tag} has the wrong length",
         value=len(payload),
         limit=expected_bytes,
     )

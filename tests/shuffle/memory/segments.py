@@ -1,4 +1,4 @@
-"""Segments taken out of pools, and the listeners that wait for them."""
+"""Helpers that take segments out of pools, and listeners."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ if TYPE_CHECKING:
         NetworkBufferPool,
         SegmentListener,
     )
-    from sluice.shuffle.memory.statistics import NetworkBufferPoolStatistics
+    from sluice.shuffle.memory.distribution import NetworkBufferPoolStatistics
 
 
 def take(pool: LocalBufferPool, channel: int = -1) -> MemorySegment:
-    """Take a segment that is known to be there."""
+    """Take a segment, which must be available."""
     segment = pool.request_segment_nowait(channel)
     assert segment is not None
     return segment
 
 
 def take_many(pool: LocalBufferPool, count: int, channel: int = -1) -> list[MemorySegment]:
-    """Take segments that are known to be there."""
+    """Take segments, which must be available."""
     return [take(pool, channel) for _ in range(count)]
 
 
 def conserved(pool: NetworkBufferPool) -> NetworkBufferPoolStatistics:
-    """Check that no segment is lost or counted twice; return what the pool says of itself."""
+    """Check that no segment is lost or counted twice; return the pool's statistics."""
     seen = pool.statistics()
     assert seen.free_segments + seen.idle_segments + seen.out_segments == seen.total_segments
     return seen
 
 
 def declining(offered: list[MemorySegment | None]) -> SegmentListener:
-    """Make a listener that notes what it is offered and keeps nothing."""
+    """Make a listener that notes the segments it is offered and keeps none."""
     return _noting(offered, keeps=False)
 
 
 def keeping(offered: list[MemorySegment | None]) -> SegmentListener:
-    """Make a listener that notes what it is offered and keeps it."""
+    """Make a listener that notes and keeps the segments it is offered."""
     return _noting(offered, keeps=True)
 
 
@@ -49,3 +49,32 @@ def _noting(offered: list[MemorySegment | None], *, keeps: bool) -> SegmentListe
         return keeps
 
     return listener
+
+
+class Waiter:
+    """A listener that keeps the segments it is handed."""
+
+    def __init__(self, log: list[str] | None = None, name: str = "") -> None:
+        self.segments: list[MemorySegment] = []
+        self.told_destroyed = 0
+        self.log: list[str] = log if log is not None else []
+        self.name = name
+
+    def __call__(self, segment: MemorySegment | None) -> bool:
+        self.log.append(self.name)
+        if segment is None:
+            self.told_destroyed += 1
+            return False
+        self.segments.append(segment)
+        return True
+
+
+def drained(
+    network: NetworkBufferPool, name: str = "a", required: int = 1, maximum: int | None = None
+) -> tuple[LocalBufferPool, list[MemorySegment]]:
+    """Make a local pool that has lent all its segments."""
+    local = network.create_local_pool(name, required, maximum)
+    segments: list[MemorySegment] = []
+    while (segment := local.request_segment_nowait()) is not None:
+        segments.append(segment)
+    return local, segments

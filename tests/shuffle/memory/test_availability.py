@@ -1,4 +1,4 @@
-"""Waiting until a local pool is available: whatever makes it so wakes those who wait."""
+"""Tasks that wait until a local pool is available, and the events that wake them."""
 
 import asyncio
 
@@ -12,12 +12,12 @@ from sluice.shuffle.memory import (
 )
 from tests.shuffle.memory.segments import keeping, take, take_many
 
-LONG_SECONDS = 30.0  # never reached: the event under test comes first
+LONG_SECONDS = 30.0  # never reached: the tested event comes first
 SHORT_SECONDS = 0.02
 
 
 async def waiting_for(*pools):
-    """Tasks that wait for the pools, and do wait."""
+    """Start tasks that wait for the pools, and check that they wait."""
     tasks = [asyncio.ensure_future(pool.wait_available()) for pool in pools]
     await asyncio.sleep(0)
     assert not any(task.done() for task in tasks)
@@ -40,7 +40,7 @@ async def test_an_available_pool_makes_nobody_wait():
     assert local.waiting_for_availability == 0
 
 
-async def test_a_recycle_wakes():
+async def test_a_recycle_wakes_a_waiting_task():
     network = NetworkBufferPool(2, 64)
     local = network.create_local_pool("a", 1)
     segments = take_many(local, 2)
@@ -52,7 +52,7 @@ async def test_a_recycle_wakes():
     assert local.idle_segments == 2
 
 
-async def test_segments_recycled_together_wake():
+async def test_segments_recycled_together_wake_a_waiting_task():
     network = NetworkBufferPool(2, 64)
     local = network.create_local_pool("a", 1)
     segments = take_many(local, 2)
@@ -62,7 +62,7 @@ async def test_segments_recycled_together_wake():
 
 
 @pytest.mark.network_case(24)
-async def test_a_channel_that_comes_below_its_maximum_wakes_and_no_other_recycle_does():
+async def test_only_a_recycle_that_brings_a_channel_below_its_maximum_wakes():
     network = NetworkBufferPool(10, 64)
     local = network.create_local_pool("a", 1, 4, max_buffers_per_channel=2)
     full = take_many(local, 2, channel=1)
@@ -77,7 +77,7 @@ async def test_a_channel_that_comes_below_its_maximum_wakes_and_no_other_recycle
     assert local.is_available
 
 
-async def test_overdraft_has_to_be_paid_back_before_anybody_is_woken():
+async def test_overdraft_is_given_back_before_a_task_is_woken():
     network = NetworkBufferPool(10, 64)
     local = network.create_local_pool("a", 1, 1, max_overdraft_buffers=2)
     segments = take_many(local, 3)
@@ -90,7 +90,7 @@ async def test_overdraft_has_to_be_paid_back_before_anybody_is_woken():
     await done(task)
 
 
-async def test_a_limit_that_grows_wakes():
+async def test_a_growing_limit_wakes_a_waiting_task():
     network = NetworkBufferPool(4, 64)
     exclusive = network.request_segments(3)
     local = network.create_local_pool("a", 1)
@@ -101,7 +101,7 @@ async def test_a_limit_that_grows_wakes():
     assert local.is_available
 
 
-async def test_another_pool_that_gives_back_wakes():
+async def test_a_segment_of_another_pool_wakes_a_waiting_task():
     network = NetworkBufferPool(4, 64)
     greedy = network.create_local_pool("greedy", 1)
     lent = take_many(greedy, 4)
@@ -112,7 +112,7 @@ async def test_another_pool_that_gives_back_wakes():
     assert (local.is_available, local.idle_segments) == (True, 1)
 
 
-async def test_another_pool_that_is_destroyed_wakes():
+async def test_the_end_of_another_pool_wakes_a_waiting_task():
     network = NetworkBufferPool(4, 64)
     other = network.create_local_pool("other", 2, 2)
     local = network.create_local_pool("a", 1)
@@ -124,7 +124,7 @@ async def test_another_pool_that_is_destroyed_wakes():
 
 @pytest.mark.network_case(23)
 @pytest.mark.parametrize("end", ["cancel", "expire"])
-async def test_an_exclusive_request_that_ends_without_its_segments_wakes(end):
+async def test_an_exclusive_request_that_ends_without_its_segments_wakes_a_waiting_task(end):
     network = NetworkBufferPool(6, 64)
     take_many(network.create_local_pool("greedy", 1), 5)
     local = network.create_local_pool("a", 1)
@@ -144,7 +144,7 @@ async def test_an_exclusive_request_that_ends_without_its_segments_wakes(end):
     assert exclusive.cancelled() or isinstance(exclusive.exception(), NetworkBufferTimeout)
 
 
-async def test_cancelling_leaves_nothing_behind():
+async def test_cancelling_a_wait_has_no_effect_on_the_pool():
     network = NetworkBufferPool(2, 64)
     local = network.create_local_pool("a", 1)
     segments = take_many(local, 2)
@@ -155,14 +155,14 @@ async def test_cancelling_leaves_nothing_behind():
         await tasks[0]
     assert local.waiting_for_availability == 1
     tasks[1].cancel()
-    local.recycle(segments.pop())  # in the very turn of the cancel
+    local.recycle(segments.pop())  # in the same turn as the cancel
     with pytest.raises(asyncio.CancelledError):
         await tasks[1]
     assert (local.waiting_for_availability, local.is_available) == (0, True)
     assert (local.idle_segments, local.lent_segments) == (1, 1)
 
 
-async def test_who_is_woken_and_finds_nothing_waits_on():
+async def test_a_woken_task_that_finds_no_segment_waits_on():
     network = NetworkBufferPool(1, 64)
     local = network.create_local_pool("a", 1)
     segment = take(local)
@@ -170,7 +170,7 @@ async def test_who_is_woken_and_finds_nothing_waits_on():
 
     async def use(number):
         await local.wait_available()
-        mine = take(local)  # it is there, whoever else was woken
+        mine = take(local)  # there is one, whichever tasks were woken
         order.append(number)
         await asyncio.sleep(0)
         local.recycle(mine)
@@ -183,7 +183,7 @@ async def test_who_is_woken_and_finds_nothing_waits_on():
     assert (local.idle_segments, local.waiting_for_availability) == (1, 0)
 
 
-async def test_listeners_come_first():
+async def test_listeners_are_served_before_waiting_tasks():
     network = NetworkBufferPool(1, 64)
     local = network.create_local_pool("a", 1)
     segment = take(local)
@@ -197,7 +197,7 @@ async def test_listeners_come_first():
     await done(task)
 
 
-async def test_a_listener_that_declines_leaves_the_segment_to_who_waits():
+async def test_a_segment_that_a_listener_declines_wakes_a_waiting_task():
     network = NetworkBufferPool(1, 64)
     local = network.create_local_pool("a", 1)
     segment = take(local)
@@ -208,7 +208,7 @@ async def test_a_listener_that_declines_leaves_the_segment_to_who_waits():
     assert local.idle_segments == 1
 
 
-async def test_a_listener_that_gave_up_does_not_hide_a_recycle():
+async def test_a_cancelled_listener_does_not_hide_a_recycle():
     network = NetworkBufferPool(1, 64)
     local = network.create_local_pool("a", 1)
     segment = take(local)
@@ -222,7 +222,7 @@ async def test_a_listener_that_gave_up_does_not_hide_a_recycle():
 
 
 @pytest.mark.parametrize("which", ["local", "network"])
-async def test_destroy_wakes_with_a_typed_error(which):
+async def test_destroy_fails_waiting_tasks_with_a_typed_error(which):
     network = NetworkBufferPool(2, 64)
     local = network.create_local_pool("gate 4", 1)
     segments = take_many(local, 2)
@@ -238,7 +238,7 @@ async def test_destroy_wakes_with_a_typed_error(which):
     assert network.available_segments == 2
 
 
-async def test_destroy_and_cancel_at_once_are_a_cancel():
+async def test_a_task_cancelled_when_its_pool_is_destroyed_is_cancelled():
     network = NetworkBufferPool(1, 64)
     local = network.create_local_pool("a", 1)
     take(local)

@@ -27,7 +27,7 @@ def test_payload_is_the_first_length_bytes_and_not_a_copy(segment):
 
 
 @pytest.mark.parametrize("length", [-1, 65])
-def test_a_length_outside_the_segment_is_an_error_not_a_cut(segment, length):
+def test_a_length_outside_the_segment_is_an_error(segment, length):
     buffer = NetworkBuffer(segment, length, lambda _: None)
     with pytest.raises(InvalidPoolSize) as caught:
         _ = buffer.payload

@@ -1,10 +1,58 @@
+"""Bounds of pools, fair shares, and the demand; counters of refusals."""
+
+import asyncio
+import logging
 from dataclasses import dataclass
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.shuffle.memory.distribution import Sharing, fair_shares
+from sluice.shuffle.memory import (
+    InsufficientNetworkBuffers,
+    InvalidPoolSize,
+    MemoryDemand,
+    NetworkBufferPool,
+    NetworkBufferTimeout,
+    PoolBounds,
+)
+from sluice.shuffle.memory.distribution import WARNING_INTERVAL_SECONDS, Sharing, fair_shares
+from tests.support.clock import Clock
+
+SHORT_SECONDS = 0.02
+
+
+# ---- bounds
+
+
+@pytest.mark.parametrize(
+    ("bounds", "least"),
+    [
+        (PoolBounds(-1), 0),
+        (PoolBounds(0, 0), 1),
+        (PoolBounds(3, 2), 3),
+        (PoolBounds(1, None, -1), 0),
+        (PoolBounds(1, None, 0, 0), 1),
+    ],
+)
+def test_impossible_bounds_are_refused_with_the_least_number(bounds, least):
+    with pytest.raises(InvalidPoolSize, match=f"gate 7.*Set at least {least}") as caught:
+        bounds.check("gate 7")
+    assert caught.value.limit == least
+
+
+def test_the_smallest_bounds_are_accepted():
+    PoolBounds(0, 1, 0, 1).check("p")
+    PoolBounds(0).check("p")
+
+
+def test_room_and_wanted_segments_follow_from_the_bounds():
+    assert [PoolBounds(2, 5).room(100), PoolBounds(2, 5).wanted_segments] == [3, 5]
+    assert [PoolBounds(2).room(100), PoolBounds(2).wanted_segments] == [98, 4]
+    assert PoolBounds(200).room(100) == 0
+
+
+# ---- shares
 
 
 @pytest.mark.network_case(22)
@@ -20,7 +68,7 @@ def test_shares_are_even_capped_and_use_all_that_can_be_used(spare, rooms):
         assert max(shares) - min(below_their_room) <= 1
 
 
-def test_nobody_to_share_with():
+def test_without_pools_there_are_no_shares():
     assert list(fair_shares(7, [])) == []
 
 
@@ -35,8 +83,8 @@ STEPS = st.tuples(st.integers(0, 9), st.integers(0, 40), st.integers(0, 200))
 
 @pytest.mark.network_case(22)
 @given(steps=st.lists(STEPS, max_size=40))
-def test_what_is_left_out_has_not_changed(steps):
-    """Whoever comes and goes, and however much there is: all know their share all the time."""
+def test_a_share_that_is_left_out_has_not_changed(steps):
+    """Pools come and go and the spare segments change: each pool knows its share at any time."""
     sharing: Sharing[Pool] = Sharing()
     pools: list[Pool] = []
     for what, room, spare in steps:
@@ -52,7 +100,7 @@ def test_what_is_left_out_has_not_changed(steps):
         assert [pool.share for pool in sharers] == list(fair_shares(spare, rooms))
 
 
-def test_who_comes_while_there_is_enough_concerns_nobody_else():
+def test_a_pool_added_while_all_are_full_changes_no_other_share():
     sharing: Sharing[Pool] = Sharing()
     for _ in range(3):
         sharing.add(Pool(4))
@@ -63,3 +111,106 @@ def test_who_comes_while_there_is_enough_concerns_nobody_else():
     assert list(sharing.shares(20)) == [(late, 8)]
     assert sorted(share for _, share in sharing.shares(19)) == [4, 4, 4, 7]
     assert sorted(share for _, share in sharing.shares(20)) == [4, 4, 4, 8]
+
+
+# ---- demand
+
+
+@pytest.fixture
+def log(caplog):
+    caplog.set_level(logging.INFO, logger="sluice.shuffle.memory.distribution")
+    return caplog
+
+
+def levels(log):
+    return [record.levelname for record in log.records]
+
+
+def test_the_warning_has_the_numbers_and_the_remedy(log):
+    demand = MemoryDemand(200, Clock())
+    demand.update(200)
+    assert (log.records, demand.is_exceeded) == ([], False)
+    demand.update(250)
+    assert levels(log) == ["WARNING"]
+    assert "250 segments are wanted and there are 200 (125 %)" in log.text
+    assert "raise network_segments" in log.text
+    assert (demand.is_exceeded, demand.wanted_segments, demand.warnings) == (True, 250, 1)
+
+
+def test_back_to_normal_is_logged_once_and_only_after_a_warning(log):
+    demand = MemoryDemand(10, Clock())
+    for wanted in (5, 11, 10, 9, 8):
+        demand.update(wanted)
+    assert levels(log) == ["WARNING", "INFO"]
+    assert "back to normal, 10 of 10" in log.text
+
+
+def test_a_growing_demand_is_logged_again_after_the_interval(log):
+    clock = Clock()
+    demand = MemoryDemand(10, clock)
+    for wanted in range(11, 100):
+        demand.update(wanted)
+    assert demand.warnings == 1
+    clock.now += WARNING_INTERVAL_SECONDS
+    demand.update(90)
+    assert demand.warnings == 2
+    clock.now += WARNING_INTERVAL_SECONDS
+    demand.update(90)
+    demand.update(50)
+    assert demand.warnings == 2  # it has not grown
+    demand.update(10)
+    assert levels(log) == ["WARNING", "WARNING", "INFO"]
+
+
+def test_a_demand_that_rises_and_falls_does_not_fill_the_log(log):
+    clock = Clock()
+    demand = MemoryDemand(10, clock)
+    for _ in range(100):
+        demand.update(11)
+        demand.update(9)
+    assert levels(log) == ["WARNING", "INFO"]
+    clock.now += WARNING_INTERVAL_SECONDS
+    demand.update(11)
+    assert levels(log) == ["WARNING", "INFO", "WARNING"]
+
+
+def test_demand_adds_up_pools_and_exclusive_requests(log):
+    network = NetworkBufferPool(100, 64)
+    network.create_local_pool("unbounded", 10)
+    assert network.demand.wanted_segments == 20  # an estimate: twice the required segments
+    network.create_local_pool("fixed", 5, 5)
+    bounded = network.create_local_pool("bounded", 1, 60)
+    exclusive = network.request_segments(15)
+    assert (network.demand.wanted_segments, log.records) == (100, [])
+    more = network.request_segments(1)
+    assert levels(log) == ["WARNING"]
+    assert "101 segments are wanted and there are 100 (101 %)" in log.text
+    network.recycle_segments(more)
+    assert levels(log) == ["WARNING", "INFO"]
+    bounded.destroy()
+    network.recycle_segments(exclusive)
+    assert network.demand.wanted_segments == 25
+
+
+async def test_a_waiting_request_is_demand_until_it_expires():
+    network = NetworkBufferPool(10, 64)
+    network.create_local_pool("a", 6, 6)
+    task = asyncio.ensure_future(network.request_segments_within(5, SHORT_SECONDS))
+    await asyncio.sleep(0)
+    assert network.demand.is_exceeded
+    with pytest.raises(NetworkBufferTimeout):
+        await task
+    assert (network.demand.is_exceeded, network.demand.wanted_segments) == (False, 6)
+    assert (network.expired_requests, network.refused_requests) == (1, 0)
+
+
+async def test_refusals_are_counted():
+    network = NetworkBufferPool(10, 64)
+    with pytest.raises(InsufficientNetworkBuffers):
+        network.create_local_pool("a", 11)
+    with pytest.raises(InsufficientNetworkBuffers):
+        network.request_segments(11)
+    with pytest.raises(InsufficientNetworkBuffers):
+        await network.request_segments_within(11, SHORT_SECONDS)
+    assert (network.refused_requests, network.expired_requests) == (3, 0)
+    assert network.demand.wanted_segments == 0

@@ -15,7 +15,7 @@ from sluice.shuffle.memory import (
 from sluice.shuffle.taskmanager.sections import NetworkMemoryConfig
 from tests.shuffle.memory.segments import conserved, declining, take
 
-LONG_SECONDS = 30.0  # never reached: the event under test comes first
+LONG_SECONDS = 30.0  # never reached: the tested event comes first
 SHORT_SECONDS = 0.02
 
 
@@ -23,7 +23,7 @@ def sizes(*pools):
     return [pool.size_segments for pool in pools]
 
 
-# ---- M5
+# ---- making pools
 
 
 def test_the_default_pool_is_allocated_once_at_start():
@@ -58,9 +58,9 @@ def test_insufficient_network_buffers_names_the_numbers_and_the_remedy():
     assert error.code is ErrorCode.INSUFFICIENT_BUFFERS
     assert isinstance(error, SluiceError)
     assert "insufficient number of network buffers: required 4, available 3" in str(error)
-    assert "Raise the number of network memory segments" in str(error)
+    assert "Raise network_segments" in str(error)
     assert len(pool.statistics().local_pools) == 1
-    pool.create_local_pool("c", 3)  # exactly what is left
+    pool.create_local_pool("c", 3)  # exactly the rest
 
 
 @pytest.mark.parametrize(("required", "maximum"), [(-1, None), (3, 2), (0, 0)])
@@ -71,7 +71,7 @@ def test_a_local_pool_of_impossible_size_is_refused(required, maximum):
     assert pool.statistics().local_pools == ()
 
 
-# ---- network case 22, M7, M13
+# ---- distribution, network case 22
 
 
 @pytest.mark.network_case(22)
@@ -112,7 +112,7 @@ def test_bounded_pools_stop_at_their_maximum_and_the_rest_flows_on():
     pool = NetworkBufferPool(20, 64)
     small = pool.create_local_pool("small", 1, 3)
     large = pool.create_local_pool("large", 1, 8)
-    assert sizes(small, large) == [3, 8]  # nobody takes the other 9
+    assert sizes(small, large) == [3, 8]  # the other 9 stay free
     unbounded = pool.create_local_pool("unbounded", 1)
     assert sizes(small, large, unbounded) == [3, 8, 9]
     small.destroy()
@@ -120,7 +120,7 @@ def test_bounded_pools_stop_at_their_maximum_and_the_rest_flows_on():
 
 
 @pytest.mark.network_case(24)
-def test_only_limits_move_segments_are_taken_lazily():
+def test_limits_move_at_once_and_segments_follow_lazily():
     pool = NetworkBufferPool(10, 64)
     local = pool.create_local_pool("a", 2)
     assert sizes(local) == [10]
@@ -154,14 +154,14 @@ def test_idle_segments_above_a_shrunk_limit_go_home_at_once():
 
 
 def test_under_shortage_every_gate_gets_an_equal_share_of_its_ceiling():
-    """M13: ceiling = channels * buffers_per_channel + floating_buffers_per_gate."""
+    """The ceiling is channels * buffers_per_channel + floating_buffers_per_gate."""
     pool = NetworkBufferPool(101, 64)
     config = NetworkMemoryConfig(exclusive_buffers_per_channel=2, floating_buffers_per_gate=8)
     ceilings = [config.pool_ceiling_segments(channels) for channels in (1, 4, 20, 50, 60)]
     assert ceilings == [10, 16, 48, 108, 128]
     gates = [pool.create_local_pool(f"gate {i}", 2, ceiling) for i, ceiling in enumerate(ceilings)]
     assert sum(sizes(*gates)) == 101
-    assert sizes(*gates[:2]) == ceilings[:2]  # below an equal share: they get all they can use
+    assert sizes(*gates[:2]) == ceilings[:2]  # below an equal share: they get their ceiling
     rest = sizes(*gates[2:])
     assert max(rest) - min(rest) <= 1
     assert min(rest) >= ceilings[1]
@@ -197,15 +197,15 @@ def test_distribution_error_is_at_most_one_over_a_thousand_random_orders():
 
 
 def check_distribution(pool, alive, exclusive):
-    spare = pool.total_segments - exclusive - sum(p.required_segments for p in alive)
-    shares = [p.size_segments - p.required_segments for p in alive]
+    spare = pool.total_segments - exclusive - sum(p.bounds.required_segments for p in alive)
+    shares = [p.size_segments - p.bounds.required_segments for p in alive]
     assert sum(shares) == min(spare, sum(p.room for p in alive))
     growing = [share for share, p in zip(shares, alive, strict=True) if share < p.room]
     if growing:
         assert max(shares) - min(growing) <= 1
     for p in alive:
-        assert p.required_segments <= p.size_segments
-        assert p.maximum_segments is None or p.size_segments <= p.maximum_segments
+        assert p.bounds.required_segments <= p.size_segments
+        assert p.bounds.maximum_segments is None or p.size_segments <= p.bounds.maximum_segments
 
 
 # ---- exclusive segments, network case 23
@@ -220,7 +220,7 @@ def test_exclusive_request_is_all_or_nothing():
         pool.request_segments(9)  # only 8 can be promised
     assert (caught.value.required, caught.value.available) == (9, 8)
     with pytest.raises(InsufficientNetworkBuffers) as caught:
-        pool.request_segments(5)  # can be promised, but 4 are here
+        pool.request_segments(5)  # can be promised, but only 4 are free
     assert (caught.value.required, caught.value.available) == (5, 4)
     assert pool.available_segments == 4
     assert sizes(local) == [10]
@@ -241,7 +241,7 @@ def test_recycling_an_exclusive_segment_twice_is_refused_and_the_others_are_back
     conserved(pool)
 
 
-def test_a_segment_of_a_local_pool_is_not_an_exclusive_one():
+def test_a_segment_of_a_local_pool_is_refused_as_an_exclusive_one():
     pool = NetworkBufferPool(4, 64)
     local = pool.create_local_pool("a", 1)
     lent = take(local)
@@ -304,7 +304,7 @@ async def test_segments_collected_for_an_exclusive_request_are_not_lent_to_other
 
 
 @pytest.mark.parametrize("end", ["cancel", "expire"])
-async def test_a_promise_of_a_request_that_just_ended_is_given_up_once(end):
+async def test_the_promise_of_a_request_that_just_ended_is_given_up_once(end):
     pool = NetworkBufferPool(10, 64)
     local = pool.create_local_pool("a", 1)
     lent = [take(local) for _ in range(10)]
@@ -316,9 +316,9 @@ async def test_a_promise_of_a_request_that_just_ended_is_given_up_once(end):
     assert sizes(local) == [6]
     if end == "cancel":
         waiting.cancel()
-        local.recycle(lent.pop())  # in the very turn of the cancel
+        local.recycle(lent.pop())  # in the same turn as the cancel
     else:
-        # A timer of the same moment, armed after the request's: it runs right behind it.
+        # A timer for the same moment, set after the request's, runs right behind it.
         recycled = asyncio.Event()
 
         def recycle_one():
@@ -336,12 +336,12 @@ async def test_a_promise_of_a_request_that_just_ended_is_given_up_once(end):
     assert conserved(pool).reserved_exclusive_segments == 0
 
 
-async def test_exclusive_request_waits_for_the_promise_too():
+async def test_exclusive_request_waits_until_its_segments_can_be_promised():
     pool = NetworkBufferPool(10, 64)
     local = pool.create_local_pool("a", 8)
     waiting = asyncio.ensure_future(pool.request_segments_within(5, LONG_SECONDS))
     await asyncio.sleep(0)
-    assert local.request_segment_nowait() is not None  # it blocks nobody while not promised
+    assert local.request_segment_nowait() is not None  # without a promise it blocks no pool
     assert pool.statistics().waiting_requests == 1
     local.destroy()
     assert len(await waiting) == 5
@@ -365,7 +365,7 @@ async def test_exclusive_requests_are_served_in_order_of_arrival():
     await asyncio.sleep(0)
     assert order == []  # the smaller one does not overtake
     with pytest.raises(InsufficientNetworkBuffers):
-        pool.request_segments(1)  # nor does one that cannot wait
+        pool.request_segments(1)  # neither does a request that cannot wait
     pool.recycle_segments(held)
     await asyncio.gather(*tasks)
     assert order == [3, 1]
@@ -390,7 +390,7 @@ async def test_cancelling_after_the_segments_were_handed_over_gives_them_back():
     waiting = asyncio.ensure_future(pool.request_segments_within(3, LONG_SECONDS))
     await asyncio.sleep(0)
     pool.recycle_segments(held)
-    assert pool.available_segments == 1  # handed over, the task has not run yet
+    assert pool.available_segments == 1  # handed over; the task has not run yet
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
@@ -398,7 +398,7 @@ async def test_cancelling_after_the_segments_were_handed_over_gives_them_back():
     assert conserved(pool).reserved_exclusive_segments == 0
 
 
-async def test_segments_that_come_in_the_turn_of_the_cancel_go_to_the_next():
+async def test_segments_recycled_in_the_turn_of_a_cancel_go_to_the_next_request():
     pool = NetworkBufferPool(4, 64)
     held = pool.request_segments(4)
     first = asyncio.ensure_future(pool.request_segments_within(3, LONG_SECONDS))
@@ -414,7 +414,7 @@ async def test_segments_that_come_in_the_turn_of_the_cancel_go_to_the_next():
 # ---- the end
 
 
-async def test_destroy_fails_waiters_tells_listeners_and_gives_memory_back_with_the_last_segment():
+async def test_destroy_fails_requests_calls_listeners_and_unmaps_after_the_last_segment():
     pool = NetworkBufferPool(4, 64)
     local = pool.create_local_pool("a", 1)
     lent = take(local)

@@ -1,4 +1,4 @@
-"""Overdraft: a few segments beyond the limit, for a record that was begun."""
+"""Overdraft: a few segments beyond the limit, to end a record that has begun."""
 
 import asyncio
 
@@ -7,12 +7,12 @@ import pytest
 from sluice.shuffle.memory import InvalidPoolSize, MemorySegment, NetworkBufferPool
 from tests.shuffle.memory.segments import conserved, keeping, take, take_many
 
-LONG_SECONDS = 30.0  # never reached: the event under test comes first
+LONG_SECONDS = 30.0  # never reached: the tested event comes first
 
 pytestmark = pytest.mark.network_case(24)
 
 
-def test_at_the_limit_some_more_are_lent_and_no_more_than_that():
+def test_at_the_limit_the_overdraft_is_lent_and_no_more():
     network = NetworkBufferPool(20, 64)
     local = network.create_local_pool("a", 1, 3, max_overdraft_buffers=5)
     take_many(local, 3)
@@ -51,10 +51,10 @@ def test_overdraft_comes_back_first_and_the_pool_is_unavailable_until_then():
     segments = take_many(local, 2)
     assert local.is_available
     segments += take_many(local, 1)
-    assert not local.is_available  # what is left is overdraft
+    assert not local.is_available  # the rest is overdraft
     segments += take_many(local, 2)
     for home in (16, 17):
-        local.recycle(segments.pop(0))  # whichever it is
+        local.recycle(segments.pop(0))  # any of them
         assert network.available_segments == home
         assert (local.idle_segments, local.is_available) == (0, False)
     assert local.overdraft_segments == 0
@@ -74,7 +74,7 @@ def test_segments_recycled_together_pay_the_overdraft_back_first():
     assert (network.available_segments, local.idle_segments) == (17, 3)
 
 
-def test_what_is_out_since_the_limit_fell_counts_as_overdraft():
+def test_segments_out_since_before_the_limit_fell_count_as_overdraft():
     network = NetworkBufferPool(10, 64)
     local = network.create_local_pool("a", 1, max_overdraft_buffers=2)
     lent = take_many(local, 7)
@@ -129,7 +129,7 @@ def test_a_listener_is_not_served_out_of_overdraft():
     got: list[MemorySegment | None] = []
     local.add_listener(keeping(got))
     assert got == []
-    assert local.request_segment_nowait() is None  # nor does anybody overtake it by overdraft
+    assert local.request_segment_nowait() is None  # overdraft does not overtake it either
     local.recycle(segment)
     assert got == [segment]
 
@@ -143,7 +143,7 @@ async def test_a_task_gets_overdraft_before_it_waits():
     assert (local.idle_segments, network.available_segments) == (1, 19)
 
 
-def test_overdraft_that_is_out_when_the_pool_is_destroyed_comes_home():
+def test_overdraft_of_a_destroyed_pool_comes_home():
     network = NetworkBufferPool(10, 64)
     local = network.create_local_pool("a", 1, 2, max_overdraft_buffers=3)
     segments = take_many(local, 5)
@@ -155,7 +155,7 @@ def test_overdraft_that_is_out_when_the_pool_is_destroyed_comes_home():
     assert network.statistics().draining_pools == ()
 
 
-def test_a_limit_that_grows_makes_ordinary_segments_of_the_overdraft():
+def test_a_growing_limit_turns_overdraft_into_ordinary_segments():
     network = NetworkBufferPool(10, 64)
     exclusive = network.request_segments(7)
     local = network.create_local_pool("a", 1, max_overdraft_buffers=2)

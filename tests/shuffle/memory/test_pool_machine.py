@@ -1,4 +1,4 @@
-"""Whatever happens to the pools, in any order, no segment is lost, doubled or withheld."""
+"""The pools under any sequence of calls: no segment is lost, doubled or withheld."""
 
 import asyncio
 from collections import Counter
@@ -44,7 +44,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
 
 class Listener:
-    """Keeps, declines, gives back at once, takes one more, or queues again; counts its calls."""
+    """Keeps, declines, gives back at once, takes a second, or queues again; counts its calls."""
 
     def __init__(self, machine, pool, behaviour):
         self.machine = machine
@@ -98,7 +98,7 @@ class PoolMachine(RuleBasedStateMachine):
         self.tasks: list = []  # (pool or None, task) that bring segments
         self.watchers: list = []  # (pool, task) that wait for the pool to be available
         self.expired = 0
-        self.failures: list = []  # what listeners found wrong
+        self.failures: list = []  # errors that listeners found
 
     def teardown(self):
         if not hasattr(self, "loop"):
@@ -117,7 +117,7 @@ class PoolMachine(RuleBasedStateMachine):
             assert seen.free_segments == seen.total_segments
             assert seen.draining_pools == ()
             assert (seen.waiting_requests, seen.reserved_exclusive_segments) == (0, 0)
-            # Its pool destroyed, every listener was called once or had been cancelled.
+            # All pools are destroyed: each listener was called once, or was cancelled.
             assert all(listener.calls <= 1 for listener in self.listeners)
             assert not any(listener.handle.is_waiting for listener in self.listeners)
             self.network.destroy()
@@ -130,7 +130,7 @@ class PoolMachine(RuleBasedStateMachine):
         pool.destroy()
 
     def collect(self):
-        """Let the tasks run; what they got is in the hands of the test now."""
+        """Let the tasks run, and take their segments over."""
         self.loop.settle()
         waiting = []
         for pool, task in self.tasks:
@@ -192,7 +192,7 @@ class PoolMachine(RuleBasedStateMachine):
 
     def take_one(self, pool, channel):
         available = pool.is_available
-        full = pool.full_channels
+        full = pool.channels.full_channels
         overdrafts, over = pool.overdrafts, pool.overdraft_segments
         segment = pool.request_segment_nowait(channel)
         if available:
@@ -202,7 +202,7 @@ class PoolMachine(RuleBasedStateMachine):
             self.lent.append((pool, segment))
             if not available and not full:  # beyond the limit
                 assert (pool.overdrafts, pool.overdraft_segments) == (overdrafts + 1, over + 1)
-                assert pool.overdraft_segments <= pool.max_overdraft_buffers
+                assert pool.overdraft_segments <= pool.bounds.max_overdraft_buffers
                 assert not pool.is_available
 
     @precondition(lambda self: self.lent)
@@ -211,7 +211,7 @@ class PoolMachine(RuleBasedStateMachine):
         pool, segment = self.lent.pop(data.draw(st.integers(0, len(self.lent) - 1)))
         over = pool.overdraft_segments
         pool.recycle(segment)
-        if over:  # given back first: nothing of it stays with the pool
+        if over:  # the surplus goes back first and does not stay in the pool
             assert pool.overdraft_segments < over
 
     @precondition(lambda self: self.lent)
@@ -294,7 +294,7 @@ class PoolMachine(RuleBasedStateMachine):
         assert self.network.expired_requests == self.expired
         assert not any(pool.is_available or pool.is_destroyed for pool, _ in self.watchers)
 
-    # ---- what holds after every step
+    # ---- invariants
 
     @invariant()
     def segments_are_conserved(self):
@@ -304,7 +304,7 @@ class PoolMachine(RuleBasedStateMachine):
         in_hand = [segment.index for _, segment in self.lent]
         in_hand += [segment.index for segment in self.exclusive]
         assert not in_hand or max(Counter(in_hand).values()) == 1
-        # The rest that is out is in tasks that have not run yet.
+        # The other segments that are out belong to tasks that have not run yet.
         assert len(in_hand) <= seen.out_segments
         if not self.tasks:
             assert len(in_hand) == seen.out_segments
@@ -317,7 +317,7 @@ class PoolMachine(RuleBasedStateMachine):
 
     @invariant()
     def limits_are_even(self):
-        shares = [pool.size_segments - pool.required_segments for pool in self.pools]
+        shares = [pool.size_segments - pool.bounds.required_segments for pool in self.pools]
         spare = self.network.unpromised_segments
         assert sum(shares) == min(spare, sum(pool.room for pool in self.pools))
         growing = [s for s, pool in zip(shares, self.pools, strict=True) if s < pool.room]
@@ -335,23 +335,23 @@ class PoolMachine(RuleBasedStateMachine):
 
     @invariant()
     def channels_have_what_was_lent_to_them(self):
-        tasks = {pool for pool, _ in self.tasks}  # may bring a charge that is not seen here yet
+        tasks = {pool for pool, _ in self.tasks}  # their charges are not in self.lent yet
         holders = Counter(id(segment.holder) for _, segment in self.lent)
         for pool in {*self.pools, *(pool for pool, _ in self.lent)} - tasks:
-            most = pool.max_buffers_per_channel
-            counts = [pool.lent_to(channel) for channel in range(3)]
+            most = pool.bounds.max_buffers_per_channel
+            counts = [pool.channels.lent_to(channel) for channel in range(3)]
             without = holders[id(pool)]
             if most is None:
                 assert counts == [0, 0, 0]
             else:
                 assert pool.lent_segments == without + sum(counts)
-                assert pool.full_channels == sum(count >= most for count in counts)
-                assert not (pool.full_channels and pool.is_available)
+                assert pool.channels.full_channels == sum(count >= most for count in counts)
+                assert not (pool.channels.full_channels and pool.is_available)
 
     @invariant()
     def demand_is_counted(self):
         seen = self.network.statistics()
-        pools = sum(pool.wanted_segments for pool in self.pools)
+        pools = sum(pool.bounds.wanted_segments for pool in self.pools)
         demand = self.network.demand
         assert demand.wanted_segments >= pools + seen.reserved_exclusive_segments
         if not seen.waiting_requests:

@@ -1,4 +1,4 @@
-"""A producing task and a consuming task, with the two pools between them in sight."""
+"""A producing task and a consuming task, with access to the two pools between them."""
 
 from __future__ import annotations
 
@@ -101,11 +101,11 @@ class Pipe:
 
     @property
     def credit(self) -> int:
-        """What the producing side may still send."""
+        """Return how many buffers the producing side may still send."""
         return self.sender.credit.available
 
     async def until(self, *, held_1: int, held_2: int) -> None:
-        """Wait until the pools hold this much; then nothing is on its way any more."""
+        """Wait until the pools hold these numbers of buffers and none is on its way."""
         await eventually(
             lambda: (self.held_1, self.held_2) == (held_1, held_2),
             f"{held_1} and {held_2} buffers in use",
@@ -139,7 +139,7 @@ async def pipe(
     """Connect two tasks, on two TaskManagers or on one.
 
     Args:
-        directory: For what the TaskManagers store.
+        directory: Where the TaskManagers store partitions.
         segments: Buffers of pool 1.
         remote: Whether the consumer is on another TaskManager.
         interval_seconds: The buffer timeout.

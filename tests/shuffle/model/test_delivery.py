@@ -1,4 +1,4 @@
-"""P16 to P18, F7: three ways to deliver a record, and every step of each in a trace."""
+"""Three ways to deliver a record, and every step of each in a trace."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ PRODUCER_STEPS = [
     "1 copy into the segment",
     "2 queue the buffer in its subpartition",
 ]
-"""What the task's own thread does; the rest comes with the flush."""
+"""The steps of the task's own thread; the others come with the flush."""
 
 
 @pytest.fixture
 def trace(monkeypatch: pytest.MonkeyPatch) -> Trace:
-    """The five steps of F7, numbered, and what follows at the consumer."""
+    """Trace the producer's five steps, numbered, and the steps at the consumer."""
     found = Trace(monkeypatch)
     watch = found.watch
     watch(BytesSerializer, "serialize", "1 serialize")
@@ -112,7 +112,7 @@ class UserFunction:
 
 
 def test_in_one_thread_it_is_a_call(trace):
-    """P17: a chained operator is called; there is no buffer, no serializer and no gate."""
+    """A chained operator is called: without a buffer, a serializer or a gate."""
     function = UserFunction(trace)
     record = StreamRecord(RECORD, 1)
     assert ChainingOutput(function).collect(record) is None
@@ -122,7 +122,7 @@ def test_in_one_thread_it_is_a_call(trace):
 
 @pytest.mark.interpreted
 async def test_on_one_task_manager_the_buffer_is_handed_over(tmp_path, trace):
-    """P17, P4: the consumer reads the producer's own buffer; no connection has part in it."""
+    """The consumer reads the producer's own buffer; no connection has part in it."""
     async with pipe(tmp_path, 3, remote=False) as between, asyncio.timeout(PATIENCE_SECONDS):
         await eventually(
             lambda: getattr(between.gate.channels[0], "is_pipelined", False), "the view"
@@ -145,8 +145,8 @@ async def test_on_one_task_manager_the_buffer_is_handed_over(tmp_path, trace):
         assert function.seen == [RECORD]
 
 
-async def test_a_local_consumer_has_the_very_buffer_of_the_producer(tmp_path):
-    """M11, P17: pool 1 lacks it until the user function is done with the record."""
+async def test_a_local_consumer_reads_the_buffer_of_the_producer(tmp_path):
+    """Pool 1 lacks the buffer until the user function is done with the record."""
     async with (
         pipe(tmp_path, 3, remote=False, serializer=ViewSerializer()) as between,
         asyncio.timeout(PATIENCE_SECONDS),
@@ -165,8 +165,8 @@ async def test_a_local_consumer_has_the_very_buffer_of_the_producer(tmp_path):
 
 
 @pytest.mark.interpreted
-async def test_a_flush_behind_a_full_buffer_tells_nobody(tmp_path, trace):
-    """F6, F7: the reader knows of data already and will come for all of it."""
+async def test_a_flush_behind_a_full_buffer_does_not_notify_the_reader(tmp_path, trace):
+    """The reader has been notified already and will read all of it."""
     async with pipe(tmp_path, 3) as between, asyncio.timeout(PATIENCE_SECONDS):
         trace.take()
         assert between.writer.emit(full_record(0)) is None
@@ -180,7 +180,7 @@ async def test_a_flush_behind_a_full_buffer_tells_nobody(tmp_path, trace):
 
 @pytest.mark.interpreted
 async def test_across_the_network_the_five_steps_and_their_answer(tmp_path, trace):
-    """P17, P18, F7: selector, serializer, segment, flush, network, segment, gate, function."""
+    """Selector, serializer, segment, flush, network, segment, gate, function."""
     async with pipe(tmp_path, 3) as between, asyncio.timeout(PATIENCE_SECONDS):
         function = UserFunction(trace)
         trace.take()
@@ -192,7 +192,7 @@ async def test_across_the_network_the_five_steps_and_their_answer(tmp_path, trac
         assert trace.take() == ["3 flush", "3 the reader is told"]
         assert between.writer.emit(RECORD) is None
         between.writer.flush_all()
-        assert trace.take() == ["1 serialize", "1 select", "3 flush"], "once is enough (F6)"
+        assert trace.take() == ["1 serialize", "1 select", "3 flush"], "one notification is enough"
         element = await between.reader.next()
         assert isinstance(element, ChannelRecord)
         function.process_record(StreamRecord(element.value))
@@ -213,7 +213,7 @@ async def test_across_the_network_the_five_steps_and_their_answer(tmp_path, trac
 @pytest.mark.interpreted
 @pytest.mark.parametrize("pipelined", [True, False], ids=["push", "pull"])
 async def test_push_and_pull(tmp_path, monkeypatch, pipelined):
-    """P16: pipelined data comes while it is written; stored data when it is asked for."""
+    """Pipelined data comes while it is written; stored data when it is asked for."""
     trace = Trace(monkeypatch)
     trace.watch(
         Connection,
@@ -262,7 +262,7 @@ async def test_push_and_pull(tmp_path, monkeypatch, pipelined):
             return
         assert steps == ["to the TaskManager", "to the consumer"]
         assert not gate.has_ended
-        await partition.emit_buffer(RECORD, 0)  # it is written on, and comes by itself
+        await partition.emit_buffer(RECORD, 0)  # the next records follow without a request
         more = await gate.next_buffer_or_event()
         assert more is not None
         assert more.buffer.release is not None
@@ -270,7 +270,7 @@ async def test_push_and_pull(tmp_path, monkeypatch, pipelined):
 
 
 async def test_a_consumer_of_stored_data_waits_for_its_commit(tmp_path):
-    """P16, P19: pull begins when the partition is complete, also for who asked before."""
+    """Reading begins when the partition is complete, even for an earlier request."""
     async with mini_cluster(tmp_path, 2) as cluster, asyncio.timeout(PATIENCE_SECONDS):
         read_pool = ReadPool(cluster[1].network_pool, "not used", 1)
         gate = InputGate(

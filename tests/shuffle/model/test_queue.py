@@ -1,4 +1,4 @@
-"""M1, M2: the stream between two tasks is one bounded blocking queue."""
+"""The stream between two tasks is one bounded blocking queue."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ remotes = pytest.mark.parametrize("remote", [False, True], ids=["local", "remote
 
 
 def capacity(remote: bool) -> int:
-    """The buffers of both pools; on one TaskManager the consumer has the producer's own."""
+    """Count the buffers of both pools; a local consumer has no pool of its own."""
     return SEGMENTS + POOL_2 if remote else SEGMENTS
 
 
 class BlockingQueue:
-    """The pipe, as a queue: a put blocks or not, a take gives the oldest."""
+    """The pipe as a queue: a put blocks or not, a take returns the oldest record."""
 
     def __init__(self, between: Pipe) -> None:
         self._between = between
@@ -46,7 +46,7 @@ class BlockingQueue:
         """Read a record."""
         element = await self._between.reader.next()
         assert isinstance(element, ChannelRecord)
-        # The oldest record's buffer is free at once: here a record is taken when it is done with.
+        # The oldest record's buffer is free at once: a take ends the use of its record.
         number = int.from_bytes(element.value[:4], "big")
         assert element.value == full_record(number)
         return number
@@ -64,7 +64,7 @@ class BlockingQueue:
 @remotes
 @pytest.mark.parametrize("seed", range(3))
 async def test_it_behaves_like_a_bounded_blocking_queue(tmp_path, remote, seed):
-    """M2: for any order of puts and takes it holds and blocks as a queue of that capacity does."""
+    """In any order of puts and takes it holds and blocks as a queue of that capacity does."""
     most = capacity(remote)
     choices = random.Random(seed)
     async with pipe(tmp_path, SEGMENTS, remote=remote) as between:
@@ -73,7 +73,7 @@ async def test_it_behaves_like_a_bounded_blocking_queue(tmp_path, remote, seed):
         was_full = was_empty = 0
         async with asyncio.timeout(PATIENCE_SECONDS):
             for step in range(150):
-                # In turns mostly puts and mostly takes, so that both ends are seen.
+                # In turns mostly puts and mostly takes, to reach both ends.
                 putting = choices.random() < (0.8 if step // 30 % 2 == 0 else 0.2)
                 if putting and not queue.is_blocked:
                     queue.put(number)
@@ -95,7 +95,7 @@ async def test_it_behaves_like_a_bounded_blocking_queue(tmp_path, remote, seed):
 
 @remotes
 async def test_a_spike_with_a_slow_user_function_loses_nothing_and_stays_bounded(tmp_path, remote):
-    """M1: the producer is as slow as the function, and no pool is above what it may hold."""
+    """The producer is as slow as the function, and no pool exceeds its limit."""
     records = [
         bytes([number % 251]) * random.Random(number).choice((10, 900, 9000))
         for number in range(300)
@@ -109,7 +109,7 @@ async def test_a_spike_with_a_slow_user_function_loses_nothing_and_stays_bounded
 
         async def produce() -> None:
             nonlocal written_bytes
-            for record in records:  # all that there is, as fast as it goes
+            for record in records:  # all of them, without a pause
                 if (pending := between.writer.emit(record)) is not None:
                     await pending
                 written_bytes += len(record)

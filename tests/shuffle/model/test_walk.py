@@ -1,4 +1,4 @@
-"""M10, M11: the walk of one record through both pools, and back pressure across TaskManagers."""
+"""The walk of one record through both pools, and back pressure across TaskManagers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def test_the_walk_of_record_a(tmp_path):
     ):
         assert (between.held_1, between.held_2, between.credit) == (0, 0, EXCLUSIVE)
 
-        # Fill: a buffer of pool 1 has it; it stays there, for the buffer is not full.
+        # Fill: the record is in a buffer of pool 1, and stays because the buffer is not full.
         record_a = b"A" * 100
         assert between.writer.emit(record_a) is None
         await asyncio.sleep(0)
@@ -50,7 +50,7 @@ async def test_the_walk_of_record_a(tmp_path):
         assert (between.held_1, between.held_2, between.queued) == (1, 1, 1)
         assert between.credit == EXCLUSIVE - 1
 
-        # Deserialize: the user function sees the very bytes of the segment.
+        # Deserialize: the user function sees the segment's own bytes.
         element = await between.reader.next()
         assert isinstance(element, ChannelRecord)
         assert isinstance(element.value, memoryview)
@@ -76,7 +76,7 @@ async def test_the_walk_of_record_a(tmp_path):
 
 
 async def test_a_slow_consumer_step_by_step(tmp_path):
-    """It exhausts pool 2, then pool 1, then stops the producer; and all of it undoes itself."""
+    """It exhausts pool 2, then pool 1, then stops the producer; reading undoes each step."""
     segments = 3
     async with pipe(tmp_path, segments) as between, asyncio.timeout(PATIENCE_SECONDS):
         written = 0
@@ -120,7 +120,7 @@ async def test_a_slow_consumer_step_by_step(tmp_path):
 
 
 async def test_floating_buffers_come_with_the_backlog_and_go(tmp_path):
-    """The exhausted pool 2 is all of it: exclusive and floating; idle, only exclusive ones."""
+    """Exhausted, pool 2 has exclusive and floating buffers; idle, only exclusive ones."""
     segments = 2 * POOL_2
     async with pipe(tmp_path, segments) as between, asyncio.timeout(PATIENCE_SECONDS):
         for number in range(segments):
@@ -150,7 +150,7 @@ async def write_until_stuck(between: Pipe) -> tuple[int, asyncio.Task[None]]:
 
 
 async def read_all(between: Pipe, written: int) -> None:
-    """Read everything, and see that all of the back pressure undoes itself."""
+    """Read everything, and check that the back pressure ends."""
     for number in range(written):
         assert await between.reader.next() == ChannelRecord(0, full_record(number))
     await between.until(held_1=0, held_2=0)
@@ -159,7 +159,7 @@ async def read_all(between: Pipe, written: int) -> None:
 
 
 async def test_credit_carries_back_pressure_between_task_managers(tmp_path):
-    """M11: the socket is free for others; this channel has no credit."""
+    """The socket is free for others; this channel has no credit."""
     segments = 3
     async with pipe(tmp_path, segments) as between, asyncio.timeout(PATIENCE_SECONDS):
         written, producing = await write_until_stuck(between)
@@ -171,7 +171,7 @@ async def test_credit_carries_back_pressure_between_task_managers(tmp_path):
 
 
 def shrink_socket_buffers(between: Pipe) -> asyncio.Transport:
-    """Have the kernel keep little on the way; return the receiving transport."""
+    """Make the kernel buffer little; return the receiving transport."""
     (client,) = between.cluster[1].peers.clients()
     receiving, sending = client.connection._transport, between.connection._transport
     assert receiving is not None
@@ -183,7 +183,7 @@ def shrink_socket_buffers(between: Pipe) -> asyncio.Transport:
 
 
 async def test_without_credit_the_socket_carries_it_alone(tmp_path):
-    """M11, watermark mode: a receiver without memory does not read, and the sender fills up."""
+    """Watermark mode: a receiver without memory does not read, and the sender fills up."""
     segments = 3
     async with (
         pipe(tmp_path, segments, flow_control="watermark") as between,
@@ -199,7 +199,7 @@ async def test_without_credit_the_socket_carries_it_alone(tmp_path):
 
 
 async def test_the_socket_carries_back_pressure_between_task_managers(tmp_path):
-    """M11: there is credit, but the network takes no more; the producer stops all the same."""
+    """There is credit, but the network takes no more: the producer stops."""
     segments = 3
     async with (
         pipe(

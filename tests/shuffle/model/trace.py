@@ -1,6 +1,6 @@
 """A trace of what happens to a record: public methods wrapped for one test, steps in order.
 
-The data path has no hooks for this; nothing is traced, and nothing costs anything, outside tests.
+The data path has no hooks for this, so tracing costs nothing outside tests.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Trace:
-    """The steps that were taken, by the names the test gave them."""
+    """The steps taken, by the names that the test gave them."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.steps: list[str] = []
@@ -30,12 +30,12 @@ class Trace:
         *,
         after: bool = False,
     ) -> None:
-        """Note a step whenever a method is called.
+        """Record a step whenever a method is called.
 
         Args:
             owner: The class.
             method: A method of it that is not a coroutine.
-            step: What it is called in the trace.
+            step: Name of the step in the trace.
             when: Asked with the arguments, and with the result before them if ``after``; the step
                 counts only if the answer is true.
             after: Note it when the method has returned, instead of when it is called.

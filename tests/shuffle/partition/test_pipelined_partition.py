@@ -328,7 +328,7 @@ async def test_a_channel_at_its_maximum_makes_the_partition_unavailable():
     for builder in builders:
         builder.recycle()
     last = await late
-    assert rig.pool.lent_to(0) == 1
+    assert rig.pool.channels.lent_to(0) == 1
     last.recycle()
     rig.partition.release()
     settled(rig)

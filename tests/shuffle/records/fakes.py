@@ -1,4 +1,4 @@
-"""A partition and a gate driven by hand. Both spoil memory that was given back."""
+"""A partition and a gate that tests drive step by step. Both spoil memory that is given back."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class FakeEvent(NamedTuple):
 
 
 class FakePartition:
-    """Queues what is added. Has as many buffers as it is given."""
+    """Queues the buffers that a writer adds; has as many builders as a test gives it."""
 
     def __init__(
         self, num_subpartitions: int = 1, segment_bytes: int = 64, buffers: int | None = None
@@ -46,7 +46,7 @@ class FakePartition:
         self.writer_waits = asyncio.Event()
         self._waiters: deque[asyncio.Future[None]] = deque()
 
-    # ---- what a writer sees
+    # ---- the writer's side
 
     def request_builder(self, subpartition: int) -> BufferBuilder | None:
         assert ALL_SUBPARTITIONS <= subpartition < self.num_subpartitions
@@ -116,10 +116,10 @@ class FakePartition:
     def release(self) -> None:
         raise NotImplementedError
 
-    # ---- what a test sees
+    # ---- the test's side
 
     def read(self, subpartition: int = 0) -> list[bytes | FakeEvent]:
-        """Take all there is: complete buffers, events, and what is committed of an open buffer."""
+        """Take complete buffers, events, and the committed bytes of open buffers."""
         queue = self.queues[subpartition]
         found: list[bytes | FakeEvent] = []
         while queue:
@@ -141,7 +141,7 @@ class FakePartition:
         return found
 
     def stream(self, subpartition: int = 0) -> bytes:
-        """Take all the data there is, as one piece."""
+        """Take all data, in one piece."""
         return b"".join(part for part in self.read(subpartition) if isinstance(part, bytes))
 
     def finish_open(self) -> None:
@@ -166,7 +166,7 @@ class FakePartition:
 
 
 class FakeGate:
-    """Gives what a test puts in."""
+    """Gives the buffers and events that a test puts in."""
 
     def __init__(self) -> None:
         self.released = 0

@@ -52,7 +52,7 @@ def test_dictionaries_and_empty_batches():
 
 @pytest.mark.parametrize("segment_bytes", [7, 32 << 10])
 @pytest.mark.parametrize("batch", [False, True])
-async def test_through_buffers(segment_bytes, batch):
+async def test_a_batch_passes_through_buffers(segment_bytes, batch):
     large = pa.RecordBatch.from_pydict({"number": list(range(2_000))})
     partition, gate = FakePartition(segment_bytes=segment_bytes), FakeGate()
     writer = RecordWriter(partition, ArrowSerializer())
@@ -86,11 +86,11 @@ def _stream(*batches: pa.RecordBatch) -> bytes:
     [b"", b"abc", bytes(64), _stream(BATCH)[:-40], _stream(), _stream(BATCH, BATCH)],
     ids=["empty", "text", "zeros", "cut", "no batch", "two batches"],
 )
-def test_what_is_no_single_batch(payload):
+def test_a_record_without_exactly_one_batch_is_refused(payload):
     with pytest.raises(MalformedElement):
         ArrowSerializer().deserialize(payload)
 
 
-def test_only_record_batches():
+def test_a_value_that_is_not_a_record_batch_is_refused():
     with pytest.raises(MalformedElement, match="dict"):
         ArrowSerializer().serialize({"a": 1})

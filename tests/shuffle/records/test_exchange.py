@@ -36,7 +36,7 @@ NUMBERS = range(3000)
 
 
 def record(number: int) -> bytes:
-    """Mostly small, every 100th longer than a few segments; the first 4 bytes are the key."""
+    """Make a record: every 100th spans segments; the first 4 bytes are the key."""
     length = 3 * SEGMENT_SIZE_BYTES if number % 100 == 0 else number % 40
     return number.to_bytes(4, "big") + bytes([number % 251]) * length
 
@@ -73,7 +73,7 @@ async def read(reader: RecordReader[bytes], batch: int) -> list[bytes]:
 async def pipelined(
     environment: NetworkEnvironment, num_subpartitions: int, interval_seconds: float
 ) -> AsyncIterator[PipelinedResultPartition]:
-    """A partition that others can ask the TaskManager for."""
+    """Make a partition that consumers can request from the TaskManager."""
     flusher = OutputFlusher(interval_seconds)
     partition = PipelinedResultPartition(
         "partition",
@@ -110,7 +110,7 @@ async def reading(
 @pytest.mark.parametrize("batch", [1, 64])
 @pytest.mark.parametrize("interval_seconds", [0, 0.005, -1])
 async def test_from_task_to_task(tmp_path: Path, batch: int, interval_seconds: float) -> None:
-    """P18, P17: selector, serializer, segment, flush, the receiver's segment, gate, function."""
+    """Selector, serializer, segment, flush, the receiver's segment, gate, function."""
     records = [record(number) for number in NUMBERS]
     key = HashSelector[bytes](lambda each: each[:4])
     key.setup(4)
@@ -141,8 +141,10 @@ async def test_from_task_to_task(tmp_path: Path, batch: int, interval_seconds: f
 
 
 @pytest.mark.parametrize("interval_seconds", [0, 0.005, -1])
-async def test_when_a_record_goes_on_its_way(tmp_path: Path, interval_seconds: float) -> None:
-    """F5: at once with a timeout of 0; after the interval; with -1 when its buffer is full."""
+async def test_the_buffer_timeout_decides_when_a_record_is_sent(
+    tmp_path: Path, interval_seconds: float
+) -> None:
+    """At once with a timeout of 0; after the interval; with -1 when the buffer is full."""
     async with (
         mini_cluster(tmp_path, 2) as cluster,
         pipelined(cluster[0], 1, interval_seconds) as partition,
@@ -167,7 +169,7 @@ async def test_when_a_record_goes_on_its_way(tmp_path: Path, interval_seconds: f
 
 
 async def test_a_reader_that_does_not_read_stops_the_writer(tmp_path: Path) -> None:
-    """M1, M2: what is under way is bounded by the pools; then both go on."""
+    """The pools bound the records under way; then both go on."""
     content = [number.to_bytes(4, "big") * 250 for number in range(400)]
     async with (
         mini_cluster(tmp_path, 2) as cluster,

@@ -32,7 +32,7 @@ MARKER = LatencyMarker(1, bytes(16), 2)
 
 
 class Operator:
-    """Keeps what it gets; waits when a test wants it to."""
+    """Keeps the elements it gets; waits if a test wants it to."""
 
     def __init__(self, log: list | None = None, name: str = "") -> None:
         self.got: list = []
@@ -52,7 +52,7 @@ class Operator:
     process_record = process_watermark = process_stream_status = process_latency_marker = _take
 
 
-def test_a_direct_call_hands_over_the_very_record():
+def test_a_chaining_output_hands_over_the_record_itself():
     operator = Operator()
     output = ChainingOutput(operator)
     record = StreamRecord([1], 5)
@@ -63,7 +63,7 @@ def test_a_direct_call_hands_over_the_very_record():
     assert operator.got[1:] == [MARKER]
 
 
-def test_a_copy_shares_nothing():
+def test_a_copying_output_shares_nothing():
     operator = Operator()
     record = StreamRecord([[1]], 5)
     CopyingChainingOutput(operator, copy.deepcopy).collect(record)
@@ -95,7 +95,7 @@ def test_broadcasting_copies_for_all_but_the_last():
     assert [each.got[0].value is record.value for each in operators] == [False, False, True]
 
 
-def test_what_the_last_one_does_to_the_original_is_not_in_the_copies():
+def test_changes_by_the_last_output_are_not_in_the_copies():
     class Changing(Operator):
         def process_record(self, record):
             record.value.append("changed")
@@ -129,7 +129,7 @@ def test_broadcasting_hands_over_everything():
     assert output.watermark_gauge.timestamp_ms == 3
 
 
-async def test_broadcasting_waits_for_one_before_the_next():
+async def test_broadcasting_waits_for_each_output_before_the_next():
     log: list[str] = []
     operators = [Operator(log, name) for name in "abc"]
     operators[0].waits = operators[2].waits = True
@@ -146,12 +146,12 @@ async def test_broadcasting_waits_for_one_before_the_next():
     ]
 
 
-def test_broadcasting_to_nobody():
+def test_a_broadcasting_output_needs_outputs():
     with pytest.raises(ValueError, match="outputs"):
         BroadcastingOutput([])
 
 
-def test_counting():
+def test_records_of_main_and_side_outputs_are_counted():
     operator = Operator()
     output = CountingOutput(ChainingOutput(operator))
     output.collect(StreamRecord(1))
@@ -163,7 +163,7 @@ def test_counting():
     assert operator.got == [StreamRecord(1), Watermark(3), StreamStatus.IDLE, MARKER]
 
 
-def test_an_idle_stream_has_no_say_in_time():
+def test_watermarks_of_an_idle_stream_are_dropped():
     operator = Operator()
     output = ChainingOutput(operator)
     assert output.watermark_gauge.timestamp_ms is None
@@ -201,7 +201,7 @@ def elements_of(stream: bytes) -> list[StreamElement[bytes]]:
     return found
 
 
-def test_records_are_spread_watermarks_and_statuses_go_everywhere_markers_somewhere():
+def test_records_are_spread_watermarks_and_statuses_broadcast_markers_sent_at_random():
     partition = FakePartition(2)
     output = RecordWriterOutput(writer_over(partition))
     output.collect(StreamRecord(b"a", 1))

@@ -33,7 +33,7 @@ SUBPARTITIONS = 3
 
 
 class ViewGate:
-    """A gate with one subpartition, and a credit that never ends."""
+    """A gate over one subpartition, with unlimited credit."""
 
     def __init__(self, partition: PipelinedResultPartition, index: int = 0) -> None:
         self._told = asyncio.Event()
@@ -130,7 +130,7 @@ async def test_a_priority_event_overtakes_records_that_wait():
         assert found[:-1] == [barrier, b"a" * 50, b"b" * 50]
 
 
-async def test_behind_a_blocking_event_the_reader_waits():
+async def test_the_reader_waits_behind_a_blocking_event():
     with partition_of(64, 4, 1) as partition:
         writer = RecordWriter(partition, BytesSerializer())
         barrier = CheckpointBarrier(1, 2, False)
@@ -171,7 +171,7 @@ async def test_a_record_cut_off_by_a_cancelled_wait_never_reaches_a_reader():
 
 
 async def test_elements_of_a_chain_through_a_partition():
-    """R4, R10 and P18: what a chain's last output writes is what the next task reads."""
+    """The next task reads the elements that the last output of a chain writes."""
     elements = StreamElementSerializer(BytesSerializer())
     with partition_of(64, 6, 2) as partition:
         readers = [RecordReader(ViewGate(partition, index), elements, 1) for index in range(2)]

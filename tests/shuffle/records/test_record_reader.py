@@ -1,4 +1,4 @@
-"""The record reader: order, ends, waiting, and what becomes of the buffers."""
+"""The record reader: order, ends, waiting, and the release of buffers."""
 
 import asyncio
 import struct
@@ -131,7 +131,7 @@ async def test_records_of_several_channels_span_their_own_buffers(read):
     assert gate.released == gate.given
 
 
-async def test_a_batch_is_what_ends_in_one_buffer():
+async def test_a_batch_has_the_records_that_end_in_one_buffer():
     gate = FakeGate()
     reader = reader_of(gate)
     gate.put(0, frame(b"a") + frame(b"b") + frame(b"cd")[:5])
@@ -142,7 +142,7 @@ async def test_a_batch_is_what_ends_in_one_buffer():
     assert await reader.read_batch() == ChannelRecords(0, [b"f"])
 
 
-async def test_singly_and_in_batches_by_turns():
+async def test_records_are_read_singly_and_in_batches_by_turns():
     gate = FakeGate()
     reader = reader_of(gate)
     gate.put(0, frame(b"a") + frame(b"b") + frame(b"c"), frame(b"d") + frame(b"e"))
@@ -198,7 +198,7 @@ async def test_views_of_the_last_buffer_end_when_the_reader_waits(batch):
 
 
 @pytest.mark.parametrize("method", ["next", "read_batch"])
-async def test_waiting_and_cancelling(method):
+async def test_a_cancelled_wait_loses_nothing(method):
     gate = FakeGate()
     reader = reader_of(gate)
     gate.put(0, frame(b"ab")[:3])
@@ -215,7 +215,7 @@ async def test_waiting_and_cancelling(method):
     assert gate.released == 2
 
 
-async def test_the_end_of_input_is_lasting():
+async def test_the_end_of_the_input_stays():
     gate = FakeGate()
     gate.put_event(0, END)
     reader = reader_of(gate)
@@ -226,7 +226,7 @@ async def test_the_end_of_input_is_lasting():
 
 
 @pytest.mark.parametrize("method", ["next", "read_batch"])
-async def test_the_end_in_the_middle_of_a_record(method):
+async def test_an_end_in_the_middle_of_a_record_is_an_error(method):
     gate = FakeGate()
     gate.put(0, frame(b"ab")[:5])
     gate.put_event(0, END)
@@ -235,7 +235,7 @@ async def test_the_end_in_the_middle_of_a_record(method):
     assert gate.released == 1
 
 
-async def test_a_gate_that_is_released_is_not_the_end():
+async def test_a_released_gate_is_an_error_and_not_the_end():
     gate = FakeGate()
     reader = reader_of(gate)
     gate.end()
@@ -243,7 +243,7 @@ async def test_a_gate_that_is_released_is_not_the_end():
         await reader.next()
 
 
-async def test_a_failed_channel():
+async def test_the_error_of_a_failed_channel_is_raised():
     class Failing(FakeGate):
         def poll(self):
             raise PartitionReleased("gone")
@@ -254,7 +254,7 @@ async def test_a_failed_channel():
             await method()
 
 
-async def test_a_malformed_record_is_passed_over():
+async def test_a_malformed_record_is_skipped():
     gate = FakeGate()
     gate.put(0, frame(b"x") + frame(bytes(8)), frame(b"y"))
     gate.put_event(0, END)
@@ -269,7 +269,7 @@ async def test_a_malformed_record_is_passed_over():
 
 
 @pytest.mark.parametrize("method", ["next", "read_batch"])
-async def test_a_length_that_lies(method):
+async def test_a_length_above_the_limit_is_an_error(method):
     gate = FakeGate()
     gate.put(0, b"\xff\xff\xff\xffabc")
     reader = reader_of(gate)
@@ -293,7 +293,7 @@ async def test_an_event_that_does_not_decode_is_released():
     assert len(released) == 2
 
 
-async def test_close_releases_what_is_held_once(tmp_path):
+async def test_close_releases_each_held_buffer_once(tmp_path):
     gate = FakeGate()
     reader = reader_of(gate, 2, spill_threshold_bytes=3, spill_directory=str(tmp_path))
     gate.put(0, frame(b"abcdef")[:8])

@@ -1,4 +1,4 @@
-"""The record writer while the partition has buffers: what is in which buffer, in which order."""
+"""The record writer while the partition has buffers: their contents and their order."""
 
 import random
 import struct
@@ -54,7 +54,7 @@ def test_round_robin_is_the_default():
     ]
 
 
-def test_the_selector_chooses():
+def test_the_selector_chooses_the_subpartition():
     partition = FakePartition(3)
     writer = writer_of(partition, selector=FunctionSelector(lambda record, _: record[0]))
     for record in (b"\2a", b"\0b", b"\2c"):
@@ -67,7 +67,7 @@ def test_the_selector_chooses():
 
 
 @pytest.mark.parametrize("batch", [False, True])
-def test_a_record_that_ends_with_its_segment_asks_for_no_other(batch):
+def test_a_record_that_ends_with_its_segment_needs_no_further_segment(batch):
     partition = FakePartition(segment_bytes=16, buffers=1)
     writer = writer_of(partition)
     # 8 and 8 bytes with their lengths; then 16; then 4 and 12.
@@ -216,8 +216,8 @@ def open_builder(writer: RecordWriter, subpartition: int = 0) -> BufferBuilder:
     return builder
 
 
-def test_a_builder_that_the_partition_finished_is_left_alone():
-    """As a partition does when somebody else puts an event behind it."""
+def test_a_builder_that_the_partition_has_finished_is_not_written():
+    """A partition finishes a builder when an event is added behind it."""
     partition = FakePartition()
     writer = writer_of(partition)
     writer.emit(b"a")
@@ -255,7 +255,7 @@ def test_a_buffer_timeout_of_zero_flushes_each_call(timeout, flushed):
     assert partition.flushed == flushed
 
 
-def test_flush_by_hand():
+def test_flush_and_flush_all_reach_the_partition():
     partition = FakePartition(2)
     writer = writer_of(partition)
     writer.flush(1)
@@ -267,7 +267,9 @@ def test_flush_by_hand():
 
 
 @given(st.lists(st.binary(max_size=30), max_size=40), st.integers(1, 100), st.integers(1, 5))
-def test_a_batch_by_hash_is_what_its_records_are_singly(records, segment_bytes, num_subpartitions):
+def test_a_batch_by_hash_is_written_as_its_records_singly(
+    records, segment_bytes, num_subpartitions
+):
     singly, at_once = (FakePartition(num_subpartitions, segment_bytes) for _ in range(2))
     writer = writer_of(singly, selector=HashSelector())
     for record in records:
@@ -298,11 +300,11 @@ def test_random_emit_reaches_every_subpartition():
     assert min(counts) > 0
 
 
-# ---- what is refused
+# ---- refusals
 
 
 @pytest.mark.parametrize("subpartition", [-2, 3, 1 << 40])
-def test_a_subpartition_that_is_not_there(subpartition):
+def test_a_subpartition_that_does_not_exist_is_refused(subpartition):
     partition = FakePartition(3)
     writer = writer_of(partition, selector=FunctionSelector(lambda *_: subpartition))
     for call in (
@@ -318,7 +320,7 @@ def test_a_subpartition_that_is_not_there(subpartition):
     assert [partition.stream(index) for index in range(3)] == [b"", b"", frame(b"a")]
 
 
-def test_a_bad_record_leaves_nothing_behind():
+def test_a_refused_record_leaves_nothing_behind():
     partition = FakePartition(segment_bytes=1000)
     writer = RecordWriter(partition, StringSerializer(), maximum_record_bytes=10)
     writer.emit("a" * 10)
@@ -335,7 +337,7 @@ def test_a_bad_record_leaves_nothing_behind():
     assert records_of(partition.stream()) == [b"a" * 10, b"c"]
 
 
-def test_one_subpartition_for_each_record():
+def test_a_batch_needs_one_subpartition_for_each_record():
     writer = writer_of(FakePartition(2))
     with pytest.raises(ValueError, match="zip"):
         writer.emit_batch([b"a", b"b"], [1])
@@ -351,7 +353,7 @@ def test_an_event_that_is_too_long_finishes_no_buffer():
     assert partition.taken == 1
 
 
-async def test_the_end():
+async def test_finish_ends_the_partition():
     partition = FakePartition(2, buffers=2)
     writer = writer_of(partition)
     writer.emit(b"a")
@@ -372,7 +374,7 @@ async def test_the_end():
         await writer.finish()
 
 
-async def test_failing():
+async def test_fail_ends_the_partition_with_its_error():
     partition = FakePartition(2, buffers=2)
     writer = writer_of(partition)
     writer.emit(b"a")

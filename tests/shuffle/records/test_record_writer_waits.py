@@ -26,7 +26,7 @@ def writer_of(partition: FakePartition, **options) -> RecordWriter:
 
 
 async def waiting(pending: Awaitable[None] | None, partition: FakePartition) -> asyncio.Task[None]:
-    """Start to await what a call returned, up to its wait for a buffer."""
+    """Start to await the result of a call, up to its wait for a buffer."""
     assert pending is not None
     task = asyncio.ensure_future(pending)
     async with asyncio.timeout(TIMEOUT_SECONDS):
@@ -60,7 +60,7 @@ async def test_the_rest_is_written_when_a_buffer_comes():
     assert writer.emit(b"") is None, "the writer goes on"
 
 
-async def test_nothing_at_all_could_be_written():
+async def test_a_record_waits_for_its_first_buffer():
     partition = FakePartition(segment_bytes=8, buffers=0)
     writer = writer_of(partition)
     task = await waiting(writer.emit(b"a"), partition)
@@ -69,7 +69,7 @@ async def test_nothing_at_all_could_be_written():
     assert partition.stream() == frame(b"a")
 
 
-async def test_a_batch_waits_where_it_must_and_goes_on_from_there():
+async def test_a_batch_waits_for_buffers_and_goes_on_where_it_stopped():
     partition = FakePartition(3, segment_bytes=8, buffers=2)
     writer = writer_of(partition)
     records = [bytes([number]) * 3 for number in range(30)]
@@ -88,7 +88,7 @@ async def test_a_broadcast_batch_waits():
     assert await read_until_done(task, partition) == expected
 
 
-async def test_what_waited_is_flushed_too():
+async def test_a_record_that_waited_is_flushed():
     partition = FakePartition(2, buffers=0)
     writer = writer_of(partition, buffer_timeout_seconds=0)
     task = await waiting(writer.emit_batch([b"a", b"b"], [1, 0]), partition)
@@ -98,7 +98,7 @@ async def test_what_waited_is_flushed_too():
     assert partition.flushed == [1, 0]
 
 
-async def test_a_call_before_the_last_was_awaited_is_refused():
+async def test_a_call_before_the_previous_one_was_awaited_is_refused():
     partition = FakePartition(buffers=0)
     writer = writer_of(partition)
     pending = writer.emit(b"a")
@@ -124,7 +124,7 @@ async def test_a_call_before_the_last_was_awaited_is_refused():
     assert partition.stream() == frame(b"a") + frame(b"b")
 
 
-async def test_cancelled_before_anything_is_written_it_was_not_emitted():
+async def test_a_record_cancelled_before_a_part_is_written_was_not_emitted():
     partition = FakePartition(buffers=0)
     writer = writer_of(partition)
     task = await waiting(writer.emit(b"a"), partition)
@@ -138,7 +138,7 @@ async def test_cancelled_before_anything_is_written_it_was_not_emitted():
 
 
 @pytest.mark.parametrize("started", [True, False])
-async def test_cancelled_in_the_middle_of_a_record_the_writer_has_failed(started):
+async def test_a_cancel_in_the_middle_of_a_record_fails_the_writer(started):
     partition = FakePartition(segment_bytes=8, buffers=1)
     writer = writer_of(partition)
     pending = writer.emit(bytes(10))
@@ -160,7 +160,7 @@ async def test_cancelled_in_the_middle_of_a_record_the_writer_has_failed(started
     assert partition.free == 1
 
 
-async def test_cancelled_before_its_first_step_with_nothing_written():
+async def test_a_cancel_before_the_first_step_has_no_effect():
     partition = FakePartition(buffers=0)
     writer = writer_of(partition)
     pending = writer.emit(b"a")
@@ -175,8 +175,8 @@ async def test_cancelled_before_its_first_step_with_nothing_written():
 
 
 @pytest.mark.parametrize("first_whole", [True, False])
-async def test_cancelled_in_a_batch(first_whole):
-    """Some records are written, at least in part: nobody could tell which."""
+async def test_a_cancel_in_the_middle_of_a_batch_fails_the_writer(first_whole):
+    """Some records are written, at least in part, and the caller cannot tell which."""
     partition = FakePartition(2, segment_bytes=8, buffers=1)
     writer = writer_of(partition)
     records = [bytes(4), b"x"] if first_whole else [bytes(5), b"x"]
@@ -188,7 +188,7 @@ async def test_cancelled_in_a_batch(first_whole):
         writer.emit(b"b")
 
 
-async def test_cancelled_in_a_batch_of_which_nothing_is_written():
+async def test_a_batch_cancelled_before_a_part_is_written_was_not_emitted():
     partition = FakePartition(2, buffers=0)
     writer = writer_of(partition)
     task = await waiting(writer.emit_batch([b"a", b"b"], [0, 1]), partition)
@@ -212,7 +212,7 @@ async def test_the_partition_fails_while_the_writer_waits(begun):
         writer.emit(b"b")
 
 
-async def test_failed_while_nobody_awaits_yet():
+async def test_fail_before_the_awaitable_is_awaited():
     partition = FakePartition(buffers=0)
     writer = writer_of(partition)
     pending = writer.emit(b"a")
@@ -223,7 +223,7 @@ async def test_failed_while_nobody_awaits_yet():
         writer.emit(b"b")
 
 
-async def test_failed_by_another_task_while_it_waits():
+async def test_fail_by_another_task_while_the_writer_waits():
     partition = FakePartition(segment_bytes=8, buffers=1)
     writer = writer_of(partition)
     task = await waiting(writer.emit(bytes(20)), partition)

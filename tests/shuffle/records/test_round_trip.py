@@ -1,4 +1,4 @@
-"""Records through buffers of any size and back: byte-equal, and nothing left over."""
+"""Records through buffers of any size and back are byte-equal, with no bytes left over."""
 
 import asyncio
 import os
@@ -24,7 +24,7 @@ PATTERN = bytes(index % 251 for index in range(200_000))
 
 
 def lengths(segment_bytes: int) -> st.SearchStrategy[int]:
-    """Tiny ones, ones that end about where a segment does, and huge ones."""
+    """Draw lengths: tiny, about as long as a segment, and huge."""
     tiny = st.integers(0, 12)
     edges = st.builds(
         lambda segments, off: max(0, segments * segment_bytes - 4 + off),
@@ -104,7 +104,7 @@ async def test_records_far_longer_than_a_segment_pass_through_a_file(batch, monk
     assert len(os.listdir("/proc/self/fd")) == files
 
 
-def test_the_default_threshold():
+def test_a_record_above_the_default_threshold():
     """5 MiB and one byte: the whole path with its default settings."""
     record = PATTERN[:191] * ((5 << 20) // 191 + 1)
     partition = FakePartition(segment_bytes=32 << 10)

@@ -1,4 +1,4 @@
-"""Which subpartition a record goes to."""
+"""Channel selectors: the subpartition of each record."""
 
 import subprocess
 import sys
@@ -51,7 +51,7 @@ SELECTORS: dict[str, Callable[[], ChannelSelector]] = {
     batches=st.lists(st.lists(st.binary(max_size=4), max_size=9), max_size=4),
     num_subpartitions=st.integers(1, 7),
 )
-def test_the_choice_for_a_batch_is_that_for_its_records(name, batches, num_subpartitions):
+def test_the_choices_for_a_batch_are_those_for_its_records(name, batches, num_subpartitions):
     singly = set_up(SELECTORS[name](), num_subpartitions)
     at_once = set_up(SELECTORS[name](), num_subpartitions)
     for batch in batches:
@@ -60,7 +60,7 @@ def test_the_choice_for_a_batch_is_that_for_its_records(name, batches, num_subpa
         assert all(0 <= each < num_subpartitions for each in chosen)
 
 
-def test_hash_is_the_documented_one():
+def test_the_hash_is_the_documented_one():
     selector = set_up(HashSelector(), 1000)
     # The check value of CRC-32C: 0xE3069283.
     assert selector.select(b"123456789") == 0xE3069283 % 1000
@@ -93,7 +93,7 @@ def test_hash_spreads_keys_that_are_alike():
     assert max(counts.values()) < 1.2 * 1000
 
 
-def test_keys_decide_not_records():
+def test_the_key_decides_and_not_the_record():
     selector = set_up(HashSelector(lambda record: record[0].encode()), 50)
     chosen = {selector.select(("key", number)) for number in range(20)}
     assert len(chosen) == 1
@@ -105,6 +105,6 @@ def test_broadcast():
     assert selector.select_many([b"", b""]) == ALL_SUBPARTITIONS
 
 
-def test_without_subpartitions():
+def test_a_selector_needs_a_subpartition():
     with pytest.raises(InvalidSubpartition):
         RoundRobinSelector().setup(0)

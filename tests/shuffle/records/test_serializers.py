@@ -50,7 +50,7 @@ def test_msgpack(value, memory):
     assert serializer.deserialize(memory(serializer.serialize(value))) == value
 
 
-def test_a_view_is_of_the_very_memory():
+def test_a_view_is_not_copied():
     memory = bytearray(b"abc")
     view = ViewSerializer().deserialize(memory)
     memory[0] = ord("x")
@@ -75,7 +75,7 @@ def test_a_view_is_of_the_very_memory():
         (MsgpackSerializer(), b"\xd7\xff" + b"\xff" * 8),
     ],
 )
-def test_what_does_not_decode_is_a_typed_error(serializer, payload):
+def test_bytes_that_cannot_be_decoded_are_a_typed_error(serializer, payload):
     with pytest.raises(MalformedElement):
         serializer.deserialize(payload)
 
@@ -98,10 +98,10 @@ def test_msgpack_of_arbitrary_bytes_is_a_value_or_a_typed_error(payload):
         (MsgpackSerializer(), {1, 2}),
     ],
 )
-def test_what_does_not_encode_is_a_typed_error(serializer, value):
+def test_a_value_that_cannot_be_encoded_is_a_typed_error(serializer, value):
     with pytest.raises(MalformedElement):
         serializer.serialize(value)
 
 
-def test_bytes_take_any_memory():
+def test_the_bytes_serializer_takes_any_memory():
     assert BytesSerializer().serialize(memoryview(b"ab")) == b"ab"

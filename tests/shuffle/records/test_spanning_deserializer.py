@@ -1,4 +1,4 @@
-"""The spanning deserializer: which result when, who owns what, and when it is given back."""
+"""The spanning deserializer: results, ownership of records, release of buffers."""
 
 import itertools
 import os
@@ -24,7 +24,7 @@ def frame(record: bytes) -> bytes:
 
 
 class Lent:
-    """A buffer that is spoilt when it is given back."""
+    """A buffer that is spoilt when it is released."""
 
     def __init__(self, payload: bytes) -> None:
         self.memory = bytearray(payload)
@@ -42,7 +42,7 @@ def feed(deserializer: SpanningRecordDeserializer, payload: bytes) -> Lent:
 
 
 def read(deserializer: SpanningRecordDeserializer) -> list[tuple[DeserializationResult, bytes]]:
-    """Take everything the buffer has."""
+    """Take all records of the buffer."""
     found = []
     while True:
         result, record = deserializer.next_record()
@@ -73,7 +73,7 @@ def read(deserializer: SpanningRecordDeserializer) -> list[tuple[Deserialization
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("threshold", [1000, 0])
-def test_results(buffers, results, threshold):
+def test_the_result_of_each_call(buffers, results, threshold):
     deserializer = SpanningRecordDeserializer(spill_threshold_bytes=threshold)
     lent = []
     for payload, expected in zip(buffers, results, strict=True):
@@ -85,13 +85,13 @@ def test_results(buffers, results, threshold):
     assert [each.releases for each in lent] == [1] * len(lent)
 
 
-def test_what_a_result_says():
+def test_the_flags_of_each_result():
     assert [(result.is_full_record, result.is_buffer_consumed)
             for result in (PARTIAL, INTERMEDIATE, LAST)
             ] == [(False, True), (True, False), (True, True)]  # fmt: skip
 
 
-def test_no_buffer_is_no_record():
+def test_without_a_buffer_there_is_no_record():
     assert SpanningRecordDeserializer().next_record() == (PARTIAL, None)
 
 
@@ -119,7 +119,7 @@ def test_a_record_over_buffers_is_copied_once_and_both_buffers_go_back_at_once()
     assert record == b"abcd"
 
 
-def test_a_buffer_too_early_is_refused_and_not_taken_over():
+def test_a_buffer_before_the_last_one_is_read_is_refused():
     deserializer = SpanningRecordDeserializer()
     feed(deserializer, frame(b"a") + frame(b"b"))
     deserializer.next_record()
@@ -130,7 +130,7 @@ def test_a_buffer_too_early_is_refused_and_not_taken_over():
     assert second.releases == 0
 
 
-def test_the_end_in_the_middle_of_a_record():
+def test_an_end_in_the_middle_of_a_record_is_an_error():
     deserializer = SpanningRecordDeserializer()
     deserializer.end()
     feed(deserializer, frame(b"ab") + b"\0\0")
@@ -150,7 +150,7 @@ def test_the_end_in_the_middle_of_a_record():
 
 @pytest.mark.parametrize("cut", [0, 2, 4])
 @pytest.mark.parametrize("batch", [False, True])
-def test_a_length_that_lies(cut, batch):
+def test_a_length_above_the_limit_is_an_error(cut, batch):
     deserializer = SpanningRecordDeserializer(maximum_record_bytes=10)
     payload = b"\0\0\0\x0bABCDEFGHIJKL"
     lent = []
@@ -160,7 +160,7 @@ def test_a_length_that_lies(cut, batch):
             assert deserializer.next_record() == (PARTIAL, None)
     if cut < 4:
         lent.append(feed(deserializer, payload[cut:]))
-    for _ in range(2):  # it stays so
+    for _ in range(2):  # the error stays
         with pytest.raises(RecordTooLarge, match="value 11, limit 10"):
             deserializer.take_records() if batch else deserializer.next_record()
     deserializer.close()
@@ -168,7 +168,7 @@ def test_a_length_that_lies(cut, batch):
 
 
 def test_a_length_within_the_limit_takes_no_memory_before_the_bytes_are_there(tmp_path):
-    """Above the threshold the file grows with what arrives."""
+    """Above the threshold the file grows with the bytes that arrive."""
     deserializer = SpanningRecordDeserializer(
         spill_threshold_bytes=100, spill_directory=str(tmp_path)
     )
@@ -225,7 +225,7 @@ def test_a_spill_that_fails_is_typed_and_leaves_nothing():
 
 
 @pytest.mark.parametrize("read_bytes", [0, 1])
-def test_close_gives_all_back(read_bytes):
+def test_close_releases_the_buffer_and_forgets_the_record(read_bytes):
     deserializer = SpanningRecordDeserializer(spill_threshold_bytes=1)
     feed(deserializer, frame(b"abcd")[:6])
     deserializer.next_record()
@@ -243,7 +243,7 @@ def test_close_gives_all_back(read_bytes):
 
 
 @pytest.mark.parametrize("owned", [False, True])
-def test_the_records_of_a_buffer(owned):
+def test_take_records_returns_the_records_of_a_buffer(owned):
     deserializer = SpanningRecordDeserializer()
     lent = feed(deserializer, frame(b"ab") + frame(b"") + frame(b"cdef")[:6])
     assert deserializer.take_records(owned) == [b"ab", b""]

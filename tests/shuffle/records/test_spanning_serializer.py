@@ -1,4 +1,4 @@
-"""The spanning serializer: which result when, and what is in the buffers."""
+"""The spanning serializer: results, and the contents of the buffers."""
 
 import array
 import struct
@@ -49,7 +49,7 @@ def content(builder: BufferBuilder) -> bytes:
         (65_537, 4, [PARTIAL] * 16_385 + [FULL]),
     ],
 )
-def test_results(record_bytes, segment_bytes, results):
+def test_the_result_of_each_copy(record_bytes, segment_bytes, results):
     record = bytes(index % 251 for index in range(record_bytes))
     serializer = SpanningRecordSerializer()
     serializer.set_record(record)
@@ -67,7 +67,7 @@ def test_results(record_bytes, segment_bytes, results):
     assert serializer.remaining_bytes == 0
 
 
-def test_what_a_result_says():
+def test_the_flags_of_each_result():
     assert [(result.is_full_record, result.is_full_buffer) for result in (PARTIAL, FULL_BOTH, FULL)
             ] == [(False, True), (True, True), (True, False)]  # fmt: skip
 
@@ -83,7 +83,7 @@ def test_small_records_share_a_buffer():
     assert content(builder) == b"\0\0\0\1a\0\0\0\2bc\0\0\0\1d"
 
 
-def test_what_is_copied_is_committed():
+def test_copied_bytes_are_committed():
     serializer = SpanningRecordSerializer()
     serializer.set_record(b"abc")
     builder = builder_of(10)
@@ -99,7 +99,7 @@ def test_a_batch_is_its_records_one_after_the_other(records, segment_bytes):
     ends = [sum(map(len, frames[: count + 1])) for count in range(len(frames))]
     stream = b""
     while True:
-        # What is left of the record that the last buffer cut.
+        # The rest of the record that the last buffer cut.
         expected = 0 if len(stream) in (0, *ends) else min(
             end - len(stream) for end in ends if end > len(stream)
         )  # fmt: skip
@@ -114,7 +114,7 @@ def test_a_batch_is_its_records_one_after_the_other(records, segment_bytes):
 
 
 @pytest.mark.parametrize("length", [5, 100_000])
-def test_what_is_left_of_one_record(length):
+def test_continued_bytes_are_the_rest_of_the_cut_record(length):
     serializer = SpanningRecordSerializer()
     serializer.set_record(bytes(length))
     assert serializer.continued_bytes == 0
@@ -126,7 +126,7 @@ def test_what_is_left_of_one_record(length):
     assert serializer.continued_bytes == 0
 
 
-def test_too_long():
+def test_a_record_above_the_limit_is_refused():
     serializer = SpanningRecordSerializer(maximum_record_bytes=10)
     serializer.set_record(bytes(10))
     with pytest.raises(RecordTooLarge, match="value 11, limit 10"):

@@ -8,7 +8,7 @@ from sluice.shuffle.errors import SpillFailed
 from sluice.shuffle.records.spanning_deserializer import SpillFile
 
 
-def test_what_is_written_is_read(tmp_path):
+def test_read_returns_the_written_bytes(tmp_path):
     spill = SpillFile(7, str(tmp_path))
     for part in (b"abc", memoryview(b"de"), bytearray(b"fg")):
         spill.write(part)
@@ -23,14 +23,14 @@ def test_what_is_written_is_read(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
-def test_closed_without_reading_it_leaves_nothing(tmp_path):
+def test_a_file_closed_unread_leaves_nothing(tmp_path):
     spill = SpillFile(7, str(tmp_path))
     spill.write(b"abc")
     spill.close()
     assert os.listdir(tmp_path) == []
 
 
-def test_a_view_of_a_view_keeps_the_bytes(tmp_path):
+def test_a_slice_of_the_view_keeps_the_bytes(tmp_path):
     spill = SpillFile(3, str(tmp_path))
     spill.write(b"abc")
     late = spill.read()[1:]
@@ -38,12 +38,12 @@ def test_a_view_of_a_view_keeps_the_bytes(tmp_path):
     assert bytes(late) == b"bc"
 
 
-def test_no_directory():
+def test_a_missing_directory_is_a_typed_error():
     with pytest.raises(SpillFailed, match="spill_directory"):
         SpillFile(7, "/nonexistent")
 
 
-def test_a_disk_that_is_full(monkeypatch):
+def test_a_full_disk_is_a_typed_error(monkeypatch):
     class FullDisk:
         def write(self, data: memoryview) -> int:
             raise OSError(28, "No space left on device")
@@ -58,7 +58,7 @@ def test_a_disk_that_is_full(monkeypatch):
         spill.write(b"abc")
 
 
-def test_a_file_that_is_too_short_is_an_error_not_a_crash():
+def test_a_file_that_is_too_short_is_a_typed_error():
     spill = SpillFile(1 << 20)
     spill.write(b"abc")
     with pytest.raises(SpillFailed):

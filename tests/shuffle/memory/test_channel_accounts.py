@@ -1,4 +1,4 @@
-"""The maximum of segments per channel, which makes a pool unavailable."""
+"""The accounts of channels, and the maximum per channel that makes a pool unavailable."""
 
 import asyncio
 
@@ -7,7 +7,7 @@ import pytest
 from sluice.shuffle.memory import InvalidPoolSize, NetworkBufferPool, SegmentNotLent
 from tests.shuffle.memory.segments import take
 
-LONG_SECONDS = 30.0  # never reached: the event under test comes first
+LONG_SECONDS = 30.0  # never reached: the tested event comes first
 
 pytestmark = pytest.mark.network_case(24)
 
@@ -16,17 +16,21 @@ def test_availability_turns_false_at_the_maximum_and_true_after_a_recycle():
     network = NetworkBufferPool(20, 64)
     local = network.create_local_pool("a", 1, max_buffers_per_channel=3)
     segments = [take(local, channel) for channel in (0, 1, 0, 1, 1)]
-    assert (local.lent_to(0), local.lent_to(1), local.lent_to(2)) == (2, 3, 0)
-    assert (local.is_available, local.full_channels) == (False, 1)
+    assert (local.channels.lent_to(0), local.channels.lent_to(1), local.channels.lent_to(2)) == (
+        2,
+        3,
+        0,
+    )
+    assert (local.is_available, local.channels.full_channels) == (False, 1)
     local.recycle(segments[0])  # of the other channel
     assert not local.is_available
     local.recycle(segments[1])
-    assert (local.is_available, local.full_channels) == (True, 0)
-    assert (local.lent_to(0), local.lent_to(1)) == (1, 2)
+    assert (local.is_available, local.channels.full_channels) == (True, 0)
+    assert (local.channels.lent_to(0), local.channels.lent_to(1)) == (1, 2)
     assert local.statistics().full_channels == 0
 
 
-def test_every_full_channel_has_to_recycle():
+def test_a_pool_is_unavailable_while_any_channel_is_full():
     network = NetworkBufferPool(20, 64)
     local = network.create_local_pool("a", 1, max_buffers_per_channel=1)
     one, two = take(local, 1), take(local, 2)
@@ -37,13 +41,13 @@ def test_every_full_channel_has_to_recycle():
     assert local.is_available
 
 
-def test_a_full_channel_can_end_its_record_and_has_to_come_below_the_maximum():
+def test_a_full_channel_can_still_take_segments_and_stays_full_until_below_the_maximum():
     network = NetworkBufferPool(20, 64)
     local = network.create_local_pool("a", 1, max_buffers_per_channel=2)
     segments = [take(local, 7) for _ in range(4)]
     for left in (3, 2):
         local.recycle(segments.pop())
-        assert (local.lent_to(7), local.is_available) == (left, False)
+        assert (local.channels.lent_to(7), local.is_available) == (left, False)
     local.recycle(segments.pop())
     assert local.is_available
 
@@ -52,7 +56,7 @@ def test_segments_without_a_channel_are_charged_to_nobody():
     network = NetworkBufferPool(20, 64)
     local = network.create_local_pool("a", 1, max_buffers_per_channel=1)
     segments = [take(local), take(local, -1)]
-    assert (local.is_available, local.full_channels) == (True, 0)
+    assert (local.is_available, local.channels.full_channels) == (True, 0)
     local.recycle_together(segments)
     assert local.lent_segments == 0
 
@@ -61,7 +65,11 @@ def test_a_pool_without_a_maximum_keeps_no_accounts():
     network = NetworkBufferPool(20, 64)
     local = network.create_local_pool("a", 1)
     segments = [take(local, 3) for _ in range(10)]
-    assert (local.is_available, local.lent_to(3), local.max_buffers_per_channel) == (True, 0, None)
+    assert (
+        local.is_available,
+        local.channels.lent_to(3),
+        local.bounds.max_buffers_per_channel,
+    ) == (True, 0, None)
     assert all(segment.holder is local for segment in segments)
     local.recycle_together(segments)
     assert local.idle_segments == 10
@@ -74,12 +82,12 @@ def test_buffers_settle_their_channels_account_with_the_last_reference():
     assert buffer is not None
     buffer.retain()
     buffer.recycle()
-    assert (local.lent_to(5), local.is_available) == (1, False)
+    assert (local.channels.lent_to(5), local.is_available) == (1, False)
     buffer.recycle()
-    assert (local.lent_to(5), local.is_available) == (0, True)
+    assert (local.channels.lent_to(5), local.is_available) == (0, True)
     again = local.request_buffer_nowait(5)  # an idle one this time
     assert again is not None
-    assert (local.lent_to(5), local.is_available) == (1, False)
+    assert (local.channels.lent_to(5), local.is_available) == (1, False)
 
 
 async def test_a_segment_waited_for_is_charged_when_it_comes():
@@ -88,13 +96,17 @@ async def test_a_segment_waited_for_is_charged_when_it_comes():
     segment = take(local, 1)
     task = asyncio.ensure_future(local.request_segment(LONG_SECONDS, 2))
     await asyncio.sleep(0)
-    assert (local.lent_to(1), local.lent_to(2)) == (1, 0)
+    assert (local.channels.lent_to(1), local.channels.lent_to(2)) == (1, 0)
     local.recycle(segment)
     assert await task is segment
-    assert (local.lent_to(1), local.lent_to(2), local.full_channels) == (0, 1, 1)
+    assert (local.channels.lent_to(1), local.channels.lent_to(2), local.channels.full_channels) == (
+        0,
+        1,
+        1,
+    )
     local.recycle(segment)
     assert await local.request_segment(LONG_SECONDS, 3) is segment
-    assert (local.lent_to(2), local.lent_to(3)) == (0, 1)
+    assert (local.channels.lent_to(2), local.channels.lent_to(3)) == (0, 1)
 
 
 def test_recycling_twice_or_to_another_pool_changes_no_account():
@@ -105,16 +117,16 @@ def test_recycling_twice_or_to_another_pool_changes_no_account():
     for stranger in (other, network.create_local_pool("c", 1)):
         with pytest.raises(SegmentNotLent):
             stranger.recycle(one)
-    assert (local.lent_to(1), other.lent_to(1)) == (2, 0)
+    assert (local.channels.lent_to(1), other.channels.lent_to(1)) == (2, 0)
     local.recycle(one)
     with pytest.raises(SegmentNotLent):
         local.recycle(one)
     with pytest.raises(SegmentNotLent):
         local.recycle_together([two, one])
-    assert (local.lent_to(1), local.lent_segments, local.idle_segments) == (0, 0, 2)
+    assert (local.channels.lent_to(1), local.lent_segments, local.idle_segments) == (0, 0, 2)
 
 
-def test_segments_of_channels_come_home_to_a_destroyed_pool():
+def test_a_destroyed_pool_sends_the_segments_of_channels_home():
     network = NetworkBufferPool(4, 64)
     local = network.create_local_pool("a", 1, max_buffers_per_channel=1)
     segments = [take(local, channel) for channel in range(4)]

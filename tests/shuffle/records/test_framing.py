@@ -1,0 +1,73 @@
+"""Frames of records, and batches sorted by subpartition."""
+
+import pytest
+
+from sluice.shuffle.errors import InvalidSubpartition, MalformedElement, RecordTooLarge
+from sluice.shuffle.partition.result_partition_writer import ALL_SUBPARTITIONS
+from sluice.shuffle.records.framing import (
+    LENGTH,
+    BatchPart,
+    BytesLike,
+    batch_parts,
+    join_frames,
+)
+
+
+def frame(payload: bytes) -> bytes:
+    return LENGTH.pack(len(payload)) + payload
+
+
+def test_a_frame_is_a_big_endian_length_and_the_bytes():
+    assert join_frames([b"abc"], 3) == b"\x00\x00\x00\x03abc"
+
+
+def test_frames_of_any_memory_are_joined_in_order():
+    payloads: list[BytesLike] = [b"", bytearray(b"ab"), memoryview(b"cdef")]
+    assert join_frames(payloads, 4) == frame(b"") + frame(b"ab") + frame(b"cdef")
+
+
+def test_more_lengths_than_are_kept_packed():
+    payloads = [bytes(length) for length in range(5000)]
+    assert join_frames(payloads, 5000) == b"".join(map(frame, payloads))
+
+
+def test_a_record_of_a_batch_above_the_limit_is_refused():
+    with pytest.raises(RecordTooLarge, match="value 4, limit 3"):
+        join_frames([b"abc", b"abcd"], 3)
+
+
+def test_a_view_of_wider_items_is_refused():
+    with pytest.raises(MalformedElement, match="longer than a byte"):
+        join_frames([memoryview(b"abcd").cast("I")], 10)
+
+
+def test_a_batch_is_sorted_by_subpartition_and_keeps_the_order_in_each():
+    parts = batch_parts([b"a", b"b", b"c", b"d"], [1, 0, 1, 0], 2, 10)
+    assert parts == [
+        BatchPart(1, frame(b"a") + frame(b"c"), [b"a", b"c"]),
+        BatchPart(0, frame(b"b") + frame(b"d"), [b"b", b"d"]),
+    ]
+
+
+def test_a_broadcast_record_keeps_its_place_among_the_others():
+    parts = batch_parts([b"a", b"b", b"c", b"d"], [0, ALL_SUBPARTITIONS, 0, 0], 2, 10)
+    assert [(part.subpartition, part.payloads) for part in parts] == [
+        (0, [b"a"]),
+        (ALL_SUBPARTITIONS, [b"b"]),
+        (0, [b"c", b"d"]),
+    ]
+
+
+def test_a_batch_to_one_subpartition_is_one_part():
+    assert batch_parts([b"a", b"b"], 1, 2, 10) == [
+        BatchPart(1, frame(b"a") + frame(b"b"), [b"a", b"b"])
+    ]
+    assert batch_parts([], 1, 2, 10) == []
+
+
+@pytest.mark.parametrize("subpartition", [-2, 2])
+def test_a_subpartition_that_does_not_exist_is_refused(subpartition):
+    for subpartitions in (subpartition, [subpartition]):
+        with pytest.raises(InvalidSubpartition, match="limit 1") as caught:
+            batch_parts([b"a"], subpartitions, 2, 10)
+        assert caught.value.value == subpartition
