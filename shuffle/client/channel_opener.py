@@ -10,8 +10,8 @@ from sluice.protocol.errors import SluiceError
 from sluice.shuffle.client.consumer_leg import ConsumerLeg
 from sluice.shuffle.errors import InvalidRequest, detached, internal_error
 from sluice.shuffle.gate.buffer_manager import BufferManager
-from sluice.shuffle.gate.local_channel import LocalInputChannel
-from sluice.shuffle.gate.remote_channel import RemoteInputChannel
+from sluice.shuffle.gate.local_input_channel import LocalInputChannel
+from sluice.shuffle.gate.remote_input_channel import RemoteInputChannel
 from sluice.shuffle.gate.source import ChannelSource
 from sluice.shuffle.memory import LocalBufferPool, NetworkBufferPool
 from sluice.shuffle.partition.view import DataListener

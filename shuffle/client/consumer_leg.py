@@ -23,7 +23,7 @@ from sluice.protocol.messages import (
 from sluice.protocol.remote_error import RemoteError
 from sluice.shuffle.counters import Counters
 from sluice.shuffle.gate.partition_request_client import PartitionRequestClient
-from sluice.shuffle.gate.remote_channel import RemoteInputChannel
+from sluice.shuffle.gate.remote_input_channel import RemoteInputChannel
 from sluice.shuffle.gate.source import ChannelSource
 from sluice.transport.connection import Connection
 from sluice.transport.errors import ConnectionLost, DeadlineExceeded

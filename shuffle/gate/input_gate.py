@@ -18,13 +18,13 @@ from sluice.protocol.limits import MAX_CREDIT
 from sluice.protocol.messages import DATA
 from sluice.shuffle.errors import InvalidRequest
 from sluice.shuffle.gate.buffer_debloater import BufferDebloater, DebloatSettings
-from sluice.shuffle.gate.local_channel import LocalInputChannel
-from sluice.shuffle.gate.readable import BufferOrEvent, ReadableGate
-from sluice.shuffle.gate.remote_channel import RemoteInputChannel
+from sluice.shuffle.gate.local_input_channel import LocalInputChannel
+from sluice.shuffle.gate.readable_gate import BufferOrEvent, ReadableGate
+from sluice.shuffle.gate.remote_input_channel import RemoteInputChannel
 from sluice.shuffle.gate.source import UNKNOWN_SOURCE, ChannelSource
 from sluice.shuffle.gate.statistics import GateStatistics, channel_statistics
 from sluice.shuffle.gate.task_events import send_to_all
-from sluice.shuffle.gate.unknown_channel import UnknownInputChannel
+from sluice.shuffle.gate.unknown_input_channel import UnknownInputChannel
 from sluice.shuffle.names import ShuffleKey
 from sluice.shuffle.partition.view import DataListener, OutgoingBuffer
 

@@ -44,7 +44,7 @@ from sluice.protocol.messages import (
 )
 from sluice.protocol.remote_error import RemoteError
 from sluice.shuffle.counters import Counters
-from sluice.shuffle.gate.remote_channel import RemoteInputChannel
+from sluice.shuffle.gate.remote_input_channel import RemoteInputChannel
 from sluice.shuffle.gate.task_events import TooManyTaskEvents
 from sluice.shuffle.memory.buffer import BufferGroup, memory_to_receive
 from sluice.shuffle.names import ShuffleKey

@@ -14,8 +14,8 @@ from sluice.shuffle.names import ShuffleKey
 from sluice.shuffle.partition.view import OutgoingBuffer
 from sluice.shuffle.taskmanager.sections import NetworkMemoryConfig
 from sluice.shuffle.taskmanager.serve.channel_opener import ChannelOpener, GateServices
-from sluice.shuffle.taskmanager.serve.partitions import ResultPartitionManager
 from sluice.shuffle.taskmanager.serve.read_pool import ReadPool
+from sluice.shuffle.taskmanager.serve.result_partition_manager import ResultPartitionManager
 from sluice.transport.connector import Address
 
 if TYPE_CHECKING:

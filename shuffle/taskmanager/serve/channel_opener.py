@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING
 from sluice.protocol.errors import SluiceError
 from sluice.shuffle.errors import InvalidRequest, detached, internal_error
 from sluice.shuffle.gate.buffer_manager import BufferManager
-from sluice.shuffle.gate.local_channel import LocalInputChannel
+from sluice.shuffle.gate.local_input_channel import LocalInputChannel
 from sluice.shuffle.gate.partition_request_client import PartitionRequestClient
-from sluice.shuffle.gate.remote_channel import RemoteInputChannel
+from sluice.shuffle.gate.remote_input_channel import RemoteInputChannel
 from sluice.shuffle.gate.source import ChannelSource
 from sluice.shuffle.gate.task_events import TaskEventDispatcher
 from sluice.shuffle.memory import LocalBufferPool, NetworkBufferPool
 from sluice.shuffle.names import ShuffleKey
 from sluice.shuffle.partition.view import DataListener
 from sluice.shuffle.taskmanager.sections import NetworkMemoryConfig
-from sluice.shuffle.taskmanager.serve.partitions import ResultPartitionManager
 from sluice.shuffle.taskmanager.serve.read_pool import ReadPool
+from sluice.shuffle.taskmanager.serve.result_partition_manager import ResultPartitionManager
 from sluice.transport.connection_pool import ConnectionPool
 from sluice.transport.errors import TaskManagerMismatch
 

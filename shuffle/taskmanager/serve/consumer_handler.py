@@ -24,14 +24,14 @@ from sluice.shuffle.counters import Counters
 from sluice.shuffle.errors import InvalidRequest
 from sluice.shuffle.gate.buffer_debloater import debloat_settings
 from sluice.shuffle.gate.input_gate import InputChannel, InputGate
-from sluice.shuffle.gate.local_channel import LocalInputChannel
+from sluice.shuffle.gate.local_input_channel import LocalInputChannel
 from sluice.shuffle.gate.source import ChannelSource
 from sluice.shuffle.names import ShuffleKey
 from sluice.shuffle.taskmanager.serve.channel_opener import ChannelOpener, GateServices
 from sluice.shuffle.taskmanager.serve.channel_times import ChannelTimes
+from sluice.shuffle.taskmanager.serve.credit_based_view_reader import CreditBasedViewReader
 from sluice.shuffle.taskmanager.serve.read_pool import ReadPool
 from sluice.shuffle.taskmanager.serve.serving_handler import ServingHandler
-from sluice.shuffle.taskmanager.serve.view_reader import CreditBasedViewReader
 from sluice.transport.connection import Connection
 from sluice.transport.connector import Address
 

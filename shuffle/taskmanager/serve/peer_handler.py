@@ -13,10 +13,13 @@ from sluice.shuffle.gate.task_events import KeptTaskEvents, TaskEventDispatcher,
 from sluice.shuffle.names import ShuffleKey
 from sluice.shuffle.partition.view import PipelinedView
 from sluice.shuffle.taskmanager.serve.channel_times import ChannelTimes
-from sluice.shuffle.taskmanager.serve.partitions import ResultPartitionManager
+from sluice.shuffle.taskmanager.serve.credit_based_view_reader import (
+    CreditBasedViewReader,
+    UncreditedViewReader,
+)
 from sluice.shuffle.taskmanager.serve.read_pool import ReadPool
+from sluice.shuffle.taskmanager.serve.result_partition_manager import ResultPartitionManager
 from sluice.shuffle.taskmanager.serve.serving_handler import ServingHandler
-from sluice.shuffle.taskmanager.serve.view_reader import CreditBasedViewReader, UncreditedViewReader
 from sluice.transport.connection import Connection
 
 _log = logging.getLogger(__name__)

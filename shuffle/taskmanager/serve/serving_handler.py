@@ -17,9 +17,9 @@ from sluice.shuffle.counters import Counters
 from sluice.shuffle.errors import InvalidRequest, LimitExceeded
 from sluice.shuffle.gate.task_events import UnknownProducer
 from sluice.shuffle.taskmanager.serve.channel_times import ChannelTimes
+from sluice.shuffle.taskmanager.serve.credit_based_view_reader import CreditBasedViewReader
+from sluice.shuffle.taskmanager.serve.partition_request_queue import PartitionRequestQueue
 from sluice.shuffle.taskmanager.serve.read_pool import ReadPool
-from sluice.shuffle.taskmanager.serve.request_queue import PartitionRequestQueue
-from sluice.shuffle.taskmanager.serve.view_reader import CreditBasedViewReader
 from sluice.transport.connection import Connection
 
 _log = logging.getLogger(__name__)

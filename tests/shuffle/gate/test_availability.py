@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from sluice.shuffle.gate.readable import Availability
+from sluice.shuffle.gate.readable_gate import Availability
 
 
 async def waiters(availability, count):
@@ -77,7 +77,7 @@ async def test_cancelled_in_the_turn_of_the_wake_up_takes_nothing_from_the_other
 async def test_waiting_is_timed_once_however_many_wait(monkeypatch):
     availability = Availability()
     now = [100.0]
-    monkeypatch.setattr("sluice.shuffle.gate.readable.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("sluice.shuffle.gate.readable_gate.time.monotonic", lambda: now[0])
     tasks = await waiters(availability, 2)
     now[0] += 2
     assert availability.idle_seconds == pytest.approx(2)

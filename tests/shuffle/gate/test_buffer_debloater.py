@@ -17,7 +17,7 @@ from sluice.shuffle.gate.buffer_debloater import (
     QueuedData,
     debloat_settings,
 )
-from sluice.shuffle.gate.union_gate import UnionInputGate
+from sluice.shuffle.gate.union_input_gate import UnionInputGate
 from sluice.shuffle.taskmanager.sections import NetworkMemoryConfig
 from tests.support.gates import HandFilledGate, shown
 

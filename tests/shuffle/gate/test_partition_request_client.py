@@ -44,7 +44,7 @@ from sluice.shuffle.gate.partition_request_client import (
     MOST_WAITING_TASK_EVENTS,
     PartitionRequestClient,
 )
-from sluice.shuffle.gate.remote_channel import RemoteInputChannel
+from sluice.shuffle.gate.remote_input_channel import RemoteInputChannel
 from sluice.shuffle.gate.task_events import TooManyTaskEvents, UnknownProducer
 from sluice.shuffle.memory import NetworkBufferPool
 from sluice.shuffle.names import ShuffleKey

@@ -6,7 +6,7 @@ import pytest
 
 from sluice.protocol.errors import ErrorCode, InvalidEvent
 from sluice.protocol.limits import MAX_EVENT_BYTES, MAX_U32
-from sluice.shuffle.gate.local_channel import LocalInputChannel
+from sluice.shuffle.gate.local_input_channel import LocalInputChannel
 from sluice.shuffle.gate.task_events import (
     MAX_KEPT_TASK_EVENTS,
     KeptTaskEvents,
@@ -15,7 +15,7 @@ from sluice.shuffle.gate.task_events import (
     TooManyTaskEvents,
     UnknownProducer,
 )
-from sluice.shuffle.gate.unknown_channel import UnknownInputChannel
+from sluice.shuffle.gate.unknown_input_channel import UnknownInputChannel
 from sluice.shuffle.names import ShuffleKey
 from tests.support.fakes import FakeView
 

@@ -21,7 +21,7 @@ from sluice.protocol.messages import (
 from sluice.shuffle.counters import Counters
 from sluice.shuffle.gate.buffer_manager import BufferManager
 from sluice.shuffle.gate.partition_request_client import UncreditedPartitionRequestClient
-from sluice.shuffle.gate.remote_channel import RemoteInputChannel
+from sluice.shuffle.gate.remote_input_channel import RemoteInputChannel
 from sluice.shuffle.memory import NetworkBufferPool
 from sluice.shuffle.names import ShuffleKey
 from sluice.transport.errors import ConnectionLost

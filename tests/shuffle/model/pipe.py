@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sluice.shuffle.gate.input_gate import InputGate
-from sluice.shuffle.gate.remote_channel import RemoteInputChannel
+from sluice.shuffle.gate.remote_input_channel import RemoteInputChannel
 from sluice.shuffle.gate.source import ChannelSource
 from sluice.shuffle.names import ShuffleKey
 from sluice.shuffle.partition.output_flusher import OutputFlusher
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sluice.shuffle.memory import LocalBufferPool
-    from sluice.shuffle.taskmanager.serve.view_reader import CreditBasedViewReader
+    from sluice.shuffle.taskmanager.serve.credit_based_view_reader import CreditBasedViewReader
     from sluice.transport.connection import Connection
     from tests.support.mini_cluster import MiniCluster
 

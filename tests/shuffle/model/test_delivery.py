@@ -10,8 +10,8 @@ import pytest
 from sluice.protocol.messages import DATA, BufferResponse, PipelinedData
 from sluice.shuffle.client.client import ShuffleClient
 from sluice.shuffle.gate.input_gate import InputGate
-from sluice.shuffle.gate.local_channel import LocalInputChannel
-from sluice.shuffle.gate.remote_channel import RemoteInputChannel
+from sluice.shuffle.gate.local_input_channel import LocalInputChannel
+from sluice.shuffle.gate.remote_input_channel import RemoteInputChannel
 from sluice.shuffle.gate.source import ChannelSource
 from sluice.shuffle.memory import LocalBufferPool
 from sluice.shuffle.partition.pipelined_subpartition import PipelinedSubpartition
@@ -23,8 +23,8 @@ from sluice.shuffle.records.spanning_deserializer import SpanningRecordDeseriali
 from sluice.shuffle.records.spanning_serializer import SpanningRecordSerializer
 from sluice.shuffle.records.stream_elements import StreamRecord
 from sluice.shuffle.taskmanager.serve.channel_opener import ChannelOpener
+from sluice.shuffle.taskmanager.serve.partition_request_queue import PartitionRequestQueue
 from sluice.shuffle.taskmanager.serve.read_pool import ReadPool
-from sluice.shuffle.taskmanager.serve.request_queue import PartitionRequestQueue
 from sluice.transport.connection import Connection
 from tests.shuffle.model.pipe import ATTEMPT, KEY, PATIENCE_SECONDS, full_record, pipe
 from tests.shuffle.model.trace import Trace

@@ -27,7 +27,7 @@ from sluice.protocol.messages import (
     RegionData,
     RegionOpened,
 )
-from sluice.shuffle.taskmanager.serve.stored_view import READ_AHEAD_SEGMENTS
+from sluice.shuffle.taskmanager.serve.stored_partition_view import READ_AHEAD_SEGMENTS
 from tests.support.clients import read_gate
 from tests.support.mini_cluster import (
     DISK_ONLY,

@@ -12,8 +12,8 @@ from sluice.shuffle.taskmanager.serve import channel_times
 from sluice.shuffle.taskmanager.serve.channel_times import SENDING, ChannelTimes
 from sluice.shuffle.taskmanager.serve.channel_times import WAITING_FOR_CREDIT as FOR_CREDIT
 from sluice.shuffle.taskmanager.serve.channel_times import WAITING_FOR_DATA as FOR_DATA
-from sluice.shuffle.taskmanager.serve.request_queue import PartitionRequestQueue
-from sluice.shuffle.taskmanager.serve.view_reader import CreditBasedViewReader
+from sluice.shuffle.taskmanager.serve.credit_based_view_reader import CreditBasedViewReader
+from sluice.shuffle.taskmanager.serve.partition_request_queue import PartitionRequestQueue
 from tests.support.clock import Clock
 from tests.support.fakes import Ended, FakeConnection, FakeView
 

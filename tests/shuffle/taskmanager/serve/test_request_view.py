@@ -16,7 +16,10 @@ from sluice.shuffle.errors import (
     SubpartitionAlreadyConsumed,
 )
 from sluice.shuffle.names import ShuffleKey
-from sluice.shuffle.taskmanager.serve.partitions import MOST_FAILURES_KEPT, ResultPartitionManager
+from sluice.shuffle.taskmanager.serve.result_partition_manager import (
+    MOST_FAILURES_KEPT,
+    ResultPartitionManager,
+)
 from sluice.shuffle.taskmanager.store.errors import DuplicateMapOutput
 from sluice.shuffle.taskmanager.store.outputs import MapOutput
 from sluice.shuffle.taskmanager.store.store import ShuffleStore

@@ -14,7 +14,10 @@ from sluice.protocol.limits import MAX_U32
 from sluice.protocol.messages import EVENT, EVERY_SUBPARTITION
 from sluice.shuffle.memory import NetworkBufferPool
 from sluice.shuffle.names import ShuffleKey
-from sluice.shuffle.taskmanager.serve.stored_view import READ_AHEAD_SEGMENTS, StoredPartitionView
+from sluice.shuffle.taskmanager.serve.stored_partition_view import (
+    READ_AHEAD_SEGMENTS,
+    StoredPartitionView,
+)
 from sluice.shuffle.taskmanager.store.extent_reader import CACHED_READS
 from sluice.shuffle.taskmanager.store.outputs import MapOutput
 from sluice.shuffle.taskmanager.store.store import ShuffleStore

@@ -11,8 +11,8 @@ from sluice.protocol.errors import ErrorCode, SluiceError
 from sluice.protocol.events import CancelCheckpointMarker, encode_event
 from sluice.protocol.limits import MAX_LARGE_PAYLOAD_BYTES
 from sluice.protocol.messages import DATA, EVENT, PRIORITY_EVENT, BufferResponse, ErrorResponse
-from sluice.shuffle.taskmanager.serve.request_queue import PartitionRequestQueue
-from sluice.shuffle.taskmanager.serve.view_reader import CreditBasedViewReader
+from sluice.shuffle.taskmanager.serve.credit_based_view_reader import CreditBasedViewReader
+from sluice.shuffle.taskmanager.serve.partition_request_queue import PartitionRequestQueue
 from tests.support.fakes import Ended, FakeConnection, FakeView
 
 

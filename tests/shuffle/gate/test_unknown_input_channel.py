@@ -10,11 +10,11 @@ import pytest
 from sluice.protocol.messages import DATA
 from sluice.shuffle.errors import InvalidRequest, PartitionNotFound
 from sluice.shuffle.gate.input_gate import InputGate
-from sluice.shuffle.gate.local_channel import LocalInputChannel
-from sluice.shuffle.gate.remote_channel import RemoteInputChannel
+from sluice.shuffle.gate.local_input_channel import LocalInputChannel
+from sluice.shuffle.gate.remote_input_channel import RemoteInputChannel
 from sluice.shuffle.gate.source import ChannelSource
 from sluice.shuffle.gate.task_events import MAX_KEPT_TASK_EVENTS, TooManyTaskEvents, UnknownProducer
-from sluice.shuffle.gate.unknown_channel import UnknownInputChannel
+from sluice.shuffle.gate.unknown_input_channel import UnknownInputChannel
 from sluice.shuffle.names import ShuffleKey
 from sluice.shuffle.taskmanager.serve.channel_opener import ChannelOpener
 from sluice.shuffle.taskmanager.serve.read_pool import ReadPool

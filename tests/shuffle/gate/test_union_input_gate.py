@@ -10,8 +10,8 @@ import pytest
 from sluice.protocol.errors import SluiceError
 from sluice.protocol.messages import BLOCKING_EVENT, PRIORITY_EVENT
 from sluice.shuffle.errors import InvalidRequest
-from sluice.shuffle.gate.readable import BUFFERS_A_TURN
-from sluice.shuffle.gate.union_gate import UnionInputGate
+from sluice.shuffle.gate.readable_gate import BUFFERS_A_TURN
+from sluice.shuffle.gate.union_input_gate import UnionInputGate
 from tests.support.gates import KEY, HandFilledGate, here, shown
 
 if TYPE_CHECKING:

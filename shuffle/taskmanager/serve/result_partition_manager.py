@@ -22,7 +22,7 @@ from sluice.shuffle.errors import InvalidRequest, PartitionNotFound, PartitionRe
 from sluice.shuffle.memory import LocalBufferPool
 from sluice.shuffle.names import ShuffleKey
 from sluice.shuffle.partition.view import DataListener, PipelinedView, SubpartitionView
-from sluice.shuffle.taskmanager.serve.stored_view import StoredPartitionView
+from sluice.shuffle.taskmanager.serve.stored_partition_view import StoredPartitionView
 from sluice.shuffle.taskmanager.store.errors import DuplicateMapOutput
 from sluice.shuffle.taskmanager.store.outputs import MapOutput
 from sluice.shuffle.taskmanager.store.store import ShuffleStore, release_regions

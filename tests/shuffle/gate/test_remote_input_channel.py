@@ -10,7 +10,7 @@ from sluice.protocol.errors import ErrorCode, SluiceError
 from sluice.protocol.events import decode_end_of_partition, encode_end_of_partition
 from sluice.protocol.messages import DATA, EVENT, BufferResponse
 from sluice.shuffle.gate.buffer_manager import BufferManager
-from sluice.shuffle.gate.remote_channel import RemoteInputChannel
+from sluice.shuffle.gate.remote_input_channel import RemoteInputChannel
 from sluice.shuffle.memory import NetworkBufferPool
 from tests.support.fakes import FakeCreditSender
 

@@ -7,7 +7,7 @@ import pytest
 from sluice.protocol.errors import SluiceError
 from sluice.protocol.messages import EVENT
 from sluice.shuffle.errors import InvalidRequest
-from sluice.shuffle.gate.local_channel import LocalInputChannel
+from sluice.shuffle.gate.local_input_channel import LocalInputChannel
 from tests.support.fakes import FakeView
 
 

@@ -11,7 +11,7 @@ from itertools import accumulate
 
 from sluice.shuffle.errors import InvalidRequest
 from sluice.shuffle.gate.input_gate import InputGate
-from sluice.shuffle.gate.readable import BufferOrEvent, ReadableGate
+from sluice.shuffle.gate.readable_gate import BufferOrEvent, ReadableGate
 from sluice.shuffle.gate.statistics import GateStatistics, sum_up
 from sluice.shuffle.gate.task_events import send_to_all
 

@@ -16,7 +16,7 @@ from sluice.protocol.messages import DATA, BufferResponse
 from sluice.protocol.remote_error import error_response
 from sluice.shuffle.errors import internal_error
 from sluice.shuffle.partition.view import OutgoingBuffer
-from sluice.shuffle.taskmanager.serve.view_reader import CreditBasedViewReader
+from sluice.shuffle.taskmanager.serve.credit_based_view_reader import CreditBasedViewReader
 from sluice.transport.connection import Connection
 
 _log = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from sluice.protocol.messages import DATA
 from sluice.shuffle.errors import InvalidRequest, PartitionNotFound
 from sluice.shuffle.memory import NetworkBufferPool
 from sluice.shuffle.names import ShuffleKey
-from sluice.shuffle.taskmanager.serve.partitions import ResultPartitionManager
+from sluice.shuffle.taskmanager.serve.result_partition_manager import ResultPartitionManager
 from sluice.shuffle.taskmanager.store.errors import (
     DuplicateMapOutput,
     JournalWriteFailed,
