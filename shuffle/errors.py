@@ -40,7 +40,11 @@ Errors of the record layer.
     └── WriterUnusable       the writer is finished, or failed in the middle of a record
 """
 
+import logging
+
 from sluice.protocol.errors import ErrorCode, Fault, SluiceError
+
+_log = logging.getLogger(__name__)
 
 
 class PartitionError(SluiceError):
@@ -121,6 +125,17 @@ def detached(error: SluiceError) -> SluiceError:
 def internal_error(error: Exception) -> SluiceError:
     """Make the error that others are told when a bug of ours struck; the log has the traceback."""
     return SluiceError("Internal error", value=repr(error), remedy="See the TaskManager's log")
+
+
+def failure_of(error: Exception, what: str) -> SluiceError:
+    """Return the error to tell others when ``what`` was being done and raised ``error``.
+
+    An error of Sluice's own is told as it is. Any other is a bug: the log has its traceback.
+    """
+    if isinstance(error, SluiceError):
+        return detached(error)
+    _log.error("internal error while %s", what, exc_info=error)
+    return internal_error(error)
 
 
 class MemoryPoolError(SluiceError):

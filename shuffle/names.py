@@ -1,4 +1,4 @@
-"""The names that the two ends of a leg share: a shuffle and a map attempt."""
+"""The names that the two ends of a leg share: a shuffle, a map attempt, what is read of them."""
 
 from typing import NamedTuple
 
@@ -15,3 +15,11 @@ class MapAttemptKey(NamedTuple):
 
     shuffle: ShuffleKey
     map_attempt_id: int
+
+
+class SubpartitionRange(NamedTuple):
+    """The subpartitions of a shuffle from ``start`` up to ``end``, which is not one of them."""
+
+    shuffle: ShuffleKey
+    start: int
+    end: int
