@@ -22,9 +22,10 @@ from sluice.protocol.messages import (
 )
 from sluice.protocol.remote_error import RemoteError
 from sluice.shuffle.counters import Counters
+from sluice.shuffle.gate.channel_opener import ChannelSource
 from sluice.shuffle.gate.partition_request_client import PartitionRequestClient
 from sluice.shuffle.gate.remote_input_channel import RemoteInputChannel
-from sluice.shuffle.gate.source import ChannelSource
+from sluice.shuffle.names import SubpartitionRange
 from sluice.transport.connection import Connection
 from sluice.transport.errors import ConnectionLost, DeadlineExceeded
 
@@ -62,9 +63,7 @@ class ConsumerLeg(PartitionRequestClient):
 
     def open_gate(
         self,
-        shuffle_id: int,
-        start_subpartition: int,
-        end_subpartition: int,
+        wanted: SubpartitionRange,
         channels: Sequence[tuple[RemoteInputChannel, ChannelSource]],
     ) -> int:
         """Ask for a gate with these channels, which have their buffers already.
@@ -80,13 +79,13 @@ class ConsumerLeg(PartitionRequestClient):
         if self.closing:
             raise ConnectionLost(f"Connection to {self.connection.remote} was lost")
         gate = self._new_number()
-        wanted: list[GateChannel] = []
+        named: list[GateChannel] = []
         initial_credit = channels[0][0].initial_credit
         for channel, source in channels:
             channel.number = self._new_number()
             self._channels[channel.number] = channel
             self._counters.credits_sent += initial_credit
-            wanted.append(
+            named.append(
                 GateChannel(
                     channel.number,
                     source.taskmanager_id,
@@ -101,7 +100,9 @@ class ConsumerLeg(PartitionRequestClient):
         )
         self._opening[gate] = _Gate([channel for channel, _ in channels], deadline)
         self.connection.send(
-            OpenGate(gate, shuffle_id, start_subpartition, end_subpartition, initial_credit, wanted)
+            OpenGate(
+                gate, wanted.shuffle.shuffle_id, wanted.start, wanted.end, initial_credit, named
+            )
         )
         for channel, _ in channels:
             channel.request_sent()

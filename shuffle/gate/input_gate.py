@@ -8,7 +8,6 @@ through the gate, in turn (:meth:`InputGate.next_buffer_or_event`), or each by a
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol
 
 from mypy_extensions import mypyc_attr
 
@@ -18,41 +17,16 @@ from sluice.protocol.limits import MAX_CREDIT
 from sluice.protocol.messages import DATA
 from sluice.shuffle.errors import InvalidRequest
 from sluice.shuffle.gate.buffer_debloater import BufferDebloater, DebloatSettings
+from sluice.shuffle.gate.channel_opener import UNKNOWN_SOURCE, ChannelOpener, ChannelSource
 from sluice.shuffle.gate.local_input_channel import LocalInputChannel
 from sluice.shuffle.gate.readable_gate import BufferOrEvent, ReadableGate
 from sluice.shuffle.gate.remote_input_channel import RemoteInputChannel
-from sluice.shuffle.gate.source import UNKNOWN_SOURCE, ChannelSource
 from sluice.shuffle.gate.statistics import GateStatistics, channel_statistics
 from sluice.shuffle.gate.task_events import send_to_all
 from sluice.shuffle.gate.unknown_input_channel import UnknownInputChannel
-from sluice.shuffle.names import ShuffleKey
 from sluice.shuffle.partition.view import DataListener, OutgoingBuffer
 
-__all__ = ["BufferOrEvent", "ChannelSource", "InputChannel", "InputGate"]
-
 InputChannel = LocalInputChannel | RemoteInputChannel | UnknownInputChannel
-
-
-class GateOpener(Protocol):
-    """Makes and opens the channels of one gate, and has the memory that they share."""
-
-    def make(
-        self, source: ChannelSource, listener: DataListener
-    ) -> LocalInputChannel | RemoteInputChannel:
-        """Make the channel that fits a source.
-
-        Raises:
-            InsufficientNetworkBuffers: No floating buffer is left for the gate.
-        """
-
-    def open(self, channel: LocalInputChannel | RemoteInputChannel, source: ChannelSource) -> None:
-        """Begin to open a channel that it made; what goes wrong fails the channel."""
-
-    def stop(self) -> None:
-        """Give up what is being opened. Idempotent; :meth:`close` comes after it."""
-
-    def close(self) -> None:
-        """Give connections and memory back, when the channels are released. Idempotent."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)  # tests fill gates by hand
@@ -60,20 +34,13 @@ class InputGate(ReadableGate):
     """The gate of one consumer.
 
     Args:
-        name: For pools, logs and status.
-        key: The shuffle to read.
-        opener: Makes its channels and opens them.
+        opener: Makes its channels and opens them; the gate takes its name from it.
     """
 
-    def __init__(
-        self,
-        name: str,
-        key: ShuffleKey,
-        opener: GateOpener,
-    ) -> None:
+    def __init__(self, opener: ChannelOpener) -> None:
         super().__init__()
-        self.name = name
-        self.key = key
+        self.name = opener.name
+        self.key = opener.wanted.shuffle
         self.channels: list[InputChannel] = []
         self.sources: list[ChannelSource] = []
         self.debloater: BufferDebloater | None = None

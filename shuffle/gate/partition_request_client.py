@@ -47,7 +47,7 @@ from sluice.shuffle.counters import Counters
 from sluice.shuffle.gate.remote_input_channel import RemoteInputChannel
 from sluice.shuffle.gate.task_events import TooManyTaskEvents
 from sluice.shuffle.memory.buffer import BufferGroup, memory_to_receive
-from sluice.shuffle.names import ShuffleKey
+from sluice.shuffle.names import SubpartitionRange
 from sluice.transport.connection import Connection
 from sluice.transport.errors import ConnectionLost
 
@@ -91,10 +91,8 @@ class PartitionRequestClient:
     def request(
         self,
         channel: RemoteInputChannel,
-        key: ShuffleKey,
+        wanted: SubpartitionRange,
         map_attempt_ids: Sequence[int],
-        start_subpartition: int,
-        end_subpartition: int,
     ) -> None:
         """Ask for a range of subpartitions; the channel has its buffers already.
 
@@ -110,11 +108,11 @@ class PartitionRequestClient:
         self.connection.send(
             PartitionRequest(
                 number,
-                key.application_id,
-                key.shuffle_id,
+                wanted.shuffle.application_id,
+                wanted.shuffle.shuffle_id,
                 list(map_attempt_ids),
-                start_subpartition,
-                end_subpartition,
+                wanted.start,
+                wanted.end,
                 channel.initial_credit,
             )
         )
@@ -348,10 +346,8 @@ class UncreditedPartitionRequestClient(PartitionRequestClient):
     def request(
         self,
         channel: RemoteInputChannel,
-        key: ShuffleKey,
+        wanted: SubpartitionRange,
         map_attempt_ids: Sequence[int],
-        start_subpartition: int,
-        end_subpartition: int,
     ) -> None:
         """Ask for a range of subpartitions; the channel has its buffers already.
 
@@ -360,7 +356,7 @@ class UncreditedPartitionRequestClient(PartitionRequestClient):
             TooManyTaskEvents: The channel has kept more than the connection takes now.
         """
         channel.credit = Uncounted(channel.initial_credit)
-        super().request(channel, key, map_attempt_ids, start_subpartition, end_subpartition)
+        super().request(channel, wanted, map_attempt_ids)
 
     def announce_credit(self, channel: RemoteInputChannel) -> None:
         """Buffers of a channel became free: read on, if it is what the connection waits for."""

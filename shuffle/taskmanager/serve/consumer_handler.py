@@ -23,15 +23,19 @@ from sluice.protocol.remote_error import error_response
 from sluice.shuffle.counters import Counters
 from sluice.shuffle.errors import InvalidRequest
 from sluice.shuffle.gate.buffer_debloater import debloat_settings
+from sluice.shuffle.gate.channel_opener import ChannelSource
 from sluice.shuffle.gate.input_gate import InputChannel, InputGate
 from sluice.shuffle.gate.local_input_channel import LocalInputChannel
-from sluice.shuffle.gate.source import ChannelSource
-from sluice.shuffle.names import ShuffleKey
-from sluice.shuffle.taskmanager.serve.channel_opener import ChannelOpener, GateServices
+from sluice.shuffle.names import ShuffleKey, SubpartitionRange
 from sluice.shuffle.taskmanager.serve.channel_times import ChannelTimes
 from sluice.shuffle.taskmanager.serve.credit_based_view_reader import CreditBasedViewReader
-from sluice.shuffle.taskmanager.serve.read_pool import ReadPool
 from sluice.shuffle.taskmanager.serve.serving_handler import ServingHandler
+from sluice.shuffle.taskmanager.serve.stored_partition_view import ReadPool
+from sluice.shuffle.taskmanager.serve.taskmanager_channel_opener import (
+    GateLimits,
+    GateServices,
+    TaskManagerChannelOpener,
+)
 from sluice.transport.connection import Connection
 from sluice.transport.connector import Address
 
@@ -144,37 +148,36 @@ class ConsumerHandler(ServingHandler):
             raise ChannelInUse(
                 "Gate or channel number is in use on this connection", value=taken or numbers[:8]
             )
-        key = ShuffleKey(self.connection.application_id, message.shuffle_id)
+        wanted = SubpartitionRange(
+            ShuffleKey(self.connection.application_id, message.shuffle_id),
+            message.start_subpartition,
+            message.end_subpartition,
+        )
         channels: list[CreditBasedViewReader] = []
         try:
             self.require_room(len(self.gates) + len(self.readers) + len(numbers))
             name = f"gate {message.gate} of {self.connection.remote}"
             pipelined = _may_be_pipelined(message)
             config = self._services.config
-            opener = ChannelOpener(
-                name,
-                self._services,
-                key,
-                message.start_subpartition,
-                message.end_subpartition,
-                self.read_pool,
+            limits = GateLimits(
                 self.connection.large_payload_bytes,
                 self.credit_bytes,
-                # Those of a pipelined exchange are all read side by side.
+                # The channels of a pipelined exchange are all read side by side.
                 None if pipelined else config.max_open_channels_per_gate,
-                floating_buffers=None if pipelined else config.floating_buffers_per_stored_gate,
+                None if pipelined else config.floating_buffers_per_stored_gate,
             )
-            gate = InputGate(name, key, opener)
+            opener = TaskManagerChannelOpener(name, self._services, wanted, self.read_pool, limits)
+            gate = InputGate(opener)
             self.gates[message.gate] = gate, channels
             self.counters.gates_opened += 1
             times = self.gate_times[message.gate] = ChannelTimes(self.counters.consumer_serving)
-            for wanted in message.channels:
-                reader = self.new_reader(wanted.channel, message.initial_credit, times)
+            for channel in message.channels:
+                reader = self.new_reader(channel.channel, message.initial_credit, times)
                 channels.append(reader)
                 source = ChannelSource(
-                    wanted.taskmanager_id,
-                    Address(wanted.host, wanted.port),
-                    wanted.map_attempt_ids,
+                    channel.taskmanager_id,
+                    Address(channel.host, channel.port),
+                    channel.map_attempt_ids,
                 )
                 reader.attach(gate.add_channel(source, reader.data_available))
         except SluiceError as error:

@@ -6,7 +6,6 @@ only while the connection is writable and goes on by itself when it is again.
 
 import asyncio
 import contextlib
-import logging
 from collections import deque
 from collections.abc import Callable
 
@@ -14,12 +13,10 @@ from sluice.protocol.errors import SluiceError
 from sluice.protocol.events import is_end_of_partition
 from sluice.protocol.messages import DATA, BufferResponse
 from sluice.protocol.remote_error import error_response
-from sluice.shuffle.errors import internal_error
+from sluice.shuffle.errors import failure_of
 from sluice.shuffle.partition.view import OutgoingBuffer
 from sluice.shuffle.taskmanager.serve.credit_based_view_reader import CreditBasedViewReader
 from sluice.transport.connection import Connection
-
-_log = logging.getLogger(__name__)
 
 MOST_BYTES_A_TURN = 1024 * 1024
 """Bytes sent before other connections get a turn of the event loop: 32 buffers of 32 KiB."""
@@ -78,9 +75,8 @@ class PartitionRequestQueue:
         try:
             self._send_in_turn()
         except Exception as error:  # noqa: BLE001
-            # A bug of ours must cost this connection only, and must be seen.
-            _log.exception("internal error while sending to %s", self._connection.remote)
-            self._connection.fail(internal_error(error))
+            # A bug costs this connection only.
+            self._connection.fail(failure_of(error, f"sending to {self._connection.remote}"))
         finally:
             self._running = False
 

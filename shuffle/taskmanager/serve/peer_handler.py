@@ -1,28 +1,25 @@
 """The serving side of a peer leg: partition requests of another TaskManager."""
 
 import asyncio
-import logging
 from collections.abc import Callable
 
 from sluice.protocol.errors import SluiceError
 from sluice.protocol.messages import FLOW_WATERMARK, CloseRequest, Message, PartitionRequest
 from sluice.protocol.remote_error import error_response
 from sluice.shuffle.counters import Counters
-from sluice.shuffle.errors import InvalidRequest, LimitExceeded, internal_error
+from sluice.shuffle.errors import InvalidRequest, LimitExceeded, failure_of
 from sluice.shuffle.gate.task_events import KeptTaskEvents, TaskEventDispatcher, UnknownProducer
-from sluice.shuffle.names import ShuffleKey
+from sluice.shuffle.names import ShuffleKey, SubpartitionRange
 from sluice.shuffle.partition.view import PipelinedView
 from sluice.shuffle.taskmanager.serve.channel_times import ChannelTimes
 from sluice.shuffle.taskmanager.serve.credit_based_view_reader import (
     CreditBasedViewReader,
     UncreditedViewReader,
 )
-from sluice.shuffle.taskmanager.serve.read_pool import ReadPool
 from sluice.shuffle.taskmanager.serve.result_partition_manager import ResultPartitionManager
 from sluice.shuffle.taskmanager.serve.serving_handler import ServingHandler
+from sluice.shuffle.taskmanager.serve.stored_partition_view import ReadPool
 from sluice.transport.connection import Connection
-
-_log = logging.getLogger(__name__)
 
 
 class _Waiting:
@@ -174,10 +171,8 @@ class PeerHandler(ServingHandler):
         try:
             key = ShuffleKey(request.application_id, request.shuffle_id)
             view = await self._partitions.request_view(
-                key,
+                SubpartitionRange(key, request.start_subpartition, request.end_subpartition),
                 request.map_attempt_ids,
-                request.start_subpartition,
-                request.end_subpartition,
                 self.connection.large_payload_bytes,
                 self.read_pool,
                 reader.data_available,
@@ -191,10 +186,7 @@ class PeerHandler(ServingHandler):
                     view.notify_new_buffer_size(waiting.buffer_size_bytes)
             for event_type, payload in waiting.task_events.take():
                 self.pass_task_event(reader, event_type, payload)
-        except SluiceError as error:
-            reader.fail(error)
         except Exception as error:  # noqa: BLE001
-            _log.exception("internal error while answering %s", self.connection.remote)
-            reader.fail(internal_error(error))
+            reader.fail(failure_of(error, f"answering {self.connection.remote}"))
         finally:
             self._waiting.pop(reader, None)

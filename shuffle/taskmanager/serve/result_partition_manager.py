@@ -1,13 +1,12 @@
-"""Finds partitions by name: who asks before the producer is there waits, up to a deadline.
+"""Finding the partitions of a TaskManager by name, and waiting for those that are not there yet.
 
-A map output is there once it is committed; a pipelined partition once it is registered and its
-consumption constraint lets readers in. Both are asked for alike, with :meth:`request_view`. Waiting
-is an event: a commit, a registration, a first output or a release wakes those who wait.
+A map output can be read once it is committed; a pipelined partition once it is registered and its
+consumption constraint lets readers in. Both are requested with
+:meth:`ResultPartitionManager.request_view`. A request for a partition that is not there yet waits,
+up to a deadline: a commit, a registration, a first output or a release wakes it.
 
-The pipelined partitions of this TaskManager by name, and how those ended that have failed.
-
-A pipelined partition is here from its registration to the end of its consumption. One that failed
-is remembered for a while, so that a consumer who asks late hears why instead of waiting for it.
+A pipelined partition is registered until it is consumed. The failure of one is remembered for a
+while, so that a consumer that asks late is told the reason instead of waiting.
 """
 
 import asyncio
@@ -20,16 +19,19 @@ from mypy_extensions import mypyc_attr
 from sluice.protocol.errors import SluiceError
 from sluice.shuffle.errors import InvalidRequest, PartitionNotFound, PartitionReleased
 from sluice.shuffle.memory import LocalBufferPool
-from sluice.shuffle.names import ShuffleKey
+from sluice.shuffle.names import ShuffleKey, SubpartitionRange
 from sluice.shuffle.partition.view import DataListener, PipelinedView, SubpartitionView
-from sluice.shuffle.taskmanager.serve.stored_partition_view import StoredPartitionView
+from sluice.shuffle.taskmanager.serve.stored_partition_view import ReadSizes, StoredPartitionView
 from sluice.shuffle.taskmanager.store.errors import DuplicateMapOutput
 from sluice.shuffle.taskmanager.store.outputs import MapOutput
 from sluice.shuffle.taskmanager.store.store import ShuffleStore, release_regions
 
+MOST_FAILURES_KEPT: Final = 1024
+"""Failures remembered, the latest ones: a client cannot make the registry grow without bound."""
+
 
 class ConsumablePartition(Protocol):
-    """What the registry needs of a pipelined partition."""
+    """A pipelined partition as the registry sees it."""
 
     @property
     def num_subpartitions(self) -> int:
@@ -294,10 +296,8 @@ class ResultPartitionManager:
 
     async def request_view(
         self,
-        key: ShuffleKey,
+        wanted: SubpartitionRange,
         map_attempt_ids: Sequence[int],
-        start_subpartition: int,
-        end_subpartition: int,
         buffer_size_bytes: int,
         read_pool: Callable[[], LocalBufferPool],
         listener: DataListener,
@@ -306,14 +306,12 @@ class ResultPartitionManager:
         """Make a view of committed map outputs or of a pipelined partition, waiting for them.
 
         Args:
-            key: The shuffle.
-            map_attempt_ids: What to read: any number of map outputs, or one pipelined partition.
-            start_subpartition: First subpartition wanted.
-            end_subpartition: The one behind the last; of a pipelined partition, one is read.
+            wanted: The subpartitions to read; of a pipelined partition, one.
+            map_attempt_ids: Any number of stored map outputs, or one pipelined partition.
             buffer_size_bytes: Largest buffer, or group of buffers, to give.
             read_pool: Memory for reads of the disk tier.
             listener: Told when a view that had nothing has something.
-            credit_bytes: What one credit pays for; a whole ``buffer_size_bytes`` by default.
+            credit_bytes: Bytes that one credit pays for; ``buffer_size_bytes`` by default.
 
         Raises:
             PartitionNotFound: Something is still missing, or may not be read yet, at the deadline.
@@ -325,39 +323,34 @@ class ResultPartitionManager:
 
         Cancellation: safe, nothing is left behind.
         """
+        key, start, end = wanted
         deadline = asyncio.get_running_loop().time() + self._request_timeout_seconds
         while True:
             pipelined = self._pipelined.find(key, map_attempt_ids)
             missing: int | None
             if pipelined is not None:
                 partition, missing = pipelined
-                if not start_subpartition < end_subpartition <= partition.num_subpartitions:
-                    raise _bad_range(
-                        start_subpartition, end_subpartition, partition.num_subpartitions
-                    )
-                if len(map_attempt_ids) > 1 or end_subpartition - start_subpartition > 1:
+                if not start < end <= partition.num_subpartitions:
+                    raise _bad_range(wanted, partition.num_subpartitions)
+                if len(map_attempt_ids) > 1 or end - start > 1:
                     raise InvalidRequest(
                         "A pipelined partition is read one subpartition at a time",
-                        value=f"{len(map_attempt_ids)} map attempts, "
-                        f"{end_subpartition - start_subpartition} subpartitions",
+                        value=f"{len(map_attempt_ids)} map attempts, {end - start} subpartitions",
                         limit="1 map attempt, 1 subpartition",
                         remedy="Open a channel for each",
                     )
                 if partition.is_consumable:
-                    return partition.create_view(start_subpartition, listener)
+                    return partition.create_view(start, listener)
                 what, remedy = "has no output yet", "Ask again, or let it be read when registered"
             else:
                 found, missing = self._find(key, map_attempt_ids)
                 if missing is None:
-                    return self._stored_view(
-                        found,
-                        start_subpartition,
-                        end_subpartition,
+                    sizes = ReadSizes(
+                        min(self._segment_size_bytes, buffer_size_bytes),
                         buffer_size_bytes,
-                        read_pool,
-                        listener,
-                        credit_bytes,
+                        buffer_size_bytes if credit_bytes is None else credit_bytes,
                     )
+                    return self._stored_view(found, wanted, sizes, read_pool, listener)
                 what, remedy = "is not here", "Its task has to run again"
             await self._wait(key, missing, deadline, what, remedy)
 
@@ -387,48 +380,25 @@ class ResultPartitionManager:
     def _stored_view(
         self,
         outputs: Sequence[MapOutput],
-        start_subpartition: int,
-        end_subpartition: int,
-        buffer_size_bytes: int,
+        wanted: SubpartitionRange,
+        sizes: ReadSizes,
         read_pool: Callable[[], LocalBufferPool],
         listener: DataListener,
-        credit_bytes: int | None = None,
     ) -> StoredPartitionView:
-        """Make a view over a range of subpartitions of committed map outputs.
-
-        Args:
-            outputs: The map outputs.
-            start_subpartition: First subpartition wanted.
-            end_subpartition: The one behind the last.
-            buffer_size_bytes: Largest buffer, or group of buffers, to give.
-            read_pool: Memory for reads of the disk tier.
-            listener: Told when a view that had nothing has something.
-            credit_bytes: What one credit pays for; a whole ``buffer_size_bytes`` by default.
+        """Make a view of committed map outputs.
 
         Raises:
-            InvalidRequest: The range is empty or beyond what a map output has.
+            InvalidRequest: The range is empty or beyond the subpartitions of a map output.
         """
         most = min(output.num_subpartitions for output in outputs)
-        if not 0 <= start_subpartition < end_subpartition <= most:
-            raise _bad_range(start_subpartition, end_subpartition, most)
-        return StoredPartitionView(
-            self._store,
-            outputs,
-            start_subpartition,
-            end_subpartition,
-            min(self._segment_size_bytes, buffer_size_bytes),
-            buffer_size_bytes,
-            buffer_size_bytes if credit_bytes is None else credit_bytes,
-            read_pool,
-            listener,
-        )
+        if not 0 <= wanted.start < wanted.end <= most:
+            raise _bad_range(wanted, most)
+        return StoredPartitionView(self._store, outputs, wanted, sizes, read_pool, listener)
 
 
-def _bad_range(start: int, end: int, most: int) -> InvalidRequest:
+def _bad_range(wanted: SubpartitionRange, most: int) -> InvalidRequest:
     return InvalidRequest(
-        "Range of subpartitions is empty or too large", value=f"{start} to {end}", limit=most
+        "Range of subpartitions is empty or too large",
+        value=f"{wanted.start} to {wanted.end}",
+        limit=most,
     )
-
-
-MOST_FAILURES_KEPT: Final = 1024
-"""Failures remembered, the latest ones: what a client makes this grow by is bounded."""

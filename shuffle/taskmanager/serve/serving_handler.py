@@ -19,7 +19,7 @@ from sluice.shuffle.gate.task_events import UnknownProducer
 from sluice.shuffle.taskmanager.serve.channel_times import ChannelTimes
 from sluice.shuffle.taskmanager.serve.credit_based_view_reader import CreditBasedViewReader
 from sluice.shuffle.taskmanager.serve.partition_request_queue import PartitionRequestQueue
-from sluice.shuffle.taskmanager.serve.read_pool import ReadPool
+from sluice.shuffle.taskmanager.serve.stored_partition_view import ReadPool
 from sluice.transport.connection import Connection
 
 _log = logging.getLogger(__name__)

@@ -11,37 +11,84 @@ do it.
 """
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from sluice.protocol.errors import SluiceError
 from sluice.protocol.events import encode_end_of_partition
 from sluice.protocol.limits import MAX_U32
 from sluice.protocol.messages import DATA, EVENT
-from sluice.shuffle.errors import internal_error
+from sluice.shuffle.errors import failure_of
 from sluice.shuffle.memory import (
     BufferGroup,
     ListenerHandle,
     LocalBufferPool,
     MemorySegment,
+    NetworkBufferPool,
     runs_of_neighbours,
 )
+from sluice.shuffle.names import SubpartitionRange
 from sluice.shuffle.partition.view import DataListener, OutgoingBuffer
 from sluice.shuffle.taskmanager.store.arena import Extent
 from sluice.shuffle.taskmanager.store.extent_reader import ExtentRead
 from sluice.shuffle.taskmanager.store.outputs import MapOutput
 from sluice.shuffle.taskmanager.store.store import ShuffleStore
 
-_log = logging.getLogger(__name__)
-
-READ_AHEAD_SEGMENTS = 8
+READ_AHEAD_SEGMENTS: Final = 8
 """Segments of one read: 256 KiB at the default size, enough to hide a thread's round trip."""
+
+READ_POOL_MINIMUM: Final = 1
+"""Segments a connection is sure of for reads of the disk tier."""
+
+
+class ReadPool:
+    """The pool of one connection for reads of the disk tier; made when first needed.
+
+    A pool for each connection: a consumer that does not read holds its own share, not all.
+    """
+
+    def __init__(self, network_pool: NetworkBufferPool, name: str, maximum: int) -> None:
+        self._network_pool = network_pool
+        self._name = name
+        self._maximum = maximum
+        self._pool: LocalBufferPool | None = None
+
+    def __call__(self) -> LocalBufferPool:
+        """Return the pool.
+
+        Raises:
+            InsufficientNetworkBuffers: Not even one segment is left for it.
+        """
+        if self._pool is None:
+            self._pool = self._network_pool.create_local_pool(
+                self._name, READ_POOL_MINIMUM, self._maximum, kind="read"
+            )
+        return self._pool
+
+    def destroy(self) -> None:
+        """Give the pool up; segments that are out follow. Idempotent."""
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.destroy()
+
+
+class ReadSizes(NamedTuple):
+    """The units of one view, in bytes.
+
+    Attributes:
+        segment_bytes: Bytes to read into one segment from the disk tier.
+        buffer_bytes: Largest buffer, or group of buffers, to give.
+        credit_bytes: Bytes that one credit pays for: a buffer of a group.
+    """
+
+    segment_bytes: int
+    buffer_bytes: int
+    credit_bytes: int
 
 
 class _Slice(NamedTuple):
-    """Bytes of an extent, to be read so many times before the next slice."""
+    """Bytes of an extent, to be read ``times`` times before the next slice."""
 
     extent: Extent
     offset: int
@@ -55,11 +102,8 @@ class StoredPartitionView:
     Args:
         store: Reads the disk tier.
         outputs: What to read; their order is chosen here, by place in the storage.
-        start_subpartition: First subpartition wanted.
-        end_subpartition: The one behind the last.
-        segment_size_bytes: What to read into a segment from the disk tier.
-        buffer_size_bytes: Largest buffer, or group of buffers, to give.
-        credit_bytes: What one credit pays for: a buffer of a group.
+        wanted: The subpartitions to read.
+        sizes: How much a segment, a buffer and a credit stand for.
         read_pool: Gives the pool for reads of the disk tier; called when it is needed first.
         listener: Told when a read of the disk tier is done.
     """
@@ -70,22 +114,19 @@ class StoredPartitionView:
         self,
         store: ShuffleStore,
         outputs: Iterable[MapOutput],
-        start_subpartition: int,
-        end_subpartition: int,
-        segment_size_bytes: int,
-        buffer_size_bytes: int,
-        credit_bytes: int,
+        wanted: SubpartitionRange,
+        sizes: ReadSizes,
         read_pool: Callable[[], LocalBufferPool],
         listener: DataListener,
     ) -> None:
         self.failure: SluiceError | None = None
         self._store = store
-        self._segment_size_bytes = segment_size_bytes
-        self._buffer_size_bytes = buffer_size_bytes
-        self._credit_bytes = credit_bytes
+        self._segment_size_bytes = sizes.segment_bytes
+        self._buffer_size_bytes = sizes.buffer_bytes
+        self._credit_bytes = sizes.credit_bytes
         self._read_pool = read_pool
         self._listener = listener
-        self._slices = _slices(outputs, start_subpartition, end_subpartition)
+        self._slices = _slices(outputs, wanted.start, wanted.end)
         self._left_bytes = sum(each.length * each.times for each in self._slices)
         self._total_bytes = self._left_bytes
         self._total_buffers = 0
@@ -320,12 +361,9 @@ class StoredPartitionView:
         try:
             await self._store.read_all(reads)
             complete = True
-        except SluiceError as error:
-            self.failure = error
         except Exception as error:  # noqa: BLE001
-            # A bug of ours must fail this channel and be seen, never pass for data.
-            _log.exception("internal error while reading the disk tier")
-            self.failure = internal_error(error)
+            # Also a bug fails this channel, and never passes for data.
+            self.failure = failure_of(error, "reading the disk tier")
         finally:
             for read in reads:
                 read.extent.release()

@@ -11,11 +11,11 @@ import pytest
 from sluice.protocol.errors import ErrorCode, SluiceError
 from sluice.protocol.messages import DATA
 from sluice.shuffle.errors import PartitionNotFound
+from sluice.shuffle.gate.channel_opener import ChannelSource
 from sluice.shuffle.gate.input_gate import InputGate
-from sluice.shuffle.gate.source import ChannelSource
-from sluice.shuffle.names import ShuffleKey
-from sluice.shuffle.taskmanager.serve.channel_opener import ChannelOpener
-from sluice.shuffle.taskmanager.serve.read_pool import ReadPool
+from sluice.shuffle.names import ShuffleKey, SubpartitionRange
+from sluice.shuffle.taskmanager.serve.stored_partition_view import ReadPool
+from sluice.shuffle.taskmanager.serve.taskmanager_channel_opener import TaskManagerChannelOpener
 from sluice.transport.connector import Address
 from tests.support.clients import write_map_output
 from tests.support.mini_cluster import DISK_ONLY, MEMORY_TIER, SEGMENT_SIZE_BYTES, mini_cluster
@@ -29,8 +29,8 @@ PARTS = [random.Random(n).randbytes(PIECES * SEGMENT_SIZE_BYTES) for n in range(
 async def a_gate(cluster, start=0, end=1):
     environment = cluster[0]
     read_pool = ReadPool(environment.network_pool, "reads", 8)
-    opener = ChannelOpener("gate", environment.gate_services, KEY, start, end, read_pool)
-    gate = InputGate("gate", KEY, opener)
+    wanted = SubpartitionRange(KEY, start, end)
+    gate = InputGate(TaskManagerChannelOpener("gate", environment.gate_services, wanted, read_pool))
     try:
         yield gate
     finally:

@@ -47,7 +47,7 @@ from sluice.shuffle.gate.partition_request_client import (
 from sluice.shuffle.gate.remote_input_channel import RemoteInputChannel
 from sluice.shuffle.gate.task_events import TooManyTaskEvents, UnknownProducer
 from sluice.shuffle.memory import NetworkBufferPool
-from sluice.shuffle.names import ShuffleKey
+from sluice.shuffle.names import ShuffleKey, SubpartitionRange
 from sluice.transport.errors import ConnectionLost
 from tests.support.fakes import FakeConnection
 
@@ -73,7 +73,7 @@ class Rig:
         channel = RemoteInputChannel(lambda: None)
         exclusive = self.pool.request_segments(2)
         channel.attach(BufferManager(self.pool, self.floating, exclusive, channel), self.client)
-        self.client.request(channel, KEY, [4, 5], 1, 3)
+        self.client.request(channel, SubpartitionRange(KEY, 1, 3), [4, 5])
         self.channels.append(channel)
         return channel
 
@@ -189,7 +189,7 @@ async def test_closing_says_goodbye_once(rig):
     assert rig.connection.sent == [CloseRequest()]
     assert rig.client.closing
     with pytest.raises(ConnectionLost):
-        rig.client.request(RemoteInputChannel(lambda: None), KEY, [1], 0, 1)
+        rig.client.request(RemoteInputChannel(lambda: None), SubpartitionRange(KEY, 0, 1), [1])
 
 
 @pytest.mark.network_case(7)
@@ -344,7 +344,7 @@ async def test_what_is_told_the_producer_before_the_request_follows_it(rig):
     exclusive = rig.pool.request_segments(2)
     channel.attach(BufferManager(rig.pool, rig.floating, exclusive, channel), rig.client)
     channel.send_task_event(8, b"")
-    rig.client.request(channel, KEY, [4], 0, 1)
+    rig.client.request(channel, SubpartitionRange(KEY, 0, 1), [4])
     assert [type(each) for each in rig.connection.sent] == [
         PartitionRequest, NewBufferSize, TaskEvent, TaskEvent,
     ]  # fmt: skip

@@ -23,7 +23,7 @@ from sluice.shuffle.gate.buffer_manager import BufferManager
 from sluice.shuffle.gate.partition_request_client import UncreditedPartitionRequestClient
 from sluice.shuffle.gate.remote_input_channel import RemoteInputChannel
 from sluice.shuffle.memory import NetworkBufferPool
-from sluice.shuffle.names import ShuffleKey
+from sluice.shuffle.names import ShuffleKey, SubpartitionRange
 from sluice.transport.errors import ConnectionLost
 from tests.support.fakes import FakeConnection
 
@@ -66,7 +66,7 @@ class Rig:
         channel = RemoteInputChannel(lambda: None)
         exclusive = self.pool.request_segments(EXCLUSIVE)
         channel.attach(BufferManager(self.pool, self.gates[gate], exclusive, channel), self.client)
-        self.client.request(channel, KEY, [4], 0, 1)
+        self.client.request(channel, SubpartitionRange(KEY, 0, 1), [4])
         self.channels.append(channel)
         return channel
 

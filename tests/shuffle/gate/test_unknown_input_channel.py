@@ -9,15 +9,15 @@ import pytest
 
 from sluice.protocol.messages import DATA
 from sluice.shuffle.errors import InvalidRequest, PartitionNotFound
+from sluice.shuffle.gate.channel_opener import ChannelSource
 from sluice.shuffle.gate.input_gate import InputGate
 from sluice.shuffle.gate.local_input_channel import LocalInputChannel
 from sluice.shuffle.gate.remote_input_channel import RemoteInputChannel
-from sluice.shuffle.gate.source import ChannelSource
 from sluice.shuffle.gate.task_events import MAX_KEPT_TASK_EVENTS, TooManyTaskEvents, UnknownProducer
 from sluice.shuffle.gate.unknown_input_channel import UnknownInputChannel
-from sluice.shuffle.names import ShuffleKey
-from sluice.shuffle.taskmanager.serve.channel_opener import ChannelOpener
-from sluice.shuffle.taskmanager.serve.read_pool import ReadPool
+from sluice.shuffle.names import ShuffleKey, SubpartitionRange
+from sluice.shuffle.taskmanager.serve.stored_partition_view import ReadPool
+from sluice.shuffle.taskmanager.serve.taskmanager_channel_opener import TaskManagerChannelOpener
 from tests.support.gates import KEY, HandFilledGate, here
 from tests.support.mini_cluster import mini_cluster
 
@@ -159,8 +159,8 @@ async def test_the_listener_of_an_unknown_channel_is_that_of_its_successor():
 @contextlib.asynccontextmanager
 async def a_gate(cluster):
     read_pool = ReadPool(cluster[0].network_pool, "reads", 8)
-    opener = ChannelOpener("gate", cluster[0].gate_services, CLUSTER_KEY, 0, 1, read_pool)
-    gate = InputGate("gate", CLUSTER_KEY, opener)
+    wanted = SubpartitionRange(CLUSTER_KEY, 0, 1)
+    gate = InputGate(TaskManagerChannelOpener("gate", cluster[0].gate_services, wanted, read_pool))
     try:
         yield gate
     finally:

@@ -15,7 +15,7 @@ from sluice.shuffle.errors import (
     ProducerFailed,
     SubpartitionAlreadyConsumed,
 )
-from sluice.shuffle.names import ShuffleKey
+from sluice.shuffle.names import ShuffleKey, SubpartitionRange
 from sluice.shuffle.taskmanager.serve.result_partition_manager import (
     MOST_FAILURES_KEPT,
     ResultPartitionManager,
@@ -100,7 +100,9 @@ def request(
     key: ShuffleKey = KEY,
 ) -> asyncio.Task:
     return asyncio.ensure_future(
-        manager.request_view(key, attempts, start, end, 1024, no_pool, lambda: None)
+        manager.request_view(
+            SubpartitionRange(key, start, end), attempts, 1024, no_pool, lambda: None
+        )
     )
 
 

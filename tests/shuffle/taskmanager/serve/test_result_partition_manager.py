@@ -11,7 +11,7 @@ import pytest
 from sluice.protocol.messages import DATA
 from sluice.shuffle.errors import InvalidRequest, PartitionNotFound
 from sluice.shuffle.memory import NetworkBufferPool
-from sluice.shuffle.names import ShuffleKey
+from sluice.shuffle.names import ShuffleKey, SubpartitionRange
 from sluice.shuffle.taskmanager.serve.result_partition_manager import ResultPartitionManager
 from sluice.shuffle.taskmanager.store.errors import (
     DuplicateMapOutput,
@@ -51,7 +51,11 @@ async def request_view(
 ) -> SubpartitionView:
     pool = NetworkBufferPool(1, 1024)
     return await manager.request_view(
-        KEY, attempts, start, end, 1024, partial(pool.create_local_pool, "reads", 1), lambda: None
+        SubpartitionRange(KEY, start, end),
+        attempts,
+        1024,
+        partial(pool.create_local_pool, "reads", 1),
+        lambda: None,
     )
 
 

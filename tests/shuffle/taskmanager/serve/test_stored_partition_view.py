@@ -13,9 +13,10 @@ from sluice.protocol.events import decode_end_of_partition
 from sluice.protocol.limits import MAX_U32
 from sluice.protocol.messages import EVENT, EVERY_SUBPARTITION
 from sluice.shuffle.memory import NetworkBufferPool
-from sluice.shuffle.names import ShuffleKey
+from sluice.shuffle.names import ShuffleKey, SubpartitionRange
 from sluice.shuffle.taskmanager.serve.stored_partition_view import (
     READ_AHEAD_SEGMENTS,
+    ReadSizes,
     StoredPartitionView,
 )
 from sluice.shuffle.taskmanager.store.extent_reader import CACHED_READS
@@ -73,11 +74,8 @@ class Rig:
         return StoredPartitionView(
             self.store,
             outputs,
-            start,
-            end,
-            segment,
-            most,
-            cost,
+            SubpartitionRange(KEY, start, end),
+            ReadSizes(segment, most, cost),
             lambda: self.pool,
             self.available.set,
         )
