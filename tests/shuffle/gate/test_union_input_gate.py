@@ -154,7 +154,7 @@ async def test_what_the_consumer_says_goes_to_the_right_producers():
     for index in (-1, 3):
         with pytest.raises(InvalidRequest, match="No such channel"):
             union.resume_consumption(index)
-    with pytest.raises(InvalidRequest, match="Size of a buffer"):
+    with pytest.raises(InvalidRequest, match="Size of a buffer is out of range"):
         union.announce_buffer_size(0)
     union.release()
 

@@ -115,7 +115,7 @@ async def test_a_producer_is_told_once():
     gate = HandFilledGate()
     gate.add_unknown_channel()
     gate.update_channel(0, here(7))
-    with pytest.raises(InvalidRequest, match="is known"):
+    with pytest.raises(InvalidRequest, match="is known already"):
         gate.update_channel(0, here(8))
     with pytest.raises(InvalidRequest, match="No such channel"):
         gate.update_channel(1, here(8))
