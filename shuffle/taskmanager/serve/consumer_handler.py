@@ -1,9 +1,8 @@
 """The consumer leg: input gates that reduce tasks open on their TaskManager.
 
-Every channel of a gate is relayed to the reduce task with a credit of its own. A buffer that came
-from another TaskManager goes out from the very segment it arrived in, and becomes credit for its
-sender when this connection has let go of it; so a reduce task that stops reading stops its own
-channels and nothing else.
+Every channel of a gate is relayed to the reduce task with its own credit. A buffer of another
+TaskManager is sent from the very segment it arrived in, and becomes credit for its sender when this
+connection has sent it. So a reduce task that stops reading stops its own channels and nothing else.
 """
 
 from collections.abc import Callable
@@ -45,7 +44,7 @@ class ConsumerHandler(ServingHandler):
 
     Args:
         connection: The connection to the executor.
-        services: What gates are made of.
+        services: The parts of the TaskManager that gates use.
         read_pool: Memory for local reads of the disk tier.
         counters: The TaskManager's counters.
         on_lost: Called when the connection is gone.
@@ -59,8 +58,8 @@ class ConsumerHandler(ServingHandler):
         counters: Counters,
         on_lost: Callable[[], None],
     ) -> None:
-        # A reader with groups of buffers has segments, and a credit is one of them. Another one
-        # has none: a message costs it one credit, whatever it carries.
+        # A consumer with buffer groups has segments, and a credit is one segment. A consumer
+        # without them has none: a message costs one credit, however long it is.
         groups = bool(connection.features & FEATURE_BUFFER_GROUPS)
         credit_bytes = connection.max_payload_bytes if groups else connection.large_payload_bytes
         super().__init__(
@@ -76,7 +75,7 @@ class ConsumerHandler(ServingHandler):
         """Open gates by number, each with the readers of its channels."""
         self._debloat = debloat_settings(services.config, services.config.segment_size_bytes)
         self.gate_times: dict[int, ChannelTimes] = {}
-        """What open gates do with their time, by number."""
+        """Times of open gates, by number."""
 
     def request_received(self, message: Message) -> None:
         """Open and close gates."""
@@ -89,7 +88,7 @@ class ConsumerHandler(ServingHandler):
             self.connection.close()
 
     def sent(self, reader: CreditBasedViewReader, length: int) -> None:
-        """Count a data buffer that was sent, by where it came from."""
+        """Count a data buffer that was sent, by its origin."""
         counters = self.counters
         if reader.view is not None and reader.view.is_local:
             counters.consumer_bytes_out_local += length
@@ -100,7 +99,7 @@ class ConsumerHandler(ServingHandler):
 
     @property
     def times(self) -> list[ChannelTimes]:
-        """What its channels do with their time, by gate."""
+        """Times of its channels, by gate."""
         return list(self.gate_times.values())
 
     def has_producer(self, reader: CreditBasedViewReader) -> bool:
@@ -111,16 +110,16 @@ class ConsumerHandler(ServingHandler):
     def publish_task_event(
         self, reader: CreditBasedViewReader, event_type: int, payload: bytes
     ) -> None:
-        """Hand an event to the producer, by way of the gate's channel.
+        """Pass an event to the producer through the gate's channel.
 
         Raises:
-            UnknownProducer: It has finished, or a stored map output is read.
-            TooManyTaskEvents: As many wait as are kept.
+            UnknownProducer: It has finished, or the channel reads a stored map output.
+            TooManyTaskEvents: As many wait already as may wait.
         """
         _channel(reader).send_task_event(event_type, payload)
 
     def announce_buffer_size(self, reader: CreditBasedViewReader, size_bytes: int) -> None:
-        """Tell the producer, by way of the gate's channel; from now on the consumer decides."""
+        """Tell the producer through the gate's channel; from now on the consumer decides."""
         if self._debloat is not None:
             for gate, readers in self.gates.values():
                 if reader in readers and gate.debloater is not None:
@@ -128,7 +127,7 @@ class ConsumerHandler(ServingHandler):
         _channel(reader).announce_buffer_size(size_bytes)
 
     def resume_consumption(self, reader: CreditBasedViewReader) -> None:
-        """Go on after a blocking event, by way of the gate's channel.
+        """Go on after a blocking event, through the gate's channel.
 
         Raises:
             InvalidRequest: It is not blocked.
@@ -195,7 +194,7 @@ class ConsumerHandler(ServingHandler):
             return
         gate, channels = opened
         for reader in channels:
-            # One that has ended has left its number free, perhaps for a channel of another gate.
+            # The number of a channel that has ended is free, perhaps for one of another gate.
             if self.readers.get(reader.channel) is reader:
                 self.close_channel(reader.channel)
         self.gate_times.pop(number).end()
@@ -203,7 +202,7 @@ class ConsumerHandler(ServingHandler):
 
 
 def _may_be_pipelined(message: OpenGate) -> bool:
-    """Tell whether a gate asks for what can be asked of pipelined partitions."""
+    """Tell whether the partitions that a gate asks for can be pipelined."""
     return message.end_subpartition == message.start_subpartition + 1 and all(
         len(channel.map_attempt_ids) == 1 for channel in message.channels
     )
@@ -217,4 +216,4 @@ def _channel(reader: CreditBasedViewReader) -> InputChannel:
     """
     if reader.view is None:
         raise InvalidRequest("Channel has ended", value=reader.channel)
-    return cast("InputChannel", reader.view)  # of a gate, as all views of this leg
+    return cast("InputChannel", reader.view)  # all views of this leg are channels of gates

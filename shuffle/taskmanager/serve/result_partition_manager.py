@@ -50,14 +50,14 @@ class ConsumablePartition(Protocol):
 
 
 class Registration(NamedTuple):
-    """A registered partition, and what to call when it is to be given up."""
+    """A registered partition, and the function to call when its shuffle is released."""
 
     partition: ConsumablePartition
     release: Callable[[SluiceError], None]
 
 
 class PipelinedRegistry:
-    """Pipelined partitions by shuffle and map attempt."""
+    """Pipelined partitions by shuffle and map attempt, and the failures of former ones."""
 
     def __init__(self) -> None:
         self._registered: dict[ShuffleKey, dict[int, Registration]] = {}
@@ -70,7 +70,7 @@ class PipelinedRegistry:
         """Make a partition known.
 
         Raises:
-            DuplicateMapOutput: There is one of that name.
+            DuplicateMapOutput: A partition of that name is registered already.
         """
         attempts = self._registered.setdefault(key, {})
         if map_attempt_id in attempts:
@@ -85,7 +85,7 @@ class PipelinedRegistry:
         partition: ConsumablePartition,
         failure: SluiceError | None,
     ) -> bool:
-        """Forget a partition, but for its failure. False if it is not registered (any more)."""
+        """Forget a partition, except its failure. False if it is not registered (any more)."""
         attempts = self._registered.get(key)
         found = None if attempts is None else attempts.get(map_attempt_id)
         if attempts is None or found is None or found.partition is not partition:
@@ -108,11 +108,11 @@ class PipelinedRegistry:
             The partition and its map attempt.
 
         Raises:
-            SluiceError: It has failed not long ago.
+            SluiceError: One of them has failed a short while ago.
         """
         attempts = self._registered.get(key)
         if attempts is None and not self._failures:
-            return None  # as it is for those who know only stored map outputs
+            return None  # the usual case where all map outputs are stored
         for map_attempt_id in map_attempt_ids:
             failure = self._failures.get((key, map_attempt_id))
             if failure is not None:
@@ -123,29 +123,29 @@ class PipelinedRegistry:
         return None
 
     def __iter__(self) -> Iterator[tuple[ShuffleKey, int, ConsumablePartition]]:
-        """Shuffle, map attempt and partition of each."""
+        """Iterate over the shuffle, map attempt and partition of each."""
         for key, attempts in self._registered.items():
             for map_attempt_id, registration in attempts.items():
                 yield key, map_attempt_id, registration.partition
 
     def keys(self, application_id: str) -> list[ShuffleKey]:
-        """The shuffles of an application that have pipelined partitions."""
+        """Return the shuffles of an application that have pipelined partitions."""
         return [key for key in self._registered if key.application_id == application_id]
 
     def release(self, key: ShuffleKey, error: SluiceError) -> None:
-        """Have all partitions of a shuffle given up, and forget them and their failures."""
+        """Release all partitions of a shuffle, and forget them and their failures."""
         for registration in self._registered.pop(key, {}).values():
             registration.release(error)
         for name in [name for name in self._failures if name[0] == key]:
             del self._failures[name]
 
 
-@mypyc_attr(allow_interpreted_subclasses=True)  # tests find partitions by hand
+@mypyc_attr(allow_interpreted_subclasses=True)  # tests supply their own views
 class ResultPartitionManager:
-    """The registry of map outputs and pipelined partitions, and of those who wait for one.
+    """Registers map outputs and pipelined partitions, and serves requests for them.
 
     Args:
-        store: Holds what is committed.
+        store: Holds committed map outputs.
         segment_size_bytes: Largest buffer of the views made here.
         request_timeout_seconds: How long a request waits for a map output to be committed.
     """
@@ -175,26 +175,26 @@ class ResultPartitionManager:
         return sum(len(waiters) for waiters in self._waiting.values())
 
     async def commit(self, output: MapOutput) -> None:
-        """Commit a finished map output and serve those who waited for it.
+        """Commit a finished map output and serve the requests that waited for it.
 
         Raises:
-            SluiceError: It could not be made durable, or is committed already; its regions have
-                been given up.
+            SluiceError: It could not be made durable, or is committed already; its regions are
+                released.
 
-        Cancellation: the commit goes on, nobody waits for it.
+        Cancellation: the commit goes on, but nobody waits for it.
         """
         try:
             committed = self._store.commit(output)
         except SluiceError:
             release_regions(output.regions)
             raise
-        # What follows must follow too when the producer is gone by then, and nobody waits here.
+        # A callback, because it must run also when the producer is gone and nobody waits here.
         committed.add_done_callback(lambda done: self._committed(output, done))
         await asyncio.shield(committed)
 
     def _committed(self, output: MapOutput, done: "asyncio.Future[None]") -> None:
         if done.cancelled():
-            return  # then the journal gives the regions up, if they must be
+            return  # then the journal releases the regions, if necessary
         if done.exception() is not None:
             release_regions(output.regions)
             return
@@ -207,16 +207,16 @@ class ResultPartitionManager:
         partition: ConsumablePartition,
         release: Callable[[SluiceError], None],
     ) -> None:
-        """Make a pipelined partition known and serve those who waited for it.
+        """Make a pipelined partition known and serve the requests that waited for it.
 
         Args:
             key: The shuffle.
-            map_attempt_id: Its name within the shuffle.
+            map_attempt_id: The partition's name within the shuffle.
             partition: The partition; call :meth:`wake` when it becomes consumable later.
             release: Called when the shuffle is released; the partition is forgotten then.
 
         Raises:
-            DuplicateMapOutput: There is a partition or a committed map output of that name.
+            DuplicateMapOutput: A partition or a committed map output of that name exists.
         """
         if self._store.lookup(key, map_attempt_id) is not None:
             raise DuplicateMapOutput(key.application_id, key.shuffle_id, map_attempt_id)
@@ -234,15 +234,15 @@ class ResultPartitionManager:
 
         Args:
             key: The shuffle.
-            map_attempt_id: Its name within the shuffle.
-            partition: The partition itself: one that has come in its place stays.
-            failure: Told to those who wait for it and to those who ask in the near future.
+            map_attempt_id: The partition's name within the shuffle.
+            partition: The partition itself: one that has taken its place stays.
+            failure: Raised to requests that wait for it or come soon after.
         """
         if self._pipelined.unregister(key, map_attempt_id, partition, failure):
             self.wake(key)
 
     def wake(self, key: ShuffleKey) -> None:
-        """Let the requests that wait for something of a shuffle look again."""
+        """Let the requests that wait for partitions of a shuffle look again."""
         for waiter in self._waiting.pop(key, ()):
             if not waiter.done():
                 waiter.set_result(None)
@@ -284,7 +284,7 @@ class ResultPartitionManager:
         """Look map outputs up.
 
         Returns:
-            Those that are committed, and the first map attempt that is not, or None.
+            The outputs that are committed, and the first map attempt that is not, or None.
         """
         found: list[MapOutput] = []
         for map_attempt_id in map_attempt_ids:
@@ -310,16 +310,16 @@ class ResultPartitionManager:
             map_attempt_ids: Any number of stored map outputs, or one pipelined partition.
             buffer_size_bytes: Largest buffer, or group of buffers, to give.
             read_pool: Memory for reads of the disk tier.
-            listener: Told when a view that had nothing has something.
+            listener: Called when a view that had nothing has something.
             credit_bytes: Bytes that one credit pays for; ``buffer_size_bytes`` by default.
 
         Raises:
-            PartitionNotFound: Something is still missing, or may not be read yet, at the deadline.
+            PartitionNotFound: A partition is still missing, or cannot be read yet, at the deadline.
             PartitionReleased: The shuffle was released meanwhile.
             ProducerFailed: The producer of the pipelined partition is gone.
             SubpartitionAlreadyConsumed: The subpartition of a pipelined partition has its reader.
-            InvalidRequest: Not one attempt and one subpartition of a pipelined partition, or no
-                range that there is.
+            InvalidRequest: The range is empty or too large, or several attempts or subpartitions
+                of pipelined partitions are requested.
 
         Cancellation: safe, nothing is left behind.
         """
@@ -341,7 +341,7 @@ class ResultPartitionManager:
                     )
                 if partition.is_consumable:
                     return partition.create_view(start, listener)
-                what, remedy = "has no output yet", "Ask again, or let it be read when registered"
+                what, remedy = "has no output yet", "Ask again, or let readers in at registration"
             else:
                 found, missing = self._find(key, map_attempt_ids)
                 if missing is None:

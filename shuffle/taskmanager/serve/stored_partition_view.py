@@ -1,13 +1,13 @@
-"""Reading committed map outputs: the view of a blocking partition.
+"""Reading committed map outputs: the view of a stored partition.
 
 The requested range of every region is one slice; that of a broadcast region is read once for each
-subpartition. Slices of the memory tier go out as they lie in the mapping, without a copy, when they
-fill at least half a buffer; smaller ones are joined densely, so that a thousand blocks of 1 KB are
-32 buffers. A group of buffers leaves room at its end: who receives it into segments needs one read
-of the socket for it and for the head of the next message. Slices of the disk tier are read into
+subpartition. Slices of the memory tier are sent straight from the mapping, without a copy, when
+they fill at least half a buffer; smaller ones are joined densely, so that a thousand blocks of 1 KB
+are 32 buffers. A group of buffers leaves room at its end, so that its receiver needs one read of
+the socket for it and for the head of the next message. Slices of the disk tier are read into
 segments of the connection's read pool, a few at a time and never more than there is credit for: a
-reader that does not consume holds no memory. What the page cache has is read at once, else threads
-do it.
+reader that does not consume holds no memory. Bytes in the page cache are read at once, others by
+threads.
 """
 
 import asyncio
@@ -101,11 +101,11 @@ class StoredPartitionView:
 
     Args:
         store: Reads the disk tier.
-        outputs: What to read; their order is chosen here, by place in the storage.
+        outputs: The map outputs to read, in any order: the view orders them by place in storage.
         wanted: The subpartitions to read.
         sizes: How much a segment, a buffer and a credit stand for.
         read_pool: Gives the pool for reads of the disk tier; called when it is needed first.
-        listener: Told when a read of the disk tier is done.
+        listener: Called when a read of the disk tier is done.
     """
 
     is_local = True
@@ -132,14 +132,14 @@ class StoredPartitionView:
         self._total_buffers = 0
         self._index = 0
         self._used = 0  # bytes taken from the slice at the index
-        self._repeated = 0  # how often that slice was taken before
+        self._repeated = 0  # times that this slice was taken before
         self._ready: deque[BufferGroup] = deque()
         self._ready_segments = 0
         self._ready_buffers = 0  # the credit that they will cost
-        self._given_bytes = 0  # of the first one, when it is given in parts
+        self._given_bytes = 0  # of the first group, when it is given in parts
         self._reading = False
         self._reading_buffers = 0
-        self._wanted_bytes = 0  # what there was credit for when it began to wait for a segment
+        self._wanted_bytes = 0  # the credit, in bytes, when it began to wait for a segment
         self._listener_handle: ListenerHandle | None = None
         self._end_sent = False
         self._released = False
@@ -148,12 +148,12 @@ class StoredPartitionView:
 
     @property
     def backlog(self) -> int:
-        """Data buffers still to come, if they are full; at most what the wire can say."""
+        """Data buffers still to come, if they are full; at most the wire's largest number."""
         left = self._buffers_of(self._left_bytes)
         return min(self._ready_buffers + self._reading_buffers + left, MAX_U32)
 
     def is_available(self, credit: int) -> bool:
-        """True if there is a buffer for the credit, the end, or a read to begin."""
+        """True if there is a buffer for the credit or the end, or if a read can begin."""
         if self._end_sent or self._released:
             return False
         if self._ready:
@@ -195,7 +195,7 @@ class StoredPartitionView:
         return self._next_from_disk(min(self._buffer_size_bytes, credit * self._credit_bytes))
 
     def release(self) -> None:
-        """Give up reading."""
+        """Release what the view holds. Idempotent."""
         if self._released:
             return
         self._released = True
@@ -251,7 +251,7 @@ class StoredPartitionView:
     # ---- disk tier -----------------------------------------------------------------------------
 
     def _next_from_disk(self, most_bytes: int) -> OutgoingBuffer:
-        """Give what was read: a whole group of segments, or the part that may be sent now."""
+        """Give out a whole group of segments, or the part of it that may be sent now."""
         group = self._ready[0]
         start = self._given_bytes
         payload = group.payload
@@ -291,8 +291,8 @@ class StoredPartitionView:
             return False
         self._reading = True
         pool = self._read_pool()
-        # What was recycled together stays together: neighbours go out as one piece.
-        # In any case later: who gives segments back must not be served in the midst of it.
+        # Segments recycled together stay together: neighbours are sent as one piece. Always
+        # deferred to a task: recycling calls this method and must not be re-entered.
         self._start_reading(*self._plan(pool, [segment], self._wanted_bytes, pool.take_more_nowait))
         return True
 
@@ -303,7 +303,7 @@ class StoredPartitionView:
         most_bytes: int,
         another: Callable[[], MemorySegment | None],
     ) -> tuple[list[ExtentRead], list[BufferGroup]]:
-        """Say what to read next, and into which segments: those at hand and others."""
+        """Plan the next reads, into the given segments and others from ``another``."""
         most = -(-min(most_bytes, self._left_bytes) // self._segment_size_bytes)
         while len(segments) < min(most, READ_AHEAD_SEGMENTS):
             segment = another()
@@ -311,7 +311,7 @@ class StoredPartitionView:
                 break
             segments.append(segment)
         size = self._segment_size_bytes
-        # A reader that takes less than a segment at a time leaves gaps: each is a run of its own.
+        # A reader that takes less than a segment at a time leaves gaps: runs of one segment.
         gaps = size < segments[0].size_bytes
         runs = [[segment] for segment in segments] if gaps else runs_of_neighbours(segments)
         reads: list[ExtentRead] = []
@@ -329,18 +329,18 @@ class StoredPartitionView:
         return reads, groups
 
     def _start_reading(self, reads: list[ExtentRead], groups: list[BufferGroup]) -> None:
-        """Leave it to threads."""
-        # From here on, and not from the task's first step: everybody else may let go before that.
+        """Let threads read."""
+        # Retained here and not in the task's first step: all other owners may release before it.
         for read in reads:
             read.extent.retain()
-        # The task is the only owner of the segments until the threads have done with them.
+        # The task is the only owner of the segments until the threads are done with them.
         self._task = asyncio.get_running_loop().create_task(self._read(reads, groups))
 
     def _on_disk(self) -> bool:
         return self._left_bytes > 0 and self._slices[self._index].extent.view is None
 
     def _plan_run(self, memory: memoryview, reads: list[ExtentRead]) -> int:
-        """Fill memory from the slices at hand; return how many bytes it will hold."""
+        """Plan to fill memory from the next slices; return the bytes that it will hold."""
         filled = 0
         size = len(memory)
         while filled < size and self._on_disk():
@@ -349,7 +349,7 @@ class StoredPartitionView:
             count = min(length - self._used, size - filled)
             piece = memory[filled : filled + count]
             if reads and reads[-1].extent is extent and self._used > 0:
-                reads[-1].buffers.append(piece)  # goes on where the last read of this slice ends
+                reads[-1].buffers.append(piece)  # continues the last read of this slice
             else:
                 reads.append(ExtentRead(extent, start, [piece]))
             filled += count
@@ -378,7 +378,7 @@ class StoredPartitionView:
             self._listener()
 
     def _read_ended(self, groups: list[BufferGroup]) -> None:
-        """Take over what was read."""
+        """Queue the groups that were read."""
         self._reading = False
         self._ready.extend(groups)
         self._ready_segments += sum(len(group.segments) for group in groups)
@@ -393,7 +393,7 @@ def _view(extent: Extent) -> memoryview:
 
 
 def _slices(outputs: Iterable[MapOutput], start: int, end: int) -> list[_Slice]:
-    """List what to read: map attempts by place in the storage, regions of one in their order."""
+    """List the slices: map attempts by place in storage, regions of each in their order."""
     by_place: list[tuple[int, int, list[_Slice]]] = []
     for output in outputs:
         slices: list[_Slice] = []

@@ -175,7 +175,7 @@ async def test_a_gate_has_one_union_and_takes_no_more_channels():
         UnionInputGate(gates)
     with pytest.raises(InvalidRequest, match="no more channels"):
         gates[0].add_channel(here(5))
-    with pytest.raises(InvalidRequest, match="no gates"):
+    with pytest.raises(InvalidRequest, match="needs gates"):
         UnionInputGate([])
     union.release()
 
