@@ -94,8 +94,7 @@ async def a_rig(tmp_path, producer):
 
 
 @pytest.mark.network_case(32)
-async def test_what_was_said_to_an_unknown_channel_reaches_the_producer(tmp_path, producer):
-    """T11."""
+async def test_messages_sent_to_an_unknown_channel_reach_the_producer(tmp_path, producer):
     async with a_rig(tmp_path, producer) as rig:
         rig.gate.send_task_event(1, b"first")
         rig.gate.send_task_event(2)
@@ -108,7 +107,7 @@ async def test_what_was_said_to_an_unknown_channel_reaches_the_producer(tmp_path
 
 
 @pytest.mark.network_case(31)
-async def test_a_priority_event_is_seen_before_the_data_that_waits(tmp_path, producer):
+async def test_a_priority_event_is_read_before_the_data_that_waits(tmp_path, producer):
     async with a_rig(tmp_path, producer) as rig:
         rig.connect()
         full = bytes(SEGMENT_SIZE_BYTES)

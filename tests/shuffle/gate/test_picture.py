@@ -1,4 +1,4 @@
-"""The picture of the network stack: two tasks of parallelism 4 on two TaskManagers (P15, M11)."""
+"""The picture of the network stack: two tasks of parallelism 4 on two TaskManagers."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ async def check_the_overloaded_one_stops_only_itself(
 
 
 async def test_an_overloaded_task_does_not_slow_its_neighbour_stored(tmp_path):
-    """P15 over stored partitions (pull)."""
+    """Over stored partitions (pull)."""
     async with mini_cluster(tmp_path, **SETTINGS) as cluster:
         for producer in range(TASKS):
             regions = [[b"".join(output(producer, consumer)) for consumer in range(TASKS)]]
@@ -183,7 +183,7 @@ async def produce(partition: PipelinedResultPartition, producer: int) -> None:
 
 
 async def test_an_overloaded_task_does_not_slow_its_neighbour_pipelined(tmp_path):
-    """P15 over pipelined partitions (push), from and to both TaskManagers at once."""
+    """Over pipelined partitions (push), from and to both TaskManagers at once."""
     async with mini_cluster(tmp_path, **SETTINGS) as cluster, contextlib.AsyncExitStack() as stack:
         partitions = [
             await stack.enter_async_context(
@@ -201,7 +201,7 @@ async def test_an_overloaded_task_does_not_slow_its_neighbour_pipelined(tmp_path
 
 
 async def test_a_local_consumer_holds_the_producers_own_buffers(tmp_path):
-    """M11: on one TaskManager the reader has no buffers of its own: the producer waits for it."""
+    """On one TaskManager the reader has no own buffers: the producer waits for it."""
     segments, buffers = 3, 10
     async with (
         mini_cluster(tmp_path, 1) as cluster,

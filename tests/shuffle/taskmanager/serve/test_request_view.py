@@ -1,4 +1,4 @@
-"""Asking for partitions: stored and pipelined ones alike, early, late and after the end."""
+"""Requests for partitions, stored and pipelined alike: early, late and after the end."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ STRANGER = ShuffleKey("other", 1)
 
 
 class FakePipelinedView(FakeView):
-    """A view that hears what its reader says to the producer."""
+    """A view that records the messages of its reader to the producer."""
 
     has_priority_event = False
 
@@ -117,7 +117,7 @@ async def commit(manager: ResultPartitionManager, store: ShuffleStore, attempt: 
     await manager.commit(MapOutput(KEY, attempt, 2, (writer.finish(0),)))
 
 
-async def test_stored_and_pipelined_partitions_are_asked_for_alike(store, manager):
+async def test_stored_and_pipelined_partitions_are_requested_alike(store, manager):
     partition = register(manager)
     assert await request(manager, [7], 2, 3) is partition.views[2]
     await commit(manager, store, 8)
@@ -128,7 +128,6 @@ async def test_stored_and_pipelined_partitions_are_asked_for_alike(store, manage
 
 @pytest.mark.network_case(21)
 async def test_a_request_before_the_registration(manager):
-    """P19, case 21."""
     asked = request(manager, [7])
     await waiting(manager)
     register(manager, attempt=6)  # somebody else's: it waits on
@@ -140,7 +139,6 @@ async def test_a_request_before_the_registration(manager):
 
 @pytest.mark.network_case(13)
 async def test_a_registration_that_never_comes(store):
-    """Case 13."""
     manager = ResultPartitionManager(store, 1024, 0.02)
     with pytest.raises(PartitionNotFound, match="Map attempt 7 of shuffle 1 is not here") as caught:
         await request(manager, [7])
@@ -149,7 +147,7 @@ async def test_a_registration_that_never_comes(store):
 
 
 async def test_the_consumption_constraint_holds_readers_back(manager):
-    """P14: at the first output."""
+    """The constraint lets readers in at the first output."""
     partition = register(manager, consumable=False)
     asked = request(manager, [7])
     await waiting(manager)
@@ -210,7 +208,7 @@ async def test_a_name_is_taken_once(store, manager):
     assert await request(manager, [7]) is another.views[0]
 
 
-async def test_a_failed_producer_fails_those_who_wait_and_those_who_come(manager):
+async def test_a_failed_producer_fails_waiting_and_later_requests(manager):
     partition = register(manager, consumable=False)
     asked = request(manager, [7])
     await waiting(manager)
@@ -224,7 +222,7 @@ async def test_a_failed_producer_fails_those_who_wait_and_those_who_come(manager
     await request(manager, [7])
 
 
-async def test_what_is_remembered_of_failures_is_bounded(manager):
+async def test_remembered_failures_are_bounded(manager):
     for attempt in range(MOST_FAILURES_KEPT + 1):
         partition = register(manager, attempt)
         manager.unregister_pipelined(KEY, attempt, partition, ProducerFailed("gone"))
