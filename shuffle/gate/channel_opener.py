@@ -11,6 +11,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from mypy_extensions import mypyc_attr
+
 from sluice.shuffle.errors import InvalidRequest, failure_of
 from sluice.shuffle.gate.buffer_manager import BufferManager
 from sluice.shuffle.gate.local_input_channel import LocalInputChannel
@@ -62,6 +64,7 @@ class GateMemory(NamedTuple):
     timeout_seconds: float = EXCLUSIVE_REQUEST_TIMEOUT_SECONDS
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)  # tests open channels by hand
 class ChannelOpener:
     """Makes and opens the channels of one gate, and has the memory that they share.
 
