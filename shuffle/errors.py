@@ -128,9 +128,11 @@ def internal_error(error: Exception) -> SluiceError:
 
 
 def failure_of(error: Exception, what: str) -> SluiceError:
-    """Return the error to tell others when ``what`` was being done and raised ``error``.
+    """Return the error that others are told of an exception; a bug is logged with its traceback.
 
-    An error of Sluice's own is told as it is. Any other is a bug: the log has its traceback.
+    Args:
+        error: The exception that was caught.
+        what: The work that it ended: "committing a map output".
     """
     if isinstance(error, SluiceError):
         return detached(error)

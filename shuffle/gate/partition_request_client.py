@@ -319,11 +319,6 @@ class PartitionRequestClient:
                 return number
 
 
-def _recycle(groups: Iterable[BufferGroup]) -> None:
-    for group in groups:
-        group.recycle()
-
-
 class UncreditedPartitionRequestClient(PartitionRequestClient):
     """Requests partitions of one other TaskManager, over a connection without credit.
 
@@ -391,3 +386,8 @@ class UncreditedPartitionRequestClient(PartitionRequestClient):
         self._resume_due = False
         self.waits_for = None
         self.connection.resume_reading()
+
+
+def _recycle(groups: Iterable[BufferGroup]) -> None:
+    for group in groups:
+        group.recycle()
