@@ -26,7 +26,7 @@ class BufferManager:
         network_pool: The pool that exclusive segments go back to.
         floating_pool: The gate's pool; None if its channels share nothing.
         exclusive: The channel's own segments.
-        listener: Told of every buffer that becomes available after the start.
+        listener: Called when buffers become available after the start.
     """
 
     def __init__(

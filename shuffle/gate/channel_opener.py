@@ -31,7 +31,7 @@ class ChannelSource(NamedTuple):
 
     Attributes:
         taskmanager_id: The TaskManager that holds the map outputs.
-        address: Where it can be reached.
+        address: The address of its data port.
         map_attempt_ids: The map outputs wanted of it.
     """
 

@@ -233,7 +233,7 @@ class InputGate(ReadableGate):
             if index not in self._ended:
                 channel.announce_buffer_size(size_bytes)
 
-    # ---- status ------------------------------------------------------------------------
+    # ---- status ----------------------------------------------------------------------------------
 
     def statistics(self) -> GateStatistics:
         """Return the amount of data received so far, and the time spent waiting for it."""

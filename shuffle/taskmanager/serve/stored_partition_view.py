@@ -45,7 +45,7 @@ READ_POOL_MINIMUM: Final = 1
 class ReadPool:
     """The pool of one connection for reads of the disk tier; made when first needed.
 
-    A pool for each connection: a consumer that does not read holds its own share, not all.
+    Each connection has its own pool, so that a consumer that does not read holds no other share.
     """
 
     def __init__(self, network_pool: NetworkBufferPool, name: str, maximum: int) -> None:
@@ -67,7 +67,7 @@ class ReadPool:
         return self._pool
 
     def destroy(self) -> None:
-        """Give the pool up; segments that are out follow. Idempotent."""
+        """Destroy the pool; it takes back the segments in use later. Idempotent."""
         pool, self._pool = self._pool, None
         if pool is not None:
             pool.destroy()

@@ -158,12 +158,12 @@ def test_a_reader_that_only_waits_is_not_measured_and_a_fast_one_has_full_buffer
     assert gate.sizes == [10_000]
     gate.channels[0].queued = QueuedData(0, 0)
     for _ in range(20):
-        debloater.recalculate()  # it waits: nothing is said of its speed
+        debloater.recalculate()  # the reader only waits: its speed is not measured
     assert gate.sizes == [10_000]
     assert debloater.calculator.throughput == pytest.approx(100_000)
     for _ in range(20):
         gate.channels[0].bytes_in += 20_000
-        gate.busy_seconds += 0.0001  # it nearly always waits
+        gate.busy_seconds += 0.0001  # the reader nearly always waits
         debloater.recalculate()
     assert gate.sizes[-1] == LARGEST
 
@@ -230,7 +230,7 @@ async def test_a_gate_of_a_union_is_idle_when_the_union_waits():
     assert union.statistics().buffer_size_bytes == 1024
     busy_before = gate.debloater._busy_seconds()
     waiting = asyncio.create_task(union.next_buffer_or_event())
-    await asyncio.sleep(0.05)  # time that must not count
+    await asyncio.sleep(0.05)  # this time must not count
     busy_after = gate.debloater._busy_seconds()
     gate.views[0].put(b"x")
     assert shown(await waiting) == (0, b"x")

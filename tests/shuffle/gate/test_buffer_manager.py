@@ -109,9 +109,9 @@ def test_credit_follows_every_buffer_that_becomes_available():
     first, second = take(rig.manager), take(rig.manager)
     assert first is not None
     assert second is not None
-    first.recycle()  # a floating one: back to the pool, and no credit
+    first.recycle()  # a floating buffer goes back to the pool, without credit
     assert rig.credit.total == 1
-    second.recycle()  # an exclusive one stays
+    second.recycle()  # an exclusive buffer stays
     assert rig.credit.total == 2
     assert rig.manager.available == 2
     rig.manager.release()

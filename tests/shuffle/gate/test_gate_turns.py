@@ -73,7 +73,7 @@ async def test_after_the_end_a_late_notification_does_not_queue_a_channel_again(
     assert gate.take() is None
     assert not gate.has_ended
     gate.views[1].end()
-    gate.views[1].listener()  # twice queued would be twice ended
+    gate.views[1].listener()  # a channel queued twice would end twice
     assert gate.take() == (1, "event")
     assert not gate.is_available
     assert gate.has_ended

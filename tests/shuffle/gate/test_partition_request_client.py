@@ -173,7 +173,7 @@ async def test_no_credit_after_release_end_or_failure(rig):
     rig.connection.sent.clear()
     ended.release()
     failed.release()
-    assert rig.connection.sent == []  # the producer knows
+    assert rig.connection.sent == []  # the producer knows that the channel has ended
     assert rig.client.channels == 0
     assert failed.failure is not None
     assert failed.failure.code is ErrorCode.PARTITION_NOT_FOUND
@@ -298,7 +298,7 @@ async def test_a_priority_event_among_normal_ones(rig):
     rig.receive(0, 2, b"second")
     assert told == [1]
     rig.event(0, 3, barrier, PRIORITY_EVENT)
-    assert told == [1, 1]  # though data waits: the reader may be without credit
+    assert told == [1, 1]  # although data waits: the reader may have no credit
     assert channel.has_priority_event
     assert channel.backlog == 2
     assert channel.next_buffer(0) == (barrier, None, PRIORITY_EVENT)
@@ -323,7 +323,7 @@ async def test_a_blocking_event_and_its_resumption(rig):
         channel.resume_consumption()
     rig.event(0, 0, encode_event(CheckpointBarrier(1, 2, False)), BLOCKING_EVENT)
     with pytest.raises(InvalidRequest):
-        channel.resume_consumption()  # it was not read yet
+        channel.resume_consumption()  # the blocking event was not read yet
     assert channel.next_buffer(0).data_type == BLOCKING_EVENT
     channel.resume_consumption()
     assert rig.connection.sent == [ResumeConsumption(0)]

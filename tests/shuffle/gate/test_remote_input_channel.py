@@ -180,8 +180,10 @@ def test_a_small_buffer_is_appended_to_the_one_that_waits(rig):
     assert rig.notified == 1
     assert rig.channel.queued_buffers == 1
     assert rig.floating.lent_segments == 1
-    assert rig.buffers.available == rig.channel.credit.announce() == 2  # what it came in is free
-    rig.data(b"d" * 14)  # would be one byte too many
+    assert (
+        rig.buffers.available == rig.channel.credit.announce() == 2
+    )  # its segment is free: the bytes are copied
+    rig.data(b"d" * 14)  # one byte too many to be appended
     assert rig.channel.queued_buffers == 2
     taken = [rig.channel.next_buffer(PLENTY) for _ in range(2)]
     assert [bytes(buffer.payload) for buffer in taken] == [b"abc", b"d" * 14]
@@ -189,7 +191,7 @@ def test_a_small_buffer_is_appended_to_the_one_that_waits(rig):
         buffer.release()
     rig.event(encode_end_of_partition(17, 3))
     end = rig.channel.next_buffer(PLENTY)
-    assert decode_end_of_partition(end.payload) == (17, 2)  # buffers as they went on
+    assert decode_end_of_partition(end.payload) == (17, 2)  # the buffers as given to the reader
 
 
 def test_a_buffer_being_read_or_debloated_is_not_extended(rig):
@@ -267,7 +269,7 @@ def test_a_group_is_given_whole_or_in_parts_of_the_size_asked_for(rig):
 
 
 def test_a_group_beyond_the_credit_is_refused(rig):
-    rig.channel.on_backlog(5)  # buffers are here, and not announced
+    rig.channel.on_backlog(5)  # its free buffers are not announced as credit
     assert rig.buffers.available == 7
     assert rig.channel.take_buffers(2 * 16 + 1) is None
 
@@ -309,4 +311,6 @@ def test_a_reader_gets_as_much_of_a_group_as_its_credit_pays_for(rig):
             credit -= -(-len(buffer.payload) // 16)
     assert given == [bytes(range(16)), bytes(range(16, 40))]
     assert decode_end_of_partition(buffer.payload) == (40, 3)
-    assert rig.buffers.available == 2  # its own; the others went home
+    assert (
+        rig.buffers.available == 2
+    )  # its exclusive buffers; the floating ones are back in the pool

@@ -132,7 +132,9 @@ async def test_only_a_buffer_of_the_awaited_channel_resumes_reading(rig):
     await turn()
     assert rig.connection.resumed == 0
     take(stuck)()
-    assert rig.connection.resumed == 0  # in a turn of its own: a reader is in the middle of it
+    assert (
+        rig.connection.resumed == 0
+    )  # in a later turn: the code that recycles must not be re-entered
     take(stuck)()
     await turn()
     assert rig.connection.resumed == 1
@@ -141,7 +143,7 @@ async def test_only_a_buffer_of_the_awaited_channel_resumes_reading(rig):
 
 async def test_a_floating_buffer_of_another_channel_of_the_gate_resumes_reading(rig):
     reading, stuck = rig.channel(), rig.channel()
-    assert rig.fill(reading) == EXCLUSIVE + FLOATING  # the gate's floating buffers, too
+    assert rig.fill(reading) == EXCLUSIVE + FLOATING  # also the floating buffers of the gate
     assert rig.fill(stuck) == EXCLUSIVE
     assert rig.client.waits_for is stuck
     reading.release()
@@ -157,7 +159,7 @@ async def test_data_of_a_released_channel_is_dropped(rig):
     assert rig.connection.take(CancelPartitionRequest) == [CancelPartitionRequest(stuck.number)]
     await turn()
     assert rig.connection.resumed == 1
-    assert rig.receive(stuck, b"z" * SEGMENT)  # into memory of nobody
+    assert rig.receive(stuck, b"z" * SEGMENT)  # into scratch memory
     assert rig.pool.available_segments == SEGMENTS - sum(pool.held_segments for pool in rig.gates)
 
 

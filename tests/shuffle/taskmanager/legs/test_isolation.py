@@ -52,7 +52,7 @@ async def test_a_consumer_that_stops_reading_stops_only_itself(
             for other_at in (0, 1):
                 other = await cluster.consumer(other_at)
                 assert await read_gate(other, 1, [(ack, [2])], 0, 2) == [b"".join(small)]
-        # What is held for the one that does not read is bounded, whatever it has asked for.
+        # The memory held for the gate that does not read is bounded, however much it asks for.
         assert not handler.connection.writable
         assert handler.connection.write_buffer_bytes < 3 * SEGMENT_SIZE_BYTES
         for environment in cluster.environments:
@@ -120,8 +120,8 @@ async def test_back_pressure_reaches_the_sending_side(tmp_path):
         most = memory.exclusive_buffers_per_channel + memory.floating_buffers_per_gate
         while not await gate.read_one(give_credit=0):
             pass
-        # One went through to the consumer; then the channel's own buffers fill up, and that is all.
-        # (The one may be part of a group, whose memory comes free with its last part.)
+        # One buffer went to the consumer; then the channel's own buffers fill up, and nothing more.
+        # (It may be part of a group, whose memory is free with its last part.)
         await eventually(lambda: cluster[1].network_pool.statistics().out_segments == most)
         await eventually(lambda: cluster[0].counters.peer_buffers_out >= most)
         assert cluster[1].counters.peer_buffers_in <= most + 1

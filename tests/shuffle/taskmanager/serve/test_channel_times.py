@@ -100,7 +100,7 @@ async def test_a_channel_without_credit_waits_for_credit(rig):
     await rig.passes(1)
     assert rig.times.seconds() == ServingSeconds(data_wait=1, idle=1)
     view.put(b"a", b"b")
-    await rig.passes(2)  # one went out, the other waits
+    await rig.passes(2)  # one buffer was sent, the other waits
     assert rig.times.counts[FOR_CREDIT] == 1
     reader.add_credit(1)
     await rig.passes(4)

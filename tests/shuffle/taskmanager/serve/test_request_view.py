@@ -130,7 +130,7 @@ async def test_stored_and_pipelined_partitions_are_requested_alike(store, manage
 async def test_a_request_before_the_registration(manager):
     asked = request(manager, [7])
     await waiting(manager)
-    register(manager, attempt=6)  # somebody else's: it waits on
+    register(manager, attempt=6)  # of another request: this one goes on waiting
     await waiting(manager)
     partition = register(manager)
     assert await asked is partition.views[0]
@@ -203,7 +203,7 @@ async def test_a_name_is_taken_once(store, manager):
     manager.unregister_pipelined(KEY, 7, partition)
     manager.unregister_pipelined(KEY, 7, partition)
     another = register(manager)
-    manager.unregister_pipelined(KEY, 7, partition)  # late: not the one that is there now
+    manager.unregister_pipelined(KEY, 7, partition)  # late: another partition has taken its place
     assert manager.pipelined_partitions == 1
     assert await request(manager, [7]) is another.views[0]
 
@@ -218,7 +218,7 @@ async def test_a_failed_producer_fails_waiting_and_later_requests(manager):
     with pytest.raises(ProducerFailed):
         await request(manager, [5, 7])
     assert manager.pipelined_partitions == 0
-    register(manager)  # a new try of the same name
+    register(manager)  # a new attempt of the same name
     await request(manager, [7])
 
 

@@ -124,7 +124,7 @@ async def rig(request, tmp_path):
     yield rig
     store.release_application("app")
     rig.pool.destroy()
-    # threads that read have yet to let go
+    # until threads that read have released it
     await eventually(
         lambda: not rig.used_bytes() and rig.network_pool.available_segments == 16,
         "all segments and extents back",
@@ -205,7 +205,7 @@ async def test_regions_of_a_map_output_stay_in_order(rig):
 async def test_a_broadcast_region_is_read_once_for_each_subpartition(rig, length):
     content = noise(length)
     output = await rig.commit_broadcast(1, content, behind=[b"first", noise(2 * SIZE, 2), b""])
-    assert rig.used_bytes() < 2 * (length + 2 * SIZE) + 16 * SIZE  # extents are of whole pages
+    assert rig.used_bytes() < 2 * (length + 2 * SIZE) + 16 * SIZE  # extents consist of whole pages
     for start, end, behind in (
         (0, 1, b"first"),
         (2, 3, b""),
