@@ -27,7 +27,7 @@ from benchmarks.report import Report, median_and_spread, open_console
 from sluice.protocol.errors import SluiceError
 from sluice.protocol.events import CheckpointBarrier, decode_event, encode_event
 from sluice.protocol.messages import DATA, EVENT
-from sluice.shuffle.gate.source import ChannelSource
+from sluice.shuffle.gate.channel_opener import ChannelSource
 from sluice.shuffle.partition.pipelined_partition import PipelinedResultPartition
 from sluice.shuffle.taskmanager.environment import NetworkEnvironment
 from sluice.transport.connector import Address

@@ -35,17 +35,20 @@ from crc32c import crc32c
 from benchmarks.bare_pair import SEGMENT_SIZE_BYTES, read_bare, serve_bare
 from benchmarks.report import Report, median_and_spread, open_console
 from sluice.protocol.messages import DATA
+from sluice.shuffle.gate.channel_opener import ChannelSource
 from sluice.shuffle.gate.input_gate import InputGate
-from sluice.shuffle.gate.source import ChannelSource
-from sluice.shuffle.names import ShuffleKey
+from sluice.shuffle.names import ShuffleKey, SubpartitionRange
 from sluice.shuffle.taskmanager.environment import NetworkEnvironment
 from sluice.shuffle.taskmanager.sections import (
     ApplicationConfig,
     NetworkMemoryConfig,
     StorageConfig,
 )
-from sluice.shuffle.taskmanager.serve.channel_opener import ChannelOpener
-from sluice.shuffle.taskmanager.serve.read_pool import ReadPool
+from sluice.shuffle.taskmanager.serve.stored_partition_view import ReadPool
+from sluice.shuffle.taskmanager.serve.taskmanager_channel_opener import (
+    GateLimits,
+    TaskManagerChannelOpener,
+)
 from sluice.shuffle.taskmanager.store.outputs import MapOutput
 from sluice.transport.config import TransportConfig
 from sluice.transport.connector import Address
@@ -177,16 +180,14 @@ async def read_gate(
     for _ in range(rounds):
         read_pool = ReadPool(running.network_pool, "bench", 1)
         services = running.gate_services
-        opener = ChannelOpener(
+        opener = TaskManagerChannelOpener(
             "bench",
             services,
-            key,
-            0,
-            1,
+            SubpartitionRange(key, 0, 1),
             read_pool,
-            floating_buffers=services.config.floating_buffers_per_stored_gate,
+            GateLimits(floating_buffers=services.config.floating_buffers_per_stored_gate),
         )
-        gate = InputGate("bench", key, opener)
+        gate = InputGate(opener)
         for source in sources:
             gate.add_channel(source)
         try:

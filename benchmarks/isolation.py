@@ -17,11 +17,12 @@ import uvloop
 
 from benchmarks.exchange import CHANNELS, KEY, MAP_OUTPUTS, child, environment
 from benchmarks.report import Report, median_and_spread, open_console
+from sluice.shuffle.gate.channel_opener import ChannelSource
 from sluice.shuffle.gate.input_gate import InputGate
-from sluice.shuffle.gate.source import ChannelSource
+from sluice.shuffle.names import SubpartitionRange
 from sluice.shuffle.taskmanager.environment import NetworkEnvironment
-from sluice.shuffle.taskmanager.serve.channel_opener import ChannelOpener
-from sluice.shuffle.taskmanager.serve.read_pool import ReadPool
+from sluice.shuffle.taskmanager.serve.stored_partition_view import ReadPool
+from sluice.shuffle.taskmanager.serve.taskmanager_channel_opener import TaskManagerChannelOpener
 from sluice.transport.connector import Address
 
 HOSTS = {"credit": "127.0.0.2", "watermark": "127.0.0.3"}
@@ -36,8 +37,8 @@ SETTLE_SECONDS = 0.3
 async def open_gate(running: NetworkEnvironment, source: ChannelSource) -> AsyncIterator[InputGate]:
     """Open a gate with one channel, as a subtask does."""
     read_pool = ReadPool(running.network_pool, "bench", 1)
-    opener = ChannelOpener("bench", running.gate_services, KEY, 0, 1, read_pool)
-    gate = InputGate("bench", KEY, opener)
+    wanted = SubpartitionRange(KEY, 0, 1)
+    gate = InputGate(TaskManagerChannelOpener("bench", running.gate_services, wanted, read_pool))
     gate.add_channel(source)
     try:
         yield gate

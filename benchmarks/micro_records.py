@@ -19,7 +19,7 @@ from sluice.protocol.errors import SluiceError
 from sluice.protocol.events import EndOfPartition, encode_event
 from sluice.protocol.limits import DEFAULT_SEGMENT_SIZE_BYTES
 from sluice.protocol.messages import DATA, EVENT
-from sluice.shuffle.gate.readable import BufferOrEvent
+from sluice.shuffle.gate.readable_gate import BufferOrEvent
 from sluice.shuffle.memory import NetworkBuffer, NetworkBufferPool
 from sluice.shuffle.partition.shared_buffer import BufferBuilder, BufferConsumer
 from sluice.shuffle.partition.view import OutgoingBuffer

@@ -32,7 +32,7 @@ from benchmarks.exchange import (
     store_outputs,
 )
 from benchmarks.report import Report, open_console
-from sluice.shuffle.gate.source import ChannelSource
+from sluice.shuffle.gate.channel_opener import ChannelSource
 from sluice.transport.connector import Address
 
 if TYPE_CHECKING:

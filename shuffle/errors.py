@@ -45,7 +45,12 @@
 The store of a TaskManager has errors of its own (``sluice.shuffle.taskmanager.store.errors``).
 """
 
+import logging
+
 from sluice.protocol.errors import ErrorCode, Fault, SluiceError
+
+_log = logging.getLogger(__name__)
+
 
 # ---- network memory
 
@@ -359,3 +364,16 @@ def detached(error: SluiceError) -> SluiceError:
 def internal_error(error: Exception) -> SluiceError:
     """Make the error that the other side gets for a bug of ours; the log has the traceback."""
     return SluiceError("Internal error", value=repr(error), remedy="See the TaskManager's log")
+
+
+def failure_of(error: Exception, what: str) -> SluiceError:
+    """Return the error that others are told of an exception; a bug is logged with its traceback.
+
+    Args:
+        error: The exception that was caught.
+        what: The work that it ended: "committing a map output".
+    """
+    if isinstance(error, SluiceError):
+        return detached(error)
+    _log.error("internal error while %s", what, exc_info=error)
+    return internal_error(error)

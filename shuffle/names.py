@@ -1,4 +1,4 @@
-"""Names that both ends of a leg share: of a shuffle, and of a map attempt."""
+"""Names that both ends of a leg share: a shuffle, a map attempt, a range of subpartitions."""
 
 from typing import NamedTuple
 
@@ -15,3 +15,11 @@ class MapAttemptKey(NamedTuple):
 
     shuffle: ShuffleKey
     map_attempt_id: int
+
+
+class SubpartitionRange(NamedTuple):
+    """The subpartitions of a shuffle from ``start`` up to ``end``, which is not one of them."""
+
+    shuffle: ShuffleKey
+    start: int
+    end: int

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 
 from prometheus_client import CollectorRegistry, ProcessCollector
-from tests.shuffle.taskmanager.watch.samples import STATUS
 
 from sluice.protocol.errors import ErrorCode
 from sluice.shuffle.taskmanager.watch.metrics import TaskManagerCollector
+from tests.shuffle.taskmanager.watch.samples import STATUS
 from tools.docs.metrics_page import PAGE, page
 
 COMMITTED = PAGE.read_text(encoding="utf-8")

@@ -17,7 +17,7 @@ from sluice.protocol.messages import (
     OpenPartition,
     OpenPipelinedPartition,
 )
-from sluice.shuffle.client.channel_opener import ClientChannelOpener
+from sluice.shuffle.client.client_channel_opener import ClientChannelOpener
 from sluice.shuffle.client.config import ClientConfig, parse_endpoint
 from sluice.shuffle.client.consumer_leg import ConsumerLeg
 from sluice.shuffle.client.gate import ClientGate
@@ -29,9 +29,10 @@ from sluice.shuffle.client.stored_writer import LegRegionSink
 from sluice.shuffle.counters import Counters
 from sluice.shuffle.errors import InvalidRequest
 from sluice.shuffle.gate.buffer_debloater import debloat_settings
+from sluice.shuffle.gate.channel_opener import GateMemory
 from sluice.shuffle.gate.input_gate import InputGate
 from sluice.shuffle.memory import NetworkBufferPool
-from sluice.shuffle.names import ShuffleKey
+from sluice.shuffle.names import ShuffleKey, SubpartitionRange
 from sluice.shuffle.partition.blocks import BlockCodec
 from sluice.shuffle.partition.output_flusher import OutputFlusher
 from sluice.shuffle.partition.partition_type import (
@@ -227,18 +228,18 @@ class ShuffleClient:
                 remedy="Open several gates, and a UnionInputGate over them",
             )
         name = f"gate of shuffle {locations[0].shuffle_id}"
-        opener = ClientChannelOpener(
-            name,
-            self._consumer,
-            self.network_pool,
-            locations[0].shuffle_id,
+        wanted = SubpartitionRange(
+            ShuffleKey(self.application_id, locations[0].shuffle_id),
             subpartition,
             subpartition + 1 if end_subpartition is None else end_subpartition,
+        )
+        memory = GateMemory(
+            self.network_pool,
             self.config.exclusive_buffers_per_channel,
             self.config.floating_buffers_per_gate,
         )
-        key = ShuffleKey(self.application_id, locations[0].shuffle_id)
-        gate = ClientGate(InputGate(name, key, opener), blocking=locations[0].is_blocking)
+        opener = ClientChannelOpener(name, wanted, memory, self._consumer)
+        gate = ClientGate(InputGate(opener), blocking=locations[0].is_blocking)
         try:
             for location in locations:
                 gate.gate.add_channel(location.source)

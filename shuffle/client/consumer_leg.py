@@ -1,8 +1,8 @@
 """The consumer leg, client side: one connection, the channels of many gates.
 
-To a channel it makes no difference whether another TaskManager or its own one sends: memory,
-credit, sequence numbers and failures are those of a peer connection, and so is the code. Only what
-opens and closes channels is different: a gate is asked for with all its channels at once.
+A channel does not see whether another TaskManager or its own one sends: memory, credit, sequence
+numbers and failures are those of a peer connection, and so is the code. Only opening and closing
+differ: a gate is requested with all its channels at once.
 """
 
 import asyncio
@@ -22,9 +22,10 @@ from sluice.protocol.messages import (
 )
 from sluice.protocol.remote_error import RemoteError
 from sluice.shuffle.counters import Counters
+from sluice.shuffle.gate.channel_opener import ChannelSource
 from sluice.shuffle.gate.partition_request_client import PartitionRequestClient
-from sluice.shuffle.gate.remote_channel import RemoteInputChannel
-from sluice.shuffle.gate.source import ChannelSource
+from sluice.shuffle.gate.remote_input_channel import RemoteInputChannel
+from sluice.shuffle.names import SubpartitionRange
 from sluice.transport.connection import Connection
 from sluice.transport.errors import ConnectionLost, DeadlineExceeded
 
@@ -39,9 +40,9 @@ class ConsumerLeg(PartitionRequestClient):
 
     Args:
         connection: The open connection.
-        ack: What the TaskManager said of itself.
+        ack: The description of the TaskManager in its handshake.
         counters: The client's counters.
-        answer_timeout_seconds: How long the TaskManager may take to open a gate.
+        answer_timeout_seconds: Time for the TaskManager to open a gate.
     """
 
     def __init__(
@@ -55,21 +56,19 @@ class ConsumerLeg(PartitionRequestClient):
         self._answer_timeout_seconds = answer_timeout_seconds
         self._opening: dict[int, _Gate] = {}
         self._gates: set[int] = set()
-        """Numbers in use: of open gates, and of closed ones until that is confirmed."""
+        """Numbers in use: of open gates, and of closed ones until the close is confirmed."""
         self._closing_gates: set[int] = set()
         self.closed = asyncio.Event()
         """Set when the connection is gone."""
 
     def open_gate(
         self,
-        shuffle_id: int,
-        start_subpartition: int,
-        end_subpartition: int,
+        wanted: SubpartitionRange,
         channels: Sequence[tuple[RemoteInputChannel, ChannelSource]],
     ) -> int:
         """Ask for a gate with these channels, which have their buffers already.
 
-        A refusal, or no answer, fails all of them.
+        A refusal, or no answer in time, fails all of them.
 
         Returns:
             The number of the gate, for :meth:`close_gate`.
@@ -80,13 +79,13 @@ class ConsumerLeg(PartitionRequestClient):
         if self.closing:
             raise ConnectionLost(f"Connection to {self.connection.remote} was lost")
         gate = self._new_number()
-        wanted: list[GateChannel] = []
+        named: list[GateChannel] = []
         initial_credit = channels[0][0].initial_credit
         for channel, source in channels:
             channel.number = self._new_number()
             self._channels[channel.number] = channel
             self._counters.credits_sent += initial_credit
-            wanted.append(
+            named.append(
                 GateChannel(
                     channel.number,
                     source.taskmanager_id,
@@ -101,14 +100,16 @@ class ConsumerLeg(PartitionRequestClient):
         )
         self._opening[gate] = _Gate([channel for channel, _ in channels], deadline)
         self.connection.send(
-            OpenGate(gate, shuffle_id, start_subpartition, end_subpartition, initial_credit, wanted)
+            OpenGate(
+                gate, wanted.shuffle.shuffle_id, wanted.start, wanted.end, initial_credit, named
+            )
         )
         for channel, _ in channels:
             channel.request_sent()
         return gate
 
     def close_gate(self, gate: int) -> None:
-        """Close a gate; its channels are released by whoever owns them. Idempotent."""
+        """Close a gate; the owner of its channels releases them. Idempotent."""
         if gate not in self._gates or gate in self._closing_gates:
             return
         opening = self._opening.pop(gate, None)
@@ -119,7 +120,7 @@ class ConsumerLeg(PartitionRequestClient):
             self.connection.send(CloseGate(gate))
 
     def message_received(self, message: Message, payload_length: int) -> None:
-        """Take what the TaskManager sends."""
+        """Handle a message of the TaskManager."""
         if type(message) is GateOpened:
             opening = self._opening.pop(message.gate, None)
             if opening is not None:
@@ -145,14 +146,14 @@ class ConsumerLeg(PartitionRequestClient):
 
     def _opening_late(self, gate: int) -> None:
         self._closing_gates.add(gate)
-        self.connection.send(CloseGate(gate))  # it may open yet, and hold memory
+        self.connection.send(CloseGate(gate))  # it may still open, and hold memory
         self._fail(
             gate,
             DeadlineExceeded(
                 "TaskManager does not answer OpenGate",
                 value=self.connection.remote,
                 limit=f"{self._answer_timeout_seconds} s",
-                remedy="Look at its log and its load; answer_timeout_seconds",
+                remedy="Look at its log and its load, or raise answer_timeout_seconds",
             ),
         )
 
@@ -164,7 +165,7 @@ class ConsumerLeg(PartitionRequestClient):
             channel.fail(error)
 
     def _new_number(self) -> int:
-        """A number that is neither a channel's nor a gate's; both share one space."""
+        """Return a number that no channel and no gate has; both share one space."""
         while True:
             number = self._free_number()
             if number not in self._gates:

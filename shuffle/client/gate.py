@@ -12,7 +12,7 @@ from sluice.protocol.errors import SluiceError
 from sluice.protocol.events import EndOfPartition, decode_event, is_end_of_partition
 from sluice.protocol.messages import DATA
 from sluice.shuffle.gate.input_gate import InputGate
-from sluice.shuffle.gate.readable import BufferOrEvent
+from sluice.shuffle.gate.readable_gate import BufferOrEvent
 from sluice.shuffle.partition.blocks import BlockDecoder
 from sluice.shuffle.partition.view import OutgoingBuffer
 from sluice.shuffle.records.record_reader import BufferSource, ChannelRecords, RecordReader

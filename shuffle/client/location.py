@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from sluice.protocol.errors import ErrorCode, SluiceError
-from sluice.shuffle.gate.source import ChannelSource
+from sluice.shuffle.gate.channel_opener import ChannelSource
 from sluice.shuffle.partition.partition_type import ResultPartitionType
 from sluice.transport.connector import Address
 

@@ -1,1 +1,1 @@
-"""Input gates: how the consuming side gathers buffers from local and remote partitions."""
+"""Input gates: the consuming side reads buffers of local and remote partitions through them."""

@@ -1,11 +1,11 @@
-"""How large the buffers of a gate should be, so that little time lies in them (debloating).
+"""Buffer debloating: makes the buffers of a gate smaller when its reader is slow.
 
-What is in flight before a slow reader is as much as the buffers hold, however long the reader takes
-for it, and a barrier waits behind it. So the size of the buffers follows the reader: what it takes
-in the target time, divided by the buffers in use. A fast reader keeps full buffers.
+Data in flight fills the buffers however long a slow reader takes for it, and a barrier waits behind
+that data. So the size of the buffers follows the reader: the bytes that it takes in the target
+time, divided by the buffers in use. A fast reader keeps full buffers.
 
 The arithmetic has no clock (:class:`BufferSizeCalculator`); :class:`BufferDebloater` asks it once a
-period and announces what it says.
+period and announces its answer.
 """
 
 import asyncio
@@ -13,21 +13,21 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol
 
 ANNOUNCE_THRESHOLD: Final = 0.25
-"""A size that differs by no more than this part of the last one is not worth a message."""
+"""A size is announced if it differs from the last one by more than this part of it."""
 
 SMOOTHING: Final = 0.3
 """Weight of the last period in the averages."""
 
 LEAST_BUSY_PART: Final = 0.01
-"""A reader that waited all the time but took data was busy for this part of the period."""
+"""Part of a period for which a reader that took data counts as busy, at least."""
 
 
 class DebloatSettings(NamedTuple):
-    """What a gate aims at.
+    """The aim and the bounds of a gate's debloating.
 
     Attributes:
-        target_seconds: Time that the reader shall need for what is in flight.
-        period_seconds: Time between two looks.
+        target_seconds: Time that the reader should need for the data in flight.
+        period_seconds: Time between two measurements.
         least_bytes: Smallest size to announce.
         largest_bytes: Largest one: a segment.
     """
@@ -47,7 +47,7 @@ class DebloatConfig(Protocol):
 
     @property
     def debloat_period_seconds(self) -> float:
-        """Time between two looks."""
+        """Time between two measurements."""
 
     @property
     def debloat_min_buffer_size_bytes(self) -> int:
@@ -55,7 +55,7 @@ class DebloatConfig(Protocol):
 
 
 def debloat_settings(config: DebloatConfig, segment_size_bytes: int) -> DebloatSettings | None:
-    """Return what a configuration asks for; None if it is off."""
+    """Return the settings that a configuration asks for; None if debloating is off."""
     if config.debloat_target_seconds is None:
         return None
     return DebloatSettings(
@@ -70,12 +70,12 @@ class BufferSizeCalculator:
     """Follows the throughput and the buffers in use of one gate, by exponential averages.
 
     Args:
-        settings: What to aim at.
+        settings: The aim and the bounds.
 
     Attributes:
         size_bytes: The size that was announced last; the largest one before.
         throughput: Bytes per second of busy time; None before the first data.
-        buffers_in_use: Buffers with data, here and as far up as is known.
+        buffers_in_use: Buffers with data, here and at the sender as far as known.
     """
 
     __slots__ = ("_settings", "buffers_in_use", "size_bytes", "throughput")
@@ -94,11 +94,11 @@ class BufferSizeCalculator:
         return self.buffers_in_use * self.size_bytes / self.throughput
 
     def measured(self, consumed_bytes: int, busy_seconds: float, buffers: int) -> int | None:
-        """Take in one period.
+        """Update the averages with one period.
 
         Args:
-            consumed_bytes: What the reader has taken in it.
-            busy_seconds: Time of it in which the reader did not wait for data.
+            consumed_bytes: Bytes that the reader has taken in the period.
+            busy_seconds: Part of the period in which the reader did not wait for data.
             buffers: Buffers in use at its end.
 
         Returns:
@@ -107,7 +107,7 @@ class BufferSizeCalculator:
         """
         known = self.throughput
         if busy_seconds <= 0 or (known is None and not consumed_bytes):
-            return None  # nothing has come, or nothing was asked for: no measure of the reader
+            return None  # nothing came, or nothing was requested: the reader was not measured
         throughput = consumed_bytes / busy_seconds
         if known is None:
             self.buffers_in_use = float(buffers)
@@ -129,11 +129,11 @@ class BufferSizeCalculator:
 
 
 class QueuedData(NamedTuple):
-    """What a channel holds that its reader has not taken.
+    """The data of a channel that its reader has not taken.
 
     Attributes:
         buffers: Data buffers, those at the sender included as far as known.
-        bytes_here: Those of the channel's count of bytes that the reader has not taken.
+        bytes_here: Bytes that the channel has counted and the reader has not taken.
     """
 
     buffers: int
@@ -141,18 +141,18 @@ class QueuedData(NamedTuple):
 
 
 class MeasuredChannel(Protocol):
-    """What is read of a channel."""
+    """A channel as the debloater sees it."""
 
     @property
     def bytes_in(self) -> int:
         """Payload bytes of data so far."""
 
     def queued_data(self) -> QueuedData:
-        """Return what waits to be read."""
+        """Return the amount of data that waits to be read."""
 
 
 class DebloatedGate(Protocol):
-    """What is needed of a gate."""
+    """A gate as the debloater sees it."""
 
     @property
     def channels(self) -> Sequence[MeasuredChannel]:
@@ -167,11 +167,11 @@ class DebloatedGate(Protocol):
 
 
 class BufferDebloater:
-    """Looks at a gate once a period, and announces sizes, from the start until it is stopped.
+    """Measures a gate once a period, and announces sizes, from the start until it is stopped.
 
     Args:
         gate: The gate; the debloater stops by itself when it has ended.
-        settings: What to aim at.
+        settings: The aim and the bounds.
         busy_seconds: Tells the time so far in which the gate's reader did not wait for data.
     """
 
@@ -197,7 +197,7 @@ class BufferDebloater:
             self._set_timer()
 
     def stop(self) -> None:
-        """Look no more; what was announced last stays. Idempotent."""
+        """Stop measuring; the size that was announced last stays. Idempotent."""
         timer, self._timer = self._timer, None
         if timer is not None:
             timer.cancel()
@@ -209,7 +209,7 @@ class BufferDebloater:
             queued = channel.queued_data()
             buffers += queued.buffers
             consumed_bytes += channel.bytes_in - queued.bytes_here
-        # A channel that failed has dropped what it had; that does not count against the next.
+        # A failed channel has dropped its data, which must not count against later periods.
         taken = max(0, consumed_bytes - self._consumed_bytes)
         self._consumed_bytes = consumed_bytes
         busy_seconds = self._busy_seconds()

@@ -1,6 +1,6 @@
 """The receive buffers of one remote channel: its own exclusive ones and floating ones of the gate.
 
-What a channel wants is ``backlog + exclusive buffers``. Exclusive buffers never leave the channel;
+A channel requires ``backlog + exclusive buffers``. Exclusive buffers never leave the channel;
 floating ones come from the gate's pool while there is backlog and go back when they are not needed.
 Each buffer that becomes available here is one credit for the sender.
 """
@@ -13,20 +13,20 @@ from sluice.shuffle.memory.buffer import BufferGroup, group_neighbours
 
 
 class CreditListener(Protocol):
-    """Whoever announces credit."""
+    """The owner of the buffers, which announces credit."""
 
     def credit_available(self, buffers: int) -> None:
-        """So many buffers have become available."""
+        """Take note that ``buffers`` more buffers are available."""
 
 
 class BufferManager:
     """Holds and supplies the buffers of one channel.
 
     Args:
-        network_pool: Where exclusive segments go back to.
+        network_pool: The pool that exclusive segments go back to.
         floating_pool: The gate's pool; None if its channels share nothing.
         exclusive: The channel's own segments.
-        listener: Told of every buffer that becomes available after the start.
+        listener: Called when buffers become available after the start.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class BufferManager:
         self.segment_size_bytes = network_pool.segment_size_bytes
         self.initial_credit = len(self._exclusive)
         self.required = self.initial_credit
-        """Buffers the channel wants: backlog + exclusive ones."""
+        """Buffers the channel requires: backlog + exclusive ones."""
 
     @property
     def available(self) -> int:
@@ -66,16 +66,16 @@ class BufferManager:
 
     @property
     def floating_available(self) -> int:
-        """Floating buffers that lie here and can take data now."""
+        """Floating buffers of this channel that can take data now."""
         return len(self._floating)
 
     @property
     def is_waiting(self) -> bool:
-        """True while a floating buffer is waited for."""
+        """True while the channel waits for a floating buffer."""
         return self._waiting is not None
 
     def take(self, length: int) -> list[BufferGroup] | None:
-        """Take buffers to receive a payload into, as few runs of neighbours as there are.
+        """Take buffers to receive a payload into, in as few runs of neighbours as possible.
 
         Args:
             length: Bytes of the payload, at least 1.
@@ -101,10 +101,10 @@ class BufferManager:
         return group_neighbours(taken, length, self._recycle)
 
     def on_backlog(self, backlog: int) -> None:
-        """Take note of the sender's backlog, and get floating buffers if it asks for them.
+        """Take note of the sender's backlog, and request the floating buffers that it requires.
 
-        What is too many is not taken back here, for it was announced as credit: a floating buffer
-        goes when an exclusive one comes back in its place.
+        A surplus is not taken back here: it is already announced as credit. A floating buffer goes
+        when an exclusive one comes back in its place.
         """
         self.required = required = backlog + self.initial_credit
         missing = required - len(self._exclusive) - len(self._floating)
@@ -144,7 +144,7 @@ class BufferManager:
         floating = self._floating
         floating.append(segment)
         added = 1
-        # What was recycled together stays together: neighbours receive in one piece.
+        # Segments recycled together stay together: neighbours receive in one piece.
         while added < missing and (more := pool.take_more_nowait()) is not None:
             floating.append(more)
             added += 1
@@ -155,14 +155,14 @@ class BufferManager:
 
     def _wait_for_floating(self, pool: LocalBufferPool) -> None:
         handle = pool.add_listener(self._floating_came)
-        if handle.is_waiting:  # else it was called already, and waits anew if need be
+        if handle.is_waiting:  # else the pool has called it already, and it may wait anew
             self._waiting = handle
 
     def _recycle(self, segments: Sequence[MemorySegment]) -> None:
-        """Take back what a group of buffers was made of."""
+        """Take back the segments of a group of buffers."""
         own = self._own
         exclusive = [segment for segment in segments if segment.index in own]
-        # To the pool and not to this channel: the floating ones go where the backlog is.
+        # Floating segments go to the pool and not to this channel: the pool knows the backlogs.
         floating = [segment for segment in segments if segment.index not in own]
         if exclusive:
             if self._released:
@@ -181,16 +181,16 @@ class BufferManager:
             self._give_back(floating)
 
     def _keep(self, floating: list[MemorySegment]) -> bool:
-        """Keep floating segments that would come back anyhow: this channel is the only one in want.
+        """Keep floating segments if the pool would return them: nobody else waits for any.
 
-        The round through the pool is the same for one segment as for a channel's whole share.
+        This saves a round through the pool, which is as expensive for one segment as for many.
         """
         waiting, pool = self._waiting, self._floating_pool
         if waiting is None or pool is None or not pool.is_only_waiting(waiting):
             return False
         missing = self.required - self.available
         if len(floating) >= missing:
-            return False  # enough for this channel, and some for others: the pool sees to it
+            return False  # some are left for other channels: the pool distributes them
         self._floating += floating
         self._listener.credit_available(len(floating))
         return True

@@ -1,14 +1,12 @@
-"""The input gate: all channels of one consumer, their memory, and who is served next.
+"""The input gate: all channels of one consumer, which it reads in turn.
 
-A gate owns a local pool for the floating buffers of its remote channels. Its channels can be read
-through the gate, in turn (:meth:`InputGate.next_buffer_or_event`), or each by a listener of its own
-(the consumer leg, where every channel has a credit of its own).
+Its channels can be read through the gate, in turn (:meth:`InputGate.next_buffer_or_event`), or each
+by a listener of its own (on the consumer leg, where every channel has its own credit).
 """
 
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol
 
 from mypy_extensions import mypyc_attr
 
@@ -18,41 +16,16 @@ from sluice.protocol.limits import MAX_CREDIT
 from sluice.protocol.messages import DATA
 from sluice.shuffle.errors import InvalidRequest
 from sluice.shuffle.gate.buffer_debloater import BufferDebloater, DebloatSettings
-from sluice.shuffle.gate.local_channel import LocalInputChannel
-from sluice.shuffle.gate.readable import BufferOrEvent, ReadableGate
-from sluice.shuffle.gate.remote_channel import RemoteInputChannel
-from sluice.shuffle.gate.source import UNKNOWN_SOURCE, ChannelSource
+from sluice.shuffle.gate.channel_opener import UNKNOWN_SOURCE, ChannelOpener, ChannelSource
+from sluice.shuffle.gate.local_input_channel import LocalInputChannel
+from sluice.shuffle.gate.readable_gate import BufferOrEvent, ReadableGate
+from sluice.shuffle.gate.remote_input_channel import RemoteInputChannel
 from sluice.shuffle.gate.statistics import GateStatistics, channel_statistics
 from sluice.shuffle.gate.task_events import send_to_all
-from sluice.shuffle.gate.unknown_channel import UnknownInputChannel
-from sluice.shuffle.names import ShuffleKey
+from sluice.shuffle.gate.unknown_input_channel import UnknownInputChannel
 from sluice.shuffle.partition.view import DataListener, OutgoingBuffer
 
-__all__ = ["BufferOrEvent", "ChannelSource", "InputChannel", "InputGate"]
-
 InputChannel = LocalInputChannel | RemoteInputChannel | UnknownInputChannel
-
-
-class GateOpener(Protocol):
-    """Makes and opens the channels of one gate, and has the memory that they share."""
-
-    def make(
-        self, source: ChannelSource, listener: DataListener
-    ) -> LocalInputChannel | RemoteInputChannel:
-        """Make the channel that fits a source.
-
-        Raises:
-            InsufficientNetworkBuffers: No floating buffer is left for the gate.
-        """
-
-    def open(self, channel: LocalInputChannel | RemoteInputChannel, source: ChannelSource) -> None:
-        """Begin to open a channel that it made; what goes wrong fails the channel."""
-
-    def stop(self) -> None:
-        """Give up what is being opened. Idempotent; :meth:`close` comes after it."""
-
-    def close(self) -> None:
-        """Give connections and memory back, when the channels are released. Idempotent."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)  # tests fill gates by hand
@@ -60,20 +33,13 @@ class InputGate(ReadableGate):
     """The gate of one consumer.
 
     Args:
-        name: For pools, logs and status.
-        key: The shuffle to read.
-        opener: Makes its channels and opens them.
+        opener: Makes its channels and opens them; the gate takes its name from it.
     """
 
-    def __init__(
-        self,
-        name: str,
-        key: ShuffleKey,
-        opener: GateOpener,
-    ) -> None:
+    def __init__(self, opener: ChannelOpener) -> None:
         super().__init__()
-        self.name = name
-        self.key = key
+        self.name = opener.name
+        self.key = opener.wanted.shuffle
         self.channels: list[InputChannel] = []
         self.sources: list[ChannelSource] = []
         self.debloater: BufferDebloater | None = None
@@ -91,11 +57,11 @@ class InputGate(ReadableGate):
         """Add a channel and begin to open it.
 
         Args:
-            source: Where its data comes from.
+            source: The place where its data comes from.
             listener: Reads the channel instead of the gate.
 
         Returns:
-            The channel; it may have nothing to read for a while, or fail.
+            The channel. It may have nothing to read for a while, or fail.
 
         Raises:
             InsufficientNetworkBuffers: No floating buffer is left for the gate.
@@ -108,7 +74,7 @@ class InputGate(ReadableGate):
         return channel
 
     def add_unknown_channel(self, listener: DataListener | None = None) -> UnknownInputChannel:
-        """Add a channel whose producer is not known yet; :meth:`update_channel` tells it.
+        """Add a channel whose producer is not known yet; :meth:`update_channel` names it.
 
         Args:
             listener: Reads the channel that takes its place, instead of the gate.
@@ -125,7 +91,7 @@ class InputGate(ReadableGate):
         """Put a local or a remote channel where one with an unknown producer was.
 
         The deadline for finding the partition starts here. Task events and the buffer size that
-        were kept meanwhile go to the producer.
+        the channel has kept meanwhile go to the producer.
 
         Returns:
             The new channel; if the gate is released, the old one, and nothing is done.
@@ -136,7 +102,9 @@ class InputGate(ReadableGate):
         """
         unknown = self._channel(index)
         if not isinstance(unknown, UnknownInputChannel):
-            raise InvalidRequest(f"Producer of a channel of {self.name} is known", value=index)
+            raise InvalidRequest(
+                f"The producer of this channel of {self.name} is known already", value=index
+            )
         if self._released:
             return unknown
         channel = self._opener.make(source, unknown.listener)
@@ -152,19 +120,20 @@ class InputGate(ReadableGate):
     def debloat(
         self, settings: DebloatSettings, busy_seconds: Callable[[], float] | None = None
     ) -> None:
-        """Adapt the size of buffers to the reader from now on. Once; it stops with the gate.
+        """Adapt the size of buffers to the reader from now on, until the gate is released. Once.
 
         Args:
-            settings: What to aim at.
-            busy_seconds: Tells how long readers did not wait for data so far, if not the gate does.
+            settings: The aim and the bounds.
+            busy_seconds: Returns the time so far in which readers did not wait for data; the
+                gate measures it itself by default.
         """
         self.debloater = BufferDebloater(self, settings, busy_seconds or self._busy_seconds)
         self.debloater.start()
 
     def set_reader(self, listener: Callable[[], None], idle_seconds: Callable[[], float]) -> None:
-        """Let a union be told, beside the waiters, when there is something to look at.
+        """Call a union, beside the waiters, when the gate becomes available.
 
-        From then on the gate takes no more channels: a union numbers them one after the other.
+        From then on the gate takes no more channels: a union numbers the channels of its gates.
 
         Raises:
             InvalidRequest: The gate is part of a union already.
@@ -214,7 +183,7 @@ class InputGate(ReadableGate):
             try:
                 buffer = channel.next_buffer(MAX_CREDIT)
             except SluiceError:
-                self._queue(index)  # failed for good: whoever asks again must not wait for it
+                self._queue(index)  # failed for good: the next call must not wait for it
                 raise
             if buffer is not None and buffer.data_type != DATA:
                 self._event_taken(index, channel, buffer)
@@ -237,12 +206,14 @@ class InputGate(ReadableGate):
     def send_task_event(self, event_type: int, payload: bytes = b"") -> None:
         """Send an event to the producers of all channels that have not ended.
 
-        Every channel is tried, whatever happens to others.
+        Every channel is tried, also when another one has raised an error.
 
         Raises:
             InvalidEvent: It does not fit the wire.
             TooManyTaskEvents: A channel that is not open yet keeps no more.
-            UnknownProducer: A local producer has finished, or never was. The first error is raised.
+            UnknownProducer: A local producer has finished or was never registered.
+
+        The first error is raised.
         """
         ended = self._ended
         channels = [each for index, each in enumerate(self.channels) if index not in ended]
@@ -252,18 +223,20 @@ class InputGate(ReadableGate):
         """Ask all producers for buffers of at most this size from now on.
 
         Raises:
-            InvalidRequest: It is no size of a buffer.
+            InvalidRequest: The size is not positive.
         """
         if size_bytes < 1:
-            raise InvalidRequest("Size of a buffer", value=size_bytes, limit="at least 1")
+            raise InvalidRequest(
+                "Size of a buffer is out of range", value=size_bytes, limit="at least 1"
+            )
         for index, channel in enumerate(self.channels):
             if index not in self._ended:
                 channel.announce_buffer_size(size_bytes)
 
-    # ---- what it has done ------------------------------------------------------------------------
+    # ---- status ----------------------------------------------------------------------------------
 
     def statistics(self) -> GateStatistics:
-        """Return what has come in so far, and the time spent waiting for it."""
+        """Return the amount of data received so far, and the time spent waiting for it."""
         idle_seconds = self._availability.idle_seconds
         calculator = None if self.debloater is None else self.debloater.calculator
         return channel_statistics(self.channels, len(self._ended), idle_seconds, calculator)
@@ -296,7 +269,7 @@ class InputGate(ReadableGate):
         elif channel.is_available(MAX_CREDIT) or channel.failure is not None:
             self._queue(index)
         else:
-            return  # it has just been opened
+            return  # the channel has just been opened
         self._signal()
 
     def _event_taken(self, index: int, channel: InputChannel, event: OutgoingBuffer) -> None:
@@ -306,7 +279,7 @@ class InputGate(ReadableGate):
                 self._queued.discard(index)
                 self._ready.remove(index)
             if self.has_ended:
-                self._signal()  # others that wait here wait for nothing now
+                self._signal()  # other readers wait in vain now
         elif channel.has_priority_event:
             self._urgent.append(index)
         elif channel.is_available(MAX_CREDIT):

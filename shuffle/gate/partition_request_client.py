@@ -3,18 +3,17 @@
 Data arrives straight in the segments of its channel. Credit is announced once a turn of the event
 loop, one sum a channel, and accumulates while the connection cannot be written.
 
-The consuming side of a peer leg in watermark mode: without credit.
-
-The producer sends whenever the connection is writable. What arrives takes memory of its channel,
-the exclusive buffers and the floating ones of the gate. When there is none the connection is not
-read any more: **all** its channels stand still until the one whose data is next has a buffer again,
-or is given up. That is why credit is the default.
+In watermark mode (:class:`UncreditedPartitionRequestClient`) there is no credit: the producer sends
+whenever the connection is writable. Data takes the exclusive buffers of its channel and the
+floating ones of the gate. Without a free one the client stops reading the connection: **all** its
+channels stand still until the channel of the next data has a buffer again, or is released. That is
+why credit is the default.
 
 ::
 
     READING ── no memory for the next data ──▶ STANDING STILL (for one channel)
-       ▲                                            │ that channel has a buffer, or is given up
-       └────────── asked again, in a turn of its own ◀──┘
+       ▲                                            │ that channel has a buffer, or is released
+       └───────── read again, in a later turn ◀─────┘
 """
 
 import asyncio
@@ -44,10 +43,10 @@ from sluice.protocol.messages import (
 )
 from sluice.protocol.remote_error import RemoteError
 from sluice.shuffle.counters import Counters
-from sluice.shuffle.gate.remote_channel import RemoteInputChannel
+from sluice.shuffle.gate.remote_input_channel import RemoteInputChannel
 from sluice.shuffle.gate.task_events import TooManyTaskEvents
 from sluice.shuffle.memory.buffer import BufferGroup, memory_to_receive
-from sluice.shuffle.names import ShuffleKey
+from sluice.shuffle.names import SubpartitionRange
 from sluice.transport.connection import Connection
 from sluice.transport.errors import ConnectionLost
 
@@ -60,7 +59,7 @@ class PartitionRequestClient:
 
     Args:
         connection: The open connection.
-        ack: What the other TaskManager said of itself.
+        ack: The description of the other TaskManager in its handshake.
         counters: The TaskManager's counters.
     """
 
@@ -91,10 +90,8 @@ class PartitionRequestClient:
     def request(
         self,
         channel: RemoteInputChannel,
-        key: ShuffleKey,
+        wanted: SubpartitionRange,
         map_attempt_ids: Sequence[int],
-        start_subpartition: int,
-        end_subpartition: int,
     ) -> None:
         """Ask for a range of subpartitions; the channel has its buffers already.
 
@@ -110,11 +107,11 @@ class PartitionRequestClient:
         self.connection.send(
             PartitionRequest(
                 number,
-                key.application_id,
-                key.shuffle_id,
+                wanted.shuffle.application_id,
+                wanted.shuffle.shuffle_id,
                 list(map_attempt_ids),
-                start_subpartition,
-                end_subpartition,
+                wanted.start,
+                wanted.end,
                 channel.initial_credit,
             )
         )
@@ -123,14 +120,14 @@ class PartitionRequestClient:
         channel.request_sent()
 
     def announce_credit(self, channel: RemoteInputChannel) -> None:
-        """Announce the channel's free buffers, with all others, after this turn."""
+        """Announce the channel's free buffers after this turn, with those of other channels."""
         self._announcing.add(channel)
         if not self._flush_due and self.connection.writable:
             self._flush_due = True
             asyncio.get_running_loop().call_soon(self._flush)
 
     def resume_consumption(self, channel: RemoteInputChannel) -> None:
-        """Tell the producer to go on after a blocking event; at most once for each of them."""
+        """Tell the producer to go on after a blocking event; at most once for each event."""
         if self._channels.get(channel.number) is channel:
             self.connection.send(ResumeConsumption(channel.number))
 
@@ -138,7 +135,7 @@ class PartitionRequestClient:
         """Send an event to a channel's producer, now or when the connection can be written.
 
         Raises:
-            TooManyTaskEvents: As many wait already as are kept.
+            TooManyTaskEvents: As many wait already as may wait.
         """
         waiting = self._task_events
         if len(waiting) >= MOST_WAITING_TASK_EVENTS:
@@ -146,20 +143,20 @@ class PartitionRequestClient:
                 f"{self.connection.remote} takes no more task events now",
                 value=len(waiting) + 1,
                 limit=MOST_WAITING_TASK_EVENTS,
-                remedy="Send fewer of them",
+                remedy="Send fewer task events",
             )
         waiting.append((channel, event_type, payload))
         if self.connection.writable:
             self._send_task_events()
 
     def announce_buffer_size(self, channel: RemoteInputChannel, size_bytes: int) -> None:
-        """Ask a channel's producer for smaller or larger buffers; only the last wish counts."""
+        """Ask a channel's producer for smaller or larger buffers; only the last size counts."""
         self._buffer_sizes[channel] = size_bytes
         if self.connection.writable:
             self._send_buffer_sizes()
 
     def cancel(self, channel: RemoteInputChannel) -> None:
-        """Forget a channel; tell the producer if it does not know yet."""
+        """Forget a channel; tell the producer unless the channel has ended."""
         self._announcing.discard(channel)
         self._buffer_sizes.pop(channel, None)
         if self._channels.get(channel.number) is not channel:
@@ -177,7 +174,7 @@ class PartitionRequestClient:
     # ---- sluice.transport.connection.ConnectionHandler ------------------------------------------
 
     def payload_buffer(self, message: Message, length: int) -> PayloadMemory:
-        """Supply a segment of the channel, or a place to throw away what nobody wants."""
+        """Supply segments of the channel, or scratch memory for data that is dropped."""
         if type(message) is not BufferResponse:
             raise UnexpectedMessage("Payload on a peer leg", value=type(message).__name__)
         if message.data_type != DATA:
@@ -205,7 +202,7 @@ class PartitionRequestClient:
         return self._discard
 
     def message_received(self, message: Message, payload_length: int) -> None:
-        """Take what the producer sends."""
+        """Handle a message of the producer."""
         if type(message) is BufferResponse:
             content: list[BufferGroup] | bytes | None = None
             if payload_length and message.data_type == DATA:
@@ -240,7 +237,7 @@ class PartitionRequestClient:
             self.connection.close()
 
     def writable(self) -> None:
-        """The connection can take messages again: send what has accumulated."""
+        """Send the messages that have accumulated: the connection can be written again."""
         if self._announcing:
             self._flush()
         if self._buffer_sizes:
@@ -262,9 +259,9 @@ class PartitionRequestClient:
     # ---- inner workings --------------------------------------------------------------------------
 
     def _waits_for_memory(self, channel: RemoteInputChannel, length: int) -> bool:
-        """Tell whether the connection is to stand still until the channel can take data.
+        """Tell whether the connection stands still until the channel can take data.
 
-        With credit never: what comes has memory, or was not to be sent.
+        With credit, never: data without a free buffer must not have been sent.
         """
         return False
 
@@ -292,7 +289,7 @@ class PartitionRequestClient:
         credits: list[AddCredit] = []
         for channel in announcing:
             if self._channels.get(channel.number) is not channel:
-                continue  # it has ended or failed meanwhile: its producer knows it no more
+                continue  # the channel has ended or failed meanwhile: its producer has forgotten it
             credit = channel.credit.announce()
             if credit:
                 credits.append(AddCredit(channel.number, credit))
@@ -322,36 +319,29 @@ class PartitionRequestClient:
                 return number
 
 
-def _recycle(groups: Iterable[BufferGroup]) -> None:
-    for group in groups:
-        group.recycle()
-
-
 class UncreditedPartitionRequestClient(PartitionRequestClient):
     """Requests partitions of one other TaskManager, over a connection without credit.
 
-    A message is never larger than the exclusive buffers of its channel, and so a channel that is
-    read goes on whatever the other channels of its gate hold.
+    A message is never larger than the exclusive buffers of its channel. So a channel that is read
+    goes on, however many floating buffers the other channels of its gate hold.
 
     Args:
         connection: The open connection.
-        ack: What the other TaskManager said of itself.
+        ack: The description of the other TaskManager in its handshake.
         counters: The TaskManager's counters.
     """
 
     def __init__(self, connection: Connection, ack: HelloAck, counters: Counters) -> None:
         super().__init__(connection, ack, counters)
         self.waits_for: RemoteInputChannel | None = None
-        """The channel whose data the connection stands still for."""
+        """The channel that the connection waits for, standing still."""
         self._resume_due = False
 
     def request(
         self,
         channel: RemoteInputChannel,
-        key: ShuffleKey,
+        wanted: SubpartitionRange,
         map_attempt_ids: Sequence[int],
-        start_subpartition: int,
-        end_subpartition: int,
     ) -> None:
         """Ask for a range of subpartitions; the channel has its buffers already.
 
@@ -360,15 +350,15 @@ class UncreditedPartitionRequestClient(PartitionRequestClient):
             TooManyTaskEvents: The channel has kept more than the connection takes now.
         """
         channel.credit = Uncounted(channel.initial_credit)
-        super().request(channel, key, map_attempt_ids, start_subpartition, end_subpartition)
+        super().request(channel, wanted, map_attempt_ids)
 
     def announce_credit(self, channel: RemoteInputChannel) -> None:
-        """Buffers of a channel became free: read on, if it is what the connection waits for."""
+        """Read on if the connection waits for the channel, which has free buffers now."""
         if channel is self.waits_for:
             self._resume()
 
     def cancel(self, channel: RemoteInputChannel) -> None:
-        """Forget a channel; data of it that is next will be thrown away."""
+        """Forget a channel; if its data is next, that is dropped."""
         super().cancel(channel)
         if channel is self.waits_for:
             self._resume()
@@ -382,12 +372,12 @@ class UncreditedPartitionRequestClient(PartitionRequestClient):
         if channel.failure is not None or not channel.may_take(length):
             return False
         self.waits_for = channel
-        # Once the channel has its wish for floating buffers in: if one is there it comes at once.
+        # Set before the channel requests floating buffers: one that is free comes at once.
         channel.on_backlog(max(1, channel.sender_backlog))
         return True
 
     def _resume(self) -> None:
-        """Read on in a turn of its own: memory comes back in the middle of someone's work."""
+        """Read on in a turn of its own: the code that recycles memory must not be re-entered."""
         if not self._resume_due:
             self._resume_due = True
             asyncio.get_running_loop().call_soon(self._read_on)
@@ -396,3 +386,8 @@ class UncreditedPartitionRequestClient(PartitionRequestClient):
         self._resume_due = False
         self.waits_for = None
         self.connection.resume_reading()
+
+
+def _recycle(groups: Iterable[BufferGroup]) -> None:
+    for group in groups:
+        group.recycle()

@@ -1,4 +1,4 @@
-"""What a gate has taken in: summed up when asked for, from plain integers of its channels."""
+"""Statistics of gates, summed up on request from plain integers of their channels."""
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
@@ -8,19 +8,19 @@ from sluice.shuffle.gate.buffer_manager import BufferManager
 
 
 class GateStatistics(NamedTuple):
-    """What a gate, or a union of gates, has done so far.
+    """Totals of a gate, or of a union of gates, so far.
 
     Attributes:
-        channels: How many it has.
-        ended_channels: How many of them have ended.
+        channels: Number of channels.
+        ended_channels: Number of channels that have ended.
         bytes_in_local: Payload bytes of data from this TaskManager.
         buffers_in_local: Data buffers from this TaskManager.
         bytes_in_remote: Payload bytes of data from other TaskManagers.
         buffers_in_remote: Data buffers from other TaskManagers.
-        idle_seconds: Time during which a reader waited and nothing was there.
+        idle_seconds: Time during which a reader waited for data.
         buffer_size_bytes: Largest buffer that producers were asked for; None without debloating.
-        in_flight_seconds: Time the reader needs for what the buffers in use can hold; None without
-            debloating, or before anything came.
+        in_flight_seconds: Time the reader needs for the buffers in use if they are full; None
+            without debloating, or before the first data.
     """
 
     channels: int
@@ -38,11 +38,11 @@ class BufferUsage(NamedTuple):
     """The receive buffers of a gate at one moment.
 
     Attributes:
-        exclusive_buffers: Those that belong to single channels.
-        exclusive_used: Those of them that hold data, or receive it.
-        floating_limit: How many floating buffers the gate may have now.
-        floating_used: Those that hold data, or receive it; more than the limit for a while after
-            the limit has fallen.
+        exclusive_buffers: Buffers that belong to single channels.
+        exclusive_used: Exclusive buffers that hold data, or receive it.
+        floating_limit: Number of floating buffers that the gate may have now.
+        floating_used: Floating buffers that hold data, or receive it; more than the limit for a
+            while after the limit has fallen.
     """
 
     exclusive_buffers: int
@@ -52,7 +52,7 @@ class BufferUsage(NamedTuple):
 
 
 class CountingChannel(Protocol):
-    """What is read of a channel."""
+    """A channel as the statistics see it."""
 
     @property
     def is_local(self) -> bool:
@@ -103,7 +103,7 @@ def channel_statistics(
 
 
 def sum_up(parts: Sequence[GateStatistics], idle_seconds: float) -> GateStatistics:
-    """Add the statistics of several gates; their waiting is that of whoever reads them all.
+    """Add the statistics of several gates; ``idle_seconds`` is that of their common reader.
 
     The size of buffers is the smallest, the time in flight the longest.
     """

@@ -1,8 +1,8 @@
-"""Task events: what consumers tell producers, against the direction of the data (T11).
+"""Task events: messages of consumers to producers, against the direction of the data.
 
-A producer registers for its map attempt. A local channel publishes straight to it; a remote one
-sends the event over its peer connection, and the serving side publishes it there. An event is never
-dropped in silence: without a producer the caller gets an error.
+A producer registers for its map attempt. A local channel publishes events straight to it; a remote
+one sends them over its peer connection, and the serving side publishes them there. An event is
+never dropped silently: without a producer the caller gets an error.
 """
 
 from collections import deque
@@ -18,11 +18,11 @@ MAX_KEPT_TASK_EVENTS: Final = 64
 """Events kept for one channel that is not open yet: 64 KiB of the longest ones."""
 
 TaskEventHandler = Callable[[int, bytes], None]
-"""Takes an event's type and payload. Called in the event loop; must not wait and must not raise."""
+"""Takes an event's type and payload. Runs in the event loop; must not wait and must not raise."""
 
 
 class UnknownProducer(PartitionError):
-    """A task event for a map attempt that no running producer answers for."""
+    """A task event was sent for a map attempt that has no running producer."""
 
     code = ErrorCode.UNKNOWN_PRODUCER
 
@@ -34,13 +34,13 @@ class ProducerInUse(PartitionError):
 
 
 class TooManyTaskEvents(SluiceError):
-    """More task events for a channel that is not open yet than are kept."""
+    """More task events were sent than wait for a channel or a connection at a time."""
 
     code = ErrorCode.LIMIT_EXCEEDED
 
 
 class TaskEventDispatcher:
-    """Knows the running producers of this TaskManager and hands them their task events."""
+    """Knows the running producers of this TaskManager and passes task events to them."""
 
     def __init__(self) -> None:
         self._handlers: dict[tuple[ShuffleKey, int], TaskEventHandler] = {}
@@ -49,7 +49,7 @@ class TaskEventDispatcher:
         return len(self._handlers)
 
     def register(self, key: ShuffleKey, map_attempt_id: int, handler: TaskEventHandler) -> None:
-        """Let a producer hear of events for its map attempt.
+        """Register a producer for the events of its map attempt.
 
         Raises:
             ProducerInUse: Another producer is registered for it.
@@ -63,17 +63,17 @@ class TaskEventDispatcher:
         self._handlers[key, map_attempt_id] = handler
 
     def unregister(self, key: ShuffleKey, map_attempt_id: int, handler: TaskEventHandler) -> None:
-        """Forget a producer. Idempotent; one that has come in its place stays."""
+        """Forget a producer. Idempotent; a producer that has taken its place stays."""
         if self._handlers.get((key, map_attempt_id)) == handler:
             del self._handlers[key, map_attempt_id]
 
     def publish(
         self, key: ShuffleKey, map_attempt_id: int, event_type: int, payload: bytes
     ) -> None:
-        """Hand an event to the producer of a map attempt.
+        """Pass an event to the producer of a map attempt.
 
         Raises:
-            UnknownProducer: There is none: not registered yet, finished or gone.
+            UnknownProducer: No producer is registered yet, or it has finished or gone.
         """
         handler = self._handlers.get((key, map_attempt_id))
         if handler is None:
@@ -88,7 +88,7 @@ class TaskEventDispatcher:
 
 
 class KeptTaskEvents:
-    """The events for a channel that is not open yet, in their order, and no more than a few."""
+    """A bounded queue of events for a channel that is not open yet."""
 
     __slots__ = ("_events",)
 
@@ -102,7 +102,7 @@ class KeptTaskEvents:
         """Keep an event.
 
         Raises:
-            TooManyTaskEvents: There are as many as are kept.
+            TooManyTaskEvents: The queue is full.
         """
         if len(self._events) >= MAX_KEPT_TASK_EVENTS:
             raise TooManyTaskEvents(
@@ -121,14 +121,14 @@ class KeptTaskEvents:
 
 
 class TaskEventTarget(Protocol):
-    """What a task event can be sent to: a channel, or a gate."""
+    """A channel or a gate, to which a task event can be sent."""
 
     def send_task_event(self, event_type: int, payload: bytes) -> None:
-        """Send an event to the producers behind it."""
+        """Send an event to the producers behind this target."""
 
 
 def send_to_all(targets: Iterable[TaskEventTarget], event_type: int, payload: bytes) -> None:
-    """Send an event to each target, whatever happens at the others.
+    """Send an event to each target, also when another one has raised an error.
 
     Raises:
         SluiceError: The first error of all.
@@ -147,14 +147,16 @@ def check_task_event(event_type: int, payload: bytes) -> None:
     """Refuse a task event that does not fit the wire.
 
     Raises:
-        InvalidEvent: Its type is no unsigned 32-bit number, or its payload is too long.
+        InvalidEvent: Its type does not fit 32 bits without a sign, or its payload is too long.
     """
     if not 0 <= event_type <= MAX_U32:
-        raise InvalidEvent("Type of a task event", value=event_type, limit=f"0 to {MAX_U32}")
+        raise InvalidEvent(
+            "Type of a task event is out of range", value=event_type, limit=f"0 to {MAX_U32}"
+        )
     if len(payload) > MAX_EVENT_BYTES:
         raise InvalidEvent(
             "Task event is too large",
             value=f"{len(payload)} bytes",
             limit=f"{MAX_EVENT_BYTES} bytes",
-            remedy="Send what is large as data",
+            remedy="Send large content as data",
         )

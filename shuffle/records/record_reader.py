@@ -22,7 +22,7 @@ from sluice.shuffle.records.spanning_deserializer import (
 )
 
 if TYPE_CHECKING:
-    from sluice.shuffle.gate.readable import BufferOrEvent
+    from sluice.shuffle.gate.readable_gate import BufferOrEvent
 
 T = TypeVar("T")
 T_contra = TypeVar("T_contra", contravariant=True)

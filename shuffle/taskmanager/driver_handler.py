@@ -13,7 +13,7 @@ from sluice.protocol.messages import (
 )
 from sluice.shuffle.names import ShuffleKey
 from sluice.shuffle.taskmanager.applications import Applications
-from sluice.shuffle.taskmanager.serve.partitions import ResultPartitionManager
+from sluice.shuffle.taskmanager.serve.result_partition_manager import ResultPartitionManager
 from sluice.transport.connection import Connection
 
 

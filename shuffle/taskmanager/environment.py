@@ -45,11 +45,11 @@ from sluice.shuffle.taskmanager.sections import (
     NetworkMemoryConfig,
     StorageConfig,
 )
-from sluice.shuffle.taskmanager.serve.channel_opener import GateServices
 from sluice.shuffle.taskmanager.serve.consumer_handler import ConsumerHandler
-from sluice.shuffle.taskmanager.serve.partitions import ResultPartitionManager
 from sluice.shuffle.taskmanager.serve.peer_handler import PeerHandler
-from sluice.shuffle.taskmanager.serve.read_pool import ReadPool
+from sluice.shuffle.taskmanager.serve.result_partition_manager import ResultPartitionManager
+from sluice.shuffle.taskmanager.serve.stored_partition_view import ReadPool
+from sluice.shuffle.taskmanager.serve.taskmanager_channel_opener import GateServices
 from sluice.shuffle.taskmanager.store.region_area import RegionAreas
 from sluice.shuffle.taskmanager.store.store import ShuffleStore
 from sluice.transport.config import TransportConfig

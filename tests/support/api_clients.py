@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from sluice.shuffle.client.gate import ClientGate
     from sluice.shuffle.client.result_partition import ResultPartition
-    from sluice.shuffle.gate.readable import BufferOrEvent
+    from sluice.shuffle.gate.readable_gate import BufferOrEvent
     from sluice.shuffle.partition.view import OutgoingBuffer
     from tests.support.mini_cluster import MiniCluster
 

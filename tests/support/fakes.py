@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from sluice.protocol.errors import SluiceError
-    from sluice.shuffle.gate.remote_channel import RemoteInputChannel
-    from sluice.shuffle.taskmanager.serve.view_reader import CreditBasedViewReader
+    from sluice.shuffle.gate.remote_input_channel import RemoteInputChannel
+    from sluice.shuffle.taskmanager.serve.credit_based_view_reader import CreditBasedViewReader
 
 SomeMessage = TypeVar("SomeMessage")
 

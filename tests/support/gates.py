@@ -7,15 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 from sluice.protocol.events import CustomEvent, encode_end_of_partition, encode_event
 from sluice.protocol.messages import BLOCKING_EVENT, DATA, EVENT, PRIORITY_EVENT
+from sluice.shuffle.gate.channel_opener import ChannelSource
 from sluice.shuffle.gate.input_gate import InputGate
-from sluice.shuffle.gate.source import ChannelSource
 from sluice.shuffle.memory import NetworkBufferPool
-from sluice.shuffle.names import ShuffleKey
+from sluice.shuffle.names import ShuffleKey, SubpartitionRange
 from sluice.shuffle.partition.view import OutgoingBuffer
 from sluice.shuffle.taskmanager.sections import NetworkMemoryConfig
-from sluice.shuffle.taskmanager.serve.channel_opener import ChannelOpener, GateServices
-from sluice.shuffle.taskmanager.serve.partitions import ResultPartitionManager
-from sluice.shuffle.taskmanager.serve.read_pool import ReadPool
+from sluice.shuffle.taskmanager.serve.result_partition_manager import ResultPartitionManager
+from sluice.shuffle.taskmanager.serve.stored_partition_view import ReadPool
+from sluice.shuffle.taskmanager.serve.taskmanager_channel_opener import (
+    GateServices,
+    TaskManagerChannelOpener,
+)
 from sluice.transport.connector import Address
 
 if TYPE_CHECKING:
@@ -107,10 +110,8 @@ class HandFilledPartitions(ResultPartitionManager):
 
     async def request_view(
         self,
-        key: Any,
+        wanted: SubpartitionRange,
         map_attempt_ids: Sequence[int],
-        start_subpartition: int,
-        end_subpartition: int,
         buffer_size_bytes: int,
         read_pool: Any,
         listener: Callable[[], None],
@@ -133,8 +134,10 @@ class HandFilledGate(InputGate):
             self.partitions,
             None,  # type: ignore[arg-type]
         )
-        opener = ChannelOpener(name, self.services, KEY, 0, 1, ReadPool(self.pool, name, 1))
-        super().__init__(name, KEY, opener)
+        read_pool = ReadPool(self.pool, name, 1)
+        super().__init__(
+            TaskManagerChannelOpener(name, self.services, SubpartitionRange(KEY, 0, 1), read_pool)
+        )
         for number in range(channels):
             self.add_channel(here(number))
 

@@ -10,7 +10,7 @@ from sluice.shuffle.memory import LocalBufferPool, NetworkBufferPool
 from sluice.shuffle.taskmanager.ingest.resumable_outputs import ResumableOutputs
 from sluice.shuffle.taskmanager.ingest.waiting import Waiter, Waiting
 from sluice.shuffle.taskmanager.sections import NetworkMemoryConfig
-from sluice.shuffle.taskmanager.serve.partitions import ResultPartitionManager
+from sluice.shuffle.taskmanager.serve.result_partition_manager import ResultPartitionManager
 from sluice.shuffle.taskmanager.store.region_area import RegionAreas
 from sluice.shuffle.taskmanager.store.store import ShuffleStore
 

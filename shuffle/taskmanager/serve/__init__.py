@@ -1,1 +1,1 @@
-"""The legs of the exchange: what a TaskManager says on producer, peer, consumer and driver legs."""
+"""The serving side of a TaskManager: finds partitions and sends them on peer and consumer legs."""

@@ -1,9 +1,9 @@
-"""What the channels of a serving leg do with their time.
+"""Times for which the channels of a serving leg send or wait.
 
-A channel sends, or it waits: for data, with credit left, or for credit, with data there. What
-belongs together (the channels of a gate, those of a peer connection) is seen as one as well: it is
-*busy* while one of its channels sends; else *idle* while one waits for data, because then its
-consumer waits; else *back-pressured*: all that is open waits for credit.
+A channel sends, or it waits: for data, with credit left, or for credit, with data there. Channels
+that belong together (those of a gate, those of a peer connection) have a common state as well: it
+is *busy* while one of them sends; else *idle* while one waits for data, because then the consumer
+waits; else *back-pressured*: all open channels wait for credit.
 
 The clock is read when a channel begins or ceases to send, not for each buffer.
 """
@@ -16,17 +16,17 @@ from sluice.shuffle.counters import ServingSeconds
 WAITING_FOR_DATA: Final = 0
 WAITING_FOR_CREDIT: Final = 1
 SENDING: Final = 2
-"""What a channel does; plain numbers, which index :attr:`ChannelTimes.counts`."""
+"""The activities of a channel; plain numbers, which index :attr:`ChannelTimes.counts`."""
 
 
 class ChannelTimes:
-    """The time of channels that belong together.
+    """Measures the times of channels that belong together.
 
     Args:
-        total: Where the sums go when these channels are no more.
+        total: Takes the sums when the last of these channels is closed for good.
 
     Attributes:
-        counts: How many channels there are now of each activity.
+        counts: Number of channels of each activity now.
     """
 
     __slots__ = ("_seconds", "_since", "_total", "counts")
@@ -38,40 +38,40 @@ class ChannelTimes:
         self._since = 0.0
 
     def open(self, activity: int) -> None:
-        """There is one channel more."""
+        """Count a channel that has opened."""
         self._pass()
         self.counts[activity] += 1
 
     def change(self, before: int, after: int) -> None:
-        """A channel does something else now."""
+        """Count a channel that has changed its activity."""
         self._pass()
         self.counts[before] -= 1
         self.counts[after] += 1
 
     def close(self, activity: int) -> None:
-        """There is one channel less."""
+        """Count a channel that has closed."""
         self._pass()
         self.counts[activity] -= 1
 
     def seconds(self) -> ServingSeconds:
-        """Return the sums up to now; the caller changes nothing in them."""
+        """Return the sums up to now; the caller must not change them."""
         self._pass()
         return self._seconds
 
     def busy_seconds(self) -> float:
-        """Return the time so far in which something was open and nothing waited for data."""
+        """Return the time so far in which a channel was open and none waited for data."""
         seconds = self.seconds()
         return seconds.busy + seconds.back_pressured
 
     def end(self) -> None:
-        """Nothing is open any more: add the sums to the total. Idempotent."""
+        """Add the sums to the total, when no channel will open again. Idempotent."""
         total, self._total = self._total, None
         if total is not None:
             self._pass()
             total.add(self._seconds)
 
     def _pass(self) -> None:
-        """Time has passed since the last change: count it for what was done in it."""
+        """Add the time since the last change to the sums of the activities in it."""
         now = monotonic()
         passed = now - self._since
         self._since = now

@@ -1,9 +1,8 @@
 """The consumer leg: input gates that reduce tasks open on their TaskManager.
 
-Every channel of a gate is relayed to the reduce task with a credit of its own. A buffer that came
-from another TaskManager goes out from the very segment it arrived in, and becomes credit for its
-sender when this connection has let go of it; so a reduce task that stops reading stops its own
-channels and nothing else.
+Every channel of a gate is relayed to the reduce task with its own credit. A buffer of another
+TaskManager is sent from the very segment it arrived in, and becomes credit for its sender when this
+connection has sent it. So a reduce task that stops reading stops its own channels and nothing else.
 """
 
 from collections.abc import Callable
@@ -23,15 +22,19 @@ from sluice.protocol.remote_error import error_response
 from sluice.shuffle.counters import Counters
 from sluice.shuffle.errors import InvalidRequest
 from sluice.shuffle.gate.buffer_debloater import debloat_settings
+from sluice.shuffle.gate.channel_opener import ChannelSource
 from sluice.shuffle.gate.input_gate import InputChannel, InputGate
-from sluice.shuffle.gate.local_channel import LocalInputChannel
-from sluice.shuffle.gate.source import ChannelSource
-from sluice.shuffle.names import ShuffleKey
-from sluice.shuffle.taskmanager.serve.channel_opener import ChannelOpener, GateServices
+from sluice.shuffle.gate.local_input_channel import LocalInputChannel
+from sluice.shuffle.names import ShuffleKey, SubpartitionRange
 from sluice.shuffle.taskmanager.serve.channel_times import ChannelTimes
-from sluice.shuffle.taskmanager.serve.read_pool import ReadPool
+from sluice.shuffle.taskmanager.serve.credit_based_view_reader import CreditBasedViewReader
 from sluice.shuffle.taskmanager.serve.serving_handler import ServingHandler
-from sluice.shuffle.taskmanager.serve.view_reader import CreditBasedViewReader
+from sluice.shuffle.taskmanager.serve.stored_partition_view import ReadPool
+from sluice.shuffle.taskmanager.serve.taskmanager_channel_opener import (
+    GateLimits,
+    GateServices,
+    TaskManagerChannelOpener,
+)
 from sluice.transport.connection import Connection
 from sluice.transport.connector import Address
 
@@ -41,7 +44,7 @@ class ConsumerHandler(ServingHandler):
 
     Args:
         connection: The connection to the executor.
-        services: What gates are made of.
+        services: The parts of the TaskManager that gates use.
         read_pool: Memory for local reads of the disk tier.
         counters: The TaskManager's counters.
         on_lost: Called when the connection is gone.
@@ -55,8 +58,8 @@ class ConsumerHandler(ServingHandler):
         counters: Counters,
         on_lost: Callable[[], None],
     ) -> None:
-        # A reader with groups of buffers has segments, and a credit is one of them. Another one
-        # has none: a message costs it one credit, whatever it carries.
+        # A consumer with buffer groups has segments, and a credit is one segment. A consumer
+        # without them has none: a message costs one credit, however long it is.
         groups = bool(connection.features & FEATURE_BUFFER_GROUPS)
         credit_bytes = connection.max_payload_bytes if groups else connection.large_payload_bytes
         super().__init__(
@@ -72,7 +75,7 @@ class ConsumerHandler(ServingHandler):
         """Open gates by number, each with the readers of its channels."""
         self._debloat = debloat_settings(services.config, services.config.segment_size_bytes)
         self.gate_times: dict[int, ChannelTimes] = {}
-        """What open gates do with their time, by number."""
+        """Times of open gates, by number."""
 
     def request_received(self, message: Message) -> None:
         """Open and close gates."""
@@ -85,7 +88,7 @@ class ConsumerHandler(ServingHandler):
             self.connection.close()
 
     def sent(self, reader: CreditBasedViewReader, length: int) -> None:
-        """Count a data buffer that was sent, by where it came from."""
+        """Count a data buffer that was sent, by its origin."""
         counters = self.counters
         if reader.view is not None and reader.view.is_local:
             counters.consumer_bytes_out_local += length
@@ -96,7 +99,7 @@ class ConsumerHandler(ServingHandler):
 
     @property
     def times(self) -> list[ChannelTimes]:
-        """What its channels do with their time, by gate."""
+        """Times of its channels, by gate."""
         return list(self.gate_times.values())
 
     def has_producer(self, reader: CreditBasedViewReader) -> bool:
@@ -107,16 +110,16 @@ class ConsumerHandler(ServingHandler):
     def publish_task_event(
         self, reader: CreditBasedViewReader, event_type: int, payload: bytes
     ) -> None:
-        """Hand an event to the producer, by way of the gate's channel.
+        """Pass an event to the producer through the gate's channel.
 
         Raises:
-            UnknownProducer: It has finished, or a stored map output is read.
-            TooManyTaskEvents: As many wait as are kept.
+            UnknownProducer: It has finished, or the channel reads a stored map output.
+            TooManyTaskEvents: As many wait already as may wait.
         """
         _channel(reader).send_task_event(event_type, payload)
 
     def announce_buffer_size(self, reader: CreditBasedViewReader, size_bytes: int) -> None:
-        """Tell the producer, by way of the gate's channel; from now on the consumer decides."""
+        """Tell the producer through the gate's channel; from now on the consumer decides."""
         if self._debloat is not None:
             for gate, readers in self.gates.values():
                 if reader in readers and gate.debloater is not None:
@@ -124,7 +127,7 @@ class ConsumerHandler(ServingHandler):
         _channel(reader).announce_buffer_size(size_bytes)
 
     def resume_consumption(self, reader: CreditBasedViewReader) -> None:
-        """Go on after a blocking event, by way of the gate's channel.
+        """Go on after a blocking event, through the gate's channel.
 
         Raises:
             InvalidRequest: It is not blocked.
@@ -144,37 +147,36 @@ class ConsumerHandler(ServingHandler):
             raise ChannelInUse(
                 "Gate or channel number is in use on this connection", value=taken or numbers[:8]
             )
-        key = ShuffleKey(self.connection.application_id, message.shuffle_id)
+        wanted = SubpartitionRange(
+            ShuffleKey(self.connection.application_id, message.shuffle_id),
+            message.start_subpartition,
+            message.end_subpartition,
+        )
         channels: list[CreditBasedViewReader] = []
         try:
             self.require_room(len(self.gates) + len(self.readers) + len(numbers))
             name = f"gate {message.gate} of {self.connection.remote}"
             pipelined = _may_be_pipelined(message)
             config = self._services.config
-            opener = ChannelOpener(
-                name,
-                self._services,
-                key,
-                message.start_subpartition,
-                message.end_subpartition,
-                self.read_pool,
+            limits = GateLimits(
                 self.connection.large_payload_bytes,
                 self.credit_bytes,
-                # Those of a pipelined exchange are all read side by side.
+                # The channels of a pipelined exchange are all read side by side.
                 None if pipelined else config.max_open_channels_per_gate,
-                floating_buffers=None if pipelined else config.floating_buffers_per_stored_gate,
+                None if pipelined else config.floating_buffers_per_stored_gate,
             )
-            gate = InputGate(name, key, opener)
+            opener = TaskManagerChannelOpener(name, self._services, wanted, self.read_pool, limits)
+            gate = InputGate(opener)
             self.gates[message.gate] = gate, channels
             self.counters.gates_opened += 1
             times = self.gate_times[message.gate] = ChannelTimes(self.counters.consumer_serving)
-            for wanted in message.channels:
-                reader = self.new_reader(wanted.channel, message.initial_credit, times)
+            for channel in message.channels:
+                reader = self.new_reader(channel.channel, message.initial_credit, times)
                 channels.append(reader)
                 source = ChannelSource(
-                    wanted.taskmanager_id,
-                    Address(wanted.host, wanted.port),
-                    wanted.map_attempt_ids,
+                    channel.taskmanager_id,
+                    Address(channel.host, channel.port),
+                    channel.map_attempt_ids,
                 )
                 reader.attach(gate.add_channel(source, reader.data_available))
         except SluiceError as error:
@@ -192,7 +194,7 @@ class ConsumerHandler(ServingHandler):
             return
         gate, channels = opened
         for reader in channels:
-            # One that has ended has left its number free, perhaps for a channel of another gate.
+            # The number of a channel that has ended is free, perhaps for one of another gate.
             if self.readers.get(reader.channel) is reader:
                 self.close_channel(reader.channel)
         self.gate_times.pop(number).end()
@@ -200,7 +202,7 @@ class ConsumerHandler(ServingHandler):
 
 
 def _may_be_pipelined(message: OpenGate) -> bool:
-    """Tell whether a gate asks for what can be asked of pipelined partitions."""
+    """Tell whether the partitions that a gate asks for can be pipelined."""
     return message.end_subpartition == message.start_subpartition + 1 and all(
         len(channel.map_attempt_ids) == 1 for channel in message.channels
     )
@@ -214,4 +216,4 @@ def _channel(reader: CreditBasedViewReader) -> InputChannel:
     """
     if reader.view is None:
         raise InvalidRequest("Channel has ended", value=reader.channel)
-    return cast("InputChannel", reader.view)  # of a gate, as all views of this leg
+    return cast("InputChannel", reader.view)  # all views of this leg are channels of gates

@@ -1,29 +1,29 @@
 """The serving side of a peer leg: partition requests of another TaskManager."""
 
 import asyncio
-import logging
 from collections.abc import Callable
 
 from sluice.protocol.errors import SluiceError
 from sluice.protocol.messages import FLOW_WATERMARK, CloseRequest, Message, PartitionRequest
 from sluice.protocol.remote_error import error_response
 from sluice.shuffle.counters import Counters
-from sluice.shuffle.errors import InvalidRequest, LimitExceeded, internal_error
+from sluice.shuffle.errors import InvalidRequest, LimitExceeded, failure_of
 from sluice.shuffle.gate.task_events import KeptTaskEvents, TaskEventDispatcher, UnknownProducer
-from sluice.shuffle.names import ShuffleKey
+from sluice.shuffle.names import ShuffleKey, SubpartitionRange
 from sluice.shuffle.partition.view import PipelinedView
 from sluice.shuffle.taskmanager.serve.channel_times import ChannelTimes
-from sluice.shuffle.taskmanager.serve.partitions import ResultPartitionManager
-from sluice.shuffle.taskmanager.serve.read_pool import ReadPool
+from sluice.shuffle.taskmanager.serve.credit_based_view_reader import (
+    CreditBasedViewReader,
+    UncreditedViewReader,
+)
+from sluice.shuffle.taskmanager.serve.result_partition_manager import ResultPartitionManager
 from sluice.shuffle.taskmanager.serve.serving_handler import ServingHandler
-from sluice.shuffle.taskmanager.serve.view_reader import CreditBasedViewReader, UncreditedViewReader
+from sluice.shuffle.taskmanager.serve.stored_partition_view import ReadPool
 from sluice.transport.connection import Connection
-
-_log = logging.getLogger(__name__)
 
 
 class _Waiting:
-    """A request that waits for its partition, and what its consumer has told the producer."""
+    """A request that waits for its partition, with the consumer's messages to the producer."""
 
     __slots__ = ("buffer_size_bytes", "task", "task_events")
 
@@ -38,7 +38,7 @@ class PeerHandler(ServingHandler):
 
     Args:
         connection: The connection to the other TaskManager.
-        partitions: Finds what is asked for.
+        partitions: Finds partitions.
         task_events: Finds producers.
         read_pool: Memory for reads of the disk tier.
         counters: The TaskManager's counters.
@@ -66,10 +66,10 @@ class PeerHandler(ServingHandler):
         self._task_events = task_events
         self._waiting: dict[CreditBasedViewReader, _Waiting] = {}
         self._producers: dict[CreditBasedViewReader, tuple[ShuffleKey, int]] = {}
-        """Of channels that read pipelined partitions."""
+        """Producers of the channels that read pipelined partitions."""
 
     def request_received(self, message: Message) -> None:
-        """Take a partition request."""
+        """Handle a partition request."""
         if type(message) is PartitionRequest:
             self._request(message)
         elif type(message) is CloseRequest:
@@ -81,20 +81,20 @@ class PeerHandler(ServingHandler):
         self.counters.peer_buffers_out += -(-length // self.credit_bytes)
 
     def close_channel(self, channel: int) -> bool:
-        """Close a channel; a request that still waits for its partition is given up."""
+        """Close a channel, and cancel its request if that still waits for its partition."""
         reader = self.readers.get(channel)
         if reader is not None:
             self._forget(reader)
         return super().close_channel(channel)
 
     def ended(self, reader: CreditBasedViewReader, error: SluiceError | None) -> None:
-        """A channel has sent its end or its error."""
+        """Forget a channel that has sent its end or its error."""
         self._forget(reader)
         super().ended(reader, error)
 
     @property
     def times(self) -> list[ChannelTimes]:
-        """What its channels do with their time: all of them together."""
+        """Times of its channels, all of them together."""
         return [self._times]
 
     def has_producer(self, reader: CreditBasedViewReader) -> bool:
@@ -104,11 +104,11 @@ class PeerHandler(ServingHandler):
     def publish_task_event(
         self, reader: CreditBasedViewReader, event_type: int, payload: bytes
     ) -> None:
-        """Hand an event to the producer, or keep it until the partition is found.
+        """Pass an event to the producer, or keep it until the partition is found.
 
         Raises:
-            UnknownProducer: Stored map outputs have none, and this one may have finished.
-            TooManyTaskEvents: As many are kept as may be.
+            UnknownProducer: The channel reads stored map outputs, or its producer has finished.
+            TooManyTaskEvents: As many wait already as may wait.
         """
         waiting = self._waiting.get(reader)
         producer = self._producers.get(reader)
@@ -124,7 +124,7 @@ class PeerHandler(ServingHandler):
             )
 
     def announce_buffer_size(self, reader: CreditBasedViewReader, size_bytes: int) -> None:
-        """Tell the producer of a pipelined partition; stored ones have no use for it."""
+        """Tell the producer of a pipelined partition; a stored one is written already."""
         waiting = self._waiting.get(reader)
         if waiting is not None:
             waiting.buffer_size_bytes = size_bytes
@@ -171,10 +171,8 @@ class PeerHandler(ServingHandler):
         try:
             key = ShuffleKey(request.application_id, request.shuffle_id)
             view = await self._partitions.request_view(
-                key,
+                SubpartitionRange(key, request.start_subpartition, request.end_subpartition),
                 request.map_attempt_ids,
-                request.start_subpartition,
-                request.end_subpartition,
                 self.connection.large_payload_bytes,
                 self.read_pool,
                 reader.data_available,
@@ -188,10 +186,7 @@ class PeerHandler(ServingHandler):
                     view.notify_new_buffer_size(waiting.buffer_size_bytes)
             for event_type, payload in waiting.task_events.take():
                 self.pass_task_event(reader, event_type, payload)
-        except SluiceError as error:
-            reader.fail(error)
         except Exception as error:  # noqa: BLE001
-            _log.exception("internal error while answering %s", self.connection.remote)
-            reader.fail(internal_error(error))
+            reader.fail(failure_of(error, f"answering {self.connection.remote}"))
         finally:
             self._waiting.pop(reader, None)

@@ -1,4 +1,4 @@
-"""What the peer leg and the consumer leg have in common on the serving side: channels by number."""
+"""The serving side that the peer leg and the consumer leg share: channels by number."""
 
 import abc
 import logging
@@ -17,9 +17,9 @@ from sluice.shuffle.counters import Counters
 from sluice.shuffle.errors import InvalidRequest, LimitExceeded
 from sluice.shuffle.gate.task_events import UnknownProducer
 from sluice.shuffle.taskmanager.serve.channel_times import ChannelTimes
-from sluice.shuffle.taskmanager.serve.read_pool import ReadPool
-from sluice.shuffle.taskmanager.serve.request_queue import PartitionRequestQueue
-from sluice.shuffle.taskmanager.serve.view_reader import CreditBasedViewReader
+from sluice.shuffle.taskmanager.serve.credit_based_view_reader import CreditBasedViewReader
+from sluice.shuffle.taskmanager.serve.partition_request_queue import PartitionRequestQueue
+from sluice.shuffle.taskmanager.serve.stored_partition_view import ReadPool
 from sluice.transport.connection import Connection
 
 _log = logging.getLogger(__name__)
@@ -32,9 +32,9 @@ class ServingHandler:
         connection: The connection.
         read_pool: Memory for reads of the disk tier.
         counters: The TaskManager's counters.
-        on_lost: Called when the connection is gone, after everything was given back.
-        credit_bytes: What one credit of a channel pays for.
-        max_channels: Most channels, and gates, open at a time.
+        on_lost: Called when the connection is gone, after all memory is given back.
+        credit_bytes: Bytes that one credit of a channel pays for.
+        max_channels: Most channels and gates that are open at a time.
     """
 
     def __init__(
@@ -51,12 +51,12 @@ class ServingHandler:
         self._task_event: bytearray | None = None
         self.credit_bytes = credit_bytes
         self.reader_type = CreditBasedViewReader
-        """Of new channels."""
+        """The type of readers of new channels."""
         self.readers: dict[int, CreditBasedViewReader] = {}
         self.read_pool = read_pool
         self.counters = counters
         self.on_idle: Callable[[], None] | None = None
-        """Called when it has nothing more to serve."""
+        """Called when the last channel is closed."""
         self.queue = PartitionRequestQueue(connection, self.sent, self.ended)
         self._on_lost = on_lost
 
@@ -68,11 +68,11 @@ class ServingHandler:
         Args:
             channel: Its number.
             initial_credit: Credit that comes with it.
-            times: Where its waits are counted.
+            times: Counts its waits.
 
         Raises:
             ChannelInUse: Its number is taken.
-            LimitExceeded: There are as many as may be.
+            LimitExceeded: As many are open already as may be.
         """
         if channel in self.readers:
             raise ChannelInUse("Channel number is in use on this connection", value=channel)
@@ -86,7 +86,7 @@ class ServingHandler:
         return reader
 
     def require_room(self, wanted: int) -> None:
-        """Check that so many channels and gates may be open on this connection.
+        """Check that ``wanted`` channels and gates may be open on this connection.
 
         Raises:
             LimitExceeded: They are too many.
@@ -100,7 +100,7 @@ class ServingHandler:
             )
 
     def close_channel(self, channel: int) -> bool:
-        """Close a channel for its consumer; False if there is none of that number."""
+        """Close a channel for its consumer; False if no channel has that number."""
         reader = self.readers.pop(channel, None)
         if reader is None:
             return False
@@ -116,7 +116,7 @@ class ServingHandler:
         return memoryview(self._task_event)
 
     def message_received(self, message: Message, payload_length: int) -> None:
-        """Take credit and cancels; the rest is for the subclass."""
+        """Handle credit, cancels and messages to producers; pass others to the subclass."""
         if type(message) is AddCredit:
             reader = self.readers.get(message.channel)
             if reader is None:
@@ -133,7 +133,7 @@ class ServingHandler:
             self.request_received(message)
 
     def _told(self, message: ResumeConsumption | TaskEvent | NewBufferSize) -> None:
-        """Pass on what the consumer of a channel tells its producer."""
+        """Pass on a message of a channel's consumer to its producer."""
         self.counters.backward_messages.bump(type(message).__name__)
         payload, self._task_event = bytes(self._task_event or b""), None
         reader = self.readers.get(message.channel)
@@ -148,17 +148,17 @@ class ServingHandler:
                 self.announce_buffer_size(reader, message.buffer_size_bytes)
             else:
                 self.resume_consumption(reader)
-        except InvalidRequest:  # there was nothing to resume from
+        except InvalidRequest:  # the channel was not blocked
             self.counters.late_messages.bump(type(message).__name__)
 
     def pass_task_event(
         self, reader: CreditBasedViewReader, event_type: int, payload: bytes
     ) -> None:
-        """Hand an event to the producer of a channel; without one the channel fails."""
+        """Pass an event to the producer of a channel; without a producer the channel fails."""
         try:
             self.publish_task_event(reader, event_type, payload)
         except UnknownProducer as error:
-            if self.has_producer(reader):  # but it has finished meanwhile
+            if self.has_producer(reader):  # it has finished meanwhile
                 self.counters.late_messages.bump(TaskEvent.__name__)
             else:
                 reader.fail(error)
@@ -168,20 +168,20 @@ class ServingHandler:
     @property
     @abc.abstractmethod
     def times(self) -> list[ChannelTimes]:
-        """What its channels do with their time."""
+        """Times for which its channels send or wait."""
 
     @abc.abstractmethod
     def has_producer(self, reader: CreditBasedViewReader) -> bool:
-        """Tell whether what a channel reads is written while it is read."""
+        """Tell whether a channel reads a partition that is written meanwhile."""
 
     @abc.abstractmethod
     def publish_task_event(
         self, reader: CreditBasedViewReader, event_type: int, payload: bytes
     ) -> None:
-        """Hand an event to the producer of a channel.
+        """Pass an event to the producer of a channel.
 
         Raises:
-            UnknownProducer: Nobody takes it.
+            UnknownProducer: No running producer takes it.
             SluiceError: It cannot be passed on; the channel fails.
         """
 
@@ -199,14 +199,14 @@ class ServingHandler:
 
     @abc.abstractmethod
     def request_received(self, message: Message) -> None:
-        """Take what only the leg of the subclass knows."""
+        """Handle a message that only the leg of the subclass has."""
 
     @abc.abstractmethod
     def sent(self, reader: CreditBasedViewReader, length: int) -> None:
         """Count a data buffer that was sent."""
 
     def ended(self, reader: CreditBasedViewReader, error: SluiceError | None) -> None:
-        """A channel has sent its end or its error: its number is free again."""
+        """Free the number of a channel that has sent its end or its error."""
         self.readers.pop(reader.channel, None)
         self._without_readers()
         if error is not None:
@@ -216,23 +216,23 @@ class ServingHandler:
                 reader.channel,
                 self.connection.remote,
                 error.code.name,
-                str(error),  # a record must not keep the frames the error came through
+                str(error),  # a log record must not keep the frames of the traceback alive
             )
 
     def _without_readers(self) -> None:
         if not self.readers:
-            # An idle connection may be kept for long; its share of the segments is for others.
+            # An idle connection may be kept for long: other connections can use its segments.
             self.read_pool.destroy()
             if self.on_idle is not None:
                 self.on_idle()
 
     @property
     def is_busy(self) -> bool:
-        """Whether it is serving anything."""
+        """True while a channel is open."""
         return bool(self.readers)
 
     def writable(self) -> None:
-        """Send on."""
+        """Go on sending: the connection can be written again."""
         self.queue.run()
 
     def connection_lost(self, error: SluiceError) -> None:

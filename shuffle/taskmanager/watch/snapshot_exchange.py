@@ -2,7 +2,7 @@
 
 from sluice.protocol.messages import ROLE_PEER
 from sluice.shuffle.gate.input_gate import InputGate
-from sluice.shuffle.gate.remote_channel import RemoteInputChannel
+from sluice.shuffle.gate.remote_input_channel import RemoteInputChannel
 from sluice.shuffle.gate.statistics import buffer_usage
 from sluice.shuffle.names import ShuffleKey
 from sluice.shuffle.partition.pipelined_partition import PipelinedResultPartition
@@ -15,8 +15,8 @@ from sluice.shuffle.taskmanager.serve.channel_times import (
     WAITING_FOR_DATA,
 )
 from sluice.shuffle.taskmanager.serve.consumer_handler import ConsumerHandler
+from sluice.shuffle.taskmanager.serve.credit_based_view_reader import CreditBasedViewReader
 from sluice.shuffle.taskmanager.serve.serving_handler import ServingHandler
-from sluice.shuffle.taskmanager.serve.view_reader import CreditBasedViewReader
 from sluice.shuffle.taskmanager.watch.status import (
     ChannelStatus,
     GateStatus,

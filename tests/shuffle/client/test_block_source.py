@@ -13,7 +13,7 @@ from sluice.protocol.events import encode_end_of_partition as end
 from sluice.protocol.messages import DATA, EVENT
 from sluice.shuffle.client.gate import BlockSource
 from sluice.shuffle.errors import BlockCorrupt
-from sluice.shuffle.gate.readable import BufferOrEvent
+from sluice.shuffle.gate.readable_gate import BufferOrEvent
 from sluice.shuffle.partition.blocks import BlockCodec, BlockEncoder
 from sluice.shuffle.partition.view import OutgoingBuffer
 

@@ -19,17 +19,18 @@ from sluice.protocol.messages import (
     OpenGate,
 )
 from sluice.protocol.remote_error import RemoteError, error_response
-from sluice.shuffle.client.channel_opener import ClientChannelOpener
+from sluice.shuffle.client.client_channel_opener import ClientChannelOpener
 from sluice.shuffle.errors import InvalidRequest
+from sluice.shuffle.gate.channel_opener import ChannelSource, GateMemory
 from sluice.shuffle.gate.input_gate import InputGate
-from sluice.shuffle.gate.source import ChannelSource
 from sluice.shuffle.memory import InsufficientNetworkBuffers, NetworkBufferPool
-from sluice.shuffle.names import ShuffleKey
+from sluice.shuffle.names import ShuffleKey, SubpartitionRange
 from sluice.transport.connector import Address
 from sluice.transport.errors import ConnectionLost, DeadlineExceeded
 from tests.shuffle.client.rig import SEGMENT_SIZE_BYTES, SEGMENTS, consumer_leg, fill, turns
 
 BROKEN = SluiceError("broken on purpose")
+SHUFFLE = ShuffleKey("app", 1)
 SOURCES = [ChannelSource("tm", Address("host", 1), (attempt,)) for attempt in (7, 8)]
 
 
@@ -41,9 +42,13 @@ class Rig:
         self.network = NetworkBufferPool(SEGMENTS, SEGMENT_SIZE_BYTES)
         self.gate = self.new_gate(floating)
 
-    def new_gate(self, floating: int = 2, exclusive: int = 2) -> InputGate:
-        opener = ClientChannelOpener("gate", self.leg, self.network, 1, 0, 1, exclusive, floating)
-        return InputGate("gate", ShuffleKey("app", 1), opener)
+    def new_gate(
+        self, floating: int = 2, exclusive: int = 2, timeout_seconds: float = 30
+    ) -> InputGate:
+        memory = GateMemory(self.network, exclusive, floating, timeout_seconds)
+        return InputGate(
+            ClientChannelOpener("gate", SubpartitionRange(SHUFFLE, 0, 1), memory, self.leg)
+        )
 
     async def opening(self) -> OpenGate:
         for source in SOURCES:
@@ -169,12 +174,9 @@ async def test_a_gate_that_is_released_while_it_opens_leaves_nothing(when):
     assert rig.all_memory_is_back()
 
 
-async def test_too_little_memory_is_a_typed_error(monkeypatch):
-    monkeypatch.setattr(
-        "sluice.shuffle.client.channel_opener.EXCLUSIVE_REQUEST_TIMEOUT_SECONDS", 0.02
-    )
+async def test_too_little_memory_is_a_typed_error():
     rig = Rig(floating=0)
-    gate = rig.new_gate(floating=0, exclusive=SEGMENTS)
+    gate = rig.new_gate(floating=0, exclusive=SEGMENTS, timeout_seconds=0.02)
     for source in SOURCES:
         gate.add_channel(source)
     with pytest.raises(SluiceError, match="16"):
@@ -191,7 +193,12 @@ async def test_too_little_memory_is_a_typed_error(monkeypatch):
 async def test_an_empty_range_is_refused():
     leg, _ = consumer_leg()
     with pytest.raises(InvalidRequest, match="3 to 3"):
-        ClientChannelOpener("gate", leg, NetworkBufferPool(2, 64), 1, 3, 3, 1, 0)
+        ClientChannelOpener(
+            "gate",
+            SubpartitionRange(SHUFFLE, 3, 3),
+            GateMemory(NetworkBufferPool(2, 64), 1, 0),
+            leg,
+        )
 
 
 async def test_a_cancelled_read_takes_nothing():

@@ -13,7 +13,7 @@ from sluice.shuffle.client.location import (
     decode_locations,
     encode_locations,
 )
-from sluice.shuffle.gate.source import ChannelSource
+from sluice.shuffle.gate.channel_opener import ChannelSource
 from sluice.transport.connector import Address
 
 STORED = PartitionLocation(1, 7, 0, "tm-1", "host", 4000)

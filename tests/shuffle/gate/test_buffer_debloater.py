@@ -17,7 +17,7 @@ from sluice.shuffle.gate.buffer_debloater import (
     QueuedData,
     debloat_settings,
 )
-from sluice.shuffle.gate.union_gate import UnionInputGate
+from sluice.shuffle.gate.union_input_gate import UnionInputGate
 from sluice.shuffle.taskmanager.sections import NetworkMemoryConfig
 from tests.support.gates import HandFilledGate, shown
 
@@ -46,7 +46,7 @@ def test_the_first_period(consumed_bytes, busy_seconds, buffers, announced):
     assert calculator.size_bytes == (announced or LARGEST)
 
 
-def test_time_in_flight_is_that_of_full_buffers():
+def test_time_in_flight_assumes_full_buffers():
     calculator = BufferSizeCalculator(SETTINGS)
     assert calculator.in_flight_seconds is None
     calculator.measured(20_000, 0.2, 20)
@@ -54,7 +54,7 @@ def test_time_in_flight_is_that_of_full_buffers():
     assert calculator.in_flight_seconds == pytest.approx(1.0)
 
 
-def test_a_reader_that_stops_is_given_less_and_less_until_the_least():
+def test_buffers_of_a_reader_that_stops_shrink_to_the_minimum():
     calculator = BufferSizeCalculator(SETTINGS)
     calculator.measured(20_000, 0.2, 10)
     sizes = [calculator.measured(0, 0.2, 10) for _ in range(MANY_PERIODS)]
@@ -63,7 +63,7 @@ def test_a_reader_that_stops_is_given_less_and_less_until_the_least():
     assert calculator.size_bytes == LEAST
 
 
-def test_a_bound_is_reached_though_it_is_near():
+def test_a_bound_within_the_threshold_is_announced():
     calculator = BufferSizeCalculator(SETTINGS)
     assert calculator.measured(44_000, 0.2, 10) == 22_000
     sizes = [calculator.measured(80_000, 0.2, 10) for _ in range(MANY_PERIODS)]
@@ -78,7 +78,7 @@ PERIODS = st.lists(
 
 
 @given(PERIODS)
-def test_what_is_announced_is_in_bounds_and_worth_it(periods):
+def test_an_announced_size_is_within_bounds_and_beyond_the_threshold(periods):
     calculator = BufferSizeCalculator(SETTINGS)
     last = LARGEST
     for period in periods:
@@ -93,8 +93,8 @@ def test_what_is_announced_is_in_bounds_and_worth_it(periods):
 
 
 @given(PERIODS, st.integers(1, 10**8), st.integers(0, 10_000))
-def test_constant_throughput_is_met_whatever_was_before(periods, rate, buffers):
-    """The size settles, within the threshold of what the target asks for, and stays."""
+def test_the_size_settles_at_constant_throughput(periods, rate, buffers):
+    """The size settles within the threshold of the target's, and stays."""
     calculator = BufferSizeCalculator(SETTINGS)
     for period in periods:
         calculator.measured(*period)
@@ -118,7 +118,7 @@ class Channel:
 
 
 class Gate:
-    """A gate that only notes what is announced."""
+    """A gate that records the announced sizes."""
 
     def __init__(self) -> None:
         self.channels = [Channel(), Channel()]
@@ -132,7 +132,7 @@ class Gate:
         self.announced.set()
 
 
-def test_a_period_is_what_was_taken_from_all_channels_in_busy_time():
+def test_a_period_measures_the_bytes_taken_from_all_channels_in_busy_time():
     gate = Gate()
     debloater = BufferDebloater(gate, SETTINGS, lambda: gate.busy_seconds)
     first, second = gate.channels
@@ -158,12 +158,12 @@ def test_a_reader_that_only_waits_is_not_measured_and_a_fast_one_has_full_buffer
     assert gate.sizes == [10_000]
     gate.channels[0].queued = QueuedData(0, 0)
     for _ in range(20):
-        debloater.recalculate()  # it waits: nothing is said of its speed
+        debloater.recalculate()  # the reader only waits: its speed is not measured
     assert gate.sizes == [10_000]
     assert debloater.calculator.throughput == pytest.approx(100_000)
     for _ in range(20):
         gate.channels[0].bytes_in += 20_000
-        gate.busy_seconds += 0.0001  # it nearly always waits
+        gate.busy_seconds += 0.0001  # the reader nearly always waits
         debloater.recalculate()
     assert gate.sizes[-1] == LARGEST
 
@@ -200,7 +200,7 @@ async def test_the_timer_is_not_set_again_when_the_gate_has_ended():
     assert gate.sizes == []
 
 
-async def test_a_gate_announces_to_its_channels_and_tells_in_its_statistics():
+async def test_a_gate_announces_a_size_to_its_channels_and_shows_it_in_its_statistics():
     gate = HandFilledGate(1)
     await asyncio.sleep(0)
     assert gate.statistics().buffer_size_bytes is None
@@ -230,7 +230,7 @@ async def test_a_gate_of_a_union_is_idle_when_the_union_waits():
     assert union.statistics().buffer_size_bytes == 1024
     busy_before = gate.debloater._busy_seconds()
     waiting = asyncio.create_task(union.next_buffer_or_event())
-    await asyncio.sleep(0.05)  # time that must not count
+    await asyncio.sleep(0.05)  # this time must not count
     busy_after = gate.debloater._busy_seconds()
     gate.views[0].put(b"x")
     assert shown(await waiting) == (0, b"x")
@@ -240,7 +240,7 @@ async def test_a_gate_of_a_union_is_idle_when_the_union_waits():
 
 
 @pytest.mark.parametrize("config", [ClientConfig, NetworkMemoryConfig])
-def test_it_is_off_by_default_and_the_least_size_is_at_most_a_segment(config):
+def test_debloating_is_off_by_default_and_its_minimum_is_at_most_a_segment(config):
     assert debloat_settings(config(), 32768) is None
     on = config(debloat_target_seconds=0.5, debloat_min_buffer_size_bytes="2 KiB")
     assert debloat_settings(on, 32768) == DebloatSettings(0.5, 0.2, 2048, 32768)

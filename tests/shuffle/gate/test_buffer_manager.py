@@ -1,4 +1,4 @@
-"""The receive buffers of one channel: exclusive ones, floating ones, and what becomes credit."""
+"""The receive buffers of one channel: exclusive ones, floating ones, and their credit."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ class Rig:
 
 
 @pytest.mark.network_case(3)
-def test_backlog_is_met_by_floating_buffers_and_then_waited_for():
-    """Case 3: with the numbers as stated."""
+def test_backlog_takes_floating_buffers_and_then_waits_for_more():
+    """Floating buffers meet the backlog while there are some; one listener awaits more."""
     rig = Rig(floating=8)
     assert rig.manager.available == rig.manager.initial_credit == 2
     rig.manager.on_backlog(5)
@@ -70,7 +70,7 @@ def test_backlog_is_met_by_floating_buffers_and_then_waited_for():
 
 @pytest.mark.network_case(11)
 def test_fourteen_floating_two_exclusive_and_a_growing_backlog():
-    """Case 11: never more than required; a surplus floating buffer goes for an exclusive one."""
+    """Never more than required: a surplus floating buffer goes for an exclusive one."""
     rig = Rig(floating=14)
     out = []
     for backlog in range(1, 25):
@@ -101,7 +101,7 @@ def test_fourteen_floating_two_exclusive_and_a_growing_backlog():
 
 
 def test_credit_follows_every_buffer_that_becomes_available():
-    """C2: what was granted is what lies here."""
+    """The credit granted is the number of free buffers."""
     rig = Rig(floating=4)
     rig.manager.on_backlog(1)
     granted = rig.manager.initial_credit + rig.credit.total
@@ -109,9 +109,9 @@ def test_credit_follows_every_buffer_that_becomes_available():
     first, second = take(rig.manager), take(rig.manager)
     assert first is not None
     assert second is not None
-    first.recycle()  # a floating one: back to the pool, and no credit
+    first.recycle()  # a floating buffer goes back to the pool, without credit
     assert rig.credit.total == 1
-    second.recycle()  # an exclusive one stays
+    second.recycle()  # an exclusive buffer stays
     assert rig.credit.total == 2
     assert rig.manager.available == 2
     rig.manager.release()
@@ -120,7 +120,7 @@ def test_credit_follows_every_buffer_that_becomes_available():
 
 @pytest.mark.network_case(11)
 def test_a_floating_buffer_goes_to_the_channel_that_waits():
-    """C5: and each listener is served once."""
+    """Each listener is served once."""
     rig = Rig(floating=2)
     other_credit = Credit()
     other = rig.another(other_credit)
@@ -153,7 +153,7 @@ def test_a_waiting_channel_that_needs_no_more_declines():
     rig.check_all_back()
 
 
-def test_without_floating_buffers_the_exclusive_ones_do():
+def test_a_channel_works_with_exclusive_buffers_alone():
     network_pool = NetworkBufferPool(4, 32)
     credit = Credit()
     manager = BufferManager(network_pool, None, network_pool.request_segments(2), credit)
@@ -169,7 +169,7 @@ def test_without_floating_buffers_the_exclusive_ones_do():
 
 @pytest.mark.network_case(25)
 @pytest.mark.parametrize("released_first", [True, False])
-def test_buffers_that_are_out_come_home_after_the_release(released_first):
+def test_buffers_taken_before_the_release_are_recycled_after_it(released_first):
     rig = Rig(floating=3)
     rig.manager.on_backlog(3)
     out = [take(rig.manager) for _ in range(5)]
@@ -211,7 +211,7 @@ def test_a_payload_of_several_buffers_takes_neighbours_as_one_piece():
     rig.check_all_back()
 
 
-def test_more_than_there_is_takes_nothing():
+def test_a_payload_larger_than_the_free_buffers_takes_none():
     rig = Rig(floating=1)
     assert rig.manager.take(2 * 32 + 1) is None
     assert rig.manager.available == 2
@@ -219,8 +219,8 @@ def test_more_than_there_is_takes_nothing():
     rig.check_all_back()
 
 
-def test_the_only_channel_in_want_keeps_its_floating_buffers():
-    """They would come straight back to it, one by one."""
+def test_the_only_channel_that_waits_keeps_its_floating_buffers():
+    """The pool would return them to it, one by one."""
     rig = Rig(floating=2)
     rig.manager.on_backlog(9)
     groups = rig.manager.take(4 * 32)
@@ -234,7 +234,7 @@ def test_the_only_channel_in_want_keeps_its_floating_buffers():
     rig.check_all_back()
 
 
-def test_what_is_recycled_together_goes_to_the_channel_that_waits_longest():
+def test_segments_recycled_together_go_to_the_channel_that_waits_longest():
     rig = Rig(floating=4)
     credits = [Credit(), Credit()]
     others = [rig.another(credit) for credit in credits]

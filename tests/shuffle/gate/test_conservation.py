@@ -17,9 +17,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from sluice.protocol.errors import SluiceError
 from sluice.protocol.messages import DATA, BufferResponse
 from sluice.shuffle.gate.buffer_manager import BufferManager
-from sluice.shuffle.gate.remote_channel import RemoteInputChannel
+from sluice.shuffle.gate.remote_input_channel import RemoteInputChannel
 from sluice.shuffle.memory import NetworkBufferPool
-from sluice.shuffle.taskmanager.serve.view_reader import CreditBasedViewReader
+from sluice.shuffle.taskmanager.serve.credit_based_view_reader import CreditBasedViewReader
 from tests.support.fakes import FakeCreditSender, FakeView
 
 if TYPE_CHECKING:

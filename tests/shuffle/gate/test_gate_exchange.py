@@ -9,12 +9,12 @@ import pytest
 
 from sluice.protocol.events import CustomEvent, encode_event
 from sluice.protocol.messages import BLOCKING_EVENT, PRIORITY_EVENT
+from sluice.shuffle.gate.channel_opener import ChannelSource
 from sluice.shuffle.gate.input_gate import InputGate
-from sluice.shuffle.gate.source import ChannelSource
-from sluice.shuffle.names import ShuffleKey
+from sluice.shuffle.names import ShuffleKey, SubpartitionRange
 from sluice.shuffle.partition.pipelined_partition import PipelinedResultPartition
-from sluice.shuffle.taskmanager.serve.channel_opener import ChannelOpener
-from sluice.shuffle.taskmanager.serve.read_pool import ReadPool
+from sluice.shuffle.taskmanager.serve.stored_partition_view import ReadPool
+from sluice.shuffle.taskmanager.serve.taskmanager_channel_opener import TaskManagerChannelOpener
 from tests.support.gates import shown
 from tests.support.mini_cluster import SEGMENT_SIZE_BYTES, eventually, mini_cluster
 
@@ -43,8 +43,9 @@ class Rig:
         self.heard: list[tuple[int, bytes]] = []
         there.task_events.register(KEY, ATTEMPT, self._hear)
         self.read_pool = ReadPool(cluster[0].network_pool, "reads", 1)
+        wanted = SubpartitionRange(KEY, 0, 1)
         self.gate = InputGate(
-            "gate", KEY, ChannelOpener("gate", cluster[0].gate_services, KEY, 0, 1, self.read_pool)
+            TaskManagerChannelOpener("gate", cluster[0].gate_services, wanted, self.read_pool)
         )
         self.gate.add_unknown_channel()
 
@@ -93,8 +94,7 @@ async def a_rig(tmp_path, producer):
 
 
 @pytest.mark.network_case(32)
-async def test_what_was_said_to_an_unknown_channel_reaches_the_producer(tmp_path, producer):
-    """T11."""
+async def test_messages_sent_to_an_unknown_channel_reach_the_producer(tmp_path, producer):
     async with a_rig(tmp_path, producer) as rig:
         rig.gate.send_task_event(1, b"first")
         rig.gate.send_task_event(2)
@@ -107,7 +107,7 @@ async def test_what_was_said_to_an_unknown_channel_reaches_the_producer(tmp_path
 
 
 @pytest.mark.network_case(31)
-async def test_a_priority_event_is_seen_before_the_data_that_waits(tmp_path, producer):
+async def test_a_priority_event_is_read_before_the_data_that_waits(tmp_path, producer):
     async with a_rig(tmp_path, producer) as rig:
         rig.connect()
         full = bytes(SEGMENT_SIZE_BYTES)

@@ -1,4 +1,4 @@
-"""Whose turn it is in a gate: fairness, priority events, blocking events, ends and failures."""
+"""Turns in a gate: fairness, priority events, blocking events, ends and failures."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sluice.protocol.errors import SluiceError
 from sluice.protocol.messages import BLOCKING_EVENT, PRIORITY_EVENT
 from sluice.shuffle.errors import InvalidRequest
-from sluice.shuffle.gate.readable import BUFFERS_A_TURN
+from sluice.shuffle.gate.readable_gate import BUFFERS_A_TURN
 from tests.support.gates import HandFilledGate, shown
 
 CHANNELS = 50
@@ -33,7 +33,7 @@ async def a_gate(channels: int) -> HandFilledGate:
 @pytest.mark.network_case(32)
 @pytest.mark.parametrize("order", ["one by one", "all at once", "random"])
 async def test_reads_of_channels_with_data_differ_by_at_most_1(order):
-    """P7: whatever the order in which the data came."""
+    """Whatever the order in which the data came."""
     gate = await a_gate(CHANNELS)
     puts = [channel for channel in range(CHANNELS) for _ in range(BUFFERS)]
     if order == "random":
@@ -53,7 +53,7 @@ async def test_reads_of_channels_with_data_differ_by_at_most_1(order):
 
 
 @pytest.mark.network_case(32)
-async def test_a_channel_that_gets_data_again_stands_behind_those_that_wait():
+async def test_a_channel_that_gets_data_again_is_queued_last():
     gate = await a_gate(3)
     for channel in range(3):
         gate.views[channel].put(b"1")
@@ -73,7 +73,7 @@ async def test_after_the_end_a_late_notification_does_not_queue_a_channel_again(
     assert gate.take() is None
     assert not gate.has_ended
     gate.views[1].end()
-    gate.views[1].listener()  # twice queued would be twice ended
+    gate.views[1].listener()  # a channel queued twice would end twice
     assert gate.take() == (1, "event")
     assert not gate.is_available
     assert gate.has_ended
@@ -81,7 +81,7 @@ async def test_after_the_end_a_late_notification_does_not_queue_a_channel_again(
     gate.release()
 
 
-async def test_events_that_are_no_end_do_not_end_the_channel():
+async def test_only_the_end_event_ends_a_channel():
     gate = await a_gate(1)
     view = gate.views[0]
     view.put(b"a")
@@ -100,7 +100,7 @@ async def test_events_that_are_no_end_do_not_end_the_channel():
 
 @pytest.mark.network_case(31)
 async def test_the_channel_with_a_priority_event_is_served_first():
-    """Seen first, the rest in order, and the others keep their turns."""
+    """The event is read first, the rest in order, and the others keep their turns."""
     gate = await a_gate(3)
     for channel in range(3):
         gate.views[channel].put(b"1", b"2")
@@ -189,7 +189,7 @@ async def test_a_failed_channel_with_a_priority_event_does_not_hide_the_others()
     gate.release()
 
 
-async def test_who_never_has_to_wait_lets_the_loop_go_round():
+async def test_a_reader_that_never_waits_yields_to_the_loop():
     gate = await a_gate(1)
     gate.views[0].put(*(b"x" for _ in range(3 * BUFFERS_A_TURN)))
     rounds = 0
@@ -225,7 +225,7 @@ PUT, PRIORITY, END, TAKE = "put", "priority", "end", "take"
         )
     )
 )
-def test_whatever_comes_every_channel_gives_what_it_got_in_order(case):
+def test_every_channel_gives_its_buffers_in_order(case):
     """Model: data in order, priority events before the data that waits, nothing lost or doubled."""
     channels, steps = case
 

@@ -29,8 +29,7 @@ async def test_a_channel_that_is_only_open_has_nothing_to_read():
     gate.release()
 
 
-async def test_one_waits_for_availability_and_takes_without_waiting():
-    """P8."""
+async def test_a_reader_waits_for_availability_and_takes_without_waiting():
     gate = await a_gate()
     (waiter,) = await waiting(gate.wait_available())
     gate.views[0].put(b"x")
@@ -40,7 +39,7 @@ async def test_one_waits_for_availability_and_takes_without_waiting():
     gate.release()
 
 
-async def test_a_cancelled_wait_has_no_effect_on_others_and_takes_nothing():
+async def test_a_cancelled_wait_takes_nothing_and_does_not_touch_the_others():
     gate = await a_gate()
     first, second, reader = await waiting(
         gate.wait_available(), gate.wait_available(), gate.next_buffer_or_event()
@@ -53,7 +52,7 @@ async def test_a_cancelled_wait_has_no_effect_on_others_and_takes_nothing():
     gate.release()
 
 
-async def test_several_readers_share_what_comes():
+async def test_several_readers_share_the_buffers_of_a_gate():
     gate = await a_gate()
     readers = await waiting(*(gate.next_buffer_or_event() for _ in range(3)))
     gate.views[0].put(b"1", b"2")
@@ -84,7 +83,7 @@ async def test_a_reader_cancelled_around_its_wake_up_loses_nothing(turns):
 
 
 @pytest.mark.parametrize("how", ["release", "end", "failure"])
-async def test_all_are_woken_by(how):
+async def test_all_waiters_are_woken_by(how):
     gate = await a_gate()
     readers = await waiting(*(gate.next_buffer_or_event() for _ in range(2)))
     (waiter,) = await waiting(gate.wait_available())

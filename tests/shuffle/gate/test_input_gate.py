@@ -11,11 +11,11 @@ import pytest
 from sluice.protocol.errors import ErrorCode, SluiceError
 from sluice.protocol.messages import DATA
 from sluice.shuffle.errors import PartitionNotFound
+from sluice.shuffle.gate.channel_opener import ChannelSource
 from sluice.shuffle.gate.input_gate import InputGate
-from sluice.shuffle.gate.source import ChannelSource
-from sluice.shuffle.names import ShuffleKey
-from sluice.shuffle.taskmanager.serve.channel_opener import ChannelOpener
-from sluice.shuffle.taskmanager.serve.read_pool import ReadPool
+from sluice.shuffle.names import ShuffleKey, SubpartitionRange
+from sluice.shuffle.taskmanager.serve.stored_partition_view import ReadPool
+from sluice.shuffle.taskmanager.serve.taskmanager_channel_opener import TaskManagerChannelOpener
 from sluice.transport.connector import Address
 from tests.support.clients import write_map_output
 from tests.support.mini_cluster import DISK_ONLY, MEMORY_TIER, SEGMENT_SIZE_BYTES, mini_cluster
@@ -29,8 +29,8 @@ PARTS = [random.Random(n).randbytes(PIECES * SEGMENT_SIZE_BYTES) for n in range(
 async def a_gate(cluster, start=0, end=1):
     environment = cluster[0]
     read_pool = ReadPool(environment.network_pool, "reads", 8)
-    opener = ChannelOpener("gate", environment.gate_services, KEY, start, end, read_pool)
-    gate = InputGate("gate", KEY, opener)
+    wanted = SubpartitionRange(KEY, start, end)
+    gate = InputGate(TaskManagerChannelOpener("gate", environment.gate_services, wanted, read_pool))
     try:
         yield gate
     finally:
@@ -58,7 +58,7 @@ async def read_all(gate):
 
 @pytest.mark.parametrize("memory_tier_bytes", [MEMORY_TIER, DISK_ONLY], ids=["memory", "disk"])
 async def test_local_and_remote_channels_through_one_gate(tmp_path, memory_tier_bytes):
-    """P3, P8: the consumer awaits; the end of the gate is the end of all its channels."""
+    """The consumer awaits data; the gate ends when all its channels have ended."""
     async with mini_cluster(tmp_path, memory_tier_bytes=memory_tier_bytes) as cluster:
         for attempt, part in enumerate(PARTS):
             await cluster.write(attempt % 2, attempt, [[part]])
@@ -75,7 +75,7 @@ async def test_local_and_remote_channels_through_one_gate(tmp_path, memory_tier_
 
 @pytest.mark.network_case(32)
 async def test_channels_with_data_are_read_in_turn(tmp_path):
-    """P7, case 32: reads differ by at most 1."""
+    """Reads of two channels differ by at most 1."""
     async with mini_cluster(tmp_path, 1) as cluster:
         for attempt, part in enumerate(PARTS):
             await cluster.write(0, attempt, [[part]])
@@ -91,7 +91,6 @@ async def test_channels_with_data_are_read_in_turn(tmp_path):
 
 @pytest.mark.network_case(32)
 async def test_a_late_notification_does_not_queue_an_ended_channel(tmp_path):
-    """Case 32."""
     async with mini_cluster(tmp_path, 1) as cluster:
         await cluster.write(0, 1, [[b"x"]])
         async with a_gate(cluster) as gate:
@@ -103,7 +102,7 @@ async def test_a_late_notification_does_not_queue_an_ended_channel(tmp_path):
 
 
 async def test_a_channel_whose_producer_is_not_known_yet(tmp_path):
-    """P3, P19: the reader waits, without a poll, until the map output is committed."""
+    """The reader waits, without polling, until the map output is committed."""
     async with mini_cluster(tmp_path, 1) as cluster, a_gate(cluster) as gate:
         gate.add_channel(source(cluster[0], 5))
         reading = asyncio.ensure_future(read_all(gate))
@@ -115,7 +114,7 @@ async def test_a_channel_whose_producer_is_not_known_yet(tmp_path):
 
 @pytest.mark.network_case(30)
 async def test_a_failed_channel_raises_again_and_does_not_hide_the_others(tmp_path):
-    """Case 30: an error, never a hang."""
+    """An error, never a hang."""
     async with mini_cluster(tmp_path, 1, partition_request_timeout_seconds=0.05) as cluster:
         await cluster.write(0, 1, [[b"good"]])
         async with a_gate(cluster) as gate:
@@ -159,7 +158,7 @@ async def test_cancelling_a_reader_takes_nothing(tmp_path):
 
 
 async def test_a_gate_is_released_while_its_channels_connect(tmp_path):
-    """P4: release races; the mini cluster checks that nothing is left."""
+    """Release races with connecting; the mini cluster checks that nothing is left."""
     async with mini_cluster(tmp_path) as cluster:
         await cluster.write(1, 1, [[PARTS[0]]])
         for turns in range(24):

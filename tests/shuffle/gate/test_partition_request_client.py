@@ -44,10 +44,10 @@ from sluice.shuffle.gate.partition_request_client import (
     MOST_WAITING_TASK_EVENTS,
     PartitionRequestClient,
 )
-from sluice.shuffle.gate.remote_channel import RemoteInputChannel
+from sluice.shuffle.gate.remote_input_channel import RemoteInputChannel
 from sluice.shuffle.gate.task_events import TooManyTaskEvents, UnknownProducer
 from sluice.shuffle.memory import NetworkBufferPool
-from sluice.shuffle.names import ShuffleKey
+from sluice.shuffle.names import ShuffleKey, SubpartitionRange
 from sluice.transport.errors import ConnectionLost
 from tests.support.fakes import FakeConnection
 
@@ -73,7 +73,7 @@ class Rig:
         channel = RemoteInputChannel(lambda: None)
         exclusive = self.pool.request_segments(2)
         channel.attach(BufferManager(self.pool, self.floating, exclusive, channel), self.client)
-        self.client.request(channel, KEY, [4, 5], 1, 3)
+        self.client.request(channel, SubpartitionRange(KEY, 1, 3), [4, 5])
         self.channels.append(channel)
         return channel
 
@@ -123,8 +123,7 @@ async def rig():
     assert rig.pool.available_segments == 32
 
 
-async def test_a_request_names_everything_and_the_first_credit(rig):
-    """T10."""
+async def test_a_request_names_the_subpartitions_and_the_initial_credit(rig):
     rig.channel()
     rig.channel()
     assert rig.connection.sent == [
@@ -135,7 +134,7 @@ async def test_a_request_names_everything_and_the_first_credit(rig):
 
 @pytest.mark.network_case(5)
 async def test_credit_is_one_sum_a_channel_and_a_turn(rig):
-    """Case 5: two channels with two credits each; not writable, it accumulates."""
+    """Two channels with two credits each; credit accumulates while nothing can be written."""
     first, second = rig.channel(), rig.channel()
     rig.connection.take(PartitionRequest)
     for channel in (0, 1):
@@ -160,7 +159,6 @@ async def test_credit_is_one_sum_a_channel_and_a_turn(rig):
 
 @pytest.mark.network_case(6)
 async def test_no_credit_after_release_end_or_failure(rig):
-    """Case 6."""
     released, ended, failed = rig.channel(), rig.channel(), rig.channel()
     for channel in range(3):
         rig.receive(channel, 0, b"a")
@@ -175,7 +173,7 @@ async def test_no_credit_after_release_end_or_failure(rig):
     rig.connection.sent.clear()
     ended.release()
     failed.release()
-    assert rig.connection.sent == []  # the producer knows
+    assert rig.connection.sent == []  # the producer knows that the channel has ended
     assert rig.client.channels == 0
     assert failed.failure is not None
     assert failed.failure.code is ErrorCode.PARTITION_NOT_FOUND
@@ -189,12 +187,12 @@ async def test_closing_says_goodbye_once(rig):
     assert rig.connection.sent == [CloseRequest()]
     assert rig.client.closing
     with pytest.raises(ConnectionLost):
-        rig.client.request(RemoteInputChannel(lambda: None), KEY, [1], 0, 1)
+        rig.client.request(RemoteInputChannel(lambda: None), SubpartitionRange(KEY, 0, 1), [1])
 
 
 @pytest.mark.network_case(7)
 async def test_data_for_a_removed_channel_is_discarded(rig):
-    """Case 7: also what was arriving; the cancel went out with the removal; memory is back."""
+    """Also data that was arriving; the cancel went out with the removal; memory is back."""
     channel = rig.channel()
     message = BufferResponse(0, 0, 0, DATA)
     assert rig.client.payload_buffer(message, 3) is not None
@@ -209,7 +207,7 @@ async def test_data_for_a_removed_channel_is_discarded(rig):
 
 @pytest.mark.network_case(4)
 async def test_data_without_a_free_buffer_fails_that_channel(rig):
-    """Case 4: the others and the connection live."""
+    """The other channels and the connection live on."""
     greedy, good = rig.channel(), rig.channel()
     for number in range(3):
         rig.receive(0, number, b"x")
@@ -223,7 +221,6 @@ async def test_data_without_a_free_buffer_fails_that_channel(rig):
 
 @pytest.mark.network_case(12)
 async def test_a_gap_cancels_that_channel(rig):
-    """Case 12, T9."""
     broken, good = rig.channel(), rig.channel()
     rig.receive(0, 0, b"x")
     rig.receive(0, 29, b"y")
@@ -236,7 +233,7 @@ async def test_a_gap_cancels_that_channel(rig):
 
 @pytest.mark.network_case(16)
 async def test_the_loss_of_the_connection_fails_every_channel(rig):
-    """Case 16: also one whose buffer was arriving."""
+    """Also a channel whose buffer was arriving."""
     channels = [rig.channel(), rig.channel()]
     rig.receive(0, 0, b"waiting")
     rig.client.payload_buffer(BufferResponse(1, 0, 0, DATA), 3)
@@ -266,7 +263,7 @@ async def test_backlog_alone_brings_floating_buffers(rig):
     assert rig.connection.take(AddCredit) == [AddCredit(0, 4)]
 
 
-async def test_what_a_peer_must_not_send(rig):
+async def test_messages_that_a_peer_must_not_send(rig):
     rig.channel()
     with pytest.raises(UnexpectedMessage):
         rig.client.payload_buffer(RegionData(0, 0), 1)
@@ -291,7 +288,7 @@ async def test_a_bad_event_fails_its_channel_and_no_other(rig):
 
 @pytest.mark.network_case(31)
 async def test_a_priority_event_among_normal_ones(rig):
-    """Case 31: its number is that of its place on the wire; it is read first."""
+    """Its sequence number follows its place on the wire; it is read first."""
     channel = rig.channel()
     told: list[int] = []
     channel._listener = lambda: told.append(1)
@@ -301,7 +298,7 @@ async def test_a_priority_event_among_normal_ones(rig):
     rig.receive(0, 2, b"second")
     assert told == [1]
     rig.event(0, 3, barrier, PRIORITY_EVENT)
-    assert told == [1, 1]  # though data waits: the reader may be without credit
+    assert told == [1, 1]  # although data waits: the reader may have no credit
     assert channel.has_priority_event
     assert channel.backlog == 2
     assert channel.next_buffer(0) == (barrier, None, PRIORITY_EVENT)
@@ -318,15 +315,15 @@ async def test_a_priority_event_among_normal_ones(rig):
     assert channel.failure is None
 
 
-async def test_a_blocking_event_and_what_resumes_from_it(rig):
-    """Case 10, on the consuming side."""
+async def test_a_blocking_event_and_its_resumption(rig):
+    """Data behind the event waits, on the consuming side."""
     channel = rig.channel()
     rig.connection.sent.clear()
     with pytest.raises(InvalidRequest, match="not blocked"):
         channel.resume_consumption()
     rig.event(0, 0, encode_event(CheckpointBarrier(1, 2, False)), BLOCKING_EVENT)
     with pytest.raises(InvalidRequest):
-        channel.resume_consumption()  # it was not read yet
+        channel.resume_consumption()  # the blocking event was not read yet
     assert channel.next_buffer(0).data_type == BLOCKING_EVENT
     channel.resume_consumption()
     assert rig.connection.sent == [ResumeConsumption(0)]
@@ -335,7 +332,7 @@ async def test_a_blocking_event_and_what_resumes_from_it(rig):
 
 
 @pytest.mark.network_case(32)
-async def test_what_is_told_the_producer_before_the_request_follows_it(rig):
+async def test_messages_to_the_producer_before_the_request_follow_it(rig):
     channel = RemoteInputChannel(lambda: None)
     rig.channels.append(channel)
     channel.announce_buffer_size(100)
@@ -344,7 +341,7 @@ async def test_what_is_told_the_producer_before_the_request_follows_it(rig):
     exclusive = rig.pool.request_segments(2)
     channel.attach(BufferManager(rig.pool, rig.floating, exclusive, channel), rig.client)
     channel.send_task_event(8, b"")
-    rig.client.request(channel, KEY, [4], 0, 1)
+    rig.client.request(channel, SubpartitionRange(KEY, 0, 1), [4])
     assert [type(each) for each in rig.connection.sent] == [
         PartitionRequest, NewBufferSize, TaskEvent, TaskEvent,
     ]  # fmt: skip
@@ -352,8 +349,8 @@ async def test_what_is_told_the_producer_before_the_request_follows_it(rig):
     assert rig.connection.payloads[1:] == [b"", b"early", b""]
 
 
-async def test_what_is_told_the_producer_waits_for_the_connection(rig):
-    """T11: bounded, in order, and nothing for a channel that has ended meanwhile."""
+async def test_messages_to_the_producer_wait_for_a_writable_connection(rig):
+    """Bounded and in order; nothing is sent for a channel that has ended meanwhile."""
     first, second = rig.channel(), rig.channel()
     rig.connection.sent.clear()
     rig.connection.writable = False
@@ -396,7 +393,7 @@ async def test_task_events_of_a_channel_that_has_ended_or_failed(rig):
     assert not rig.connection.take(TaskEvent)
 
 
-async def test_events_errors_and_closing_of_strangers(rig):
+async def test_messages_for_unknown_channels_are_late_and_a_close_request_closes(rig):
     rig.client.message_received(ErrorResponse(5, 20, 1, False, "gone", "", "", None), 0)
     assert rig.counters.late_messages == {"ErrorResponse": 1}
     rig.end(5, 0, 0, 0)
@@ -415,7 +412,7 @@ async def test_numbers_are_unique_while_in_use(rig):
 
 
 @pytest.mark.network_case(16)
-async def test_a_failure_of_one_user_is_not_of_the_others(rig):
+async def test_a_channel_that_fails_does_not_touch_the_others(rig):
     one, other = rig.channel(), rig.channel()
     one.fail(SluiceError("a local error"))
     rig.receive(1, 0, b"x")

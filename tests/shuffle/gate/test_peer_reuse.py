@@ -22,8 +22,8 @@ def no_local_pools(pool: NetworkBufferPool) -> bool:
 
 
 @pytest.mark.network_case(6, 17)
-async def test_gates_one_after_the_other_share_a_connection(tmp_path):
-    """T4: with connection reuse; the disk tier, whose reads take segments of the connection."""
+async def test_successive_gates_share_a_connection(tmp_path):
+    """On the disk tier, whose reads take segments of the connection."""
     async with mini_cluster(
         tmp_path,
         memory_tier_bytes=DISK_ONLY,

@@ -1,4 +1,4 @@
-"""The picture of the network stack: two tasks of parallelism 4 on two TaskManagers (P15, M11)."""
+"""The picture of the network stack: two tasks of parallelism 4 on two TaskManagers."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from sluice.protocol.messages import DATA, EVENT
+from sluice.shuffle.gate.channel_opener import ChannelSource
 from sluice.shuffle.gate.input_gate import InputGate
-from sluice.shuffle.gate.source import ChannelSource
-from sluice.shuffle.names import ShuffleKey
+from sluice.shuffle.names import ShuffleKey, SubpartitionRange
 from sluice.shuffle.partition.pipelined_partition import PipelinedResultPartition
-from sluice.shuffle.taskmanager.serve.channel_opener import ChannelOpener
-from sluice.shuffle.taskmanager.serve.read_pool import ReadPool
+from sluice.shuffle.taskmanager.serve.stored_partition_view import ReadPool
+from sluice.shuffle.taskmanager.serve.taskmanager_channel_opener import TaskManagerChannelOpener
 from tests.support.mini_cluster import SEGMENT_SIZE_BYTES, mini_cluster
 
 if TYPE_CHECKING:
@@ -57,11 +57,12 @@ class Consumer:
         environment = cluster[home(task)]
         self.read_pool = ReadPool(environment.network_pool, f"reads of B.{task + 1}", 16)
         self.gate = InputGate(
-            f"B.{task + 1}",
-            KEY,
-            ChannelOpener(
-                f"B.{task + 1}", environment.gate_services, KEY, task, task + 1, self.read_pool
-            ),
+            TaskManagerChannelOpener(
+                f"B.{task + 1}",
+                environment.gate_services,
+                SubpartitionRange(KEY, task, task + 1),
+                self.read_pool,
+            )
         )
         for producer in range(TASKS):
             there = cluster[home(producer)]
@@ -137,7 +138,7 @@ async def check_the_overloaded_one_stops_only_itself(
 
 
 async def test_an_overloaded_task_does_not_slow_its_neighbour_stored(tmp_path):
-    """P15 over stored partitions (pull)."""
+    """Over stored partitions (pull)."""
     async with mini_cluster(tmp_path, **SETTINGS) as cluster:
         for producer in range(TASKS):
             regions = [[b"".join(output(producer, consumer)) for consumer in range(TASKS)]]
@@ -182,7 +183,7 @@ async def produce(partition: PipelinedResultPartition, producer: int) -> None:
 
 
 async def test_an_overloaded_task_does_not_slow_its_neighbour_pipelined(tmp_path):
-    """P15 over pipelined partitions (push), from and to both TaskManagers at once."""
+    """Over pipelined partitions (push), from and to both TaskManagers at once."""
     async with mini_cluster(tmp_path, **SETTINGS) as cluster, contextlib.AsyncExitStack() as stack:
         partitions = [
             await stack.enter_async_context(
@@ -200,15 +201,16 @@ async def test_an_overloaded_task_does_not_slow_its_neighbour_pipelined(tmp_path
 
 
 async def test_a_local_consumer_holds_the_producers_own_buffers(tmp_path):
-    """M11: on one TaskManager the reader has no buffers of its own: the producer waits for it."""
+    """On one TaskManager the reader has no own buffers: the producer waits for it."""
     segments, buffers = 3, 10
     async with (
         mini_cluster(tmp_path, 1) as cluster,
         a_pipelined_partition(cluster[0], 1, 1, segments) as partition,
     ):
         no_reads = ReadPool(cluster[0].network_pool, "never made", 1)
+        wanted = SubpartitionRange(KEY, 0, 1)
         gate = InputGate(
-            "gate", KEY, ChannelOpener("gate", cluster[0].gate_services, KEY, 0, 1, no_reads)
+            TaskManagerChannelOpener("gate", cluster[0].gate_services, wanted, no_reads)
         )
         gate.add_channel(ChannelSource(cluster[0].taskmanager_id, cluster[0].address, [1]))
         written = 0

@@ -6,7 +6,7 @@ import pytest
 
 from sluice.protocol.errors import ErrorCode, InvalidEvent
 from sluice.protocol.limits import MAX_EVENT_BYTES, MAX_U32
-from sluice.shuffle.gate.local_channel import LocalInputChannel
+from sluice.shuffle.gate.local_input_channel import LocalInputChannel
 from sluice.shuffle.gate.task_events import (
     MAX_KEPT_TASK_EVENTS,
     KeptTaskEvents,
@@ -15,7 +15,7 @@ from sluice.shuffle.gate.task_events import (
     TooManyTaskEvents,
     UnknownProducer,
 )
-from sluice.shuffle.gate.unknown_channel import UnknownInputChannel
+from sluice.shuffle.gate.unknown_input_channel import UnknownInputChannel
 from sluice.shuffle.names import ShuffleKey
 from tests.support.fakes import FakeView
 
@@ -36,7 +36,6 @@ def dispatcher():
 
 
 def test_an_event_goes_to_the_producer_of_its_map_attempt_and_no_other(dispatcher):
-    """T11."""
     producers = [Producer() for _ in range(3)]
     dispatcher.register(KEY, 1, producers[0].hear)
     dispatcher.register(KEY, 2, producers[1].hear)
@@ -46,7 +45,6 @@ def test_an_event_goes_to_the_producer_of_its_map_attempt_and_no_other(dispatche
 
 
 def test_an_unknown_producer_is_reported_with_its_number(dispatcher):
-    """T11."""
     with pytest.raises(UnknownProducer) as caught:
         dispatcher.publish(KEY, 9, 7, b"")
     assert caught.value.code is ErrorCode.UNKNOWN_PRODUCER
@@ -70,7 +68,7 @@ def test_a_producer_that_has_finished_is_unknown_and_its_successor_stays(dispatc
     assert len(dispatcher) == 0
 
 
-def test_what_is_kept_is_bounded_and_in_order():
+def test_kept_events_are_bounded_and_in_order():
     kept = KeptTaskEvents()
     for number in range(MAX_KEPT_TASK_EVENTS):
         kept.keep(number, b"")
@@ -93,7 +91,7 @@ def a_local_channel(publish):
 @pytest.mark.parametrize(
     ("event_type", "payload"), [(-1, b""), (MAX_U32 + 1, b""), (0, bytes(MAX_EVENT_BYTES + 1))]
 )
-def test_what_does_not_fit_the_wire_is_refused_on_every_channel(make, event_type, payload):
+def test_an_event_that_does_not_fit_the_wire_is_refused_on_every_channel(make, event_type, payload):
     channel = make(Producer().hear)
     with pytest.raises(InvalidEvent):
         channel.send_task_event(event_type, payload)
@@ -112,8 +110,8 @@ def test_a_local_channel_keeps_events_until_its_partition_is_found():
     assert producer.events == [(1, b"first"), (2, b"second"), (3, b"third")]
 
 
-def test_an_event_kept_for_a_producer_that_never_was_fails_the_channel(dispatcher):
-    """Whoever sent it was told that it was taken, and must hear of it now."""
+def test_an_event_kept_for_a_producer_that_never_registers_fails_the_channel(dispatcher):
+    """The call that sent it has returned without an error, so that the channel must fail now."""
     channel = a_local_channel(lambda kind, payload: dispatcher.publish(KEY, 1, kind, payload))
     channel.send_task_event(1, b"")
     channel.attach(FakeView())
@@ -132,7 +130,7 @@ def test_an_event_to_an_open_channel_without_a_producer_is_refused_and_the_chann
     assert channel.next_buffer(1) is None
 
 
-def test_a_channel_that_was_made_without_a_way_back_says_so():
+def test_a_channel_without_a_way_back_refuses_events():
     channel = LocalInputChannel(lambda: None)
     channel.attach(FakeView())
     with pytest.raises(UnknownProducer, match="no way back"):

@@ -21,9 +21,9 @@ from sluice.protocol.messages import (
 from sluice.shuffle.counters import Counters
 from sluice.shuffle.gate.buffer_manager import BufferManager
 from sluice.shuffle.gate.partition_request_client import UncreditedPartitionRequestClient
-from sluice.shuffle.gate.remote_channel import RemoteInputChannel
+from sluice.shuffle.gate.remote_input_channel import RemoteInputChannel
 from sluice.shuffle.memory import NetworkBufferPool
-from sluice.shuffle.names import ShuffleKey
+from sluice.shuffle.names import ShuffleKey, SubpartitionRange
 from sluice.transport.errors import ConnectionLost
 from tests.support.fakes import FakeConnection
 
@@ -39,7 +39,7 @@ FLOATING = 2
 
 
 class StandingConnection(FakeConnection):
-    """Counts how often it was told to read on."""
+    """A connection that counts how often it resumes reading."""
 
     def __init__(self) -> None:
         super().__init__(flow_control=FLOW_WATERMARK)
@@ -66,7 +66,7 @@ class Rig:
         channel = RemoteInputChannel(lambda: None)
         exclusive = self.pool.request_segments(EXCLUSIVE)
         channel.attach(BufferManager(self.pool, self.gates[gate], exclusive, channel), self.client)
-        self.client.request(channel, KEY, [4], 0, 1)
+        self.client.request(channel, SubpartitionRange(KEY, 0, 1), [4])
         self.channels.append(channel)
         return channel
 
@@ -85,7 +85,7 @@ class Rig:
         return True
 
     def fill(self, channel: RemoteInputChannel) -> int:
-        """Let data come for a channel until it has no memory for more; return how many came."""
+        """Let data come for a channel until its memory is full; return the number of messages."""
         count = 0
         while self.receive(channel, b"x" * SEGMENT):
             count += 1
@@ -115,7 +115,7 @@ async def rig():
     assert rig.pool.available_segments == SEGMENTS
 
 
-async def test_all_buffers_are_used_and_then_the_connection_stands_still(rig):
+async def test_the_connection_stands_still_when_all_buffers_are_used(rig):
     channel = rig.channel()
     assert rig.fill(channel) == EXCLUSIVE + FLOATING
     assert rig.client.waits_for is channel
@@ -124,7 +124,7 @@ async def test_all_buffers_are_used_and_then_the_connection_stands_still(rig):
     assert [type(message) for message in rig.connection.sent] == [PartitionRequest]
 
 
-async def test_only_a_buffer_of_that_very_channel_makes_it_read_on(rig):
+async def test_only_a_buffer_of_the_awaited_channel_resumes_reading(rig):
     other, stuck = rig.channel(gate=1), rig.channel()
     assert rig.receive(other, b"y" * SEGMENT, backlog=0)
     rig.fill(stuck)
@@ -132,16 +132,18 @@ async def test_only_a_buffer_of_that_very_channel_makes_it_read_on(rig):
     await turn()
     assert rig.connection.resumed == 0
     take(stuck)()
-    assert rig.connection.resumed == 0  # in a turn of its own: a reader is in the middle of it
+    assert (
+        rig.connection.resumed == 0
+    )  # in a later turn: the code that recycles must not be re-entered
     take(stuck)()
     await turn()
     assert rig.connection.resumed == 1
     assert rig.receive(stuck, b"z" * SEGMENT)
 
 
-async def test_a_floating_buffer_that_another_channel_of_the_gate_gives_back(rig):
+async def test_a_floating_buffer_of_another_channel_of_the_gate_resumes_reading(rig):
     reading, stuck = rig.channel(), rig.channel()
-    assert rig.fill(reading) == EXCLUSIVE + FLOATING  # the gate's floating buffers, too
+    assert rig.fill(reading) == EXCLUSIVE + FLOATING  # also the floating buffers of the gate
     assert rig.fill(stuck) == EXCLUSIVE
     assert rig.client.waits_for is stuck
     reading.release()
@@ -150,19 +152,19 @@ async def test_a_floating_buffer_that_another_channel_of_the_gate_gives_back(rig
     assert rig.receive(stuck, b"z" * SEGMENT)
 
 
-async def test_data_of_a_channel_that_was_given_up_is_thrown_away(rig):
+async def test_data_of_a_released_channel_is_dropped(rig):
     stuck = rig.channel()
     rig.fill(stuck)
     stuck.release()
     assert rig.connection.take(CancelPartitionRequest) == [CancelPartitionRequest(stuck.number)]
     await turn()
     assert rig.connection.resumed == 1
-    assert rig.receive(stuck, b"z" * SEGMENT)  # into memory of nobody
+    assert rig.receive(stuck, b"z" * SEGMENT)  # into scratch memory
     assert rig.pool.available_segments == SEGMENTS - sum(pool.held_segments for pool in rig.gates)
 
 
 async def test_a_message_of_more_than_the_exclusive_buffers_fails_its_channel_only(rig):
-    """Whatever the others of its gate hold, a channel that is read has to be able to go on."""
+    """A channel that is read goes on, whatever the other channels of its gate hold."""
     greedy, other = rig.channel(), rig.channel()
     message = BufferResponse(greedy.number, 0, 0, DATA)
     assert rig.client.payload_buffer(message, EXCLUSIVE * SEGMENT + 1) is not None
@@ -172,7 +174,7 @@ async def test_a_message_of_more_than_the_exclusive_buffers_fails_its_channel_on
     assert rig.receive(other, b"y" * SEGMENT)
 
 
-async def test_events_pass_without_memory_and_the_end_is_the_end(rig):
+async def test_events_need_no_memory_and_the_end_ends_the_channel(rig):
     channel = rig.channel()
     while len(rig.channels[0]._received) < EXCLUSIVE + FLOATING:
         assert rig.receive(channel, b"x" * SEGMENT)
@@ -185,7 +187,7 @@ async def test_events_pass_without_memory_and_the_end_is_the_end(rig):
     assert channel.ended
 
 
-async def test_a_lost_connection_is_not_told_to_read_on(rig):
+async def test_a_lost_connection_is_not_resumed(rig):
     channel = rig.channel()
     rig.fill(channel)
     rig.client.connection_lost(ConnectionLost("gone"))

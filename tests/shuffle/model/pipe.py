@@ -6,18 +6,18 @@ import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from sluice.shuffle.gate.channel_opener import ChannelSource
 from sluice.shuffle.gate.input_gate import InputGate
-from sluice.shuffle.gate.remote_channel import RemoteInputChannel
-from sluice.shuffle.gate.source import ChannelSource
-from sluice.shuffle.names import ShuffleKey
+from sluice.shuffle.gate.remote_input_channel import RemoteInputChannel
+from sluice.shuffle.names import ShuffleKey, SubpartitionRange
 from sluice.shuffle.partition.output_flusher import OutputFlusher
 from sluice.shuffle.partition.pipelined_partition import PipelinedResultPartition
 from sluice.shuffle.records.record_reader import RecordReader
 from sluice.shuffle.records.record_writer import RecordWriter
 from sluice.shuffle.records.serializers import BytesSerializer, ValueSerializer
-from sluice.shuffle.taskmanager.serve.channel_opener import ChannelOpener
 from sluice.shuffle.taskmanager.serve.peer_handler import PeerHandler
-from sluice.shuffle.taskmanager.serve.read_pool import ReadPool
+from sluice.shuffle.taskmanager.serve.stored_partition_view import ReadPool
+from sluice.shuffle.taskmanager.serve.taskmanager_channel_opener import TaskManagerChannelOpener
 from tests.support.mini_cluster import SEGMENT_SIZE_BYTES, eventually, mini_cluster
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sluice.shuffle.memory import LocalBufferPool
-    from sluice.shuffle.taskmanager.serve.view_reader import CreditBasedViewReader
+    from sluice.shuffle.taskmanager.serve.credit_based_view_reader import CreditBasedViewReader
     from sluice.transport.connection import Connection
     from tests.support.mini_cluster import MiniCluster
 
@@ -158,7 +158,8 @@ async def pipe(
         partition = PipelinedResultPartition("A", 1, pool_1, flusher=flusher)
         here.partitions.register_pipelined(KEY, ATTEMPT, partition, partition.fail)
         read_pool = ReadPool(there.network_pool, "not used", 1)
-        gate = InputGate("B", KEY, ChannelOpener("B", there.gate_services, KEY, 0, 1, read_pool))
+        wanted = SubpartitionRange(KEY, 0, 1)
+        gate = InputGate(TaskManagerChannelOpener("B", there.gate_services, wanted, read_pool))
         gate.add_channel(ChannelSource(here.taskmanager_id, here.address, [ATTEMPT]))
         bytes_serializer = BytesSerializer()
         writer = RecordWriter(partition, bytes_serializer, buffer_timeout_seconds=interval_seconds)

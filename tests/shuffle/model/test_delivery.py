@@ -9,11 +9,12 @@ import pytest
 
 from sluice.protocol.messages import DATA, BufferResponse, PipelinedData
 from sluice.shuffle.client.client import ShuffleClient
+from sluice.shuffle.gate.channel_opener import ChannelSource
 from sluice.shuffle.gate.input_gate import InputGate
-from sluice.shuffle.gate.local_channel import LocalInputChannel
-from sluice.shuffle.gate.remote_channel import RemoteInputChannel
-from sluice.shuffle.gate.source import ChannelSource
+from sluice.shuffle.gate.local_input_channel import LocalInputChannel
+from sluice.shuffle.gate.remote_input_channel import RemoteInputChannel
 from sluice.shuffle.memory import LocalBufferPool
+from sluice.shuffle.names import SubpartitionRange
 from sluice.shuffle.partition.pipelined_subpartition import PipelinedSubpartition
 from sluice.shuffle.records.outputs import ChainingOutput
 from sluice.shuffle.records.record_reader import ChannelRecord
@@ -22,9 +23,9 @@ from sluice.shuffle.records.serializers import BytesSerializer, ViewSerializer
 from sluice.shuffle.records.spanning_deserializer import SpanningRecordDeserializer
 from sluice.shuffle.records.spanning_serializer import SpanningRecordSerializer
 from sluice.shuffle.records.stream_elements import StreamRecord
-from sluice.shuffle.taskmanager.serve.channel_opener import ChannelOpener
-from sluice.shuffle.taskmanager.serve.read_pool import ReadPool
-from sluice.shuffle.taskmanager.serve.request_queue import PartitionRequestQueue
+from sluice.shuffle.taskmanager.serve.partition_request_queue import PartitionRequestQueue
+from sluice.shuffle.taskmanager.serve.stored_partition_view import ReadPool
+from sluice.shuffle.taskmanager.serve.taskmanager_channel_opener import TaskManagerChannelOpener
 from sluice.transport.connection import Connection
 from tests.shuffle.model.pipe import ATTEMPT, KEY, PATIENCE_SECONDS, full_record, pipe
 from tests.shuffle.model.trace import Trace
@@ -233,9 +234,8 @@ async def test_push_and_pull(tmp_path, monkeypatch, pipelined):
         await stack.enter_async_context(asyncio.timeout(PATIENCE_SECONDS))
         cluster = await stack.enter_async_context(mini_cluster(tmp_path, 2))
         read_pool = ReadPool(cluster[1].network_pool, "not used", 1)
-        gate = InputGate(
-            "B", KEY, ChannelOpener("B", cluster[1].gate_services, KEY, 0, 1, read_pool)
-        )
+        wanted = SubpartitionRange(KEY, 0, 1)
+        gate = InputGate(TaskManagerChannelOpener("B", cluster[1].gate_services, wanted, read_pool))
         stack.callback(read_pool.destroy)
         stack.callback(gate.release)
         if pipelined:
@@ -273,9 +273,8 @@ async def test_a_consumer_of_stored_data_waits_for_its_commit(tmp_path):
     """Reading begins when the partition is complete, even for an earlier request."""
     async with mini_cluster(tmp_path, 2) as cluster, asyncio.timeout(PATIENCE_SECONDS):
         read_pool = ReadPool(cluster[1].network_pool, "not used", 1)
-        gate = InputGate(
-            "B", KEY, ChannelOpener("B", cluster[1].gate_services, KEY, 0, 1, read_pool)
-        )
+        wanted = SubpartitionRange(KEY, 0, 1)
+        gate = InputGate(TaskManagerChannelOpener("B", cluster[1].gate_services, wanted, read_pool))
         here = cluster[0]
         gate.add_channel(ChannelSource(here.taskmanager_id, here.address, [ATTEMPT]))
         asked = asyncio.ensure_future(gate.next_buffer_or_event())

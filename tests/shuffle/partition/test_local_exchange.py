@@ -11,11 +11,11 @@ import pytest
 from sluice.protocol.errors import SluiceError
 from sluice.protocol.events import CustomEvent, encode_event
 from sluice.protocol.messages import BLOCKING_EVENT, DATA, EVENT, PRIORITY_EVENT, BufferResponse
-from sluice.shuffle.gate.local_channel import LocalInputChannel
+from sluice.shuffle.gate.local_input_channel import LocalInputChannel
 from sluice.shuffle.memory import NetworkBufferPool
 from sluice.shuffle.partition.pipelined_partition import PipelinedResultPartition
-from sluice.shuffle.taskmanager.serve.request_queue import PartitionRequestQueue
-from sluice.shuffle.taskmanager.serve.view_reader import CreditBasedViewReader
+from sluice.shuffle.taskmanager.serve.credit_based_view_reader import CreditBasedViewReader
+from sluice.shuffle.taskmanager.serve.partition_request_queue import PartitionRequestQueue
 from tests.shuffle.partition.rig import Notifications
 from tests.support.fakes import Ended, FakeConnection
 

@@ -20,7 +20,7 @@ from sluice.shuffle.errors import (
     TooManyEvents,
 )
 from sluice.shuffle.memory import NetworkBufferPool
-from sluice.shuffle.names import ShuffleKey
+from sluice.shuffle.names import ShuffleKey, SubpartitionRange
 from sluice.shuffle.partition import stored_partition as module
 from sluice.shuffle.partition.blocks import BLOCK_HEADER_BYTES, BlockCodec, BlockDecoder
 from sluice.shuffle.partition.result_partition_writer import (
@@ -29,7 +29,7 @@ from sluice.shuffle.partition.result_partition_writer import (
 )
 from sluice.shuffle.partition.states import PartitionState
 from sluice.shuffle.partition.stored_partition import StoredResultPartition
-from sluice.shuffle.taskmanager.serve.partitions import ResultPartitionManager
+from sluice.shuffle.taskmanager.serve.result_partition_manager import ResultPartitionManager
 from sluice.shuffle.taskmanager.store.outputs import MapOutput, Region
 from sluice.shuffle.taskmanager.store.store import ShuffleStore
 from tests.support.mini_cluster import DISK_ONLY, MEMORY_TIER, configs
@@ -530,7 +530,11 @@ class StoreSink:
 async def read_back(manager, subpartition: int, pool) -> list[tuple[bytes, int]]:
     available = asyncio.Event()
     view = await manager.request_view(
-        KEY, [7], subpartition, subpartition + 1, 1024, lambda: pool, available.set
+        SubpartitionRange(KEY, subpartition, subpartition + 1),
+        [7],
+        1024,
+        lambda: pool,
+        available.set,
     )
     decoder = BlockDecoder()
     blocks: list[tuple[bytes, int]] = []

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sluice.protocol.events import encode_event
 from sluice.protocol.messages import DATA, EVENT
-from sluice.shuffle.gate.readable import BufferOrEvent
+from sluice.shuffle.gate.readable_gate import BufferOrEvent
 from sluice.shuffle.memory import NetworkBuffer
 from sluice.shuffle.memory.segment import MemorySegment
 from sluice.shuffle.partition.result_partition_writer import ALL_SUBPARTITIONS

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from sluice.shuffle.gate.channel_opener import ChannelSource
 from sluice.shuffle.gate.input_gate import InputGate
-from sluice.shuffle.gate.source import ChannelSource
-from sluice.shuffle.names import ShuffleKey
+from sluice.shuffle.names import ShuffleKey, SubpartitionRange
 from sluice.shuffle.partition.output_flusher import OutputFlusher
 from sluice.shuffle.partition.partition_type import ResultPartitionType, pool_bounds
 from sluice.shuffle.partition.pipelined_partition import PipelinedResultPartition
@@ -18,8 +18,8 @@ from sluice.shuffle.records.record_reader import ChannelRecord, ChannelRecords, 
 from sluice.shuffle.records.record_writer import RecordWriter
 from sluice.shuffle.records.selectors import HashSelector
 from sluice.shuffle.records.serializers import BytesSerializer
-from sluice.shuffle.taskmanager.serve.channel_opener import ChannelOpener
-from sluice.shuffle.taskmanager.serve.read_pool import ReadPool
+from sluice.shuffle.taskmanager.serve.stored_partition_view import ReadPool
+from sluice.shuffle.taskmanager.serve.taskmanager_channel_opener import TaskManagerChannelOpener
 from tests.support.mini_cluster import SEGMENT_SIZE_BYTES, mini_cluster
 
 if TYPE_CHECKING:
@@ -96,10 +96,8 @@ async def reading(
 ) -> AsyncIterator[RecordReader[bytes]]:
     name = f"gate {subpartition}"
     read_pool = ReadPool(reader.network_pool, "not used", 1)
-    opener = ChannelOpener(
-        name, reader.gate_services, KEY, subpartition, subpartition + 1, read_pool
-    )
-    gate = InputGate(name, KEY, opener)
+    wanted = SubpartitionRange(KEY, subpartition, subpartition + 1)
+    gate = InputGate(TaskManagerChannelOpener(name, reader.gate_services, wanted, read_pool))
     gate.add_channel(ChannelSource(source.taskmanager_id, source.address, [ATTEMPT]))
     try:
         yield RecordReader(gate, BytesSerializer(), 1)

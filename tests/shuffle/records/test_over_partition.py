@@ -12,7 +12,7 @@ import pytest
 from sluice.protocol.events import CheckpointBarrier, CustomEvent, EndOfPartition
 from sluice.protocol.messages import BLOCKING_EVENT, PRIORITY_EVENT
 from sluice.shuffle.errors import WriterUnusable
-from sluice.shuffle.gate.readable import BufferOrEvent
+from sluice.shuffle.gate.readable_gate import BufferOrEvent
 from sluice.shuffle.memory import NetworkBufferPool
 from sluice.shuffle.partition.pipelined_partition import PipelinedResultPartition
 from sluice.shuffle.partition.result_partition_writer import ALL_SUBPARTITIONS

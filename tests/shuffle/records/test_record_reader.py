@@ -15,7 +15,7 @@ from sluice.shuffle.errors import (
     PartitionReleased,
     RecordTooLarge,
 )
-from sluice.shuffle.gate.readable import BufferOrEvent
+from sluice.shuffle.gate.readable_gate import BufferOrEvent
 from sluice.shuffle.partition.view import OutgoingBuffer
 from sluice.shuffle.records.record_reader import (
     ChannelEvent,

@@ -1,4 +1,4 @@
-"""What consumers tell producers over real connections; what one connection may have open."""
+"""Messages of consumers to producers over real connections, and the limits of a connection."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ READ_AT = pytest.mark.parametrize("reader_at", [0, 1], ids=["local", "remote"])
 
 @READ_AT
 async def test_task_events_reach_the_producer(tmp_path, reader_at):
-    """T11: also those that were sent before the producer was there, in their order."""
+    """Also those that were sent before the producer was registered, in their order."""
     async with mini_cluster(tmp_path) as cluster:
         client = await cluster.producer(0)
         reader = PipelinedReader(await cluster.consumer(reader_at), [(client.ack, 7)])
@@ -43,7 +43,7 @@ async def test_task_events_reach_the_producer(tmp_path, reader_at):
 
 @READ_AT
 async def test_task_events_for_stored_outputs_are_refused(tmp_path, reader_at):
-    """T11: an unknown producer is reported, on that channel only."""
+    """An unknown producer is reported, on that channel only."""
     async with mini_cluster(tmp_path) as cluster:
         acks = [await cluster.write(0, attempt, [[bytes(400_000)]]) for attempt in (1, 2)]
         client = await cluster.consumer(reader_at)
@@ -79,7 +79,7 @@ async def test_a_task_event_for_a_producer_that_has_finished_is_late(tmp_path, r
         assert reader.data() == b"data" * 3
 
 
-async def test_messages_for_channels_that_are_not_there_are_late(tmp_path):
+async def test_messages_for_channels_that_do_not_exist_are_late(tmp_path):
     async with mini_cluster(tmp_path, 1) as cluster:
         client = await cluster.consumer(0)
         client.send(TaskEvent(3, 1), b"x")
@@ -90,7 +90,6 @@ async def test_messages_for_channels_that_are_not_there_are_late(tmp_path):
 
 
 async def test_regions_of_a_map_output_are_bounded(tmp_path):
-    """X2."""
     async with mini_cluster(tmp_path, 1, max_regions_per_partition=2) as cluster:
         client = await cluster.producer(0)
         client.send(OpenPartition(0, 1, 1, 1))
@@ -105,7 +104,7 @@ async def test_regions_of_a_map_output_are_bounded(tmp_path):
 
 
 async def test_channels_of_a_consumer_are_bounded(tmp_path):
-    """X2: a gate and its channels count; a gate too many is refused, the others live."""
+    """A gate and its channels count; a gate too many is refused, the others live on."""
     async with mini_cluster(tmp_path, 1, max_channels_per_connection=3) as cluster:
         ack = await cluster.write(0, 1, [[b"x"]])
         client = await cluster.consumer(0)

@@ -66,7 +66,7 @@ both_tiers = pytest.mark.parametrize(
 
 @contextlib.asynccontextmanager
 async def beside_a_good_client(cluster: MiniCluster) -> AsyncIterator[RawClient]:
-    """Give a raw client; at the end a good one reads and writes as if nothing had been."""
+    """Give a raw client; at the end a good client reads and writes as usual."""
     ack = await cluster.write(0, 1, [[DATA]])
     consumer = await cluster.consumer(0)
     bad = await RawClient.connect(cluster[0].address)
@@ -123,7 +123,7 @@ async def test_garbage_closes_its_connection_with_a_reason(tmp_path, name):
         ),
     ],
 )
-async def test_a_hello_that_cannot_be(tmp_path, changes, code, value, limit):
+async def test_an_impossible_hello_is_refused(tmp_path, changes, code, value, limit):
     changes = dict(changes)
     async with mini_cluster(tmp_path, 1) as cluster, beside_a_good_client(cluster) as bad:
         answer = await bad.greet(changes.pop("role", ROLE_CONSUMER), **changes)
@@ -206,7 +206,7 @@ async def test_oversized_frames_after_the_handshake(tmp_path):
 
 
 async def test_random_bytes_after_the_handshake_harm_nobody_else(tmp_path):
-    """X2: fuzzed; the connection ends, in order or by an error, and the daemon goes on."""
+    """The connection ends, in order or by an error, and the TaskManager goes on."""
     randomness = random.Random(11)
     async with (
         mini_cluster(tmp_path, 1, frame_timeout_seconds=0.2) as cluster,
@@ -523,7 +523,7 @@ async def test_too_much_credit_closes_the_connection(tmp_path, role):
         assert error.limit == str(2**31 - 1)
 
 
-async def test_what_is_late_is_counted_and_dropped(tmp_path):
+async def test_late_messages_are_counted_and_dropped(tmp_path):
     """Credit, cancels and events for channels that are gone."""
     async with mini_cluster(tmp_path, 1) as cluster, beside_a_good_client(cluster) as late:
         acknowledged(await late.greet(ROLE_PEER, "", segment_size_bytes=SEGMENT_SIZE_BYTES))

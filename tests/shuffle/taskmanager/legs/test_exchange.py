@@ -1,4 +1,4 @@
-"""Data through real sockets: what is written comes back byte by byte, whatever its shape."""
+"""Data through real sockets: it is read byte by byte as it was written, whatever its shape."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ async def test_a_mixed_gate_reads_many_map_outputs_of_two_taskmanagers(tmp_path,
 
 
 async def test_many_small_blocks_are_packed_densely(tmp_path):
-    """S13: 300 map outputs of 50 small subpartitions, read in 5 buffers and not in 300."""
+    """300 map outputs of 50 small subpartitions are read in 5 buffers and not in 300."""
     outputs, size = 300, 61
     async with mini_cluster(tmp_path) as cluster:
         producer = await cluster.producer(0)
@@ -164,7 +164,7 @@ async def test_disk_reads_send_full_buffers_and_no_empty_one(tmp_path):
 
 
 async def test_many_gates_share_one_connection_of_each_leg(tmp_path):
-    """T3, M4: ten gates on one consumer connection and one peer connection, at the same time."""
+    """Ten gates on one consumer connection and one peer connection, at the same time."""
     regions = [[noise(part, 20_000) for part in range(10)]]
     async with mini_cluster(tmp_path, network_segments=256) as cluster:
         ack = await cluster.write(0, 1, regions)
@@ -194,7 +194,7 @@ async def test_many_gates_share_one_connection_of_each_leg(tmp_path):
 @pytest.mark.network_case(21)
 @both_tiers
 async def test_a_request_before_the_commit_is_served_by_it(tmp_path, memory_tier_bytes):
-    """P19 and case 21, for a local and a remote channel."""
+    """For a local and a remote channel."""
     async with mini_cluster(tmp_path, memory_tier_bytes=memory_tier_bytes) as cluster:
         producer = await cluster.producer(0)
         gates = []
@@ -216,8 +216,8 @@ async def test_a_request_before_the_commit_is_served_by_it(tmp_path, memory_tier
 
 
 @pytest.mark.network_case(13)
-async def test_what_is_never_committed_is_not_found_by_name(tmp_path):
-    """P5 and case 13: after the deadline, with the channel and the map attempt."""
+async def test_a_map_output_that_is_never_committed_is_not_found_by_name(tmp_path):
+    """After the deadline, with the channel and the map attempt."""
     async with mini_cluster(tmp_path, partition_request_timeout_seconds=0.2) as cluster:
         ack = await cluster.write(0, 1, [[b"here"]])
         for reader in (0, 1):
@@ -260,8 +260,8 @@ async def test_gates_work_without_floating_buffers(tmp_path):
 
 
 @pytest.mark.network_case(8)
-async def test_credits_bound_what_is_sent(tmp_path):
-    """C2, case 8 on the wire: credit 3 brings exactly three buffers; the end needs no credit."""
+async def test_credit_bounds_the_buffers_sent(tmp_path):
+    """Credit 3 brings exactly three buffers; the end needs no credit."""
     async with mini_cluster(tmp_path) as cluster:
         ack = await cluster.write(0, 1, [[noise(1, 5 * SEGMENT)]])
         for reader in (0, 1):

@@ -1,4 +1,4 @@
-"""What breaks costs what it must and no more: gates, consumers, producers, peers, applications."""
+"""A failure has bounded effects: of gates, consumers, producers, peers and applications."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ both_sides = pytest.mark.parametrize("reader", [0, 1], ids=["local", "remote"])
 @both_tiers
 @both_sides
 async def test_a_gate_is_closed_in_the_middle(tmp_path, memory_tier_bytes, reader):
-    """Case 15, P4: the partition survives, the connection serves the next gate."""
+    """The partition survives, the connection serves the next gate."""
     async with mini_cluster(tmp_path, memory_tier_bytes=memory_tier_bytes) as cluster:
         ack = await cluster.write(0, 1, [[DATA]])
         client = await cluster.consumer(reader)
@@ -88,7 +88,7 @@ async def test_a_consumer_vanishes_in_the_middle(tmp_path, memory_tier_bytes, re
 
 @both_tiers
 async def test_a_producer_vanishes_in_the_middle_of_a_region(tmp_path, memory_tier_bytes):
-    """Its extents are free again, and nobody ever finds the map output."""
+    """Its extents are free again, and the map output is never found."""
     async with mini_cluster(
         tmp_path, 1, memory_tier_bytes=memory_tier_bytes, partition_request_timeout_seconds=0.1
     ) as cluster:
@@ -127,7 +127,7 @@ async def test_a_producer_vanishes_in_the_middle_of_a_payload(tmp_path, memory_t
 
 
 async def test_an_application_without_clients_expires(tmp_path):
-    """S11: by deadline; while one client is left, nothing is dropped."""
+    """By deadline; while one client is left, nothing is dropped."""
     async with mini_cluster(tmp_path, 1, application_expiry_seconds=0.3) as cluster:
         environment = cluster[0]
         driver = await cluster.driver(0)
@@ -144,7 +144,7 @@ async def test_an_application_without_clients_expires(tmp_path):
 @both_tiers
 @both_sides
 async def test_a_shuffle_is_released_while_it_is_read(tmp_path, memory_tier_bytes, reader):
-    """Case 30: who reads goes on to the end; extents are free after that; new readers fail."""
+    """Its readers go on to the end; extents are free after that; new readers fail."""
     async with mini_cluster(
         tmp_path, memory_tier_bytes=memory_tier_bytes, partition_request_timeout_seconds=0.1
     ) as cluster:
@@ -198,7 +198,7 @@ async def test_another_application_cannot_read_it(tmp_path):
 @pytest.mark.network_case(16)
 @pytest.mark.parametrize("cut", [Cut.RESET, Cut.CLOSE])
 async def test_a_peer_dies_in_the_middle_of_a_stream(tmp_path, cut):
-    """Case 16: all channels of that connection fail, the local one of the gate does not."""
+    """All channels of that connection fail, the local channel of the gate does not."""
     async with mini_cluster(tmp_path) as cluster:
         ack = await cluster.write(0, 1, [[DATA]])
         await cluster.write(0, 2, [[DATA]])
@@ -215,12 +215,12 @@ async def test_a_peer_dies_in_the_middle_of_a_stream(tmp_path, cut):
             assert all(failure.retryable for failure in gate.failures.values())
             assert gate.content[2] == DATA
             await gate.close()
-        # A fresh connection serves the next gate (T4).
+        # A fresh connection serves the next gate.
         assert await read_gate(client, 1, [(ack, [1])], 0, 1) == [DATA]
 
 
-async def test_a_peer_that_answers_nothing_more_can_be_left(tmp_path):
-    """A stalled peer holds its channel; closing the gate gives everything back all the same."""
+async def test_a_gate_with_a_stalled_peer_can_be_closed(tmp_path):
+    """A stalled peer holds its channel; closing the gate still gives everything back."""
     async with mini_cluster(tmp_path) as cluster:
         ack = await cluster.write(0, 1, [[DATA]])
         async with FaultProxy(
@@ -289,7 +289,7 @@ async def test_an_impossible_address_fails_its_channel(tmp_path, host, port, cod
 
 @pytest.mark.network_case(23)
 async def test_no_memory_for_a_gate_is_a_typed_error_with_the_numbers(tmp_path):
-    """Case 23: of five segments one gate takes 3; the second waits in vain, the third gets none."""
+    """Of five segments one gate takes 3; the second waits in vain, the third gets none."""
     async with mini_cluster(
         tmp_path,
         network_segments=5,
@@ -324,7 +324,7 @@ async def test_no_memory_for_a_gate_is_a_typed_error_with_the_numbers(tmp_path):
 
 @pytest.mark.network_case(30)
 async def test_the_smallest_legal_pool_never_deadlocks(tmp_path):
-    """Case 30: five segments write and read the disk tier, on both sides."""
+    """Five segments write and read the disk tier, on both sides."""
     async with mini_cluster(tmp_path, network_segments=5, memory_tier_bytes=DISK_ONLY) as cluster:
         ack = await cluster.write(0, 1, [[DATA], [DATA]])
         for reader in (0, 1):
@@ -336,7 +336,7 @@ async def test_the_smallest_legal_pool_never_deadlocks(tmp_path):
 
 
 async def test_a_failing_disk_fails_the_map_output_at_once(tmp_path, monkeypatch):
-    """D4: the producer is told while it waits for credit, and others go on."""
+    """The producer is told while it waits for credit, and others go on."""
     async with mini_cluster(tmp_path, 1, memory_tier_bytes=DISK_ONLY) as cluster:
         environment = cluster[0]
         good = await cluster.write(0, 1, [[b"good"]])
@@ -358,7 +358,7 @@ async def test_a_failing_disk_fails_the_map_output_at_once(tmp_path, monkeypatch
 
 
 async def test_a_failing_disk_while_the_next_region_arrives(tmp_path, monkeypatch):
-    """The segment that is being received into stays whose it is until its payload is complete."""
+    """A segment that receives a payload keeps its owner until the payload is complete."""
     async with mini_cluster(tmp_path, 1, memory_tier_bytes=DISK_ONLY) as cluster:
         (disk,) = cluster[0].store._storage.disks
 
@@ -379,7 +379,7 @@ async def test_a_failing_disk_while_the_next_region_arrives(tmp_path, monkeypatc
 
 @both_sides
 async def test_a_failing_read_fails_its_channel_only(tmp_path, monkeypatch, reader):
-    """T7: a failing read recycles its buffers; the next reader is not touched."""
+    """A failing read recycles its buffers; the next reader is not touched."""
     async with mini_cluster(tmp_path, memory_tier_bytes=DISK_ONLY) as cluster:
         ack = await cluster.write(0, 1, [[DATA]])
         (disk,) = cluster[0].store._storage.disks
@@ -399,7 +399,7 @@ async def test_a_failing_read_fails_its_channel_only(tmp_path, monkeypatch, read
 
 
 async def test_no_room_is_a_typed_error_for_that_map_output(tmp_path):
-    """D4: quota reached; smaller map outputs go on."""
+    """The quota is reached; smaller map outputs go on."""
     async with mini_cluster(
         tmp_path, 1, memory_tier_bytes=DISK_ONLY, disk_quota_bytes=64 * 1024
     ) as cluster:

@@ -1,4 +1,4 @@
-"""Both flow control modes: what is agreed on, what one stuck reader costs, and that nothing leaks.
+"""Both flow control modes: negotiation, the effect of one stuck reader, and no leaks.
 
 In watermark mode the socket is the only bound: data without a buffer stops its whole connection.
 """
@@ -78,7 +78,7 @@ def shown_modes(environment: NetworkEnvironment) -> dict[str, str]:
 
 
 async def stuck_gate(cluster: MiniCluster, ack: HelloAck) -> tuple[Client, Gate]:
-    """Open a gate on TaskManager 1 that takes one buffer of map attempt 1 and no more.
+    """Open a gate on TaskManager 1 that takes one buffer of map attempt 1 and then stops.
 
     Returns when nothing moves any more: the channel's buffers are full, and without credit the
     connection stands still, with more data on its way than the kernel takes.
@@ -99,8 +99,8 @@ async def stuck_gate(cluster: MiniCluster, ack: HelloAck) -> tuple[Client, Gate]
 
 @modes
 @pytest.mark.asyncio(loop_factories=["uvloop"])
-async def test_one_stuck_receiver_and_the_shared_connection(tmp_path, flow_control):
-    """C1: without credit it stops everybody on the connection; with credit only itself (C2)."""
+async def test_a_stuck_receiver_and_the_shared_connection(tmp_path, flow_control):
+    """Without credit it stops all channels of the connection, with credit only its own."""
     data = random.Random(1).randbytes(LARGE)
     other_data = random.Random(2).randbytes(50 * SEGMENT_SIZE_BYTES)
     async with mini_cluster(
@@ -137,7 +137,7 @@ async def test_one_stuck_receiver_and_the_shared_connection(tmp_path, flow_contr
 @pytest.mark.parametrize("how", ["closes its gate", "vanishes"])
 @pytest.mark.asyncio(loop_factories=["uvloop"])
 async def test_a_stuck_receiver_that_leaves_lets_the_connection_go_on(tmp_path, how):
-    """Its data is thrown away, and the other gate reads everything."""
+    """Its data is dropped, and the other gate reads everything."""
     data = random.Random(1).randbytes(LARGE)
     async with mini_cluster(
         tmp_path, memory_tier_bytes=2 * LARGE, flow_control="watermark"
@@ -160,7 +160,7 @@ async def test_a_stuck_receiver_that_leaves_lets_the_connection_go_on(tmp_path, 
 
 @pytest.mark.asyncio(loop_factories=["uvloop"])
 async def test_a_producer_that_dies_while_the_connection_stands_still(tmp_path):
-    """The reader takes what is here; then it hears, for its socket is read again."""
+    """The reader takes the buffers here; then its socket is read again, and it gets the failure."""
     data = random.Random(1).randbytes(LARGE)
     async with mini_cluster(
         tmp_path, memory_tier_bytes=2 * LARGE, flow_control="watermark"
@@ -177,8 +177,8 @@ async def test_a_producer_that_dies_while_the_connection_stands_still(tmp_path):
 
 
 @pytest.mark.parametrize("asked", [("credit", "watermark"), ("watermark", "credit")])
-async def test_each_connection_has_the_mode_that_its_maker_asked_for(tmp_path, asked):
-    """C7, T13: two TaskManagers of different opinion, one connection in each direction."""
+async def test_each_connection_has_the_mode_that_its_connecting_side_asks_for(tmp_path, asked):
+    """Two TaskManagers with different modes, one connection in each direction."""
     async with mini_cluster(tmp_path, count=0) as cluster:
         for index, flow_control in enumerate(asked):
             cluster.environments.append(
@@ -204,10 +204,10 @@ async def test_each_connection_has_the_mode_that_its_maker_asked_for(tmp_path, a
 
 @modes
 @both_tiers
-async def test_results_are_the_same_and_messages_of_credit_are_not(
+async def test_both_modes_give_the_same_bytes_and_only_one_announces_credit(
     tmp_path, memory_tier_bytes, flow_control, monkeypatch
 ):
-    """C7: the same bytes in both modes; without credit none is announced in either direction."""
+    """Without credit mode, no credit is announced in either direction."""
     seen: Counter[type[Message]] = Counter()
 
     def spy(kind: type[PeerHandler] | type[PartitionRequestClient]) -> None:
@@ -240,7 +240,7 @@ async def test_results_are_the_same_and_messages_of_credit_are_not(
 
 @pytest.mark.asyncio(loop_factories=["uvloop"])
 async def test_credit_on_a_connection_without_it_is_refused(tmp_path):
-    """It is no message of this mode: the connection closes, and says why."""
+    """AddCredit does not belong to this mode: the connection closes with the reason."""
     async with mini_cluster(
         tmp_path, memory_tier_bytes=2 * LARGE, flow_control="watermark"
     ) as cluster:

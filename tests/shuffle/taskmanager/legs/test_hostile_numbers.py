@@ -1,4 +1,4 @@
-"""Numbers nobody should send: credit, backlog, channels, events, greetings. Others go on."""
+"""Impossible numbers: credit, backlog, channels, events, greetings. Other connections go on."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CONSUMER = {"role": m.ROLE_CONSUMER}
 
 
 def control(*fields: object) -> bytes:
-    """A frame of any fields."""
+    """Encode a frame of any fields."""
     packed: bytes = msgpack.packb(fields)
     return len(packed).to_bytes(4) + bytes(4) + packed
 
@@ -35,7 +35,7 @@ async def greet(client: RawClient, greeting: dict) -> m.HelloAck:
 
 @pytest.mark.parametrize("greeting", [PEER, CONSUMER], ids=["peer", "consumer"])
 @pytest.mark.parametrize("credit", [-1, 0, 2**32, 2**64 - 1, -(2**63), True, 1.5, None], ids=repr)
-async def test_credit_that_is_none_closes_its_connection(tmp_path, greeting, credit):
+async def test_malformed_credit_closes_its_connection(tmp_path, greeting, credit):
     async with mini_cluster(tmp_path, 1) as cluster, beside_a_good_client(cluster) as bad:
         await greet(bad, greeting)
         bad.send_bytes(control(5, 1, credit))
@@ -87,7 +87,7 @@ async def test_a_hello_with_everything_wrong(tmp_path):
 
 
 async def test_a_gate_of_nested_arrays_is_refused(tmp_path):
-    """Four MiB of them; what it would cost is in tests/protocol/test_unpacking.py."""
+    """Four MiB of arrays; tests/protocol/test_unpacking.py shows their cost."""
     async with mini_cluster(tmp_path, 1) as cluster, beside_a_good_client(cluster) as bad:
         ack = await greet(bad, CONSUMER)
         gate = encode(gate_to(ack, 0, 1))[8:]
@@ -132,7 +132,9 @@ async def _turns() -> None:
 @one_loop
 @pytest.mark.parametrize("backlog", [2**31 - 1, 2**31, 2**32 - 1])
 @pytest.mark.parametrize("with_data", [True, False])
-async def test_a_backlog_of_billions_takes_what_the_gate_may_have(tmp_path, backlog, with_data):
+async def test_a_backlog_of_billions_takes_no_more_than_the_gate_may_have(
+    tmp_path, backlog, with_data
+):
     async with target(tmp_path) as made:
         client, peer = await asked(made)
         if with_data:
@@ -150,7 +152,7 @@ async def test_a_backlog_of_billions_takes_what_the_gate_may_have(tmp_path, back
 
 @one_loop
 @pytest.mark.parametrize("data_type", [4, 255, 2**32 - 1, -1])
-async def test_a_data_type_nobody_knows_costs_the_connection(tmp_path, data_type):
+async def test_an_unknown_data_type_closes_the_connection(tmp_path, data_type):
     async with target(tmp_path) as made:
         client, peer = await asked(made)
         await peer.feed(control(4, 0, 0, 0, data_type))

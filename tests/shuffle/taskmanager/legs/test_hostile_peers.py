@@ -1,4 +1,4 @@
-"""Peers that hold out: never reading, a byte at a time, by the hundred without a word."""
+"""Peers that stall: they never read, send a byte at a time, or connect and stay silent."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FRAME_TIMEOUT_SECONDS = 0.3
 BYTE_PAUSE_SECONDS = 0.02
 
 
-async def test_a_client_that_asks_and_never_reads_is_dropped(tmp_path, monkeypatch):
+async def test_a_client_that_never_reads_its_answers_is_dropped(tmp_path, monkeypatch):
     monkeypatch.setattr(connection_module, "MAX_UNSENT_BYTES", 256 * 1024)
     async with mini_cluster(tmp_path, 1) as cluster, beside_a_good_client(cluster) as deaf:
         acknowledged(await deaf.greet(ROLE_PRODUCER))
@@ -101,8 +101,8 @@ async def test_a_byte_at_a_time_is_too_slow(tmp_path, kind):
 
 
 @pytest.mark.asyncio(loop_factories=["uvloop"])
-async def test_a_thousand_connections_that_say_nothing(tmp_path):
-    """Half are refused at once, half at the handshake's deadline; who speaks is served."""
+async def test_a_thousand_silent_connections(tmp_path):
+    """Half are refused at once, half at the handshake's deadline; an active client is served."""
     limit = SILENT // 2
     async with mini_cluster(
         tmp_path, 1, handshake_timeout_seconds=1.5, max_connections=limit

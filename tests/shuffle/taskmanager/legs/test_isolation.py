@@ -1,4 +1,4 @@
-"""Back pressure: who does not read stops its own channels and nothing else, within bounds."""
+"""Back pressure: a consumer that stops reading stops its own channels and nothing else."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ tiers = pytest.mark.parametrize("memory_tier_bytes", [2 * LARGE, DISK_ONLY], ids
 async def test_a_consumer_that_stops_reading_stops_only_itself(
     tmp_path, memory_tier_bytes, stalled_at
 ):
-    """M1, M2, T7, P15 (blocking), C2: over the same pair of daemons another gate finishes."""
+    """Over the same pair of TaskManagers another gate finishes."""
     data = random.Random(1).randbytes(LARGE)
     small = [random.Random(2).randbytes(1 << 20), b"the end"]
     async with mini_cluster(
@@ -52,7 +52,7 @@ async def test_a_consumer_that_stops_reading_stops_only_itself(
             for other_at in (0, 1):
                 other = await cluster.consumer(other_at)
                 assert await read_gate(other, 1, [(ack, [2])], 0, 2) == [b"".join(small)]
-        # What is held for the one that does not read is bounded, whatever it has asked for.
+        # The memory held for the gate that does not read is bounded, however much it asks for.
         assert not handler.connection.writable
         assert handler.connection.write_buffer_bytes < 3 * SEGMENT_SIZE_BYTES
         for environment in cluster.environments:
@@ -73,7 +73,7 @@ async def test_a_consumer_that_stops_reading_stops_only_itself(
 async def test_a_gate_without_credit_stops_only_itself_on_one_connection(
     tmp_path, memory_tier_bytes
 ):
-    """C2, case 14: the channel with no credit left stands before the others in vain."""
+    """The channel without credit does not hold up those behind it."""
     data = random.Random(1).randbytes(100 * SEGMENT_SIZE_BYTES)
     async with mini_cluster(tmp_path, memory_tier_bytes=memory_tier_bytes) as cluster:
         ack = await cluster.write(0, 1, [[data, data]])
@@ -87,7 +87,7 @@ async def test_a_gate_without_credit_stops_only_itself_on_one_connection(
             await other.read_all()
             assert other.content == [data]
             await other.close()
-            # Pool by pool it undoes itself when the stalled one goes on (M10).
+            # When the stalled gate goes on, pool after pool has buffers again.
             stalled.add_credit(0, 5)
             await stalled.read_all()
             assert stalled.content == [data]
@@ -96,7 +96,7 @@ async def test_a_gate_without_credit_stops_only_itself_on_one_connection(
 
 @pytest.mark.network_case(32)
 async def test_channels_of_one_connection_are_served_in_turn(tmp_path):
-    """T7, P7, case 32: with credit and data, reads of two channels differ by at most 1."""
+    """With credit and data, reads of two channels differ by at most 1."""
     data = random.Random(1).randbytes(64 * SEGMENT_SIZE_BYTES)
     async with mini_cluster(tmp_path) as cluster:
         ack = await cluster.write(0, 1, [[data]])
@@ -110,7 +110,7 @@ async def test_channels_of_one_connection_are_served_in_turn(tmp_path):
 
 
 async def test_back_pressure_reaches_the_sending_side(tmp_path):
-    """M8, M10, M11: a consumer without credit fills its channel's buffers and no more is sent."""
+    """A consumer without credit fills its channel's buffers and no more is sent."""
     data = random.Random(1).randbytes(100 * SEGMENT_SIZE_BYTES)
     async with mini_cluster(tmp_path) as cluster:
         ack = await cluster.write(0, 1, [[data]])
@@ -120,8 +120,8 @@ async def test_back_pressure_reaches_the_sending_side(tmp_path):
         most = memory.exclusive_buffers_per_channel + memory.floating_buffers_per_gate
         while not await gate.read_one(give_credit=0):
             pass
-        # One went through to the consumer; then the channel's own buffers fill up, and that is all.
-        # (The one may be part of a group, whose memory comes free with its last part.)
+        # One buffer went to the consumer; then the channel's own buffers fill up, and nothing more.
+        # (It may be part of a group, whose memory is free with its last part.)
         await eventually(lambda: cluster[1].network_pool.statistics().out_segments == most)
         await eventually(lambda: cluster[0].counters.peer_buffers_out >= most)
         assert cluster[1].counters.peer_buffers_in <= most + 1

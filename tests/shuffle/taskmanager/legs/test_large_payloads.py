@@ -27,7 +27,7 @@ from sluice.protocol.messages import (
     RegionData,
     RegionOpened,
 )
-from sluice.shuffle.taskmanager.serve.stored_view import READ_AHEAD_SEGMENTS
+from sluice.shuffle.taskmanager.serve.stored_partition_view import READ_AHEAD_SEGMENTS
 from tests.support.clients import read_gate
 from tests.support.mini_cluster import (
     DISK_ONLY,
@@ -80,7 +80,7 @@ async def read_buffers(client: RawClient, ack: HelloAck, credit: int) -> list[by
 
 
 @both_tiers
-async def test_written_and_read_in_large_payloads(tmp_path, memory_tier_bytes, payload_bytes):
+async def test_large_payloads_are_written_and_read(tmp_path, memory_tier_bytes, payload_bytes):
     """A quarter of a megabyte each in memory, several segments on disk; from another host a group.
 
     Of the disk tier's pools half is one payload: eight segments, as many as are read at once.
@@ -115,7 +115,7 @@ async def test_written_and_read_in_large_payloads(tmp_path, memory_tier_bytes, p
         await writer.close()
 
 
-async def test_a_client_says_how_much_it_takes(tmp_path):
+async def test_a_client_announces_its_largest_payload(tmp_path):
     async with mini_cluster(tmp_path, 1) as cluster:
         ack = await cluster.write(0, 1, [[DATA]])
         client, _ = await agreed(cluster[0], ROLE_CONSUMER, segment_size_bytes=10_000)

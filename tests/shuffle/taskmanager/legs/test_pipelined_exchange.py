@@ -69,7 +69,7 @@ def pipelined_left(cluster: MiniCluster) -> int:
 
 
 @READ_AT
-async def test_what_is_written_is_read_while_it_is_written(tmp_path, reader_at):
+async def test_a_partition_is_read_while_it_is_written(tmp_path, reader_at):
     async with mini_cluster(tmp_path) as cluster:
         writer = await a_writer(cluster)
         reader = await a_reader(cluster, writer, reader_at)
@@ -99,7 +99,7 @@ async def pump(writer: PipelinedWriter, content: list[bytes], sent: list[int]) -
 @READ_AT
 @pytest.mark.parametrize("partition_type", [PARTITION_PIPELINED, PARTITION_PIPELINED_BOUNDED])
 async def test_a_reader_that_does_not_read_stops_the_writer(tmp_path, reader_at, partition_type):
-    """M1, M2, M11: back pressure reaches the source, and goes when the reader goes on."""
+    """Back pressure reaches the source, and ends when the reader goes on."""
     async with mini_cluster(tmp_path) as cluster:
         writer = await a_writer(cluster, partition_type=partition_type)
         reader = await a_reader(cluster, writer, reader_at, credit=1)
@@ -160,7 +160,7 @@ def joined(received: list[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
 @READ_AT
 @pytest.mark.network_case(29)
 async def test_broadcast_among_unicast_keeps_the_order_of_each_channel(tmp_path, reader_at):
-    """Case 29, R3: data and events for all, between data and events for one."""
+    """Data and events for all, between data and events for one."""
     async with mini_cluster(tmp_path) as cluster:
         writer = await a_writer(cluster, 3)
         readers = [await a_reader(cluster, writer, reader_at, index) for index in range(3)]
@@ -181,8 +181,8 @@ async def test_broadcast_among_unicast_keeps_the_order_of_each_channel(tmp_path,
 
 
 @READ_AT
-async def test_what_is_flushed_often_is_few_buffers_for_a_slow_reader(tmp_path, reader_at):
-    """Many small buffers behind one another become full ones where they wait."""
+async def test_data_flushed_often_is_few_buffers_for_a_slow_reader(tmp_path, reader_at):
+    """Many small buffers become full ones where they wait."""
     async with mini_cluster(tmp_path) as cluster:
         writer = await a_writer(cluster)
         reader = await a_reader(cluster, writer, reader_at, credit=1)
@@ -216,7 +216,7 @@ async def test_a_broadcast_buffer_is_stored_once(tmp_path):
 @READ_AT
 @pytest.mark.network_case(10)
 async def test_after_a_blocking_barrier_nothing_until_resume_consumption(tmp_path, reader_at):
-    """Case 10, on every leg that lies between."""
+    """On every leg between producer and consumer."""
     async with mini_cluster(tmp_path) as cluster:
         writer = await a_writer(cluster, 2)
         reader = await a_reader(cluster, writer, reader_at, credit=10)
@@ -233,7 +233,7 @@ async def test_after_a_blocking_barrier_nothing_until_resume_consumption(tmp_pat
         reader.client.send(ResumeConsumption(reader.channel()))
         await reader.read_until(4)
         assert reader.received[0][2:] == [(PRIORITY_EVENT, UNALIGNED), (DATA, b"after")]
-        # Once more: there is nothing to resume from, which is late and no error.
+        # A second resumption finds no blocked channel: it is late and no error.
         reader.client.send(ResumeConsumption(reader.channel()))
         await writer.finish()
         await reader.read_all()
@@ -245,7 +245,7 @@ async def test_after_a_blocking_barrier_nothing_until_resume_consumption(tmp_pat
 @READ_AT
 @pytest.mark.network_case(9, 31)
 async def test_a_priority_event_overtakes_data_on_every_leg(tmp_path, reader_at):
-    """Cases 9 and 31: without credit, too."""
+    """Also without credit."""
     async with mini_cluster(tmp_path) as cluster:
         writer = await a_writer(cluster)
         reader = await a_reader(cluster, writer, reader_at, credit=1)
@@ -281,8 +281,7 @@ async def test_events_do_not_end_a_channel_and_cost_nothing(tmp_path, reader_at)
 
 @READ_AT
 @pytest.mark.network_case(21)
-async def test_readers_may_ask_first(tmp_path, reader_at):
-    """Case 21, P19."""
+async def test_readers_may_request_a_partition_before_it_is_opened(tmp_path, reader_at):
     async with mini_cluster(tmp_path) as cluster:
         client = await cluster.producer(0)
         reader = PipelinedReader(await cluster.consumer(reader_at), [(client.ack, 7)])
@@ -297,7 +296,7 @@ async def test_readers_may_ask_first(tmp_path, reader_at):
 @READ_AT
 @pytest.mark.network_case(13)
 async def test_a_partition_that_is_never_opened(tmp_path, reader_at):
-    """Case 13: the error names the channel and the map attempt."""
+    """The error names the channel and the map attempt."""
     async with mini_cluster(tmp_path, partition_request_timeout_seconds=0.1) as cluster:
         client = await cluster.producer(0)
         reader = PipelinedReader(
@@ -310,7 +309,6 @@ async def test_a_partition_that_is_never_opened(tmp_path, reader_at):
 
 @READ_AT
 async def test_a_reader_is_let_in_at_the_first_output(tmp_path, reader_at):
-    """P14."""
     async with mini_cluster(tmp_path) as cluster:
         writer = await a_writer(cluster, 2, consumption=CONSUME_AT_FIRST_OUTPUT)
         reader = await a_reader(cluster, writer, reader_at)
@@ -327,7 +325,7 @@ async def test_a_reader_is_let_in_at_the_first_output(tmp_path, reader_at):
 
 @READ_AT
 async def test_the_second_reader_of_a_subpartition_is_refused(tmp_path, reader_at):
-    """Case 27, through the network."""
+    """Through the network."""
     async with mini_cluster(tmp_path) as cluster:
         writer = await a_writer(cluster)
         reader = await a_reader(cluster, writer, 0)
@@ -344,7 +342,7 @@ async def test_the_second_reader_of_a_subpartition_is_refused(tmp_path, reader_a
 @READ_AT
 @pytest.mark.parametrize("how", ["vanish", "abort", "error"])
 async def test_a_producer_that_fails_fails_its_readers(tmp_path, reader_at, how):
-    """PRODUCER_FAILED for those who read, and for those who come too late."""
+    """PRODUCER_FAILED goes to present and to later readers."""
     async with mini_cluster(tmp_path) as cluster:
         writer = await a_writer(cluster, 2)
         reader = await a_reader(cluster, writer, reader_at)
@@ -391,8 +389,8 @@ async def test_a_finished_partition_outlives_its_producer(tmp_path, reader_at):
 
 @READ_AT
 @pytest.mark.network_case(15)
-async def test_a_reader_that_cancels_lets_the_others_be(tmp_path, reader_at):
-    """Case 15: its subpartition is dropped; a second cancel is late; the connection lives."""
+async def test_a_reader_that_cancels_does_not_touch_the_others(tmp_path, reader_at):
+    """Its subpartition is dropped; a second cancel is late; the connection lives on."""
     async with mini_cluster(tmp_path) as cluster:
         writer = await a_writer(cluster, 2)
         client = await cluster.consumer(reader_at)
@@ -455,7 +453,7 @@ async def test_release_of_the_shuffle_ends_writer_readers_and_requests(tmp_path,
 
 @READ_AT
 async def test_buffer_sizes_reach_the_producer(tmp_path, reader_at):
-    """The smallest wish of all readers; also one that comes before the partition is there."""
+    """The smallest size of all readers counts, also one announced before the partition is there."""
     async with mini_cluster(tmp_path) as cluster:
         client = await cluster.producer(0)
         early = PipelinedReader(await cluster.consumer(reader_at), [(client.ack, 7)])
@@ -473,7 +471,7 @@ async def test_buffer_sizes_reach_the_producer(tmp_path, reader_at):
 
 
 async def test_partitions_of_a_connection_are_bounded(tmp_path):
-    """X2: as many partitions as the setting allows, and a typed error for the next."""
+    """As many partitions as the setting allows, and a typed error for the next."""
     async with mini_cluster(tmp_path, 1, max_partitions_per_connection=3) as cluster:
         client = await cluster.producer(0)
         writers = [await PipelinedWriter.open(client, n, 1, number=n) for n in range(2)]

@@ -64,7 +64,7 @@ async def test_clients_on_the_unix_socket_need_no_certificate(tmp_path, authorit
 
 
 async def test_a_taskmanager_that_is_not_trusted_costs_its_channel_only(tmp_path, authority):
-    """The reading side hears why, at once and without further attempts."""
+    """The reading side gets the reason, at once and without further attempts."""
     stranger = Authority(tmp_path / "stranger")
     async with mini_cluster(tmp_path, 2, **authority.settings()) as cluster:
         good = await cluster.write(1, 1, regions(1))
@@ -80,7 +80,7 @@ async def test_a_taskmanager_that_is_not_trusted_costs_its_channel_only(tmp_path
             assert await read_gate(client, 1, [(good, [1])], 0, 5) == [wanted(1, 0, 5)]
 
 
-async def test_a_client_of_strangers_gets_nowhere(tmp_path, authority):
+async def test_a_client_with_an_untrusted_certificate_is_refused(tmp_path, authority):
     stranger = Authority(tmp_path / "stranger")
     both = tmp_path / "both.pem"
     both.write_text(authority.ca_file.read_text() + stranger.ca_file.read_text())

@@ -1,4 +1,4 @@
-"""Events of another TaskManager that are none: the channel fails by name, the others go on."""
+"""Malformed events of another TaskManager: the channel fails by name, the others go on."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BAD_EVENTS = {
 
 @one_loop
 @pytest.mark.parametrize("name", BAD_EVENTS)
-async def test_an_event_nobody_knows_costs_its_channel(tmp_path, name):
+async def test_an_unknown_event_fails_its_channel(tmp_path, name):
     data_type, payload = BAD_EVENTS[name]
     async with target(tmp_path) as made:
         client, peer = await asked(made)

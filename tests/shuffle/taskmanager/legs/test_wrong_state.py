@@ -58,7 +58,7 @@ def cases(side: Side) -> list[Any]:
 
 
 async def check_refused(transport: MemoryTransport, name: str) -> None:
-    """The connection says why and closes, and says nothing behind that."""
+    """Check that the connection sends the reason, closes, and sends nothing behind that."""
     await transport.feed(SAMPLES[name] + frame(m.Ping(1)))
     error = sent(transport)[-1]
     assert isinstance(error, m.ErrorResponse)
@@ -69,13 +69,13 @@ async def check_refused(transport: MemoryTransport, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", refused_in(frozenset({m.Hello})))
-async def test_before_the_hello(tmp_path, name):
+async def test_every_message_before_the_hello_is_refused(tmp_path, name):
     async with target(tmp_path) as taskmanager:
         await check_refused(taskmanager.accept(), name)
 
 
 @pytest.mark.parametrize(("role", "name"), cases(Side.ACCEPTED))
-async def test_from_whoever_connected(tmp_path, role, name):
+async def test_wrong_messages_from_the_connecting_side_are_refused(tmp_path, role, name):
     async with target(tmp_path) as taskmanager:
         transport = taskmanager.accept()
         assert await transport.feed(hello(role))
@@ -102,7 +102,7 @@ def connecting(role: int) -> tuple[MemoryTransport, list[ConnectionHandler]]:
 
 
 @pytest.mark.parametrize("name", refused_in(frozenset({m.HelloAck, m.ErrorResponse})))
-async def test_instead_of_an_answer_to_the_hello(name):
+async def test_every_message_in_place_of_an_answer_to_the_hello_is_refused(name):
     transport, handlers = connecting(m.ROLE_PEER)
     await check_refused(transport, name)
     assert not handlers
@@ -110,7 +110,7 @@ async def test_instead_of_an_answer_to_the_hello(name):
 
 
 @pytest.mark.parametrize(("role", "name"), cases(Side.CONNECTED))
-async def test_from_whoever_was_connected_to(role, name):
+async def test_wrong_messages_from_the_accepting_side_are_refused(role, name):
     transport, _ = connecting(role)
     assert await transport.feed(frame(ACK))
     await check_refused(transport, name)
@@ -118,7 +118,7 @@ async def test_from_whoever_was_connected_to(role, name):
 
 
 @pytest.mark.parametrize("name", sorted(SAMPLES))
-async def test_nothing_is_heard_after_the_end(tmp_path, name):
+async def test_messages_after_the_end_are_ignored(tmp_path, name):
     async with target(tmp_path) as taskmanager:
         transport = taskmanager.accept()
         assert await transport.feed(hello(m.ROLE_PRODUCER) + frame(m.CloseRequest()))

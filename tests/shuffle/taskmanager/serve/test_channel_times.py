@@ -1,4 +1,4 @@
-"""What channels do with their time: by a clock of the test's, and in a queue."""
+"""Times of channels: by the test's own clock, and in a queue."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from sluice.shuffle.taskmanager.serve import channel_times
 from sluice.shuffle.taskmanager.serve.channel_times import SENDING, ChannelTimes
 from sluice.shuffle.taskmanager.serve.channel_times import WAITING_FOR_CREDIT as FOR_CREDIT
 from sluice.shuffle.taskmanager.serve.channel_times import WAITING_FOR_DATA as FOR_DATA
-from sluice.shuffle.taskmanager.serve.request_queue import PartitionRequestQueue
-from sluice.shuffle.taskmanager.serve.view_reader import CreditBasedViewReader
+from sluice.shuffle.taskmanager.serve.credit_based_view_reader import CreditBasedViewReader
+from sluice.shuffle.taskmanager.serve.partition_request_queue import PartitionRequestQueue
 from tests.support.clock import Clock
 from tests.support.fakes import Ended, FakeConnection, FakeView
 
@@ -37,7 +37,7 @@ def clock(monkeypatch):
         ([FOR_CREDIT, SENDING], ServingSeconds(credit_wait=2, busy=2)),
     ],
 )
-def test_the_state_of_all_follows_from_what_each_does(clock, activities, seconds):
+def test_the_common_state_follows_from_the_activity_of_each_channel(clock, activities, seconds):
     times = ChannelTimes(ServingSeconds())
     for activity in activities:
         times.open(activity)
@@ -83,7 +83,7 @@ class Rig:
         return reader, view
 
     async def passes(self, seconds: float) -> None:
-        """Let the queue do what it can, then let time pass."""
+        """Let the queue run, then let time pass."""
         for _ in range(3):
             await asyncio.sleep(0)
         self.clock.now += seconds
@@ -100,7 +100,7 @@ async def test_a_channel_without_credit_waits_for_credit(rig):
     await rig.passes(1)
     assert rig.times.seconds() == ServingSeconds(data_wait=1, idle=1)
     view.put(b"a", b"b")
-    await rig.passes(2)  # one went out, the other waits
+    await rig.passes(2)  # one buffer was sent, the other waits
     assert rig.times.counts[FOR_CREDIT] == 1
     reader.add_credit(1)
     await rig.passes(4)
@@ -109,7 +109,7 @@ async def test_a_channel_without_credit_waits_for_credit(rig):
     assert len(rig.connection.sent) == 2
 
 
-async def test_data_that_comes_without_credit_makes_it_wait_for_credit(rig):
+async def test_a_channel_that_gets_data_without_credit_waits_for_credit(rig):
     reader, view = rig.reader(credit=0)
     reader.attach(view)
     await rig.passes(1)
@@ -122,7 +122,7 @@ async def test_data_that_comes_without_credit_makes_it_wait_for_credit(rig):
     )
 
 
-async def test_a_channel_whose_connection_takes_nothing_is_busy(rig):
+async def test_a_channel_on_an_unwritable_connection_is_busy(rig):
     rig.connection.writable = False
     reader, view = rig.reader(credit=1)
     reader.attach(view)

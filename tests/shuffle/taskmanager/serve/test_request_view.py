@@ -1,4 +1,4 @@
-"""Asking for partitions: stored and pipelined ones alike, early, late and after the end."""
+"""Requests for partitions, stored and pipelined alike: early, late and after the end."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ from sluice.shuffle.errors import (
     ProducerFailed,
     SubpartitionAlreadyConsumed,
 )
-from sluice.shuffle.names import ShuffleKey
-from sluice.shuffle.taskmanager.serve.partitions import MOST_FAILURES_KEPT, ResultPartitionManager
+from sluice.shuffle.names import ShuffleKey, SubpartitionRange
+from sluice.shuffle.taskmanager.serve.result_partition_manager import (
+    MOST_FAILURES_KEPT,
+    ResultPartitionManager,
+)
 from sluice.shuffle.taskmanager.store.errors import DuplicateMapOutput
 from sluice.shuffle.taskmanager.store.outputs import MapOutput
 from sluice.shuffle.taskmanager.store.store import ShuffleStore
@@ -33,7 +36,7 @@ STRANGER = ShuffleKey("other", 1)
 
 
 class FakePipelinedView(FakeView):
-    """A view that hears what its reader says to the producer."""
+    """A view that records the messages of its reader to the producer."""
 
     has_priority_event = False
 
@@ -97,7 +100,9 @@ def request(
     key: ShuffleKey = KEY,
 ) -> asyncio.Task:
     return asyncio.ensure_future(
-        manager.request_view(key, attempts, start, end, 1024, no_pool, lambda: None)
+        manager.request_view(
+            SubpartitionRange(key, start, end), attempts, 1024, no_pool, lambda: None
+        )
     )
 
 
@@ -112,7 +117,7 @@ async def commit(manager: ResultPartitionManager, store: ShuffleStore, attempt: 
     await manager.commit(MapOutput(KEY, attempt, 2, (writer.finish(0),)))
 
 
-async def test_stored_and_pipelined_partitions_are_asked_for_alike(store, manager):
+async def test_stored_and_pipelined_partitions_are_requested_alike(store, manager):
     partition = register(manager)
     assert await request(manager, [7], 2, 3) is partition.views[2]
     await commit(manager, store, 8)
@@ -123,10 +128,9 @@ async def test_stored_and_pipelined_partitions_are_asked_for_alike(store, manage
 
 @pytest.mark.network_case(21)
 async def test_a_request_before_the_registration(manager):
-    """P19, case 21."""
     asked = request(manager, [7])
     await waiting(manager)
-    register(manager, attempt=6)  # somebody else's: it waits on
+    register(manager, attempt=6)  # of another request: this one goes on waiting
     await waiting(manager)
     partition = register(manager)
     assert await asked is partition.views[0]
@@ -135,7 +139,6 @@ async def test_a_request_before_the_registration(manager):
 
 @pytest.mark.network_case(13)
 async def test_a_registration_that_never_comes(store):
-    """Case 13."""
     manager = ResultPartitionManager(store, 1024, 0.02)
     with pytest.raises(PartitionNotFound, match="Map attempt 7 of shuffle 1 is not here") as caught:
         await request(manager, [7])
@@ -144,7 +147,7 @@ async def test_a_registration_that_never_comes(store):
 
 
 async def test_the_consumption_constraint_holds_readers_back(manager):
-    """P14: at the first output."""
+    """The constraint lets readers in at the first output."""
     partition = register(manager, consumable=False)
     asked = request(manager, [7])
     await waiting(manager)
@@ -200,12 +203,12 @@ async def test_a_name_is_taken_once(store, manager):
     manager.unregister_pipelined(KEY, 7, partition)
     manager.unregister_pipelined(KEY, 7, partition)
     another = register(manager)
-    manager.unregister_pipelined(KEY, 7, partition)  # late: not the one that is there now
+    manager.unregister_pipelined(KEY, 7, partition)  # late: another partition has taken its place
     assert manager.pipelined_partitions == 1
     assert await request(manager, [7]) is another.views[0]
 
 
-async def test_a_failed_producer_fails_those_who_wait_and_those_who_come(manager):
+async def test_a_failed_producer_fails_waiting_and_later_requests(manager):
     partition = register(manager, consumable=False)
     asked = request(manager, [7])
     await waiting(manager)
@@ -215,11 +218,11 @@ async def test_a_failed_producer_fails_those_who_wait_and_those_who_come(manager
     with pytest.raises(ProducerFailed):
         await request(manager, [5, 7])
     assert manager.pipelined_partitions == 0
-    register(manager)  # a new try of the same name
+    register(manager)  # a new attempt of the same name
     await request(manager, [7])
 
 
-async def test_what_is_remembered_of_failures_is_bounded(manager):
+async def test_remembered_failures_are_bounded(manager):
     for attempt in range(MOST_FAILURES_KEPT + 1):
         partition = register(manager, attempt)
         manager.unregister_pipelined(KEY, attempt, partition, ProducerFailed("gone"))

@@ -11,8 +11,8 @@ from sluice.protocol.errors import ErrorCode, SluiceError
 from sluice.protocol.events import CancelCheckpointMarker, encode_event
 from sluice.protocol.limits import MAX_LARGE_PAYLOAD_BYTES
 from sluice.protocol.messages import DATA, EVENT, PRIORITY_EVENT, BufferResponse, ErrorResponse
-from sluice.shuffle.taskmanager.serve.request_queue import PartitionRequestQueue
-from sluice.shuffle.taskmanager.serve.view_reader import CreditBasedViewReader
+from sluice.shuffle.taskmanager.serve.credit_based_view_reader import CreditBasedViewReader
+from sluice.shuffle.taskmanager.serve.partition_request_queue import PartitionRequestQueue
 from tests.support.fakes import Ended, FakeConnection, FakeView
 
 
@@ -47,8 +47,7 @@ def rig():
 
 
 @pytest.mark.network_case(8)
-async def test_nothing_without_credit_and_exactly_as_many_as_there_is(rig):
-    """Case 8."""
+async def test_as_many_buffers_are_sent_as_there_is_credit(rig):
     reader, view = rig.reader(1, 0)
     view.put(*(b"%d" % n for n in range(10)))
     await turn()
@@ -64,7 +63,7 @@ async def test_nothing_without_credit_and_exactly_as_many_as_there_is(rig):
 
 @pytest.mark.network_case(9)
 async def test_the_end_needs_no_credit(rig):
-    """Case 9: and ends the reader, once."""
+    """The end also ends the reader, once."""
     reader, view = rig.reader(1, 1)
     view.put(b"last", end=True)
     await turn()
@@ -76,7 +75,7 @@ async def test_the_end_needs_no_credit(rig):
 
 @pytest.mark.network_case(29)
 async def test_only_the_end_of_the_partition_ends_a_reader(rig):
-    """Case 29, the queue's part: buffer, then event, in their order, numbered as they are sent."""
+    """Buffers and events are numbered as they are sent, in their order."""
     readers = [rig.reader(channel, 2) for channel in (1, 2)]
     marker = encode_event(CancelCheckpointMarker(5))
     for _, view in readers:
@@ -101,8 +100,8 @@ async def test_only_the_end_of_the_partition_ends_a_reader(rig):
 
 
 @pytest.mark.network_case(14)
-async def test_an_empty_reader_at_the_head_does_not_stop_the_next(rig):
-    """Case 14: a view that has nothing when its turn comes."""
+async def test_an_empty_reader_at_the_head_does_not_hold_up_the_next(rig):
+    """A view that has nothing when its turn comes."""
     (empty, empty_view), (_, full_view) = rig.reader(1, 5), rig.reader(2, 5)
     empty_view.put(b"gone")
     full_view.put(b"here")
@@ -117,7 +116,6 @@ async def test_an_empty_reader_at_the_head_does_not_stop_the_next(rig):
 
 @pytest.mark.network_case(32)
 async def test_round_robin_one_buffer_a_step(rig):
-    """T7, case 32."""
     views = [rig.reader(channel, 100)[1] for channel in range(3)]
     for view in views:
         view.put(*[b"x"] * 5)
@@ -125,8 +123,7 @@ async def test_round_robin_one_buffer_a_step(rig):
     assert rig.channels() == [0, 1, 2] * 5
 
 
-async def test_it_stops_while_the_connection_is_not_writable_and_goes_on(rig):
-    """T6."""
+async def test_the_queue_stops_while_the_connection_is_not_writable_and_goes_on(rig):
     _, view = rig.reader(1, 100)
     rig.connection.writable = False
     view.put(b"a", b"b")
@@ -138,7 +135,7 @@ async def test_it_stops_while_the_connection_is_not_writable_and_goes_on(rig):
     assert rig.channels() == [1, 1]
 
 
-async def test_others_get_a_turn_of_the_loop_in_a_long_run(rig):
+async def test_a_long_run_yields_to_other_tasks(rig):
     _, view = rig.reader(1, 1000)
     payload = bytes(32 * 1024)
     view.put(*[payload] * 100)
@@ -151,7 +148,7 @@ async def test_others_get_a_turn_of_the_loop_in_a_long_run(rig):
     assert seen[-1] == 100
 
 
-async def test_an_event_at_once_while_data_waits_for_credit_elsewhere(rig):
+async def test_an_event_is_sent_while_data_of_another_reader_waits_for_credit(rig):
     (_, poor), (_, rich) = rig.reader(1, 0), rig.reader(2, 0)
     poor.put(b"data")
     rich.put(end=True)
@@ -160,7 +157,7 @@ async def test_an_event_at_once_while_data_waits_for_credit_elsewhere(rig):
 
 
 async def test_a_failing_view_reports_and_releases_only_itself(rig):
-    """T7: the other reader goes on."""
+    """The other reader goes on."""
     (_, broken), (_, good) = rig.reader(1, 5), rig.reader(2, 5)
     broken.put(b"never")
     good.put(b"fine")
@@ -186,7 +183,7 @@ async def test_a_reader_that_fails_before_it_has_a_view_reports_it(rig):
 
 @pytest.mark.network_case(15)
 async def test_cancel_of_an_available_and_of_an_idle_reader(rig):
-    """Case 15: taken out, the view released; twice releases once."""
+    """The reader is taken out, its view released once, also if it is cancelled twice."""
     (available, view), (idle, idle_view) = rig.reader(1, 5), rig.reader(2, 5)
     rig.connection.writable = False
     view.put(b"x")
@@ -205,8 +202,7 @@ async def test_cancel_of_an_available_and_of_an_idle_reader(rig):
     assert rig.connection.sent == []
 
 
-async def test_payloads_are_recycled_when_the_transport_lets_go_of_them(rig):
-    """M12."""
+async def test_payloads_are_recycled_when_the_transport_has_sent_them(rig):
     _, view = rig.reader(1, 5)
     view.put(b"a", b"b")
     await turn()
@@ -215,8 +211,8 @@ async def test_payloads_are_recycled_when_the_transport_lets_go_of_them(rig):
     assert view.recycled == 2
 
 
-async def test_a_bug_costs_the_connection_and_is_seen(rig, caplog):
-    """An error of another kind must not leave the channels waiting for ever."""
+async def test_a_bug_closes_the_connection_and_is_logged(rig, caplog):
+    """An unexpected exception must not leave the channels waiting for ever."""
     reader, view = rig.reader(1, 5)
     view.put(b"x")
     view.failure = cast("SluiceError", ZeroDivisionError("bug"))

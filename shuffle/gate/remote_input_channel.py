@@ -1,10 +1,10 @@
 """The consuming end of a channel whose partition is on another TaskManager.
 
 Buffers arrive straight in segments of this channel, wait here in sequence, and become credit again
-when the consumer has recycled them. Priority events overtake what waits. The channel is a view like
-a stored partition's, so a gate and a reader on the consumer leg use both alike.
+when the consumer has recycled them. Priority events overtake them. The channel is a view like a
+stored partition's, so that a gate and a reader on the consumer leg use both alike.
 
-What the consumer tells the producer before the request has gone out is kept until then.
+Messages of the consumer to the producer are kept until the request has gone out.
 """
 
 from collections import deque
@@ -16,7 +16,7 @@ from sluice.protocol.errors import CreditExceeded, InvalidEvent, SequenceGap, Sl
 from sluice.protocol.events import EndOfPartition, decode_event, encode_end_of_partition
 from sluice.protocol.limits import MAX_U32
 from sluice.protocol.messages import BLOCKING_EVENT, DATA, EVENT, PRIORITY_EVENT, BufferResponse
-from sluice.shuffle.errors import EndOfPartitionMismatch, InvalidRequest
+from sluice.shuffle.errors import EndOfPartitionMismatch, InvalidRequest, detached
 from sluice.shuffle.gate.buffer_debloater import QueuedData
 from sluice.shuffle.gate.buffer_manager import BufferManager
 from sluice.shuffle.gate.task_events import KeptTaskEvents, UnknownProducer, check_task_event
@@ -25,13 +25,13 @@ from sluice.shuffle.partition.view import DataListener, OutgoingBuffer
 
 
 class CreditSender(Protocol):
-    """What a remote channel needs of its peer connection."""
+    """A peer connection as a remote channel sees it."""
 
     def announce_credit(self, channel: "RemoteInputChannel") -> None:
         """Send the channel's unannounced credit when the connection can take it."""
 
     def cancel(self, channel: "RemoteInputChannel") -> None:
-        """The channel is of no more use; tell the producer unless it has ended."""
+        """Forget the channel; tell the producer unless the channel has ended."""
 
     def resume_consumption(self, channel: "RemoteInputChannel") -> None:
         """Tell the producer to go on after a blocking event."""
@@ -42,11 +42,11 @@ class CreditSender(Protocol):
         """Send an event to the producer.
 
         Raises:
-            TooManyTaskEvents: The connection takes nothing now and no more are kept.
+            TooManyTaskEvents: As many wait already as may wait.
         """
 
     def announce_buffer_size(self, channel: "RemoteInputChannel", size_bytes: int) -> None:
-        """Ask the producer for buffers of at most this size; only the last one counts."""
+        """Ask the producer for buffers of at most this size; only the last size counts."""
 
 
 class _Event(NamedTuple):
@@ -58,9 +58,9 @@ class RemoteInputChannel:
     """A channel to a partition on another TaskManager.
 
     Args:
-        listener: Told when a channel that had nothing has a buffer, or has failed.
-        buffer_bytes: Largest buffer to give; None for any, as they came.
-        credit_bytes: What one credit of the reader pays for; a whole buffer by default.
+        listener: Called when a channel that had nothing has a buffer, or has failed.
+        buffer_bytes: Largest buffer to give; None for buffers as they came.
+        credit_bytes: Bytes that one credit of the reader pays for; a whole buffer by default.
         on_done: Called once, when the channel is released or has failed.
     """
 
@@ -87,15 +87,15 @@ class RemoteInputChannel:
         self._credit_bytes = credit_bytes
         self._on_done = on_done
         self._given_buffers = 0
-        self._given_bytes = 0  # of the first one that waits, when it is given in parts
+        self._given_bytes = 0  # of the first buffer that waits, when it is given in parts
         self._buffers: BufferManager | None = None
         self._sender: CreditSender | None = None
         self._received: deque[BufferGroup | _Event | None] = deque()
-        """What waits to be read: buffers, events, None for an empty buffer."""
+        """The queue to read: buffers, events, None for an empty buffer."""
         self._priority: deque[_Event] = deque()
-        """Events that are read before it."""
+        """Events that are read before that queue."""
         self._events = 0  # in _received
-        self._blocked = False  # a blocking event was read and not resumed from
+        self._blocked = False  # since a blocking event was read, until consumption is resumed
         self._requested = False
         self._kept = KeptTaskEvents()
         self._buffer_size_bytes: int | None = None
@@ -108,7 +108,7 @@ class RemoteInputChannel:
         """Give the channel its memory and its connection; the request goes out next.
 
         Returns:
-            False if the channel has been released meanwhile: it gave the memory back at once.
+            False if the channel is released already: it has given the memory back.
         """
         if self._released:
             buffers.release()
@@ -133,7 +133,7 @@ class RemoteInputChannel:
         return buffers.take(length)
 
     def may_take(self, length: int) -> bool:
-        """Tell whether data of that length may be sent to this channel, be there memory or not."""
+        """Tell whether data of that length may be sent to this channel, with memory or without."""
         buffers = self._buffers
         if buffers is None or self._released:
             return False
@@ -153,7 +153,7 @@ class RemoteInputChannel:
                     f"Channel {message.channel} lost a buffer",
                     value=message.sequence_number,
                     limit=self._next_sequence_number,
-                    remedy="The reduce task asks again",
+                    remedy="The reduce task requests it again",
                 )
             )
             return
@@ -168,7 +168,7 @@ class RemoteInputChannel:
             self._listener()
 
     def fail(self, error: SluiceError) -> None:
-        """End the channel with an error; what waits to be read is dropped."""
+        """End the channel with an error; buffers that wait to be read are dropped."""
         if self.failure is not None or self._released or self.ended:
             return
         self.failure = error
@@ -176,12 +176,12 @@ class RemoteInputChannel:
         self._listener()
 
     def credit_available(self, buffers: int) -> None:
-        """Buffers became free: announce them as credit (``BufferManager`` calls this)."""
+        """Announce buffers that became free as credit (``BufferManager`` calls this)."""
         if self.credit.free(buffers) and self._sender is not None and not self.ended:
             self._sender.announce_credit(self)
 
     def on_backlog(self, backlog: int) -> None:
-        """The sender has buffers waiting and no credit for them."""
+        """Take note of the buffers for which the sender has no credit."""
         self.sender_backlog = backlog
         if self._buffers is not None and not self._released and self.failure is None:
             self._buffers.on_backlog(backlog)
@@ -195,21 +195,21 @@ class RemoteInputChannel:
 
     @property
     def has_priority_event(self) -> bool:
-        """True if the next one is an event that overtakes data."""
+        """True if the next buffer is an event that overtakes data."""
         return bool(self._priority)
 
     @property
     def buffers(self) -> BufferManager | None:
-        """Its memory; None before the channel is connected."""
+        """The channel's memory; None before it is connected."""
         return self._buffers
 
     @property
     def queued_buffers(self) -> int:
-        """Buffers and events waiting here; for status, it looks at each."""
+        """Buffers and events waiting here; for status, because it takes a look at each."""
         return sum(len(x.segments) if isinstance(x, BufferGroup) else 1 for x in self._received)
 
     def queued_data(self) -> QueuedData:
-        """Return what waits to be read, here and at the sender."""
+        """Return the data that waits to be read, here and at the sender."""
         buffers, bytes_here = self.sender_backlog, -self._given_bytes
         for content in self._received:
             if content is None:
@@ -261,7 +261,7 @@ class RemoteInputChannel:
     # ---- to the producer -------------------------------------------------------------------------
 
     def request_sent(self) -> None:
-        """The request has gone out: what was kept for the producer follows it.
+        """Send the messages kept for the producer after the request, which has gone out.
 
         Raises:
             TooManyTaskEvents: The connection does not take them now.
@@ -278,7 +278,7 @@ class RemoteInputChannel:
         """Go on after a blocking event.
 
         Raises:
-            InvalidRequest: None was read, or it was resumed from already.
+            InvalidRequest: The channel is not blocked, or not any more.
         """
         if self._released or self.failure is not None:
             return
@@ -292,7 +292,7 @@ class RemoteInputChannel:
 
         Raises:
             InvalidEvent: It does not fit the wire.
-            TooManyTaskEvents: As many are kept already as are kept.
+            TooManyTaskEvents: As many wait already as may wait.
             UnknownProducer: The partition has ended.
             SluiceError: The failure of the channel.
         """
@@ -311,15 +311,12 @@ class RemoteInputChannel:
     def announce_buffer_size(self, size_bytes: int) -> None:
         """Ask the producer for buffers of at most this size from now on."""
         self._buffer_size_bytes = size_bytes
-        if (
-            self._requested
-            and self._sender is not None
-            and not (self._released or self.ended or self.failure is not None)
-        ):
+        is_over = self._released or self.ended or self.failure is not None
+        if self._requested and self._sender is not None and not is_over:
             self._sender.announce_buffer_size(self, size_bytes)
 
     def release(self) -> None:
-        """Give up the channel: memory goes back, the producer is told."""
+        """Give the memory back and tell the producer. Idempotent."""
         if self._released:
             return
         self._released = True
@@ -342,9 +339,9 @@ class RemoteInputChannel:
         return OutgoingBuffer(part, group.recycle, DATA)
 
     def _data_received(self, message: BufferResponse, content: list[BufferGroup] | None) -> bool:
-        """Queue data, count it, and see what the backlog asks for; False if the channel failed."""
+        """Queue data, count it, and take note of the backlog; False if the channel failed."""
         credit = self.credit
-        if credit.granted <= 0:  # an empty one: no memory was asked for
+        if credit.granted <= 0:  # an empty buffer, for which no memory was requested
             self.fail(
                 CreditExceeded(
                     f"Data without credit on channel {message.channel}", value=1, limit=0
@@ -371,14 +368,14 @@ class RemoteInputChannel:
         if credit.used(message.channel, buffers) and self._sender is not None:
             self._sender.announce_credit(self)
         if extended is not None:
-            extended.recycle()  # its bytes are elsewhere: it is credit again
+            extended.recycle()  # its bytes are copied: it is credit again
         return True
 
     def _extend_last(self, group: BufferGroup) -> bool:
-        """Copy a buffer into what waits before it, if that has room, and is not being read.
+        """Copy a buffer into the one that waits before it, if that has room and is not being read.
 
-        So what was flushed often goes on in few messages when its reader is slow. Not when the
-        reader has asked for buffers of another size.
+        So data that was flushed often goes on in few messages when its reader is slow. A reader
+        that has asked for buffers of a certain size gets them as they came.
         """
         last = self._received[-1]
         return (
@@ -392,12 +389,11 @@ class RemoteInputChannel:
         """Queue an event; a bad one fails the channel, and no other."""
         try:
             event = decode_event(payload)
-            if type(event) is EndOfPartition and data_type != EVENT:
-                raise InvalidEvent("EndOfPartition has the wrong data type", value=data_type)
-        except InvalidEvent as error:
-            self.fail(error)
-            return
-        if type(event) is EndOfPartition and not self._end_received(event):
+            if type(event) is EndOfPartition:
+                self._check_end(event, data_type)
+                self.ended = True
+        except SluiceError as error:
+            self.fail(detached(error))
             return
         if data_type == PRIORITY_EVENT:
             queue: deque[_Event] | deque[BufferGroup | _Event | None] = self._priority
@@ -413,25 +409,21 @@ class RemoteInputChannel:
         self._blocked = event.data_type == BLOCKING_EVENT
         payload = event.payload
         if self.ended and not self._received:
-            # Buffers were counted as they came; the next reader counts them as they go on.
+            # The sender counted buffers as it sent them; the reader counts them as given here.
             payload = encode_end_of_partition(self.bytes_in, self._given_buffers)
         return OutgoingBuffer(payload, None, event.data_type)
 
-    def _end_received(self, event: EndOfPartition) -> bool:
-        """Check the totals; return False if the channel failed."""
+    def _check_end(self, event: EndOfPartition, data_type: int) -> None:
+        if data_type != EVENT:
+            raise InvalidEvent("EndOfPartition has the wrong data type", value=data_type)
         total_bytes, total_buffers = event
         if (total_bytes, total_buffers) != (self.bytes_in, self.buffers_in):
-            self.fail(
-                EndOfPartitionMismatch(
-                    "Channel ended with other totals than what came",
-                    value=f"{self.bytes_in} bytes in {self.buffers_in} buffers",
-                    limit=f"{total_bytes} bytes in {total_buffers} buffers",
-                    remedy="The reduce task asks again",
-                )
+            raise EndOfPartitionMismatch(
+                "Channel ended, but its totals are not those of the data that arrived",
+                value=f"{self.bytes_in} bytes in {self.buffers_in} buffers",
+                limit=f"{total_bytes} bytes in {total_buffers} buffers",
+                remedy="The reduce task requests it again",
             )
-            return False
-        self.ended = True
-        return True
 
     def _give_back(self) -> None:
         self._priority.clear()

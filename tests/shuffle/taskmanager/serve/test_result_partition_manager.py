@@ -11,8 +11,8 @@ import pytest
 from sluice.protocol.messages import DATA
 from sluice.shuffle.errors import InvalidRequest, PartitionNotFound
 from sluice.shuffle.memory import NetworkBufferPool
-from sluice.shuffle.names import ShuffleKey
-from sluice.shuffle.taskmanager.serve.partitions import ResultPartitionManager
+from sluice.shuffle.names import ShuffleKey, SubpartitionRange
+from sluice.shuffle.taskmanager.serve.result_partition_manager import ResultPartitionManager
 from sluice.shuffle.taskmanager.store.errors import (
     DuplicateMapOutput,
     JournalWriteFailed,
@@ -51,12 +51,16 @@ async def request_view(
 ) -> SubpartitionView:
     pool = NetworkBufferPool(1, 1024)
     return await manager.request_view(
-        KEY, attempts, start, end, 1024, partial(pool.create_local_pool, "reads", 1), lambda: None
+        SubpartitionRange(KEY, start, end),
+        attempts,
+        1024,
+        partial(pool.create_local_pool, "reads", 1),
+        lambda: None,
     )
 
 
 async def read_all(manager: ResultPartitionManager, attempts: list[int]) -> bytes:
-    """The first subpartition of some map outputs, which lie in memory."""
+    """Read the first subpartition of map outputs, which lie in memory."""
     view = await request_view(manager, attempts, 0, 1)
     content = b""
     while (buffer := view.next_buffer(1)) is not None and buffer.data_type == DATA:
@@ -73,7 +77,6 @@ def used(store: ShuffleStore) -> int:
 
 @pytest.mark.network_case(21)
 async def test_a_request_is_served_by_the_last_commit_it_waits_for(store, manager):
-    """P19, case 21."""
     request = asyncio.ensure_future(read_all(manager, [1, 2, 3]))
     for attempt in (3, 1, 2):
         await asyncio.sleep(0)
@@ -85,7 +88,6 @@ async def test_a_request_is_served_by_the_last_commit_it_waits_for(store, manage
 
 @pytest.mark.network_case(13)
 async def test_not_found_after_the_deadline_names_the_first_missing(store):
-    """Case 13, P5."""
     manager = ResultPartitionManager(store, 1024, 0.02)
     await manager.commit(an_output(store, 1))
     with pytest.raises(PartitionNotFound) as caught:
@@ -123,8 +125,8 @@ async def test_a_commit_that_fails_gives_its_extents_back(store, manager, monkey
     assert used(store) == 0
 
 
-async def test_a_commit_that_fails_in_the_turn_it_is_cancelled_in(store, manager, monkeypatch):
-    """Nobody else looks after the extents then."""
+async def test_a_commit_that_fails_in_the_turn_of_its_cancellation(store, manager, monkeypatch):
+    """Nobody else releases the extents then."""
     output = an_output(store, 1)
     failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     monkeypatch.setattr(store, "commit", lambda _: failed)

@@ -1,4 +1,4 @@
-"""Several gates read as one: in turn, numbered through, ended when all have ended."""
+"""Several gates read as one: in turn, with consecutive numbers, until all have ended."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 from sluice.protocol.errors import SluiceError
 from sluice.protocol.messages import BLOCKING_EVENT, PRIORITY_EVENT
 from sluice.shuffle.errors import InvalidRequest
-from sluice.shuffle.gate.readable import BUFFERS_A_TURN
-from sluice.shuffle.gate.union_gate import UnionInputGate
+from sluice.shuffle.gate.readable_gate import BUFFERS_A_TURN
+from sluice.shuffle.gate.union_input_gate import UnionInputGate
 from tests.support.gates import KEY, HandFilledGate, here, shown
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ async def a_union(*channels: int) -> tuple[UnionInputGate, list[HandFilledGate]]
     return union, gates
 
 
-async def test_channels_are_numbered_through():
+async def test_channels_are_numbered_consecutively():
     union, gates = await a_union(2, 1, 3)
     assert union.channels == 6
     assert [union.offset_of(gate) for gate in gates] == [0, 2, 3]
@@ -51,7 +51,7 @@ async def test_gates_take_turns_however_many_channels_they_have():
     union.release()
 
 
-async def test_what_was_there_before_the_union_is_seen():
+async def test_data_from_before_the_union_is_read():
     gate = HandFilledGate(1)
     await asyncio.sleep(0)
     gate.views[0].put(b"early")
@@ -79,7 +79,7 @@ async def test_a_gate_with_a_priority_event_comes_first():
     union.release()
 
 
-async def test_it_ends_when_all_its_gates_have_ended():
+async def test_a_union_ends_when_all_its_gates_have_ended():
     union, gates = await a_union(1, 1)
     gates[0].views[0].end()
     assert shown(await union.next_buffer_or_event()) == (0, "event")
@@ -132,7 +132,7 @@ async def test_a_failure_is_raised_again_and_does_not_hide_the_other_gates():
     union.release()
 
 
-async def test_what_the_consumer_says_goes_to_the_right_producers():
+async def test_messages_of_the_consumer_reach_the_right_producers():
     union, gates = await a_union(2, 1)
     heard: list[tuple[int, int]] = []
 
@@ -154,7 +154,7 @@ async def test_what_the_consumer_says_goes_to_the_right_producers():
     for index in (-1, 3):
         with pytest.raises(InvalidRequest, match="No such channel"):
             union.resume_consumption(index)
-    with pytest.raises(InvalidRequest, match="Size of a buffer"):
+    with pytest.raises(InvalidRequest, match="Size of a buffer is out of range"):
         union.announce_buffer_size(0)
     union.release()
 
@@ -175,7 +175,7 @@ async def test_a_gate_has_one_union_and_takes_no_more_channels():
         UnionInputGate(gates)
     with pytest.raises(InvalidRequest, match="no more channels"):
         gates[0].add_channel(here(5))
-    with pytest.raises(InvalidRequest, match="no gates"):
+    with pytest.raises(InvalidRequest, match="needs gates"):
         UnionInputGate([])
     union.release()
 
@@ -192,7 +192,7 @@ async def test_an_unknown_channel_of_a_union_becomes_known():
     union.release()
 
 
-async def test_who_never_has_to_wait_lets_the_loop_go_round():
+async def test_a_reader_that_never_waits_yields_to_the_loop():
     union, gates = await a_union(1)
     gates[0].views[0].put(*(b"x" for _ in range(BUFFERS_A_TURN + 1)))
     ran: list[bool] = []

@@ -10,7 +10,7 @@ from sluice.protocol.errors import ErrorCode, SluiceError
 from sluice.protocol.events import decode_end_of_partition, encode_end_of_partition
 from sluice.protocol.messages import DATA, EVENT, BufferResponse
 from sluice.shuffle.gate.buffer_manager import BufferManager
-from sluice.shuffle.gate.remote_channel import RemoteInputChannel
+from sluice.shuffle.gate.remote_input_channel import RemoteInputChannel
 from sluice.shuffle.memory import NetworkBufferPool
 from tests.support.fakes import FakeCreditSender
 
@@ -70,7 +70,7 @@ def rig():
 
 @pytest.mark.network_case(2)
 def test_data_with_backlog_two(rig):
-    """Case 2: one buffer queued; wanted are two more than the initial credit."""
+    """One buffer is queued; the channel requires two more than its initial credit."""
     rig.data(b"x", backlog=2)
     assert rig.channel.queued_buffers == 1
     assert rig.buffers.required == 4
@@ -82,7 +82,7 @@ def test_data_with_backlog_two(rig):
 
 @pytest.mark.network_case(1)
 def test_empty_data_keeps_its_credit_and_its_place(rig):
-    """Case 1: no error; sequence and backlog handled; the credit is free again when it is read."""
+    """Sequence and backlog are handled; the credit is free again when the buffer is read."""
     rig.data(b"", backlog=1)
     assert rig.channel.credit.granted == 1
     rig.data(b"x")
@@ -107,7 +107,7 @@ def test_empty_data_without_credit_fails_the_channel_only(rig):
 
 @pytest.mark.network_case(4)
 def test_data_without_a_free_buffer(rig):
-    """Case 4: there is no memory for it; whoever asks fails the channel."""
+    """There is no memory for it; the peer client fails the channel."""
     rig.data(b"a")
     rig.data(b"b")
     assert rig.channel.take_buffers(1) is None
@@ -115,7 +115,7 @@ def test_data_without_a_free_buffer(rig):
 
 @pytest.mark.network_case(12)
 def test_a_gap_in_sequence_numbers_fails_the_channel(rig):
-    """Case 12, T9: 0, then 29; what waited is dropped, the next read raises."""
+    """0, then 29: buffers that waited are dropped, the next read raises."""
     rig.data(b"a", sequence_number=0)
     rig.data(b"b", sequence_number=29)
     with pytest.raises(SluiceError, match="lost a buffer") as caught:
@@ -163,7 +163,7 @@ def test_the_end_is_read_without_credit_and_nothing_fails_after_it(rig):
     assert (rig.channel.backlog, rig.channel.bytes_in, rig.channel.buffers_in) == (0, 2, 1)
 
 
-def test_it_tells_once_until_it_is_empty_again(rig):
+def test_the_listener_is_called_once_until_the_channel_is_empty_again(rig):
     rig.data(b"a" * 16)
     rig.data(b"b")
     assert rig.notified == 1
@@ -174,14 +174,16 @@ def test_it_tells_once_until_it_is_empty_again(rig):
     assert rig.notified == 2
 
 
-def test_a_small_buffer_joins_the_one_that_waits(rig):
+def test_a_small_buffer_is_appended_to_the_one_that_waits(rig):
     rig.data(b"a")
     rig.data(b"bc")
     assert rig.notified == 1
     assert rig.channel.queued_buffers == 1
     assert rig.floating.lent_segments == 1
-    assert rig.buffers.available == rig.channel.credit.announce() == 2  # what it came in is free
-    rig.data(b"d" * 14)  # would be one byte too many
+    assert (
+        rig.buffers.available == rig.channel.credit.announce() == 2
+    )  # its segment is free: the bytes are copied
+    rig.data(b"d" * 14)  # one byte too many to be appended
     assert rig.channel.queued_buffers == 2
     taken = [rig.channel.next_buffer(PLENTY) for _ in range(2)]
     assert [bytes(buffer.payload) for buffer in taken] == [b"abc", b"d" * 14]
@@ -189,10 +191,10 @@ def test_a_small_buffer_joins_the_one_that_waits(rig):
         buffer.release()
     rig.event(encode_end_of_partition(17, 3))
     end = rig.channel.next_buffer(PLENTY)
-    assert decode_end_of_partition(end.payload) == (17, 2)  # buffers as they went on
+    assert decode_end_of_partition(end.payload) == (17, 2)  # the buffers as given to the reader
 
 
-def test_nothing_joins_what_is_being_read_or_is_of_a_size_that_was_asked_for(rig):
+def test_a_buffer_being_read_or_debloated_is_not_extended(rig):
     rig.data(b"abc")
     taken = rig.channel.next_buffer(PLENTY)
     rig.data(b"d")
@@ -207,8 +209,8 @@ def test_nothing_joins_what_is_being_read_or_is_of_a_size_that_was_asked_for(rig
 
 
 @pytest.mark.network_case(6, 7)
-def test_what_arrives_after_the_release_goes_back_and_announces_nothing(rig):
-    """Case 6, 7: also a buffer that was being received when the channel was released."""
+def test_data_that_arrives_after_the_release_is_recycled_without_credit(rig):
+    """Also a buffer that was being received when the channel was released."""
     arriving = rig.channel.take_buffers(1)
     rig.channel.release()
     rig.channel.release()
@@ -231,7 +233,7 @@ def test_buffers_that_the_consumer_holds_survive_the_release(rig):
     held.release()
 
 
-def test_a_failure_drops_what_waits_and_is_the_last_word(rig):
+def test_a_failure_drops_the_buffers_that_wait_and_is_final(rig):
     rig.data(b"a")
     rig.channel.fail(SluiceError("first"))
     rig.channel.fail(SluiceError("second"))
@@ -267,12 +269,12 @@ def test_a_group_is_given_whole_or_in_parts_of_the_size_asked_for(rig):
 
 
 def test_a_group_beyond_the_credit_is_refused(rig):
-    rig.channel.on_backlog(5)  # buffers are here, and not announced
+    rig.channel.on_backlog(5)  # its free buffers are not announced as credit
     assert rig.buffers.available == 7
     assert rig.channel.take_buffers(2 * 16 + 1) is None
 
 
-def test_the_end_tells_the_next_reader_how_many_buffers_it_got(rig):
+def test_the_end_event_counts_the_buffers_given_to_the_reader(rig):
     rig.channel.on_backlog(2)
     rig.channel.credit.announce()
     rig.data(bytes(40))
@@ -285,7 +287,7 @@ def test_the_end_tells_the_next_reader_how_many_buffers_it_got(rig):
     assert decode_end_of_partition(buffer.payload) == (40, len(given))
 
 
-def test_what_waits_to_be_read_is_told_in_buffers_and_bytes(rig):
+def test_queued_data_is_counted_in_buffers_and_bytes(rig):
     assert rig.channel.queued_data() == (0, 0)
     rig.data(b"x" * 16, backlog=3)
     rig.data(b"y" * 5, backlog=2)
@@ -294,7 +296,7 @@ def test_what_waits_to_be_read_is_told_in_buffers_and_bytes(rig):
     assert rig.channel.queued_data() == (1 + 2, 5)
 
 
-def test_a_reader_with_segments_gets_as_much_of_a_group_as_it_has_credit_for(rig):
+def test_a_reader_gets_as_much_of_a_group_as_its_credit_pays_for(rig):
     rig.channel.on_backlog(2)
     rig.channel.credit.announce()
     rig.data(bytes(range(40)))
@@ -309,4 +311,6 @@ def test_a_reader_with_segments_gets_as_much_of_a_group_as_it_has_credit_for(rig
             credit -= -(-len(buffer.payload) // 16)
     assert given == [bytes(range(16)), bytes(range(16, 40))]
     assert decode_end_of_partition(buffer.payload) == (40, 3)
-    assert rig.buffers.available == 2  # its own; the others went home
+    assert (
+        rig.buffers.available == 2
+    )  # its exclusive buffers; the floating ones are back in the pool

@@ -1,8 +1,8 @@
-"""The consuming end of a channel whose partition is on this very TaskManager.
+"""The consuming end of a channel whose partition is on the same TaskManager.
 
-It hands the partition's own buffers on: nothing is copied and no socket is touched. Until the
-partition is found the channel is there already, with nothing to read; what the consumer has to say
-to the producer is kept until then.
+The channel gives out the partition's own buffers: nothing is copied and no socket is touched. Until
+the partition is found, the channel has nothing to read and keeps the messages of the consumer to
+the producer.
 """
 
 from collections.abc import Callable
@@ -20,19 +20,19 @@ from sluice.shuffle.partition.view import (
 )
 
 TaskEventPublisher = Callable[[int, bytes], None]
-"""Hands an event's type and payload to the producer; raises UnknownProducer without one."""
+"""Passes an event's type and payload to the producer; raises UnknownProducer without one."""
 
 
 def _no_producer(event_type: int, payload: bytes) -> None:
-    raise UnknownProducer("Channel has no way back to a producer", value=event_type)
+    raise UnknownProducer("Channel has no way back to its producer", value=event_type)
 
 
 class LocalInputChannel:
     """A channel to a partition of this TaskManager.
 
     Args:
-        listener: Told when a channel that had nothing has something, or has failed.
-        publish: The way of task events to the producer.
+        listener: Called when a channel that had nothing has something, or has failed.
+        publish: Passes task events to the producer.
     """
 
     is_local = True
@@ -45,13 +45,13 @@ class LocalInputChannel:
         self._kept = KeptTaskEvents()
         self._buffer_size_bytes: int | None = None
         self._pipelined: PipelinedView | None = None
-        """The view, if it can be told more than to go on reading."""
+        """The view, if its producer takes messages from the consumer."""
         self._failure: SluiceError | None = None
         self._view: SubpartitionView | None = None
         self._released = False
 
     def attach(self, view: SubpartitionView) -> None:
-        """Give the channel its view; a channel released meanwhile gives it back at once."""
+        """Give the channel its view; a channel that is released gives it back at once."""
         if self._released:
             view.release()
             return
@@ -65,10 +65,10 @@ class LocalInputChannel:
             for event_type, payload in self._kept.take():
                 self._publish(event_type, payload)
         except SluiceError as error:
-            self.fail(error)  # whoever sent it has been told that it was taken
+            self.fail(error)  # the call that sent the event has returned without an error
 
     def data_available(self) -> None:
-        """The view has something now, or has failed (the view's listener)."""
+        """Pass on that the view has something now, or has failed (the view's listener)."""
         self._listener()
 
     def fail(self, error: SluiceError) -> None:
@@ -79,7 +79,7 @@ class LocalInputChannel:
 
     @property
     def failure(self) -> SluiceError | None:
-        """Why nothing more will come, if so."""
+        """The error that has ended the channel, if any."""
         if self._failure is None and self._view is not None:
             return self._view.failure
         return self._failure
@@ -91,12 +91,12 @@ class LocalInputChannel:
 
     @property
     def is_pipelined(self) -> bool:
-        """True if the partition was found and is one that is read while it is written."""
+        """True if the partition is found and is read while it is written."""
         return self._pipelined is not None
 
     @property
     def has_priority_event(self) -> bool:
-        """True if the next one is an event that overtakes data."""
+        """True if the next buffer is an event that overtakes data."""
         return self._pipelined is not None and self._pipelined.has_priority_event
 
     def is_available(self, credit: int) -> bool:
@@ -116,7 +116,7 @@ class LocalInputChannel:
         return buffer
 
     def queued_data(self) -> QueuedData:
-        """Return what waits to be read; bytes are counted when they are taken."""
+        """Return the data that waits to be read; bytes are counted when they are taken."""
         return QueuedData(self.backlog, 0)
 
     # ---- to the producer -------------------------------------------------------------------------
@@ -125,7 +125,7 @@ class LocalInputChannel:
         """Go on after a blocking event.
 
         Raises:
-            InvalidRequest: The partition is not pipelined, so that it never blocks.
+            InvalidRequest: The partition is not pipelined, and so it never blocks.
         """
         if self._released:
             return
@@ -138,8 +138,8 @@ class LocalInputChannel:
 
         Raises:
             InvalidEvent: It does not fit the wire.
-            TooManyTaskEvents: As many are kept already as are kept.
-            UnknownProducer: The producer has finished, or never was.
+            TooManyTaskEvents: The channel keeps as many already as it may.
+            UnknownProducer: The producer has finished or was never registered.
         """
         check_task_event(event_type, payload)
         if self._released:
@@ -152,14 +152,14 @@ class LocalInputChannel:
     def announce_buffer_size(self, size_bytes: int) -> None:
         """Ask the producer for buffers of at most this size from now on.
 
-        A blocking partition is made already, so that it has no use for it.
+        Nothing happens if the partition is stored: its buffers are written already.
         """
         self._buffer_size_bytes = size_bytes
         if self._pipelined is not None:
             self._pipelined.notify_new_buffer_size(size_bytes)
 
     def release(self) -> None:
-        """Give the view up. Idempotent."""
+        """Release the view. Idempotent."""
         self._released = True
         self._kept.take()
         self._pipelined = None

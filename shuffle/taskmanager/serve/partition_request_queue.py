@@ -1,12 +1,11 @@
-"""The queue of readers of one connection: one buffer a step, round robin (T6, T7).
+"""The queue of readers of one connection: round robin, one buffer a step.
 
 A reader is in the queue while it has something to send and credit to send it. The write loop runs
-only while the connection is writable and goes on by itself when it is again.
+while the connection is writable, and goes on by itself when the connection is writable again.
 """
 
 import asyncio
 import contextlib
-import logging
 from collections import deque
 from collections.abc import Callable
 
@@ -14,27 +13,25 @@ from sluice.protocol.errors import SluiceError
 from sluice.protocol.events import is_end_of_partition
 from sluice.protocol.messages import DATA, BufferResponse
 from sluice.protocol.remote_error import error_response
-from sluice.shuffle.errors import internal_error
+from sluice.shuffle.errors import failure_of
 from sluice.shuffle.partition.view import OutgoingBuffer
-from sluice.shuffle.taskmanager.serve.view_reader import CreditBasedViewReader
+from sluice.shuffle.taskmanager.serve.credit_based_view_reader import CreditBasedViewReader
 from sluice.transport.connection import Connection
-
-_log = logging.getLogger(__name__)
 
 MOST_BYTES_A_TURN = 1024 * 1024
 """Bytes sent before other connections get a turn of the event loop: 32 buffers of 32 KiB."""
 
 COST_OF_A_TURN_BYTES = 4 * 1024
-"""What a buffer counts for beside its bytes, so that small ones do not keep the loop either."""
+"""Bytes that a buffer counts beside its own, so that many small ones end a turn as well."""
 
 
 class PartitionRequestQueue:
     """Sends buffers of many readers over one connection.
 
     Args:
-        connection: Where they go.
-        sent: Told of each data buffer that was sent: its reader and its length in bytes.
-        ended: Told when a reader has sent its last message, the end or an error.
+        connection: The connection to send over.
+        sent: Called for each data buffer that was sent, with its reader and its length in bytes.
+        ended: Called when a reader has sent its last message, the end or an error.
     """
 
     def __init__(
@@ -54,18 +51,18 @@ class PartitionRequestQueue:
         return len(self._queue)
 
     def notify(self, reader: CreditBasedViewReader) -> None:
-        """A reader may have something to send: queue it once, and run."""
+        """Queue a reader, once, if it has something to send, and run in a later turn."""
         if reader.queued:
             return
         if not reader.is_available():
-            reader.rests()  # perhaps for another reason than before
+            reader.rests()  # the reason to wait may have changed
             return
         reader.queued = True
         reader.begins()
         self._queue.append(reader)
         if not self._turn_due:
-            # In a turn of its own: what one read of the socket brings, often several credits,
-            # is then served together, and no notification ever recurses into another.
+            # In a turn of its own: one read of the socket often brings several credits, which are
+            # then served together, and no notification recurses into another.
             self._turn_due = True
             asyncio.get_running_loop().call_soon(self.run)
 
@@ -78,9 +75,8 @@ class PartitionRequestQueue:
         try:
             self._send_in_turn()
         except Exception as error:  # noqa: BLE001
-            # A bug of ours must cost this connection only, and must be seen.
-            _log.exception("internal error while sending to %s", self._connection.remote)
-            self._connection.fail(internal_error(error))
+            # A bug costs this connection only.
+            self._connection.fail(failure_of(error, f"sending to {self._connection.remote}"))
         finally:
             self._running = False
 
@@ -119,7 +115,7 @@ class PartitionRequestQueue:
         """Take a reader out and release its view."""
         if reader.queued:
             reader.queued = False
-            with contextlib.suppress(ValueError):  # it was being served when a bug struck
+            with contextlib.suppress(ValueError):  # a bug struck while it was being served
                 self._queue.remove(reader)
         reader.release()
 

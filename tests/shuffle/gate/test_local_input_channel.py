@@ -7,7 +7,7 @@ import pytest
 from sluice.protocol.errors import SluiceError
 from sluice.protocol.messages import EVENT
 from sluice.shuffle.errors import InvalidRequest
-from sluice.shuffle.gate.local_channel import LocalInputChannel
+from sluice.shuffle.gate.local_input_channel import LocalInputChannel
 from tests.support.fakes import FakeView
 
 
@@ -26,8 +26,7 @@ def rig():
     return Rig()
 
 
-def test_nothing_yet_the_end_and_failed_are_three_answers(rig):
-    """P6."""
+def test_nothing_yet_end_and_failure_are_three_answers(rig):
     assert not rig.channel.is_available(1)
     assert rig.channel.next_buffer(1) is None
     rig.channel.attach(rig.view)
@@ -44,8 +43,8 @@ def test_nothing_yet_the_end_and_failed_are_three_answers(rig):
         rig.channel.next_buffer(1)
 
 
-def test_it_hands_on_the_very_buffer_of_the_partition(rig):
-    """M11, P4: the consumer holds the producer's own buffer until it lets go."""
+def test_a_local_channel_gives_the_partitions_own_buffer(rig):
+    """The consumer holds the producer's own buffer until it releases it."""
     rig.channel.attach(rig.view)
     rig.view.put(b"own")
     buffer = rig.channel.next_buffer(1)
@@ -93,7 +92,7 @@ class FakePipelinedView(FakeView):
         self.sizes.append(size_bytes)
 
 
-def test_a_pipelined_view_is_told_what_the_consumer_wants(rig):
+def test_messages_of_the_consumer_reach_a_pipelined_view(rig):
     rig.view = FakePipelinedView()
     rig.channel.announce_buffer_size(512)
     rig.channel.announce_buffer_size(1024)
@@ -117,7 +116,7 @@ def test_a_priority_event_shows_in_the_channel(rig):
     assert rig.channel.has_priority_event
 
 
-def test_a_blocking_partition_has_nothing_to_resume_and_no_use_for_a_size(rig):
+def test_a_stored_partition_refuses_resumption_and_ignores_sizes(rig):
     rig.channel.attach(rig.view)
     rig.channel.announce_buffer_size(512)
     assert not rig.channel.has_priority_event

@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 
 
 class CreditBasedViewReader:
-    """Reads a view as far as the credit of its channel goes.
+    """Reads a view as far as the credit of its channel allows.
 
-    The reader exists from the request on; its view may come later, when the partition is found.
+    The reader exists from the request on; it gets its view when the partition is found.
 
     Args:
         channel: Number chosen by the consumer.
         initial_credit: Credit that came with the request.
-        notify: Told when the reader may have something to send; the queue of readers.
-        credit_bytes: What one credit pays for.
-        times: Where its waits are counted, with those of others; by default nowhere.
+        notify: Called when the reader may have something to send; the queue of readers.
+        credit_bytes: Bytes that one credit pays for.
+        times: Counts its waits, with those of other readers; by default they are not counted.
     """
 
     __slots__ = (
@@ -58,7 +58,7 @@ class CreditBasedViewReader:
         self.channel = channel
         self.credit = SenderCredit(initial_credit)
         self.sequence_number = 0
-        """Of the next message."""
+        """Sequence number of the next message."""
         self.view: SubpartitionView | None = None
         self.failure: SluiceError | None = None
         self.queued = False
@@ -73,7 +73,7 @@ class CreditBasedViewReader:
         self.times.open(self.activity)
 
     def data_available(self) -> None:
-        """The view has something now, or has failed (the view's listener)."""
+        """Notify the queue: the view has something now, or has failed (the view's listener)."""
         self._notify(self)
 
     def attach(self, view: SubpartitionView) -> None:
@@ -87,10 +87,10 @@ class CreditBasedViewReader:
         self._notify(self)
 
     def add_credit(self, credit: int) -> None:
-        """The consumer can take more.
+        """Add credit of the consumer.
 
         Raises:
-            CreditOverflow: More than can be counted.
+            CreditOverflow: The sum is too large to be counted.
         """
         self.credit.add(credit)
         self._notify(self)
@@ -130,11 +130,11 @@ class CreditBasedViewReader:
         return number
 
     def begins(self) -> None:
-        """It is in the queue from now on: it sends."""
+        """Note that the reader is in the queue from now on: it sends."""
         self._does(SENDING)
 
     def rests(self) -> None:
-        """It has nothing to do in the queue: see what it waits for."""
+        """Note that the reader leaves the queue, and whether it waits for data or for credit."""
         view = self.view
         if self.credit.available <= 0 and view is not None and view.is_available(1):
             self._does(WAITING_FOR_CREDIT)
@@ -148,7 +148,7 @@ class CreditBasedViewReader:
             self.activity = activity
 
     def release(self) -> None:
-        """Give the view up. Idempotent."""
+        """Release the view. Idempotent."""
         times, self.times = self.times, None
         if times is not None:
             times.close(self.activity)
@@ -158,9 +158,9 @@ class CreditBasedViewReader:
 
 
 class UncreditedViewReader(CreditBasedViewReader):
-    """Reads a view as far as the connection can be written: no credit is ever used up.
+    """Reads a view as far as the connection can be written: credit is never used up.
 
-    The credit that came with the request stays; it bounds what one message may hold.
+    The credit that came with the request stays; it bounds the length of one message.
     """
 
     __slots__ = ()

@@ -1,4 +1,4 @@
-"""Waiting for something to read: woken together, cancelled alone, timed."""
+"""Readers that wait for data: woken together, cancelled alone, timed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from sluice.shuffle.gate.readable import Availability
+from sluice.shuffle.gate.readable_gate import Availability
 
 
 async def waiters(availability, count):
@@ -15,7 +15,7 @@ async def waiters(availability, count):
     return tasks
 
 
-async def test_all_who_wait_are_woken_and_later_ones_wait_anew():
+async def test_all_waiters_are_woken_and_later_ones_wait_anew():
     availability = Availability()
     first = await waiters(availability, 3)
     assert availability.waiting == 3
@@ -28,7 +28,7 @@ async def test_all_who_wait_are_woken_and_later_ones_wait_anew():
     assert availability.waiting == 0
 
 
-async def test_who_came_first_looks_first():
+async def test_waiters_are_woken_in_their_order():
     availability = Availability()
     order: list[int] = []
 
@@ -43,8 +43,8 @@ async def test_who_came_first_looks_first():
     assert order == list(range(20))
 
 
-async def test_to_wake_nobody_is_not_remembered():
-    """There is no state here that could be out of date: who comes later looks first."""
+async def test_a_wake_without_waiters_is_not_remembered():
+    """Availability keeps no state that could be out of date: a later reader polls first."""
     availability = Availability()
     availability.wake()
     (waiter,) = await waiters(availability, 1)
@@ -64,7 +64,7 @@ async def test_one_cancelled_waiter_leaves_the_others():
     await stays
 
 
-async def test_cancelled_in_the_turn_of_the_wake_up_takes_nothing_from_the_others():
+async def test_a_waiter_cancelled_in_the_turn_of_its_wake_up_takes_nothing_from_the_others():
     availability = Availability()
     gone, stays = await waiters(availability, 2)
     availability.wake()
@@ -74,10 +74,10 @@ async def test_cancelled_in_the_turn_of_the_wake_up_takes_nothing_from_the_other
     assert availability.waiting == 0
 
 
-async def test_waiting_is_timed_once_however_many_wait(monkeypatch):
+async def test_idle_time_is_counted_once_however_many_wait(monkeypatch):
     availability = Availability()
     now = [100.0]
-    monkeypatch.setattr("sluice.shuffle.gate.readable.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("sluice.shuffle.gate.readable_gate.time.monotonic", lambda: now[0])
     tasks = await waiters(availability, 2)
     now[0] += 2
     assert availability.idle_seconds == pytest.approx(2)

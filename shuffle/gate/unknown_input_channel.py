@@ -1,7 +1,7 @@
-"""A channel whose producer is not known yet (P3).
+"""A channel whose producer is not known yet.
 
-It holds the place of the channel in its gate, and what the consumer wants to tell the producer,
-until ``InputGate.update_channel`` puts a local or a remote channel there.
+It takes the place of the channel in its gate and keeps the messages of the consumer to the
+producer, until ``InputGate.update_channel`` puts a local or a remote channel there.
 """
 
 from sluice.protocol.errors import SluiceError
@@ -12,7 +12,7 @@ from sluice.shuffle.partition.view import DataListener, OutgoingBuffer
 
 
 class UnknownInputChannel:
-    """A channel that is not connected to anything.
+    """A channel without a connection.
 
     Args:
         listener: The listener of the channel that will take its place.
@@ -28,16 +28,16 @@ class UnknownInputChannel:
     def __init__(self, listener: DataListener) -> None:
         self.listener = listener
         self.task_events = KeptTaskEvents()
-        """What was sent meanwhile, for the producer."""
+        """The events sent meanwhile, for the producer."""
         self.buffer_size_bytes: int | None = None
         """The size announced last."""
 
     def is_available(self, credit: int) -> bool:
-        """False: nothing comes before the producer is known."""
+        """Return False: nothing comes before the producer is known."""
         return False
 
     def next_buffer(self, credit: int) -> OutgoingBuffer | None:
-        """Return None: nothing yet."""
+        """Return None: nothing has come yet."""
         return None
 
     def queued_data(self) -> QueuedData:
@@ -57,7 +57,7 @@ class UnknownInputChannel:
 
         Raises:
             InvalidEvent: It does not fit the wire.
-            TooManyTaskEvents: No more are kept.
+            TooManyTaskEvents: The channel keeps as many already as it may.
         """
         check_task_event(event_type, payload)
         self.task_events.keep(event_type, payload)
@@ -67,5 +67,5 @@ class UnknownInputChannel:
         self.buffer_size_bytes = size_bytes
 
     def release(self) -> None:
-        """Forget what was kept. Idempotent."""
+        """Forget the events kept. Idempotent."""
         self.task_events.take()

@@ -1,47 +1,94 @@
-"""Reading committed map outputs: the view of a blocking partition.
+"""Reading committed map outputs: the view of a stored partition.
 
 The requested range of every region is one slice; that of a broadcast region is read once for each
-subpartition. Slices of the memory tier go out as they lie in the mapping, without a copy, when they
-fill at least half a buffer; smaller ones are joined densely, so that a thousand blocks of 1 KB are
-32 buffers. A group of buffers leaves room at its end: who receives it into segments needs one read
-of the socket for it and for the head of the next message. Slices of the disk tier are read into
+subpartition. Slices of the memory tier are sent straight from the mapping, without a copy, when
+they fill at least half a buffer; smaller ones are joined densely, so that a thousand blocks of 1 KB
+are 32 buffers. A group of buffers leaves room at its end, so that its receiver needs one read of
+the socket for it and for the head of the next message. Slices of the disk tier are read into
 segments of the connection's read pool, a few at a time and never more than there is credit for: a
-reader that does not consume holds no memory. What the page cache has is read at once, else threads
-do it.
+reader that does not consume holds no memory. Bytes in the page cache are read at once, others by
+threads.
 """
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from sluice.protocol.errors import SluiceError
 from sluice.protocol.events import encode_end_of_partition
 from sluice.protocol.limits import MAX_U32
 from sluice.protocol.messages import DATA, EVENT
-from sluice.shuffle.errors import internal_error
+from sluice.shuffle.errors import failure_of
 from sluice.shuffle.memory import (
     BufferGroup,
     ListenerHandle,
     LocalBufferPool,
     MemorySegment,
+    NetworkBufferPool,
     runs_of_neighbours,
 )
+from sluice.shuffle.names import SubpartitionRange
 from sluice.shuffle.partition.view import DataListener, OutgoingBuffer
 from sluice.shuffle.taskmanager.store.arena import Extent
 from sluice.shuffle.taskmanager.store.extent_reader import ExtentRead
 from sluice.shuffle.taskmanager.store.outputs import MapOutput
 from sluice.shuffle.taskmanager.store.store import ShuffleStore
 
-_log = logging.getLogger(__name__)
-
-READ_AHEAD_SEGMENTS = 8
+READ_AHEAD_SEGMENTS: Final = 8
 """Segments of one read: 256 KiB at the default size, enough to hide a thread's round trip."""
+
+READ_POOL_MINIMUM: Final = 1
+"""Segments a connection is sure of for reads of the disk tier."""
+
+
+class ReadPool:
+    """The pool of one connection for reads of the disk tier; made when first needed.
+
+    Each connection has its own pool, so that a consumer that does not read holds no other share.
+    """
+
+    def __init__(self, network_pool: NetworkBufferPool, name: str, maximum: int) -> None:
+        self._network_pool = network_pool
+        self._name = name
+        self._maximum = maximum
+        self._pool: LocalBufferPool | None = None
+
+    def __call__(self) -> LocalBufferPool:
+        """Return the pool.
+
+        Raises:
+            InsufficientNetworkBuffers: Not even one segment is left for it.
+        """
+        if self._pool is None:
+            self._pool = self._network_pool.create_local_pool(
+                self._name, READ_POOL_MINIMUM, self._maximum, kind="read"
+            )
+        return self._pool
+
+    def destroy(self) -> None:
+        """Destroy the pool; it takes back the segments in use later. Idempotent."""
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.destroy()
+
+
+class ReadSizes(NamedTuple):
+    """The units of one view, in bytes.
+
+    Attributes:
+        segment_bytes: Bytes to read into one segment from the disk tier.
+        buffer_bytes: Largest buffer, or group of buffers, to give.
+        credit_bytes: Bytes that one credit pays for: a buffer of a group.
+    """
+
+    segment_bytes: int
+    buffer_bytes: int
+    credit_bytes: int
 
 
 class _Slice(NamedTuple):
-    """Bytes of an extent, to be read so many times before the next slice."""
+    """Bytes of an extent, to be read ``times`` times before the next slice."""
 
     extent: Extent
     offset: int
@@ -54,14 +101,11 @@ class StoredPartitionView:
 
     Args:
         store: Reads the disk tier.
-        outputs: What to read; their order is chosen here, by place in the storage.
-        start_subpartition: First subpartition wanted.
-        end_subpartition: The one behind the last.
-        segment_size_bytes: What to read into a segment from the disk tier.
-        buffer_size_bytes: Largest buffer, or group of buffers, to give.
-        credit_bytes: What one credit pays for: a buffer of a group.
+        outputs: The map outputs to read, in any order: the view orders them by place in storage.
+        wanted: The subpartitions to read.
+        sizes: How much a segment, a buffer and a credit stand for.
         read_pool: Gives the pool for reads of the disk tier; called when it is needed first.
-        listener: Told when a read of the disk tier is done.
+        listener: Called when a read of the disk tier is done.
     """
 
     is_local = True
@@ -70,35 +114,32 @@ class StoredPartitionView:
         self,
         store: ShuffleStore,
         outputs: Iterable[MapOutput],
-        start_subpartition: int,
-        end_subpartition: int,
-        segment_size_bytes: int,
-        buffer_size_bytes: int,
-        credit_bytes: int,
+        wanted: SubpartitionRange,
+        sizes: ReadSizes,
         read_pool: Callable[[], LocalBufferPool],
         listener: DataListener,
     ) -> None:
         self.failure: SluiceError | None = None
         self._store = store
-        self._segment_size_bytes = segment_size_bytes
-        self._buffer_size_bytes = buffer_size_bytes
-        self._credit_bytes = credit_bytes
+        self._segment_size_bytes = sizes.segment_bytes
+        self._buffer_size_bytes = sizes.buffer_bytes
+        self._credit_bytes = sizes.credit_bytes
         self._read_pool = read_pool
         self._listener = listener
-        self._slices = _slices(outputs, start_subpartition, end_subpartition)
+        self._slices = _slices(outputs, wanted.start, wanted.end)
         self._left_bytes = sum(each.length * each.times for each in self._slices)
         self._total_bytes = self._left_bytes
         self._total_buffers = 0
         self._index = 0
         self._used = 0  # bytes taken from the slice at the index
-        self._repeated = 0  # how often that slice was taken before
+        self._repeated = 0  # times that this slice was taken before
         self._ready: deque[BufferGroup] = deque()
         self._ready_segments = 0
         self._ready_buffers = 0  # the credit that they will cost
-        self._given_bytes = 0  # of the first one, when it is given in parts
+        self._given_bytes = 0  # of the first group, when it is given in parts
         self._reading = False
         self._reading_buffers = 0
-        self._wanted_bytes = 0  # what there was credit for when it began to wait for a segment
+        self._wanted_bytes = 0  # the credit, in bytes, when it began to wait for a segment
         self._listener_handle: ListenerHandle | None = None
         self._end_sent = False
         self._released = False
@@ -107,12 +148,12 @@ class StoredPartitionView:
 
     @property
     def backlog(self) -> int:
-        """Data buffers still to come, if they are full; at most what the wire can say."""
+        """Data buffers still to come, if they are full; at most the wire's largest number."""
         left = self._buffers_of(self._left_bytes)
         return min(self._ready_buffers + self._reading_buffers + left, MAX_U32)
 
     def is_available(self, credit: int) -> bool:
-        """True if there is a buffer for the credit, the end, or a read to begin."""
+        """True if there is a buffer for the credit or the end, or if a read can begin."""
         if self._end_sent or self._released:
             return False
         if self._ready:
@@ -154,7 +195,7 @@ class StoredPartitionView:
         return self._next_from_disk(min(self._buffer_size_bytes, credit * self._credit_bytes))
 
     def release(self) -> None:
-        """Give up reading."""
+        """Release what the view holds. Idempotent."""
         if self._released:
             return
         self._released = True
@@ -210,7 +251,7 @@ class StoredPartitionView:
     # ---- disk tier -----------------------------------------------------------------------------
 
     def _next_from_disk(self, most_bytes: int) -> OutgoingBuffer:
-        """Give what was read: a whole group of segments, or the part that may be sent now."""
+        """Give out a whole group of segments, or the part of it that may be sent now."""
         group = self._ready[0]
         start = self._given_bytes
         payload = group.payload
@@ -250,8 +291,8 @@ class StoredPartitionView:
             return False
         self._reading = True
         pool = self._read_pool()
-        # What was recycled together stays together: neighbours go out as one piece.
-        # In any case later: who gives segments back must not be served in the midst of it.
+        # Segments recycled together stay together: neighbours are sent as one piece. Always
+        # deferred to a task: recycling calls this method and must not be re-entered.
         self._start_reading(*self._plan(pool, [segment], self._wanted_bytes, pool.take_more_nowait))
         return True
 
@@ -262,7 +303,7 @@ class StoredPartitionView:
         most_bytes: int,
         another: Callable[[], MemorySegment | None],
     ) -> tuple[list[ExtentRead], list[BufferGroup]]:
-        """Say what to read next, and into which segments: those at hand and others."""
+        """Plan the next reads, into the given segments and others from ``another``."""
         most = -(-min(most_bytes, self._left_bytes) // self._segment_size_bytes)
         while len(segments) < min(most, READ_AHEAD_SEGMENTS):
             segment = another()
@@ -270,7 +311,7 @@ class StoredPartitionView:
                 break
             segments.append(segment)
         size = self._segment_size_bytes
-        # A reader that takes less than a segment at a time leaves gaps: each is a run of its own.
+        # A reader that takes less than a segment at a time leaves gaps: runs of one segment.
         gaps = size < segments[0].size_bytes
         runs = [[segment] for segment in segments] if gaps else runs_of_neighbours(segments)
         reads: list[ExtentRead] = []
@@ -288,18 +329,18 @@ class StoredPartitionView:
         return reads, groups
 
     def _start_reading(self, reads: list[ExtentRead], groups: list[BufferGroup]) -> None:
-        """Leave it to threads."""
-        # From here on, and not from the task's first step: everybody else may let go before that.
+        """Let threads read."""
+        # Retained here and not in the task's first step: all other owners may release before it.
         for read in reads:
             read.extent.retain()
-        # The task is the only owner of the segments until the threads have done with them.
+        # The task is the only owner of the segments until the threads are done with them.
         self._task = asyncio.get_running_loop().create_task(self._read(reads, groups))
 
     def _on_disk(self) -> bool:
         return self._left_bytes > 0 and self._slices[self._index].extent.view is None
 
     def _plan_run(self, memory: memoryview, reads: list[ExtentRead]) -> int:
-        """Fill memory from the slices at hand; return how many bytes it will hold."""
+        """Plan to fill memory from the next slices; return the bytes that it will hold."""
         filled = 0
         size = len(memory)
         while filled < size and self._on_disk():
@@ -308,7 +349,7 @@ class StoredPartitionView:
             count = min(length - self._used, size - filled)
             piece = memory[filled : filled + count]
             if reads and reads[-1].extent is extent and self._used > 0:
-                reads[-1].buffers.append(piece)  # goes on where the last read of this slice ends
+                reads[-1].buffers.append(piece)  # continues the last read of this slice
             else:
                 reads.append(ExtentRead(extent, start, [piece]))
             filled += count
@@ -320,12 +361,9 @@ class StoredPartitionView:
         try:
             await self._store.read_all(reads)
             complete = True
-        except SluiceError as error:
-            self.failure = error
         except Exception as error:  # noqa: BLE001
-            # A bug of ours must fail this channel and be seen, never pass for data.
-            _log.exception("internal error while reading the disk tier")
-            self.failure = internal_error(error)
+            # Also a bug fails this channel, and never passes for data.
+            self.failure = failure_of(error, "reading the disk tier")
         finally:
             for read in reads:
                 read.extent.release()
@@ -340,7 +378,7 @@ class StoredPartitionView:
             self._listener()
 
     def _read_ended(self, groups: list[BufferGroup]) -> None:
-        """Take over what was read."""
+        """Queue the groups that were read."""
         self._reading = False
         self._ready.extend(groups)
         self._ready_segments += sum(len(group.segments) for group in groups)
@@ -355,7 +393,7 @@ def _view(extent: Extent) -> memoryview:
 
 
 def _slices(outputs: Iterable[MapOutput], start: int, end: int) -> list[_Slice]:
-    """List what to read: map attempts by place in the storage, regions of one in their order."""
+    """List the slices: map attempts by place in storage, regions of each in their order."""
     by_place: list[tuple[int, int, list[_Slice]]] = []
     for output in outputs:
         slices: list[_Slice] = []

@@ -1,6 +1,6 @@
-"""Waiting for a gate: several waiters, each cancelled on its own, and how long they waited.
+"""The common part of gates and unions of gates: sources in a queue, served in turn, and waiting.
 
-What gates and unions of gates have in common: sources in a queue, served in turn, waited for.
+Several readers may wait for one gate; each can be cancelled without effect on the others.
 """
 
 import abc
@@ -15,10 +15,11 @@ from sluice.shuffle.partition.view import OutgoingBuffer
 
 
 class Availability:
-    """Wakes whoever waits for something to read.
+    """Wakes the readers that wait for data.
 
-    It holds no state of its own: whoever is woken looks again, and waits again if another one was
-    faster. A waiter is a future of its own, so that cancelling one does not touch the others.
+    It does not know whether there is data: a reader that wakes polls again, and waits again if
+    another one was faster. Each waits for its own future, so that cancelling one does not touch the
+    others.
     """
 
     __slots__ = ("_idle_seconds", "_idle_since", "_waiters")
@@ -30,12 +31,12 @@ class Availability:
 
     @property
     def waiting(self) -> int:
-        """How many wait."""
+        """Number of readers that wait."""
         return len(self._waiters)
 
     @property
     def idle_seconds(self) -> float:
-        """Time during which at least one waited, up to now."""
+        """Time during which at least one reader waited, up to now."""
         if not self._waiters:
             return self._idle_seconds
         return self._idle_seconds + time.monotonic() - self._idle_since
@@ -59,7 +60,7 @@ class Availability:
                     self._idle_seconds += time.monotonic() - self._idle_since
 
     def wake(self) -> None:
-        """Wake all who wait, in their order; they look for themselves what there is."""
+        """Wake all readers that wait, in their order; each polls for itself."""
         if not self._waiters:
             return
         waiters, self._waiters = self._waiters, {}
@@ -70,11 +71,11 @@ class Availability:
 
 
 BUFFERS_A_TURN: Final = 64
-"""Buffers a reader may take while others of the event loop wait: 2 MiB at the default size."""
+"""Buffers a reader may take before other tasks run: 2 MiB at the default size."""
 
 
 class BufferOrEvent(NamedTuple):
-    """What a gate gives: a buffer or an event, and the index of the channel it came from."""
+    """A buffer or an event of a gate, and the index of the channel it came from."""
 
     channel_index: int
     buffer: OutgoingBuffer
@@ -84,17 +85,17 @@ class BufferOrEvent(NamedTuple):
 class ReadableGate:
     """Serves its sources (channels, or gates) in turn; those with a priority event come first.
 
-    A subclass puts the numbers of sources that have something into the queues, takes them out in
-    :meth:`poll`, and wakes whoever waits.
+    A subclass puts the numbers of available sources into the queues, takes them out in
+    :meth:`poll`, and wakes the readers that wait.
     """
 
     def __init__(self) -> None:
         self._urgent: deque[int] = deque()
         """Sources with a priority event, in the order in which the events came."""
         self._ready: deque[int] = deque()
-        """Sources that may have something, in turn."""
+        """Sources that may be available, in turn."""
         self._queued: set[int] = set()
-        """What is in ``_ready``: no source is there twice."""
+        """The content of ``_ready``, so that no source is there twice."""
         self._availability = Availability()
         self._taken_this_turn = 0
 
@@ -113,23 +114,23 @@ class ReadableGate:
 
     @property
     def is_available(self) -> bool:
-        """True if it is worth the while to poll: there is a buffer, an event or a failure.
+        """True if polling makes progress: there is a buffer, an event or a failure.
 
-        Or a read of the disk tier is to begin, by the poll.
+        Polling may also begin a read of the disk tier.
         """
         return bool(self._ready or self._urgent)
 
     @property
     def has_priority_event(self) -> bool:
-        """True if what is taken next is a priority event."""
+        """True if the next poll takes a priority event."""
         return bool(self._urgent)
 
     async def wait_available(self) -> None:
-        """Wait until it is worth the while to poll, or nothing more will come.
+        """Wait until polling makes progress, or nothing more will come.
 
-        What is there may be taken by another one before the caller looks.
+        Another reader may poll before the caller does.
 
-        Cancellation: safe, without effect on others that wait.
+        Cancellation: safe, without effect on other readers.
         """
         while not (self.is_available or self.has_ended):
             await self._availability.wait()
@@ -137,7 +138,7 @@ class ReadableGate:
     async def next_buffer_or_event(self) -> BufferOrEvent | None:
         """Wait for the next buffer or event; sources with data are served in turn.
 
-        Whoever reads without ever having to wait lets others of the event loop run now and then.
+        A reader that never has to wait yields to other tasks of the event loop now and then.
 
         Returns:
             The buffer, to be released by the caller, or None after the end of all channels.
@@ -145,7 +146,7 @@ class ReadableGate:
         Raises:
             SluiceError: A channel failed.
 
-        Cancellation: safe, nothing is taken. Several callers share what comes.
+        Cancellation: safe, nothing is taken. Several callers share the buffers.
         """
         if self._taken_this_turn >= BUFFERS_A_TURN:
             self._taken_this_turn = 0
@@ -161,12 +162,12 @@ class ReadableGate:
             await self._availability.wait()
 
     def _hurry(self, number: int) -> None:
-        """Serve a source before all that have no priority event."""
+        """Serve a source before those that have no priority event."""
         if number not in self._urgent:
             self._urgent.append(number)
 
     def _queue(self, number: int) -> None:
-        """Serve a source when it is its turn."""
+        """Serve a source in its turn."""
         if number not in self._queued:
             self._queued.add(number)
             self._ready.append(number)

@@ -1,4 +1,4 @@
-"""Views over committed map outputs: dense, zero-copy where it pays, and owners of what they use."""
+"""Views of committed map outputs: dense, zero-copy where it pays, and owners of their memory."""
 
 from __future__ import annotations
 
@@ -13,8 +13,12 @@ from sluice.protocol.events import decode_end_of_partition
 from sluice.protocol.limits import MAX_U32
 from sluice.protocol.messages import EVENT, EVERY_SUBPARTITION
 from sluice.shuffle.memory import NetworkBufferPool
-from sluice.shuffle.names import ShuffleKey
-from sluice.shuffle.taskmanager.serve.stored_view import READ_AHEAD_SEGMENTS, StoredPartitionView
+from sluice.shuffle.names import ShuffleKey, SubpartitionRange
+from sluice.shuffle.taskmanager.serve.stored_partition_view import (
+    READ_AHEAD_SEGMENTS,
+    ReadSizes,
+    StoredPartitionView,
+)
 from sluice.shuffle.taskmanager.store.extent_reader import CACHED_READS
 from sluice.shuffle.taskmanager.store.outputs import MapOutput
 from sluice.shuffle.taskmanager.store.store import ShuffleStore
@@ -70,11 +74,8 @@ class Rig:
         return StoredPartitionView(
             self.store,
             outputs,
-            start,
-            end,
-            segment,
-            most,
-            cost,
+            SubpartitionRange(KEY, start, end),
+            ReadSizes(segment, most, cost),
             lambda: self.pool,
             self.available.set,
         )
@@ -123,7 +124,7 @@ async def rig(request, tmp_path):
     yield rig
     store.release_application("app")
     rig.pool.destroy()
-    # threads that read have yet to let go
+    # until threads that read have released it
     await eventually(
         lambda: not rig.used_bytes() and rig.network_pool.available_segments == 16,
         "all segments and extents back",
@@ -137,7 +138,7 @@ def noise(length: int, seed: int = 1) -> bytes:
 
 @pytest.mark.parametrize("credit", [1, 2, 3, MUCH])
 @pytest.mark.parametrize("length", [1, SIZE - 1, SIZE, SIZE + 1, 20 * SIZE + 5])
-async def test_one_region_in_as_few_buffers_as_can_be(rig, length, credit):
+async def test_one_region_is_read_in_as_few_buffers_as_possible(rig, length, credit):
     output = await rig.commit(1, [noise(length)])
     view = rig.view([output])
     assert view.backlog == -(-length // SIZE)
@@ -150,8 +151,8 @@ async def test_one_region_in_as_few_buffers_as_can_be(rig, length, credit):
 @pytest.mark.parametrize("credit", [1, 3, 8, MUCH])
 @pytest.mark.parametrize("cost", [SIZE, 8 * SIZE], ids=["a segment each", "a group each"])
 @pytest.mark.parametrize("length", [1, 8 * SIZE, 21 * SIZE + 5])
-async def test_several_segments_go_out_as_one(rig, length, cost, credit):
-    """Neighbouring segments of the disk tier are one message, as a slice of the mapping is."""
+async def test_neighbouring_segments_are_sent_as_one(rig, length, cost, credit):
+    """Neighbouring segments of the disk tier are one message, like a slice of the mapping."""
     output = await rig.commit(1, [noise(length)])
     view = rig.view([output], most=8 * SIZE, cost=cost)
     assert view.backlog == -(-length // cost)
@@ -181,7 +182,6 @@ async def test_a_reader_that_takes_less_than_a_segment(rig):
 
 
 async def test_many_small_slices_are_joined_densely(rig):
-    """S13."""
     outputs = [await rig.commit(n, [b"", noise(60, n), noise(900, 7)]) for n in range(200)]
     view = rig.view(outputs, 1, 2)
     buffers = await rig.read(view)
@@ -205,7 +205,7 @@ async def test_regions_of_a_map_output_stay_in_order(rig):
 async def test_a_broadcast_region_is_read_once_for_each_subpartition(rig, length):
     content = noise(length)
     output = await rig.commit_broadcast(1, content, behind=[b"first", noise(2 * SIZE, 2), b""])
-    assert rig.used_bytes() < 2 * (length + 2 * SIZE) + 16 * SIZE  # extents are of whole pages
+    assert rig.used_bytes() < 2 * (length + 2 * SIZE) + 16 * SIZE  # extents consist of whole pages
     for start, end, behind in (
         (0, 1, b"first"),
         (2, 3, b""),
@@ -220,8 +220,8 @@ async def test_a_broadcast_region_is_read_once_for_each_subpartition(rig, length
         view.release()
 
 
-async def test_a_broadcast_region_in_the_widest_range_takes_no_memory_and_can_be_given_up(rig):
-    """Neither the list of what to read nor the backlog grows with the range."""
+async def test_a_broadcast_region_in_the_widest_range_takes_no_memory_and_can_be_released(rig):
+    """Neither the list of slices nor the backlog grows with the range."""
     output = await rig.commit_broadcast(1, noise(2 * SIZE))
     view = rig.view([output], 0, SUBPARTITIONS)
     assert view.backlog == MAX_U32
@@ -254,8 +254,8 @@ async def test_no_data_without_credit(rig):
 
 
 @pytest.mark.network_case(15)
-async def test_a_release_in_the_middle_gives_all_back_but_what_is_out(rig):
-    """Case 15, M12: buffers already taken stay valid, also when the shuffle is released."""
+async def test_a_release_in_the_middle_keeps_only_the_buffers_already_taken(rig):
+    """Buffers already taken stay valid, also when the shuffle is released."""
     output = await rig.commit(1, [noise(20 * SIZE)])
     view = rig.view([output])
     held = await rig.next(view)
@@ -283,8 +283,7 @@ async def test_a_release_at_any_moment_of_a_read(rig, turns):
 
 
 @pytest.mark.network_case(30)
-async def test_ten_readers_get_the_same(rig):
-    """Case 30."""
+async def test_ten_readers_get_the_same_bytes(rig):
     output = await rig.commit(1, [noise(10 * SIZE + 3)])
     views = [rig.view([output]) for _ in range(10)]
     rigs = []
@@ -311,7 +310,7 @@ async def on_disk(tmp_path):
     assert rig.network_pool.available_segments == 4
 
 
-async def test_reads_ahead_within_credit_and_pool(on_disk):
+async def test_reading_ahead_is_bounded_by_credit_and_pool(on_disk):
     output = await on_disk.commit(1, [noise(50 * SIZE)])
     view = on_disk.view([output])
     first = await on_disk.next(view, 3)
@@ -327,7 +326,7 @@ async def test_reads_ahead_within_credit_and_pool(on_disk):
 
 
 async def test_the_backlog_counts_what_is_being_read(on_disk):
-    """C4: between the call of the threads and their answer nothing vanishes from it."""
+    """While threads read, their buffers stay in the backlog."""
     cold(on_disk.store)
     output = await on_disk.commit(1, [noise(4 * SIZE)])
     view = on_disk.view([output])
@@ -337,7 +336,7 @@ async def test_the_backlog_counts_what_is_being_read(on_disk):
     view.release()
 
 
-async def test_what_the_page_cache_has_is_there_at_once(on_disk):
+async def test_bytes_in_the_page_cache_are_read_at_once(on_disk):
     output = await on_disk.commit(1, [noise(4 * SIZE)])
     view = on_disk.view([output])
     received = b""
@@ -348,8 +347,8 @@ async def test_what_the_page_cache_has_is_there_at_once(on_disk):
     view.release()
 
 
-async def test_very_many_small_reads_are_not_the_event_loop_s(on_disk):
-    """A read each: a thousand of them would keep others waiting."""
+async def test_very_many_small_reads_are_left_to_threads(on_disk):
+    """Each is a read of its own: a thousand of them would hold up other tasks."""
     regions = [[noise(100, seed)] for seed in range(CACHED_READS + 1)]
     output = await on_disk.commit(1, *regions)
     view = on_disk.view([output])
@@ -358,7 +357,7 @@ async def test_very_many_small_reads_are_not_the_event_loop_s(on_disk):
     view.release()
 
 
-async def test_it_waits_for_a_segment_when_the_pool_has_none(on_disk):
+async def test_a_view_waits_for_a_segment_when_the_pool_has_none(on_disk):
     output = await on_disk.commit(1, [noise(4 * SIZE)])
     taken = [on_disk.pool.request_segment_nowait() for _ in range(4)]
     view = on_disk.view([output])
@@ -383,7 +382,7 @@ async def test_a_release_while_it_waits_for_a_segment(on_disk):
 
 
 @pytest.mark.parametrize("error", [OSError(5, "Input/output error"), ZeroDivisionError("a bug")])
-async def test_a_failing_read_is_never_taken_for_data(on_disk, error):
+async def test_a_failed_read_never_passes_for_data(on_disk, error):
     output = await on_disk.commit(1, [noise(4 * SIZE)])
 
     def fail(offset, buffers):

@@ -1,7 +1,7 @@
-"""A union of input gates: one reader for what comes from several upstream tasks.
+"""A union of input gates: one reader for the data of several upstream tasks.
 
-The gates take turns, whatever the number of their channels; one with a priority event comes first.
-Channels are numbered through: those of the first gate, then those of the second, and so on.
+The gates take turns, however many channels each has; one with a priority event comes first.
+Channels are numbered consecutively: those of the first gate, those of the second, and so on.
 """
 
 from bisect import bisect_right
@@ -11,7 +11,7 @@ from itertools import accumulate
 
 from sluice.shuffle.errors import InvalidRequest
 from sluice.shuffle.gate.input_gate import InputGate
-from sluice.shuffle.gate.readable import BufferOrEvent, ReadableGate
+from sluice.shuffle.gate.readable_gate import BufferOrEvent, ReadableGate
 from sluice.shuffle.gate.statistics import GateStatistics, sum_up
 from sluice.shuffle.gate.task_events import send_to_all
 
@@ -20,15 +20,15 @@ class UnionInputGate(ReadableGate):
     """Reads several gates as one.
 
     Args:
-        gates: They have all their channels (known or not) and are read by nobody else.
+        gates: They have all their channels (known or not) and no other reader.
 
     Raises:
-        InvalidRequest: No gates, or one that is part of a union already.
+        InvalidRequest: There is no gate, or one is part of a union already.
     """
 
     def __init__(self, gates: Sequence[InputGate]) -> None:
         if not gates:
-            raise InvalidRequest("Union of no gates", value=0, limit="at least 1")
+            raise InvalidRequest("A union needs gates to read", value=0, limit="at least 1")
         super().__init__()
         self.gates = tuple(gates)
         self._offsets = [0, *accumulate(len(gate.channels) for gate in gates)]
@@ -73,7 +73,7 @@ class UnionInputGate(ReadableGate):
             gate = self.gates[number]
             try:
                 taken = gate.poll()
-            finally:  # a failed channel leaves its gate available: it fails whoever asks again
+            finally:  # a failed channel leaves its gate available: the next poll raises it again
                 if gate.has_priority_event:
                     self._hurry(number)
                 elif gate.is_available:
@@ -101,7 +101,8 @@ class UnionInputGate(ReadableGate):
         """Send an event to the producers of all channels that have not ended.
 
         Raises:
-            SluiceError: As ``InputGate.send_task_event``; every gate is tried.
+            SluiceError: The first of those that ``InputGate.send_task_event`` raises; every gate
+                is tried.
         """
         send_to_all(self.gates, event_type, payload)
 
@@ -109,13 +110,13 @@ class UnionInputGate(ReadableGate):
         """Ask all producers for buffers of at most this size from now on.
 
         Raises:
-            InvalidRequest: It is no size of a buffer.
+            InvalidRequest: The size is not positive.
         """
         for gate in self.gates:
             gate.announce_buffer_size(size_bytes)
 
     def statistics(self) -> GateStatistics:
-        """Return what has come in through all gates, and the time spent waiting for any of it."""
+        """Return the totals of all gates, and the time spent waiting for any of them."""
         return sum_up([gate.statistics() for gate in self.gates], self._availability.idle_seconds)
 
     def release(self) -> None:

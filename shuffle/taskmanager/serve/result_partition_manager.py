@@ -1,13 +1,12 @@
-"""Finds partitions by name: who asks before the producer is there waits, up to a deadline.
+"""Finding the partitions of a TaskManager by name, and waiting for those that are not there yet.
 
-A map output is there once it is committed; a pipelined partition once it is registered and its
-consumption constraint lets readers in. Both are asked for alike, with :meth:`request_view`. Waiting
-is an event: a commit, a registration, a first output or a release wakes those who wait.
+A map output can be read once it is committed; a pipelined partition once it is registered and its
+consumption constraint lets readers in. Both are requested with
+:meth:`ResultPartitionManager.request_view`. A request for a partition that is not there yet waits,
+up to a deadline: a commit, a registration, a first output or a release wakes it.
 
-The pipelined partitions of this TaskManager by name, and how those ended that have failed.
-
-A pipelined partition is here from its registration to the end of its consumption. One that failed
-is remembered for a while, so that a consumer who asks late hears why instead of waiting for it.
+A pipelined partition is registered until it is consumed. The failure of one is remembered for a
+while, so that a consumer that asks late is told the reason instead of waiting.
 """
 
 import asyncio
@@ -20,16 +19,19 @@ from mypy_extensions import mypyc_attr
 from sluice.protocol.errors import SluiceError
 from sluice.shuffle.errors import InvalidRequest, PartitionNotFound, PartitionReleased
 from sluice.shuffle.memory import LocalBufferPool
-from sluice.shuffle.names import ShuffleKey
+from sluice.shuffle.names import ShuffleKey, SubpartitionRange
 from sluice.shuffle.partition.view import DataListener, PipelinedView, SubpartitionView
-from sluice.shuffle.taskmanager.serve.stored_view import StoredPartitionView
+from sluice.shuffle.taskmanager.serve.stored_partition_view import ReadSizes, StoredPartitionView
 from sluice.shuffle.taskmanager.store.errors import DuplicateMapOutput
 from sluice.shuffle.taskmanager.store.outputs import MapOutput
 from sluice.shuffle.taskmanager.store.store import ShuffleStore, release_regions
 
+MOST_FAILURES_KEPT: Final = 1024
+"""Failures remembered, the latest ones: a client cannot make the registry grow without bound."""
+
 
 class ConsumablePartition(Protocol):
-    """What the registry needs of a pipelined partition."""
+    """A pipelined partition as the registry sees it."""
 
     @property
     def num_subpartitions(self) -> int:
@@ -48,14 +50,14 @@ class ConsumablePartition(Protocol):
 
 
 class Registration(NamedTuple):
-    """A registered partition, and what to call when it is to be given up."""
+    """A registered partition, and the function to call when its shuffle is released."""
 
     partition: ConsumablePartition
     release: Callable[[SluiceError], None]
 
 
 class PipelinedRegistry:
-    """Pipelined partitions by shuffle and map attempt."""
+    """Pipelined partitions by shuffle and map attempt, and the failures of former ones."""
 
     def __init__(self) -> None:
         self._registered: dict[ShuffleKey, dict[int, Registration]] = {}
@@ -68,7 +70,7 @@ class PipelinedRegistry:
         """Make a partition known.
 
         Raises:
-            DuplicateMapOutput: There is one of that name.
+            DuplicateMapOutput: A partition of that name is registered already.
         """
         attempts = self._registered.setdefault(key, {})
         if map_attempt_id in attempts:
@@ -83,7 +85,7 @@ class PipelinedRegistry:
         partition: ConsumablePartition,
         failure: SluiceError | None,
     ) -> bool:
-        """Forget a partition, but for its failure. False if it is not registered (any more)."""
+        """Forget a partition, except its failure. False if it is not registered (any more)."""
         attempts = self._registered.get(key)
         found = None if attempts is None else attempts.get(map_attempt_id)
         if attempts is None or found is None or found.partition is not partition:
@@ -106,11 +108,11 @@ class PipelinedRegistry:
             The partition and its map attempt.
 
         Raises:
-            SluiceError: It has failed not long ago.
+            SluiceError: One of them has failed a short while ago.
         """
         attempts = self._registered.get(key)
         if attempts is None and not self._failures:
-            return None  # as it is for those who know only stored map outputs
+            return None  # the usual case where all map outputs are stored
         for map_attempt_id in map_attempt_ids:
             failure = self._failures.get((key, map_attempt_id))
             if failure is not None:
@@ -121,29 +123,29 @@ class PipelinedRegistry:
         return None
 
     def __iter__(self) -> Iterator[tuple[ShuffleKey, int, ConsumablePartition]]:
-        """Shuffle, map attempt and partition of each."""
+        """Iterate over the shuffle, map attempt and partition of each."""
         for key, attempts in self._registered.items():
             for map_attempt_id, registration in attempts.items():
                 yield key, map_attempt_id, registration.partition
 
     def keys(self, application_id: str) -> list[ShuffleKey]:
-        """The shuffles of an application that have pipelined partitions."""
+        """Return the shuffles of an application that have pipelined partitions."""
         return [key for key in self._registered if key.application_id == application_id]
 
     def release(self, key: ShuffleKey, error: SluiceError) -> None:
-        """Have all partitions of a shuffle given up, and forget them and their failures."""
+        """Release all partitions of a shuffle, and forget them and their failures."""
         for registration in self._registered.pop(key, {}).values():
             registration.release(error)
         for name in [name for name in self._failures if name[0] == key]:
             del self._failures[name]
 
 
-@mypyc_attr(allow_interpreted_subclasses=True)  # tests find partitions by hand
+@mypyc_attr(allow_interpreted_subclasses=True)  # tests supply their own views
 class ResultPartitionManager:
-    """The registry of map outputs and pipelined partitions, and of those who wait for one.
+    """Registers map outputs and pipelined partitions, and serves requests for them.
 
     Args:
-        store: Holds what is committed.
+        store: Holds committed map outputs.
         segment_size_bytes: Largest buffer of the views made here.
         request_timeout_seconds: How long a request waits for a map output to be committed.
     """
@@ -173,26 +175,26 @@ class ResultPartitionManager:
         return sum(len(waiters) for waiters in self._waiting.values())
 
     async def commit(self, output: MapOutput) -> None:
-        """Commit a finished map output and serve those who waited for it.
+        """Commit a finished map output and serve the requests that waited for it.
 
         Raises:
-            SluiceError: It could not be made durable, or is committed already; its regions have
-                been given up.
+            SluiceError: It could not be made durable, or is committed already; its regions are
+                released.
 
-        Cancellation: the commit goes on, nobody waits for it.
+        Cancellation: the commit goes on, but nobody waits for it.
         """
         try:
             committed = self._store.commit(output)
         except SluiceError:
             release_regions(output.regions)
             raise
-        # What follows must follow too when the producer is gone by then, and nobody waits here.
+        # A callback, because it must run also when the producer is gone and nobody waits here.
         committed.add_done_callback(lambda done: self._committed(output, done))
         await asyncio.shield(committed)
 
     def _committed(self, output: MapOutput, done: "asyncio.Future[None]") -> None:
         if done.cancelled():
-            return  # then the journal gives the regions up, if they must be
+            return  # then the journal releases the regions, if necessary
         if done.exception() is not None:
             release_regions(output.regions)
             return
@@ -205,16 +207,16 @@ class ResultPartitionManager:
         partition: ConsumablePartition,
         release: Callable[[SluiceError], None],
     ) -> None:
-        """Make a pipelined partition known and serve those who waited for it.
+        """Make a pipelined partition known and serve the requests that waited for it.
 
         Args:
             key: The shuffle.
-            map_attempt_id: Its name within the shuffle.
+            map_attempt_id: The partition's name within the shuffle.
             partition: The partition; call :meth:`wake` when it becomes consumable later.
             release: Called when the shuffle is released; the partition is forgotten then.
 
         Raises:
-            DuplicateMapOutput: There is a partition or a committed map output of that name.
+            DuplicateMapOutput: A partition or a committed map output of that name exists.
         """
         if self._store.lookup(key, map_attempt_id) is not None:
             raise DuplicateMapOutput(key.application_id, key.shuffle_id, map_attempt_id)
@@ -232,15 +234,15 @@ class ResultPartitionManager:
 
         Args:
             key: The shuffle.
-            map_attempt_id: Its name within the shuffle.
-            partition: The partition itself: one that has come in its place stays.
-            failure: Told to those who wait for it and to those who ask in the near future.
+            map_attempt_id: The partition's name within the shuffle.
+            partition: The partition itself: one that has taken its place stays.
+            failure: Raised to requests that wait for it or come soon after.
         """
         if self._pipelined.unregister(key, map_attempt_id, partition, failure):
             self.wake(key)
 
     def wake(self, key: ShuffleKey) -> None:
-        """Let the requests that wait for something of a shuffle look again."""
+        """Let the requests that wait for partitions of a shuffle look again."""
         for waiter in self._waiting.pop(key, ()):
             if not waiter.done():
                 waiter.set_result(None)
@@ -282,7 +284,7 @@ class ResultPartitionManager:
         """Look map outputs up.
 
         Returns:
-            Those that are committed, and the first map attempt that is not, or None.
+            The outputs that are committed, and the first map attempt that is not, or None.
         """
         found: list[MapOutput] = []
         for map_attempt_id in map_attempt_ids:
@@ -294,10 +296,8 @@ class ResultPartitionManager:
 
     async def request_view(
         self,
-        key: ShuffleKey,
+        wanted: SubpartitionRange,
         map_attempt_ids: Sequence[int],
-        start_subpartition: int,
-        end_subpartition: int,
         buffer_size_bytes: int,
         read_pool: Callable[[], LocalBufferPool],
         listener: DataListener,
@@ -306,58 +306,51 @@ class ResultPartitionManager:
         """Make a view of committed map outputs or of a pipelined partition, waiting for them.
 
         Args:
-            key: The shuffle.
-            map_attempt_ids: What to read: any number of map outputs, or one pipelined partition.
-            start_subpartition: First subpartition wanted.
-            end_subpartition: The one behind the last; of a pipelined partition, one is read.
+            wanted: The subpartitions to read; of a pipelined partition, one.
+            map_attempt_ids: Any number of stored map outputs, or one pipelined partition.
             buffer_size_bytes: Largest buffer, or group of buffers, to give.
             read_pool: Memory for reads of the disk tier.
-            listener: Told when a view that had nothing has something.
-            credit_bytes: What one credit pays for; a whole ``buffer_size_bytes`` by default.
+            listener: Called when a view that had nothing has something.
+            credit_bytes: Bytes that one credit pays for; ``buffer_size_bytes`` by default.
 
         Raises:
-            PartitionNotFound: Something is still missing, or may not be read yet, at the deadline.
+            PartitionNotFound: A partition is still missing, or cannot be read yet, at the deadline.
             PartitionReleased: The shuffle was released meanwhile.
             ProducerFailed: The producer of the pipelined partition is gone.
             SubpartitionAlreadyConsumed: The subpartition of a pipelined partition has its reader.
-            InvalidRequest: Not one attempt and one subpartition of a pipelined partition, or no
-                range that there is.
+            InvalidRequest: The range is empty or too large, or several attempts or subpartitions
+                of pipelined partitions are requested.
 
         Cancellation: safe, nothing is left behind.
         """
+        key, start, end = wanted
         deadline = asyncio.get_running_loop().time() + self._request_timeout_seconds
         while True:
             pipelined = self._pipelined.find(key, map_attempt_ids)
             missing: int | None
             if pipelined is not None:
                 partition, missing = pipelined
-                if not start_subpartition < end_subpartition <= partition.num_subpartitions:
-                    raise _bad_range(
-                        start_subpartition, end_subpartition, partition.num_subpartitions
-                    )
-                if len(map_attempt_ids) > 1 or end_subpartition - start_subpartition > 1:
+                if not start < end <= partition.num_subpartitions:
+                    raise _bad_range(wanted, partition.num_subpartitions)
+                if len(map_attempt_ids) > 1 or end - start > 1:
                     raise InvalidRequest(
                         "A pipelined partition is read one subpartition at a time",
-                        value=f"{len(map_attempt_ids)} map attempts, "
-                        f"{end_subpartition - start_subpartition} subpartitions",
+                        value=f"{len(map_attempt_ids)} map attempts, {end - start} subpartitions",
                         limit="1 map attempt, 1 subpartition",
                         remedy="Open a channel for each",
                     )
                 if partition.is_consumable:
-                    return partition.create_view(start_subpartition, listener)
-                what, remedy = "has no output yet", "Ask again, or let it be read when registered"
+                    return partition.create_view(start, listener)
+                what, remedy = "has no output yet", "Ask again, or let readers in at registration"
             else:
                 found, missing = self._find(key, map_attempt_ids)
                 if missing is None:
-                    return self._stored_view(
-                        found,
-                        start_subpartition,
-                        end_subpartition,
+                    sizes = ReadSizes(
+                        min(self._segment_size_bytes, buffer_size_bytes),
                         buffer_size_bytes,
-                        read_pool,
-                        listener,
-                        credit_bytes,
+                        buffer_size_bytes if credit_bytes is None else credit_bytes,
                     )
+                    return self._stored_view(found, wanted, sizes, read_pool, listener)
                 what, remedy = "is not here", "Its task has to run again"
             await self._wait(key, missing, deadline, what, remedy)
 
@@ -387,48 +380,25 @@ class ResultPartitionManager:
     def _stored_view(
         self,
         outputs: Sequence[MapOutput],
-        start_subpartition: int,
-        end_subpartition: int,
-        buffer_size_bytes: int,
+        wanted: SubpartitionRange,
+        sizes: ReadSizes,
         read_pool: Callable[[], LocalBufferPool],
         listener: DataListener,
-        credit_bytes: int | None = None,
     ) -> StoredPartitionView:
-        """Make a view over a range of subpartitions of committed map outputs.
-
-        Args:
-            outputs: The map outputs.
-            start_subpartition: First subpartition wanted.
-            end_subpartition: The one behind the last.
-            buffer_size_bytes: Largest buffer, or group of buffers, to give.
-            read_pool: Memory for reads of the disk tier.
-            listener: Told when a view that had nothing has something.
-            credit_bytes: What one credit pays for; a whole ``buffer_size_bytes`` by default.
+        """Make a view of committed map outputs.
 
         Raises:
-            InvalidRequest: The range is empty or beyond what a map output has.
+            InvalidRequest: The range is empty or beyond the subpartitions of a map output.
         """
         most = min(output.num_subpartitions for output in outputs)
-        if not 0 <= start_subpartition < end_subpartition <= most:
-            raise _bad_range(start_subpartition, end_subpartition, most)
-        return StoredPartitionView(
-            self._store,
-            outputs,
-            start_subpartition,
-            end_subpartition,
-            min(self._segment_size_bytes, buffer_size_bytes),
-            buffer_size_bytes,
-            buffer_size_bytes if credit_bytes is None else credit_bytes,
-            read_pool,
-            listener,
-        )
+        if not 0 <= wanted.start < wanted.end <= most:
+            raise _bad_range(wanted, most)
+        return StoredPartitionView(self._store, outputs, wanted, sizes, read_pool, listener)
 
 
-def _bad_range(start: int, end: int, most: int) -> InvalidRequest:
+def _bad_range(wanted: SubpartitionRange, most: int) -> InvalidRequest:
     return InvalidRequest(
-        "Range of subpartitions is empty or too large", value=f"{start} to {end}", limit=most
+        "Range of subpartitions is empty or too large",
+        value=f"{wanted.start} to {wanted.end}",
+        limit=most,
     )
-
-
-MOST_FAILURES_KEPT: Final = 1024
-"""Failures remembered, the latest ones: what a client makes this grow by is bounded."""

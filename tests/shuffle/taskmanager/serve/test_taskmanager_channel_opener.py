@@ -1,4 +1,4 @@
-"""Gates with more channels than are read at a time: memory does not grow with the hosts."""
+"""Gates with more channels than are open at a time: memory does not grow with the hosts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def exclusive(cluster):
     return cluster[1].network_pool.statistics().exclusive_segments
 
 
-async def test_the_others_are_opened_as_these_end(tmp_path):
+async def test_waiting_channels_open_as_others_end(tmp_path):
     async with mini_cluster(tmp_path, max_open_channels_per_gate=MOST) as cluster:
         sources = await write_all(cluster)
         client = await cluster.consumer(1)
@@ -36,7 +36,7 @@ async def test_the_others_are_opened_as_these_end(tmp_path):
         await gate.close()
 
 
-async def test_stored_map_outputs_have_floating_buffers_of_their_own_setting(tmp_path):
+async def test_gates_of_stored_map_outputs_have_their_own_number_of_floating_buffers(tmp_path):
     async with mini_cluster(
         tmp_path, floating_buffers_per_gate=1, floating_buffers_per_stored_gate=5
     ) as cluster:
@@ -88,7 +88,7 @@ async def test_a_failed_channel_leaves_its_place(tmp_path):
         await gate.close()
 
 
-async def test_a_gate_closes_with_channels_that_wait(tmp_path):
+async def test_a_gate_with_waiting_channels_closes(tmp_path):
     async with mini_cluster(tmp_path, max_open_channels_per_gate=MOST) as cluster:
         sources = await write_all(cluster)
         gate = open_gate(await cluster.consumer(1), 1, sources, 0, 2, credit=1)

@@ -1,4 +1,4 @@
-"""A channel whose producer is not known yet: kept, updated, released (P3, P19)."""
+"""A channel whose producer is not known yet: kept, updated, released."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import pytest
 
 from sluice.protocol.messages import DATA
 from sluice.shuffle.errors import InvalidRequest, PartitionNotFound
+from sluice.shuffle.gate.channel_opener import ChannelSource
 from sluice.shuffle.gate.input_gate import InputGate
-from sluice.shuffle.gate.local_channel import LocalInputChannel
-from sluice.shuffle.gate.remote_channel import RemoteInputChannel
-from sluice.shuffle.gate.source import ChannelSource
+from sluice.shuffle.gate.local_input_channel import LocalInputChannel
+from sluice.shuffle.gate.remote_input_channel import RemoteInputChannel
 from sluice.shuffle.gate.task_events import MAX_KEPT_TASK_EVENTS, TooManyTaskEvents, UnknownProducer
-from sluice.shuffle.gate.unknown_channel import UnknownInputChannel
-from sluice.shuffle.names import ShuffleKey
-from sluice.shuffle.taskmanager.serve.channel_opener import ChannelOpener
-from sluice.shuffle.taskmanager.serve.read_pool import ReadPool
+from sluice.shuffle.gate.unknown_input_channel import UnknownInputChannel
+from sluice.shuffle.names import ShuffleKey, SubpartitionRange
+from sluice.shuffle.taskmanager.serve.stored_partition_view import ReadPool
+from sluice.shuffle.taskmanager.serve.taskmanager_channel_opener import TaskManagerChannelOpener
 from tests.support.gates import KEY, HandFilledGate, here
 from tests.support.mini_cluster import mini_cluster
 
@@ -33,7 +33,7 @@ class Producer:
         self.events.append((event_type, payload))
 
 
-def test_nothing_comes_of_it_and_nothing_blocks_it():
+def test_an_unknown_channel_gives_nothing_and_is_never_blocked():
     channel = UnknownInputChannel(lambda: None)
     assert not channel.is_available(100)
     assert channel.next_buffer(100) is None
@@ -60,7 +60,7 @@ async def test_events_kept_for_an_unknown_channel_are_delivered_when_it_becomes_
 
 
 @pytest.mark.network_case(32)
-async def test_what_is_kept_for_an_unknown_channel_is_bounded_and_the_others_get_theirs():
+async def test_events_kept_for_an_unknown_channel_are_bounded_and_the_others_get_theirs():
     gate = HandFilledGate()
     producer = Producer()
     gate.services.task_events.register(KEY, 7, producer.hear)
@@ -76,7 +76,7 @@ async def test_what_is_kept_for_an_unknown_channel_is_bounded_and_the_others_get
 
 
 async def test_an_event_to_a_gate_reports_the_channel_without_a_producer():
-    """T11: and the one after it has heard it."""
+    """The channel behind it has passed the event on."""
     gate = HandFilledGate(2)
     producer = Producer()
     gate.services.task_events.register(KEY, 1, producer.hear)
@@ -111,11 +111,11 @@ async def test_a_gate_waits_for_its_unknown_channel_and_reads_it_in_turn():
     gate.release()
 
 
-async def test_a_producer_is_told_once():
+async def test_a_producer_is_named_once():
     gate = HandFilledGate()
     gate.add_unknown_channel()
     gate.update_channel(0, here(7))
-    with pytest.raises(InvalidRequest, match="is known"):
+    with pytest.raises(InvalidRequest, match="is known already"):
         gate.update_channel(0, here(8))
     with pytest.raises(InvalidRequest, match="No such channel"):
         gate.update_channel(1, here(8))
@@ -124,7 +124,7 @@ async def test_a_producer_is_told_once():
 
 
 async def test_a_gate_is_released_while_a_producer_is_unknown():
-    """P4: an update that comes late does nothing."""
+    """An update that comes late does nothing."""
     gate = HandFilledGate()
     unknown = gate.add_unknown_channel()
     gate.send_task_event(1, b"")
@@ -140,8 +140,8 @@ async def test_a_gate_is_released_while_a_producer_is_unknown():
         gate.add_unknown_channel()
 
 
-async def test_the_listener_of_an_unknown_channel_is_that_of_its_successor():
-    """The consumer leg reads channels by listeners of its own."""
+async def test_the_successor_of_an_unknown_channel_has_its_listener():
+    """The consumer leg reads channels through its own listeners."""
     calls: list[str] = []
     gate = HandFilledGate()
     gate.add_unknown_channel(lambda: calls.append("told"))
@@ -159,8 +159,8 @@ async def test_the_listener_of_an_unknown_channel_is_that_of_its_successor():
 @contextlib.asynccontextmanager
 async def a_gate(cluster):
     read_pool = ReadPool(cluster[0].network_pool, "reads", 8)
-    opener = ChannelOpener("gate", cluster[0].gate_services, CLUSTER_KEY, 0, 1, read_pool)
-    gate = InputGate("gate", CLUSTER_KEY, opener)
+    wanted = SubpartitionRange(CLUSTER_KEY, 0, 1)
+    gate = InputGate(TaskManagerChannelOpener("gate", cluster[0].gate_services, wanted, read_pool))
     try:
         yield gate
     finally:
@@ -174,7 +174,7 @@ def source(environment, *attempts):
 
 
 async def test_one_gate_with_local_remote_and_unknown_channels(tmp_path):
-    """P3: of the unknown ones, one becomes local and one remote."""
+    """One unknown channel becomes local, one remote."""
     async with mini_cluster(tmp_path) as cluster, a_gate(cluster) as gate:
         for attempt in range(4):
             await cluster.write(attempt % 2, attempt, [[b"%d" % attempt * 5000]])
@@ -210,7 +210,6 @@ async def test_one_gate_with_local_remote_and_unknown_channels(tmp_path):
 
 @pytest.mark.network_case(13, 32)
 async def test_the_deadline_starts_when_the_producer_is_known(tmp_path):
-    """P5, P19."""
     async with (
         mini_cluster(tmp_path, 1, partition_request_timeout_seconds=DEADLINE_SECONDS) as cluster,
         a_gate(cluster) as gate,

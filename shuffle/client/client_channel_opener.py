@@ -1,0 +1,81 @@
+"""Opening the channels of a client's gate.
+
+Channels that are added in one turn make one gate at the TaskManager, which fetches remote data.
+"""
+
+import asyncio
+
+from sluice.shuffle.client.consumer_leg import ConsumerLeg
+from sluice.shuffle.gate.channel_opener import (
+    ChannelOpener,
+    ChannelSource,
+    GateMemory,
+    OpenableChannel,
+    Opening,
+)
+from sluice.shuffle.gate.local_input_channel import LocalInputChannel
+from sluice.shuffle.gate.remote_input_channel import RemoteInputChannel
+from sluice.shuffle.names import SubpartitionRange
+from sluice.shuffle.partition.view import DataListener
+
+
+class ClientChannelOpener(ChannelOpener):
+    """Makes and opens the channels of one gate of a client.
+
+    Args:
+        name: The gate's, for pools and logs.
+        wanted: The subpartitions that the gate reads.
+        memory: The receive buffers of the gate.
+        leg: The consumer connection.
+
+    Raises:
+        InvalidRequest: The range is empty.
+    """
+
+    def __init__(
+        self, name: str, wanted: SubpartitionRange, memory: GateMemory, leg: ConsumerLeg
+    ) -> None:
+        super().__init__(name, wanted, memory)
+        self._leg = leg
+        self._batch: list[Opening] = []
+        """The channels of this turn."""
+        self._gates: list[int] = []
+
+    def make(self, source: ChannelSource, listener: DataListener) -> RemoteInputChannel:
+        """Make a channel; :meth:`open` opens it.
+
+        Raises:
+            InsufficientNetworkBuffers: No floating buffer is left for the gate.
+        """
+        self.floating_pool()  # fails now if it cannot be had, and not the channel later
+        return RemoteInputChannel(listener)
+
+    def open(self, channel: OpenableChannel, source: ChannelSource) -> None:
+        """Open a channel with all others of this turn; an error fails all of them."""
+        self._batch.append((channel, source))
+        if len(self._batch) == 1:
+            self.start(self._batch)
+
+    async def open_now(self, batch: list[Opening]) -> None:
+        """Ask for one gate with the channels of a turn."""
+        await asyncio.sleep(0)  # a caller adds several channels one by one, in one turn
+        self._batch = []
+        wanted: list[tuple[RemoteInputChannel, ChannelSource]] = []
+        for channel, source in batch:
+            if isinstance(channel, LocalInputChannel):
+                raise TypeError("a client has no local partitions")
+            if await self.attach(channel, self._leg):
+                wanted.append((channel, source))
+        self._gates.append(self._leg.open_gate(self.wanted, wanted))
+
+    def stop(self) -> None:
+        """Cancel the opening of channels. Idempotent; :meth:`close` comes after it."""
+        self._batch = []
+        super().stop()
+
+    def close(self) -> None:
+        """Close the gates and give the memory back, after the channels are released. Idempotent."""
+        gates, self._gates = self._gates, []
+        for gate in gates:
+            self._leg.close_gate(gate)
+        super().close()

@@ -1,0 +1,207 @@
+"""Opening the channels of a gate on a TaskManager, to its own partitions and to those of others."""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from sluice.shuffle.errors import InvalidRequest
+from sluice.shuffle.gate.channel_opener import (
+    ChannelOpener,
+    ChannelSource,
+    GateMemory,
+    OpenableChannel,
+    Opening,
+)
+from sluice.shuffle.gate.local_input_channel import LocalInputChannel
+from sluice.shuffle.gate.partition_request_client import PartitionRequestClient
+from sluice.shuffle.gate.remote_input_channel import RemoteInputChannel
+from sluice.shuffle.gate.task_events import TaskEventDispatcher
+from sluice.shuffle.memory import NetworkBufferPool
+from sluice.shuffle.names import SubpartitionRange
+from sluice.shuffle.partition.view import DataListener
+from sluice.shuffle.taskmanager.sections import NetworkMemoryConfig
+from sluice.shuffle.taskmanager.serve.result_partition_manager import ResultPartitionManager
+from sluice.shuffle.taskmanager.serve.stored_partition_view import ReadPool
+from sluice.transport.connection_pool import ConnectionPool
+from sluice.transport.errors import TaskManagerMismatch
+
+if TYPE_CHECKING:
+    from sluice.transport.connector import Address
+
+
+@dataclass(frozen=True, slots=True)
+class GateServices:
+    """The parts of a TaskManager that its gates use.
+
+    Attributes:
+        taskmanager_id: Channels that name it are local.
+        config: Numbers of exclusive and floating buffers, deadlines.
+        network_pool: The TaskManager's segments.
+        partitions: Finds local partitions.
+        peers: Connections to other TaskManagers.
+        task_events: The producers that run on this TaskManager.
+    """
+
+    taskmanager_id: str
+    config: NetworkMemoryConfig
+    network_pool: NetworkBufferPool
+    partitions: ResultPartitionManager
+    peers: ConnectionPool[PartitionRequestClient]
+    task_events: TaskEventDispatcher = field(default_factory=TaskEventDispatcher)
+
+
+class GateLimits(NamedTuple):
+    """The sizes and numbers of one gate, where its TaskManager's configuration does not decide.
+
+    Attributes:
+        buffer_bytes: Largest buffer that a channel may give; by default a segment from a local
+            channel, and from a remote one all bytes of a message.
+        credit_bytes: Bytes that one credit of the gate's reader pays for; a whole buffer by
+            default.
+        remote_channels: Remote channels that are open at a time; the others wait until these are
+            released or fail. Only for a reader that takes buffers of any of them, and for map
+            outputs that are stored. No limit by default.
+        floating_buffers: Segments that the remote channels share; ``floating_buffers_per_gate`` by
+            default.
+    """
+
+    buffer_bytes: int | None = None
+    credit_bytes: int | None = None
+    remote_channels: int | None = None
+    floating_buffers: int | None = None
+
+
+class TaskManagerChannelOpener(ChannelOpener):
+    """Makes and opens local and remote channels for one gate.
+
+    Args:
+        name: The gate's, for pools and logs.
+        services: The TaskManager's parts.
+        wanted: The subpartitions that the gate reads.
+        read_pool: Memory for local reads of the disk tier.
+        limits: Sizes and numbers of this gate.
+
+    Raises:
+        InvalidRequest: The range is empty.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        services: GateServices,
+        wanted: SubpartitionRange,
+        read_pool: ReadPool,
+        limits: GateLimits | None = None,
+    ) -> None:
+        limits = limits or GateLimits()
+        config = services.config
+        floating_buffers = limits.floating_buffers
+        if floating_buffers is None:
+            floating_buffers = config.floating_buffers_per_gate
+        memory = GateMemory(
+            services.network_pool,
+            config.exclusive_buffers_per_channel,
+            floating_buffers,
+            config.exclusive_request_timeout_seconds,
+        )
+        super().__init__(name, wanted, memory)
+        self._services = services
+        self._read_pool = read_pool
+        self._limits = limits
+        self._remote_channels = 0
+        """Remote channels that are open or being opened."""
+        self._waiting: OrderedDict[RemoteInputChannel, ChannelSource] = OrderedDict()
+        self._clients: list[tuple[Address, PartitionRequestClient]] = []
+
+    def make(self, source: ChannelSource, listener: DataListener) -> OpenableChannel:
+        """Make the channel that fits a source; :meth:`open` opens it.
+
+        Raises:
+            InsufficientNetworkBuffers: No floating buffer is left for the gate.
+        """
+        if source.taskmanager_id == self._services.taskmanager_id:
+            return LocalInputChannel(listener, partial(self._publish, source.map_attempt_ids))
+        self.floating_pool()  # fails now if it cannot be had, and not the channel later
+        limits = self._limits
+        return RemoteInputChannel(
+            listener, limits.buffer_bytes, limits.credit_bytes, self._remote_channel_done
+        )
+
+    def open(self, channel: OpenableChannel, source: ChannelSource) -> None:
+        """Begin to open a channel, now or when another one is done; an error fails it."""
+        if isinstance(channel, LocalInputChannel):
+            self.start([(channel, source)])
+        elif self._remote_channels == self._limits.remote_channels:
+            self._waiting[channel] = source
+        else:
+            self._remote_channels += 1
+            self.start([(channel, source)])
+
+    async def open_now(self, batch: list[Opening]) -> None:
+        """Find the partition of a local channel, or ask another TaskManager for a remote one's."""
+        for channel, source in batch:
+            if isinstance(channel, LocalInputChannel):
+                await self._open_local(channel, source)
+            else:
+                await self._open_remote(channel, source)
+
+    def stop(self) -> None:
+        """Cancel the opening of channels. Idempotent; :meth:`close` comes after it."""
+        self._waiting.clear()
+        super().stop()
+
+    def close(self) -> None:
+        """Give connections and memory back, after the channels are released. Idempotent."""
+        clients, self._clients = self._clients, []
+        for address, client in clients:
+            self._services.peers.release(address, client)
+        super().close()
+
+    def _remote_channel_done(self, channel: RemoteInputChannel) -> None:
+        """Let the next channel take the place of one that was released or has failed."""
+        if self._waiting.pop(channel, None) is not None:
+            return
+        if self._waiting:
+            self.start([self._waiting.popitem(last=False)])
+        else:
+            self._remote_channels -= 1
+
+    def _publish(self, map_attempt_ids: Sequence[int], event_type: int, payload: bytes) -> None:
+        shuffle = self.wanted.shuffle
+        for map_attempt_id in map_attempt_ids:
+            self._services.task_events.publish(shuffle, map_attempt_id, event_type, payload)
+
+    async def _open_local(self, channel: LocalInputChannel, source: ChannelSource) -> None:
+        services = self._services
+        view = await services.partitions.request_view(
+            self.wanted,
+            source.map_attempt_ids,
+            self._limits.buffer_bytes or services.config.segment_size_bytes,
+            self._read_pool,
+            channel.data_available,
+            self._limits.credit_bytes,
+        )
+        channel.attach(view)
+
+    async def _open_remote(self, channel: RemoteInputChannel, source: ChannelSource) -> None:
+        address = source.address
+        if address.port == 0:
+            # A port of 0 would mean the path of a Unix socket, of the client's choice.
+            raise InvalidRequest(
+                "A TaskManager on another host has no TCP port",
+                value=address.host,
+                limit="1 to 65535",
+            )
+        client = await self._services.peers.acquire(address)
+        self._clients.append((address, client))
+        if client.taskmanager_id != source.taskmanager_id:
+            raise TaskManagerMismatch(
+                f"Another TaskManager answers at {address}",
+                value=client.taskmanager_id,
+                limit=source.taskmanager_id,
+                remedy="The wanted one is gone with its data; Spark runs its map tasks again",
+            )
+        if await self.attach(channel, client):
+            client.request(channel, self.wanted, source.map_attempt_ids)

@@ -1,0 +1,130 @@
+"""A channel on the serving side: credit, sequence numbers, failures, release."""
+
+from __future__ import annotations
+
+import pytest
+
+from sluice.protocol.errors import CreditOverflow, SluiceError
+from sluice.protocol.limits import MAX_CREDIT
+from sluice.shuffle.counters import ServingSeconds
+from sluice.shuffle.taskmanager.serve.channel_times import (
+    SENDING,
+    WAITING_FOR_CREDIT,
+    WAITING_FOR_DATA,
+    ChannelTimes,
+)
+from sluice.shuffle.taskmanager.serve.credit_based_view_reader import (
+    CreditBasedViewReader,
+    UncreditedViewReader,
+)
+from tests.support.fakes import FakeView
+
+CREDIT_BYTES = 10
+
+
+class Rig:
+    """A reader, its view, and the notifications to its queue."""
+
+    def __init__(
+        self, credit: int, kind: type[CreditBasedViewReader] = CreditBasedViewReader
+    ) -> None:
+        self.notified = 0
+        self.times = ChannelTimes(ServingSeconds())
+        self.reader = kind(1, credit, self._notify, CREDIT_BYTES, self.times)
+        self.view = FakeView(CREDIT_BYTES)
+        self.view.listener = self.reader.data_available
+
+    def _notify(self, reader: CreditBasedViewReader) -> None:
+        assert reader is self.reader
+        self.notified += 1
+
+    def attach(self, *payloads: bytes, end: bool = False) -> None:
+        self.reader.attach(self.view)
+        self.view.put(*payloads, end=end)
+
+    def take(self) -> bytes | None:
+        buffer = self.reader.next_buffer()
+        return None if buffer is None else bytes(buffer.payload)
+
+
+def test_each_started_buffer_of_a_group_costs_one_credit():
+    rig = Rig(credit=6)
+    rig.attach(b"x" * CREDIT_BYTES, b"y" * (CREDIT_BYTES + 1), b"z" * 3 * CREDIT_BYTES)
+    credit = []
+    while rig.take() is not None:
+        credit.append(rig.reader.credit.available)
+    assert credit == [5, 3, 0]
+    assert (rig.reader.buffers_out, rig.reader.bytes_out) == (6, 51)
+
+
+def test_an_event_costs_no_credit():
+    rig = Rig(credit=1)
+    rig.attach(b"data", end=True)
+    assert rig.take() == b"data"
+    assert not rig.reader.credit.available
+    assert rig.reader.is_available()
+    assert rig.take() is not None
+    assert not rig.reader.credit.available
+
+
+def test_without_credit_flow_control_the_credit_stays():
+    rig = Rig(2, UncreditedViewReader)
+    rig.attach(*[b"x" * 2 * CREDIT_BYTES] * 3)
+    for _ in range(3):
+        assert rig.take() is not None
+        assert rig.reader.credit.available == 2
+    rig.view.failure = SluiceError("gone")
+    with pytest.raises(SluiceError, match="gone"):
+        rig.take()
+    assert rig.reader.credit.available == 2
+
+
+def test_a_reader_without_a_view_has_nothing_until_it_fails():
+    rig = Rig(credit=1)
+    assert not rig.reader.is_available()
+    assert rig.take() is None
+    rig.reader.fail(SluiceError("not found"))
+    assert rig.notified == 1
+    assert rig.reader.is_available()
+    with pytest.raises(SluiceError, match="not found"):
+        rig.take()
+
+
+def test_credit_view_and_data_notify_the_queue():
+    rig = Rig(credit=0)
+    rig.reader.add_credit(1)
+    rig.attach(b"data")
+    assert rig.notified == 3
+    with pytest.raises(CreditOverflow):
+        rig.reader.add_credit(MAX_CREDIT)
+
+
+def test_sequence_numbers_follow_one_another():
+    rig = Rig(credit=0)
+    assert [rig.reader.next_sequence_number() for _ in range(3)] == [0, 1, 2]
+
+
+def test_a_reader_that_leaves_the_queue_waits_for_data_or_for_credit():
+    rig = Rig(credit=1)
+    rig.reader.begins()
+    assert rig.reader.activity == SENDING
+    rig.reader.rests()
+    assert rig.reader.activity == WAITING_FOR_DATA
+    rig.attach(b"first", b"second")
+    rig.reader.begins()
+    rig.take()
+    rig.reader.rests()
+    assert rig.reader.activity == WAITING_FOR_CREDIT
+    assert rig.times.counts == [0, 1, 0]
+
+
+def test_a_release_gives_the_view_back_once():
+    rig = Rig(credit=1)
+    rig.attach()
+    rig.reader.release()
+    rig.reader.release()
+    assert rig.view.releases == 1
+    assert rig.reader.view is None
+    assert rig.times.counts == [0, 0, 0]
+    rig.reader.begins()
+    assert rig.times.counts == [0, 0, 0]
