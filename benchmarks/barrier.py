@@ -28,7 +28,7 @@ from sluice.protocol.errors import SluiceError
 from sluice.protocol.events import CheckpointBarrier, decode_event, encode_event
 from sluice.protocol.messages import DATA, EVENT
 from sluice.shuffle.gate.source import ChannelSource
-from sluice.shuffle.partition.pipelined_partition import PipelinedResultPartition
+from sluice.shuffle.partition.pipelined_result_partition import PipelinedResultPartition
 from sluice.shuffle.taskmanager.environment import NetworkEnvironment
 from sluice.transport.connector import Address
 

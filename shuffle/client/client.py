@@ -18,14 +18,14 @@ from sluice.protocol.messages import (
     OpenPipelinedPartition,
 )
 from sluice.shuffle.client.channel_opener import ClientChannelOpener
+from sluice.shuffle.client.client_gate import ClientGate
 from sluice.shuffle.client.config import ClientConfig, parse_endpoint
 from sluice.shuffle.client.consumer_leg import ConsumerLeg
-from sluice.shuffle.client.gate import ClientGate
-from sluice.shuffle.client.location import PartitionLocation
-from sluice.shuffle.client.pipelined_writer import ClientPipelinedPartition
+from sluice.shuffle.client.partition_location import PartitionLocation
+from sluice.shuffle.client.pipelined_writer import PipelinedWriter
 from sluice.shuffle.client.producer_leg import ProducerLeg
+from sluice.shuffle.client.region_sender import RegionSender
 from sluice.shuffle.client.result_partition import ResultPartition
-from sluice.shuffle.client.stored_writer import LegRegionSink
 from sluice.shuffle.counters import Counters
 from sluice.shuffle.errors import InvalidRequest
 from sluice.shuffle.gate.buffer_debloater import debloat_settings
@@ -39,7 +39,7 @@ from sluice.shuffle.partition.partition_type import (
     ResultPartitionType,
     checked_partition_type,
 )
-from sluice.shuffle.partition.stored_partition import StoredResultPartition
+from sluice.shuffle.partition.stored_result_partition import StoredResultPartition
 from sluice.transport.connection import Connection, ConnectionHandler
 from sluice.transport.connector import Address, connect
 
@@ -296,17 +296,17 @@ class ShuffleClient:
             else config.max_buffers_per_channel,
             kind="map_output" if location.is_blocking else "pipelined",
         )
-        writer: ClientPipelinedPartition | StoredResultPartition
+        writer: PipelinedWriter | StoredResultPartition
         names = (location.shuffle_id, location.map_attempt_id, num_subpartitions)
         leg = self._producer
         try:
             number = leg.new_number()
             if location.is_blocking:
-                sink = LegRegionSink(leg, number)
+                sink = RegionSender(leg, number)
                 writer = StoredResultPartition(name, num_subpartitions, pool, sink, codec=codec)
                 await leg.open(number, OpenPartition(number, *names), sink)
             else:
-                writer = ClientPipelinedPartition(
+                writer = PipelinedWriter(
                     leg,
                     number,
                     num_subpartitions,

@@ -61,7 +61,7 @@ from sluice.shuffle.partition.states import PartitionState
 _log = logging.getLogger(__name__)
 
 
-class ClientPipelinedPartition(BuilderSource):
+class PipelinedWriter(BuilderSource):
     """One task's output, on its way to a TaskManager. A ``ResultPartitionWriter``.
 
     Args:

@@ -4,10 +4,10 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from sluice.protocol.errors import SluiceError
-from sluice.shuffle.client.location import PartitionLocation
-from sluice.shuffle.client.pipelined_writer import ClientPipelinedPartition
+from sluice.shuffle.client.partition_location import PartitionLocation
+from sluice.shuffle.client.pipelined_writer import PipelinedWriter
 from sluice.shuffle.errors import PartitionReleased
-from sluice.shuffle.partition.stored_partition import StoredResultPartition
+from sluice.shuffle.partition.stored_result_partition import StoredResultPartition
 from sluice.shuffle.records.record_writer import RecordWriter
 from sluice.shuffle.records.selectors import ChannelSelector
 from sluice.shuffle.records.serializers import ValueSerializer
@@ -27,7 +27,7 @@ class ResultPartition:
     def __init__(
         self,
         location: PartitionLocation,
-        writer: ClientPipelinedPartition | StoredResultPartition,
+        writer: PipelinedWriter | StoredResultPartition,
         buffer_timeout_seconds: float,
     ) -> None:
         self.location = location

@@ -24,10 +24,10 @@ from sluice.protocol.errors import SluiceError
 from sluice.protocol.events import Event
 from sluice.protocol.messages import EVENT
 from sluice.shuffle.client.client import ShuffleClient
+from sluice.shuffle.client.client_gate import ClientGate
 from sluice.shuffle.client.config import ClientConfig
-from sluice.shuffle.client.gate import ClientGate
-from sluice.shuffle.client.location import PartitionLocation
 from sluice.shuffle.client.loop_thread import LoopThread
+from sluice.shuffle.client.partition_location import PartitionLocation
 from sluice.shuffle.client.result_partition import ResultPartition
 from sluice.shuffle.errors import InvalidRequest, PartitionReleased
 from sluice.shuffle.partition.partition_type import ConsumptionConstraint, ResultPartitionType

@@ -39,7 +39,7 @@ from sluice.shuffle.gate.task_events import MAX_KEPT_TASK_EVENTS, TooManyTaskEve
 from sluice.shuffle.memory import MemorySegment
 from sluice.shuffle.names import ShuffleKey
 from sluice.shuffle.partition.partition_type import checked_partition_type, pool_bounds
-from sluice.shuffle.partition.pipelined_partition import PipelinedResultPartition
+from sluice.shuffle.partition.pipelined_result_partition import PipelinedResultPartition
 from sluice.shuffle.partition.result_partition_writer import ALL_SUBPARTITIONS
 from sluice.shuffle.taskmanager.ingest.pipelined_credit import PipelinedCredit
 from sluice.shuffle.taskmanager.ingest.waiting import Waiter

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from sluice.shuffle.client.client import ShuffleClient
-    from sluice.shuffle.client.gate import ClientGate
+    from sluice.shuffle.client.client_gate import ClientGate
     from sluice.shuffle.client.result_partition import ResultPartition
     from sluice.shuffle.gate.statistics import GateStatistics
 

@@ -26,7 +26,7 @@ from sluice.transport.config import TransportConfig
 from sluice.transport.errors import ConnectFailed, ConnectionLost, DeadlineExceeded
 
 if TYPE_CHECKING:
-    from sluice.shuffle.client.location import PartitionLocation
+    from sluice.shuffle.client.partition_location import PartitionLocation
 
 WORDS = [f"word {number % 97}" for number in range(10 * BATCH_RECORDS + 7)]
 

@@ -14,7 +14,7 @@ from sluice.protocol.messages import DATA, EVENT
 from sluice.shuffle.gate.input_gate import InputGate
 from sluice.shuffle.gate.source import ChannelSource
 from sluice.shuffle.names import ShuffleKey
-from sluice.shuffle.partition.pipelined_partition import PipelinedResultPartition
+from sluice.shuffle.partition.pipelined_result_partition import PipelinedResultPartition
 from sluice.shuffle.taskmanager.serve.channel_opener import ChannelOpener
 from sluice.shuffle.taskmanager.serve.read_pool import ReadPool
 from tests.support.mini_cluster import SEGMENT_SIZE_BYTES, mini_cluster

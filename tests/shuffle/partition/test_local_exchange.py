@@ -13,7 +13,7 @@ from sluice.protocol.events import CustomEvent, encode_event
 from sluice.protocol.messages import BLOCKING_EVENT, DATA, EVENT, PRIORITY_EVENT, BufferResponse
 from sluice.shuffle.gate.local_channel import LocalInputChannel
 from sluice.shuffle.memory import NetworkBufferPool
-from sluice.shuffle.partition.pipelined_partition import PipelinedResultPartition
+from sluice.shuffle.partition.pipelined_result_partition import PipelinedResultPartition
 from sluice.shuffle.taskmanager.serve.request_queue import PartitionRequestQueue
 from sluice.shuffle.taskmanager.serve.view_reader import CreditBasedViewReader
 from tests.shuffle.partition.rig import Notifications

@@ -14,7 +14,7 @@ from sluice.shuffle.partition.output_flusher import (
     IDLE_INTERVALS,
     OutputFlusher,
 )
-from sluice.shuffle.partition.pipelined_partition import PipelinedResultPartition
+from sluice.shuffle.partition.pipelined_result_partition import PipelinedResultPartition
 from tests.shuffle.partition.rig import read
 from tests.support.mini_cluster import eventually
 

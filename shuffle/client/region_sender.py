@@ -28,7 +28,7 @@ from sluice.shuffle.partition.region_builder import OutgoingRegion
 from sluice.transport.errors import DeadlineExceeded
 
 
-class LegRegionSink:
+class RegionSender:
     """Stores the regions of one partition at a TaskManager. A ``RegionSink``.
 
     Payloads are gathered from the parts, so the parts' memory is free as soon as it was gathered.

@@ -21,14 +21,14 @@ from sluice.shuffle.errors import (
 )
 from sluice.shuffle.memory import NetworkBufferPool
 from sluice.shuffle.names import ShuffleKey
-from sluice.shuffle.partition import stored_partition as module
+from sluice.shuffle.partition import stored_result_partition as module
 from sluice.shuffle.partition.blocks import BLOCK_HEADER_BYTES, BlockCodec, BlockDecoder
 from sluice.shuffle.partition.result_partition_writer import (
     ALL_SUBPARTITIONS,
     ResultPartitionWriter,
 )
 from sluice.shuffle.partition.states import PartitionState
-from sluice.shuffle.partition.stored_partition import StoredResultPartition
+from sluice.shuffle.partition.stored_result_partition import StoredResultPartition
 from sluice.shuffle.taskmanager.serve.partitions import ResultPartitionManager
 from sluice.shuffle.taskmanager.store.outputs import MapOutput, Region
 from sluice.shuffle.taskmanager.store.store import ShuffleStore

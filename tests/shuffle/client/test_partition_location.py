@@ -7,7 +7,7 @@ import json
 import pytest
 
 from sluice.shuffle.client.config import InvalidEndpoint, parse_endpoint
-from sluice.shuffle.client.location import (
+from sluice.shuffle.client.partition_location import (
     InvalidLocation,
     PartitionLocation,
     decode_locations,

@@ -19,7 +19,7 @@ from sluice.shuffle.errors import (
 )
 from sluice.shuffle.memory import NetworkBufferPool
 from sluice.shuffle.partition.partition_type import ConsumptionConstraint, ResultPartitionType
-from sluice.shuffle.partition.pipelined_partition import PipelinedResultPartition
+from sluice.shuffle.partition.pipelined_result_partition import PipelinedResultPartition
 from sluice.shuffle.partition.pipelined_subpartition import MAX_QUEUED_EVENTS
 from sluice.shuffle.partition.result_partition_writer import (
     ALL_SUBPARTITIONS,

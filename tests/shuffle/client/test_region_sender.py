@@ -24,7 +24,7 @@ from sluice.protocol.messages import (
     RegionOpened,
 )
 from sluice.protocol.remote_error import RemoteError, error_response
-from sluice.shuffle.client.stored_writer import LegRegionSink, gathered
+from sluice.shuffle.client.region_sender import RegionSender, gathered
 from sluice.shuffle.errors import PartitionReleased
 from sluice.shuffle.partition.region_builder import OutgoingRegion
 from sluice.transport.errors import ConnectionLost, DeadlineExceeded
@@ -41,7 +41,7 @@ def region(content=CONTENT, number=0):
 
 async def a_sink(rig):
     number = rig.leg.new_number()
-    sink = LegRegionSink(rig.leg, number)
+    sink = RegionSender(rig.leg, number)
     opening = asyncio.create_task(rig.leg.open(number, OpenPartition(number, 1, 7, 2), sink))
     await turns(1)
     rig.leg.message_received(PartitionOpened(number), 0)
