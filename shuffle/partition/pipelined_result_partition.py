@@ -2,24 +2,16 @@
 
 The pool bounds it. When the readers are slow the pool runs dry, and the writer waits for a buffer:
 that is how back pressure reaches the task. The same class serves a task that fills buffers, and a
-TaskManager that receives them from a task in another process. ``pipelined_states`` has the states.
-
-Frozen snapshots of result partitions.
+TaskManager that receives them from a task in another process. Its states are in
+:mod:`sluice.shuffle.partition.states`.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import NamedTuple
 
 from sluice.protocol.errors import SluiceError
-from sluice.protocol.messages import BLOCKING_EVENT, DATA, EVENT, PRIORITY_EVENT
-from sluice.shuffle.errors import (
-    InvalidPartitionType,
-    InvalidRequest,
-    PartitionAlreadyFinished,
-    PartitionReleased,
-    TooManyEvents,
-)
+from sluice.shuffle.errors import InvalidPartitionType, InvalidRequest, TooManyEvents
 from sluice.shuffle.memory import LocalBufferPool, LocalBufferPoolStatistics, NetworkBuffer
 from sluice.shuffle.partition.output_flusher import OutputFlusher
 from sluice.shuffle.partition.partition_type import (
@@ -30,16 +22,33 @@ from sluice.shuffle.partition.partition_type import (
 from sluice.shuffle.partition.pipelined_subpartition import (
     PipelinedSubpartition,
     PipelinedSubpartitionView,
-    check_buffer_size,
 )
 from sluice.shuffle.partition.result_partition_writer import (
     ALL_SUBPARTITIONS,
-    BuilderSource,
-    PartitionMemory,
+    BufferWritingPartition,
 )
-from sluice.shuffle.partition.shared_buffer import BufferBuilder, BufferConsumer, finished_consumer
+from sluice.shuffle.partition.shared_buffer import BufferBuilder, BufferConsumer, check_buffer_size
 from sluice.shuffle.partition.states import PartitionState
 from sluice.shuffle.partition.view import DataListener
+
+
+class PartitionListeners(NamedTuple):
+    """Callbacks for news of the readers of a pipelined partition; each may be left out.
+
+    Attributes:
+        consumable: Called once, when ``is_consumable`` becomes true.
+        fully_consumed: Called once, when the reader of every subpartition has released its view,
+            whether or not it read to the end.
+        buffer_size_announced: Called with the smallest size that any reader wants its buffers to
+            have, each time one of them announces a size.
+    """
+
+    consumable: Callable[[], None] | None = None
+    fully_consumed: Callable[[], None] | None = None
+    buffer_size_announced: Callable[[int], None] | None = None
+
+
+NO_LISTENERS = PartitionListeners()
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +56,15 @@ class PipelinedPartitionStatistics:
     """A pipelined partition at one moment.
 
     Args:
-        name: Its name.
-        state: Its state, in a word.
+        name: The partition's name.
+        state: The partition's state, in a word.
         queued_buffers: Buffers and events that wait, by subpartition; their extremes and their mean
             are the queue lengths of the output.
         bytes_out: Data bytes that readers have taken.
         buffers_out: Data buffers that readers have taken.
         soft_back_pressured_seconds: Time the writer waited between records.
-        hard_back_pressured_seconds: Time it waited within one.
-        pool: Its memory.
+        hard_back_pressured_seconds: Time the writer waited within a record.
+        pool: The partition's memory.
     """
 
     name: str
@@ -68,24 +77,22 @@ class PipelinedPartitionStatistics:
     pool: LocalBufferPoolStatistics
 
 
-class PipelinedResultPartition(BuilderSource):
+class PipelinedResultPartition(BufferWritingPartition):
     """One task's output, pipelined. A :class:`ResultPartitionWriter`.
 
     Args:
         name: For errors and status pages.
         num_subpartitions: Number of subpartitions, at least 1.
-        pool: Its memory, see ``partition_type.pool_bounds``. The partition owns the pool and
-            destroys it when nothing more will be requested.
+        pool: The memory, see ``partition_type.pool_bounds``. The partition owns the pool and
+            destroys it when it requests nothing more.
         partition_type: ``PIPELINED`` or ``PIPELINED_BOUNDED``; the bound is the pool's.
         consumption: When readers may begin.
-        flusher: Told of open buffers; None if the writer flushes, or only full buffers shall go.
-        consumable: Called once when ``is_consumable`` becomes true.
-        fully_consumed: Called once when every subpartition's reader has come and gone, anyhow.
-        buffer_size_announced: Told of the smallest size that readers want, when one announces any.
+        flusher: Flushes open buffers; None if the writer flushes, or only full buffers are sent.
+        listeners: Called with news of the readers.
 
     Raises:
         InvalidPartitionType: Type and consumption constraint do not go together.
-        InvalidRequest: No subpartitions.
+        InvalidRequest: The number of subpartitions is less than 1.
     """
 
     def __init__(
@@ -97,24 +104,14 @@ class PipelinedResultPartition(BuilderSource):
         partition_type: ResultPartitionType = ResultPartitionType.PIPELINED_BOUNDED,
         consumption: ConsumptionConstraint = ConsumptionConstraint.WHEN_REGISTERED,
         flusher: OutputFlusher | None = None,
-        consumable: Callable[[], None] | None = None,
-        fully_consumed: Callable[[], None] | None = None,
-        buffer_size_announced: Callable[[int], None] | None = None,
+        listeners: PartitionListeners = NO_LISTENERS,
     ) -> None:
-        if num_subpartitions < 1:
-            raise InvalidRequest("Number of subpartitions", value=num_subpartitions, limit=1)
+        super().__init__(name, num_subpartitions, pool)
         self.partition_type, self.consumption = checked_partition_type(partition_type, consumption)
         if not self.partition_type.is_pipelined:
             raise InvalidPartitionType("Not a pipelined type", value=self.partition_type.name)
-        self.name: Final = name
-        self.num_subpartitions: Final = num_subpartitions
-        self.state = PartitionState.OPEN
-        self.memory = PartitionMemory(pool)
         self._flusher = flusher
-        self._tell_consumable = consumable
-        self._tell_fully_consumed = fully_consumed
-        self._tell_buffer_size = buffer_size_announced
-        self._failure: SluiceError | None = None
+        self._listeners = listeners
         self._consumed = 0
         self._subpartitions = tuple(
             PipelinedSubpartition(index, self) for index in range(num_subpartitions)
@@ -123,69 +120,10 @@ class PipelinedResultPartition(BuilderSource):
 
     # ---- the writer --------------------------------------------------------------------------
 
-    def request_builder(self, subpartition: int) -> BufferBuilder | None:
-        """Take a builder for a buffer of a subpartition; None: no memory now.
-
-        Raises:
-            InvalidRequest: No such subpartition.
-            SluiceError: Its failure; PartitionAlreadyFinished; PartitionReleased.
-        """
-        if self.state is not PartitionState.OPEN:
-            raise self._refusal()
-        if subpartition != ALL_SUBPARTITIONS:
-            self._check_index(subpartition)
-        buffer = self.memory.pool.request_buffer_nowait(subpartition)
-        return None if buffer is None else self._builder(buffer, subpartition)
-
-    def add_consumer(
-        self, consumer: BufferConsumer, subpartition: int, partial_record_bytes: int = 0
-    ) -> None:
-        """Queue a buffer, complete or still being filled; broadcast ones are stored once.
-
-        Raises:
-            InvalidRequest: No such subpartition.
-            SluiceError: As :meth:`request_builder`. In all cases the consumer is closed.
-        """
-        try:
-            targets = self._targets(subpartition)
-        except SluiceError:
-            consumer.close()
-            raise
-        if partial_record_bytes:
-            consumer.partial_record_bytes = partial_record_bytes
-        builder = consumer.builder
-        if len(targets) == 1:
-            targets[0].add(consumer)
-        else:
-            # Copies first, so that a reader who is told in between cannot end the original.
-            copies = [consumer, *(consumer.copy() for _ in range(len(targets) - 1))]
-            for target, copy in zip(targets, copies, strict=True):
-                target.add(copy)
-        if not self._consumable:
-            self._become_consumable()
-        if self._flusher is not None and builder is not None and not builder.is_finished:
-            self._flusher.arm(self)
-
-    def add_finished_buffer(
-        self, subpartition: int, buffer: NetworkBuffer, data_type: int = DATA
-    ) -> None:
-        """Queue a complete buffer, or the event in it; the partition owns the reference then.
-
-        Raises:
-            InvalidRequest: No such subpartition or data type.
-            SluiceError: As :meth:`request_builder`. In all cases the buffer is recycled.
-        """
-        if data_type == DATA:
-            self.add_consumer(finished_consumer(buffer), subpartition)
-            return
-        payload = bytes(buffer.payload)
-        buffer.recycle()
-        self.emit_event(payload, data_type, subpartition)
-
     def extend_last(self, subpartition: int, data: memoryview) -> bool:
-        """Copy bytes into a subpartition's last buffer, if it waits complete and has room.
+        """Copy bytes into a subpartition's last buffer, if it is complete, unread and has room.
 
-        Else return False: then they are to be added as a buffer.
+        Otherwise return False: then add them as a buffer.
 
         Raises:
             SluiceError: As :meth:`request_builder`.
@@ -193,35 +131,11 @@ class PipelinedResultPartition(BuilderSource):
         targets = self._targets(subpartition)
         return len(targets) == 1 and targets[0].extend_last(data)
 
-    def emit_event(self, payload: bytes, data_type: int, subpartition: int) -> None:
-        """Queue an event; ``PRIORITY_EVENT`` overtakes, the others finish the open buffer first.
-
-        Raises:
-            InvalidRequest: No such subpartition or data type.
-            TooManyEvents: More wait than are kept; the partition has failed.
-            SluiceError: As :meth:`request_builder`.
-        """
-        targets = self._targets(subpartition)
-        if data_type not in (EVENT, PRIORITY_EVENT, BLOCKING_EVENT):
-            raise InvalidRequest(
-                "Data type of an event",
-                value=data_type,
-                limit=f"{EVENT}, {PRIORITY_EVENT} or {BLOCKING_EVENT}",
-            )
-        try:
-            for target in targets:
-                target.add_event(payload, data_type)
-        except TooManyEvents as error:
-            self.fail(error)  # some have it, some do not
-            raise
-        if not self._consumable:
-            self._become_consumable()
-
     def flush(self, subpartition: int) -> None:
-        """Tell a subpartition's reader of what is committed in the open buffer.
+        """Tell a subpartition's reader of the committed bytes of the open buffer.
 
         Raises:
-            InvalidRequest: No such subpartition.
+            InvalidRequest: The partition has no such subpartition.
         """
         if self.state is PartitionState.OPEN:
             for target in self._targets(subpartition):
@@ -233,7 +147,7 @@ class PipelinedResultPartition(BuilderSource):
             subpartition.flush()
 
     async def finish(self) -> None:
-        """End every subpartition. Its readers read on; the memory goes home as they do.
+        """End every subpartition. Its readers read on; the memory is given back as they do.
 
         Raises:
             SluiceError: The partition has failed or is released.
@@ -242,24 +156,21 @@ class PipelinedResultPartition(BuilderSource):
         """
         if self.state is PartitionState.FINISHED:
             return
-        if self.state is not PartitionState.OPEN:
-            raise self._refusal()
-        self.state = PartitionState.FINISHED
+        self._check_writable()
+        self._become(PartitionState.FINISHED)
         for subpartition in self._subpartitions:
             subpartition.finish()
         self._end_writing()
 
     def fail(self, error: SluiceError) -> None:
-        """End with an error for readers and waiting writers; no effect on what is complete."""
-        if self.state is PartitionState.OPEN:
-            self._give_up(PartitionState.FAILED, error)
+        """End with an error for readers and waiting writers; no effect on a complete partition."""
+        if self._end(PartitionState.FAILED, error):
+            self._give_up()
 
     def release(self) -> None:
         """Give everything up, memory included. Idempotent."""
-        if self.state is PartitionState.RELEASED:
-            return
-        released = PartitionReleased("Partition is released", value=self.name)
-        self._give_up(PartitionState.RELEASED, self._failure or released)
+        if self._end(PartitionState.RELEASED):
+            self._give_up()
 
     # ---- the readers -------------------------------------------------------------------------
 
@@ -272,11 +183,12 @@ class PipelinedResultPartition(BuilderSource):
         """Make the one view of a subpartition.
 
         Raises:
-            InvalidRequest: No such subpartition, or the constraint lets nobody in yet.
-            SubpartitionAlreadyConsumed: It has, or had, its reader.
+            InvalidRequest: The partition has no such subpartition, or may not be consumed yet.
+            SubpartitionAlreadyConsumed: The subpartition has, or had, its reader.
             SluiceError: The partition failed or is released.
         """
-        self._check_index(subpartition)
+        if not 0 <= subpartition < self.num_subpartitions:
+            raise self._unknown(subpartition)
         if not self._consumable:
             raise InvalidRequest(
                 f"Partition {self.name} cannot be consumed yet", limit=self.consumption.name
@@ -284,35 +196,36 @@ class PipelinedResultPartition(BuilderSource):
         return self._subpartitions[subpartition].create_view(listener)
 
     def subpartition_consumed(self, index: int) -> None:
-        """For the subpartitions: the reader of one is gone."""
+        """Count the readers that have released their view (called by the subpartitions)."""
         self._consumed += 1
-        if self._consumed == self.num_subpartitions and self._tell_fully_consumed is not None:
-            self._tell_fully_consumed()
+        fully_consumed = self._listeners.fully_consumed
+        if self._consumed == self.num_subpartitions and fully_consumed is not None:
+            fully_consumed()
 
     def buffer_size_announced(self, index: int, size_bytes: int) -> None:
-        """For the subpartitions: a reader wants smaller or larger buffers."""
-        if self._tell_buffer_size is not None:
-            self._tell_buffer_size(self._smallest_buffer_size() or size_bytes)
+        """Pass the smallest size that readers want on (called by the subpartitions)."""
+        if self._listeners.buffer_size_announced is not None:
+            self._listeners.buffer_size_announced(self._smallest_buffer_size() or size_bytes)
 
     def set_buffer_size(self, size_bytes: int) -> None:
         """Make the next buffers of all subpartitions no larger than this.
 
         Raises:
-            InvalidRequest: Less than 1 byte.
+            InvalidRequest: The size is less than 1 byte.
         """
         check_buffer_size(size_bytes)
         for subpartition in self._subpartitions:
             subpartition.buffer_size_bytes = size_bytes
 
-    # ---- the flusher, and whoever looks ------------------------------------------------------
+    # ---- the flusher, and statistics ---------------------------------------------------------
 
     def flush_open(self) -> int:
-        """For the flusher: flush; return how many open buffers have unread bytes."""
+        """Flush; return how many open buffers have unread bytes (called by the flusher)."""
         self.flush_all()
         return sum(subpartition.has_flushed_bytes for subpartition in self._subpartitions)
 
     def finish_read_buffers(self) -> None:
-        """For the flusher: finish the open buffers of which everything was read."""
+        """Finish the open buffers of which every byte was read (called by the flusher)."""
         for subpartition in self._subpartitions:
             if subpartition.has_open_buffer and not subpartition.has_flushed_bytes:
                 subpartition.finish_open()
@@ -323,7 +236,7 @@ class PipelinedResultPartition(BuilderSource):
         return any(subpartition.has_open_buffer for subpartition in self._subpartitions)
 
     def statistics(self) -> PipelinedPartitionStatistics:
-        """A frozen snapshot."""
+        """Take a frozen snapshot."""
         return PipelinedPartitionStatistics(
             name=self.name,
             state=self.state.value,
@@ -337,9 +250,29 @@ class PipelinedResultPartition(BuilderSource):
 
     # ---- inside ------------------------------------------------------------------------------
 
-    @property
-    def _is_writable(self) -> bool:
-        return self.state is PartitionState.OPEN
+    def _add(self, consumer: BufferConsumer, subpartition: int) -> None:
+        builder = consumer.builder
+        if subpartition != ALL_SUBPARTITIONS:
+            self._subpartitions[subpartition].add(consumer)
+        else:
+            # Copies first, so that a reader that is told in between cannot end the original.
+            copies = [consumer, *(consumer.copy() for _ in range(self.num_subpartitions - 1))]
+            for target, copy in zip(self._subpartitions, copies, strict=True):
+                target.add(copy)
+        if not self._consumable:
+            self._become_consumable()
+        if self._flusher is not None and builder is not None and not builder.is_finished:
+            self._flusher.arm(self)
+
+    def _add_event(self, payload: bytes, data_type: int, subpartition: int) -> None:
+        try:
+            for target in self._targets(subpartition):
+                target.add_event(payload, data_type)
+        except TooManyEvents as error:
+            self.fail(error)  # some have it, some do not
+            raise
+        if not self._consumable:
+            self._become_consumable()
 
     def _builder(self, buffer: NetworkBuffer, subpartition: int) -> BufferBuilder:
         builder = BufferBuilder(buffer)
@@ -352,39 +285,20 @@ class PipelinedResultPartition(BuilderSource):
         return builder
 
     def _make_room(self) -> None:
-        """Before waiting: let the open buffers not use all memory up.
+        """Finish the open buffers if the pool is too small for one of every subpartition.
 
-        In a pool that is too small for an open buffer of every subpartition each might wait for
-        bytes that are never written. Finished ones are read and recycled.
+        Otherwise each of them might wait for bytes that are never written. Finished ones are read
+        and recycled.
         """
         if self.memory.pool.size_segments <= self.num_subpartitions:
             for subpartition in self._subpartitions:
                 subpartition.finish_open()
 
     def _targets(self, subpartition: int) -> tuple[PipelinedSubpartition, ...]:
-        if self.state is not PartitionState.OPEN:
-            raise self._refusal()
+        self._check_writable(subpartition)
         if subpartition == ALL_SUBPARTITIONS:
             return self._subpartitions
-        self._check_index(subpartition)
         return (self._subpartitions[subpartition],)
-
-    def _check_index(self, subpartition: int) -> None:
-        if not 0 <= subpartition < self.num_subpartitions:
-            raise InvalidRequest(
-                "Partition has no such subpartition",
-                value=subpartition,
-                limit=self.num_subpartitions - 1,
-            )
-
-    def _refusal(self) -> SluiceError:
-        if self._failure is not None:
-            return self._failure.with_traceback(None)  # its frames would pile up
-        if self.state is PartitionState.OPEN:
-            return PartitionReleased("The buffer pool of the partition is gone", value=self.name)
-        return PartitionAlreadyFinished(
-            "Nothing can be added to a finished partition", value=self.name
-        )
 
     def _smallest_buffer_size(self) -> int | None:
         sizes = [each.buffer_size_bytes for each in self._subpartitions]
@@ -392,19 +306,17 @@ class PipelinedResultPartition(BuilderSource):
 
     def _become_consumable(self) -> None:
         self._consumable = True
-        if self._tell_consumable is not None:
-            self._tell_consumable()
+        if self._listeners.consumable is not None:
+            self._listeners.consumable()
 
-    def _give_up(self, state: PartitionState, error: SluiceError) -> None:
-        self.state = state
-        self._failure = error
-        for builder in [each.release(error) for each in self._subpartitions]:
+    def _give_up(self) -> None:
+        for builder in [each.release(self._failure) for each in self._subpartitions]:
             if builder is not None:
                 builder.finish()
         self._end_writing()
 
     def _end_writing(self) -> None:
-        """Nothing more is requested: that wakes who waits, and memory goes home as it gets free."""
+        """Request nothing more: waiting writers wake, and free memory is given back at once."""
         if self._flusher is not None:
             self._flusher.remove(self)
         self.memory.pool.destroy()

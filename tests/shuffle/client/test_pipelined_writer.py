@@ -136,7 +136,7 @@ async def test_finish_waits_for_credit_then_for_the_answer():
     finishing = asyncio.create_task(partition.finish())
     await turns()
     assert rig.connection.sent == []
-    assert partition.state is PartitionState.FINISHED
+    assert partition.state is PartitionState.FINISHING
     partition.credit_granted(1)
     await turns()
     assert rig.connection.sent == [

@@ -16,7 +16,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from sluice.protocol.errors import SluiceError
 from sluice.protocol.messages import BLOCKING_EVENT, DATA, EVENT
 from sluice.shuffle.memory import NetworkBufferPool
-from sluice.shuffle.partition.pipelined_result_partition import PipelinedResultPartition
+from sluice.shuffle.partition.pipelined_result_partition import (
+    PartitionListeners,
+    PipelinedResultPartition,
+)
 from sluice.shuffle.partition.result_partition_writer import ALL_SUBPARTITIONS
 from sluice.shuffle.partition.states import PartitionState
 
@@ -35,7 +38,10 @@ class PartitionMachine(RuleBasedStateMachine):
         self.pool = self.network.create_local_pool("partition", 1, None, max_buffers_per_channel=2)
         self.consumed = 0
         self.partition = PipelinedResultPartition(
-            "test", subpartitions, self.pool, fully_consumed=self.count_consumed
+            "test",
+            subpartitions,
+            self.pool,
+            listeners=PartitionListeners(fully_consumed=self.count_consumed),
         )
         self.views: list[Any] = [None] * subpartitions
         self.left = [False] * subpartitions

@@ -19,7 +19,10 @@ from sluice.shuffle.errors import (
 )
 from sluice.shuffle.memory import NetworkBufferPool
 from sluice.shuffle.partition.partition_type import ConsumptionConstraint, ResultPartitionType
-from sluice.shuffle.partition.pipelined_result_partition import PipelinedResultPartition
+from sluice.shuffle.partition.pipelined_result_partition import (
+    PartitionListeners,
+    PipelinedResultPartition,
+)
 from sluice.shuffle.partition.pipelined_subpartition import MAX_QUEUED_EVENTS
 from sluice.shuffle.partition.result_partition_writer import (
     ALL_SUBPARTITIONS,
@@ -44,9 +47,7 @@ class Rig:
             "test",
             subpartitions,
             self.pool,
-            consumable=self.consumable,
-            fully_consumed=self.consumed,
-            buffer_size_announced=self.sizes.append,
+            listeners=PartitionListeners(self.consumable, self.consumed, self.sizes.append),
             **options,
         )
         self.writer: ResultPartitionWriter = self.partition
