@@ -1,12 +1,12 @@
-"""The way of a blocking partition's regions to a TaskManager.
+"""Sending the regions of a stored partition to a TaskManager.
 
 ::
 
-    state    write_region       finish
-    IDLE     BeginRegion, DATA  FINISHING
-    DATA     –                  –             RegionData as there is credit, then IDLE
-    FINISHING                                 PartitionFinished → DONE
-    FAILED   error              error         from any state: an error, a lost connection, abort
+    state       write_region        finish
+    IDLE        BeginRegion, DATA   FINISHING
+    DATA        –                   –           RegionData as there is credit, then IDLE
+    FINISHING   –                   –           PartitionFinished leads to DONE
+    FAILED      error               error       from any state: an error, a lost connection, abort
 """
 
 import asyncio
@@ -29,13 +29,13 @@ from sluice.transport.errors import DeadlineExceeded
 
 
 class RegionSender:
-    """Stores the regions of one partition at a TaskManager. A ``RegionSink``.
+    """Sends the regions of one partition to a TaskManager, which stores them. A ``RegionSink``.
 
-    Payloads are gathered from the parts, so the parts' memory is free as soon as it was gathered.
+    Payloads are joined from the parts of a region, whose memory is free as soon as they are joined.
 
     Args:
         leg: The producer connection.
-        number: Of the partition on that connection.
+        number: Number of the partition on that connection.
     """
 
     takes_broadcast: Final = True
@@ -59,9 +59,9 @@ class RegionSender:
 
         Raises:
             SluiceError: It could not be stored.
-            DeadlineExceeded: Nothing of it was taken for as long as an answer may take.
+            DeadlineExceeded: No byte of it was taken for as long as an answer may take.
 
-        Cancellation: the partition is to be aborted.
+        Cancellation: abort the partition then.
         """
         self._require_alive()
         total_bytes = sum(region.lengths)
@@ -86,7 +86,7 @@ class RegionSender:
             self._send_available()
             await self._all_sent(self._written)
         finally:
-            # What is not gathered yet never will be: the parts are the writer's again.
+            # No part may be read from here on: their memory is the writer's again.
             self._payloads, self._next = iter(()), None
 
     async def finish(self, total_bytes: int, regions: int) -> None:
@@ -95,7 +95,7 @@ class RegionSender:
         Raises:
             SluiceError: It is not complete and never will be.
 
-        Cancellation: the partition is to be aborted.
+        Cancellation: abort the partition then.
         """
         self._require_alive()
         self._finished = asyncio.get_running_loop().create_future()
@@ -104,7 +104,7 @@ class RegionSender:
         self._leg.forget(self.number)
 
     def abort(self) -> None:
-        """Give up what was stored. Idempotent, and without effect on what is committed."""
+        """Give up all regions. Idempotent, and without effect on a committed partition."""
         if self._failure is None and not self._committed:
             self._leg.send(AbortPartition(self.number))
             self._leg.forget(self.number)
@@ -113,7 +113,7 @@ class RegionSender:
     # ---- called by the leg ----------------------------------------------------------------------
 
     def credit_granted(self, credit: int) -> None:
-        """More of the region can be sent."""
+        """Send more of the region, for the TaskManager can take it."""
         self._credit += credit
         self._send_available()
 
@@ -133,19 +133,19 @@ class RegionSender:
         return False
 
     def region_opened(self, payload_bytes: int) -> None:
-        """The region's place is there."""
+        """Take the largest size of payloads: the TaskManager has made room for the region."""
         self._payload_bytes = payload_bytes
         if self._opened is not None and not self._opened.done():
             self._opened.set_result(None)
 
     def finished(self) -> None:
-        """The partition is committed."""
+        """Take note that the partition is committed."""
         self._committed = True
         if self._finished is not None and not self._finished.done():
             self._finished.set_result(None)
 
     def failed(self, error: SluiceError) -> None:
-        """The TaskManager gave the partition up, or is gone."""
+        """Fail: the TaskManager gave the partition up, or is gone."""
         if self._failure is not None or self._committed:
             return
         self._failure = error
@@ -155,10 +155,10 @@ class RegionSender:
                 waiting.exception()  # retrieved: the task that waits may have been cancelled
 
     def new_buffer_size(self, size_bytes: int) -> None:
-        """Nobody reads a blocking partition while it is written."""
+        """Ignore it: a stored partition has no readers while it is written."""
 
     def task_event_received(self, event_type: int, payload: bytes) -> None:
-        """Nobody reads a blocking partition while it is written."""
+        """Ignore it: a stored partition has no readers while it is written."""
 
     # ---- inside ---------------------------------------------------------------------------------
 

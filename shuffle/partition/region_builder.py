@@ -77,7 +77,7 @@ class GatheredBuffer(NamedTuple):
 
 
 class GatheredEvent(NamedTuple):
-    """An event between buffers, and whose it is."""
+    """An event between buffers, and its subpartition."""
 
     subpartition: int
     payload: bytes

@@ -28,8 +28,8 @@ def test_locations_travel_as_json():
 
 
 def test_what_a_gate_needs_of_a_location():
-    assert STORED.is_blocking
-    assert not PIPELINED.is_blocking
+    assert STORED.is_stored
+    assert not PIPELINED.is_stored
     assert PIPELINED.source == ChannelSource("tm-2", Address("::1", 4001), (8,))
 
 
