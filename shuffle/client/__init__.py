@@ -7,7 +7,8 @@
     ) as client:
         async with client.open_result_partition(1, 0, num_subpartitions=4) as partition:
             writer = partition.record_writer(StringSerializer(), HashSelector())
-            await writer.emit("a word")
+            if (pending := writer.emit("a word")) is not None:
+                await pending  # back pressure
             location = partition.location  # tell it to the consumers
         async with client.open_gate([location], subpartition=2) as gate:
             async for word in gate.records(StringSerializer()):

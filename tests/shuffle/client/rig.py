@@ -93,12 +93,12 @@ def write(partition: PipelinedWriter, subpartition: int, content: bytes) -> Buff
 
 
 def fill(memory: PayloadMemory, content: bytes) -> None:
-    """Put content into what a leg supplied for it."""
+    """Put content into the memory that a leg supplied for it."""
     assert isinstance(memory, memoryview)
     memory[: len(content)] = content
 
 
 async def turns(count: int = 3) -> None:
-    """Let the event loop go round: what was queued is sent."""
+    """Let the event loop run some turns, in which queued messages are sent."""
     for _ in range(count):
         await asyncio.sleep(0)

@@ -26,7 +26,7 @@ from sluice.shuffle.partition.states import PartitionState
 SIZE = 8
 
 SELDOM = st.integers(0, 4).map(lambda number: number == 3)
-"""For what ends everything: hypothesis would do it early, and learn nothing afterwards."""
+"""Makes an end rare: hypothesis would choose it early, and learn nothing afterwards."""
 
 
 class PartitionMachine(RuleBasedStateMachine):
@@ -46,7 +46,7 @@ class PartitionMachine(RuleBasedStateMachine):
         self.views: list[Any] = [None] * subpartitions
         self.left = [False] * subpartitions
         self.blocked = [False] * subpartitions
-        # What each channel is to get: bytes of data, and events as (payload, type).
+        # The expected content of each channel: bytes of data, and events as (payload, type).
         self.expected: list[list[Any]] = [[] for _ in range(subpartitions)]
         self.open: dict[int, Any] = {}
         self.tasks: list = []
@@ -103,7 +103,7 @@ class PartitionMachine(RuleBasedStateMachine):
         return range(self.count) if subpartition == ALL_SUBPARTITIONS else (subpartition,)
 
     def use(self, builder, subpartition):
-        """A writer has got a builder: put some bytes into it."""
+        """Put some bytes into the builder that a writer has got."""
         if not self.is_open:
             builder.recycle()
             return
@@ -269,20 +269,20 @@ class PartitionMachine(RuleBasedStateMachine):
         assert seen.free_segments + seen.idle_segments + seen.out_segments == seen.total_segments
 
     @invariant()
-    def nobody_waits_for_memory_that_only_he_could_free(self):
+    def no_writer_waits_for_memory_that_only_it_could_free(self):
         """A writer that waits has left no open buffer of a pool that is too small for them all."""
         everybody_waits = self.tasks and self.pool.waiting_listeners == len(self.tasks)
         if self.is_open and everybody_waits and self.pool.size_segments <= self.count:
             assert self.taken or self.readable() or self.open_builders()
 
     def readable(self):
-        """Data that a reader could take, or that waits for one to come or to go on."""
+        """Tell whether data waits: for a reader to take it, to come, or to resume."""
         return any(
             view is None or self.blocked[i] or view.backlog for i, view in enumerate(self.views)
         )
 
     def open_builders(self):
-        """Those taken after the wait had begun."""
+        """Return the builders taken after the wait had begun."""
         return [builder for builder in self.open.values() if not builder.is_finished]
 
 
