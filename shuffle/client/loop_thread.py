@@ -74,7 +74,7 @@ class LoopThread:
                 raise  # the coroutine itself raised it
             raise _late(f"Not done in time: {what}", timeout_seconds, _BACK_PRESSURE) from None
         finally:
-            future.cancel()  # no effect on what is done; an interrupted wait ends its coroutine
+            future.cancel()  # no effect if it is done; otherwise the wait was interrupted
 
     def close(self, timeout_seconds: float) -> None:
         """Stop the loop, which cancels the coroutines on it, and the thread. Idempotent.

@@ -30,7 +30,7 @@ from sluice.protocol.messages import (
     FinishPartition,
     PipelinedData,
 )
-from sluice.shuffle.client.producer_leg import ProducerLeg
+from sluice.shuffle.client.producer_leg import ProducerLeg, wake
 from sluice.shuffle.client.send_queue import SendQueue
 from sluice.shuffle.errors import internal_error
 from sluice.shuffle.memory import LocalBufferPool, NetworkBuffer
@@ -190,8 +190,7 @@ class PipelinedWriter(BufferWritingPartition):
     def finished(self) -> None:
         """Take note that the TaskManager has everything, and that readers will find its end."""
         self._become(PartitionState.FINISHED)
-        if self._answered is not None and not self._answered.done():
-            self._answered.set_result(None)
+        wake(self._answered)
 
     def failed(self, error: SluiceError) -> None:
         """Fail: the TaskManager gave the partition up, or is gone."""
@@ -257,10 +256,8 @@ class PipelinedWriter(BufferWritingPartition):
         self._queue.clear()
         self._leg.forget(self.number)
         self.memory.pool.destroy()
-        for waiting in (self._drained, self._answered):
-            if waiting is not None and not waiting.done():
-                waiting.set_exception(error)
-                waiting.exception()  # retrieved: the task that waits may have been cancelled
+        wake(self._drained, error)
+        wake(self._answered, error)
 
 
 PAUSE_TIMES: Final = 2

@@ -33,6 +33,17 @@ MOST_MESSAGES_A_TURN: Final = 32
 """Messages sent for all partitions together before the event loop has a turn."""
 
 
+def wake(waiting: asyncio.Future[None] | None, error: SluiceError | None = None) -> None:
+    """End a wait, with an error if one is given; no effect without a wait, or at its end."""
+    if waiting is None or waiting.done():
+        return
+    if error is None:
+        waiting.set_result(None)
+    else:
+        waiting.set_exception(error)
+        waiting.exception()  # retrieved: the task that waits may have been cancelled
+
+
 class LegPartition(Protocol):
     """A partition being written, as the leg sees it."""
 
@@ -209,9 +220,7 @@ class ProducerLeg:
             if partition is not None:
                 partition.credit_granted(message.credit)
         elif type(message) is PartitionOpened:
-            opened = self._opening.get(message.partition)
-            if opened is not None and not opened.done():
-                opened.set_result(None)
+            wake(self._opening.get(message.partition))
         elif type(message) is PartitionFinished:
             partition = self._partitions.get(message.partition)
             if partition is not None:
@@ -247,9 +256,7 @@ class ProducerLeg:
         self._queue.clear()
         self._queued.clear()
         for opened in self._opening.values():
-            if not opened.done():
-                opened.set_exception(error)
-                opened.exception()  # retrieved: the task that waits may have been cancelled
+            wake(opened, error)
         partitions, self._partitions = self._partitions, {}
         for partition in partitions.values():
             partition.failed(error)
@@ -257,10 +264,7 @@ class ProducerLeg:
     # ---- inside ---------------------------------------------------------------------------------
 
     def _failed(self, number: int, error: SluiceError) -> None:
-        opened = self._opening.get(number)
-        if opened is not None and not opened.done():
-            opened.set_exception(error)
-            opened.exception()  # retrieved: the task that waits may have been cancelled
+        wake(self._opening.get(number), error)
         partition = self._partitions.pop(number, None)
         if partition is not None:
             partition.failed(error)

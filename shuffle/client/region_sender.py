@@ -22,7 +22,7 @@ from sluice.protocol.messages import (
     FinishPartition,
     RegionData,
 )
-from sluice.shuffle.client.producer_leg import ProducerLeg
+from sluice.shuffle.client.producer_leg import ProducerLeg, wake
 from sluice.shuffle.errors import PartitionReleased
 from sluice.shuffle.partition.region_builder import OutgoingRegion
 from sluice.transport.errors import DeadlineExceeded
@@ -58,7 +58,7 @@ class RegionSender:
         """Send a region; returns when the connection has taken all of it.
 
         Raises:
-            SluiceError: It could not be stored.
+            SluiceError: The region could not be stored.
             DeadlineExceeded: No byte of it was taken for as long as an answer may take.
 
         Cancellation: abort the partition then.
@@ -93,7 +93,7 @@ class RegionSender:
         """Commit the partition.
 
         Raises:
-            SluiceError: It is not complete and never will be.
+            SluiceError: The partition is not complete and never will be.
 
         Cancellation: abort the partition then.
         """
@@ -128,21 +128,18 @@ class RegionSender:
         self._next = next(self._payloads, None)
         if self._next is not None:
             return self._credit > 0
-        if self._written is not None and not self._written.done():
-            self._written.set_result(None)
+        wake(self._written)
         return False
 
     def region_opened(self, payload_bytes: int) -> None:
         """Take the largest size of payloads: the TaskManager has made room for the region."""
         self._payload_bytes = payload_bytes
-        if self._opened is not None and not self._opened.done():
-            self._opened.set_result(None)
+        wake(self._opened)
 
     def finished(self) -> None:
         """Take note that the partition is committed."""
         self._committed = True
-        if self._finished is not None and not self._finished.done():
-            self._finished.set_result(None)
+        wake(self._finished)
 
     def failed(self, error: SluiceError) -> None:
         """Fail: the TaskManager gave the partition up, or is gone."""
@@ -150,9 +147,7 @@ class RegionSender:
             return
         self._failure = error
         for waiting in (self._opened, self._written, self._finished):
-            if waiting is not None and not waiting.done():
-                waiting.set_exception(error)
-                waiting.exception()  # retrieved: the task that waits may have been cancelled
+            wake(waiting, error)
 
     def new_buffer_size(self, size_bytes: int) -> None:
         """Ignore it: a stored partition has no readers while it is written."""

@@ -51,7 +51,7 @@ class RegionSink(Protocol):
         included: an implementation whose transport still has them must wait for it first.
 
         Raises:
-            SluiceError: It could not be stored.
+            SluiceError: The region could not be stored.
         """
 
     async def finish(self, total_bytes: int, regions: int) -> None:
@@ -70,7 +70,7 @@ class RegionSink(Protocol):
 
 
 class GatheredBuffer(NamedTuple):
-    """A complete buffer, and whose it is (perhaps ``ALL_SUBPARTITIONS``)."""
+    """A complete buffer, and its subpartition (perhaps ``ALL_SUBPARTITIONS``)."""
 
     subpartition: int
     content: BufferSlice

@@ -120,7 +120,7 @@ class BufferBuilder:
         return self.committed_bytes
 
     def recycle(self) -> None:
-        """Give the builder up, when nobody will fill it; the same as :meth:`finish`."""
+        """Give the builder up, without filling it further; the same as :meth:`finish`."""
         self.finish()
 
     @property

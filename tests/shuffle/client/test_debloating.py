@@ -64,7 +64,7 @@ class Exchange:
     ) -> Look:
         """Write and read until sizes are settled, and until a barrier sent then has come.
 
-        The rest is read at once. Returns what was seen when it was settled.
+        The rest is read at once. Returns the measures taken when sizes were settled.
         """
         found: Look | None = None
         async with self._producer.open_result_partition(1, 7, 1, max_segments=12) as partition:

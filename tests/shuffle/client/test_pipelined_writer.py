@@ -181,6 +181,22 @@ async def test_a_cancelled_finish_gives_the_partition_up(sent):
     assert rig.all_memory_is_back()
 
 
+async def test_a_failure_while_finishing_gives_the_partition_up_once():
+    rig = ProducerRig()
+    partition = await rig.partition()
+    write(partition, 0, b"abc")
+    finishing = asyncio.create_task(partition.finish())
+    await turns()
+    partition.fail(BROKEN)
+    with pytest.raises(SluiceError) as caught:
+        await finishing
+    assert caught.value is BROKEN
+    assert partition.state is PartitionState.FAILED
+    partition.release()
+    assert said(rig, AbortPartition) == [AbortPartition(partition.number)]
+    assert rig.all_memory_is_back()
+
+
 async def finished(partition, rig):
     finishing = asyncio.create_task(partition.finish())
     await turns()

@@ -45,7 +45,7 @@ class SubpartitionMachine(RuleBasedStateMachine):
         self.priority: list[Item] = []
         self.builder: Any = None
         self.pending = b""  # appended, not committed
-        self.taken: list = []  # buffers in the reader's hands, and what they held
+        self.taken: list = []  # buffers that the reader holds, and their content
         self.blocked = self.finished = self.released = self.left = self.end_taken = False
         self.failed = False  # the reader was told that the rest is gone
         self.totals = [0, 0]
@@ -300,7 +300,7 @@ class SubpartitionMachine(RuleBasedStateMachine):
     @invariant()
     def the_backlog_is_what_can_be_taken(self):
         if self.view is not None:
-            # A blocking event hides what is behind it only when it has been taken.
+            # A blocking event hides the entries behind it only when it has been taken.
             data = [item for item in self.queue if item.data_type == DATA]
             takable = [item for item in data if not item.open or item.flushed]
             assert self.view.backlog == (0 if self.blocked or self.gone else len(takable))
