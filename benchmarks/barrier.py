@@ -28,7 +28,10 @@ from sluice.protocol.errors import SluiceError
 from sluice.protocol.events import CheckpointBarrier, decode_event, encode_event
 from sluice.protocol.messages import DATA, EVENT
 from sluice.shuffle.gate.channel_opener import ChannelSource
-from sluice.shuffle.partition.pipelined_partition import PipelinedResultPartition
+from sluice.shuffle.partition.pipelined_result_partition import (
+    PartitionListeners,
+    PipelinedResultPartition,
+)
 from sluice.shuffle.taskmanager.environment import NetworkEnvironment
 from sluice.transport.connector import Address
 
@@ -56,7 +59,10 @@ async def write_partition(running: NetworkEnvironment, map_attempt_id: int) -> N
     pool = running.network_pool.create_local_pool(f"partition {map_attempt_id}", 1, POOL_SEGMENTS)
     reader_gone = asyncio.Event()
     partition = PipelinedResultPartition(
-        f"partition {map_attempt_id}", 1, pool, fully_consumed=reader_gone.set
+        f"partition {map_attempt_id}",
+        1,
+        pool,
+        listeners=PartitionListeners(fully_consumed=reader_gone.set),
     )
     running.partitions.register_pipelined(KEY, map_attempt_id, partition, partition.fail)
     data = memoryview(bytes(SEGMENT_SIZE_BYTES))

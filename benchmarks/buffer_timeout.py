@@ -48,8 +48,8 @@ from benchmarks.report import Report, median_and_spread, open_console
 from benchmarks.taskmanagers import TaskManagers
 from sluice.shuffle.client.client import ShuffleClient
 from sluice.shuffle.client.config import ClientConfig
-from sluice.shuffle.client.location import PartitionLocation
-from sluice.shuffle.client.pipelined_writer import ClientPipelinedPartition
+from sluice.shuffle.client.partition_location import PartitionLocation
+from sluice.shuffle.client.pipelined_writer import PipelinedWriter
 from sluice.shuffle.client.result_partition import ResultPartition
 from sluice.shuffle.records.record_reader import ChannelRecord, ChannelRecords, RecordReader
 from sluice.shuffle.records.record_writer import RecordWriter
@@ -235,7 +235,7 @@ async def take_turn(
 
 def _buffers_out(partition: ResultPartition) -> int:
     writer = partition.writer
-    return writer.buffers_out if isinstance(writer, ClientPipelinedPartition) else 0
+    return writer.buffers_out if isinstance(writer, PipelinedWriter) else 0
 
 
 @contextlib.asynccontextmanager

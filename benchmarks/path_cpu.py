@@ -44,7 +44,7 @@ from benchmarks.taskmanagers import TaskManagers
 from sluice.protocol.messages import DATA, ReleaseShuffle, ShuffleReleased
 from sluice.shuffle.client.client import ShuffleClient
 from sluice.shuffle.client.config import parse_endpoint
-from sluice.shuffle.client.location import PartitionLocation
+from sluice.shuffle.client.partition_location import PartitionLocation
 from sluice.shuffle.partition.blocks import BlockCodec
 from sluice.shuffle.partition.partition_type import ResultPartitionType
 from tests.support.clients import driver

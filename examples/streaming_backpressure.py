@@ -26,7 +26,7 @@ import uvloop
 
 from sluice.shuffle.client.client import ShuffleClient
 from sluice.shuffle.client.config import ClientConfig
-from sluice.shuffle.client.location import PartitionLocation
+from sluice.shuffle.client.partition_location import PartitionLocation
 from sluice.shuffle.client.result_partition import ResultPartition
 from sluice.shuffle.records.record_reader import ChannelRecords
 from sluice.shuffle.records.serializers import BytesSerializer

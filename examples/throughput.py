@@ -19,7 +19,7 @@ from concurrent.futures import ProcessPoolExecutor
 import uvloop
 
 from sluice.shuffle.client.client import ShuffleClient
-from sluice.shuffle.client.location import PartitionLocation
+from sluice.shuffle.client.partition_location import PartitionLocation
 from sluice.shuffle.records.record_reader import ChannelRecord, ChannelRecords
 from sluice.shuffle.records.serializers import BytesSerializer
 from sluice.spark_integration.local_taskmanager import LocalTaskManager

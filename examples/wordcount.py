@@ -25,7 +25,7 @@ from pathlib import Path
 import uvloop
 
 from sluice.shuffle.client.client import ShuffleClient
-from sluice.shuffle.client.location import decode_locations, encode_locations
+from sluice.shuffle.client.partition_location import decode_locations, encode_locations
 from sluice.shuffle.partition.partition_type import ResultPartitionType
 from sluice.shuffle.records.selectors import HashSelector
 from sluice.shuffle.records.serializers import MsgpackSerializer

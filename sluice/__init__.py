@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from sluice.protocol.errors import SluiceError
     from sluice.shuffle.client.client import ShuffleClient
     from sluice.shuffle.client.config import ClientConfig
-    from sluice.shuffle.client.location import PartitionLocation
+    from sluice.shuffle.client.partition_location import PartitionLocation
     from sluice.shuffle.client.sync import SyncShuffleClient
     from sluice.shuffle.partition.partition_type import ResultPartitionType
     from sluice.shuffle.records.selectors import (
@@ -47,7 +47,7 @@ _MODULES = {
     "HashSelector": "sluice.shuffle.records.selectors",
     "Int64Serializer": "sluice.shuffle.records.serializers",
     "MsgpackSerializer": "sluice.shuffle.records.serializers",
-    "PartitionLocation": "sluice.shuffle.client.location",
+    "PartitionLocation": "sluice.shuffle.client.partition_location",
     "ResultPartitionType": "sluice.shuffle.partition.partition_type",
     "RoundRobinSelector": "sluice.shuffle.records.selectors",
     "ShuffleClient": "sluice.shuffle.client.client",

@@ -6,13 +6,16 @@
         "unix:/run/sluice/taskmanager.sock", "wordcount"
     ) as client:
         async with client.open_result_partition(1, 0, num_subpartitions=4) as partition:
-            writer = partition.record_writer(StringSerializer(), HashSelector(str.encode))
-            ...
-        async with client.open_gate([partition.location], subpartition=2) as gate:
-            async for record in gate.records(StringSerializer()):
-                ...
+            writer = partition.record_writer(StringSerializer(), HashSelector())
+            if (pending := writer.emit("a word")) is not None:
+                await pending  # back pressure
+            location = partition.location  # tell it to the consumers
+        async with client.open_gate([location], subpartition=2) as gate:
+            async for word in gate.records(StringSerializer()):
+                print(word)
 
-A client is one task, or several tasks of one process: it has memory of its own, as a TaskManager
-has, and a producer and a consumer connection to *one* TaskManager, which holds what is written and
-fetches what is read. ``docs/guide/python-api.md`` has the whole story.
+A client is one task, or several tasks of one process. It has memory of its own, and a producer and
+a consumer connection to *one* TaskManager, which holds what the client writes and fetches what it
+reads. ``docs/guide/python-api.md`` describes the whole API; ``sync`` is the same API without
+asyncio.
 """

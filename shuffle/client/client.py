@@ -1,4 +1,4 @@
-"""The client: one process's way to its TaskManager."""
+"""The client: it connects one process to its TaskManager and opens partitions and gates there."""
 
 import asyncio
 import os
@@ -18,14 +18,14 @@ from sluice.protocol.messages import (
     OpenPipelinedPartition,
 )
 from sluice.shuffle.client.client_channel_opener import ClientChannelOpener
+from sluice.shuffle.client.client_gate import ClientGate
 from sluice.shuffle.client.config import ClientConfig, parse_endpoint
 from sluice.shuffle.client.consumer_leg import ConsumerLeg
-from sluice.shuffle.client.gate import ClientGate
-from sluice.shuffle.client.location import PartitionLocation
-from sluice.shuffle.client.pipelined_writer import ClientPipelinedPartition
+from sluice.shuffle.client.partition_location import PartitionLocation
+from sluice.shuffle.client.pipelined_writer import PipelinedWriter
 from sluice.shuffle.client.producer_leg import ProducerLeg
+from sluice.shuffle.client.region_sender import RegionSender
 from sluice.shuffle.client.result_partition import ResultPartition
-from sluice.shuffle.client.stored_writer import LegRegionSink
 from sluice.shuffle.counters import Counters
 from sluice.shuffle.errors import InvalidRequest
 from sluice.shuffle.gate.buffer_debloater import debloat_settings
@@ -40,15 +40,15 @@ from sluice.shuffle.partition.partition_type import (
     ResultPartitionType,
     checked_partition_type,
 )
-from sluice.shuffle.partition.stored_partition import StoredResultPartition
+from sluice.shuffle.partition.stored_result_partition import StoredResultPartition
 from sluice.transport.connection import Connection, ConnectionHandler
 from sluice.transport.connector import Address, connect
 
 
 class ShuffleClient:
-    """Result partitions and input gates on one TaskManager. Made by :meth:`connect`.
+    """Opens result partitions and input gates on one TaskManager. Made by :meth:`connect`.
 
-    Not for several threads: everything runs on the event loop that connected.
+    It is not for several threads: everything runs on the event loop that connected.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class ShuffleClient:
         self.config = config
         self.taskmanager_id = ack.taskmanager_id
         self.address = Address(ack.advertised_host, ack.data_port)
-        """Where other TaskManagers reach this client's TaskManager."""
+        """Address at which other TaskManagers reach this client's TaskManager."""
         self.counters = counters
         self.network_pool = NetworkBufferPool(config.network_segments, ack.segment_size_bytes)
         self._producer = producer
@@ -78,13 +78,13 @@ class ShuffleClient:
         """Connect to a TaskManager.
 
         Args:
-            endpoint: ``unix:/path`` or ``host:port``; the one on this host, if there is one.
+            endpoint: ``unix:/path`` or ``host:port``; best of a TaskManager on this host.
             application_id: Partitions are found, and released, by application.
             config: Memory and deadlines.
 
         Raises:
-            InvalidEndpoint: The endpoint is neither form.
-            ConnectFailed: Nobody answered in time.
+            InvalidEndpoint: The endpoint has neither form.
+            ConnectFailed: The TaskManager did not answer in time.
             SluiceError: The TaskManager refused.
 
         Cancellation: safe.
@@ -129,7 +129,7 @@ class ShuffleClient:
             raise
         first, second = legs
         if not isinstance(first, ProducerLeg) or not isinstance(second, ConsumerLeg):
-            raise TypeError("legs in another order than they were asked for")
+            raise TypeError("the legs were opened in another order than they were asked for")
         return cls(application_id, config, first, second, ack, counters)
 
     @asynccontextmanager
@@ -154,21 +154,21 @@ class ShuffleClient:
                 ...
 
         Args:
-            shuffle_id: With the map attempt, the partition's name in the application.
-            map_attempt_id: One task's output; unique in the shuffle.
+            shuffle_id: Names the partition within the application, with the map attempt.
+            map_attempt_id: Names one task's output; unique in the shuffle.
             num_subpartitions: Number of subpartitions, at least 1.
             partition_type: Stored and read later, or read while it is written.
-            consumption: When a consumer may begin; as soon as the type allows by default.
-            max_segments: Of the client's memory; a fair share of it by default.
-            buffer_timeout_seconds: Instead of the configuration's.
-            codec: How a blocking partition is compressed.
+            consumption: When a consumer may begin; by default, as soon as the type allows.
+            max_segments: Most segments of the client's memory; by default, a fair share of it.
+            buffer_timeout_seconds: Replaces the one of the configuration.
+            codec: Compression of a stored partition.
             task_event: Called with the type and the bytes of each event that a reader sends back
-                while a pipelined partition is written. An error of its fails the partition.
+                while a pipelined partition is written. If it raises, the partition fails.
 
         Raises:
             InvalidPartitionType: Type and consumption do not go together.
             InsufficientNetworkBuffers: The client's memory is promised to others.
-            SluiceError: The TaskManager refused it, or took it and failed.
+            SluiceError: The TaskManager refused the partition, or could not complete it.
         """
         if consumption is None:
             consumption = (
@@ -206,24 +206,24 @@ class ShuffleClient:
                 async for word in gate.records(StringSerializer()):
                     ...
 
-        Partitions need not be there yet: the TaskManagers wait for them, up to their deadline.
+        Partitions need not exist yet: the TaskManagers wait for them, up to a deadline.
 
         Args:
-            locations: What producers told of their partitions.
-            subpartition: The one to read, or the first one of a range (of blocking partitions).
-            end_subpartition: The one behind the last.
+            locations: The locations of the partitions, as their producers gave them.
+            subpartition: The subpartition to read, or the first of a range (of stored partitions).
+            end_subpartition: The subpartition behind the last.
 
         Raises:
-            InvalidRequest: No partitions, or of several shuffles or kinds.
+            InvalidRequest: There are no locations, or those of several shuffles or types.
             InsufficientNetworkBuffers: The client's memory is promised to others.
         """
         if not locations:
             raise InvalidRequest("A gate needs partitions to read", value=0, limit=1)
         shuffles = {location.shuffle_id for location in locations}
-        blocking = {location.is_blocking for location in locations}
-        if len(shuffles) > 1 or len(blocking) > 1:
+        stored = {location.is_stored for location in locations}
+        if len(shuffles) > 1 or len(stored) > 1:
             raise InvalidRequest(
-                "The partitions of a gate are of one shuffle, all stored or all pipelined",
+                "The partitions of a gate must be of one shuffle, and all stored or all pipelined",
                 value=f"shuffles {sorted(shuffles)}",
                 remedy="Open several gates, and a UnionInputGate over them",
             )
@@ -239,23 +239,23 @@ class ShuffleClient:
             self.config.floating_buffers_per_gate,
         )
         opener = ClientChannelOpener(name, wanted, memory, self._consumer)
-        gate = ClientGate(InputGate(opener), blocking=locations[0].is_blocking)
+        gate = ClientGate(InputGate(opener), is_stored=locations[0].is_stored)
         try:
             for location in locations:
                 gate.gate.add_channel(location.source)
             debloat = debloat_settings(self.config, self.network_pool.segment_size_bytes)
-            if debloat is not None and not locations[0].is_blocking:
+            if debloat is not None and not locations[0].is_stored:
                 gate.gate.debloat(debloat)
             yield gate
         finally:
             gate.close()
 
     async def close(self) -> None:
-        """Close both connections; what is not finished fails. Idempotent.
+        """Close both connections; partitions that are not finished fail. Idempotent.
 
         Waits until the connections are gone, at most the transport's close deadline.
 
-        Cancellation: safe; they go on closing.
+        Cancellation: safe; the connections go on closing.
         """
         for flusher in self._flushers.values():
             flusher.close()
@@ -291,23 +291,21 @@ class ShuffleClient:
             name,
             1,
             max_segments,
-            max_overdraft_buffers=0 if location.is_blocking else config.max_overdraft_buffers,
-            max_buffers_per_channel=None
-            if location.is_blocking
-            else config.max_buffers_per_channel,
-            kind="map_output" if location.is_blocking else "pipelined",
+            max_overdraft_buffers=0 if location.is_stored else config.max_overdraft_buffers,
+            max_buffers_per_channel=None if location.is_stored else config.max_buffers_per_channel,
+            kind="map_output" if location.is_stored else "pipelined",
         )
-        writer: ClientPipelinedPartition | StoredResultPartition
+        writer: PipelinedWriter | StoredResultPartition
         names = (location.shuffle_id, location.map_attempt_id, num_subpartitions)
         leg = self._producer
         try:
             number = leg.new_number()
-            if location.is_blocking:
-                sink = LegRegionSink(leg, number)
+            if location.is_stored:
+                sink = RegionSender(leg, number)
                 writer = StoredResultPartition(name, num_subpartitions, pool, sink, codec=codec)
                 await leg.open(number, OpenPartition(number, *names), sink)
             else:
-                writer = ClientPipelinedPartition(
+                writer = PipelinedWriter(
                     leg,
                     number,
                     num_subpartitions,

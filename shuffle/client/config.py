@@ -1,7 +1,4 @@
-"""Settings of a client.
-
-Where a TaskManager is reached, as people write it.
-"""
+"""Settings of a client, and the endpoint of its TaskManager as users write it."""
 
 from typing import Annotated
 
@@ -26,30 +23,30 @@ class ClientConfig(Settings):
     """Segments that each channel of a gate owns while it is open."""
 
     floating_buffers_per_gate: Count = Field(8, ge=0, le=65536)
-    """Segments that the channels of a gate share, given to where the backlog is."""
+    """Segments that the channels of a gate share; channels with a backlog get them."""
 
     max_buffers_per_channel: Count = Field(10, ge=1, le=1 << 24)
-    """Segments that may wait for one subpartition until its partition says it is unavailable."""
+    """Segments that may wait for one subpartition before its partition becomes unavailable."""
 
     max_overdraft_buffers: Count = Field(5, ge=0, le=65536)
-    """Segments beyond its share that a partition may take to end a record that it has begun."""
+    """Segments beyond its share that a partition may take to finish a record it has begun."""
 
     buffer_timeout_seconds: float = Field(0.1, ge=-1, le=3600)
-    """Time after which records in a buffer that is not full are sent; 0: after every call, -1: only
-    full buffers."""
+    """Time after which a buffer that is not full is sent; 0: after every call, -1: only full
+    buffers are sent."""
 
     debloat_target_seconds: Annotated[Annotated[Seconds, Field(gt=0)] | None, NONE_ALLOWED] = None
-    """Buffers of pipelined partitions are made small enough that the reader of a gate needs this
-    time for what is in flight; none: they are always full ones."""
+    """Time that the reader of a gate should need for the data in flight: buffers of pipelined
+    partitions are made small enough for it; none: they are never made smaller."""
 
     debloat_period_seconds: Seconds = Field(0.2, ge=0.001, le=3600)
     """Time between two looks at a gate's throughput."""
 
     debloat_min_buffer_size_bytes: Bytes = Field(256, ge=1)
-    """Buffers are never made smaller than this."""
+    """Smallest size that buffers are given."""
 
     answer_timeout_seconds: Seconds = Field(60, gt=0)
-    """Time for the TaskManager's answers that need no reader's help."""
+    """Time in which the TaskManager must answer, where the answer waits for no reader."""
 
     transport: TransportConfig = Field(default_factory=TransportConfig)
     """Deadlines, watermarks, TLS."""
@@ -59,7 +56,7 @@ _UNIX = "unix:"
 
 
 class InvalidEndpoint(SluiceError):
-    """Neither ``unix:PATH`` nor ``HOST:PORT``."""
+    """The endpoint is neither ``unix:PATH`` nor ``HOST:PORT``."""
 
     code = ErrorCode.CONFIGURATION
 
@@ -68,7 +65,7 @@ def parse_endpoint(endpoint: str) -> Address:
     """Make an address of ``unix:/path/of/socket`` or ``host:port``.
 
     Raises:
-        InvalidEndpoint: It is neither.
+        InvalidEndpoint: The endpoint has neither form.
     """
     if endpoint.startswith(_UNIX):
         path = endpoint.removeprefix(_UNIX)

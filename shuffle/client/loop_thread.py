@@ -1,4 +1,4 @@
-"""An event loop in a thread of its own, for callers that have none."""
+"""An event loop in a thread of its own, for callers without asyncio."""
 
 import asyncio
 import concurrent.futures
@@ -15,12 +15,12 @@ T = TypeVar("T")
 
 
 class LoopThread:
-    """Runs coroutines for other threads. uvloop, if it is installed.
+    """Runs coroutines for other threads, on uvloop if that is installed.
 
     The thread is a daemon thread, so a process that forgets to close it can end nevertheless.
 
     Args:
-        name: Of the thread.
+        name: Name of the thread.
     """
 
     def __init__(self, name: str) -> None:
@@ -35,33 +35,33 @@ class LoopThread:
         """Start the thread and wait until its loop runs.
 
         Raises:
-            DeadlineExceeded: It did not in time.
+            DeadlineExceeded: The loop did not run in time.
         """
         self._thread.start()
         try:
             self._ready.result(timeout_seconds)
         except concurrent.futures.TimeoutError:
-            raise _late("The event loop of the client does not start", timeout_seconds) from None
+            raise _late("The client's event loop did not start in time", timeout_seconds) from None
 
     def call(self, work: Coroutine[Any, Any, T], timeout_seconds: float, what: str) -> T:
         """Run a coroutine on the loop and wait for it.
 
         Args:
-            work: What to run. It is cancelled at the deadline, and when the wait is interrupted.
-            timeout_seconds: How long to wait.
-            what: For the error.
+            work: The coroutine. It is cancelled at the deadline, and when the wait is interrupted.
+            timeout_seconds: Longest wait.
+            what: Names the work in errors.
 
         Raises:
-            DeadlineExceeded: It took longer.
+            DeadlineExceeded: The coroutine took longer.
             ConnectionLost: The loop has ended.
-            InvalidRequest: Called on the loop itself, which would wait for ever.
-            SluiceError: What the coroutine raises.
+            InvalidRequest: The caller is the loop itself, which would wait for ever.
+            SluiceError: The coroutine raised it.
         """
         if threading.current_thread() is self._thread:
             work.close()
             raise InvalidRequest(
                 f"{what} on the event loop's own thread would wait for ever",
-                remedy="Call from another thread; a task event handler may only take notes",
+                remedy="Call it from another thread; a handler of task events must not wait",
             )
         if self._closed or not self._thread.is_alive():
             work.close()
@@ -71,13 +71,13 @@ class LoopThread:
             return future.result(timeout_seconds)
         except concurrent.futures.TimeoutError:
             if future.done():
-                raise  # the coroutine's own
-            raise _late(what, timeout_seconds) from None
+                raise  # the coroutine itself raised it
+            raise _late(f"Not done in time: {what}", timeout_seconds, _BACK_PRESSURE) from None
         finally:
-            future.cancel()  # no effect on what is done; an interrupted wait ends its coroutine
+            future.cancel()  # no effect if it is done; otherwise the wait was interrupted
 
     def close(self, timeout_seconds: float) -> None:
-        """Stop the loop, which cancels what still runs on it, and the thread. Idempotent.
+        """Stop the loop, which cancels the coroutines on it, and the thread. Idempotent.
 
         Raises:
             DeadlineExceeded: The thread did not end in time.
@@ -89,7 +89,7 @@ class LoopThread:
                 self._ready.result(0).call_soon_threadsafe(stop.set)
             self._thread.join(timeout_seconds)
             if self._thread.is_alive():
-                raise _late("The event loop of the client does not end", timeout_seconds)
+                raise _late("The client's event loop did not end in time", timeout_seconds)
 
     def _run(self) -> None:
         has_uvloop = importlib.util.find_spec("uvloop") is not None
@@ -107,9 +107,10 @@ class LoopThread:
         await self._stop.wait()
 
 
-def _late(what: str, timeout_seconds: float) -> DeadlineExceeded:
-    return DeadlineExceeded(
-        f"Not done in time: {what}",
-        limit=f"{timeout_seconds} s",
-        remedy="Back pressure may last: see who reads, and how fast; or raise timeout_seconds",
-    )
+_BACK_PRESSURE: Final = (
+    "Back pressure may last: see which readers are slow, or raise timeout_seconds"
+)
+
+
+def _late(problem: str, timeout_seconds: float, remedy: str = "") -> DeadlineExceeded:
+    return DeadlineExceeded(problem, limit=f"{timeout_seconds} s", remedy=remedy)

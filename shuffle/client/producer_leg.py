@@ -1,4 +1,4 @@
-"""The producer leg, client side: one connection, many partitions being written."""
+"""The client side of the producer leg: one connection, over which many partitions are written."""
 
 import asyncio
 import logging
@@ -30,32 +30,43 @@ from sluice.transport.errors import ConnectionLost, DeadlineExceeded
 _log = logging.getLogger(__name__)
 
 MOST_MESSAGES_A_TURN: Final = 32
-"""Sent for all partitions together before the event loop has a turn."""
+"""Messages sent for all partitions together before the event loop has a turn."""
+
+
+def wake(waiting: asyncio.Future[None] | None, error: SluiceError | None = None) -> None:
+    """End a wait, with an error if one is given; no effect without a wait, or at its end."""
+    if waiting is None or waiting.done():
+        return
+    if error is None:
+        waiting.set_result(None)
+    else:
+        waiting.set_exception(error)
+        waiting.exception()  # retrieved: the task that waits may have been cancelled
 
 
 class LegPartition(Protocol):
     """A partition being written, as the leg sees it."""
 
     def credit_granted(self, credit: int) -> None:
-        """More can be sent."""
+        """Send more, for the TaskManager can take it."""
 
     def send(self) -> bool:
-        """Send one message, if there is one; return whether there may be more."""
+        """Send the next message, if any; return whether another may be sent now."""
 
     def finished(self) -> None:
-        """It is complete at the TaskManager."""
+        """Take note that the partition is complete at the TaskManager."""
 
     def failed(self, error: SluiceError) -> None:
-        """It will never be complete."""
+        """Take note that the partition will never be complete."""
 
     def region_opened(self, payload_bytes: int) -> None:
-        """How large the payloads of the region begun may be (blocking partitions)."""
+        """Take the largest size of the payloads of the region begun (stored partitions)."""
 
     def new_buffer_size(self, size_bytes: int) -> None:
-        """Readers want buffers of at most this size (pipelined partitions)."""
+        """Take the largest size of buffers that readers want (pipelined partitions)."""
 
     def task_event_received(self, event_type: int, payload: bytes) -> None:
-        """A reader sent an event back (pipelined partitions)."""
+        """Take an event that a reader sent back (pipelined partitions)."""
 
 
 class ProducerLeg:
@@ -63,8 +74,8 @@ class ProducerLeg:
 
     Args:
         connection: The open connection.
-        ack: What the TaskManager said of itself.
-        answer_timeout_seconds: How long it may take to answer what needs no reader's help.
+        ack: The TaskManager's greeting.
+        answer_timeout_seconds: Time in which it must answer, where the answer waits for no reader.
     """
 
     def __init__(
@@ -86,12 +97,12 @@ class ProducerLeg:
 
     @property
     def large_payloads(self) -> bool:
-        """Whether the TaskManager says how large the payloads of a region may be."""
+        """Whether the TaskManager tells the largest payload of each region."""
         return bool(self.connection.features & FEATURE_LARGE_PAYLOADS)
 
     @property
     def partitions(self) -> int:
-        """Partitions being written."""
+        """Number of partitions being written."""
         return len(self._partitions)
 
     def new_number(self) -> int:
@@ -115,15 +126,15 @@ class ProducerLeg:
         """Open a partition.
 
         Args:
-            number: Its number, new.
-            message: Opens it.
-            partition: Takes what the TaskManager says of it, from its first credit on.
+            number: The partition's number, a new one.
+            message: Opens the partition.
+            partition: Takes the TaskManager's messages about it, from its first credit on.
 
         Raises:
-            SluiceError: The TaskManager refused it, or the connection is gone.
-            DeadlineExceeded: It did not answer.
+            SluiceError: The TaskManager refused the partition, or the connection is gone.
+            DeadlineExceeded: The TaskManager did not answer.
 
-        Cancellation: safe; the TaskManager is told to give it up.
+        Cancellation: safe; the TaskManager is told to give the partition up.
         """
         opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._opening[number] = opened
@@ -132,7 +143,7 @@ class ProducerLeg:
             self.send(message)
             await self.answer(opened, "OpenPartition")
         except BaseException:
-            # Not there any more if it was refused. Otherwise it may open yet, and hold memory.
+            # A refused partition is forgotten already. Any other may open yet, and hold memory.
             if self._partitions.pop(number, None) is not None:
                 self.send(AbortPartition(number))
             raise
@@ -140,7 +151,7 @@ class ProducerLeg:
             del self._opening[number]
 
     def forget(self, number: int) -> None:
-        """Nothing more is expected for a partition. Idempotent."""
+        """Ignore further messages about a partition. Idempotent."""
         self._partitions.pop(number, None)
 
     def send(
@@ -149,11 +160,11 @@ class ProducerLeg:
         payload: memoryview | bytes = EMPTY,
         release: Callable[[], None] | None = None,
     ) -> None:
-        """Send a message; a dead connection has told every partition already."""
+        """Send a message; a lost connection drops it, for every partition has failed by then."""
         self.connection.send(message, payload, release)
 
     def queue(self, partition: LegPartition) -> None:
-        """A partition has something to send."""
+        """Give a partition, which has something to send, its turns."""
         if partition in self._queued:
             return
         self._queued.add(partition)
@@ -166,8 +177,8 @@ class ProducerLeg:
         """Wait for an answer, up to the deadline.
 
         Raises:
-            DeadlineExceeded: None came.
-            SluiceError: What the answer, or the end of the connection, was.
+            DeadlineExceeded: No answer came.
+            SluiceError: The answer is an error, or the connection was lost.
 
         Cancellation: safe.
         """
@@ -182,11 +193,11 @@ class ProducerLeg:
                 f"TaskManager does not answer {to}",
                 value=self.connection.remote,
                 limit=f"{self._answer_timeout_seconds} s",
-                remedy="Look at its log and its load; answer_timeout_seconds",
+                remedy="Look at its log and its load, or raise answer_timeout_seconds",
             ) from None
 
     def close(self) -> None:
-        """Say goodbye and close; partitions that are not finished fail. Idempotent."""
+        """Announce the end and close; partitions that are not finished fail. Idempotent."""
         if not self.connection.closing:
             self.connection.send(CloseRequest())
             self.connection.close()
@@ -203,15 +214,13 @@ class ProducerLeg:
         return memoryview(self._event)
 
     def message_received(self, message: Message, payload_length: int) -> None:
-        """Take what the TaskManager says."""
+        """Pass a message of the TaskManager on to the partition it is about."""
         if type(message) is AddCredit:
             partition = self._partitions.get(message.channel)
             if partition is not None:
                 partition.credit_granted(message.credit)
         elif type(message) is PartitionOpened:
-            opened = self._opening.get(message.partition)
-            if opened is not None and not opened.done():
-                opened.set_result(None)
+            wake(self._opening.get(message.partition))
         elif type(message) is PartitionFinished:
             partition = self._partitions.get(message.partition)
             if partition is not None:
@@ -237,19 +246,17 @@ class ProducerLeg:
             raise UnexpectedMessage("Message on a producer leg", value=type(message).__name__)
 
     def writable(self) -> None:
-        """Send on."""
+        """Continue to send, for the connection can take more."""
         self._run()
 
     def connection_lost(self, error: SluiceError) -> None:
-        """Fail everything that is not finished."""
+        """Fail all partitions that are not finished."""
         self.lost = error
         self.closed.set()
         self._queue.clear()
         self._queued.clear()
         for opened in self._opening.values():
-            if not opened.done():
-                opened.set_exception(error)
-                opened.exception()  # retrieved: the task that waits may have been cancelled
+            wake(opened, error)
         partitions, self._partitions = self._partitions, {}
         for partition in partitions.values():
             partition.failed(error)
@@ -257,10 +264,7 @@ class ProducerLeg:
     # ---- inside ---------------------------------------------------------------------------------
 
     def _failed(self, number: int, error: SluiceError) -> None:
-        opened = self._opening.get(number)
-        if opened is not None and not opened.done():
-            opened.set_exception(error)
-            opened.exception()  # retrieved: the task that waits may have been cancelled
+        wake(self._opening.get(number), error)
         partition = self._partitions.pop(number, None)
         if partition is not None:
             partition.failed(error)
@@ -283,7 +287,7 @@ class ProducerLeg:
                 else:
                     self._queued.discard(partition)
         except Exception as error:  # noqa: BLE001
-            # A bug of ours must end what it breaks, and be seen.
+            # A bug must end the connection it breaks, and be logged.
             _log.exception("internal error while sending to %s", self.connection.remote)
             self.connection.abort(internal_error(error))
         finally:

@@ -4,10 +4,10 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from sluice.protocol.errors import SluiceError
-from sluice.shuffle.client.location import PartitionLocation
-from sluice.shuffle.client.pipelined_writer import ClientPipelinedPartition
+from sluice.shuffle.client.partition_location import PartitionLocation
+from sluice.shuffle.client.pipelined_writer import PipelinedWriter
 from sluice.shuffle.errors import PartitionReleased
-from sluice.shuffle.partition.stored_partition import StoredResultPartition
+from sluice.shuffle.partition.stored_result_partition import StoredResultPartition
 from sluice.shuffle.records.record_writer import RecordWriter
 from sluice.shuffle.records.selectors import ChannelSelector
 from sluice.shuffle.records.serializers import ValueSerializer
@@ -19,27 +19,27 @@ class ResultPartition:
     """One task's output, open for writing. Leave its context to finish it, or raise to fail it.
 
     Args:
-        location: Its name and place; tell it to the consumers.
+        location: Name and place of the partition; tell it to the consumers.
         writer: Takes the buffers.
-        buffer_timeout_seconds: For record writers.
+        buffer_timeout_seconds: The record writer's.
     """
 
     def __init__(
         self,
         location: PartitionLocation,
-        writer: ClientPipelinedPartition | StoredResultPartition,
+        writer: PipelinedWriter | StoredResultPartition,
         buffer_timeout_seconds: float,
     ) -> None:
         self.location = location
         self.writer = writer
-        """The ``ResultPartitionWriter``, for buffers and events."""
+        """The ``ResultPartitionWriter``; use it for buffers and events."""
         self._buffer_timeout_seconds = buffer_timeout_seconds
         self._records: RecordWriter[object] | None = None
 
     def record_writer(
         self, serializer: ValueSerializer[T], selector: ChannelSelector[T] | None = None
     ) -> RecordWriter[T]:
-        """Make the record writer of this partition; there is one, and it is ended with it."""
+        """Make the partition's only record writer, which ends with the partition."""
         writer = RecordWriter(
             self.writer, serializer, selector, buffer_timeout_seconds=self._buffer_timeout_seconds
         )
@@ -49,7 +49,7 @@ class ResultPartition:
     async def emit_buffer(self, data: bytes | memoryview, subpartition: int) -> None:
         """Write bytes to a subpartition, or to ``ALL_SUBPARTITIONS``, as complete buffers.
 
-        Waits for memory when there is none: that is back pressure.
+        When there is no memory it waits: that is back pressure.
 
         Raises:
             SluiceError: Why the partition takes nothing more.
@@ -66,7 +66,7 @@ class ResultPartition:
             builder.finish()
 
     async def finish(self) -> None:
-        """End the partition after all that was written; see the writer's ``finish``."""
+        """End the partition behind everything written so far; see the writer's ``finish``."""
         if self._records is not None:
             records, self._records = self._records, None
             await records.finish()
@@ -101,4 +101,4 @@ class ResultPartition:
         finally:
             self.writer.release()
             if isinstance(self.writer, StoredResultPartition):
-                await self.writer.wait_closed()  # the region under way has been given up
+                await self.writer.wait_closed()  # until the region under way is given up

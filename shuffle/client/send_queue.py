@@ -1,10 +1,11 @@
-"""What a pipelined partition has to send: one queue for all its subpartitions.
+"""The queue of all that a pipelined partition has to send, for all its subpartitions.
 
 A client has one connection for all subpartitions and one credit account for all of a partition's
-buffers, so one queue is enough; and a broadcast buffer goes over it once. What is complete, or was
-flushed, waits in the queue; a buffer that is being filled is *open*, one for each subpartition at
-most, and none beside an open broadcast buffer. Since whatever is added behind an open buffer
-finishes it first, the order of every channel is kept although subpartitions overtake one another.
+buffers, so one queue is enough; and a broadcast buffer goes over it once. Complete and flushed
+buffers wait in the queue. A buffer that is being filled is *open*: at most one of each
+subpartition, and none beside an open broadcast buffer. A buffer or event that is added behind an
+open buffer finishes it first, so the order of every channel is kept although subpartitions overtake
+one another.
 """
 
 from collections import deque
@@ -19,11 +20,11 @@ from sluice.shuffle.partition.shared_buffer import BufferConsumer
 from sluice.shuffle.partition.view import OutgoingBuffer
 
 MAX_WAITING_EVENTS: Final = 1024
-"""Events that may wait. They are in no pool, so something else must bound them."""
+"""Events that may wait. No pool holds them, so this constant bounds them."""
 
 
 class Outgoing(NamedTuple):
-    """One message to send: a buffer or event, and whose it is."""
+    """One message to send: a buffer or event, and its subpartition."""
 
     subpartition: int
     buffer: OutgoingBuffer
@@ -35,14 +36,14 @@ class _Entry(NamedTuple):
     event: bytes
     data_type: int
     partly: bool
-    """A flush of an open buffer: take what is there, the rest comes later."""
+    """Whether the buffer is open and was flushed: its later bytes follow in another entry."""
 
 
 class SendQueue:
     """Buffers and events on their way to a TaskManager.
 
     Args:
-        available: Called when a queue that had nothing to send has something.
+        available: Called when the queue had nothing to send and now has something.
     """
 
     def __init__(self, available: Callable[[], None]) -> None:
@@ -52,7 +53,7 @@ class SendQueue:
         self._flushed: set[BufferConsumer] = set()
         self._events = 0
         self.completed_buffers = 0
-        """Buffers that became complete after they were open: full ones, mostly."""
+        """Number of open buffers that became complete, mostly because they were full."""
 
     def __len__(self) -> int:
         return len(self._ready)
@@ -63,7 +64,7 @@ class SendQueue:
         return bool(self._open)
 
     def add(self, consumer: BufferConsumer, subpartition: int) -> None:
-        """Queue a buffer, complete or being filled; finishes what is open before it."""
+        """Queue a buffer, complete or being filled; finish the open ones before it."""
         self._finish_before(subpartition)
         builder = consumer.builder
         if builder is None or builder.is_finished:
@@ -73,22 +74,22 @@ class SendQueue:
         builder.add_finish_listener(partial(self._completed, subpartition, consumer))
 
     def add_event(self, payload: bytes, data_type: int, subpartition: int) -> None:
-        """Queue an event; ``PRIORITY_EVENT`` overtakes everything, others finish what is open.
+        """Queue an event; ``PRIORITY_EVENT`` overtakes, the others finish the open buffers first.
 
         Raises:
-            TooManyEvents: As many wait already as are kept.
+            TooManyEvents: As many events wait already as are kept.
         """
         if self._events >= MAX_WAITING_EVENTS:
             raise TooManyEvents(
                 "More events wait for the connection than are kept",
                 value=self._events + 1,
                 limit=MAX_WAITING_EVENTS,
-                remedy="Send fewer of them, or let the readers read",
+                remedy="Send fewer events, or see why their readers do not read",
             )
         self._events += 1
         entry = _Entry(subpartition, None, payload, data_type, partly=False)
         if data_type == PRIORITY_EVENT:
-            # Behind the priority events that wait already, which keep their order.
+            # Priority events keep their order: it goes behind those that wait already.
             place = 0
             for waiting in self._ready:
                 if waiting.data_type != PRIORITY_EVENT:
@@ -102,7 +103,7 @@ class SendQueue:
         self._put(entry)
 
     def flush(self, subpartition: int) -> None:
-        """Let what is committed in an open buffer go; without effect if it is on its way.
+        """Queue the committed bytes of an open buffer; no effect if they are queued already.
 
         A subpartition's open buffer may be the one that is open for all of them.
         """
@@ -113,7 +114,7 @@ class SendQueue:
                 self._put(_Entry(number, consumer, b"", DATA, partly=True))
 
     def flush_all(self) -> None:
-        """Flush every open buffer. The flusher calls it often: one look at each, no more."""
+        """Flush every open buffer. The flusher calls this often, so it looks at each only once."""
         flushed = self._flushed
         for subpartition, consumer in self._open.items():
             if consumer not in flushed and consumer.has_unread:
@@ -121,21 +122,21 @@ class SendQueue:
                 self._put(_Entry(subpartition, consumer, b"", DATA, partly=True))
 
     def unread_flushed(self) -> int:
-        """Open buffers whose flushed bytes have still to go."""
+        """Return the number of open buffers whose flushed bytes still wait."""
         return len(self._flushed)
 
     def finish_open(self, *, only_sent: bool = False) -> None:
         """Finish open buffers.
 
         Args:
-            only_sent: Only those of which every byte has been sent.
+            only_sent: Finish only those of which every byte has been sent.
         """
         for consumer in list(self._open.values()):
             if consumer.builder is not None and not (only_sent and consumer.has_unread):
                 consumer.builder.finish()
 
     def next(self, credit: int) -> Outgoing | None:
-        """Take what is to be sent next; None if there is nothing, or no credit for it."""
+        """Take the next buffer or event to send; None if there is none, or no credit for it."""
         ready = self._ready
         while ready:
             entry = ready[0]
@@ -144,7 +145,7 @@ class SendQueue:
                 ready.popleft()
                 self._events -= 1
                 return Outgoing(subpartition, OutgoingBuffer(event, None, data_type))
-            has_unread = consumer.has_unread  # else all of it went with a flush
+            has_unread = consumer.has_unread  # otherwise all of it went with a flush
             if has_unread and credit <= 0:
                 return None
             ready.popleft()
@@ -160,7 +161,7 @@ class SendQueue:
         return None
 
     def is_available(self, credit: int) -> bool:
-        """Whether :meth:`next` might give something."""
+        """Whether :meth:`next` could give something for that much credit."""
         ready = self._ready
         if not ready:
             return False
@@ -195,7 +196,7 @@ class SendQueue:
         if self._open.get(subpartition) is consumer:
             del self._open[subpartition]
             self.completed_buffers += 1
-            self._flushed.discard(consumer)  # what is left of it follows in any case
+            self._flushed.discard(consumer)  # its last entry has all bytes that are left
             self._put(_Entry(subpartition, consumer, b"", DATA, partly=False))
 
     def _put(self, entry: _Entry) -> None:

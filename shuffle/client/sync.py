@@ -1,4 +1,4 @@
-"""The Python API without asyncio, for code that blocks, such as a function of ``mapPartitions``.
+"""The Python API without asyncio, for code such as a function of ``mapPartitions``.
 
 ::
 
@@ -10,7 +10,7 @@
             for word in gate.records(StringSerializer()):
                 ...
 
-An event loop runs in a thread of its own. Going there and back costs tens of microseconds, so
+An event loop runs in a thread of its own. A call to it and back takes tens of microseconds, so
 records are handed over in batches, in both directions. Every call waits at most
 ``timeout_seconds``; then it raises :class:`~sluice.transport.errors.DeadlineExceeded`.
 """
@@ -24,10 +24,10 @@ from sluice.protocol.errors import SluiceError
 from sluice.protocol.events import Event
 from sluice.protocol.messages import EVENT
 from sluice.shuffle.client.client import ShuffleClient
+from sluice.shuffle.client.client_gate import ClientGate
 from sluice.shuffle.client.config import ClientConfig
-from sluice.shuffle.client.gate import ClientGate
-from sluice.shuffle.client.location import PartitionLocation
 from sluice.shuffle.client.loop_thread import LoopThread
+from sluice.shuffle.client.partition_location import PartitionLocation
 from sluice.shuffle.client.result_partition import ResultPartition
 from sluice.shuffle.errors import InvalidRequest, PartitionReleased
 from sluice.shuffle.partition.partition_type import ConsumptionConstraint, ResultPartitionType
@@ -44,14 +44,14 @@ R = TypeVar("R")
 
 DEFAULT_TIMEOUT_SECONDS: Final = 600.0
 BATCH_RECORDS: Final = 512
-"""Records that wait for the way to the event loop."""
+"""Records that are handed over to the event loop together."""
 
 
 class SyncShuffleClient:
-    """A client for one thread that may block. A context manager.
+    """A client for one thread without asyncio. A context manager.
 
     Args:
-        endpoint: As of :meth:`ShuffleClient.connect`.
+        endpoint: The same as that of :meth:`ShuffleClient.connect`.
         application_id: Partitions are found, and released, by application.
         config: Memory and deadlines.
         timeout_seconds: Longest wait of any one call, back pressure included.
@@ -97,10 +97,10 @@ class SyncShuffleClient:
         self.close()
 
     def close(self) -> None:
-        """Close the connections and the thread; what is not finished fails. Idempotent.
+        """Close the connections and the thread; unfinished partitions fail. Idempotent.
 
         Raises:
-            DeadlineExceeded: It took longer than ``timeout_seconds``.
+            DeadlineExceeded: The close took longer than ``timeout_seconds``.
         """
         client, self._client = self._client, None
         try:
@@ -111,7 +111,7 @@ class SyncShuffleClient:
 
     @property
     def client(self) -> ShuffleClient:
-        """The client behind it; to be used on its event loop only.
+        """The asyncio client behind this one; use it on its event loop only.
 
         Raises:
             InvalidRequest: The context is not entered, or was left.
@@ -189,29 +189,29 @@ class SyncShuffleClient:
         try:
             yield entered
         except BaseException as error:
-            # An interrupt is no error for the event loop, which it would end: it hears of one.
+            # An interrupt would end the event loop, so the context gets another error instead.
             failure = (
                 error
                 if isinstance(error, SluiceError)
                 else PartitionReleased("Its task failed", value=repr(error), remedy="Run it again")
             )
-            with suppress(SluiceError):  # the first one is the one to see
+            with suppress(SluiceError):  # the first error is raised below
                 self.call(leave(failure), what)
             raise
         self.call(leave(None), what)
 
 
 class SyncRecordWriter(Generic[T]):
-    """Writes records from a thread that may block.
+    """Writes records from a thread without asyncio.
 
     Records of :meth:`emit` wait here until there are ``BATCH_RECORDS`` of them; :meth:`flush` hands
     them over sooner. A source that may pause should flush before it does.
 
     Args:
-        client: Whose partition it is.
-        partition: Open.
+        client: The client that opened the partition.
+        partition: The open partition.
         serializer: Makes the records' bytes, on the thread of the event loop.
-        selector: Chooses subpartitions, there too.
+        selector: Chooses subpartitions, on that thread too.
     """
 
     def __init__(
@@ -229,10 +229,10 @@ class SyncRecordWriter(Generic[T]):
         self._waiting: list[T] = []
 
     def emit(self, record: T) -> None:
-        """Write a record, with others as soon as they are a batch.
+        """Write a record, together with others once they are a batch.
 
         Raises:
-            DeadlineExceeded: Back pressure lasted too long; the partition is to be given up.
+            DeadlineExceeded: Back pressure lasted too long; give the partition up.
             SluiceError: As :meth:`RecordWriter.emit`, of any record of the batch.
         """
         waiting = self._waiting
@@ -246,20 +246,20 @@ class SyncRecordWriter(Generic[T]):
         self._client.call(self._emit(records), "emit")
 
     def emit_event(self, event: Event, subpartition: int, data_type: int = EVENT) -> None:
-        """Put an event behind what was written; see :meth:`RecordWriter.emit_event`."""
+        """Put an event behind the records so far; see :meth:`RecordWriter.emit_event`."""
         self._hand_over()
         self._client.call(self._emit_event(event, subpartition, data_type), "emit an event")
 
     def flush(self) -> None:
-        """Let everything that was written go on its way."""
+        """Send all records written so far."""
         self._hand_over()
         self._client.call(self._flush(), "flush")
 
     def finish(self) -> None:
-        """End the partition now, after all that was written; leaving its context does so too.
+        """End the partition now, behind all records; its context does the same when it is left.
 
         Raises:
-            DeadlineExceeded: Its readers take longer; the partition is to be given up.
+            DeadlineExceeded: Its readers take longer; give the partition up.
             SluiceError: As :meth:`ResultPartition.finish`.
         """
         self._hand_over()
@@ -282,11 +282,11 @@ class SyncRecordWriter(Generic[T]):
 
 
 class SyncGate:
-    """Reads a gate from a thread that may block.
+    """Reads a gate from a thread without asyncio.
 
     Args:
-        client: Whose gate it is.
-        gate: Open.
+        client: The client that opened the gate.
+        gate: The open gate.
     """
 
     def __init__(self, client: SyncShuffleClient, gate: ClientGate) -> None:
@@ -294,10 +294,10 @@ class SyncGate:
         self._gate = gate
 
     def records(self, serializer: ValueSerializer[T]) -> Iterator[T]:
-        """Read all records to the end; events are passed over.
+        """Read all records to the end; events are skipped.
 
         Raises:
-            DeadlineExceeded: Nothing came for ``timeout_seconds``.
+            DeadlineExceeded: No record or event came for ``timeout_seconds``.
             SluiceError: As :meth:`ClientGate.records`.
         """
         for batch in self.batches(serializer):
@@ -308,14 +308,14 @@ class SyncGate:
         """Read records, a buffer's at a time, and events to the end.
 
         Raises:
-            InvalidRequest: The values borrow memory, which they would outlive on the way here.
+            InvalidRequest: The values borrow the reader's memory, which they would outlive.
             SluiceError: As :meth:`records`.
         """
         if serializer.borrows:
             raise InvalidRequest(
                 "Values that borrow the reader's memory cannot change threads",
                 value=type(serializer).__name__,
-                remedy="Take a serializer that copies, such as BytesSerializer",
+                remedy="Use a serializer that copies, such as BytesSerializer",
             )
         reader = self._gate.reader(serializer)
         while True:

@@ -1,1 +1,1 @@
-"""Result partitions: how map outputs are written, found and read."""
+"""Result partitions: a task's output, by subpartition, stored or read while it is written."""

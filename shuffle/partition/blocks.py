@@ -1,4 +1,4 @@
-"""Blocks: what a blocking partition's regions are made of (P13).
+"""The blocks that make up the regions of a stored partition.
 
 ::
 
@@ -6,8 +6,8 @@
 
 Big endian. ``kind`` has the codec in its lower four bits and the data type in the upper four. The
 checksum covers the nine bytes before it and the stored bytes. A block is made of one buffer, or of
-one event, and compressed by itself, so that any run of whole blocks can be decoded; where buffers
-of the wire cut them makes no difference. It is kept compressed only if that is smaller.
+one event, and compressed by itself, so that any run of whole blocks can be decoded, wherever the
+buffers of the wire cut it. It stays compressed only if that is smaller.
 """
 
 import enum
@@ -25,44 +25,44 @@ _CHECKSUM: Final = Struct(">I")
 BLOCK_HEADER_BYTES: Final = _HEAD.size + _CHECKSUM.size
 
 MAX_BLOCK_BYTES: Final = 1024 * 1024
-"""Largest raw length that is believed: the largest segment that can be configured."""
+"""Largest raw length that a decoder accepts: the largest segment that can be configured."""
 
 
 class BlockCodec(enum.IntEnum):
-    """How a block is stored."""
+    """Compression of a block."""
 
     NONE = 0
     LZ4 = 1
 
 
 class EncodedBlock(NamedTuple):
-    """A block on its way out; ``stored`` may be the very memory that was encoded."""
+    """A block to store; ``stored`` may be the very memory that was encoded."""
 
     header: bytes
     stored: bytes | memoryview
 
     @property
     def length(self) -> int:
-        """Bytes with the header."""
+        """Length in bytes, header included."""
         return BLOCK_HEADER_BYTES + len(self.stored)
 
 
 class Block(NamedTuple):
-    """A decoded block; ``payload`` may be part of what was fed to the decoder."""
+    """A decoded block; ``payload`` may be a view of the data that was fed to the decoder."""
 
     payload: bytes | memoryview
     data_type: int
 
 
 class BlockEncoder:
-    """Makes blocks, and counts them.
+    """Makes blocks, and counts their bytes.
 
     Args:
-        codec: How to compress data; events never are.
+        codec: Compression of data; events are never compressed.
 
     Attributes:
-        raw_bytes: Data and events encoded.
-        stored_bytes: What became of them, without headers.
+        raw_bytes: Bytes of data and events before compression.
+        stored_bytes: Bytes after it, without headers.
     """
 
     __slots__ = ("codec", "raw_bytes", "stored_bytes")
@@ -92,7 +92,7 @@ class BlockDecoder:
     """Takes blocks out of a stream of bytes that is cut anywhere.
 
     Args:
-        max_block_bytes: Largest raw length to believe, which bounds what is kept and allocated.
+        max_block_bytes: Largest raw length to accept, which bounds the memory of the decoder.
 
     Attributes:
         stored_bytes: Bytes before decompression, without headers.
@@ -111,8 +111,8 @@ class BlockDecoder:
         """Take the next bytes of the stream.
 
         Returns:
-            The blocks that are complete now. A payload may be a view of ``data``, valid as long as
-            that is: use it, or copy it, before the buffer is recycled.
+            The blocks that are complete now. A payload may be a view of ``data`` and is valid as
+            long as ``data`` is: use it, or copy it, before the buffer is recycled.
 
         Raises:
             BlockCorrupt: A length, the kind or the checksum of a block is wrong.
@@ -142,13 +142,13 @@ class BlockDecoder:
         """End the stream.
 
         Raises:
-            BlockCorrupt: Within a block.
+            BlockCorrupt: The stream ends within a block.
         """
         if self._partial:
             raise BlockCorrupt("The data ends within a block", value=f"{len(self._partial)} bytes")
 
     def _block_length(self, data: bytearray | memoryview) -> int | None:
-        """Length of the block that begins here, header included; None: not enough to tell."""
+        """Return the length of the block that begins here; None if its header is incomplete."""
         if len(data) < BLOCK_HEADER_BYTES:
             return None
         stored_length, raw_length, kind = _HEAD.unpack_from(data)

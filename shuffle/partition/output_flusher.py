@@ -1,11 +1,12 @@
-"""The output flusher: what lies in buffers that fill slowly goes on its way in time (F3 to F5).
+"""The output flusher, which flushes buffers that fill slowly at regular intervals.
 
-One flusher serves all partitions of a task or client. It only notifies: a flush of a reader that
-knows of data, or that has no credit, changes nothing, so it is harmless under back pressure.
+One flusher serves all partitions of a task or client. It only notifies: a flush has no effect if
+the reader knows of data or has no credit, so it is harmless under back pressure.
 
-There is no timer while no buffer is open. A partition reports an open buffer with :meth:`arm`; from
-then on it is flushed every interval until none is open. A buffer that stays open, read to its last
-byte, is finished after some intervals: an idle channel costs neither a timer nor memory.
+No timer runs while no buffer is open. A partition reports an open buffer with
+:meth:`OutputFlusher.arm`; from then on it is flushed every interval until no buffer of it is open.
+A buffer that stays open, read to its last byte, is finished after some intervals: an idle channel
+costs neither a timer nor memory.
 """
 
 import asyncio
@@ -19,8 +20,8 @@ FLUSH_EVERY_RECORD: Final = 0
 FLUSH_ONLY_FULL: Final = -1
 
 IDLE_INTERVALS: Final = 10
-"""Intervals without a new byte in any open buffer of a partition, after which they are finished: a
-second at the default, long enough that a steady trickle of records shares one buffer."""
+"""Intervals without a new byte in any open buffer of a partition, after which these buffers are
+finished: a second at the default, long enough that a steady trickle of records shares a buffer."""
 
 
 class Flushable(Protocol):
@@ -30,19 +31,19 @@ class Flushable(Protocol):
         """Flush; return how many open buffers have unread bytes."""
 
     def finish_read_buffers(self) -> None:
-        """Finish the open buffers of which everything was read."""
+        """Finish the open buffers of which every byte was read."""
 
     @property
     def has_open_buffers(self) -> bool:
-        """Whether flushing it again may be of use."""
+        """Whether a further flush may have an effect."""
 
 
 class OutputFlusher:
     """Flushes the partitions that have open buffers, every interval.
 
     Args:
-        interval_seconds: Time after which what was written is flushed. 0: the writer flushes after
-            every record and the flusher does nothing; negative: only full buffers go out.
+        interval_seconds: Time after which open buffers are flushed. 0: the writer flushes after
+            every record and the flusher does nothing; negative: only full buffers are sent.
     """
 
     def __init__(self, interval_seconds: float = DEFAULT_INTERVAL_SECONDS) -> None:
@@ -59,7 +60,7 @@ class OutputFlusher:
         return self._timer is not None
 
     def arm(self, partition: Flushable) -> None:
-        """A buffer of this partition is open: flush it from the next interval on."""
+        """Flush a partition, which has an open buffer, from the next interval on."""
         if self.interval_seconds <= 0 or self._closed:
             return
         self._partitions[partition] = 0
@@ -67,7 +68,7 @@ class OutputFlusher:
             self._set_timer()
 
     def remove(self, partition: Flushable) -> None:
-        """Flush a partition no more. Idempotent."""
+        """Stop flushing a partition. Idempotent."""
         self._partitions.pop(partition, None)
 
     def close(self) -> None:
@@ -92,7 +93,7 @@ class OutputFlusher:
                     partition.finish_read_buffers()
                 is_open = partition.has_open_buffers
             except Exception:  # noqa: BLE001
-                # A bug in one partition, or in whom it notifies, must not stop the others.
+                # A bug in one partition, or in the reader it notifies, must not stop the others.
                 _log.exception("flushing a partition failed")
                 is_open = False
             if partition in partitions:

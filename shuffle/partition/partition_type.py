@@ -1,4 +1,4 @@
-"""Kinds of result partitions, and when a consumer of one may begin (P12, P14).
+"""The types of result partitions, and when a consumer of each may begin.
 
 ::
 
@@ -7,9 +7,9 @@
     PIPELINED           ✓                 ✓                 ✗
     PIPELINED_BOUNDED   ✓                 ✓                 ✗
 
-✗ is an :class:`InvalidPartitionType`. A blocking partition is not complete before it is finished,
-so nobody may read it sooner; a pipelined one that nobody may read before its end would fill its
-pool and never get there. The numbers are those of the wire.
+✗ is an :class:`InvalidPartitionType`. A ``BLOCKING`` partition is stored, and complete only when it
+is finished, so no consumer may read it sooner. A pipelined one that no consumer may read before its
+end would fill its pool and never come to its end. The numbers are those of the wire.
 """
 
 import enum
@@ -30,9 +30,9 @@ class ResultPartitionType(enum.IntEnum):
     """How a partition hands its output over."""
 
     BLOCKING = PARTITION_BLOCKING
-    """Stored as a whole, read afterwards, as often as wanted."""
+    """Stored as a whole, then read, any number of times."""
     PIPELINED = PARTITION_PIPELINED
-    """Read once, while it is written; its pool may take what the network memory has to spare."""
+    """Read once, while it is written; its pool may take all free network memory."""
     PIPELINED_BOUNDED = PARTITION_PIPELINED_BOUNDED
     """Read once, while it is written; its pool has a ceiling."""
 
@@ -43,7 +43,7 @@ class ResultPartitionType(enum.IntEnum):
 
 
 class ConsumptionConstraint(enum.IntEnum):
-    """When a consumer may begin."""
+    """When a consumer of a partition may begin."""
 
     WHEN_REGISTERED = CONSUME_WHEN_REGISTERED
     AT_FIRST_OUTPUT = CONSUME_AT_FIRST_OUTPUT
@@ -69,7 +69,7 @@ def checked_partition_type(
     """Turn two numbers, perhaps from the wire, into a valid combination.
 
     Raises:
-        InvalidPartitionType: One is unknown, or they do not go together.
+        InvalidPartitionType: One of them is unknown, or they do not go together.
     """
     try:
         kind = ResultPartitionType(partition_type)
@@ -94,7 +94,7 @@ def checked_partition_type(
 
 
 class PoolBounds(NamedTuple):
-    """Limits for the local pool of a pipelined partition, in segments; None is no maximum."""
+    """Limits of the local pool of a pipelined partition, in segments; None: without a maximum."""
 
     required_segments: int
     maximum_segments: int | None
@@ -106,10 +106,10 @@ def pool_bounds(
     buffers_per_channel: int,
     floating_buffers_per_gate: int,
 ) -> PoolBounds:
-    """Compute what a partition's pool needs and may take (M6, M13).
+    """Compute how many segments a partition's pool needs, and how many it may take.
 
-    One buffer for each subpartition can be open, and one more lets the writer go on while they are.
-    The ceiling is ``channels × buffers_per_channel + floating_buffers_per_gate``.
+    One buffer of each subpartition can be open, and another lets the writer go on meanwhile. The
+    ceiling is ``num_subpartitions × buffers_per_channel + floating_buffers_per_gate``.
     """
     required = num_subpartitions + 1
     if partition_type is not ResultPartitionType.PIPELINED_BOUNDED:

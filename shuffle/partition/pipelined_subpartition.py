@@ -1,14 +1,14 @@
-"""A subpartition that is read once, while it is being written.
+"""A subpartition that is read once, while it is being written, and the view that reads it.
 
 It is a queue of buffers, complete ones and at its end perhaps one that is still being filled (the
-*open* one), and of events between them. Its states are in ``pipelined_states``.
+*open* one), and of events between them. Its states are in :mod:`sluice.shuffle.partition.states`.
 
-**What a reader may take**: every complete buffer; of the open one, once it was flushed, what is
-there; every event in its turn; a priority event before everything else; after FINISHED, when the
-queue is empty, the end. After a blocking event nothing, until consumption is resumed. ``backlog``
-counts the data buffers among that.
+**What a reader may take**: every complete buffer; the flushed bytes of the open one; every event in
+its turn; a priority event before everything else; after FINISHED, when the queue is empty, the end.
+After a blocking event it may take nothing until consumption is resumed. ``backlog`` counts the data
+buffers among these.
 
-**When the reader is told** : if it could take nothing and now can. That happens when
+**When the reader is told**: if it could take nothing and now can. That happens when
 
 - the number of complete buffers becomes 1: a complete one is added, or the open one is finished,
 - a flush finds unread bytes in the open buffer and nothing before it,
@@ -21,7 +21,7 @@ that knows of data but has no credit for it is told of the first one.
 """
 
 from collections import deque
-from typing import Final, NamedTuple
+from typing import Final, Protocol
 
 from sluice.protocol.errors import SluiceError
 from sluice.protocol.events import encode_end_of_partition
@@ -34,36 +34,30 @@ from sluice.shuffle.errors import (
     SubpartitionAlreadyConsumed,
     TooManyEvents,
 )
-from sluice.shuffle.partition.shared_buffer import BufferBuilder, BufferConsumer
-from sluice.shuffle.partition.states import SubpartitionOwner, SubpartitionState
+from sluice.shuffle.partition.shared_buffer import BufferBuilder, BufferConsumer, check_buffer_size
+from sluice.shuffle.partition.states import SubpartitionState
 from sluice.shuffle.partition.view import DataListener, OutgoingBuffer
 
 MAX_QUEUED_EVENTS: Final = 1024
-"""Events that may wait in a subpartition. They cost no credit and no pool, so that something else
-must bound them; 1 MiB at the most, and hundreds of checkpoints behind."""
+"""Events that may wait in a subpartition, 1 MiB at most. Neither credit nor a pool bounds them."""
 
 
-def check_buffer_size(size_bytes: int) -> None:
-    """Refuse a size that no buffer can have.
+class SubpartitionOwner(Protocol):
+    """The partition, as its subpartitions see it."""
 
-    Raises:
-        InvalidRequest: Less than 1 byte.
-    """
-    if size_bytes < 1:
-        raise InvalidRequest("Buffer size", value=size_bytes, limit="at least 1 byte")
+    def subpartition_consumed(self, index: int) -> None:
+        """Take note that the view of a subpartition was released."""
 
-
-class _Event(NamedTuple):
-    payload: bytes
-    data_type: int
+    def buffer_size_announced(self, index: int, size_bytes: int) -> None:
+        """Take note that a reader wants buffers of at most this size."""
 
 
 class PipelinedSubpartition:
     """The queue between one producer and one reader.
 
     Args:
-        index: Its number in the partition.
-        owner: Told when the reader is done, and what it wishes.
+        index: The number in the partition.
+        owner: Told when the view is released, and of the buffer size that its reader wants.
     """
 
     __slots__ = (
@@ -94,10 +88,10 @@ class PipelinedSubpartition:
         self.total_buffers = 0
         """Data buffers that the reader has taken; a flushed buffer may be taken in parts."""
         self.buffer_size_bytes: int | None = None
-        """What the reader wants its buffers to hold at most; None for whole segments."""
+        """Most bytes that the reader wants a buffer to hold; None for whole segments."""
         self._owner = owner
-        self._queue: deque[BufferConsumer | _Event] = deque()
-        self._priority: deque[_Event] = deque()
+        self._queue: deque[BufferConsumer | OutgoingBuffer] = deque()  # buffers, and events
+        self._priority: deque[OutgoingBuffer] = deque()
         # Complete buffers in the queue. Each has unread bytes, for empty ones are not kept.
         self._complete = 0
         self._events = 0  # in both queues
@@ -123,7 +117,7 @@ class PipelinedSubpartition:
             self._refuse_if_finished()
             return
         if self._open is not None:
-            self._finish_open()
+            self.finish_open()
         builder = consumer.builder
         if builder is not None and not builder.is_finished:
             self._queue.append(consumer)
@@ -138,9 +132,9 @@ class PipelinedSubpartition:
             consumer.close()
 
     def extend_last(self, data: memoryview) -> bool:
-        """Copy bytes into the last buffer, if it waits complete and has room; else return False.
+        """Copy bytes into the last buffer; False if that is open, taken or has no room.
 
-        A reader that is slow then finds few full buffers in the place of many flushed ones.
+        A slow reader then finds few full buffers instead of many flushed ones.
         """
         if self._open is not None or not self._queue:
             return False
@@ -154,8 +148,8 @@ class PipelinedSubpartition:
         """Queue an event; a priority event comes before all but other priority events.
 
         Raises:
-            PartitionAlreadyFinished: Too late.
-            TooManyEvents: The reader leaves too many of them waiting.
+            PartitionAlreadyFinished: The subpartition is finished.
+            TooManyEvents: As many events wait for the reader as are kept.
         """
         if self.state is not SubpartitionState.OPEN:
             self._refuse_if_finished()
@@ -165,36 +159,33 @@ class PipelinedSubpartition:
                 "More events wait for a reader than are kept",
                 value=self._events + 1,
                 limit=MAX_QUEUED_EVENTS,
-                remedy="The reader does not read; send what is frequent as data",
+                remedy="See why the reader does not read; send frequent messages as data",
             )
         self._events += 1
-        event = _Event(payload, data_type)
+        event = OutgoingBuffer(payload, None, data_type)
         if data_type == PRIORITY_EVENT:
             self._priority.append(event)
             if len(self._priority) == 1:
                 self._tell_reader()
             return
-        if self._open is not None:
-            self._finish_open()
+        self.finish_open()
         self._queue.append(event)
         if not self._reader_knows:
             self._tell_reader()
 
     def flush(self) -> None:
-        """Let the reader take what is in the open buffer by now."""
+        """Let the reader take the bytes that are committed in the open buffer."""
         consumer = self._open
-        if consumer is None or self._flushed or not consumer.has_unread:
-            return
-        self._flushed = True
-        if not self._reader_knows:
-            self._tell_reader()
+        if consumer is not None and not self._flushed and consumer.has_unread:
+            self._flushed = True
+            if not self._reader_knows:
+                self._tell_reader()
 
     def finish(self) -> None:
-        """End the subpartition; idempotent."""
+        """End the subpartition. Idempotent."""
         if self.state is not SubpartitionState.OPEN:
             return
-        if self._open is not None:
-            self._finish_open()
+        self.finish_open()
         self.state = SubpartitionState.FINISHED
         if not self._reader_knows:
             self._tell_reader()
@@ -203,19 +194,15 @@ class PipelinedSubpartition:
         """Give all buffers up; a reader that has not come to the end gets the failure.
 
         Args:
-            failure: Why; PartitionReleased if there is no better reason. The first one counts.
+            failure: The reason; by default, the release. Of several reasons the first one counts.
 
         Returns:
-            The builder of the open buffer, if any: to be finished, so that it holds no memory, when
-            no subpartition that shares it is to be told of that any more.
+            The builder of the open buffer, if any. Finish it, so that it holds no memory, after
+            every subpartition that shares it is released: none of them is told of its end then.
         """
         if self.state is SubpartitionState.RELEASED:
             return None
-        self.state = SubpartitionState.RELEASED
-        self._failure = failure or PartitionReleased(
-            "The pipelined partition was released", value=f"subpartition {self.index}"
-        )
-        builder = self._drop_all()
+        builder = self._drop_all(failure, "The pipelined partition was released")
         view = self._view
         if view is not None and not self._end_taken:
             view.failure = self._failure
@@ -224,12 +211,12 @@ class PipelinedSubpartition:
 
     @property
     def has_open_buffer(self) -> bool:
-        """Whether the last buffer is still being filled, so that flushing may be of use."""
+        """Whether the last buffer is still being filled, so that a flush may have an effect."""
         return self._open is not None
 
     @property
     def has_flushed_bytes(self) -> bool:
-        """Whether bytes of the open buffer were flushed and wait to be read."""
+        """Whether flushed bytes of the open buffer wait to be read."""
         return self._flushed
 
     @property
@@ -239,8 +226,8 @@ class PipelinedSubpartition:
 
     def finish_open(self) -> None:
         """Finish the open buffer, if there is one, so that it can be read and recycled."""
-        if self._open is not None:
-            self._finish_open()
+        if self._open is not None and self._open.builder is not None:
+            self._open.builder.finish()  # calls _open_finished, here and in a broadcast's others
 
     # ---- the reader --------------------------------------------------------------------------
 
@@ -248,14 +235,14 @@ class PipelinedSubpartition:
         """Make the one view. Its listener is called at once if there is something to read.
 
         Raises:
-            SubpartitionAlreadyConsumed: There is one, or was.
+            SubpartitionAlreadyConsumed: The subpartition has, or had, its view.
             SluiceError: The subpartition failed or is released.
         """
         if self._view is not None:
             raise SubpartitionAlreadyConsumed(
-                "A pipelined subpartition is read once and has its reader",
+                "A pipelined subpartition is read once, and it has its reader",
                 value=f"subpartition {self.index}",
-                remedy="Read it through one channel, or make the partition blocking",
+                remedy="Read it through one channel, or write the partition as BLOCKING",
             )
         if self._failure is not None:
             raise self._failure.with_traceback(None)
@@ -273,7 +260,7 @@ class PipelinedSubpartition:
 
     @property
     def has_priority_event(self) -> bool:
-        """Whether the next one is an event that overtakes data."""
+        """Whether the next buffer is an event that overtakes data."""
         return bool(self._priority) and not self._blocked
 
     def is_available(self, credit: int) -> bool:
@@ -284,21 +271,19 @@ class PipelinedSubpartition:
             return True
         if self._queue:
             head = self._queue[0]
-            if type(head) is _Event:
+            if type(head) is OutgoingBuffer:
                 return True
             return credit > 0 and (self._flushed or head is not self._open)
         return self.state is SubpartitionState.FINISHED and not self._end_taken
 
     def poll(self, credit: int) -> OutgoingBuffer | None:
-        """Take the next buffer or event; None if there is none for that much credit."""
+        """Take the next buffer or event; None if that much credit is enough for nothing."""
         if self._blocked:
             return None
         queue = self._queue
-        buffer: OutgoingBuffer
         if self._priority:
-            event = self._priority.popleft()
+            buffer = self._priority.popleft()
             self._events -= 1
-            buffer = OutgoingBuffer(event.payload, None, PRIORITY_EVENT)
         elif queue:
             head = queue[0]
             if isinstance(head, BufferConsumer):
@@ -321,7 +306,7 @@ class PipelinedSubpartition:
                 queue.popleft()
                 self._events -= 1
                 self._blocked = head.data_type == BLOCKING_EVENT
-                buffer = OutgoingBuffer(head.payload, None, head.data_type)
+                buffer = head
         elif self.state is SubpartitionState.FINISHED and not self._end_taken:
             self._end_taken = True
             end = encode_end_of_partition(self.total_bytes, self.total_buffers)
@@ -332,37 +317,24 @@ class PipelinedSubpartition:
         return buffer
 
     def resume(self) -> None:
-        """Go on after a blocking event.
-
-        Raises:
-            InvalidRequest: The reader has met none.
-        """
-        if not self._blocked:
-            if self.state is SubpartitionState.RELEASED:
-                return  # the reader does not know yet
+        """Go on after a blocking event; see the view's ``resume_consumption``."""
+        if self._blocked:
+            self._blocked = False
+            if self.is_available(1):
+                self._tell_reader()
+        elif self.state is not SubpartitionState.RELEASED:  # of which the reader may not know yet
             raise InvalidRequest("Channel is not blocked: nothing to resume", value=self.index)
-        self._blocked = False
-        if self.is_available(1):
-            self._tell_reader()
 
     def announce_buffer_size(self, size_bytes: int) -> None:
-        """Make the next buffers no larger than this.
-
-        Raises:
-            InvalidRequest: Less than 1 byte.
-        """
+        """Limit the next buffers to a size; see the view's ``notify_new_buffer_size``."""
         check_buffer_size(size_bytes)
         self.buffer_size_bytes = size_bytes
         self._owner.buffer_size_announced(self.index, size_bytes)
 
     def view_released(self) -> None:
-        """The reader is gone, perhaps before the end: nobody will read what is here."""
+        """Drop all buffers, for the reader is gone, perhaps before the end."""
         if self.state is not SubpartitionState.RELEASED:
-            self.state = SubpartitionState.RELEASED
-            self._failure = PartitionReleased(
-                "The reader of the subpartition is gone", value=f"subpartition {self.index}"
-            )
-            builder = self._drop_all()
+            builder = self._drop_all(None, "The reader of the subpartition is gone")
             if builder is not None:
                 builder.finish()
         self._owner.subpartition_consumed(self.index)
@@ -371,17 +343,12 @@ class PipelinedSubpartition:
 
     def _tell_reader(self) -> None:
         view = self._view
-        if view is None or self._blocked:
-            return
-        self._reader_knows = True
-        view.listener()
-
-    def _finish_open(self) -> None:
-        if self._open is not None and self._open.builder is not None:
-            self._open.builder.finish()  # calls _open_finished, here and in a broadcast's others
+        if view is not None and not self._blocked:
+            self._reader_knows = True
+            view.listener()
 
     def _open_finished(self) -> None:
-        """The open buffer is complete (its builder's finish listener)."""
+        """Count the open buffer as complete (called by its builder, when that is finished)."""
         consumer = self._open
         if consumer is None:  # released meanwhile
             return
@@ -401,7 +368,9 @@ class PipelinedSubpartition:
                 "Nothing can be added to a finished subpartition", value=self.index
             )
 
-    def _drop_all(self) -> BufferBuilder | None:
+    def _drop_all(self, failure: SluiceError | None, reason: str) -> BufferBuilder | None:
+        self.state = SubpartitionState.RELEASED
+        self._failure = failure or PartitionReleased(reason, value=f"subpartition {self.index}")
         queue, self._queue = self._queue, deque()
         unfinished, self._open = self._open, None
         self._priority.clear()
@@ -414,11 +383,11 @@ class PipelinedSubpartition:
 
 
 class PipelinedSubpartitionView:
-    """The reader's side, a :class:`~sluice.shuffle.partition.view.PipelinedView`.
+    """The reader's side of a subpartition, a :class:`~sluice.shuffle.partition.view.PipelinedView`.
 
     Attributes:
-        failure: Why nothing more will come, if so; set by the subpartition.
-        listener: Called when there is something where there was nothing.
+        failure: Why nothing more will come, once that is so; set by the subpartition.
+        listener: Called when the reader, which could take nothing, can take something.
     """
 
     __slots__ = ("_released", "_subpartition", "failure", "listener")
@@ -438,11 +407,11 @@ class PipelinedSubpartitionView:
 
     @property
     def has_priority_event(self) -> bool:
-        """True if the next one is an event that overtakes data."""
+        """True if the next buffer is an event that overtakes data."""
         return self._subpartition.has_priority_event
 
     def is_available(self, credit: int) -> bool:
-        """True if there is something for that much credit; events need none."""
+        """True if that much credit is enough for the next buffer; events need none."""
         return self._subpartition.is_available(credit)
 
     def next_buffer(self, credit: int) -> OutgoingBuffer | None:
@@ -452,15 +421,14 @@ class PipelinedSubpartitionView:
             SluiceError: The partition failed or was released by its producer.
         """
         if self.failure is not None:
-            # Without the frames of the last time, which would pile up and keep buffers alive.
-            raise self.failure.with_traceback(None)
+            raise self.failure.with_traceback(None)  # its frames would keep buffers alive
         return self._subpartition.poll(credit)
 
     def resume_consumption(self) -> None:
         """Go on after a blocking event.
 
         Raises:
-            InvalidRequest: The reader has met none.
+            InvalidRequest: The reader has not taken a blocking event.
         """
         if not self._released:
             self._subpartition.resume()
@@ -469,7 +437,7 @@ class PipelinedSubpartitionView:
         """Ask for buffers of at most this size from now on.
 
         Raises:
-            InvalidRequest: Less than 1 byte.
+            InvalidRequest: The size is less than 1 byte.
         """
         if not self._released:
             self._subpartition.announce_buffer_size(size_bytes)

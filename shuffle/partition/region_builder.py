@@ -1,6 +1,7 @@
-"""From gathered buffers to one region: blocks, in subpartition order, with lengths and checksum.
+"""Building a region of a stored partition, and the interface of the sink that stores it.
 
-Where a blocking partition's regions go: the store of a TaskManager, or the way to it.
+The gathered buffers and events become blocks, in the order of the subpartitions, with the length of
+each subpartition and one checksum. A sink is the store of a TaskManager, or the way to it.
 """
 
 import asyncio
@@ -19,14 +20,14 @@ BLOCKS_A_TURN: Final = 8
 
 
 class OutgoingRegion(NamedTuple):
-    """The bytes of all subpartitions, in their order, and what is needed to store them.
+    """The bytes of all subpartitions, in their order, with their lengths and checksum.
 
     Attributes:
-        number: From 0, without gaps.
+        number: Number of the region, from 0, without gaps.
         lengths: Bytes by subpartition; a single number if ``is_broadcast``.
-        crc32c: Over all parts.
+        crc32c: Checksum of all parts.
         parts: The bytes, in order.
-        is_broadcast: The bytes are those of *every* subpartition, and are stored once.
+        is_broadcast: Whether the bytes are those of *every* subpartition, and are stored once.
     """
 
     number: int
@@ -50,7 +51,7 @@ class RegionSink(Protocol):
         included: an implementation whose transport still has them must wait for it first.
 
         Raises:
-            SluiceError: It could not be stored.
+            SluiceError: The region could not be stored.
         """
 
     async def finish(self, total_bytes: int, regions: int) -> None:
@@ -58,25 +59,25 @@ class RegionSink(Protocol):
 
         Args:
             total_bytes: Sum over the regions, each counted as it was given.
-            regions: How many there were.
+            regions: Number of regions.
 
         Raises:
             SluiceError: The partition is not complete and never will be.
         """
 
     def abort(self) -> None:
-        """Give up what was stored; a ``write_region`` under way is to end soon. Idempotent."""
+        """Give up all regions; a ``write_region`` under way must end soon. Idempotent."""
 
 
 class GatheredBuffer(NamedTuple):
-    """A complete buffer, and whose it is (perhaps ``ALL_SUBPARTITIONS``)."""
+    """A complete buffer, and its subpartition (perhaps ``ALL_SUBPARTITIONS``)."""
 
     subpartition: int
     content: BufferSlice
 
 
 class GatheredEvent(NamedTuple):
-    """An event between buffers, and whose it is."""
+    """An event between buffers, and its subpartition."""
 
     subpartition: int
     payload: bytes
@@ -93,13 +94,20 @@ async def build_region(
     encoder: BlockEncoder,
     takes_broadcast: bool,
 ) -> OutgoingRegion:
-    """Encode what was gathered and put it in subpartition order.
+    """Encode the gathered buffers and events, and put them in subpartition order.
 
-    What gets smaller is written back into the segment it came from, so that a region takes no more
-    memory than its buffers. What is broadcast is encoded once; its bytes are listed for every
-    subpartition, unless all is broadcast and the sink can store it once.
+    A compressed block is written back into the segment it came from, so that a region takes no more
+    memory than its buffers. A broadcast buffer is encoded once; its bytes are listed for every
+    subpartition, unless everything is broadcast and the sink can store that once.
 
-    Cancellation: safe; the buffers stay the caller's, their content is spoilt.
+    Args:
+        gathered: The buffers and events, in the order in which they were written.
+        number: Number of the region.
+        num_subpartitions: Number of the partition's subpartitions.
+        encoder: Makes the blocks.
+        takes_broadcast: Whether the sink can store a region once for all subpartitions.
+
+    Cancellation: safe; the buffers stay the caller's, but their content may have changed.
     """
     once = takes_broadcast and all(each.subpartition == ALL_SUBPARTITIONS for each in gathered)
     by_subpartition: list[list[EncodedBlock]] = [

@@ -1,7 +1,8 @@
-"""What a producer writes to: buffers, not records (R1).
+"""The contract between a partition and the task that writes it: buffers, not records.
 
 The owner of the record loop asks for builders, fills them, and adds a consumer of each to its
-subpartition *before* or while it fills it; the partition reads behind it. The rules:
+subpartition *before* it fills it or while it does; the partition reads behind the writer. The
+rules:
 
 - A subpartition has at most one open builder. Adding a buffer or an event behind it **finishes
   it**, so alternating unicast, broadcast and events keeps the order of every channel without any
@@ -17,12 +18,8 @@ subpartition *before* or while it fills it; the partition reads behind it. The r
     partition.flush(3)  # or leave it to the output flusher, or to the buffer being full
     builder.finish()
 
-The memory of one result partition: taking it, waiting for it, and how long that took.
-
-How the writer of a partition gets its buffers, and waits for them: the same for every partition.
-
-What differs is left to the subclass: whether it takes buffers at all, how memory is made free
-before a wait, and what a buffer becomes.
+:class:`ResultPartitionWriter` is the contract. :class:`BufferWritingPartition` is the half of it
+that every partition shares; :class:`PartitionMemory` is its pool, with the waits and their times.
 """
 
 import abc
@@ -30,16 +27,19 @@ from time import monotonic
 from typing import Final, Protocol
 
 from sluice.protocol.errors import SluiceError
+from sluice.protocol.messages import BLOCKING_EVENT, DATA, EVENT, PRIORITY_EVENT
+from sluice.shuffle.errors import InvalidRequest, PartitionAlreadyFinished, PartitionReleased
 from sluice.shuffle.memory import (
     LocalBufferPool,
     NetworkBuffer,
     NetworkBufferTimeout,
     PoolDestroyed,
 )
-from sluice.shuffle.partition.shared_buffer import BufferBuilder, BufferConsumer
+from sluice.shuffle.partition.shared_buffer import BufferBuilder, BufferConsumer, finished_consumer
+from sluice.shuffle.partition.states import NEXT_STATES, PartitionState
 
 ALL_SUBPARTITIONS: Final = -1
-"""In place of a subpartition's number: every one of them, stored once."""
+"""Stands for every subpartition, where one is named; a broadcast buffer is stored once."""
 
 
 class ResultPartitionWriter(Protocol):
@@ -53,6 +53,7 @@ class ResultPartitionWriter(Protocol):
         """Take a builder for a buffer of a subpartition; None: no memory now.
 
         Raises:
+            InvalidRequest: The partition has no such subpartition.
             SluiceError: Why the partition takes nothing more: it failed, is released or finished.
         """
 
@@ -62,7 +63,7 @@ class ResultPartitionWriter(Protocol):
         Raises:
             SluiceError: As above, also while waiting.
 
-        Cancellation: safe, it has no effect.
+        Cancellation: safe, no memory is taken.
         """
 
     def add_consumer(
@@ -71,8 +72,8 @@ class ResultPartitionWriter(Protocol):
         """Queue a buffer, complete or still being filled; the partition owns the consumer then.
 
         Args:
-            consumer: Where to read.
-            subpartition: Whose it is, or ``ALL_SUBPARTITIONS``.
+            consumer: Reads the buffer.
+            subpartition: Number of the subpartition, or ``ALL_SUBPARTITIONS``.
             partial_record_bytes: Bytes at its start that end a record of an earlier buffer.
 
         Raises:
@@ -80,22 +81,27 @@ class ResultPartitionWriter(Protocol):
         """
 
     def emit_event(self, payload: bytes, data_type: int, subpartition: int) -> None:
-        """Queue an event behind what there is; one of type ``PRIORITY_EVENT`` overtakes it.
+        """Queue an event; the open buffer before it is finished.
+
+        An event of type ``PRIORITY_EVENT`` overtakes everything that waits to be read, and finishes
+        no buffer. In a stored partition it keeps its place.
 
         Args:
             payload: The event, encoded.
             data_type: ``EVENT``, ``PRIORITY_EVENT`` or ``BLOCKING_EVENT``.
-            subpartition: Whose it is, or ``ALL_SUBPARTITIONS``.
+            subpartition: Number of the subpartition, or ``ALL_SUBPARTITIONS``.
 
         Raises:
+            InvalidRequest: The partition has no such subpartition, or events no such type.
+            TooManyEvents: More events wait than are kept.
             SluiceError: As above.
         """
 
     def flush(self, subpartition: int) -> None:
-        """Let what is committed in a subpartition's open buffer go on its way.
+        """Let the committed bytes of a subpartition's open buffer go on their way.
 
         A pipelined partition only notifies its reader: that is cheap, and harmless under back
-        pressure. A blocking one writes what it has gathered to storage.
+        pressure. A stored one writes all that it has gathered to storage.
         """
 
     def flush_all(self) -> None:
@@ -103,7 +109,7 @@ class ResultPartitionWriter(Protocol):
 
     @property
     def is_available(self) -> bool:
-        """Whether ``request_builder`` would give one now."""
+        """Whether ``request_builder`` would give a builder now."""
 
     async def wait_available(self) -> None:
         """Wait until :attr:`is_available`, or until the partition takes nothing more.
@@ -117,7 +123,7 @@ class ResultPartitionWriter(Protocol):
         Raises:
             SluiceError: The output could not be completed.
 
-        Cancellation: the partition is to be released then.
+        Cancellation: release the partition then.
         """
 
     def fail(self, error: SluiceError) -> None:
@@ -128,7 +134,7 @@ class ResultPartitionWriter(Protocol):
 
 
 PLACE_IN_QUEUE_SECONDS: Final = 3600.0
-"""After this a waiting writer queues again, so that no wait is without a deadline."""
+"""After this time a waiting writer queues again, so that no wait is without a deadline."""
 
 
 class PartitionMemory:
@@ -153,10 +159,10 @@ class PartitionMemory:
         """Take a buffer, waiting as long as it takes.
 
         Args:
-            channel: Subpartition to charge; negative: nobody.
+            channel: Subpartition to charge for the buffer; negative: it is charged to none.
 
         Raises:
-            PoolDestroyed: The pool is gone, or went while waiting.
+            PoolDestroyed: The pool is destroyed, before the wait or during it.
 
         Cancellation: safe, nothing is taken.
         """
@@ -175,7 +181,7 @@ class PartitionMemory:
         """Wait until the pool is available, as long as it takes.
 
         Raises:
-            PoolDestroyed: The pool is gone, or went while waiting.
+            PoolDestroyed: The pool is destroyed, before the wait or during it.
 
         Cancellation: safe.
         """
@@ -186,22 +192,46 @@ class PartitionMemory:
             self.soft_back_pressured_seconds += monotonic() - began
 
 
-class BuilderSource:
-    """The part of a ``ResultPartitionWriter`` that waits for memory.
+class BufferWritingPartition:
+    """The half of a :class:`ResultPartitionWriter` that every partition shares.
+
+    It checks subpartitions and types of events, refuses all that comes too late, and takes memory.
+    A subclass knows how buffers get free before a wait, and where buffers and events go.
+
+    Args:
+        name: For errors and status pages.
+        num_subpartitions: Number of subpartitions, at least 1.
+        pool: The memory; the partition owns it and destroys it when it requests nothing more.
 
     Attributes:
-        memory: The partition's pool.
+        state: The state, a row of the table in :mod:`sluice.shuffle.partition.states`.
+        memory: The pool.
+
+    Raises:
+        InvalidRequest: The number of subpartitions is less than 1.
     """
 
-    memory: PartitionMemory
+    def __init__(self, name: str, num_subpartitions: int, pool: LocalBufferPool) -> None:
+        if num_subpartitions < 1:
+            raise InvalidRequest("Number of subpartitions", value=num_subpartitions, limit=1)
+        self.name: Final = name
+        self.num_subpartitions: Final = num_subpartitions
+        self.state = PartitionState.OPEN
+        self.memory: Final = PartitionMemory(pool)
+        self._failure: SluiceError | None = None
 
-    @abc.abstractmethod
     def request_builder(self, subpartition: int) -> BufferBuilder | None:
-        """Take a builder; None: no memory now.
+        """Take a builder for a buffer of a subpartition; None: no memory now.
 
         Raises:
-            SluiceError: Why the partition takes nothing more.
+            InvalidRequest: The partition has no such subpartition.
+            PartitionAlreadyFinished: The partition is finished.
+            PartitionReleased: The partition is released.
+            SluiceError: Why the partition failed.
         """
+        self._check_writable(subpartition)
+        buffer = self.memory.pool.request_buffer_nowait(subpartition)
+        return None if buffer is None else self._builder(buffer, subpartition)
 
     async def wait_for_builder(self, subpartition: int) -> BufferBuilder:
         """Take a builder, waiting for memory as long as it takes: this is back pressure.
@@ -220,13 +250,13 @@ class BuilderSource:
         except PoolDestroyed:
             raise self._refusal() from None
         if not self._is_writable:
-            buffer.recycle()  # it ended after this was handed over, before this task could run
+            buffer.recycle()  # the partition ended after the handover, before this task could run
             raise self._refusal()
         return self._builder(buffer, subpartition)
 
     @property
     def is_available(self) -> bool:
-        """Whether ``request_builder`` would give one now."""
+        """Whether ``request_builder`` would give a builder now."""
         return self._is_writable and self.memory.pool.is_available
 
     async def wait_available(self) -> None:
@@ -243,19 +273,123 @@ class BuilderSource:
             if self._is_writable:
                 raise self._refusal() from None
 
-    @property
-    @abc.abstractmethod
-    def _is_writable(self) -> bool:
-        """Whether it takes buffers."""
+    def add_consumer(
+        self, consumer: BufferConsumer, subpartition: int, partial_record_bytes: int = 0
+    ) -> None:
+        """Queue a buffer, complete or still being filled; a broadcast one is stored once.
+
+        Raises:
+            SluiceError: As :meth:`request_builder`. In all cases the consumer is closed.
+        """
+        try:
+            self._check_writable(subpartition)
+        except SluiceError:
+            consumer.close()
+            raise
+        if partial_record_bytes:
+            consumer.partial_record_bytes = partial_record_bytes
+        self._add(consumer, subpartition)
+
+    def add_finished_buffer(
+        self, subpartition: int, buffer: NetworkBuffer, data_type: int = DATA
+    ) -> None:
+        """Queue a complete buffer, or the event in it; the partition owns the reference then.
+
+        Raises:
+            SluiceError: As :meth:`add_consumer` and :meth:`emit_event`. In all cases the buffer is
+                recycled.
+        """
+        if data_type == DATA:
+            self.add_consumer(finished_consumer(buffer), subpartition)
+            return
+        payload = bytes(buffer.payload)
+        buffer.recycle()
+        self.emit_event(payload, data_type, subpartition)
+
+    def emit_event(self, payload: bytes, data_type: int, subpartition: int) -> None:
+        """Queue an event; see :meth:`ResultPartitionWriter.emit_event`.
+
+        Raises:
+            InvalidRequest: The partition has no such subpartition, or events no such type.
+            TooManyEvents: More events wait than are kept.
+            SluiceError: As :meth:`request_builder`.
+        """
+        self._check_writable(subpartition)
+        if data_type not in (EVENT, PRIORITY_EVENT, BLOCKING_EVENT):
+            raise InvalidRequest(
+                "Data type of an event",
+                value=data_type,
+                limit=f"{EVENT}, {PRIORITY_EVENT} or {BLOCKING_EVENT}",
+            )
+        self._add_event(payload, data_type, subpartition)
+
+    # ---- for subclasses ----------------------------------------------------------------------
 
     @abc.abstractmethod
-    def _refusal(self) -> SluiceError:
-        """Say why it takes nothing more."""
+    def _add(self, consumer: BufferConsumer, subpartition: int) -> None:
+        """Queue a buffer, of a subpartition that exists, or of all of them."""
+
+    @abc.abstractmethod
+    def _add_event(self, payload: bytes, data_type: int, subpartition: int) -> None:
+        """Queue an event of a valid type, of a subpartition that exists, or of all of them."""
 
     @abc.abstractmethod
     def _make_room(self) -> None:
-        """Before waiting: what was written must not hold all memory, or nothing ever moves."""
+        """Prepare a wait: written buffers must not hold all the memory, or nothing ever moves."""
 
-    @abc.abstractmethod
     def _builder(self, buffer: NetworkBuffer, subpartition: int) -> BufferBuilder:
         """Make the builder of a buffer."""
+        return BufferBuilder(buffer)
+
+    @property
+    def _is_writable(self) -> bool:
+        """Whether the partition takes buffers."""
+        return self.state is PartitionState.OPEN
+
+    def _check_writable(self, subpartition: int = ALL_SUBPARTITIONS) -> None:
+        """Refuse a subpartition that does not exist, and every one if the partition is not open.
+
+        Raises:
+            SluiceError: As :meth:`request_builder`.
+        """
+        if self.state is not PartitionState.OPEN:
+            raise self._refusal()
+        if not ALL_SUBPARTITIONS <= subpartition < self.num_subpartitions:
+            raise self._unknown(subpartition)
+
+    def _unknown(self, subpartition: int) -> InvalidRequest:
+        return InvalidRequest(
+            "Partition has no such subpartition",
+            value=subpartition,
+            limit=self.num_subpartitions - 1,
+        )
+
+    def _refusal(self) -> SluiceError:
+        """Return the reason why the partition takes nothing more."""
+        if self._failure is not None:
+            return self._failure.with_traceback(None)  # its frames would pile up
+        if self.state is PartitionState.OPEN:
+            return PartitionReleased("The memory of the partition is given back", value=self.name)
+        return PartitionAlreadyFinished(
+            "Nothing can be added to a finished partition", value=self.name
+        )
+
+    def _become(self, state: PartitionState) -> bool:
+        """Change to a state if the present one leads there; return whether it does."""
+        if state not in NEXT_STATES[self.state]:
+            return False
+        self.state = state
+        return True
+
+    def _end(self, state: PartitionState, error: SluiceError | None = None) -> bool:
+        """Become FAILED or RELEASED if the present state leads there; return whether it does.
+
+        Args:
+            state: The new state.
+            error: Why; by default, the release. Of several reasons the first one counts.
+        """
+        if not self._become(state):
+            return False
+        if self._failure is None:
+            self._failure = error or PartitionReleased("Partition is released", value=self.name)
+        return True

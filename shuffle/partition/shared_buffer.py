@@ -1,4 +1,4 @@
-"""Writing a buffer that is read while it is being filled: the producer's half.
+"""One buffer that is read while it is being filled: its builder, its consumers and their slices.
 
 ::
 
@@ -6,22 +6,29 @@
               0          committed_bytes|           written|              |capacity_bytes
                consumers may read this    appended, unseen
 
-One producer appends and commits; any number of :class:`~sluice.shuffle.partition.shared_buffer.
-BufferConsumer` read what is committed, each at its own position. The segment goes back to its pool
-when the builder is finished, every consumer closed and every slice recycled.
-
-Reading a buffer that is still being filled: the consumer's half.
-
-Every consumer, every copy of one and every slice it builds holds a reference to the buffer of its
-own, so that each can be given up without regard to the others.
+One producer appends and commits; any number of :class:`BufferConsumer` read the committed bytes,
+each at its own position. The builder, every consumer, every copy of a consumer and every slice that
+a consumer builds hold a reference to the buffer of their own, so that each can be given up without
+regard to the others. The segment goes back to its pool when the builder is finished, every consumer
+closed and every slice recycled.
 """
 
 from collections.abc import Callable
 from typing import Final
 
 from sluice.protocol.messages import DATA
-from sluice.shuffle.errors import BufferBuilderFinished, PartitionError
+from sluice.shuffle.errors import BufferBuilderFinished, InvalidRequest, PartitionError
 from sluice.shuffle.memory import BufferAlreadyRecycled, NetworkBuffer
+
+
+def check_buffer_size(size_bytes: int) -> None:
+    """Refuse a size that no buffer can have.
+
+    Raises:
+        InvalidRequest: The size is less than 1 byte.
+    """
+    if size_bytes < 1:
+        raise InvalidRequest("Buffer size", value=size_bytes, limit="at least 1 byte")
 
 
 class BufferBuilder:
@@ -44,25 +51,25 @@ class BufferBuilder:
     def __init__(self, buffer: NetworkBuffer) -> None:
         segment = buffer.segment
         self.capacity_bytes = segment.size_bytes
-        """Bytes that fit, less after :meth:`trim`."""
+        """Bytes that fit; fewer after :meth:`trim`."""
         self.committed_bytes = 0
         """Bytes that consumers may read."""
         self.is_finished = False
-        """True once nothing more will be appended. Adding something behind the buffer in its
-        subpartition finishes it too, so look here before appending."""
+        """True once nothing more can be appended. A buffer or event that is added behind this one
+        finishes it too, so look here before appending."""
         self._buffer = buffer
         self._memory = segment.memory
         self._written = 0
         self._finish_listeners: list[Callable[[], None]] = []
 
     def append(self, data: bytes | bytearray | memoryview) -> int:
-        """Copy as much as fits; consumers see it after :meth:`commit`.
+        """Copy as many bytes as fit; consumers see them after :meth:`commit`.
 
         Args:
             data: Bytes, or a contiguous view of bytes.
 
         Returns:
-            How many bytes were taken: all of them, or fewer when the buffer is full now.
+            The number of bytes taken: all of them, or fewer when the buffer is full now.
 
         Raises:
             BufferBuilderFinished: The builder is finished.
@@ -83,7 +90,7 @@ class BufferBuilder:
         return count
 
     def commit(self) -> None:
-        """Let consumers see all that was appended."""
+        """Let consumers see all appended bytes."""
         self.committed_bytes = self._written
 
     def append_and_commit(self, data: bytes | bytearray | memoryview) -> int:
@@ -113,7 +120,7 @@ class BufferBuilder:
         return self.committed_bytes
 
     def recycle(self) -> None:
-        """Give the builder up: the same as :meth:`finish`, for one that is not wanted any more."""
+        """Give the builder up, without filling it further; the same as :meth:`finish`."""
         self.finish()
 
     @property
@@ -127,7 +134,7 @@ class BufferBuilder:
         return self.capacity_bytes - self._written
 
     def trim(self, size_bytes: int) -> None:
-        """Make the buffer smaller, down to what is written; it never grows.
+        """Make the buffer smaller, but not smaller than its written bytes; it never grows.
 
         Args:
             size_bytes: The new capacity wanted, at least 1.
@@ -135,7 +142,7 @@ class BufferBuilder:
         self.capacity_bytes = min(self.capacity_bytes, max(size_bytes, self._written, 1))
 
     def create_consumer(self) -> "BufferConsumer":
-        """Make a consumer that reads from what is committed by now on.
+        """Make a consumer that reads the bytes committed after this call.
 
         Raises:
             BufferBuilderFinished: The builder is finished.
@@ -151,7 +158,7 @@ class BufferBuilder:
         return self._create_consumer(0)
 
     def add_finish_listener(self, listener: Callable[[], None]) -> None:
-        """Have a callback called once, inside :meth:`finish`, when the buffer is complete."""
+        """Register a callback that :meth:`finish` calls once, when the buffer is complete."""
         self._finish_listeners.append(listener)
 
     def _create_consumer(self, position: int) -> "BufferConsumer":
@@ -168,11 +175,11 @@ class BufferBuilder:
 
 
 class BufferSlice:
-    """Some bytes of a buffer, with one reference to it. To be recycled exactly once.
+    """A range of a buffer's bytes, with one reference to the buffer. Recycle it exactly once.
 
     Attributes:
         payload: The bytes, uncopied; they stay as they are until :meth:`recycle`.
-        data_type: ``DATA``; what a slice of a segment is.
+        data_type: Type of the bytes, ``DATA``.
     """
 
     __slots__ = ("_buffer", "data_type", "payload")
@@ -184,20 +191,20 @@ class BufferSlice:
 
     @property
     def length(self) -> int:
-        """Bytes of the slice."""
+        """Length of the slice in bytes."""
         return len(self.payload)
 
     @property
     def is_shared(self) -> bool:
-        """Whether somebody else has a reference to the buffer, so that it must stay as it is."""
+        """Whether another reference to the buffer exists, so that its bytes must not change."""
         return self._buffer is None or self._buffer.reference_count > 1
 
     def recycle(self) -> None:
         """Give the reference up.
 
         Raises:
-            BufferAlreadyRecycled: It was given up before. (Passing this on to the buffer would take
-                the reference of another slice.)
+            BufferAlreadyRecycled: It was given up before. (The buffer would give up the reference
+                of another slice instead.)
         """
         buffer = self._buffer
         if buffer is None:
@@ -211,9 +218,9 @@ class BufferConsumer:
 
     Args:
         buffer: The buffer; the consumer takes over one reference.
-        builder: Who fills it; None for a buffer that is complete.
-        position: Where to begin to read, in bytes.
-        data_type: What the buffer holds.
+        builder: Fills the buffer; None if the buffer is complete.
+        position: Offset of the first byte to read.
+        data_type: Type of the buffer's bytes.
     """
 
     __slots__ = (
@@ -240,12 +247,12 @@ class BufferConsumer:
 
     @property
     def builder(self) -> "BufferBuilder | None":
-        """Who fills the buffer; None if it was complete from the start."""
+        """The builder that fills the buffer; None if it was complete from the start."""
         return self._builder
 
     @property
     def is_finished(self) -> bool:
-        """Whether the buffer is complete: what is unread now is all that will ever come."""
+        """Whether the buffer is complete, so that no byte comes after those unread now."""
         builder = self._builder
         return builder is None or builder.is_finished
 
@@ -261,7 +268,7 @@ class BufferConsumer:
 
     @property
     def has_unread(self) -> bool:
-        """Whether there is something to read."""
+        """Whether committed bytes are unread."""
         return self.unread_bytes > 0
 
     @property
@@ -270,7 +277,7 @@ class BufferConsumer:
         return self._buffer is None
 
     def build(self) -> BufferSlice:
-        """Take what is committed and unread, perhaps nothing, and move behind it.
+        """Take the committed, unread bytes, perhaps none, and move behind them.
 
         Raises:
             BufferAlreadyRecycled: The consumer is closed.
@@ -284,7 +291,7 @@ class BufferConsumer:
         return BufferSlice(buffer.retain(), buffer.segment.memory[start:end], self.data_type)
 
     def build_last(self) -> BufferSlice:
-        """Take what is committed and unread and close the consumer: its reference moves on.
+        """Take the committed, unread bytes and close the consumer; the slice gets its reference.
 
         Raises:
             BufferAlreadyRecycled: The consumer is closed.
@@ -298,7 +305,7 @@ class BufferConsumer:
         return BufferSlice(buffer, buffer.segment.memory[self._position : end], self.data_type)
 
     def copy(self) -> "BufferConsumer":
-        """Make another consumer at the same position, which then moves by itself.
+        """Make another consumer at the same position; from then on each moves by itself.
 
         Raises:
             BufferAlreadyRecycled: The consumer is closed.
@@ -311,26 +318,28 @@ class BufferConsumer:
         return other
 
     def skip(self, count: int) -> None:
-        """Pass over bytes as if they had been read.
+        """Move behind bytes as if they had been read.
 
         Raises:
-            PartitionError: Fewer are committed and unread.
+            PartitionError: Fewer bytes are committed and unread.
         """
         if not 0 <= count <= self.unread_bytes:
             raise PartitionError(
-                "A consumer cannot skip more than is unread", value=count, limit=self.unread_bytes
+                "A consumer cannot skip more bytes than are unread",
+                value=count,
+                limit=self.unread_bytes,
             )
         self._position += count
 
     def extend(self, data: memoryview, most_bytes: int) -> bool:
-        """Copy bytes behind those of a complete buffer that is this consumer's alone.
+        """Copy bytes behind those of a complete buffer, if only this consumer refers to it.
 
         Args:
-            data: What to copy.
-            most_bytes: What the buffer may hold then.
+            data: The bytes to copy.
+            most_bytes: Most bytes that the buffer may hold afterwards.
 
         Returns:
-            False, with nothing done, if somebody else sees the buffer or not all of them fit.
+            False, with nothing copied, if others refer to the buffer or the bytes do not fit.
         """
         buffer = self._buffer
         if self._builder is not None or buffer is None or buffer.reference_count > 1:
@@ -344,7 +353,7 @@ class BufferConsumer:
         return True
 
     def close(self) -> None:
-        """Give the consumer's reference up; idempotent. Slices built stay valid."""
+        """Give the consumer's reference up. Idempotent; slices built stay valid."""
         buffer, self._buffer = self._buffer, None
         if buffer is not None:
             buffer.recycle()

@@ -1,36 +1,39 @@
-"""The states of pipelined partitions and of their subpartitions.
+"""The states of result partitions and of their subpartitions, as tables.
 
-A partition::
+A partition, whether its buffers are read while they are written, stored, or sent to a TaskManager::
 
-    state      request, add   finish     fail       release
-    OPEN       taken          FINISHED   FAILED     RELEASED
-    FINISHED   refused        –          –          RELEASED
-    FAILED     refused        refused    –          RELEASED
-    RELEASED   refused        refused    –          –
+    state       request, add   finish      fail      release
+    OPEN        taken          FINISHING   FAILED    RELEASED
+    FINISHING   refused        refused     FAILED    RELEASED   until everything is stored or sent
+    FINISHED    refused        –           –         RELEASED
+    FAILED      refused        refused     –         RELEASED
+    RELEASED    refused        refused     –         –
 
-FINISHED is complete: its readers read on to the end. Those of a FAILED one get its error, and those
-of a RELEASED one ``PartitionReleased``.
+A pipelined partition has nothing to wait for: ``finish`` leads from OPEN to FINISHED at once. Its
+readers read on to the end. The readers of a FAILED one get its error, and those of a RELEASED one
+``PartitionReleased``.
 
-A subpartition::
+A subpartition of a pipelined partition::
 
     state      add, add_event   finish     release    create_view
     OPEN       queued           FINISHED   RELEASED   the one view
     FINISHED   refused          –          RELEASED   the one view
     RELEASED   dropped          –          –          refused, with the reason
 
-The partition releases its subpartitions when it fails or is released. A view that is released leads
-to RELEASED too. What comes then is dropped: the producer need not stop because one of its readers
-has lost interest.
+The partition releases its subpartitions when it fails or is released. The release of a view leads
+to RELEASED too. A released subpartition drops buffers instead of refusing them: the producer need
+not stop because one of its readers has lost interest.
 """
 
 import enum
-from typing import Protocol
+from typing import Final
 
 
 class PartitionState(enum.Enum):
-    """States of a pipelined partition."""
+    """States of a result partition."""
 
     OPEN = "open"
+    FINISHING = "finishing"
     FINISHED = "finished"
     FAILED = "failed"
     RELEASED = "released"
@@ -44,11 +47,20 @@ class SubpartitionState(enum.Enum):
     RELEASED = "released"
 
 
-class SubpartitionOwner(Protocol):
-    """The partition, as its subpartitions see it."""
+_OPEN: Final = PartitionState.OPEN
+_FINISHING: Final = PartitionState.FINISHING
+_FINISHED: Final = PartitionState.FINISHED
+_FAILED: Final = PartitionState.FAILED
+_RELEASED: Final = PartitionState.RELEASED
 
-    def subpartition_consumed(self, index: int) -> None:
-        """The view of a subpartition was released: nobody reads it any more."""
+UNFINISHED: Final = frozenset({_OPEN, _FINISHING})
+"""States of a partition that can still become complete."""
 
-    def buffer_size_announced(self, index: int, size_bytes: int) -> None:
-        """The reader of a subpartition wants buffers of at most this size."""
+NEXT_STATES: Final[dict[PartitionState, frozenset[PartitionState]]] = {
+    _OPEN: frozenset({_FINISHING, _FINISHED, _FAILED, _RELEASED}),
+    _FINISHING: frozenset({_FINISHED, _FAILED, _RELEASED}),
+    _FINISHED: frozenset({_RELEASED}),
+    _FAILED: frozenset({_RELEASED}),
+    _RELEASED: frozenset(),
+}
+"""The states that each state of a partition leads to."""

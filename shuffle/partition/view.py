@@ -1,8 +1,8 @@
-"""What can be read buffer by buffer: the interface that serving and consuming code share.
+"""The interface between a subpartition and the code that serves or consumes it, buffer by buffer.
 
-A view is read by one reader. It never blocks: when nothing can be read now, it calls its listener
-once something can. Three answers are kept apart: *nothing yet* (``next_buffer`` gives None),
-*the end* (an event buffer) and *failed* (``failure`` is set).
+A view is read by one reader. It never blocks: when it has nothing to read, it calls its listener
+once it has. Three answers are kept apart: *nothing yet* (``next_buffer`` gives None), *the end* (an
+event buffer) and *failed* (``failure`` is set).
 """
 
 from collections.abc import Callable
@@ -16,10 +16,10 @@ class OutgoingBuffer(NamedTuple):
 
     Attributes:
         payload: The bytes. They stay as they are until ``release`` is called.
-        release: To be called exactly once, when nobody needs the bytes any more; None if the
-            bytes belong to nobody.
+        release: Gives the memory back. Call it exactly once, when the bytes are not needed any
+            more; None if no pool owns the bytes.
         data_type: ``sluice.protocol.messages.DATA``, ``EVENT``, ``PRIORITY_EVENT`` or
-        ``BLOCKING_EVENT``.
+            ``BLOCKING_EVENT``.
     """
 
     payload: memoryview | bytes
@@ -28,7 +28,7 @@ class OutgoingBuffer(NamedTuple):
 
 
 DataListener = Callable[[], None]
-"""Called when a view that had nothing has something now, or has failed."""
+"""Called when a view that had nothing to read has something, or has failed."""
 
 
 class SubpartitionView(Protocol):
@@ -36,11 +36,11 @@ class SubpartitionView(Protocol):
 
     @property
     def failure(self) -> SluiceError | None:
-        """Why nothing more will come, if so."""
+        """Why nothing more will come; None while more may come."""
 
     @property
     def backlog(self) -> int:
-        """Data buffers that are still to come, as far as known."""
+        """Number of data buffers that are still to come, as far as known."""
 
     @property
     def is_local(self) -> bool:
@@ -50,7 +50,7 @@ class SubpartitionView(Protocol):
         """True if the view can make use of a turn now, with that much credit."""
 
     def next_buffer(self, credit: int) -> OutgoingBuffer | None:
-        """Take the next buffer; None if there is none yet.
+        """Take the next buffer; None if it is not there yet.
 
         Raises:
             SluiceError: The view's failure.
@@ -62,13 +62,13 @@ class SubpartitionView(Protocol):
 
 @runtime_checkable
 class PipelinedView(SubpartitionView, Protocol):
-    """A view of a partition that is being written: its producer can be told things."""
+    """A view of a partition that is being written, whose reader can influence its producer."""
 
     @property
     def has_priority_event(self) -> bool:
-        """True if the next one is an event that overtakes data.
+        """True if the next buffer is an event that overtakes data.
 
-        The listener is called when such an event comes, also while data waits to be read.
+        The listener is called when such an event comes, even while data waits to be read.
         """
 
     def resume_consumption(self) -> None:

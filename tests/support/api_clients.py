@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from sluice.shuffle.client.client import ShuffleClient
 from sluice.shuffle.client.config import ClientConfig
-from sluice.shuffle.client.pipelined_writer import ClientPipelinedPartition
+from sluice.shuffle.client.pipelined_writer import PipelinedWriter
 from tests.support.mini_cluster import eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable
 
-    from sluice.shuffle.client.gate import ClientGate
+    from sluice.shuffle.client.client_gate import ClientGate
     from sluice.shuffle.client.result_partition import ResultPartition
     from sluice.shuffle.gate.readable_gate import BufferOrEvent
     from sluice.shuffle.partition.view import OutgoingBuffer
@@ -62,9 +62,9 @@ def give_back(buffer: OutgoingBuffer) -> None:
         buffer.release()
 
 
-def pipelined(partition: ResultPartition) -> ClientPipelinedPartition:
+def pipelined(partition: ResultPartition) -> PipelinedWriter:
     """Return the writer of a partition that is pipelined."""
-    assert isinstance(partition.writer, ClientPipelinedPartition)
+    assert isinstance(partition.writer, PipelinedWriter)
     return partition.writer
 
 

@@ -39,7 +39,10 @@ from sluice.shuffle.gate.task_events import MAX_KEPT_TASK_EVENTS, TooManyTaskEve
 from sluice.shuffle.memory import MemorySegment
 from sluice.shuffle.names import ShuffleKey
 from sluice.shuffle.partition.partition_type import checked_partition_type, pool_bounds
-from sluice.shuffle.partition.pipelined_partition import PipelinedResultPartition
+from sluice.shuffle.partition.pipelined_result_partition import (
+    PartitionListeners,
+    PipelinedResultPartition,
+)
 from sluice.shuffle.partition.result_partition_writer import ALL_SUBPARTITIONS
 from sluice.shuffle.taskmanager.ingest.pipelined_credit import PipelinedCredit
 from sluice.shuffle.taskmanager.ingest.waiting import Waiter
@@ -115,9 +118,9 @@ class PipelinedProducer:
                 self._pool,
                 partition_type=kind,
                 consumption=consumption,
-                consumable=self._consumable,
-                fully_consumed=self._consumed,
-                buffer_size_announced=self._buffer_size_announced,
+                listeners=PartitionListeners(
+                    self._consumable, self._consumed, self._buffer_size_announced
+                ),
             )
             services.partitions.register_pipelined(
                 self.key, message.map_attempt_id, self.partition, self.release

@@ -5,7 +5,7 @@ from sluice.shuffle.gate.input_gate import InputGate
 from sluice.shuffle.gate.remote_input_channel import RemoteInputChannel
 from sluice.shuffle.gate.statistics import buffer_usage
 from sluice.shuffle.names import ShuffleKey
-from sluice.shuffle.partition.pipelined_partition import PipelinedResultPartition
+from sluice.shuffle.partition.pipelined_result_partition import PipelinedResultPartition
 from sluice.shuffle.taskmanager.environment import NetworkEnvironment
 from sluice.shuffle.taskmanager.ingest.pipelined_producer import PipelinedProducer
 from sluice.shuffle.taskmanager.ingest.producer_handler import ProducerHandler

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from sluice.protocol.limits import FEATURE_BUFFER_GROUPS, FEATURE_LARGE_PAYLOADS, VERSION
 from sluice.protocol.messages import FLOW_CREDIT, HelloAck, OpenPipelinedPartition, PartitionOpened
 from sluice.shuffle.client.consumer_leg import ConsumerLeg
-from sluice.shuffle.client.pipelined_writer import ClientPipelinedPartition
+from sluice.shuffle.client.pipelined_writer import PipelinedWriter
 from sluice.shuffle.client.producer_leg import ProducerLeg
 from sluice.shuffle.counters import Counters
 from sluice.shuffle.memory import NetworkBufferPool
@@ -53,11 +53,11 @@ class ProducerRig:
         self.leg = ProducerLeg(self.connection, ACK, answer_timeout_seconds)
         self.network = NetworkBufferPool(SEGMENTS, SEGMENT_SIZE_BYTES)
 
-    async def partition(self, subpartitions: int = 2, **options) -> ClientPipelinedPartition:
+    async def partition(self, subpartitions: int = 2, **options) -> PipelinedWriter:
         """Open a pipelined partition; the opening is answered at once."""
         number = self.leg.new_number()
         pool = self.network.create_local_pool("partition", 1, options.pop("segments", SEGMENTS))
-        partition = ClientPipelinedPartition(self.leg, number, subpartitions, pool, **options)
+        partition = PipelinedWriter(self.leg, number, subpartitions, pool, **options)
         opening = asyncio.create_task(self.leg.open(number, open_message(number), partition))
         await asyncio.sleep(0)
         self.leg.message_received(PartitionOpened(number), 0)
@@ -83,7 +83,7 @@ def consumer_leg(answer_timeout_seconds: float = 30) -> tuple[ConsumerLeg, LegCo
     return leg, connection
 
 
-def write(partition: ClientPipelinedPartition, subpartition: int, content: bytes) -> BufferBuilder:
+def write(partition: PipelinedWriter, subpartition: int, content: bytes) -> BufferBuilder:
     """Begin a buffer with some content."""
     builder = partition.request_builder(subpartition)
     assert builder is not None
@@ -93,12 +93,12 @@ def write(partition: ClientPipelinedPartition, subpartition: int, content: bytes
 
 
 def fill(memory: PayloadMemory, content: bytes) -> None:
-    """Put content into what a leg supplied for it."""
+    """Put content into the memory that a leg supplied for it."""
     assert isinstance(memory, memoryview)
     memory[: len(content)] = content
 
 
 async def turns(count: int = 3) -> None:
-    """Let the event loop go round: what was queued is sent."""
+    """Let the event loop run some turns, in which queued messages are sent."""
     for _ in range(count):
         await asyncio.sleep(0)

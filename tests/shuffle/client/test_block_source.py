@@ -1,4 +1,4 @@
-"""Blocks of blocking partitions, read through a gate as buffers and events."""
+"""Blocks of stored partitions, read through a gate as buffers and events."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sluice.protocol.events import CustomEvent, EndOfPartition, decode_event, encode_event
 from sluice.protocol.events import encode_end_of_partition as end
 from sluice.protocol.messages import DATA, EVENT
-from sluice.shuffle.client.gate import BlockSource
+from sluice.shuffle.client.client_gate import BlockSource
 from sluice.shuffle.errors import BlockCorrupt
 from sluice.shuffle.gate.readable_gate import BufferOrEvent
 from sluice.shuffle.partition.blocks import BlockCodec, BlockEncoder
@@ -19,7 +19,7 @@ from sluice.shuffle.partition.view import OutgoingBuffer
 
 
 class Gate:
-    """Gives what it is given, and counts what is released."""
+    """Gives the buffers that the test puts in, and counts those that are released."""
 
     def __init__(self) -> None:
         self.waiting: list[BufferOrEvent] = []
@@ -90,7 +90,7 @@ def test_blocks_cut_anywhere(contents, cut):
     assert source.raw_bytes == 2 * sum(len(content) * times for content, times in contents)
 
 
-async def test_events_stand_where_they_were_and_the_channel_has_one_end():
+async def test_events_keep_their_place_and_a_channel_has_one_end():
     gate = Gate()
     source = BlockSource(gate)
     event = encode_event(CustomEvent("here", b""))
@@ -105,7 +105,7 @@ async def test_events_stand_where_they_were_and_the_channel_has_one_end():
 
 
 @pytest.mark.parametrize("harm", ["flipped", "cut short"])
-def test_corrupt_blocks_are_an_error_that_stays(harm):
+def test_after_corrupt_blocks_every_read_fails(harm):
     gate = Gate()
     source = BlockSource(gate)
     stream = blocks((b"first", DATA), (bytes(range(200)), DATA), codec=BlockCodec.NONE)

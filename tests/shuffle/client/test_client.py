@@ -1,4 +1,4 @@
-"""The Python API against TaskManagers: what one task writes, another one reads."""
+"""The Python API against TaskManagers: a task reads the records of another."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def read(client, locations, subpartition):
 
 @KINDS
 @pytest.mark.parametrize("reader", [0, 1])
-async def test_what_is_written_is_read(tmp_path, kind, reader):
+async def test_a_task_reads_the_records_of_another(tmp_path, kind, reader):
     async with mini_cluster(tmp_path) as cluster, asyncio.timeout(DEADLINE_SECONDS):
         producer = await ShuffleClient.connect(cluster[0].address, "app")
         consumer = await ShuffleClient.connect(cluster[reader].address, "app")

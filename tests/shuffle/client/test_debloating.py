@@ -1,4 +1,4 @@
-"""Adaptive buffer sizes from client to client: what is in flight, and how long a barrier takes."""
+"""Adaptive buffer sizes from client to client: the bytes in flight, and the time of a barrier."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from sluice.shuffle.client.client import ShuffleClient
-    from sluice.shuffle.client.gate import ClientGate
+    from sluice.shuffle.client.client_gate import ClientGate
     from sluice.shuffle.client.result_partition import ResultPartition
     from sluice.shuffle.gate.statistics import GateStatistics
 
@@ -34,11 +34,11 @@ DEBLOATING: dict[str, Any] = {
 }
 SMALL_BYTES = SEGMENT_SIZE_BYTES / 4
 LEAST_RECORDS = 1_000
-"""Read before anybody looks."""
+"""Records read before the first look."""
 
 
 class Look(NamedTuple):
-    """What is seen between two records that are read."""
+    """The state of the exchange, as seen between the reads of two records."""
 
     announced_bytes: int | None
     in_flight_bytes: int
@@ -62,9 +62,9 @@ class Exchange:
     async def run(
         self, bytes_per_second: float | None, settled: Callable[[Look], bool], on_settled
     ) -> Look:
-        """Write and read until it is settled, and until a barrier sent then has come.
+        """Write and read until sizes are settled, and until a barrier sent then has come.
 
-        The rest is read at once. Returns what was seen when it was settled.
+        The rest is read at once. Returns the measures taken when sizes were settled.
         """
         found: Look | None = None
         async with self._producer.open_result_partition(1, 7, 1, max_segments=12) as partition:
@@ -118,7 +118,7 @@ class Exchange:
 
 
 def full(look: Look) -> bool:
-    """All buffers on the way are in use."""
+    """Tell whether all buffers on the way are in use."""
     return look.writer_waits
 
 
@@ -173,7 +173,7 @@ async def test_a_fast_reader_keeps_full_buffers(tmp_path, reader_at):
 
 
 @READ_AT
-async def test_a_taskmanager_debloats_the_gates_of_clients_that_do_not(tmp_path, reader_at):
+async def test_a_taskmanager_debloats_gates_that_their_clients_do_not(tmp_path, reader_at):
     def check(cluster):
         (gate,) = gates(cluster[reader_at])
         assert gate.debloater is not None
@@ -194,7 +194,7 @@ async def test_a_client_that_announces_sizes_decides_alone(tmp_path):
     )
 
 
-async def test_gates_over_stored_partitions_are_left_alone(tmp_path):
+async def test_gates_over_stored_partitions_are_not_debloated(tmp_path):
     async with (
         mini_cluster(tmp_path, **DEBLOATING) as cluster,
         api_clients(cluster, 0, **DEBLOATING) as (client,),

@@ -33,7 +33,7 @@ RANDOM = random.Random(7).randbytes(60 * SEGMENT_SIZE_BYTES)
 
 
 async def elements(reader, count):
-    """Read so many records and events; records as they are, events with their channel's index."""
+    """Read a number of records and events; events come with the index of their channel."""
     taken = []
     for _ in range(count):
         each = await reader.next()
@@ -55,7 +55,7 @@ async def test_stored_data_comes_in_groups_of_buffers(tmp_path, reader_at):
                 if taken.buffer.data_type == DATA:
                     sizes.append(len(taken.buffer.payload))
                     give_back(taken.buffer)
-        assert sum(sizes) > len(RANDOM)  # and the heads of the blocks
+        assert sum(sizes) > len(RANDOM)  # the headers of the blocks count too
         assert max(sizes) > SEGMENT_SIZE_BYTES
         assert len(sizes) < sum(sizes) / SEGMENT_SIZE_BYTES / 1.5
         async with consumer.open_gate([partition.location], 1) as gate:
@@ -103,7 +103,7 @@ async def test_after_a_blocking_event_nothing_comes_until_it_is_resumed(tmp_path
         async with consumer.open_gate([partition.location], 0) as gate:
             reader = gate.reader(BytesSerializer())
             assert await elements(reader, 2) == [b"before", barrier]
-            # Two round trips to the TaskManager: whatever could have come has come.
+            # After two round trips to the TaskManager everything on the way has come.
             for _ in range(2):
                 async with consumer.open_gate([partition.location], 0) as other:
                     with pytest.raises(SluiceError):
@@ -116,7 +116,7 @@ async def test_after_a_blocking_event_nothing_comes_until_it_is_resumed(tmp_path
 
 
 @READ_AT
-async def test_a_priority_event_overtakes_what_waits_everywhere(tmp_path, reader_at):
+async def test_a_priority_event_overtakes_data_in_every_queue(tmp_path, reader_at):
     async with mini_cluster(tmp_path) as cluster, api_clients(cluster, 0, reader_at) as clients:
         producer, consumer = clients
         barrier = CheckpointBarrier(1, 2, True)
@@ -124,7 +124,7 @@ async def test_a_priority_event_overtakes_what_waits_everywhere(tmp_path, reader
             partition = await stack.enter_async_context(producer.open_result_partition(1, 7, 1))
             gate = await stack.enter_async_context(consumer.open_gate([partition.location], 0))
             writer = partition.record_writer(BytesSerializer())
-            # Nobody reads: it fills the pools of both clients and the TaskManagers.
+            # The reader does not read, so data fills the pools of both clients and TaskManagers.
             emitting = asyncio.create_task(fill(writer, 400))
             await eventually(lambda: not partition.writer.is_available)
             partition.writer.emit_event(encode_event(barrier), PRIORITY_EVENT, 0)
@@ -220,7 +220,7 @@ async def test_a_slow_reader_stops_its_writer_and_memory_is_bounded(tmp_path, re
                     await asyncio.sleep(0)
             await writing
             assert read == 300
-        # The producer's pool, the TaskManagers' and the reader's: nothing else holds a record.
+        # Only the pools of the producer, the TaskManagers and the reader hold records.
         held = 6 + 5 + 2 * (2 + 8) + (2 + 8) + 16
         assert most <= held
         assert partition.writer.memory.hard_back_pressured_seconds > 0
@@ -260,7 +260,7 @@ async def test_many_partitions_and_gates_at_once(tmp_path):
                 assert own == sorted(own, key=expected.index)
 
 
-async def test_refusals(tmp_path):
+async def test_bad_requests_are_refused(tmp_path):
     async with (
         mini_cluster(tmp_path, partition_request_timeout_seconds=0.2) as cluster,
         api_clients(cluster, 0) as (client,),
@@ -293,7 +293,7 @@ async def test_refusals(tmp_path):
                     await gate.next_buffer_or_event()
 
 
-async def test_nobody_to_connect_to(tmp_path):
+async def test_a_missing_taskmanager_is_a_connect_failure(tmp_path):
     config = ClientConfig(transport=TransportConfig(connect_timeout_seconds=0.1))
     with pytest.raises(InvalidEndpoint):
         await ShuffleClient.connect("nowhere", "app", config)

@@ -1,4 +1,4 @@
-"""What goes wrong between clients of the Python API: typed errors on both sides, nothing left."""
+"""Failures between clients of the Python API: typed errors on both sides, and no leaks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ KINDS = pytest.mark.parametrize("kind", list(ResultPartitionType))
 
 
 def is_stuck(partition):
-    """Whether it has neither credit nor memory."""
+    """Tell whether the partition has neither credit nor memory."""
     writer = pipelined(partition)
     return not (writer.credit or writer.is_available)
 
@@ -84,7 +84,7 @@ async def test_a_producer_that_ends_in_the_middle(tmp_path, reader_at, how):
 
 
 @READ_AT
-async def test_readers_that_go_end_their_producer(tmp_path, reader_at):
+async def test_a_producer_fails_when_its_readers_leave(tmp_path, reader_at):
     async with mini_cluster(tmp_path) as cluster, api_clients(cluster, 0, reader_at) as clients:
         producer, consumer = clients
 
@@ -107,7 +107,7 @@ async def test_readers_that_go_end_their_producer(tmp_path, reader_at):
 
 
 @KINDS
-async def test_a_taskmanager_that_goes_ends_both_sides(tmp_path, kind):
+async def test_the_loss_of_a_taskmanager_fails_both_sides(tmp_path, kind):
     async with (
         mini_cluster(tmp_path, 1, check=False) as cluster,
         api_clients(cluster, 0, 0) as clients,
@@ -131,7 +131,7 @@ async def test_a_taskmanager_that_goes_ends_both_sides(tmp_path, kind):
                 assert caught.value.code in (ErrorCode.CONNECTION_LOST, ErrorCode.SHUTTING_DOWN)
 
 
-async def test_a_client_that_is_closed_fails_what_it_has_open(tmp_path):
+async def test_a_closed_client_fails_its_open_partitions_and_gates(tmp_path):
     async with mini_cluster(tmp_path) as cluster, api_clients(cluster, 0) as (other,):
         client = await ShuffleClient.connect(cluster[0].address, "app")
 
@@ -207,7 +207,7 @@ async def test_finishing_is_cancelled(tmp_path, kind):
         written = asyncio.Event()
         producing = asyncio.create_task(produce())
         await written.wait()
-        await asyncio.sleep(0)  # nobody reads it, so finishing takes longer than this
+        await asyncio.sleep(0)  # without a reader, finishing takes longer than this
         assert not producing.done()
         producing.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -1,4 +1,4 @@
-"""Which intervals flush: all, but for those in which flushing is slow and serves no purpose."""
+"""The pace of flushes: every interval, unless flushes are slow and buffers fill anyway."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def pace(clock):
 
 
 def pause_after(pace, clock, seconds, complete):
-    """Flush, and have that take so long while buffers become complete."""
+    """Make a flush that takes some time, in which buffers become complete."""
     assert pace.is_due(0, 0)
     pace.flushed(BUFFERS)
     assert not pace.is_due(BUFFERS, complete)
@@ -46,14 +46,14 @@ def pause_after(pace, clock, seconds, complete):
     assert pace.is_pausing
 
 
-def test_what_goes_out_within_the_interval_is_flushed_every_interval(pace):
+def test_fast_flushes_are_made_every_interval(pace):
     for complete in range(0, 10 * BUFFERS, BUFFERS):
         assert pace.is_due(0, complete)
         assert not pace.is_pausing
         pace.flushed(BUFFERS)
 
 
-def test_what_is_slow_is_flushed_every_interval_while_hardly_any_buffer_fills(pace):
+def test_slow_flushes_are_made_every_interval_while_few_buffers_fill(pace):
     complete = 0
     for _ in range(100):
         pace.flushed(BUFFERS)
@@ -62,7 +62,7 @@ def test_what_is_slow_is_flushed_every_interval_while_hardly_any_buffer_fills(pa
     assert not pace.is_pausing
 
 
-def test_what_is_slow_goes_first_when_buffers_fill_and_a_pause_follows(pace, clock):
+def test_a_slow_flush_delays_the_next_one_and_a_pause_follows(pace, clock):
     pause_after(pace, clock, 0.01, BUFFERS)
     clock.seconds += 0.99 * PAUSE_TIMES * 0.01
     assert not pace.is_due(0, BUFFERS)
@@ -71,7 +71,7 @@ def test_what_is_slow_goes_first_when_buffers_fill_and_a_pause_follows(pace, clo
     assert not pace.is_pausing
 
 
-def test_buffers_that_fill_all_at_once_count_until_as_many_were_flushed(pace):
+def test_buffers_that_fill_together_count_until_as_many_are_flushed(pace):
     pace.flushed(BUFFERS)
     complete = BUFFERS
     for _ in range(FLUSHED_FOR_A_COMPLETE_ONE - 1):
@@ -90,7 +90,7 @@ def test_a_writer_that_has_become_slow_or_fast_is_noticed_soon(pace):
     assert not pace.is_due(1, 1001 * BUFFERS + 1)
 
 
-def test_after_a_reader_that_did_not_read_the_pause_is_short(pace, clock):
+def test_the_pause_after_a_stopped_reader_is_short(pace, clock):
     pause_after(pace, clock, 60.0, BUFFERS)
     clock.seconds += 1.01 * MOST_PAUSE_SECONDS
     assert pace.is_due(0, BUFFERS)

@@ -1,4 +1,4 @@
-"""A client's pipelined partition: its states, its sending, its waits."""
+"""A client's pipelined partition: states, sending and waits."""
 
 from __future__ import annotations
 
@@ -77,14 +77,14 @@ async def test_a_broadcast_buffer_is_sent_once():
     assert rig.all_memory_is_back()
 
 
-async def test_the_flusher_sends_what_lies_in_open_buffers():
+async def test_the_flusher_sends_the_bytes_of_open_buffers():
     rig = ProducerRig()
     flusher = OutputFlusher(0.01)
     partition = await rig.partition(flusher=flusher)
     partition.credit_granted(5)
     write(partition, 1, b"abc")
     async with asyncio.timeout(5):
-        while not rig.connection.payloads:  # noqa: ASYNC110 - the flusher tells nobody
+        while not rig.connection.payloads:  # noqa: ASYNC110 - the flusher sets no event
             await asyncio.sleep(0.002)
     assert rig.connection.payloads == [b"abc"]
     partition.release()
@@ -93,7 +93,7 @@ async def test_the_flusher_sends_what_lies_in_open_buffers():
     assert rig.all_memory_is_back()
 
 
-async def test_the_flusher_puts_more_behind_what_waits():
+async def test_the_flusher_flushes_more_buffers_while_others_wait():
     rig = ProducerRig()
     partition = await rig.partition()
     write(partition, 0, b"abc")
@@ -108,7 +108,7 @@ async def test_the_flusher_puts_more_behind_what_waits():
     assert rig.all_memory_is_back()
 
 
-async def test_the_flusher_pauses_while_what_it_flushed_waits_and_buffers_fill():
+async def test_the_flusher_pauses_while_flushed_buffers_wait_and_others_fill():
     rig = ProducerRig()
     partition = await rig.partition()
     write(partition, 0, b"abc")
@@ -122,7 +122,7 @@ async def test_the_flusher_pauses_while_what_it_flushed_waits_and_buffers_fill()
     assert partition.flush_open() == 1, "paused, and not idle"
     await turns()
     assert len(rig.connection.payloads) == 2
-    partition.flush_all()  # the writer's own wish
+    partition.flush_all()  # a flush by the writer is not put off
     await turns()
     assert rig.connection.payloads[2:] == [b"def"]
     partition.release()
@@ -136,7 +136,7 @@ async def test_finish_waits_for_credit_then_for_the_answer():
     finishing = asyncio.create_task(partition.finish())
     await turns()
     assert rig.connection.sent == []
-    assert partition.state is PartitionState.FINISHED
+    assert partition.state is PartitionState.FINISHING
     partition.credit_granted(1)
     await turns()
     assert rig.connection.sent == [
@@ -153,7 +153,7 @@ async def test_finish_waits_for_credit_then_for_the_answer():
     assert rig.all_memory_is_back()
 
 
-async def test_finish_is_not_answered():
+async def test_an_unanswered_finish_has_a_deadline():
     rig = ProducerRig(answer_timeout_seconds=0.02)
     partition = await rig.partition()
     with pytest.raises(DeadlineExceeded, match="FinishPartition"):
@@ -176,6 +176,22 @@ async def test_a_cancelled_finish_gives_the_partition_up(sent):
     finishing.cancel()
     with pytest.raises(asyncio.CancelledError):
         await finishing
+    partition.release()
+    assert said(rig, AbortPartition) == [AbortPartition(partition.number)]
+    assert rig.all_memory_is_back()
+
+
+async def test_a_failure_while_finishing_gives_the_partition_up_once():
+    rig = ProducerRig()
+    partition = await rig.partition()
+    write(partition, 0, b"abc")
+    finishing = asyncio.create_task(partition.finish())
+    await turns()
+    partition.fail(BROKEN)
+    with pytest.raises(SluiceError) as caught:
+        await finishing
+    assert caught.value is BROKEN
+    assert partition.state is PartitionState.FAILED
     partition.release()
     assert said(rig, AbortPartition) == [AbortPartition(partition.number)]
     assert rig.all_memory_is_back()
@@ -215,7 +231,7 @@ async def released(partition, rig):
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )
-async def test_the_table_of_states(end, state, error):
+async def test_every_end_leads_to_its_state_and_refuses_further_writes(end, state, error):
     rig = ProducerRig()
     partition = await rig.partition()
     before = partition.request_builder(0)
@@ -250,7 +266,7 @@ async def test_the_table_of_states(end, state, error):
     partition.release()
     partition.release()
     assert partition.state is PartitionState.RELEASED
-    # The TaskManager is told by whoever gives up here, and only once.
+    # The side that gives up tells the other, and only once.
     told = end in (failed, released)
     assert said(rig, AbortPartition) == [AbortPartition(partition.number)] * told
     assert rig.all_memory_is_back()
@@ -258,7 +274,7 @@ async def test_the_table_of_states(end, state, error):
 
 @pytest.mark.parametrize("end", [refused, failed, lost, released])
 @pytest.mark.parametrize("wait", ["builder", "available", "draining", "answer"])
-async def test_the_end_wakes_whoever_waits(end, wait):
+async def test_every_end_wakes_every_wait(end, wait):
     rig = ProducerRig()
     partition = await rig.partition(segments=2)
     for _ in range(2):
@@ -340,7 +356,7 @@ async def test_back_pressure_is_bounded_by_the_pool_and_counted():
     assert rig.all_memory_is_back()
 
 
-async def test_readers_make_buffers_smaller():
+async def test_buffers_have_the_size_that_readers_want():
     rig = ProducerRig()
     partition = await rig.partition()
     for announced, expected in (
@@ -367,7 +383,7 @@ async def test_task_events_reach_the_handler():
     partition.release()
 
 
-async def test_a_handler_that_fails_fails_its_partition_only(caplog):
+async def test_a_handler_that_raises_fails_only_its_partition(caplog):
     rig = ProducerRig()
 
     def broken(kind, payload):

@@ -28,7 +28,7 @@ BROKEN = SluiceError("broken on purpose")
 
 
 class Partition:
-    """What a leg talks to."""
+    """A partition that records the messages of its leg."""
 
     def __init__(self, messages: int = 0) -> None:
         self.messages = messages
@@ -70,7 +70,7 @@ async def opened(rig, partition):
     return number
 
 
-async def test_each_partition_hears_of_itself():
+async def test_messages_reach_the_partition_they_name():
     rig = ProducerRig()
     one, two = Partition(), Partition()
     first, second = await opened(rig, one), await opened(rig, two)
@@ -81,14 +81,14 @@ async def test_each_partition_hears_of_itself():
     rig.leg.message_received(PartitionAborted(first), 0)
     assert (one.credit, one.log, type(one.failure)) == (3, [], RemoteError)
     assert (two.credit, two.log, two.failure) == (0, ["region 99", "finished"], None)
-    # What comes for a number that is gone is late, and nobody's.
+    # A message about a forgotten number is late, and ignored.
     for message in (AddCredit(first, 1), PartitionFinished(first), RegionOpened(first, 0, 1)):
         rig.leg.message_received(message, 0)
     rig.leg.message_received(error_response(first, BROKEN), 0)
     assert one.credit == 3
 
 
-async def test_a_refusal_is_raised_and_nothing_given_up():
+async def test_a_refused_partition_needs_no_abort():
     rig = ProducerRig()
     partition = Partition()
     opening = asyncio.create_task(rig.leg.open(0, open_message(0), partition))
@@ -149,7 +149,7 @@ async def test_a_closed_leg_opens_nothing():
         rig.leg.new_number()
 
 
-async def test_numbers_go_round_and_pass_over_what_is_in_use():
+async def test_numbers_wrap_around_and_skip_those_in_use():
     rig = ProducerRig()
     number = await opened(rig, Partition())
     assert number == 0
@@ -157,7 +157,7 @@ async def test_numbers_go_round_and_pass_over_what_is_in_use():
     assert [rig.leg.new_number() for _ in range(3)] == [MAX_U32, 1, 2]
 
 
-async def test_partitions_take_turns_and_others_of_the_loop_too():
+async def test_partitions_take_turns_with_each_other_and_with_the_event_loop():
     rig = ProducerRig()
     one, two = Partition(2 * MOST_MESSAGES_A_TURN), Partition(2)
     for partition in (one, two):
@@ -175,7 +175,7 @@ async def test_partitions_take_turns_and_others_of_the_loop_too():
     assert len(one.log) == 2 * MOST_MESSAGES_A_TURN
 
 
-async def test_a_bug_ends_the_connection_and_is_seen(caplog):
+async def test_a_bug_ends_the_connection_and_is_logged(caplog):
     rig = ProducerRig()
 
     class Broken(Partition):
@@ -188,7 +188,7 @@ async def test_a_bug_ends_the_connection_and_is_seen(caplog):
     assert "internal error" in caplog.text
 
 
-async def test_what_has_no_place_here_is_refused():
+async def test_messages_of_another_leg_are_refused():
     rig = ProducerRig()
     with pytest.raises(UnexpectedMessage):
         rig.leg.payload_buffer(BufferResponse(0, 0, 0, 0), 10)

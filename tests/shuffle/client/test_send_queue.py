@@ -1,4 +1,4 @@
-"""What a pipelined partition has to send: the order of each channel, whatever else is sent."""
+"""The send queue keeps the order of each channel, however channels overtake one another."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SIZE = 8
 
 
 class Rig:
-    """A queue with memory, and writers as the record writer is one."""
+    """A queue with memory, and builders as a record writer uses them."""
 
     def __init__(self) -> None:
         self.network = NetworkBufferPool(SEGMENTS, SIZE)
@@ -55,7 +55,7 @@ class Rig:
         return outgoing.subpartition, data_type, content
 
     def all_memory_is_back(self) -> bool:
-        self.pool.destroy()  # what it keeps for the next writer goes home too
+        self.pool.destroy()  # gives the segments kept for the next writer back too
         return self.network.statistics().free_segments == SEGMENTS
 
 
@@ -94,7 +94,7 @@ def test_a_priority_event_overtakes_data_that_has_no_credit(rig):
     rig.write(0, bytes(SIZE))
     told = rig.told
     rig.queue.add_event(b"one", PRIORITY_EVENT, 0)
-    assert rig.told > told  # nobody else would ask before there is credit
+    assert rig.told > told  # without this, the queue is not asked before credit comes
     rig.queue.add_event(b"two", PRIORITY_EVENT, ALL_SUBPARTITIONS)
     assert rig.queue.is_available(0)
     assert rig.take(0) == (0, PRIORITY_EVENT, b"one")
@@ -115,13 +115,13 @@ def test_a_second_buffer_can_be_flushed_while_the_first_ones_flush_waits(rig):
     ]
 
 
-def test_flushing_a_subpartition_flushes_what_is_open_for_all(rig):
+def test_a_flush_of_a_subpartition_includes_the_open_broadcast_buffer(rig):
     rig.write(ALL_SUBPARTITIONS, b"abc")
     rig.queue.flush(2)
     assert rig.take() == (ALL_SUBPARTITIONS, DATA, b"abc")
 
 
-def test_what_is_added_behind_an_open_buffer_finishes_it(rig):
+def test_an_addition_behind_an_open_buffer_finishes_it(rig):
     rig.write(0, b"a")
     rig.write(1, b"b")
     rig.write(ALL_SUBPARTITIONS, b"c")
@@ -131,7 +131,7 @@ def test_what_is_added_behind_an_open_buffer_finishes_it(rig):
     assert taken[2:] == [(ALL_SUBPARTITIONS, DATA, b"c"), (1, BLOCKING_EVENT, b"e")]
 
 
-def test_a_rest_of_nothing_needs_no_credit(rig):
+def test_a_buffer_without_unread_bytes_needs_no_credit(rig):
     rig.write(0, b"abc")
     rig.queue.flush(0)
     assert rig.take(1) == (0, DATA, b"abc")
@@ -193,7 +193,7 @@ STEPS = st.lists(
 @given(STEPS)
 def test_any_interleaving_keeps_the_order_of_each_channel(steps):
     rig = Rig()
-    # By channel: bytes and events as they were added; priority events for themselves.
+    # By channel: bytes and events in the order of adding; priority events apart.
     added: list[list[int | bytes]] = [[] for _ in range(CHANNELS)]
     urgent: list[list[bytes]] = [[] for _ in range(CHANNELS)]
     got: list[list[int | bytes]] = [[] for _ in range(CHANNELS)]

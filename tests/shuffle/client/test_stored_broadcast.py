@@ -1,4 +1,4 @@
-"""Broadcast into a blocking partition: stored once, read by every subpartition, also adopted."""
+"""Broadcast into a stored partition: stored once, read by every subpartition, and recovered."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CONTENT = random.Random(3).randbytes(30 * SEGMENT_SIZE_BYTES)
 
 
 async def stored(client, map_attempt_id, *parts):
-    """Store parts, each for a subpartition or for all, and return where they are."""
+    """Store parts, each for a subpartition or for all, and return the partition's location."""
     async with client.open_result_partition(
         1, map_attempt_id, SUBPARTITIONS, partition_type=ResultPartitionType.BLOCKING
     ) as partition:

@@ -26,7 +26,7 @@ from sluice.transport.config import TransportConfig
 from sluice.transport.errors import ConnectFailed, ConnectionLost, DeadlineExceeded
 
 if TYPE_CHECKING:
-    from sluice.shuffle.client.location import PartitionLocation
+    from sluice.shuffle.client.partition_location import PartitionLocation
 
 WORDS = [f"word {number % 97}" for number in range(10 * BATCH_RECORDS + 7)]
 
@@ -162,7 +162,7 @@ def test_back_pressure_has_a_deadline(endpoint):
 
 @pytest.fixture
 def interruptible():
-    """Python as it is in the foreground: shells let what they start in the background ignore it."""
+    """Handle SIGINT as in the foreground: shells make background processes ignore it."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -187,7 +187,7 @@ def test_a_wait_can_be_interrupted(client):
         out.finish()
 
 
-def test_use_out_of_order(endpoint):
+def test_misuse_of_the_sync_client_is_refused(endpoint):
     client = SyncShuffleClient(endpoint, "order", timeout_seconds=30)
     with pytest.raises(InvalidRequest, match="not open"), client.open_gate([], 0):
         pytest.fail("opened")
@@ -209,7 +209,7 @@ def test_use_out_of_order(endpoint):
         context.__exit__(None, None, None)
 
 
-def test_nobody_to_connect_to_ends_the_thread(tmp_path):
+def test_a_failed_connect_ends_the_thread(tmp_path):
 
     config = ClientConfig(transport=TransportConfig(connect_timeout_seconds=0.1))
     before = threading.active_count()
@@ -221,7 +221,7 @@ def test_nobody_to_connect_to_ends_the_thread(tmp_path):
     assert threading.active_count() == before
 
 
-def test_a_loop_thread_ends_what_runs_on_it():
+def test_closing_a_loop_thread_cancels_its_coroutines():
     ended = threading.Event()
 
     async def work():

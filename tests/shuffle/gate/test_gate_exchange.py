@@ -12,7 +12,10 @@ from sluice.protocol.messages import BLOCKING_EVENT, PRIORITY_EVENT
 from sluice.shuffle.gate.channel_opener import ChannelSource
 from sluice.shuffle.gate.input_gate import InputGate
 from sluice.shuffle.names import ShuffleKey, SubpartitionRange
-from sluice.shuffle.partition.pipelined_partition import PipelinedResultPartition
+from sluice.shuffle.partition.pipelined_result_partition import (
+    PartitionListeners,
+    PipelinedResultPartition,
+)
 from sluice.shuffle.taskmanager.serve.stored_partition_view import ReadPool
 from sluice.shuffle.taskmanager.serve.taskmanager_channel_opener import TaskManagerChannelOpener
 from tests.support.gates import shown
@@ -37,7 +40,10 @@ class Rig:
         pool = there.network_pool.create_local_pool("partition", 2, 16)
         self.sizes: list[int] = []
         self.partition = PipelinedResultPartition(
-            "A.1", 1, pool, buffer_size_announced=self.sizes.append
+            "A.1",
+            1,
+            pool,
+            listeners=PartitionListeners(buffer_size_announced=self.sizes.append),
         )
         there.partitions.register_pipelined(KEY, ATTEMPT, self.partition, self.partition.fail)
         self.heard: list[tuple[int, bytes]] = []

@@ -11,7 +11,7 @@ from sluice.shuffle.gate.input_gate import InputGate
 from sluice.shuffle.gate.remote_input_channel import RemoteInputChannel
 from sluice.shuffle.names import ShuffleKey, SubpartitionRange
 from sluice.shuffle.partition.output_flusher import OutputFlusher
-from sluice.shuffle.partition.pipelined_partition import PipelinedResultPartition
+from sluice.shuffle.partition.pipelined_result_partition import PipelinedResultPartition
 from sluice.shuffle.records.record_reader import RecordReader
 from sluice.shuffle.records.record_writer import RecordWriter
 from sluice.shuffle.records.serializers import BytesSerializer, ValueSerializer

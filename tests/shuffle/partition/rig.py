@@ -49,7 +49,7 @@ class SubpartitionRig:
         return self.subpartition.create_view(self.told)
 
     def release(self) -> None:
-        """What a partition does."""
+        """Release the subpartition as a partition does."""
         builder = self.subpartition.release()
         if builder is not None:
             builder.finish()
@@ -76,7 +76,7 @@ class SubpartitionRig:
 
 
 def read(view, credit: int = 1000) -> bytes | None:
-    """Take one buffer or event and give it back; None if there is none."""
+    """Take a buffer or event and give it back; None if there is none."""
     buffer = view.next_buffer(credit)
     if buffer is None:
         return None

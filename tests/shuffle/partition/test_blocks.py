@@ -1,4 +1,4 @@
-"""Blocks: any content, cut anywhere, comes back; damage never passes for data (P13)."""
+"""Blocks: any content, cut anywhere, is decoded; a damaged block never passes for data."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_every_cut_of_a_stream_gives_the_same_blocks(contents, codec, data):
     assert decoder.stored_bytes == len(stream) - BLOCK_HEADER_BYTES * len(contents)
 
 
-def test_byte_by_byte():
+def test_a_stream_fed_byte_by_byte_gives_its_blocks():
     contents = [(b"x" * 100, DATA), (b"", DATA), (b"event", EVENT)]
     decoder = BlockDecoder()
     found = []
@@ -92,7 +92,7 @@ def test_a_whole_block_that_is_not_compressed_is_not_copied():
     change=st.integers(1, 255),
     data=st.data(),
 )
-def test_one_damaged_byte_is_always_noticed(contents, codec, position, change, data):
+def test_a_damaged_byte_never_passes_for_data(contents, codec, position, change, data):
     stream = bytearray(encoded(*contents, codec=codec))
     stream[position % len(stream)] ^= change
     cut = data.draw(st.integers(0, len(stream)))
@@ -110,7 +110,7 @@ def test_one_damaged_byte_is_always_noticed(contents, codec, position, change, d
 
 
 @given(st.binary(max_size=200))
-def test_rubbish_is_an_error_or_incomplete(content):
+def test_arbitrary_bytes_are_an_error_or_incomplete(content):
     decoder = BlockDecoder()
     try:
         assert decoder.feed(content) == []
@@ -120,7 +120,7 @@ def test_rubbish_is_an_error_or_incomplete(content):
     assert content == b""
 
 
-def test_a_length_that_lies_allocates_nothing():
+def test_a_false_length_is_refused_before_memory_is_allocated():
     header = (MAX_BLOCK_BYTES + 1).to_bytes(4) * 2 + bytes(5)
     with pytest.raises(BlockCorrupt, match=f"limit {MAX_BLOCK_BYTES} bytes"):
         BlockDecoder().feed(header)
@@ -145,7 +145,7 @@ def test_an_unknown_kind_is_refused(codec, stored):
 
 
 def test_content_that_decompresses_to_something_else_is_refused():
-    """With a right checksum: a bug of a writer, or malice."""
+    """The checksum is right: the writer has a bug, or is malicious."""
     for raw_length, stored in ((200, b"\x10a"), (200, b"\xff" * 30), (50, b"\x1fa\x01\x00\xff")):
         head = pack(">IIB", len(stored), raw_length, BlockCodec.LZ4)
         block = head + pack(">I", crc32c(stored, crc32c(head))) + stored

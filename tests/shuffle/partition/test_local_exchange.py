@@ -1,4 +1,4 @@
-"""Same TaskManager: from the writer's builder to the consumer's hands, without a copy (M11, P4)."""
+"""Exchange within a TaskManager: the consumer reads the writer's buffers without a copy."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sluice.protocol.events import CustomEvent, encode_event
 from sluice.protocol.messages import BLOCKING_EVENT, DATA, EVENT, PRIORITY_EVENT, BufferResponse
 from sluice.shuffle.gate.local_input_channel import LocalInputChannel
 from sluice.shuffle.memory import NetworkBufferPool
-from sluice.shuffle.partition.pipelined_partition import PipelinedResultPartition
+from sluice.shuffle.partition.pipelined_result_partition import PipelinedResultPartition
 from sluice.shuffle.taskmanager.serve.credit_based_view_reader import CreditBasedViewReader
 from sluice.shuffle.taskmanager.serve.partition_request_queue import PartitionRequestQueue
 from tests.shuffle.partition.rig import Notifications
@@ -54,7 +54,7 @@ def rig():
 
 
 async def test_the_consumer_holds_the_producers_own_buffer(rig):
-    """M11: so a consumer that keeps what it gets stops the producer, and nothing is copied."""
+    """So a consumer that keeps its buffers stops the producer, and no bytes are copied."""
     channel = rig.channel()
     for number in range(SEGMENTS):
         await rig.write(b"%d" % number)
@@ -79,7 +79,7 @@ async def test_the_consumer_holds_the_producers_own_buffer(rig):
     rig.settled()
 
 
-async def test_what_the_consumer_says_reaches_the_partition(rig):
+async def test_buffer_sizes_and_resuming_reach_the_partition(rig):
     channel = rig.channel()
     rig.partition.emit_event(b"barrier", BLOCKING_EVENT, 0)
     await rig.write(b"behind")
@@ -97,8 +97,8 @@ async def test_what_the_consumer_says_reaches_the_partition(rig):
 
 
 @pytest.mark.parametrize("how", ["fail", "release", "leave"])
-async def test_a_release_in_the_middle_loses_no_buffer(rig, how):
-    """P4: whoever lets go first, what is in somebody's hands stays valid until he does."""
+async def test_a_release_in_the_middle_leaks_no_buffer(rig, how):
+    """Whichever side releases first, a buffer that was taken stays valid until its release."""
     channel = rig.channel()
     await rig.write(b"kept")
     await rig.write(b"queued")
@@ -136,7 +136,7 @@ def test_an_error_that_is_raised_again_and_again_keeps_no_frames(rig):
 
 @pytest.mark.network_case(9, 10, 31)
 async def test_over_a_connection_events_need_no_credit_and_are_numbered_as_they_go(rig):
-    """The queue of readers sends what the view gives; its numbers are dense whatever overtakes."""
+    """Sequence numbers follow the order of sending, so overtaking leaves no gap in them."""
     connection: Any = FakeConnection()
     log = Ended()
     queue = PartitionRequestQueue(connection, log.on_sent, log.on_ended)

@@ -1,4 +1,4 @@
-"""The flusher: in time, only while something is open, and harmless (F3 to F5)."""
+"""The flusher: it flushes in time, only while a buffer is open, and harmlessly."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sluice.shuffle.partition.output_flusher import (
     IDLE_INTERVALS,
     OutputFlusher,
 )
-from sluice.shuffle.partition.pipelined_partition import PipelinedResultPartition
+from sluice.shuffle.partition.pipelined_result_partition import PipelinedResultPartition
 from tests.shuffle.partition.rig import read
 from tests.support.mini_cluster import eventually
 
@@ -95,7 +95,7 @@ async def test_an_open_buffer_is_flushed_in_time():
 
 
 async def test_under_back_pressure_it_tells_the_reader_once():
-    """F4: the reader has no credit; flushing goes on and does nothing."""
+    """The reader has no credit; further flushes have no effect."""
     rig = Rig(INTERVAL_SECONDS)
     builder = rig.open(b"a")
     counter = Counter()
@@ -129,7 +129,7 @@ async def test_without_an_interval_it_never_runs(interval_seconds):
     builder = rig.open(b"a")
     assert not rig.flusher.is_running
     assert rig.flusher.flush_every_record is (interval_seconds == 0)
-    if rig.flusher.flush_every_record:  # F5: the writer's part
+    if rig.flusher.flush_every_record:  # then the writer does it
         rig.partition.flush(0)
         assert await rig.next() == b"a"
         builder.append_and_commit(b"b")
@@ -142,7 +142,7 @@ async def test_without_an_interval_it_never_runs(interval_seconds):
     rig.end()
 
 
-async def test_one_flusher_serves_many_and_one_that_breaks_stops_no_other(caplog):
+async def test_a_partition_that_raises_does_not_stop_the_flusher_for_others(caplog):
     rig = Rig(INTERVAL_SECONDS)
 
     class Broken:
@@ -168,5 +168,5 @@ async def test_one_flusher_serves_many_and_one_that_breaks_stops_no_other(caplog
     assert not rig.flusher.is_running
 
 
-def test_the_default_is_the_models():
+def test_the_default_interval():
     assert OutputFlusher().interval_seconds == DEFAULT_INTERVAL_SECONDS == 0.1

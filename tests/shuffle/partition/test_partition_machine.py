@@ -16,14 +16,17 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from sluice.protocol.errors import SluiceError
 from sluice.protocol.messages import BLOCKING_EVENT, DATA, EVENT
 from sluice.shuffle.memory import NetworkBufferPool
-from sluice.shuffle.partition.pipelined_partition import PipelinedResultPartition
+from sluice.shuffle.partition.pipelined_result_partition import (
+    PartitionListeners,
+    PipelinedResultPartition,
+)
 from sluice.shuffle.partition.result_partition_writer import ALL_SUBPARTITIONS
 from sluice.shuffle.partition.states import PartitionState
 
 SIZE = 8
 
 SELDOM = st.integers(0, 4).map(lambda number: number == 3)
-"""For what ends everything: hypothesis would do it early, and learn nothing afterwards."""
+"""Makes an end rare: hypothesis would choose it early, and learn nothing afterwards."""
 
 
 class PartitionMachine(RuleBasedStateMachine):
@@ -35,12 +38,15 @@ class PartitionMachine(RuleBasedStateMachine):
         self.pool = self.network.create_local_pool("partition", 1, None, max_buffers_per_channel=2)
         self.consumed = 0
         self.partition = PipelinedResultPartition(
-            "test", subpartitions, self.pool, fully_consumed=self.count_consumed
+            "test",
+            subpartitions,
+            self.pool,
+            listeners=PartitionListeners(fully_consumed=self.count_consumed),
         )
         self.views: list[Any] = [None] * subpartitions
         self.left = [False] * subpartitions
         self.blocked = [False] * subpartitions
-        # What each channel is to get: bytes of data, and events as (payload, type).
+        # The expected content of each channel: bytes of data, and events as (payload, type).
         self.expected: list[list[Any]] = [[] for _ in range(subpartitions)]
         self.open: dict[int, Any] = {}
         self.tasks: list = []
@@ -97,7 +103,7 @@ class PartitionMachine(RuleBasedStateMachine):
         return range(self.count) if subpartition == ALL_SUBPARTITIONS else (subpartition,)
 
     def use(self, builder, subpartition):
-        """A writer has got a builder: put some bytes into it."""
+        """Put some bytes into the builder that a writer has got."""
         if not self.is_open:
             builder.recycle()
             return
@@ -263,20 +269,20 @@ class PartitionMachine(RuleBasedStateMachine):
         assert seen.free_segments + seen.idle_segments + seen.out_segments == seen.total_segments
 
     @invariant()
-    def nobody_waits_for_memory_that_only_he_could_free(self):
+    def no_writer_waits_for_memory_that_only_it_could_free(self):
         """A writer that waits has left no open buffer of a pool that is too small for them all."""
         everybody_waits = self.tasks and self.pool.waiting_listeners == len(self.tasks)
         if self.is_open and everybody_waits and self.pool.size_segments <= self.count:
             assert self.taken or self.readable() or self.open_builders()
 
     def readable(self):
-        """Data that a reader could take, or that waits for one to come or to go on."""
+        """Tell whether data waits: for a reader to take it, to come, or to resume."""
         return any(
             view is None or self.blocked[i] or view.backlog for i, view in enumerate(self.views)
         )
 
     def open_builders(self):
-        """Those taken after the wait had begun."""
+        """Return the builders taken after the wait had begun."""
         return [builder for builder in self.open.values() if not builder.is_finished]
 
 

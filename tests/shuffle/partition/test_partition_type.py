@@ -1,4 +1,4 @@
-"""Which types and consumption constraints go together (P12, P14), and what memory they may take."""
+"""Types and consumption constraints that go together, and the memory that each type may take."""
 
 from __future__ import annotations
 

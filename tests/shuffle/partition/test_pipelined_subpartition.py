@@ -29,7 +29,7 @@ def rig():
     assert rig.pool.lent_segments == 0, "a buffer was not given up"
 
 
-# ---- notifications and backlog (F6, case 27) ------------------------------------------------
+# ---- notifications and backlog --------------------------------------------------------------
 
 
 @pytest.mark.network_case(27)
@@ -75,7 +75,7 @@ def test_adding_a_finished_buffer_tells_the_reader_once(rig):
 
 
 @pytest.mark.network_case(27)
-def test_a_buffer_that_is_finished_becomes_the_first_one(rig):
+def test_an_open_buffer_that_is_finished_tells_the_reader(rig):
     view = rig.view()
     first = rig.open(b"a")
     assert rig.told.take() == 0
@@ -90,7 +90,7 @@ def test_a_buffer_that_is_finished_becomes_the_first_one(rig):
 
 @pytest.mark.network_case(27)
 def test_adding_behind_an_open_buffer_finishes_it(rig):
-    """The rule of the writer: so the order holds whatever is added."""
+    """This rule keeps the order of the channel, whatever is added."""
     view = rig.view()
     first = rig.open(b"a")
     second = rig.open(b"b")
@@ -105,7 +105,7 @@ def test_adding_behind_an_open_buffer_finishes_it(rig):
 
 
 @pytest.mark.network_case(27)
-def test_a_flush_behind_finished_buffers_tells_nobody_but_counts(rig):
+def test_a_flush_behind_finished_buffers_only_raises_the_backlog(rig):
     view = rig.view()
     rig.subpartition.add(rig.finished(b"a"))
     rig.open(b"b")
@@ -147,7 +147,7 @@ def test_a_second_view_is_refused_and_so_is_adding_after_the_end(rig):
         rig.view()
 
 
-def test_a_view_made_late_is_told_of_what_is_there(rig):
+def test_a_view_created_late_is_told_of_waiting_buffers(rig):
     rig.subpartition.add(rig.finished(b"a"))
     view = rig.view()
     assert (rig.told.take(), view.backlog) == (1, 1)
@@ -157,7 +157,7 @@ def test_a_view_made_late_is_told_of_what_is_there(rig):
     assert view.is_local
 
 
-def test_a_view_made_for_nothing_is_told_of_nothing(rig):
+def test_a_view_of_an_empty_subpartition_is_not_told(rig):
     rig.open(b"not flushed")
     rig.view()
     assert rig.told.take() == 0
@@ -200,7 +200,7 @@ def test_an_event_behind_a_buffer_that_was_read_needs_no_credit(rig):
 
 
 @pytest.mark.network_case(10)
-def test_behind_a_blocking_event_nothing_until_consumption_is_resumed(rig):
+def test_a_blocking_event_stops_reading_until_consumption_is_resumed(rig):
     view = rig.view()
     rig.subpartition.add(rig.finished(b"a"))
     rig.subpartition.add_event(b"barrier", BLOCKING_EVENT)
@@ -223,7 +223,7 @@ def test_behind_a_blocking_event_nothing_until_consumption_is_resumed(rig):
         view.resume_consumption()
 
 
-def test_resuming_with_nothing_there_tells_nobody(rig):
+def test_resuming_an_empty_subpartition_does_not_tell_its_reader(rig):
     view = rig.view()
     rig.subpartition.add_event(b"barrier", BLOCKING_EVENT)
     assert read(view) == b"barrier"
@@ -280,7 +280,7 @@ def test_the_events_that_wait_are_bounded(rig):
     assert (read(view), rig.told.take()) == (b"again", 3)  # also of the first priority event
 
 
-# ---- the three answers: nothing yet, released, the end (P6) ---------------------------------
+# ---- the three answers: nothing yet, released, the end --------------------------------------
 
 
 def test_the_end_comes_last_with_the_totals_of_the_channel(rig):
@@ -332,7 +332,7 @@ def test_a_partition_released_under_its_reader_is_an_error(rig):
     assert (view.is_available(1), view.backlog, view.has_priority_event) == (False, 0, False)
 
 
-def test_a_failure_reaches_the_reader_that_is_there_and_the_one_that_comes(rig):
+def test_a_failure_reaches_present_and_later_readers(rig):
     cause = SluiceError("the producer died")
     rig.subpartition.release(cause)
     with pytest.raises(SluiceError, match="the producer died"):
@@ -345,7 +345,7 @@ def test_a_failure_reaches_the_reader_that_is_there_and_the_one_that_comes(rig):
 
 
 def test_buffers_that_were_taken_outlive_the_release(rig):
-    """M11: the consumer holds the producer's own buffer, not a copy."""
+    """The consumer holds the producer's own buffer, not a copy."""
     view = rig.view()
     source = rig.buffer(b"abc")
     rig.subpartition.add(finished_consumer(source))
@@ -360,7 +360,7 @@ def test_buffers_that_were_taken_outlive_the_release(rig):
         taken.release()
 
 
-def test_bytes_join_the_last_buffer_while_it_waits(rig):
+def test_bytes_extend_the_last_buffer_while_it_waits(rig):
     view = rig.view()
     joins = rig.subpartition.extend_last
     assert not joins(b"nothing waits")
@@ -374,7 +374,7 @@ def test_bytes_join_the_last_buffer_while_it_waits(rig):
     assert (read(view), read(view)) == (b"abcdef", None)
 
 
-def test_bytes_join_nothing_that_somebody_else_sees_or_fills(rig):
+def test_an_event_and_a_shared_or_open_buffer_are_not_extended(rig):
     view = rig.view()
     joins = rig.subpartition.extend_last
     shared = rig.finished(b"for all")
@@ -390,7 +390,7 @@ def test_bytes_join_nothing_that_somebody_else_sees_or_fills(rig):
     assert view.next_buffer(1) is None
 
 
-def test_what_is_added_after_the_reader_left_is_dropped(rig):
+def test_buffers_and_events_after_the_reader_left_are_dropped(rig):
     view = rig.view()
     builder = rig.open(b"a")
     rig.subpartition.add_event(b"barrier", BLOCKING_EVENT)
@@ -420,7 +420,7 @@ def test_resuming_a_subpartition_that_was_just_released_is_no_error(rig):
     assert isinstance(view.failure, PartitionReleased)
 
 
-def test_a_release_hands_the_open_buffer_to_whoever_ends_its_writing(rig):
+def test_a_release_returns_the_builder_of_the_open_buffer(rig):
     builder = rig.open(b"a")
     assert rig.subpartition.release() is builder
     assert (builder.is_finished, rig.pool.lent_segments) == (False, 1)

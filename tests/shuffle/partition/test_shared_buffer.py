@@ -1,4 +1,4 @@
-"""One segment, written by one and read by many while it is being written (F1, F2)."""
+"""A segment that one writer fills while many read it."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_finish_is_visible_once_with_all_bytes(rig):
     consumer.close()
 
 
-def test_a_finished_builder_touches_the_memory_no_more(rig):
+def test_a_finished_builder_refuses_further_use(rig):
     builder = rig.builder()
     builder.append(b"x")
     builder.recycle()
@@ -105,7 +105,7 @@ def test_copies_are_independent(rig):
         consumer.close()
 
 
-def test_the_segment_goes_home_with_the_last_reference(rig):
+def test_the_segment_is_recycled_with_its_last_reference(rig):
     builder = rig.builder()
     consumer = builder.create_consumer()
     builder.append_and_commit(b"abc")
@@ -121,7 +121,7 @@ def test_the_segment_goes_home_with_the_last_reference(rig):
     assert rig.pool.lent_segments == 0
 
 
-def test_a_slice_takes_nobody_elses_reference(rig):
+def test_a_slice_recycled_twice_takes_no_other_reference(rig):
     builder = rig.builder()
     consumer = builder.create_consumer()
     piece = consumer.build()
@@ -138,7 +138,7 @@ def test_a_slice_takes_nobody_elses_reference(rig):
     assert consumer.unread_bytes == 0
 
 
-def test_what_does_not_fit_is_left(rig):
+def test_append_takes_only_the_bytes_that_fit(rig):
     builder = rig.builder()
     consumer = builder.create_consumer()
     assert builder.append(bytearray(SIZE - 1)) == SIZE - 1
@@ -152,7 +152,7 @@ def test_what_does_not_fit_is_left(rig):
     consumer.close()
 
 
-def test_trim_makes_it_smaller_down_to_what_is_written(rig):
+def test_trim_shrinks_the_buffer_to_its_written_bytes_at_most(rig):
     builder = rig.builder()
     builder.append(b"abcde")
     builder.trim(SIZE * 2)

@@ -22,11 +22,11 @@ SEGMENTS = 12
 SIZE = 16
 
 SELDOM = st.integers(0, 9).map(lambda number: number == 7)
-"""For what ends everything: hypothesis would do it early, and learn nothing afterwards."""
+"""Makes an end rare: hypothesis would choose it early, and learn nothing afterwards."""
 
 
 class Item:
-    """Something in the model's queue: unread data of one buffer, or an event."""
+    """An entry of the model's queue: the unread data of a buffer, or an event."""
 
     def __init__(self, data_type: int, content: bytes, open_: bool = False) -> None:
         self.data_type = data_type
@@ -45,7 +45,7 @@ class SubpartitionMachine(RuleBasedStateMachine):
         self.priority: list[Item] = []
         self.builder: Any = None
         self.pending = b""  # appended, not committed
-        self.taken: list = []  # buffers in the reader's hands, and what they held
+        self.taken: list = []  # buffers that the reader holds, and their content
         self.blocked = self.finished = self.released = self.left = self.end_taken = False
         self.failed = False  # the reader was told that the rest is gone
         self.totals = [0, 0]
@@ -73,7 +73,7 @@ class SubpartitionMachine(RuleBasedStateMachine):
         return self.released or self.left
 
     def takable(self):
-        """What a reader with all credit could take now, in its order."""
+        """List the entries that a reader with enough credit could take now, in order."""
         if self.blocked or self.gone or self.view is None:
             return []
         items = list(self.priority)
@@ -88,7 +88,7 @@ class SubpartitionMachine(RuleBasedStateMachine):
         return items
 
     def close_open(self):
-        """Something comes behind the open buffer, or its writer has finished it."""
+        """Finish the open buffer: an entry comes behind it, or its writer has finished it."""
         if self.queue and self.queue[-1].open:
             last = self.queue[-1]
             last.content += self.pending  # finishing commits
@@ -300,7 +300,7 @@ class SubpartitionMachine(RuleBasedStateMachine):
     @invariant()
     def the_backlog_is_what_can_be_taken(self):
         if self.view is not None:
-            # A blocking event hides what is behind it only when it has been taken.
+            # A blocking event hides the entries behind it only when it has been taken.
             data = [item for item in self.queue if item.data_type == DATA]
             takable = [item for item in data if not item.open or item.flushed]
             assert self.view.backlog == (0 if self.blocked or self.gone else len(takable))

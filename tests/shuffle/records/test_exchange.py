@@ -13,7 +13,7 @@ from sluice.shuffle.gate.input_gate import InputGate
 from sluice.shuffle.names import ShuffleKey, SubpartitionRange
 from sluice.shuffle.partition.output_flusher import OutputFlusher
 from sluice.shuffle.partition.partition_type import ResultPartitionType, pool_bounds
-from sluice.shuffle.partition.pipelined_partition import PipelinedResultPartition
+from sluice.shuffle.partition.pipelined_result_partition import PipelinedResultPartition
 from sluice.shuffle.records.record_reader import ChannelRecord, ChannelRecords, RecordReader
 from sluice.shuffle.records.record_writer import RecordWriter
 from sluice.shuffle.records.selectors import HashSelector

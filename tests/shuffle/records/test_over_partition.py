@@ -14,7 +14,7 @@ from sluice.protocol.messages import BLOCKING_EVENT, PRIORITY_EVENT
 from sluice.shuffle.errors import WriterUnusable
 from sluice.shuffle.gate.readable_gate import BufferOrEvent
 from sluice.shuffle.memory import NetworkBufferPool
-from sluice.shuffle.partition.pipelined_partition import PipelinedResultPartition
+from sluice.shuffle.partition.pipelined_result_partition import PipelinedResultPartition
 from sluice.shuffle.partition.result_partition_writer import ALL_SUBPARTITIONS
 from sluice.shuffle.records.outputs import RecordWriterOutput
 from sluice.shuffle.records.record_reader import ChannelEvent, ChannelRecord, RecordReader

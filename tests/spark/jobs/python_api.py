@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from sluice.shuffle.client.location import decode_locations, encode_locations
+from sluice.shuffle.client.partition_location import decode_locations, encode_locations
 from sluice.shuffle.client.sync import SyncShuffleClient
 from sluice.shuffle.partition.partition_type import ResultPartitionType
 from sluice.shuffle.records.selectors import HashSelector

@@ -1,12 +1,12 @@
-"""The way of a blocking partition's regions to a TaskManager.
+"""Sending the regions of a stored partition to a TaskManager.
 
 ::
 
-    state    write_region       finish
-    IDLE     BeginRegion, DATA  FINISHING
-    DATA     –                  –             RegionData as there is credit, then IDLE
-    FINISHING                                 PartitionFinished → DONE
-    FAILED   error              error         from any state: an error, a lost connection, abort
+    state       write_region        finish
+    IDLE        BeginRegion, DATA   FINISHING
+    DATA        –                   –           RegionData as there is credit, then IDLE
+    FINISHING   –                   –           PartitionFinished leads to DONE
+    FAILED      error               error       from any state: an error, a lost connection, abort
 """
 
 import asyncio
@@ -22,20 +22,20 @@ from sluice.protocol.messages import (
     FinishPartition,
     RegionData,
 )
-from sluice.shuffle.client.producer_leg import ProducerLeg
+from sluice.shuffle.client.producer_leg import ProducerLeg, wake
 from sluice.shuffle.errors import PartitionReleased
 from sluice.shuffle.partition.region_builder import OutgoingRegion
 from sluice.transport.errors import DeadlineExceeded
 
 
-class LegRegionSink:
-    """Stores the regions of one partition at a TaskManager. A ``RegionSink``.
+class RegionSender:
+    """Sends the regions of one partition to a TaskManager, which stores them. A ``RegionSink``.
 
-    Payloads are gathered from the parts, so the parts' memory is free as soon as it was gathered.
+    Payloads are joined from the parts of a region, whose memory is free as soon as they are joined.
 
     Args:
         leg: The producer connection.
-        number: Of the partition on that connection.
+        number: Number of the partition on that connection.
     """
 
     takes_broadcast: Final = True
@@ -58,10 +58,10 @@ class LegRegionSink:
         """Send a region; returns when the connection has taken all of it.
 
         Raises:
-            SluiceError: It could not be stored.
-            DeadlineExceeded: Nothing of it was taken for as long as an answer may take.
+            SluiceError: The region could not be stored.
+            DeadlineExceeded: No byte of it was taken for as long as an answer may take.
 
-        Cancellation: the partition is to be aborted.
+        Cancellation: abort the partition then.
         """
         self._require_alive()
         total_bytes = sum(region.lengths)
@@ -86,16 +86,16 @@ class LegRegionSink:
             self._send_available()
             await self._all_sent(self._written)
         finally:
-            # What is not gathered yet never will be: the parts are the writer's again.
+            # No part may be read from here on: their memory is the writer's again.
             self._payloads, self._next = iter(()), None
 
     async def finish(self, total_bytes: int, regions: int) -> None:
         """Commit the partition.
 
         Raises:
-            SluiceError: It is not complete and never will be.
+            SluiceError: The partition is not complete and never will be.
 
-        Cancellation: the partition is to be aborted.
+        Cancellation: abort the partition then.
         """
         self._require_alive()
         self._finished = asyncio.get_running_loop().create_future()
@@ -104,7 +104,7 @@ class LegRegionSink:
         self._leg.forget(self.number)
 
     def abort(self) -> None:
-        """Give up what was stored. Idempotent, and without effect on what is committed."""
+        """Give up all regions. Idempotent, and without effect on a committed partition."""
         if self._failure is None and not self._committed:
             self._leg.send(AbortPartition(self.number))
             self._leg.forget(self.number)
@@ -113,7 +113,7 @@ class LegRegionSink:
     # ---- called by the leg ----------------------------------------------------------------------
 
     def credit_granted(self, credit: int) -> None:
-        """More of the region can be sent."""
+        """Send more of the region, for the TaskManager can take it."""
         self._credit += credit
         self._send_available()
 
@@ -128,37 +128,32 @@ class LegRegionSink:
         self._next = next(self._payloads, None)
         if self._next is not None:
             return self._credit > 0
-        if self._written is not None and not self._written.done():
-            self._written.set_result(None)
+        wake(self._written)
         return False
 
     def region_opened(self, payload_bytes: int) -> None:
-        """The region's place is there."""
+        """Take the largest size of payloads: the TaskManager has made room for the region."""
         self._payload_bytes = payload_bytes
-        if self._opened is not None and not self._opened.done():
-            self._opened.set_result(None)
+        wake(self._opened)
 
     def finished(self) -> None:
-        """The partition is committed."""
+        """Take note that the partition is committed."""
         self._committed = True
-        if self._finished is not None and not self._finished.done():
-            self._finished.set_result(None)
+        wake(self._finished)
 
     def failed(self, error: SluiceError) -> None:
-        """The TaskManager gave the partition up, or is gone."""
+        """Fail: the TaskManager gave the partition up, or is gone."""
         if self._failure is not None or self._committed:
             return
         self._failure = error
         for waiting in (self._opened, self._written, self._finished):
-            if waiting is not None and not waiting.done():
-                waiting.set_exception(error)
-                waiting.exception()  # retrieved: the task that waits may have been cancelled
+            wake(waiting, error)
 
     def new_buffer_size(self, size_bytes: int) -> None:
-        """Nobody reads a blocking partition while it is written."""
+        """Ignore it: a stored partition has no readers while it is written."""
 
     def task_event_received(self, event_type: int, payload: bytes) -> None:
-        """Nobody reads a blocking partition while it is written."""
+        """Ignore it: a stored partition has no readers while it is written."""
 
     # ---- inside ---------------------------------------------------------------------------------
 

@@ -19,7 +19,10 @@ from sluice.shuffle.errors import (
 )
 from sluice.shuffle.memory import NetworkBufferPool
 from sluice.shuffle.partition.partition_type import ConsumptionConstraint, ResultPartitionType
-from sluice.shuffle.partition.pipelined_partition import PipelinedResultPartition
+from sluice.shuffle.partition.pipelined_result_partition import (
+    PartitionListeners,
+    PipelinedResultPartition,
+)
 from sluice.shuffle.partition.pipelined_subpartition import MAX_QUEUED_EVENTS
 from sluice.shuffle.partition.result_partition_writer import (
     ALL_SUBPARTITIONS,
@@ -44,9 +47,7 @@ class Rig:
             "test",
             subpartitions,
             self.pool,
-            consumable=self.consumable,
-            fully_consumed=self.consumed,
-            buffer_size_announced=self.sizes.append,
+            listeners=PartitionListeners(self.consumable, self.consumed, self.sizes.append),
             **options,
         )
         self.writer: ResultPartitionWriter = self.partition
@@ -68,7 +69,7 @@ class Rig:
         return builder
 
     def received(self, content: bytes):
-        """A buffer as the producer leg gets it."""
+        """Return a buffer as the producer leg gets it."""
         buffer = self.pool.request_buffer_nowait()
         assert buffer is not None
         buffer.segment.memory[: len(content)] = content
@@ -162,7 +163,7 @@ def test_alternating_broadcast_and_unicast_keeps_the_order_of_each_channel(rig):
         rig.write(b"e", ALL_SUBPARTITIONS),
         rig.write(b"f", 0),
     ]
-    # What something was put behind is finished; a broadcast buffer for all at once.
+    # An addition finishes the open buffer before it; a broadcast one for all subpartitions.
     assert [builder.is_finished for builder in builders] == [True] * 5 + [False]
     rig.writer.flush_all()
     assert [contents(view) for view in views] == [
@@ -180,7 +181,7 @@ def test_priority_events_go_to_the_readers_named(rig):
 
 
 def test_received_buffers_and_events(rig):
-    """What the producer leg of a TaskManager adds."""
+    """Buffers and events are added as the producer leg of a TaskManager adds them."""
     views = rig.views()
     rig.partition.add_finished_buffer(0, rig.received(b"one"))
     rig.partition.add_finished_buffer(ALL_SUBPARTITIONS, rig.received(b"all"), DATA)
@@ -211,7 +212,7 @@ def test_a_subpartition_that_does_not_exist_is_refused(rig, subpartition):
     assert rig.pool.lent_segments == 0
 
 
-def test_an_event_has_the_type_of_one(rig):
+def test_events_of_other_types_are_refused(rig):
     for data_type in (DATA, 4):
         with pytest.raises(InvalidRequest, match="Data type"):
             rig.writer.emit_event(b"x", data_type, 0)
@@ -276,8 +277,8 @@ async def test_a_cancelled_wait_has_no_effect():
     settled(rig)
 
 
-async def test_open_buffers_make_room_where_there_are_too_few_for_all():
-    """A pool of two segments for three subpartitions goes on: what is open is read."""
+async def test_open_buffers_are_finished_in_a_pool_too_small_for_all_of_them():
+    """With two segments for three subpartitions writing goes on, for open buffers are read."""
     rig = Rig(subpartitions=3, segments=2)
     views = rig.views()
     first, second = rig.write(b"a", 0), rig.write(b"b", 1)
@@ -317,11 +318,11 @@ async def test_a_channel_at_its_maximum_makes_the_partition_unavailable():
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert not waiting.done()
-    # It refuses nothing to a record that has begun.
+    # A record that has begun still gets its buffers.
     rig.write(b"d", 0).finish()
     assert contents(views[0]) == [b"a", b"c", b"d"]
     await waiting
-    # Memory that was waited for counts too.
+    # Buffers that were waited for count too.
     builders = [rig.builder(1) for _ in range(8)]
     late = asyncio.create_task(rig.writer.wait_for_builder(0))
     await asyncio.sleep(0)
@@ -366,7 +367,7 @@ async def test_the_end_of_the_partition_ends_every_wait(end):
     settled(rig)
 
 
-async def test_memory_that_comes_as_the_partition_ends_is_given_back():
+async def test_memory_handed_over_as_the_partition_ends_is_given_back():
     rig = Rig(subpartitions=1, segments=1)
     builder = rig.builder()
     waiting = asyncio.create_task(rig.writer.wait_for_builder(0))
@@ -381,7 +382,7 @@ async def test_memory_that_comes_as_the_partition_ends_is_given_back():
 # ---- the readers ----------------------------------------------------------------------------
 
 
-async def test_readers_read_on_after_the_end_and_the_memory_follows_them(rig):
+async def test_readers_read_on_after_the_end_and_then_free_the_memory(rig):
     views = rig.views()
     rig.write(b"a", 0)
     rig.write(b"b", 1).finish()
@@ -467,7 +468,7 @@ def test_readers_that_leave_early_do_not_stop_the_others(rig):
 
 
 @pytest.mark.parametrize("first", ["data", "event", "finish", "fail"])
-async def test_at_first_output_readers_wait_for_it(first):
+async def test_a_partition_is_consumable_at_its_first_output(first):
     rig = Rig(consumption=ConsumptionConstraint.AT_FIRST_OUTPUT)
     assert not rig.partition.is_consumable
     with pytest.raises(InvalidRequest, match="AT_FIRST_OUTPUT"):
@@ -492,13 +493,13 @@ async def test_at_first_output_readers_wait_for_it(first):
     settled(rig)
 
 
-def test_when_registered_readers_may_come_at_once(rig):
+def test_a_partition_is_consumable_when_it_is_registered(rig):
     assert rig.partition.is_consumable
     rig.views()
     assert rig.consumable.count == 0
 
 
-def test_what_is_not_pipelined_or_has_no_subpartition_is_refused():
+def test_other_types_and_no_subpartitions_are_refused():
     with pytest.raises(InvalidPartitionType, match="WHEN_FINISHED"):
         Rig(consumption=ConsumptionConstraint.WHEN_FINISHED)
     with pytest.raises(InvalidPartitionType, match="BLOCKING"):
@@ -510,7 +511,7 @@ def test_what_is_not_pipelined_or_has_no_subpartition_is_refused():
         Rig(subpartitions=0)
 
 
-# ---- the size of buffers, and what there is to see ------------------------------------------
+# ---- the size of buffers, and statistics ----------------------------------------------------
 
 
 def test_the_next_buffers_have_the_size_that_readers_announced(rig):

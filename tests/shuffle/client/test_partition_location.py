@@ -1,4 +1,4 @@
-"""Locations as text, and endpoints as people write them."""
+"""Locations as text, and endpoints as users write them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import pytest
 
 from sluice.shuffle.client.config import InvalidEndpoint, parse_endpoint
-from sluice.shuffle.client.location import (
+from sluice.shuffle.client.partition_location import (
     InvalidLocation,
     PartitionLocation,
     decode_locations,
@@ -27,9 +27,9 @@ def test_locations_travel_as_json():
     assert json.loads(text)[0] == [1, 7, 0, "tm-1", "host", 4000]
 
 
-def test_what_a_gate_needs_of_a_location():
-    assert STORED.is_blocking
-    assert not PIPELINED.is_blocking
+def test_a_location_has_a_source_and_a_kind():
+    assert STORED.is_stored
+    assert not PIPELINED.is_stored
     assert PIPELINED.source == ChannelSource("tm-2", Address("::1", 4001), (8,))
 
 

@@ -1,4 +1,4 @@
-"""The way of a blocking partition's regions: credit, sizes of payloads, giving up."""
+"""Sending the regions of a stored partition: credit, sizes of payloads, aborting."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from sluice.protocol.messages import (
     RegionOpened,
 )
 from sluice.protocol.remote_error import RemoteError, error_response
-from sluice.shuffle.client.stored_writer import LegRegionSink, gathered
+from sluice.shuffle.client.region_sender import RegionSender, gathered
 from sluice.shuffle.errors import PartitionReleased
 from sluice.shuffle.partition.region_builder import OutgoingRegion
 from sluice.transport.errors import ConnectionLost, DeadlineExceeded
@@ -41,7 +41,7 @@ def region(content=CONTENT, number=0):
 
 async def a_sink(rig):
     number = rig.leg.new_number()
-    sink = LegRegionSink(rig.leg, number)
+    sink = RegionSender(rig.leg, number)
     opening = asyncio.create_task(rig.leg.open(number, OpenPartition(number, 1, 7, 2), sink))
     await turns(1)
     rig.leg.message_received(PartitionOpened(number), 0)
@@ -51,7 +51,7 @@ async def a_sink(rig):
     return sink
 
 
-async def test_a_region_goes_as_there_is_credit():
+async def test_a_region_is_sent_as_credit_comes():
     rig = ProducerRig()
     sink = await a_sink(rig)
     writing = asyncio.create_task(sink.write_region(region()))
@@ -64,7 +64,7 @@ async def test_a_region_goes_as_there_is_credit():
     await writing
     assert b"".join(rig.connection.payloads) == CONTENT
     assert [each.offset for each in rig.connection.take(RegionData)] == [0, 64, 128, 192]
-    # What is left of the credit was for that region.
+    # The unused credit was for that region only.
     writing = asyncio.create_task(sink.write_region(region(number=1)))
     await turns()
     assert rig.connection.take(RegionData) == []
@@ -86,7 +86,7 @@ async def test_a_broadcast_region_has_one_length_for_every_subpartition():
     assert b"".join(rig.connection.payloads) == CONTENT
 
 
-async def test_an_empty_region_waits_for_nothing():
+async def test_an_empty_region_is_sent_without_waiting():
     rig = ProducerRig(features=FEATURE_LARGE_PAYLOADS)
     sink = await a_sink(rig)
     await sink.write_region(region(b""))
@@ -108,7 +108,7 @@ async def test_payloads_are_as_large_as_the_region_allows():
         rig.connection.payloads.clear()
 
 
-async def test_finish_is_answered_and_giving_up_has_no_effect_then():
+async def test_an_abort_after_the_commit_has_no_effect():
     rig = ProducerRig()
     sink = await a_sink(rig)
     finishing = asyncio.create_task(sink.finish(0, 0))
@@ -122,7 +122,7 @@ async def test_finish_is_answered_and_giving_up_has_no_effect_then():
 
 
 @pytest.mark.parametrize("how", ["late", "cancelled"])
-async def test_a_commit_in_doubt_is_given_up(how):
+async def test_a_finish_without_an_answer_is_aborted(how):
     rig = ProducerRig(answer_timeout_seconds=0.02 if how == "late" else 30)
     sink = await a_sink(rig)
     finishing = asyncio.create_task(sink.finish(0, 0))
@@ -179,7 +179,7 @@ async def test_the_end_of_a_region_under_way(waiting_for, end):
         await sink.finish(0, 0)
 
 
-async def test_slow_credit_is_no_missing_answer():
+async def test_credit_that_comes_slowly_does_not_exceed_the_deadline():
     rig = ProducerRig(answer_timeout_seconds=0.1)
     sink = await a_sink(rig)
     writing = asyncio.create_task(sink.write_region(region()))

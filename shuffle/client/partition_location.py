@@ -1,4 +1,4 @@
-"""Where a result partition is: what a producer tells its consumers."""
+"""The location of a result partition, which its producer gives to its consumers."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -11,21 +11,21 @@ from sluice.transport.connector import Address
 
 
 class InvalidLocation(SluiceError):
-    """What was handed over is no location of a partition."""
+    """The text or row is not a location of a partition."""
 
     code = ErrorCode.CONFIGURATION
 
 
 class PartitionLocation(NamedTuple):
-    """A result partition's name and place. Plain fields, so that it can travel as JSON or msgpack.
+    """A result partition's name and place, in plain fields that travel as JSON or msgpack.
 
     Attributes:
-        shuffle_id: With the map attempt, the partition's name within its application.
-        map_attempt_id: One task's output.
+        shuffle_id: Names the partition within its application, with the map attempt.
+        map_attempt_id: Names one task's output.
         partition_type: A value of :class:`ResultPartitionType`.
-        taskmanager_id: Who holds it.
-        host: Where its data port is reached by other TaskManagers.
-        port: That data port.
+        taskmanager_id: Identifies the TaskManager that holds the partition.
+        host: Host at which other TaskManagers reach its data port.
+        port: Its data port.
     """
 
     shuffle_id: int
@@ -36,35 +36,35 @@ class PartitionLocation(NamedTuple):
     port: int
 
     @property
-    def is_blocking(self) -> bool:
-        """Whether it is stored, and made of blocks."""
+    def is_stored(self) -> bool:
+        """Whether the partition is stored, and so made of blocks."""
         return self.partition_type == ResultPartitionType.BLOCKING
 
     @property
     def source(self) -> ChannelSource:
-        """The channel of a gate that reads it."""
+        """The source of the channel that reads the partition."""
         return ChannelSource(
             self.taskmanager_id, Address(self.host, self.port), (self.map_attempt_id,)
         )
 
 
 def encode_locations(locations: Iterable[PartitionLocation]) -> str:
-    """Write locations as JSON: a list with one list for each."""
+    """Write locations as JSON: a list with one list for each location."""
     return json.dumps([list(location) for location in locations])
 
 
 def decode_locations(text: str | bytes) -> Sequence[PartitionLocation]:
-    """Read what :func:`encode_locations` wrote.
+    """Read the locations that :func:`encode_locations` wrote.
 
     Raises:
-        InvalidLocation: It is something else.
+        InvalidLocation: The text has another form.
     """
     try:
         rows = json.loads(text)
         return [_location(row) for row in rows]
     except (ValueError, TypeError) as error:
         raise InvalidLocation(
-            "Locations of partitions cannot be understood",
+            "The text is not a list of partition locations",
             value=str(text[:80]),
             limit="JSON: a list of lists of " + ", ".join(PartitionLocation._fields),
             remedy="Write them with encode_locations",

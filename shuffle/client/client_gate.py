@@ -1,7 +1,4 @@
-"""Reading blocking partitions: the blocks that a gate's buffers are made of, as buffers.
-
-An input gate as the Python API shows it.
-"""
+"""An input gate as the Python API shows it, and the decoding of stored partitions behind it."""
 
 from collections import deque
 from collections.abc import AsyncIterator
@@ -20,10 +17,12 @@ from sluice.shuffle.records.serializers import ValueSerializer
 
 
 class BlockSource:
-    """A gate over blocking partitions, decoded. It reads like the gate.
+    """Decodes the blocks of stored partitions into the buffers they were made of.
+
+    It is read like a gate.
 
     Args:
-        gate: Its channels give the bytes of blocks, cut anywhere.
+        gate: The gate; its channels give the bytes of blocks, cut anywhere.
     """
 
     def __init__(self, gate: BufferSource) -> None:
@@ -34,19 +33,19 @@ class BlockSource:
 
     @property
     def stored_bytes(self) -> int:
-        """Bytes before decompression."""
+        """Number of bytes before decompression."""
         return sum(decoder.stored_bytes for decoder in self._decoders.values())
 
     @property
     def raw_bytes(self) -> int:
-        """Bytes after it."""
+        """Number of bytes after decompression."""
         return sum(decoder.raw_bytes for decoder in self._decoders.values())
 
     def poll(self) -> BufferOrEvent | None:
-        """Take the next buffer or event if one is there.
+        """Take the next buffer or event; None if it is not there yet.
 
         Raises:
-            BlockCorrupt: What a channel gave are no blocks.
+            BlockCorrupt: The bytes of a channel are not blocks.
             SluiceError: A channel failed.
         """
         while not self._decoded:
@@ -87,13 +86,13 @@ class BlockSource:
                 self._decoded.append(taken)
                 return
             for payload, data_type in decoder.feed(buffer.payload):
-                # The buffer is recycled below: what is part of it must be copied.
+                # The buffer is recycled below, so a view of it must be copied.
                 content = payload if type(payload) is bytes else bytes(payload)
                 if data_type != DATA and type(decode_event(content)) is EndOfPartition:
                     continue  # the channel has an end of its own
                 self._decoded.append(BufferOrEvent(index, OutgoingBuffer(content, None, data_type)))
         except SluiceError as error:
-            # What follows is no beginning of a block; nothing else may be made of it.
+            # The bytes that follow do not begin a block, so they must not be decoded.
             self._failure = error
             raise
         finally:
@@ -105,20 +104,20 @@ T = TypeVar("T")
 
 
 class ClientGate:
-    """What one task reads. Leave its context to give it up.
+    """The gate that one task reads. Leave its context to give it up.
 
     Args:
-        gate: The gate; also for task events, resuming and buffer sizes.
-        blocking: Whether the partitions are stored, and so made of blocks.
+        gate: The gate; use it for task events, resuming and buffer sizes.
+        is_stored: Whether the partitions are stored, and so made of blocks.
     """
 
-    def __init__(self, gate: InputGate, *, blocking: bool) -> None:
+    def __init__(self, gate: InputGate, *, is_stored: bool) -> None:
         self.gate = gate
-        self.source: InputGate | BlockSource = BlockSource(gate) if blocking else gate
+        self.source: InputGate | BlockSource = BlockSource(gate) if is_stored else gate
         self._readers: list[RecordReader[object]] = []
 
     async def next_buffer_or_event(self) -> BufferOrEvent | None:
-        """Wait for the next buffer or event, which the caller releases; None after the end.
+        """Wait for the next buffer or event, which the caller must release; None after the end.
 
         Raises:
             SluiceError: A channel failed.
@@ -128,16 +127,16 @@ class ClientGate:
         return await self.source.next_buffer_or_event()
 
     def reader(self, serializer: ValueSerializer[T]) -> RecordReader[T]:
-        """Make a reader of records and events; it is closed with the gate."""
+        """Make a reader of records and events; the gate closes it."""
         reader = RecordReader(self.source, serializer, len(self.gate.channels))
         self._readers.append(reader)  # type: ignore[arg-type]
         return reader
 
     async def records(self, serializer: ValueSerializer[T]) -> AsyncIterator[T]:
-        """Read all records to the end; events are passed over.
+        """Read all records to the end; events are skipped.
 
         Raises:
-            SluiceError: A channel failed, or a record is none.
+            SluiceError: A channel failed, or a record could not be decoded.
         """
         reader = self.reader(serializer)
         while (taken := await reader.read_batch()) is not None:

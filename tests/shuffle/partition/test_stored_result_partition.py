@@ -21,14 +21,14 @@ from sluice.shuffle.errors import (
 )
 from sluice.shuffle.memory import NetworkBufferPool
 from sluice.shuffle.names import ShuffleKey, SubpartitionRange
-from sluice.shuffle.partition import stored_partition as module
+from sluice.shuffle.partition import stored_result_partition as module
 from sluice.shuffle.partition.blocks import BLOCK_HEADER_BYTES, BlockCodec, BlockDecoder
 from sluice.shuffle.partition.result_partition_writer import (
     ALL_SUBPARTITIONS,
     ResultPartitionWriter,
 )
 from sluice.shuffle.partition.states import PartitionState
-from sluice.shuffle.partition.stored_partition import StoredResultPartition
+from sluice.shuffle.partition.stored_result_partition import StoredResultPartition
 from sluice.shuffle.taskmanager.serve.result_partition_manager import ResultPartitionManager
 from sluice.shuffle.taskmanager.store.outputs import MapOutput, Region
 from sluice.shuffle.taskmanager.store.store import ShuffleStore
@@ -42,7 +42,7 @@ SIZE = 64
 
 
 class MemorySink:
-    """Keeps copies of the regions; can be held up, and told to fail."""
+    """Keeps copies of the regions; a test can hold it up, or make it fail."""
 
     def __init__(self, takes_broadcast: bool = False) -> None:
         self.takes_broadcast = takes_broadcast
@@ -77,7 +77,7 @@ class MemorySink:
         self.proceed.set()
 
     def content(self, subpartition: int) -> list[tuple[bytes, int]]:
-        """What a reader of one subpartition decodes."""
+        """Decode the blocks of one subpartition, as its reader does."""
         decoder = BlockDecoder()
         blocks = []
         for region, content in self.regions:
@@ -133,12 +133,12 @@ async def test_one_region_at_the_end_in_subpartition_order():
     await rig.write(b"c", 2)
     await rig.write(b"a" * SIZE, 0)
     await rig.write(b"cc", 2)
-    assert rig.sink.regions == []  # P11: nobody hears of anything
+    assert rig.sink.regions == []  # no region before the end
     await rig.writer.finish()
     await rig.writer.finish()
     assert [rig.sink.content(i) for i in range(3)] == [data(b"a" * SIZE), [], data(b"c", b"cc")]
     assert rig.sink.totals == (rig.partition.total_bytes, 1) == (len(rig.sink.regions[0][1]), 1)
-    # P13: the counters before and after; the long run got smaller, the rest is as it was.
+    # The counters before and after compression: only the long run got smaller.
     assert rig.partition.encoder.raw_bytes == SIZE + 3
     assert rig.partition.encoder.stored_bytes < SIZE
     assert rig.pool.is_destroyed
@@ -165,7 +165,7 @@ async def test_the_smallest_number_of_buffers_never_deadlocks(segments):
     rig.settled()
 
 
-async def test_a_flush_writes_and_recycles_and_tells_nobody():
+async def test_a_flush_writes_a_region_and_recycles_its_buffers():
     rig = Rig()
     builder = await rig.open(b"a", 0)
     rig.writer.flush(1)  # a region is of all subpartitions
@@ -229,7 +229,7 @@ async def test_waiting_for_availability_writes_a_region():
     await rig.writer.finish()
 
 
-async def test_memory_that_is_wanted_elsewhere_is_given_up():
+async def test_memory_that_another_pool_needs_is_given_up():
     rig = Rig(segments=4)
     for number in range(4):
         await rig.write(b"%d" % number, 0)
@@ -244,8 +244,8 @@ async def test_memory_that_is_wanted_elsewhere_is_given_up():
     assert rig.sink.content(0) == data(b"0", b"1", b"2", b"3", b"4")
 
 
-async def test_memory_taken_away_while_a_region_is_written_blocks_nobody():
-    """What comes back goes elsewhere: what was gathered since then must be written too."""
+async def test_a_pool_that_shrinks_while_a_region_is_written_blocks_no_writer():
+    """The freed buffers go to another pool, so those gathered since must be written too."""
     rig = Rig(segments=4)
     rig.sink.proceed.clear()
     await rig.write(b"a", 0)
@@ -267,7 +267,7 @@ async def test_memory_taken_away_while_a_region_is_written_blocks_nobody():
 
 
 @pytest.mark.network_case(30)
-async def test_what_is_broadcast_only_is_stored_once():
+async def test_a_region_of_broadcast_buffers_only_is_stored_once():
     rig = Rig(subpartitions=8, sink=MemorySink(takes_broadcast=True), codec=BlockCodec.NONE)
     for number in range(10):
         await rig.write(b"%d" % number * 50, ALL_SUBPARTITIONS)
@@ -279,7 +279,7 @@ async def test_what_is_broadcast_only_is_stored_once():
     assert rig.partition.total_bytes == 10 * 50 + 5 + 11 * BLOCK_HEADER_BYTES
 
 
-async def test_a_sink_that_cannot_store_once_gets_the_same_memory_again():
+async def test_a_sink_without_broadcast_gets_the_bytes_for_every_subpartition():
     rig = Rig(subpartitions=3)
     await rig.write(b"a" * SIZE, ALL_SUBPARTITIONS)
     await rig.writer.finish()
@@ -317,7 +317,7 @@ async def test_alternating_broadcast_unicast_and_events_keeps_the_order(takes_br
     rig.settled()
 
 
-async def test_a_buffer_that_somebody_else_has_is_not_written_to():
+async def test_a_shared_buffer_is_not_overwritten_by_its_compressed_block():
     rig = Rig(subpartitions=1)
     buffer = rig.buffer()
     buffer.segment.memory[:SIZE] = b"a" * SIZE
@@ -391,7 +391,7 @@ async def test_an_end_that_cannot_be_stored_fails_the_partition(gathered):
     rig.settled()
 
 
-async def test_a_release_while_a_region_is_written_keeps_its_memory_until_it_is():
+async def test_a_release_keeps_the_memory_of_a_region_until_it_is_written():
     rig = Rig(segments=2)
     rig.sink.proceed.clear()
     await rig.open(b"a", 0)
@@ -495,11 +495,11 @@ def test_every_channel_gets_what_was_written_in_order(
     asyncio.run(run())
 
 
-# ---- with the store: reading it back (case 30) ----------------------------------------------
+# ---- with the store: reading it back --------------------------------------------------------
 
 
 class StoreSink:
-    """A sink that is the store of this very TaskManager."""
+    """A sink that is the store of the same TaskManager."""
 
     takes_broadcast = False
 

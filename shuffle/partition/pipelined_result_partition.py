@@ -1,0 +1,324 @@
+"""A result partition that is read while it is written: subpartitions over one pool of buffers.
+
+The pool bounds it. When the readers are slow the pool runs dry, and the writer waits for a buffer:
+that is how back pressure reaches the task. The same class serves a task that fills buffers, and a
+TaskManager that receives them from a task in another process. Its states are in
+:mod:`sluice.shuffle.partition.states`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from sluice.protocol.errors import SluiceError
+from sluice.shuffle.errors import InvalidPartitionType, InvalidRequest, TooManyEvents
+from sluice.shuffle.memory import LocalBufferPool, LocalBufferPoolStatistics, NetworkBuffer
+from sluice.shuffle.partition.output_flusher import OutputFlusher
+from sluice.shuffle.partition.partition_type import (
+    ConsumptionConstraint,
+    ResultPartitionType,
+    checked_partition_type,
+)
+from sluice.shuffle.partition.pipelined_subpartition import (
+    PipelinedSubpartition,
+    PipelinedSubpartitionView,
+)
+from sluice.shuffle.partition.result_partition_writer import (
+    ALL_SUBPARTITIONS,
+    BufferWritingPartition,
+)
+from sluice.shuffle.partition.shared_buffer import BufferBuilder, BufferConsumer, check_buffer_size
+from sluice.shuffle.partition.states import PartitionState
+from sluice.shuffle.partition.view import DataListener
+
+
+class PartitionListeners(NamedTuple):
+    """Callbacks for news of the readers of a pipelined partition; each may be left out.
+
+    Attributes:
+        consumable: Called once, when ``is_consumable`` becomes true.
+        fully_consumed: Called once, when the reader of every subpartition has released its view,
+            whether or not it read to the end.
+        buffer_size_announced: Called with the smallest size that any reader wants its buffers to
+            have, each time one of them announces a size.
+    """
+
+    consumable: Callable[[], None] | None = None
+    fully_consumed: Callable[[], None] | None = None
+    buffer_size_announced: Callable[[int], None] | None = None
+
+
+NO_LISTENERS = PartitionListeners()
+
+
+@dataclass(frozen=True, slots=True)
+class PipelinedPartitionStatistics:
+    """A pipelined partition at one moment.
+
+    Args:
+        name: The partition's name.
+        state: The partition's state, in a word.
+        queued_buffers: Buffers and events that wait, by subpartition; their extremes and their mean
+            are the queue lengths of the output.
+        bytes_out: Data bytes that readers have taken.
+        buffers_out: Data buffers that readers have taken.
+        soft_back_pressured_seconds: Time the writer waited between records.
+        hard_back_pressured_seconds: Time the writer waited within a record.
+        pool: The partition's memory.
+    """
+
+    name: str
+    state: str
+    queued_buffers: tuple[int, ...]
+    bytes_out: int
+    buffers_out: int
+    soft_back_pressured_seconds: float
+    hard_back_pressured_seconds: float
+    pool: LocalBufferPoolStatistics
+
+
+class PipelinedResultPartition(BufferWritingPartition):
+    """One task's output, pipelined. A :class:`ResultPartitionWriter`.
+
+    Args:
+        name: For errors and status pages.
+        num_subpartitions: Number of subpartitions, at least 1.
+        pool: The memory, see ``partition_type.pool_bounds``. The partition owns the pool and
+            destroys it when it requests nothing more.
+        partition_type: ``PIPELINED`` or ``PIPELINED_BOUNDED``; the bound is the pool's.
+        consumption: When readers may begin.
+        flusher: Flushes open buffers; None if the writer flushes, or only full buffers are sent.
+        listeners: Called with news of the readers.
+
+    Raises:
+        InvalidPartitionType: Type and consumption constraint do not go together.
+        InvalidRequest: The number of subpartitions is less than 1.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        num_subpartitions: int,
+        pool: LocalBufferPool,
+        *,
+        partition_type: ResultPartitionType = ResultPartitionType.PIPELINED_BOUNDED,
+        consumption: ConsumptionConstraint = ConsumptionConstraint.WHEN_REGISTERED,
+        flusher: OutputFlusher | None = None,
+        listeners: PartitionListeners = NO_LISTENERS,
+    ) -> None:
+        super().__init__(name, num_subpartitions, pool)
+        self.partition_type, self.consumption = checked_partition_type(partition_type, consumption)
+        if not self.partition_type.is_pipelined:
+            raise InvalidPartitionType("Not a pipelined type", value=self.partition_type.name)
+        self._flusher = flusher
+        self._listeners = listeners
+        self._consumed = 0
+        self._subpartitions = tuple(
+            PipelinedSubpartition(index, self) for index in range(num_subpartitions)
+        )
+        self._consumable = self.consumption is ConsumptionConstraint.WHEN_REGISTERED
+
+    # ---- the writer --------------------------------------------------------------------------
+
+    def extend_last(self, subpartition: int, data: memoryview) -> bool:
+        """Copy bytes into a subpartition's last buffer, if it is complete, unread and has room.
+
+        Otherwise return False: then add them as a buffer.
+
+        Raises:
+            SluiceError: As :meth:`request_builder`.
+        """
+        targets = self._targets(subpartition)
+        return len(targets) == 1 and targets[0].extend_last(data)
+
+    def flush(self, subpartition: int) -> None:
+        """Tell a subpartition's reader of the committed bytes of the open buffer.
+
+        Raises:
+            InvalidRequest: The partition has no such subpartition.
+        """
+        if self.state is PartitionState.OPEN:
+            for target in self._targets(subpartition):
+                target.flush()
+
+    def flush_all(self) -> None:
+        """Flush every subpartition."""
+        for subpartition in self._subpartitions:
+            subpartition.flush()
+
+    async def finish(self) -> None:
+        """End every subpartition. Its readers read on; the memory is given back as they do.
+
+        Raises:
+            SluiceError: The partition has failed or is released.
+
+        Cancellation: it does not wait.
+        """
+        if self.state is PartitionState.FINISHED:
+            return
+        self._check_writable()
+        self._become(PartitionState.FINISHED)
+        for subpartition in self._subpartitions:
+            subpartition.finish()
+        self._end_writing()
+
+    def fail(self, error: SluiceError) -> None:
+        """End with an error for readers and waiting writers; no effect on a complete partition."""
+        if self._end(PartitionState.FAILED, error):
+            self._give_up()
+
+    def release(self) -> None:
+        """Give everything up, memory included. Idempotent."""
+        if self._end(PartitionState.RELEASED):
+            self._give_up()
+
+    # ---- the readers -------------------------------------------------------------------------
+
+    @property
+    def is_consumable(self) -> bool:
+        """Whether the consumption constraint lets readers in."""
+        return self._consumable
+
+    def create_view(self, subpartition: int, listener: DataListener) -> PipelinedSubpartitionView:
+        """Make the one view of a subpartition.
+
+        Raises:
+            InvalidRequest: The partition has no such subpartition, or may not be consumed yet.
+            SubpartitionAlreadyConsumed: The subpartition has, or had, its reader.
+            SluiceError: The partition failed or is released.
+        """
+        if not 0 <= subpartition < self.num_subpartitions:
+            raise self._unknown(subpartition)
+        if not self._consumable:
+            raise InvalidRequest(
+                f"Partition {self.name} cannot be consumed yet", limit=self.consumption.name
+            )
+        return self._subpartitions[subpartition].create_view(listener)
+
+    def subpartition_consumed(self, index: int) -> None:
+        """Count the readers that have released their view (called by the subpartitions)."""
+        self._consumed += 1
+        fully_consumed = self._listeners.fully_consumed
+        if self._consumed == self.num_subpartitions and fully_consumed is not None:
+            fully_consumed()
+
+    def buffer_size_announced(self, index: int, size_bytes: int) -> None:
+        """Pass the smallest size that readers want on (called by the subpartitions)."""
+        if self._listeners.buffer_size_announced is not None:
+            self._listeners.buffer_size_announced(self._smallest_buffer_size() or size_bytes)
+
+    def set_buffer_size(self, size_bytes: int) -> None:
+        """Make the next buffers of all subpartitions no larger than this.
+
+        Raises:
+            InvalidRequest: The size is less than 1 byte.
+        """
+        check_buffer_size(size_bytes)
+        for subpartition in self._subpartitions:
+            subpartition.buffer_size_bytes = size_bytes
+
+    # ---- the flusher, and statistics ---------------------------------------------------------
+
+    def flush_open(self) -> int:
+        """Flush; return how many open buffers have unread bytes (called by the flusher)."""
+        self.flush_all()
+        return sum(subpartition.has_flushed_bytes for subpartition in self._subpartitions)
+
+    def finish_read_buffers(self) -> None:
+        """Finish the open buffers of which every byte was read (called by the flusher)."""
+        for subpartition in self._subpartitions:
+            if subpartition.has_open_buffer and not subpartition.has_flushed_bytes:
+                subpartition.finish_open()
+
+    @property
+    def has_open_buffers(self) -> bool:
+        """Whether a buffer is still being filled."""
+        return any(subpartition.has_open_buffer for subpartition in self._subpartitions)
+
+    def statistics(self) -> PipelinedPartitionStatistics:
+        """Take a frozen snapshot."""
+        return PipelinedPartitionStatistics(
+            name=self.name,
+            state=self.state.value,
+            queued_buffers=tuple(each.queued_buffers for each in self._subpartitions),
+            bytes_out=sum(each.total_bytes for each in self._subpartitions),
+            buffers_out=sum(each.total_buffers for each in self._subpartitions),
+            soft_back_pressured_seconds=self.memory.soft_back_pressured_seconds,
+            hard_back_pressured_seconds=self.memory.hard_back_pressured_seconds,
+            pool=self.memory.pool.statistics(),
+        )
+
+    # ---- inside ------------------------------------------------------------------------------
+
+    def _add(self, consumer: BufferConsumer, subpartition: int) -> None:
+        builder = consumer.builder
+        if subpartition != ALL_SUBPARTITIONS:
+            self._subpartitions[subpartition].add(consumer)
+        else:
+            # Copies first, so that a reader that is told in between cannot end the original.
+            copies = [consumer, *(consumer.copy() for _ in range(self.num_subpartitions - 1))]
+            for target, copy in zip(self._subpartitions, copies, strict=True):
+                target.add(copy)
+        if not self._consumable:
+            self._become_consumable()
+        if self._flusher is not None and builder is not None and not builder.is_finished:
+            self._flusher.arm(self)
+
+    def _add_event(self, payload: bytes, data_type: int, subpartition: int) -> None:
+        try:
+            for target in self._targets(subpartition):
+                target.add_event(payload, data_type)
+        except TooManyEvents as error:
+            self.fail(error)  # some have it, some do not
+            raise
+        if not self._consumable:
+            self._become_consumable()
+
+    def _builder(self, buffer: NetworkBuffer, subpartition: int) -> BufferBuilder:
+        builder = BufferBuilder(buffer)
+        if subpartition == ALL_SUBPARTITIONS:
+            size_bytes = self._smallest_buffer_size()
+        else:
+            size_bytes = self._subpartitions[subpartition].buffer_size_bytes
+        if size_bytes is not None:
+            builder.trim(size_bytes)
+        return builder
+
+    def _make_room(self) -> None:
+        """Finish the open buffers if the pool is too small for one of every subpartition.
+
+        Otherwise each of them might wait for bytes that are never written. Finished ones are read
+        and recycled.
+        """
+        if self.memory.pool.size_segments <= self.num_subpartitions:
+            for subpartition in self._subpartitions:
+                subpartition.finish_open()
+
+    def _targets(self, subpartition: int) -> tuple[PipelinedSubpartition, ...]:
+        self._check_writable(subpartition)
+        if subpartition == ALL_SUBPARTITIONS:
+            return self._subpartitions
+        return (self._subpartitions[subpartition],)
+
+    def _smallest_buffer_size(self) -> int | None:
+        sizes = [each.buffer_size_bytes for each in self._subpartitions]
+        return min((size for size in sizes if size is not None), default=None)
+
+    def _become_consumable(self) -> None:
+        self._consumable = True
+        if self._listeners.consumable is not None:
+            self._listeners.consumable()
+
+    def _give_up(self) -> None:
+        for builder in [each.release(self._failure) for each in self._subpartitions]:
+            if builder is not None:
+                builder.finish()
+        self._end_writing()
+
+    def _end_writing(self) -> None:
+        """Request nothing more: waiting writers wake, and free memory is given back at once."""
+        if self._flusher is not None:
+            self._flusher.remove(self)
+        self.memory.pool.destroy()
+        if not self._consumable:
+            self._become_consumable()
