@@ -51,7 +51,7 @@ from sluice.shuffle.taskmanager.serve.partitions import ResultPartitionManager
 from sluice.shuffle.taskmanager.serve.peer_handler import PeerHandler
 from sluice.shuffle.taskmanager.serve.read_pool import ReadPool
 from sluice.shuffle.taskmanager.store.region_area import RegionAreas
-from sluice.shuffle.taskmanager.store.store import ShuffleStore
+from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
 from sluice.transport.config import TransportConfig
 from sluice.transport.connection import Connection, ConnectionHandler
 from sluice.transport.connection_pool import ConnectionPool

@@ -25,7 +25,7 @@ from sluice.shuffle.partition.view import DataListener, PipelinedView, Subpartit
 from sluice.shuffle.taskmanager.serve.stored_view import StoredPartitionView
 from sluice.shuffle.taskmanager.store.errors import DuplicateMapOutput
 from sluice.shuffle.taskmanager.store.outputs import MapOutput
-from sluice.shuffle.taskmanager.store.store import ShuffleStore, release_regions
+from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore, release_regions
 
 
 class ConsumablePartition(Protocol):

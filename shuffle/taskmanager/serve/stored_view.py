@@ -29,10 +29,10 @@ from sluice.shuffle.memory import (
     runs_of_neighbours,
 )
 from sluice.shuffle.partition.view import DataListener, OutgoingBuffer
-from sluice.shuffle.taskmanager.store.arena import Extent
 from sluice.shuffle.taskmanager.store.extent_reader import ExtentRead
 from sluice.shuffle.taskmanager.store.outputs import MapOutput
-from sluice.shuffle.taskmanager.store.store import ShuffleStore
+from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
+from sluice.shuffle.taskmanager.store.tier import Extent
 
 _log = logging.getLogger(__name__)
 

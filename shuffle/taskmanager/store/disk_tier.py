@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sluice.shuffle.taskmanager.store.arena import Extent, Tier, TierStatistics, arena_path
 from sluice.shuffle.taskmanager.store.errors import (
     StorageReadFailed,
     StorageUnavailable,
     StorageWriteFailed,
 )
+from sluice.shuffle.taskmanager.store.tier import Extent, Tier, TierStatistics, arena_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
-from sluice.shuffle.taskmanager.store.arena import Extent
 from sluice.shuffle.taskmanager.store.disk_tier import DiskTier
 from sluice.shuffle.taskmanager.store.errors import RegionMismatch
 from sluice.shuffle.taskmanager.store.threads import run_in_thread
+from sluice.shuffle.taskmanager.store.tier import Extent
 
 CACHED_READS = 32
 """Most reads at a time that the event loop makes itself: beyond it other work would wait."""

@@ -25,8 +25,8 @@ from sluice.shuffle.taskmanager.store.errors import (
     StorageClosed,
     StorageError,
 )
-from sluice.shuffle.taskmanager.store.index import OutputIndex
 from sluice.shuffle.taskmanager.store.journal import Journal, record_bytes
+from sluice.shuffle.taskmanager.store.output_index import OutputIndex
 from sluice.shuffle.taskmanager.store.outputs import MapOutput, Region
 from sluice.shuffle.taskmanager.store.rows import pack_commit, pack_drop, pack_secure
 from sluice.shuffle.taskmanager.store.threads import run_in_thread

@@ -7,8 +7,8 @@ import mmap
 import os
 from pathlib import Path
 
-from sluice.shuffle.taskmanager.store.arena import ALIGNMENT_BYTES, Extent, Tier, arena_path
 from sluice.shuffle.taskmanager.store.errors import StorageUnavailable
+from sluice.shuffle.taskmanager.store.tier import ALIGNMENT_BYTES, Extent, Tier, arena_path
 
 logger = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from sluice.protocol.messages import EVERY_SUBPARTITION
 from sluice.shuffle.names import ShuffleKey
 
 if TYPE_CHECKING:
-    from sluice.shuffle.taskmanager.store.arena import Extent
+    from sluice.shuffle.taskmanager.store.tier import Extent
 
 
 def cumulative_offsets(lengths: Sequence[int]) -> "array[int]":

@@ -9,11 +9,9 @@ from pathlib import Path
 
 from sluice.shuffle.names import MapAttemptKey, ShuffleKey
 from sluice.shuffle.taskmanager.sections import StorageConfig
-from sluice.shuffle.taskmanager.store.arena import Extent, Tier
 from sluice.shuffle.taskmanager.store.directories import DirectoryLock, taskmanager_id
 from sluice.shuffle.taskmanager.store.disk_tier import DiskTier
 from sluice.shuffle.taskmanager.store.errors import CorruptJournal, StorageInUse, StorageUnavailable
-from sluice.shuffle.taskmanager.store.index import OutputIndex
 from sluice.shuffle.taskmanager.store.journal import (
     Journal,
     find_journals,
@@ -23,6 +21,7 @@ from sluice.shuffle.taskmanager.store.journal import (
 )
 from sluice.shuffle.taskmanager.store.journal_writer import COMPACTION_FLOOR_BYTES
 from sluice.shuffle.taskmanager.store.memory_tier import MemoryTier
+from sluice.shuffle.taskmanager.store.output_index import OutputIndex
 from sluice.shuffle.taskmanager.store.outputs import MapOutput, Region
 from sluice.shuffle.taskmanager.store.rows import (
     CommitRow,
@@ -34,6 +33,7 @@ from sluice.shuffle.taskmanager.store.rows import (
     pack_secure,
     unpack,
 )
+from sluice.shuffle.taskmanager.store.tier import Extent, Tier
 
 logger = logging.getLogger(__name__)
 

@@ -18,10 +18,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sluice.shuffle.taskmanager.store.arena import Referenced
 from sluice.shuffle.taskmanager.store.directories import DirectoryLock
 from sluice.shuffle.taskmanager.store.errors import StorageUnavailable
 from sluice.shuffle.taskmanager.store.threads import run_in_thread
+from sluice.shuffle.taskmanager.store.tier import Referenced
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 from crc32c import crc32c
 
 from sluice.shuffle.names import ShuffleKey
-from sluice.shuffle.taskmanager.store.arena import Extent
 from sluice.shuffle.taskmanager.store.disk_tier import DiskTier
 from sluice.shuffle.taskmanager.store.errors import RegionMismatch, StorageError, StorageReadFailed
 from sluice.shuffle.taskmanager.store.extent_reader import disk_tier_of
 from sluice.shuffle.taskmanager.store.outputs import Region
 from sluice.shuffle.taskmanager.store.threads import run_in_thread
+from sluice.shuffle.taskmanager.store.tier import Extent
 
 if TYPE_CHECKING:
     from array import array

@@ -11,7 +11,7 @@ from crc32c import crc32c
 from sluice.shuffle.names import ShuffleKey
 from sluice.shuffle.taskmanager.sections import StorageConfig
 from sluice.shuffle.taskmanager.store.outputs import MapOutput, Region
-from sluice.shuffle.taskmanager.store.store import ShuffleStore
+from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
 
 KEY = ShuffleKey("app-1", 0)
 

@@ -16,7 +16,7 @@ from sluice.shuffle.taskmanager.store.errors import (
 )
 from sluice.shuffle.taskmanager.store.journal import Journal
 from sluice.shuffle.taskmanager.store.outputs import MapOutput
-from sluice.shuffle.taskmanager.store.store import ShuffleStore, release_regions
+from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore, release_regions
 from tests.shuffle.taskmanager.store.support import (
     KEY,
     Gate,

@@ -4,9 +4,9 @@ import os
 import pytest
 
 from sluice.shuffle.taskmanager.store import disk_tier as module
-from sluice.shuffle.taskmanager.store.arena import arena_path, tier_id_of
 from sluice.shuffle.taskmanager.store.disk_tier import IOV_MAX, DiskTier
 from sluice.shuffle.taskmanager.store.errors import StorageReadFailed, StorageUnavailable
+from sluice.shuffle.taskmanager.store.tier import arena_path, tier_id_of
 
 MIB = 1024 * 1024
 

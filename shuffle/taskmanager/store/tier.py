@@ -1,7 +1,7 @@
 """Extents and the tiers that give them out.
 
 A tier is one arena file whose space an
-:class:`~sluice.shuffle.taskmanager.store.extents.ExtentAllocator` divides. The file's name carries
+:class:`~sluice.shuffle.taskmanager.store.extent_allocator.ExtentAllocator` divides. The file's name carries
 a random id: a journal row names the arena it means, so a row can never be applied to another file,
 e.g. after a reboot emptied the tmpfs of the memory tier.
 
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from sluice.shuffle.taskmanager.store.extents import ExtentAllocator
+from sluice.shuffle.taskmanager.store.extent_allocator import ExtentAllocator
 
 logger = logging.getLogger(__name__)
 

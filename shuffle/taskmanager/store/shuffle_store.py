@@ -26,7 +26,6 @@ from crc32c import crc32c
 
 from sluice.shuffle.names import MapAttemptKey, ShuffleKey
 from sluice.shuffle.taskmanager.sections import StorageConfig
-from sluice.shuffle.taskmanager.store.arena import Extent, TierStatistics
 from sluice.shuffle.taskmanager.store.disk_tier import DiskTier
 from sluice.shuffle.taskmanager.store.errors import (
     CorruptRegion,
@@ -36,8 +35,12 @@ from sluice.shuffle.taskmanager.store.errors import (
     StorageReadFailed,
 )
 from sluice.shuffle.taskmanager.store.extent_reader import ExtentRead, read_cached, read_extents
-from sluice.shuffle.taskmanager.store.index import ShuffleEntry, ShuffleStatistics, StoreStatistics
 from sluice.shuffle.taskmanager.store.journal_writer import JournalWriter
+from sluice.shuffle.taskmanager.store.output_index import (
+    ShuffleEntry,
+    ShuffleStatistics,
+    StoreStatistics,
+)
 from sluice.shuffle.taskmanager.store.outputs import (
     MapOutput,
     OpenOutput,
@@ -48,6 +51,7 @@ from sluice.shuffle.taskmanager.store.recovery import OpenedStorage, open_storag
 from sluice.shuffle.taskmanager.store.region_writer import RegionWriter
 from sluice.shuffle.taskmanager.store.rows import pack_release_application, pack_release_shuffle
 from sluice.shuffle.taskmanager.store.threads import run_in_thread
+from sluice.shuffle.taskmanager.store.tier import Extent, TierStatistics
 
 logger = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluice.shuffle.taskmanager.store.extents import ExtentAllocator
+from sluice.shuffle.taskmanager.store.extent_allocator import ExtentAllocator
 
 UNIT = 16
 
