@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 
 from sluice.shuffle.taskmanager.store.errors import (
     StorageReadFailed,
-    StorageUnavailable,
     StorageWriteFailed,
 )
-from sluice.shuffle.taskmanager.store.tier import Extent, Tier, TierStatistics, arena_path
+from sluice.shuffle.taskmanager.store.tier import Extent, Tier, TierStatistics, open_arena
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -86,11 +85,7 @@ class DiskTier(Tier):
         Raises:
             StorageUnavailable: The file cannot be made or opened.
         """
-        try:
-            path = arena_path(directory)
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise StorageUnavailable(directory, str(error)) from error
+        path, fd = open_arena(directory)
         return cls(path, fd, quota_bytes, min_free_bytes)
 
     def allocate(self, length: int) -> Extent | None:

@@ -1,13 +1,21 @@
 """Reading extents of any tier: from the mapping, the page cache, or the disk in a thread."""
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
+from crc32c import crc32c
+
 from sluice.shuffle.taskmanager.store.disk_tier import DiskTier
-from sluice.shuffle.taskmanager.store.errors import RegionMismatch
-from sluice.shuffle.taskmanager.store.threads import run_in_thread
+from sluice.shuffle.taskmanager.store.errors import (
+    CorruptRegion,
+    RegionMismatch,
+    StorageReadFailed,
+)
+from sluice.shuffle.taskmanager.store.io_threads import IoThreads
+from sluice.shuffle.taskmanager.store.outputs import Region
 from sluice.shuffle.taskmanager.store.tier import Extent
+
+_VERIFY_BYTES = 1024 * 1024
 
 CACHED_READS = 32
 """Most reads at a time that the event loop makes itself: beyond it other work would wait."""
@@ -55,11 +63,11 @@ def read_cached(reads: Sequence[ExtentRead]) -> bool:
     )
 
 
-async def read_extents(executor: ThreadPoolExecutor, reads: Sequence[ExtentRead]) -> None:
+async def read_extents(threads: IoThreads, reads: Sequence[ExtentRead]) -> None:
     """Read from extents of any tier; all that is on disk in one call of a thread.
 
     Args:
-        executor: Threads for the disk tier.
+        threads: They read from the disk tier.
         reads: What to read.
 
     Raises:
@@ -84,7 +92,7 @@ async def read_extents(executor: ThreadPoolExecutor, reads: Sequence[ExtentRead]
     for read in on_disk:
         read.extent.retain()  # until the thread has ended
     try:
-        failed = await run_in_thread(executor, _read_each, tiers, on_disk)
+        failed = await threads.run(_read_each, tiers, on_disk)
     finally:
         for read in on_disk:
             read.extent.release()
@@ -104,6 +112,44 @@ def _read_each(
         except OSError as error:
             return number, error
     return None
+
+
+async def verify_region(threads: IoThreads, region: Region) -> None:
+    """Compare a region's bytes with its checksum, in a thread.
+
+    Raises:
+        CorruptRegion: They differ.
+        StorageReadFailed: The disk failed.
+    """
+    extent = region.extent
+    found = 0
+    if extent is not None:
+        extent.retain()
+        try:
+            found = await threads.run(_checksum, extent)
+        except OSError as error:
+            raise StorageReadFailed(
+                extent.tier.path, extent.offset, extent.length, 0, str(error)
+            ) from error
+        finally:
+            extent.release()
+    if found != region.crc32c:
+        raise CorruptRegion(region.crc32c, found, repr(extent))
+
+
+def _checksum(extent: Extent) -> int:
+    """Compute an extent's checksum. Runs in a thread, a piece at a time."""
+    value = 0
+    view = extent.view
+    buffer = memoryview(bytearray(min(_VERIFY_BYTES, extent.length)))
+    for start in range(0, extent.length, _VERIFY_BYTES):
+        length = min(_VERIFY_BYTES, extent.length - start)
+        if view is not None:
+            value = crc32c(view[start : start + length], value)
+        elif isinstance(extent.tier, DiskTier):
+            extent.tier.read(extent.offset + start, [buffer[:length]])
+            value = crc32c(buffer[:length], value)
+    return value
 
 
 def disk_tier_of(extent: Extent) -> DiskTier:

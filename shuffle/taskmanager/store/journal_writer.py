@@ -11,7 +11,6 @@ shuffle or application that is being released.
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -25,11 +24,12 @@ from sluice.shuffle.taskmanager.store.errors import (
     StorageClosed,
     StorageError,
 )
+from sluice.shuffle.taskmanager.store.io_threads import IoThreads
 from sluice.shuffle.taskmanager.store.journal import Journal, record_bytes
 from sluice.shuffle.taskmanager.store.output_index import OutputIndex
 from sluice.shuffle.taskmanager.store.outputs import MapOutput, Region
 from sluice.shuffle.taskmanager.store.rows import pack_commit, pack_drop, pack_secure
-from sluice.shuffle.taskmanager.store.threads import run_in_thread
+from sluice.shuffle.taskmanager.store.tiers import Tiers
 
 logger = logging.getLogger(__name__)
 
@@ -64,28 +64,25 @@ class JournalWriter:
     Args:
         journal: The open journal.
         index: Committed outputs; this class adds those whose rows are written.
-        directories: Asked when the journal must move: usable data directories, best first.
-        on_failure: Told about a directory that refused a write.
+        tiers: Asked for another directory when this one refuses a write, and told of that.
     """
 
     def __init__(
         self,
         journal: Journal,
         index: OutputIndex,
-        directories: Callable[[], list[Path]],
-        on_failure: Callable[[Path, OSError], None],
+        tiers: Tiers,
     ) -> None:
         self.journal = journal
         self.compactions = 0
         self._index = index
-        self._directories = directories
-        self._on_failure = on_failure
+        self._tiers = tiers
         self._queue: list[PendingRow | bytes] = []
         self._in_flight: list[PendingRow | bytes] = []
         self._pending: dict[MapAttemptKey, PendingRow] = {}
         self._task: asyncio.Task[None] | None = None
         self._compact_above_bytes = 0
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="sluice-journal")
+        self._thread = IoThreads(1, "sluice-journal")
 
     def is_pending(self, key: ShuffleKey, map_attempt_id: int) -> bool:
         """Whether the commit of a map attempt is being written."""
@@ -152,7 +149,7 @@ class JournalWriter:
         """Write what is queued, then close the file."""
         if self._task is not None:
             await asyncio.wait({self._task})
-        await asyncio.to_thread(self._thread.shutdown)
+        await asyncio.to_thread(self._thread.end)
         self.journal.close()
 
     async def _drain(self) -> None:
@@ -196,11 +193,11 @@ class JournalWriter:
             return None
         journal = self.journal
         try:
-            await run_in_thread(self._thread, journal.append, rows)
+            await self._thread.run(journal.append, rows)
         except OSError as error:
             logger.error("the journal %s refused %d records: %s", journal.path, len(rows), error)
-            self._on_failure(journal.path.parent, error)
-            for directory in self._directories():
+            self._tiers.note_disk_failure(journal.path.parent, error)
+            for directory in self._tiers.healthy_disks():
                 if directory != journal.path.parent and await self._rewrite(directory, rows):
                     return None
             return JournalWriteFailed(journal.path, str(error))
@@ -235,10 +232,10 @@ class JournalWriter:
             return journal
 
         try:
-            self.journal = await run_in_thread(self._thread, write)
+            self.journal = await self._thread.run(write)
         except OSError as error:
             logger.error("no new journal can be written to %s: %s", directory, error)
-            self._on_failure(directory, error)
+            self._tiers.note_disk_failure(directory, error)
             return False
         return True
 

@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 
 from sluice.shuffle.taskmanager.store.errors import StorageUnavailable
-from sluice.shuffle.taskmanager.store.tier import ALIGNMENT_BYTES, Extent, Tier, arena_path
+from sluice.shuffle.taskmanager.store.tier import ALIGNMENT_BYTES, Extent, Tier, open_arena
 
 logger = logging.getLogger(__name__)
 
@@ -58,11 +58,7 @@ class MemoryTier(Tier):
         Raises:
             StorageUnavailable: The file cannot be made or mapped, or there is no room at all.
         """
-        try:
-            path = arena_path(directory)
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise StorageUnavailable(directory, str(error)) from error
+        path, fd = open_arena(directory)
         try:
             capacity = _affordable(directory, fd, capacity_bytes)
             mapped = max(capacity, os.fstat(fd).st_size)

@@ -33,7 +33,7 @@ from sluice.shuffle.taskmanager.store.rows import (
     pack_secure,
     unpack,
 )
-from sluice.shuffle.taskmanager.store.tier import Extent, Tier
+from sluice.shuffle.taskmanager.store.tier import Extent, Tier, TierStatistics
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ class OpenedStorage:
     taskmanager_id: str = ""
     memory: MemoryTier | None = None
     disks: list[DiskTier] = field(default_factory=list)
-    left_out: list[StorageUnavailable] = field(default_factory=list)
+    left_out: list[TierStatistics] = field(default_factory=list)
     index: OutputIndex = field(default_factory=OutputIndex)
     journal: Journal | None = None
     forgotten: int = 0
@@ -88,7 +88,7 @@ def open_storage(config: StorageConfig) -> OpenedStorage:
         if not storage.disks:
             raise StorageUnavailable(
                 ", ".join(map(str, config.data_directories)),
-                "; ".join(error.reason for error in storage.left_out),
+                "; ".join(tier.reason for tier in storage.left_out),
                 "At least one data directory must be usable: correct data_directories",
             )
         if config.memory_directory is not None and config.memory_tier_bytes:
@@ -119,7 +119,7 @@ def _open_disk(storage: OpenedStorage, directory: Path, config: StorageConfig) -
         raise  # a wrong configuration, not a broken disk
     except StorageUnavailable as error:
         logger.error("left out: %s", error)
-        storage.left_out.append(error)
+        storage.left_out.append(TierStatistics.left_out("disk", directory, error.reason))
 
 
 def _open_memory(storage: OpenedStorage, directory: Path, capacity_bytes: int) -> None:
@@ -130,7 +130,7 @@ def _open_memory(storage: OpenedStorage, directory: Path, capacity_bytes: int) -
         raise
     except StorageUnavailable as error:
         logger.error("going on without a memory tier: %s", error)
-        storage.left_out.append(error)
+        storage.left_out.append(TierStatistics.left_out("memory", directory, error.reason))
 
 
 def _lock(storage: OpenedStorage, directory: Path) -> DirectoryLock:

@@ -14,13 +14,12 @@ import asyncio
 import logging
 import os
 import secrets
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sluice.shuffle.taskmanager.store.directories import DirectoryLock
 from sluice.shuffle.taskmanager.store.errors import StorageUnavailable
-from sluice.shuffle.taskmanager.store.threads import run_in_thread
+from sluice.shuffle.taskmanager.store.io_threads import IoThreads
 from sluice.shuffle.taskmanager.store.tier import Referenced
 
 if TYPE_CHECKING:
@@ -91,7 +90,7 @@ class RegionAreas:
         self._lock = lock
         self._areas: dict[str, RegionArea] = {}
         self._making_bytes = 0
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix="sluice-region-area")
+        self._thread = IoThreads(1, "sluice-region-area")
 
     @classmethod
     def open(cls, config: "StorageConfig") -> "RegionAreas":
@@ -159,7 +158,7 @@ class RegionAreas:
         self._making_bytes += size_bytes
         made: list[int] = []
         try:
-            await run_in_thread(self._executor, lambda: made.append(_make(path, size_bytes)))
+            await self._thread.run(lambda: made.append(_make(path, size_bytes)))
         except asyncio.CancelledError:
             for fd in made:
                 _remove(fd, path)
@@ -175,7 +174,7 @@ class RegionAreas:
 
     def close(self) -> None:
         """Give the directory back. The connections are gone, and all areas with them."""
-        self._executor.shutdown()
+        self._thread.end()
         if self._lock is not None:
             self._lock.release()
             self._lock = None

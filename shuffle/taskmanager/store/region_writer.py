@@ -1,7 +1,6 @@
 """Writing one region into its extent, and reading extents back."""
 
 import os
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from crc32c import crc32c
@@ -10,8 +9,8 @@ from sluice.shuffle.names import ShuffleKey
 from sluice.shuffle.taskmanager.store.disk_tier import DiskTier
 from sluice.shuffle.taskmanager.store.errors import RegionMismatch, StorageError, StorageReadFailed
 from sluice.shuffle.taskmanager.store.extent_reader import disk_tier_of
+from sluice.shuffle.taskmanager.store.io_threads import IoThreads
 from sluice.shuffle.taskmanager.store.outputs import Region
-from sluice.shuffle.taskmanager.store.threads import run_in_thread
 from sluice.shuffle.taskmanager.store.tier import Extent
 
 if TYPE_CHECKING:
@@ -36,15 +35,15 @@ class RegionWriter:
         extent: Its place, or None if it is empty. The writer takes over the owner's reference.
         first_subpartition: Number of its first subpartition.
         offsets: Cumulative offsets of its subpartitions.
-        executor: Threads for the disk tier.
+        threads: They write to the disk tier.
     """
 
     __slots__ = (
-        "_executor",
         "_extent",
         "_failure",
         "_offsets",
         "_open",
+        "_threads",
         "_writes",
         "first_subpartition",
         "key",
@@ -57,14 +56,14 @@ class RegionWriter:
         extent: Extent | None,
         first_subpartition: int,
         offsets: "array[int]",
-        executor: ThreadPoolExecutor,
+        threads: IoThreads,
     ) -> None:
         self.key = key
         self.first_subpartition = first_subpartition
         self.length: int = offsets[-1]
         self._extent = extent
         self._offsets = offsets
-        self._executor = executor
+        self._threads = threads
         self._open = True
         self._writes = 0
         self._failure: StorageError | None = None
@@ -117,7 +116,7 @@ class RegionWriter:
         extent.retain()  # an abort must not hand the space to others while the thread writes there
         self._writes += 1
         try:
-            await run_in_thread(self._executor, tier.write, extent.offset + offset, buffers)
+            await self._threads.run(tier.write, extent.offset + offset, buffers)
         except OSError as error:
             self._failure = tier.write_failure(extent.offset + offset, end - offset, error)
             raise self._failure from error
@@ -152,11 +151,9 @@ class RegionWriter:
         self._writes += 1
         try:
             if extent.view is not None:
-                return await run_in_thread(
-                    self._executor, _copy_into_view, extent.view, area, offset, checksum
-                )
-            return await run_in_thread(
-                self._executor, _copy_to_disk, disk_tier_of(extent), extent, area, offset, checksum
+                return await self._threads.run(_copy_into_view, extent.view, area, offset, checksum)
+            return await self._threads.run(
+                _copy_to_disk, disk_tier_of(extent), extent, area, offset, checksum
             )
         except OSError as error:
             self._failure = disk_tier_of(extent).write_failure(extent.offset, self.length, error)

@@ -16,25 +16,22 @@ it lies in the page cache or in tmpfs. After a reboot the memory tier's outputs 
 """
 
 import asyncio
-import logging
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Any, Self
-
-from crc32c import crc32c
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Self
 
 from sluice.shuffle.names import MapAttemptKey, ShuffleKey
 from sluice.shuffle.taskmanager.sections import StorageConfig
-from sluice.shuffle.taskmanager.store.disk_tier import DiskTier
 from sluice.shuffle.taskmanager.store.errors import (
-    CorruptRegion,
     DuplicateMapOutput,
     StorageClosed,
-    StorageFull,
-    StorageReadFailed,
 )
-from sluice.shuffle.taskmanager.store.extent_reader import ExtentRead, read_cached, read_extents
+from sluice.shuffle.taskmanager.store.extent_reader import (
+    ExtentRead,
+    read_cached,
+    read_extents,
+    verify_region,
+)
+from sluice.shuffle.taskmanager.store.io_threads import IoThreads
 from sluice.shuffle.taskmanager.store.journal_writer import JournalWriter
 from sluice.shuffle.taskmanager.store.output_index import (
     ShuffleEntry,
@@ -50,12 +47,8 @@ from sluice.shuffle.taskmanager.store.outputs import (
 from sluice.shuffle.taskmanager.store.recovery import OpenedStorage, open_storage
 from sluice.shuffle.taskmanager.store.region_writer import RegionWriter
 from sluice.shuffle.taskmanager.store.rows import pack_release_application, pack_release_shuffle
-from sluice.shuffle.taskmanager.store.threads import run_in_thread
 from sluice.shuffle.taskmanager.store.tier import Extent, TierStatistics
-
-logger = logging.getLogger(__name__)
-
-_VERIFY_BYTES = 1024 * 1024
+from sluice.shuffle.taskmanager.store.tiers import Tiers
 
 
 class ShuffleStore:
@@ -68,21 +61,14 @@ class ShuffleStore:
     def __init__(self, config: StorageConfig, storage: OpenedStorage) -> None:
         if storage.journal is None:
             raise RuntimeError("storage without a journal")
-        self._config = config
         self._storage = storage
         self._index = storage.index
-        self._executor = ThreadPoolExecutor(config.io_threads, thread_name_prefix="sluice-storage")
-        self._journal = JournalWriter(
-            storage.journal, self._index, self._journal_directories, self._disk_failed
-        )
-        self._next_disk = 0
-        self._background: set[asyncio.Task[None]] = set()
-        self._busy: set[int] = set()
+        self._threads = IoThreads(config.io_threads, "sluice-storage")
+        self._tiers = Tiers(storage.memory, storage.disks, storage.left_out, self._threads)
+        self._journal = JournalWriter(storage.journal, self._index, self._tiers)
         self._commits = 0
         self._adopted = self._index.map_outputs
         self._closed = False
-        for disk in storage.disks:
-            disk.on_excess = self._trim_soon
 
     @classmethod
     def open(cls, config: StorageConfig) -> Self:
@@ -120,8 +106,8 @@ class ShuffleStore:
         self._check_open()
         offsets = cumulative_offsets(lengths)
         length = offsets[-1]
-        extent = self._allocate(length) if length else None
-        return RegionWriter(key, extent, first_subpartition, offsets, self._executor)
+        extent = self._tiers.allocate(length) if length else None
+        return RegionWriter(key, extent, first_subpartition, offsets, self._threads)
 
     def commit(self, output: MapOutput) -> "asyncio.Future[None]":
         """Commit a map output: its row goes to the journal first, then it becomes visible.
@@ -260,7 +246,7 @@ class ShuffleStore:
         Raises:
             StorageReadFailed: As :meth:`read`, like all the rest.
         """
-        await read_extents(self._executor, reads)
+        await read_extents(self._threads, reads)
 
     def read_cached(self, reads: Sequence[ExtentRead]) -> bool:
         """Fill buffers at once if the page cache has it all, as ``region_writer.read_cached``."""
@@ -273,20 +259,7 @@ class ShuffleStore:
             CorruptRegion: They differ.
             StorageReadFailed: The disk failed.
         """
-        extent = region.extent
-        found = 0
-        if extent is not None:
-            extent.retain()
-            try:
-                found = await run_in_thread(self._executor, _checksum, extent)
-            except OSError as error:
-                raise StorageReadFailed(
-                    extent.tier.path, extent.offset, extent.length, 0, str(error)
-                ) from error
-            finally:
-                extent.release()
-        if found != region.crc32c:
-            raise CorruptRegion(region.crc32c, found, repr(extent))
+        await verify_region(self._threads, region)
 
     def applications(self) -> list[str]:
         """Return the applications that have committed map outputs, adopted ones included."""
@@ -301,22 +274,7 @@ class ShuffleStore:
 
     def tiers(self) -> list[TierStatistics]:
         """Return the state of all tiers, then the directories that were left out at the start."""
-        left_out = [
-            TierStatistics(
-                kind="memory" if error.directory == self._config.memory_directory else "disk",
-                directory=Path(error.directory),
-                healthy=False,
-                reason=error.reason,
-                capacity_bytes=0,
-                used_bytes=0,
-                peak_used_bytes=0,
-                touched_bytes=0,
-                largest_free_bytes=0,
-                extents=0,
-            )
-            for error in self._storage.left_out
-        ]
-        return [*(tier.statistics() for tier in self._storage.tiers), *left_out]
+        return self._tiers.statistics()
 
     def statistics(self) -> StoreStatistics:
         """Return totals."""
@@ -341,85 +299,9 @@ class ShuffleStore:
             return
         self._closed = True
         await self._journal.close()
-        while self._background:
-            await asyncio.wait(self._background)
-        await asyncio.to_thread(self._executor.shutdown)
+        await self._tiers.end_upkeep()
+        await asyncio.to_thread(self._threads.end)
         self._storage.close()
-
-    def _allocate(self, length: int) -> Extent:
-        memory = self._storage.memory
-        if memory is not None:
-            extent = memory.allocate(length)
-            if extent is not None:
-                if memory.wants_backing:
-                    self._back_ahead()
-                return extent
-        disks = self._storage.disks
-        for step in range(len(disks)):
-            # Round robin: as many spindles as there are, and no directory fills up alone.
-            number = (self._next_disk + step) % len(disks)
-            extent = disks[number].allocate(length)
-            if extent is not None:
-                self._next_disk = number + 1
-                return extent
-        tiers = self.tiers()
-        detail = "; ".join(
-            f"{tier.kind} {tier.directory} "
-            + (f"has {tier.largest_free_bytes} in one piece" if tier.healthy else tier.reason)
-            for tier in tiers
-        )
-        raise StorageFull(length, max(tier.largest_free_bytes for tier in tiers), detail)
-
-    def _back_ahead(self) -> None:
-        """Let a thread allot and touch the pages that are used next."""
-        memory = self._storage.memory
-        if memory is None or id(memory) in self._busy:
-            return
-
-        async def work() -> None:
-            start, end = memory.backing_range()
-            memory.prepared(end, await run_in_thread(self._executor, memory.prepare, start, end))
-
-        self._in_background(id(memory), work())
-
-    def _trim_soon(self, disk: DiskTier) -> None:
-        """Give free space at the end of an arena back to the disk."""
-        if id(disk) in self._busy or self._closed:
-            return
-
-        async def work() -> None:
-            await asyncio.sleep(0)  # a release frees many extents in a row: trim once, after them
-            while (trim := disk.begin_trim()) is not None:
-                disk.end_trim(*trim, await run_in_thread(self._executor, disk.punch, *trim))
-
-        self._in_background(id(disk), work())
-
-    def _in_background(self, subject: int, work: Coroutine[Any, Any, None]) -> None:
-        """Run upkeep of a tier, at most one at a time for each."""
-        try:
-            loop = asyncio.get_running_loop()
-        except RuntimeError:  # an extent was released after the loop had ended
-            work.close()
-            return
-
-        def ended(task: "asyncio.Task[None]") -> None:
-            self._background.discard(task)
-            self._busy.discard(subject)
-            if not task.cancelled() and (error := task.exception()) is not None:
-                logger.error("upkeep of the storage failed", exc_info=error)
-
-        task = loop.create_task(work)
-        self._busy.add(subject)
-        self._background.add(task)
-        task.add_done_callback(ended)
-
-    def _journal_directories(self) -> list[Path]:
-        return [disk.directory for disk in self._storage.disks if disk.healthy]
-
-    def _disk_failed(self, directory: Path, error: OSError) -> None:
-        for disk in self._storage.disks:
-            if disk.directory == directory:
-                disk.note_failure(error)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -436,18 +318,3 @@ def _release(entry: ShuffleEntry) -> int:
     for output in entry.outputs.values():
         release_regions(output.regions)
     return entry.stored_bytes
-
-
-def _checksum(extent: Extent) -> int:
-    """Compute an extent's checksum. Runs in a thread, a piece at a time."""
-    value = 0
-    view = extent.view
-    buffer = memoryview(bytearray(min(_VERIFY_BYTES, extent.length)))
-    for start in range(0, extent.length, _VERIFY_BYTES):
-        length = min(_VERIFY_BYTES, extent.length - start)
-        if view is not None:
-            value = crc32c(view[start : start + length], value)
-        elif isinstance(extent.tier, DiskTier):
-            extent.tier.read(extent.offset + start, [buffer[:length]])
-            value = crc32c(buffer[:length], value)
-    return value

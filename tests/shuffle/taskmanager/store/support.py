@@ -114,8 +114,8 @@ class Gate:
 async def settle(store):
     """Wait until the store's own tasks have ended."""
     async with asyncio.timeout(20):
-        while store._background or store._journal._task is not None:
-            tasks = [*store._background]
+        while store._tiers.upkeep or store._journal._task is not None:
+            tasks = [*store._tiers.upkeep]
             if store._journal._task is not None:
                 tasks.append(store._journal._task)
             await asyncio.wait(tasks)

@@ -376,7 +376,7 @@ async def test_upkeep_that_fails_is_logged_and_tried_again(opened, monkeypatch, 
         broken.setattr(MemoryTier, "prepare", bug)
         await put(store, 1, 100)
         await settle(store)
-    assert "upkeep of the storage failed" in caplog.text
+    assert f"upkeep of {store.tiers()[0].directory} failed" in caplog.text
     await put(store, 2, 100)
     await settle(store)
     assert not store._storage.memory.wants_backing
