@@ -1,5 +1,6 @@
-"""Options of TCP sockets: no delay, keepalive, congestion control."""
+"""Sockets of connections: their options (no delay, keepalive, congestion control) and peers."""
 
+import asyncio
 import logging
 import socket
 
@@ -46,3 +47,14 @@ def apply(sock: socket.socket, config: TransportConfig) -> None:
                 config.congestion_control,
                 error,
             )
+
+
+def describe_peer(transport: asyncio.BaseTransport) -> str:
+    """Return the other end of a transport, for logs and status: ``host:port`` or ``unix:path``."""
+    sock = transport.get_extra_info("socket")
+    if sock is not None and sock.family == socket.AF_UNIX:
+        return (
+            f"unix:{transport.get_extra_info('sockname') or transport.get_extra_info('peername')}"
+        )
+    peer = transport.get_extra_info("peername")
+    return f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(peer)
