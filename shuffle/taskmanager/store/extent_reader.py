@@ -1,4 +1,4 @@
-"""Reading extents of any tier: from the mapping, the page cache, or the disk in a thread."""
+"""Reads extents of any tier: from the mapping, the page cache, or the disk in a thread."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -18,14 +18,14 @@ from sluice.shuffle.taskmanager.store.tier import Extent
 _VERIFY_BYTES = 1024 * 1024
 
 CACHED_READS = 32
-"""Most reads at a time that the event loop makes itself: beyond it other work would wait."""
+"""Most reads that the event loop makes in one go: with more, other work would wait."""
 
 
 class ExtentRead(NamedTuple):
-    """Bytes to read.
+    """A read of bytes of an extent.
 
     Attributes:
-        extent: Where they are; retained until the read has ended.
+        extent: Retained until the read has ended.
         offset: Position in the extent, in bytes.
         buffers: Filled completely, one behind the other.
     """
@@ -46,15 +46,15 @@ class ExtentRead(NamedTuple):
 
 
 def read_cached(reads: Sequence[ExtentRead]) -> bool:
-    """Read from the disk tier what the page cache has, in the caller's own thread.
+    """Fill buffers from the page cache, in the caller's own thread.
 
-    Copying a few hundred KiB takes less time than to hand the work to a thread and back.
+    Copying a few hundred KiB takes less time than a hop to a thread and back.
 
     Args:
-        reads: What to read, of extents of the disk tier.
+        reads: Reads of extents of the disk tier.
 
     Returns:
-        Whether all buffers were filled; if not, :func:`read_extents` has to, or tells why not.
+        Whether all buffers were filled; if not, :func:`read_extents` fills them or tells the error.
     """
     return len(reads) <= CACHED_READS and all(
         read.is_within
@@ -64,11 +64,11 @@ def read_cached(reads: Sequence[ExtentRead]) -> bool:
 
 
 async def read_extents(threads: IoThreads, reads: Sequence[ExtentRead]) -> None:
-    """Read from extents of any tier; all that is on disk in one call of a thread.
+    """Read extents of any tier; one call of a thread makes all reads of disks.
 
     Args:
         threads: They read from the disk tier.
-        reads: What to read.
+        reads: The reads; their extents are retained meanwhile.
 
     Raises:
         RegionMismatch: A range reaches beyond its extent.
@@ -105,7 +105,7 @@ async def read_extents(threads: IoThreads, reads: Sequence[ExtentRead]) -> None:
 def _read_each(
     tiers: Sequence[DiskTier], reads: Sequence[ExtentRead]
 ) -> tuple[int, OSError] | None:
-    """Read in a thread; return which read the disk failed, and how."""
+    """Read in a thread; return the number and the error of a read that failed."""
     for number, (tier, (extent, offset, buffers)) in enumerate(zip(tiers, reads, strict=True)):
         try:
             tier.read(extent.offset + offset, buffers)

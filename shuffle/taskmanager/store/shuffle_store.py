@@ -1,4 +1,4 @@
-"""The store of committed map outputs of one TaskManager: the facade of this package.
+"""Stores the committed map outputs of one TaskManager: the facade of this package.
 
 ::
 
@@ -7,12 +7,12 @@
                                                                                   │
     read(extent, …), extent.view  ◀──────────────── lookup() / map_outputs() ◀────┘
 
-One event-loop thread owns all state. Only :meth:`ShuffleStore.open` blocks (run it before serving,
-or in a thread before the loop uses the store); disk accesses later are made by ``io_threads``
-threads, journal writes by one more.
+One event-loop thread owns all state. Only :meth:`ShuffleStore.open` blocks: run it before serving,
+or in a thread before the loop uses the store. Afterwards ``io_threads`` threads access the disks,
+and another thread writes the journal.
 
-What survives: everything whose commit was acknowledged, through any death of the process, because
-it lies in the page cache or in tmpfs. After a reboot the memory tier's outputs are forgotten.
+Every map output whose commit was acknowledged survives any death of the process, because it lies in
+the page cache or in tmpfs. After a reboot the memory tier's outputs are forgotten.
 """
 
 import asyncio
@@ -52,10 +52,10 @@ from sluice.shuffle.taskmanager.store.tiers import Tiers
 
 
 class ShuffleStore:
-    """Extents, journal and index of a TaskManager's data directories.
+    """Ties together the tiers, the journal and the index of a TaskManager's data directories.
 
-    Made by :meth:`open`. Every extent that is handed out stays valid as long as somebody holds a
-    reference to it: retain it before using it across an ``await``, release it afterwards.
+    Made by :meth:`open`. An extent stays valid as long as there is a reference to it: retain it
+    before using it across an ``await``, release it afterwards.
     """
 
     def __init__(self, config: StorageConfig, storage: OpenedStorage) -> None:
@@ -72,7 +72,7 @@ class ShuffleStore:
 
     @classmethod
     def open(cls, config: StorageConfig) -> Self:
-        """Lock the directories and adopt what a previous daemon committed there. Blocks.
+        """Lock the directories and adopt the map outputs that a previous daemon committed. Blocks.
 
         Directories that cannot be used are left out, with a logged reason.
 
@@ -95,8 +95,8 @@ class ShuffleStore:
         Args:
             key: The shuffle.
             first_subpartition: Number of the region's first subpartition; ``EVERY_SUBPARTITION``
-                for a region whose bytes are those of each subpartition.
-            lengths: Bytes of each of its subpartitions; one length then.
+                for a broadcast region, whose bytes are those of each subpartition.
+            lengths: Bytes of each of its subpartitions; a single length for a broadcast region.
 
         Raises:
             StorageFull: No tier has room.
@@ -117,12 +117,12 @@ class ShuffleStore:
         Args:
             output: Its regions come from :meth:`RegionWriter.finish`. Once the future has succeeded
                 they belong to the store; if this call or the future raises, they still belong to
-                the caller, who releases them (:func:`release_regions`).
+                the caller, who must release them (:func:`release_regions`).
 
         Returns:
             A future that ends when the output survives the process and is visible. Cancelling it
-            does not take the commit back; the store then looks after the regions in either case.
-            It may fail with JournalWriteFailed, ShuffleReleased or StorageClosed.
+            does not take the commit back; the store then owns the regions in either case. The
+            future may fail with JournalWriteFailed, ShuffleReleased or StorageClosed.
 
         Raises:
             DuplicateMapOutput: The map attempt is committed, or being committed.
@@ -139,19 +139,20 @@ class ShuffleStore:
     def secure(
         self, attempt: MapAttemptKey, num_subpartitions: int, regions: Sequence[Region]
     ) -> "asyncio.Future[None]":
-        """Let the next regions of a map output survive the process before it is committed.
+        """Make the next regions of a map output survive the process before its commit.
 
         Args:
             attempt: The map attempt; one call is under way at a time.
             num_subpartitions: Subpartitions of the shuffle.
-            regions: They follow those secured before. Once the future has succeeded they belong to
-                the store; if this call or the future raises, they still belong to the caller.
+            regions: The regions behind those secured before. Once the future has succeeded they
+                belong to the store; if this call or the future raises, they still belong to the
+                caller.
 
         Returns:
-            A future as that of :meth:`commit`.
+            A future like that of :meth:`commit`.
 
         Raises:
-            DuplicateMapOutput: The map attempt is committed, or something of it is being written.
+            DuplicateMapOutput: The map attempt is committed, or a row of it is being written.
             StorageClosed: The store was closed.
         """
         self._check_open()
@@ -160,19 +161,19 @@ class ShuffleStore:
         return self._journal.secure(attempt, num_subpartitions, regions)
 
     def open_output(self, attempt: MapAttemptKey) -> OpenOutput | None:
-        """Return what is secured of a map output that is not committed, or None."""
+        """Return the secured part of a map output that is not committed, or None."""
         return self._index.open_output(attempt)
 
     def open_outputs(self) -> list[OpenOutput]:
-        """Return all map outputs of which something is secured."""
+        """Return all uncommitted map outputs with secured regions."""
         return self._index.open_outputs()
 
     def pending(self, attempt: MapAttemptKey) -> "asyncio.Future[None] | None":
-        """Return the future of a commit or of regions of a map attempt that are being written."""
+        """Return the future of the row of a map attempt that is being written, or None."""
         return self._journal.pending(attempt)
 
     def drop_open(self, attempt: MapAttemptKey) -> None:
-        """Give up what is secured, or is being secured, of a map output. Idempotent."""
+        """Give up the secured regions of a map output, also those being written. Idempotent."""
         if not self._closed:
             self._journal.drop(attempt)
 
@@ -185,12 +186,12 @@ class ShuffleStore:
         return self._index.outputs_of(key)
 
     def release_shuffle(self, key: ShuffleKey) -> int:
-        """Forget a shuffle. Extents that readers still hold are freed with their last reference.
+        """Forget a shuffle. Extents in use by readers are freed with their last reference.
 
         Commits under way to this shuffle fail with ShuffleReleased.
 
         Returns:
-            Stored bytes that were given up.
+            Stored bytes that are given up.
 
         Raises:
             StorageClosed: The store was closed.
@@ -217,7 +218,7 @@ class ShuffleStore:
         return sum(_release(entry) for entry in entries if entry is not None)
 
     def _release_open(self, released: Callable[[ShuffleKey], bool]) -> int:
-        """Forget what is secured of uncommitted map outputs of shuffles that are released."""
+        """Forget the secured regions of uncommitted map outputs of released shuffles."""
         outputs = [each for each in self._index.open_outputs() if released(each.key)]
         for output in outputs:
             self._index.pop_open(MapAttemptKey(output.key, output.map_attempt_id))
@@ -241,15 +242,15 @@ class ShuffleStore:
         await self.read_all([ExtentRead(extent, offset, buffers)])
 
     async def read_all(self, reads: Sequence[ExtentRead]) -> None:
-        """Fill buffers from extents: copies in the memory tier, one call of a thread for the disk.
+        """Fill buffers from extents: copies from memory, one call of a thread for all disks.
 
         Raises:
-            StorageReadFailed: As :meth:`read`, like all the rest.
+            StorageReadFailed: As :meth:`read` does; so are the other errors.
         """
         await read_extents(self._threads, reads)
 
     def read_cached(self, reads: Sequence[ExtentRead]) -> bool:
-        """Fill buffers at once if the page cache has it all, as ``region_writer.read_cached``."""
+        """Fill buffers at once if the page cache has all: ``extent_reader.read_cached``."""
         return read_cached(reads)
 
     async def verify(self, region: Region) -> None:
@@ -266,7 +267,7 @@ class ShuffleStore:
         return self._index.applications()
 
     def shuffles(self) -> list[ShuffleStatistics]:
-        """Return what is stored per shuffle."""
+        """Return the statistics of each shuffle."""
         return [
             ShuffleStatistics(key, len(entry.outputs), entry.stored_bytes, entry.regions)
             for key, entry in self._index.entries()
@@ -291,9 +292,9 @@ class ShuffleStore:
         )
 
     async def close(self) -> None:
-        """Write what is queued, wait for disk accesses, close all files, give up the locks.
+        """Write the queued rows, wait for disk accesses, close all files, give up the locks.
 
-        Data stays for the next process. Idempotent. Not to be cancelled; it waits for disks only.
+        Data stays for the next process. Idempotent. Do not cancel it; it waits for disks only.
         """
         if self._closed:
             return

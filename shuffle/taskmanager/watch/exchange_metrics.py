@@ -1,8 +1,7 @@
-"""Metrics of what moves: gates and their channels, pipelined partitions, credit, connections.
+"""Metrics of the exchange: gates and their channels, pipelined partitions, credit, connections.
 
-Waits that still last are in the seconds already. All labels are of fixed sets.
-
-Short ways to write metric families, and the extremes of a queue.
+Seconds of waiting include waits that still last. All labels take their values from fixed sets. At
+the end of the module are the short forms of metric families that ``metrics`` uses as well.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ LEGS: Final = {
     "peer in": "peer",
     "peer out": "peer",
 }
-"""The role of the connecting side, by leg: ``peer out`` was made by this TaskManager."""
+"""The role of the connecting side, by leg; this TaskManager makes ``peer out`` connections."""
 
 
 def exchange_metrics(status: TaskManagerStatus) -> Iterator[Metric]:

@@ -1,8 +1,8 @@
 """Prometheus metrics, made from one status snapshot when a scraper asks.
 
-Base units, ``_total`` on counters. The number of series depends on the configuration and on the
-wire protocol, never on the load: no label names an application, a shuffle, a peer or a pool. What
-moves between hosts and tasks is in ``exchange_metrics``. ``docs/metrics.md`` lists all of them.
+Units are base units, and counters end in ``_total``. The number of series depends on the
+configuration and on the wire protocol, never on the load: no label names an application, a shuffle,
+a peer or a pool. ``exchange_metrics`` has the metrics of data that moves between hosts and tasks.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class TaskManagerCollector(Collector):
         self._status = status
 
     def describe(self) -> Iterable[Metric]:
-        """Return nothing: registering must not ask a daemon that is still starting."""
+        """Return nothing, so that registering does not ask a daemon that is still starting."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
