@@ -18,8 +18,8 @@ _LONGEST_KEEPALIVE_SECONDS = 32767
 def apply(sock: socket.socket, config: TransportConfig) -> None:
     """Set the options of a connected socket; Unix sockets need none.
 
-    A congestion control that the kernel does not know is logged once per connection and left out:
-    it costs speed, not correctness.
+    A congestion control that the kernel does not know is logged once per connection and left out,
+    because the connection works without it.
     """
     if sock.family not in (socket.AF_INET, socket.AF_INET6):
         return
