@@ -1,4 +1,4 @@
-"""The benchmark of CPU per gigabyte moves every byte, ours and bare, and makes its figures."""
+"""The benchmark of CPU per gigabyte moves every byte on both paths and makes its figures."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ async def test_a_blocked_sink_stops_reading_and_loses_nothing() -> None:
             assert supplier.lent == 0
 
 
-async def test_resume_without_memory_stays_blocked_and_without_need_does_nothing() -> None:
+async def test_resume_without_memory_stays_blocked_and_an_unneeded_resume_does_nothing() -> None:
     async with a_service() as service:
         service.segments = 0
         with await RawPeer.connect(service.address) as peer:
@@ -129,7 +129,7 @@ async def test_no_memory_is_asked_for_once_the_connection_is_gone() -> None:
 
 
 @pytest.mark.parametrize("blocked", [False, True])
-async def test_what_a_handler_raises_closes_its_connection_only(
+async def test_an_error_of_a_handler_closes_its_connection_only(
     blocked: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     for error, code in (
@@ -183,7 +183,7 @@ async def test_pings_are_answered_in_order_among_messages() -> None:
             assert await peer.read_frame() == (Pong(0), b"")
             assert await peer.read_frame() == (Pong(2**64 - 1), b"")
             await handler.until(lambda: handler.received)
-            assert handler.received == [(RegionData(5, 0), b"abc")]  # the handler hears of no ping
+            assert handler.received == [(RegionData(5, 0), b"abc")]  # the handler gets no ping
 
 
 @pytest.mark.interpreted

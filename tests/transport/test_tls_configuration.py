@@ -1,4 +1,4 @@
-"""TLS settings that cannot work are found at the start, and the error says what to do."""
+"""TLS settings that cannot work are found at the start, and the error has the remedy."""
 
 from __future__ import annotations
 

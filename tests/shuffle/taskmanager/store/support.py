@@ -1,4 +1,4 @@
-"""What the storage tests share."""
+"""Helpers of the storage tests."""
 
 import asyncio
 import os

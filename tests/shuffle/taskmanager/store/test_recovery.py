@@ -1,4 +1,4 @@
-"""What a new daemon finds: after kill -9, damage, lost files, foreign locks, broken directories."""
+"""A new daemon after kill -9, damage, lost files, foreign locks and broken directories."""
 
 import os
 import shutil

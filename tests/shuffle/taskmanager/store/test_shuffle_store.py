@@ -125,7 +125,7 @@ async def test_bytes_outside_a_region_are_refused(opened):
 
 
 async def test_bytes_outside_a_region_are_not_read_from_the_page_cache(opened):
-    """What lies behind it may be another application's."""
+    """The bytes behind a region may belong to another application."""
     store = opened(memory_tier_bytes=0)
     output, _ = await put(store, 0, 100), await put(store, 1, 8192)
     extent = extent_of(output)
