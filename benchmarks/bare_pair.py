@@ -58,7 +58,7 @@ class BareSender(asyncio.Protocol):
 
 
 class BareReceiver(asyncio.BufferedProtocol):
-    """Counts what it receives into one segment."""
+    """Counts the bytes that it receives into one segment."""
 
     def __init__(self, expected_bytes: int) -> None:
         self._segment = memoryview(bytearray(SEGMENT_SIZE_BYTES))

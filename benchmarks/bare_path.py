@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 SEGMENT_SIZE_BYTES: Final = 32 * 1024
 RING_SEGMENTS: Final = 16
-"""Segments of a process. Reading stops when two wait to be written, so none is overwritten, but for
-those that several notices at a time stand for: nobody looks at their bytes."""
+"""Segments of a process. Reading stops when two wait to be written, so none is overwritten; only
+the segments of several notices at a time may be, and their bytes do not matter."""
 NOTICE_BYTES: Final = 64
 HOST: Final = "127.0.0.1"
 

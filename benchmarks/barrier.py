@@ -40,7 +40,7 @@ PAUSE_SECONDS = 0.001
 """Between two buffers of the slow reader: 31 MiB a second at most."""
 
 WARM_UP = 0.25
-"""The part of a measurement in which what is between the tasks fills up."""
+"""The part of a measurement in which the buffers between the tasks fill up."""
 
 MODES = ("credit", "watermark")
 AIMS = {"barrier_credit_over_uncredited": "≤ 0.5"}

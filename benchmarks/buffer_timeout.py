@@ -14,10 +14,10 @@ Within a round every timeout has its turn on both paths; 1 and 100 ms have two, 
 the end, so that a machine that gets faster or slower meanwhile favours neither.
 ``rate_1ms_over_100ms`` is the lower one of the two paths' medians of the ratio within a round,
 ``p99_latency_ms_at_1ms`` the higher one of their medians when paced. Latencies when saturated are
-those of the queue in front of the bottleneck: they tell how much memory lies between.
+those of the queue in front of the bottleneck: they tell the amount of memory in between.
 
 ``records_per_cpu_second_1ms_over_100ms`` is the same ratio of records to the CPU time of all four
-processes: what a shorter timeout costs, whoever else uses the machine.
+processes: the cost of a shorter timeout, independent of other load on the machine.
 """
 
 import argparse

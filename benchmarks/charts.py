@@ -28,7 +28,7 @@ OVER_OWN: Final = "time, over that of Spark's own shuffle"
 FACTORS: Final = [2**power for power in range(DOUBLINGS + 1)]
 
 Result = Mapping[str, Any]
-"""What a benchmark wrote."""
+"""The results file of a benchmark."""
 
 
 def rounds(result: Result, lines: Mapping[str, str], scale: float) -> list[Line]:

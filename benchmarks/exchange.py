@@ -57,7 +57,7 @@ MAP_OUTPUTS = 2 * CHANNELS
 MAP_OUTPUT_BYTES = 8 * 1024 * 1024
 KEY = ShuffleKey("bench", 0)
 BARE_BYTES = {"bare": MAP_OUTPUTS * MAP_OUTPUT_BYTES, "cached": SEGMENT_SIZE_BYTES}
-"""Data of each bare sender: as much as ours has, and one buffer."""
+"""Data of each bare sender: as much as Sluice has, and one buffer."""
 MANY_CHANNELS = 1000
 MANY_OUTPUTS = 80
 MANY_KEY = ShuffleKey("bench", 1)

@@ -29,7 +29,7 @@ FIGURES = {"credit": "isolation_credit", "watermark": "isolation_uncredited"}
 AIMS = {"isolation_credit": "≥ 0.95", "isolation_uncredited": "near 0"}
 
 SETTLE_SECONDS = 0.3
-"""Until what is on its way to the stuck reader has filled every buffer; nobody announces that."""
+"""Time until data for the stuck reader fills every buffer, for which there is no event."""
 
 
 @contextlib.asynccontextmanager

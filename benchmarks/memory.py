@@ -52,7 +52,7 @@ SHUFFLE = 0
 STALLED_CONSUMERS = 16
 CREDIT = 16
 LIMIT_MIB = 96
-"""What a TaskManager may need beside its pool and its memory tier."""
+"""Most memory that a TaskManager may need beside its pool and its memory tier."""
 SAMPLE_SECONDS = 0.25
 MOST_SAMPLES = 24
 """Kept of each TaskManager, evenly spaced: for the chart."""

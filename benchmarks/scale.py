@@ -91,7 +91,7 @@ def rows_of(results: Sequence[tuple[Workload, Outcome, Outcome]]) -> list[tuple[
             f"{work.hosts:,}",
             f"{work.maps:,}",
             f"{work.block_bytes:,}",
-            # One to each peer for what is read here, one from each for what is read there.
+            # One to each peer for the data read here, one from each for the data read there.
             f"{2 * (work.hosts - 1):,}",
             f"{seen.messages['PartitionRequest']:,}",
             f"{data_frames(seen):,}",

@@ -42,10 +42,10 @@ class Pair:
     own_seconds: float
     sluice_seconds: float
     own_cpu_seconds: float = 0.0
-    """Of a side's executors, whatever their threads did, and of the TaskManagers."""
+    """CPU time of all threads of a side's executors, and of the TaskManagers."""
     sluice_cpu_seconds: float = 0.0
     taskmanagers_cpu_seconds: float = 0.0
-    """What of Sluice's was the TaskManagers'."""
+    """Share of the TaskManagers in Sluice's CPU time."""
 
     @property
     def ratio(self) -> float:

@@ -8,7 +8,7 @@ end of each channel a sender that has everything at hand. Messages are encoded b
 floating buffers are those of ``sluice.shuffle.gate.buffer_manager``, for numbers of buffers instead
 of memory.
 
-Not played: time in the CPU, loss, and the queues of senders. What comes in shares the watched
+Not played: time in the CPU, loss, and the queues of senders. Incoming data shares the watched
 host's link; a message takes the link's time for its bytes and then the latency of one way.
 """
 

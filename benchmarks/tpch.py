@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 AIMS = {"total": "≤ 1.0", "total_adaptive_off": "≤ 1.0", "queries_equal": str(len(QUERIES))}
 TIME_LIMIT_SECONDS = 1800.0
 MODES = {"on": "", "off": "_adaptive_off"}
-"""Adaptive execution, and what it adds to the names of figures."""
+"""Adaptive execution on and off, with the suffix of the names of figures."""
 
 
 @dataclass(frozen=True, slots=True)

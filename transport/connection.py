@@ -74,7 +74,7 @@ class ConnectionHandler(Protocol):
         """Send on: the write buffer fell to the low watermark."""
 
     def connection_lost(self, error: SluiceError) -> None:
-        """Give up what was in flight: the connection is gone."""
+        """Give up all messages in flight: the connection is gone."""
 
 
 HandlerFactory = Callable[["Connection", Hello | HelloAck], ConnectionHandler]
@@ -167,7 +167,7 @@ class Connection:
 
     @property
     def writable(self) -> bool:
-        """False while the write buffer is above its watermark, and when there is no connection."""
+        """False while the write buffer is above its watermark, and without a transport."""
         return self._out.writable
 
     @property
@@ -344,7 +344,7 @@ class Connection:
         )
         if self.opened is not None and not self.opened.done():
             self.opened.set_exception(error)
-            self.opened.exception()  # retrieved, because nobody need await it any more
+            self.opened.exception()  # retrieved, because it may have no waiters
         handler, self._handler = self._handler, None
         try:
             if handler is not None:

@@ -39,7 +39,7 @@ class ReceiveLowWater:
     reader.
 
     Args:
-        sock: A connected TCP socket, or what a transport gives for it.
+        sock: A connected TCP socket, or the object that a transport gives for it.
     """
 
     __slots__ = ("_frame", "_missing_bytes", "_sock", "mark_bytes")

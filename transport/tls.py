@@ -146,7 +146,7 @@ def refusal(error: ssl.SSLError, remote: str) -> TlsRefused:
     return TlsRefused(
         f"TLS with {remote} failed",
         value=reason.replace("_", " ").lower(),
-        remedy="Check transport.tls_minimum_version on both sides, and what lies between them",
+        remedy="Check transport.tls_minimum_version on both sides, and proxies between them",
     )
 
 
@@ -188,7 +188,7 @@ def _context(side: int, minimum_version: str, ca: Path) -> ssl.SSLContext:
     # Written data must always be encrypted at once: a renegotiation could ask to read first.
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_TICKET
     if side == ssl.PROTOCOL_TLS_SERVER:
-        context.num_tickets = 0  # connections are few and long: nobody resumes a session
+        context.num_tickets = 0  # connections are few and long: sessions are never resumed
     _check_readable("tls_ca_file", ca)
     try:
         context.load_verify_locations(cafile=ca)

@@ -34,7 +34,7 @@ SETTINGS = {
     ),
     "spark.sql.shuffle.partitions": "2",
 }
-"""What an application needs to run it."""
+"""Settings of an application that runs the job."""
 
 
 def run(spark: SparkSession, parameters: dict[str, Any]) -> list[tuple[Any, ...]]:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 RETAINED_FREE_BYTES = 256 * 1024 * 1024
-"""Free space at the end of an arena that is kept warm; what is above it goes back to the disk."""
+"""Free space at the end of an arena that is kept warm; space beyond it goes back to the disk."""
 
 RECOVERY_BYTES = 64 * 1024 * 1024
 """A disk that was full is tried again when others have freed this much."""

@@ -3,8 +3,8 @@
 The space below the *frontier* has been used before: its pages are resident in memory, or its blocks
 allotted on disk, so writing there again is several times cheaper than touching fresh space. The
 space above is cold. An allocation takes the best fitting hole below the frontier (the lowest one
-among equals) and moves the frontier only if there is none; it then starts in the hole that touches
-the frontier, if any. So what is in use stays at the low end, and memory use follows the peak load.
+among equals) and moves the frontier only if no hole fits; it then starts in the hole that touches
+the frontier, if any. So extents stay at the low end, and memory use follows the peak load.
 
 Holes are kept in two sorted lists, by start and by (length, start). A search is a bisection; an
 insertion or deletion moves machine words in one memmove, which beats any tree written in Python up

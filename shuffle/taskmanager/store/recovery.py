@@ -1,4 +1,4 @@
-"""Opens the storage: locks directories, opens tiers, adopts what a previous daemon committed."""
+"""Opens the storage: locks directories, opens tiers, adopts committed map outputs."""
 
 import dataclasses
 import logging

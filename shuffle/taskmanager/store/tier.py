@@ -65,7 +65,7 @@ class Referenced(ABC):
 
     @abstractmethod
     def _give_back(self) -> None:
-        """Free what the object stands for; called when nobody holds it any more."""
+        """Free what the object stands for; called after the last release."""
 
 
 class Extent(Referenced):

@@ -19,7 +19,7 @@ class Tiers:
     """The memory tier, if there is one, and a disk tier for each usable data directory.
 
     Upkeep is work ahead of use (pages of the memory tier) and after it (free space at the end of a
-    disk's arena): a thread does it, one task at a time for each tier.
+    disk's arena). A thread does it, and each tier has at most one task of it at a time.
 
     Args:
         memory: The memory tier, or None.
@@ -92,7 +92,7 @@ class Tiers:
                 disk.note_failure(error)
 
     async def end_upkeep(self) -> None:
-        """Begin no more upkeep that frees space, and wait for what is under way."""
+        """Stop freeing space on disks, and wait for the upkeep under way."""
         self._ending = True
         while self.upkeep:
             await asyncio.wait(self.upkeep)

@@ -91,7 +91,7 @@ def _channels(status: TaskManagerStatus) -> Iterator[Metric]:
     yield gauges("channel_available_credit", "Credits that sources may use.", "kind", credit)
     yield gauges(
         "channel_unannounced_credit",
-        "Free buffers that sources have not been told of.",
+        "Free buffers that are not announced to sources yet.",
         "kind",
         unannounced,
     )
@@ -159,7 +159,7 @@ def _pipelined_partitions(status: TaskManagerStatus) -> Iterator[Metric]:
     )
     yield totals(
         "backward_messages_received",
-        "What consumers told producers: task events, buffer sizes, resumed consumption.",
+        "Messages from consumers to producers: task events, buffer sizes, resumed consumption.",
         ("type",),
         {(kind,): count for kind, count in counters.backward_messages.items()},
     )
@@ -231,7 +231,7 @@ def _producers(status: TaskManagerStatus) -> Iterator[Metric]:
         "Areas of memory that producers on this host share with the TaskManager.",
         status.region_areas.areas,
     )
-    yield gauge("region_areas_used_bytes", "Their size.", status.region_areas.used_bytes)
+    yield gauge("region_areas_used_bytes", "Bytes of region areas.", status.region_areas.used_bytes)
     yield total(
         "region_area_received_bytes",
         "Bytes from map tasks that came through region areas, not through a socket.",
@@ -327,7 +327,7 @@ def _traffic(status: TaskManagerStatus) -> Iterator[Metric]:
     )
     yield totals(
         "connection_bytes",
-        "Bytes over accepted connections: payloads, and what is not payload.",
+        "Bytes over accepted connections, with the heads of frames.",
         ("role", "direction"),
         sizes,
     )

@@ -77,7 +77,7 @@ def _daemon(status: TaskManagerStatus) -> Iterator[Metric]:
         },
     )
     states = {state: float(state == status.state) for state in STATES}
-    yield gauges("taskmanager_state", "1 for the state it is in.", "state", states)
+    yield gauges("taskmanager_state", "1 for the present state.", "state", states)
     yield gauge("uptime_seconds", "Time since the daemon started.", status.uptime_seconds)
     yield total(
         "event_loop_lag_seconds",
@@ -108,7 +108,7 @@ def _network_memory(status: TaskManagerStatus) -> Iterator[Metric]:
     )
     yield gauge(
         "network_memory_wanted_segments",
-        "Segments that all pools and requests could use; more than there are slows work down.",
+        "Segments that all pools and requests could use; above the pool's size, work slows down.",
         pool.wanted_segments,
     )
     yield gauge(
@@ -124,7 +124,7 @@ def _network_memory(status: TaskManagerStatus) -> Iterator[Metric]:
     )
     yield total(
         "network_memory_demand_warnings",
-        "Times that the log warned of a demand above what there is.",
+        "Times that the log warned of a demand above the pool's size.",
         pool.demand_warnings,
     )
 
@@ -140,7 +140,7 @@ def _local_pools(status: TaskManagerStatus) -> Iterator[Metric]:
 
     yield gauges(
         "local_pools",
-        "Local buffer pools, by what they are for.",
+        "Local buffer pools, by their use.",
         "kind",
         {kind: len(each) for kind, each in pools.items()},
     )
