@@ -1,7 +1,7 @@
-"""One spark-submit application that runs jobs one after the other, when it is told to.
+"""A spark-submit application that runs jobs one after the other, on request.
 
 The runner and the script `benchmarks/jobs/serve.py` talk over a Unix socket, one JSON object per
-line: a request names a job, the answer says how it went. So the runner can read metrics between
+line: a request names a job, the answer has its outcome. So the runner can read metrics between
 two jobs, and two applications can take turns while both stay warm.
 """
 
@@ -35,7 +35,7 @@ _SCRIPT = Path(__file__).resolve().parent / "jobs" / "serve.py"
 
 @dataclass(frozen=True, slots=True)
 class JobRecord:
-    """How one job went: wall time in the driver and where its result rows are."""
+    """The outcome of a job: wall time in the driver, and the file of its result rows."""
 
     name: str
     seconds: float
@@ -54,8 +54,8 @@ class SparkApplication:
         directory: Receives log, event log and control socket; keep its path short, a Unix socket
             path has at most 107 bytes.
         properties_file: A spark-defaults file with further settings; ``settings`` win over it.
-        script: Serves the jobs; another one may know other jobs.
-        spark: Which Spark; the installed one when not given.
+        script: Serves the jobs; another script may know other jobs.
+        spark: The Spark to run; the installed one by default.
     """
 
     def __init__(

@@ -13,10 +13,10 @@ SEGMENT_SIZE_BYTES = 32 * 1024
 
 
 class BareSender(asyncio.Protocol):
-    """Sends a number of bytes, named in the first line it receives, as fast as it may.
+    """Sends the number of bytes that its first received line names, as fast as it can.
 
     Args:
-        data: What to send, again and again; a multiple of the segment size.
+        data: Bytes to send, again and again; a multiple of the segment size.
         congestion: Congestion control; the system's by default.
     """
 
@@ -28,7 +28,7 @@ class BareSender(asyncio.Protocol):
         self._writable = True
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Set the watermarks that our own connections have."""
+        """Set the watermarks of Sluice's own connections."""
         self._transport: asyncio.Transport = transport  # type: ignore[assignment]
         if self._congestion is not None:
             sock = transport.get_extra_info("socket")
@@ -58,7 +58,7 @@ class BareSender(asyncio.Protocol):
 
 
 class BareReceiver(asyncio.BufferedProtocol):
-    """Counts what it receives into one segment."""
+    """Counts the bytes that it receives into one segment."""
 
     def __init__(self, expected_bytes: int) -> None:
         self._segment = memoryview(bytearray(SEGMENT_SIZE_BYTES))
@@ -77,7 +77,7 @@ class BareReceiver(asyncio.BufferedProtocol):
 
 
 async def serve_bare(congestion: str | None, size: int) -> None:
-    """The bare process that is read from; says its port, ends with its standard input.
+    """Run the bare sender; it prints its port and ends with its standard input.
 
     Args:
         congestion: Congestion control of the sender; the system's by default.

@@ -1,12 +1,12 @@
-"""The bare counterpart of ``path_cpu``: four processes and three sockets, bytes and nothing else.
+"""The bare counterpart of ``path_cpu``: bytes through four processes and three sockets.
 
 A source writes segments to a Unix socket, one process forwards them to TCP, another one from there
 to a Unix socket again, and a sink counts them: the hops of a buffer from a client through two
 TaskManagers to another client. Each receives into segments of its own and writes from there, as a
 TaskManager does; there are no messages, no credit, no checksums.
 
-With ``NOTICE_BYTES`` on the Unix sockets in place of each segment it is what would be left if
-clients and TaskManagers shared memory: the segments go over TCP only.
+With ``NOTICE_BYTES`` on the Unix sockets in place of each segment, the path has the work that would
+remain if clients and TaskManagers shared memory: the segments go over TCP only.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 SEGMENT_SIZE_BYTES: Final = 32 * 1024
 RING_SEGMENTS: Final = 16
-"""Segments of a process. Reading stops when two wait to be written, so none is overwritten, but for
-those that several notices at a time stand for: nobody looks at their bytes."""
+"""Segments of a process. Reading stops when two wait to be written, so none is overwritten; only
+the segments of several notices at a time may be, and their bytes do not matter."""
 NOTICE_BYTES: Final = 64
 HOST: Final = "127.0.0.1"
 
@@ -37,7 +37,7 @@ class Writer(asyncio.Protocol):
     """The writing end of a socket.
 
     Args:
-        unit_bytes: What it writes at a time: segments, or notices of them.
+        unit_bytes: Bytes of one write: a segment, or a notice of it.
     """
 
     def __init__(self, unit_bytes: int) -> None:
@@ -71,8 +71,8 @@ class Receiver(asyncio.BufferedProtocol):
 
     Args:
         to: The writer.
-        taken_bytes: If it does not forward as it comes: for so many bytes,
-        given_bytes: it writes so many.
+        taken_bytes: Bytes to take before each write; 0 forwards bytes as they come.
+        given_bytes: Bytes of each of these writes.
     """
 
     def __init__(self, to: Writer | None, taken_bytes: int = 0, given_bytes: int = 0) -> None:
@@ -90,7 +90,7 @@ class Receiver(asyncio.BufferedProtocol):
         self._all: asyncio.Event = asyncio.Event()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Let the writer stop it."""
+        """Let the writer pause this end."""
         if self._to is not None:
             self._to.source = transport  # type: ignore[assignment]
 
@@ -163,7 +163,7 @@ async def run_second(path: str, unix_bytes: int) -> None:
 
 
 async def run_sink(path: str, unix_bytes: int) -> None:
-    """Count; answer when all of the bytes have come that the command says, or notices of them."""
+    """Count bytes or notices; answer when as many have come as the command says."""
     receiver = Receiver(None)
     await asyncio.get_running_loop().create_unix_server(lambda: receiver, path)
     say("ready")
@@ -194,8 +194,8 @@ async def bare_path(
     """Run the path; it is taken down from its source on.
 
     Args:
-        directory: For the sockets.
-        unix_bytes: What goes over the Unix sockets for a segment: the segment, or ``NOTICE_BYTES``.
+        directory: Directory of the sockets.
+        unix_bytes: Bytes over the Unix sockets for each segment: the segment, or ``NOTICE_BYTES``.
     """
     into, out = (str(directory / f"bare-{end}-{unix_bytes}") for end in ("in", "out"))
     with contextlib.ExitStack() as stack:

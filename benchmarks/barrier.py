@@ -1,10 +1,10 @@
-"""bench-barrier: how long a barrier takes to a slow reader, with credit over without (C6).
+"""bench-barrier: the time of a barrier to a slow reader, with credit over without.
 
 Two processes, two TaskManagers. One task fills a pipelined partition as fast as its pool allows and
 emits a checkpoint barrier after every 32 buffers. The other reads a buffer a millisecond, and so
-everything between them is full: the partition's pool and the channel's buffers, and without credit
-the socket's as well. A barrier waits behind all of it. Both processes read the same clock, so that
-the reader knows how long a barrier took, and what it still had to read when it was emitted.
+all buffers between them are full: the partition's pool and the channel's buffers, and without
+credit the socket's as well. A barrier waits behind all of them. Both processes read the same clock,
+so the reader knows how long a barrier took, and how much it still had to read when it was emitted.
 """
 
 import argparse
@@ -43,19 +43,19 @@ PAUSE_SECONDS = 0.001
 """Between two buffers of the slow reader: 31 MiB a second at most."""
 
 WARM_UP = 0.25
-"""The part of a measurement in which what is between the tasks fills up."""
+"""The part of a measurement in which the buffers between the tasks fill up."""
 
 MODES = ("credit", "watermark")
 AIMS = {"barrier_credit_over_uncredited": "≤ 0.5"}
 
 
 def microseconds() -> int:
-    """The clock that all processes of this host share."""
+    """Return the time of the clock that all processes of this host share."""
     return time.monotonic_ns() // 1000
 
 
 async def write_partition(running: NetworkEnvironment, map_attempt_id: int) -> None:
-    """Be the writer of one partition, until its reader has gone."""
+    """Write a partition until its reader has gone."""
     pool = running.network_pool.create_local_pool(f"partition {map_attempt_id}", 1, POOL_SEGMENTS)
     reader_gone = asyncio.Event()
     partition = PipelinedResultPartition(
@@ -84,7 +84,7 @@ async def write_partition(running: NetworkEnvironment, map_attempt_id: int) -> N
 
 
 async def serve_partitions(directory: Path, partitions: int) -> None:
-    """The process that is read from; says its id and port, ends with its standard input."""
+    """Run the process with the partitions; it prints its id and port and ends with its input."""
     async with environment(directory, "127.0.0.1", None) as running:
         writers = [
             asyncio.ensure_future(write_partition(running, number)) for number in range(partitions)
@@ -99,7 +99,7 @@ async def serve_partitions(directory: Path, partitions: int) -> None:
 async def read_slowly(
     running: NetworkEnvironment, source: ChannelSource, seconds: float
 ) -> dict[str, float]:
-    """Read a partition for a while; return what its barriers tell."""
+    """Read a partition for a while; return the figures of its barriers."""
     taken_at: list[int] = []
     began = microseconds()
     latencies: list[float] = []
@@ -131,7 +131,7 @@ async def read_slowly(
 
 
 async def measure(directory: Path, pairs: int, seconds: float) -> list[dict[str, float]]:
-    """Alternate both modes, each time on a partition of its own; return what was seen."""
+    """Alternate both modes, each time on a partition of its own; return the figures."""
     partitions = len(MODES) * (pairs + 1)
     runs: list[dict[str, float]] = []
     options = ("--directory", str(directory), "--partitions", str(partitions))

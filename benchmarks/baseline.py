@@ -28,10 +28,10 @@ class Baseline:
 
     @classmethod
     def of_environment(cls) -> Self:
-        """What the environment variable names; Spark as it is when it is not set.
+        """Return the baseline that the environment variable names; without it, Spark as it is.
 
         Raises:
-            RuntimeError: It names no file, or a line of the file is no setting.
+            RuntimeError: It does not name a file, or a line of the file is not a setting.
         """
         name = os.environ.get(VARIABLE)
         if not name:
@@ -48,19 +48,19 @@ class Baseline:
 
     @property
     def is_sluice(self) -> bool:
-        """Whether it is Sluice too, with other settings: it gets the jar and the endpoints."""
+        """Whether it is Sluice with other settings, which needs the jar and the endpoints."""
         return any(key.startswith("spark.sluice.") for key in self.settings)
 
     def over(self, settings: Mapping[str, str]) -> dict[str, str]:
-        """Settings with the file's values where it has some: ``spark.jars`` names another build."""
+        """Return settings, replaced by the file's; ``spark.jars`` names another build."""
         return {key: self.settings.get(key, value) for key, value in settings.items()}
 
 
 def read_spark_defaults(file: Path) -> dict[str, str]:
-    """The settings of a spark-defaults file: a key and a value in each line, ``#`` for comments.
+    """Return the settings of a spark-defaults file: a key and a value per line, ``#`` for comments.
 
     Raises:
-        RuntimeError: A line is no setting.
+        RuntimeError: A line is not a setting.
     """
     settings = {}
     for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):

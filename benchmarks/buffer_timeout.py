@@ -1,6 +1,6 @@
 """bench-buffer-timeout: record throughput and latency by buffer timeout.
 
-What a user has: a producer and a consumer process, both on ``sluice.shuffle.client``, and two
+The setup is a user's: a producer and a consumer process, both on ``sluice.shuffle.client``, and two
 TaskManagers between them. 100-byte records go round robin through the 100 subpartitions of one
 pipelined partition to 100 gates, one reading task each. The producer gives the event loop a turn
 after every 1000 records, as a task does that reads input of its own.
@@ -14,10 +14,10 @@ Within a round every timeout has its turn on both paths; 1 and 100 ms have two, 
 the end, so that a machine that gets faster or slower meanwhile favours neither.
 ``rate_1ms_over_100ms`` is the lower one of the two paths' medians of the ratio within a round,
 ``p99_latency_ms_at_1ms`` the higher one of their medians when paced. Latencies when saturated are
-those of the queue in front of the bottleneck: they tell how much memory lies between.
+those of the queue in front of the bottleneck: they tell the amount of memory in between.
 
 ``records_per_cpu_second_1ms_over_100ms`` is the same ratio of records to the CPU time of all four
-processes: what a shorter timeout costs, whoever else uses the machine.
+processes: the cost of a shorter timeout, independent of other load on the machine.
 """
 
 import argparse
@@ -82,7 +82,7 @@ class Turn(NamedTuple):
 
 
 def stamped() -> bytes:
-    """Return a record that knows when it was written; its first byte says so."""
+    """Return a record with the time of its writing; its first byte marks it."""
     return _STAMP.pack(1, time.perf_counter_ns()).ljust(RECORD_BYTES, b"\0")
 
 
@@ -90,7 +90,7 @@ def stamped() -> bytes:
 
 
 class Reading:
-    """What the readers of one turn found."""
+    """The findings of the readers of a turn."""
 
     def __init__(self) -> None:
         self.records = 0
@@ -133,7 +133,7 @@ async def read_channel(
 
 
 async def consume(endpoint: str) -> None:
-    """Read what each line of standard input names; answer with a line."""
+    """Read the partition that each line of standard input names; answer with a line."""
     async with await ShuffleClient.connect(endpoint, APPLICATION, CONSUMER_CONFIG) as client:
         say("ready")
         while (command := await next_command()) is not None:
@@ -188,7 +188,7 @@ async def write_paced(writer: RecordWriter[bytes], path: str, seconds: float) ->
                 for record in records:
                     if (pending := writer.emit(record)) is not None:
                         await pending
-        await asyncio.sleep(PACED_TICK_SECONDS)  # the pace is what is measured at
+        await asyncio.sleep(PACED_TICK_SECONDS)  # the pace of the measurement
 
 
 async def take_turn(
@@ -199,13 +199,13 @@ async def take_turn(
     turn: Turn,
     seconds: float,
 ) -> dict[str, Any]:
-    """Move records from here to the consumer for a while; return what it found.
+    """Move records from here to the consumer for a while; return its findings.
 
     Args:
-        client: The producer's.
+        client: The client of the producer.
         consumer: The consumer process.
         pids: All processes whose CPU time counts.
-        number: Of the partition, new.
+        number: Number of the partition, not used before.
         turn: Path, timeout and pace.
         seconds: How long to write.
     """
@@ -251,7 +251,7 @@ async def both_sides(
 
 
 async def measure(taskmanagers: TaskManagers, rounds: int, seconds: float) -> list[dict[str, Any]]:
-    """Take all turns; return what each found."""
+    """Take all turns; return the findings of each."""
     turns = [
         Turn(path, timeout_ms, paced)
         for path in PATHS
@@ -277,7 +277,7 @@ async def measure(taskmanagers: TaskManagers, rounds: int, seconds: float) -> li
 
 
 def values(runs: Sequence[dict[str, Any]], turn: Turn, key: str) -> list[float]:
-    """A figure of one kind of turn, by round: the mean if it had several turns."""
+    """Return a figure of one kind of turn, by round: the mean if it had several turns."""
     rounds: defaultdict[int, list[float]] = defaultdict(list)
     for run in runs:
         if turn._asdict().items() <= run.items():

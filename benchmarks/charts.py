@@ -1,8 +1,8 @@
 """The charts of docs/internals/performance.md and network-stack.md: ``make charts``.
 
-Takes over what is in ``benchmarks/results`` into ``benchmarks/reference``, the committed set, and
-draws each chart from there. So a chart and its numbers never differ, and a benchmark that was not
-run again keeps its chart.
+Copies the files of ``benchmarks/results`` to ``benchmarks/reference``, the committed set, and draws
+each chart from there. So a chart and its numbers never differ, and a benchmark that was not run
+again keeps its chart.
 """
 
 import json
@@ -28,7 +28,7 @@ OVER_OWN: Final = "time, over that of Spark's own shuffle"
 FACTORS: Final = [2**power for power in range(DOUBLINGS + 1)]
 
 Result = Mapping[str, Any]
-"""What a benchmark wrote."""
+"""The results file of a benchmark."""
 
 
 def rounds(result: Result, lines: Mapping[str, str], scale: float) -> list[Line]:
@@ -79,7 +79,7 @@ def buffer_timeout(target: Path, result: Result) -> None:
 
 
 def exchange(target: Path, result: Result) -> None:
-    """Rates of all sides, and what credit does to them, round by round."""
+    """Rates of all sides, and the effect of credit, round by round."""
     rates = {
         "bare sockets": "bare_bytes_per_second",
         "10 channels": "sluice_bytes_per_second",
@@ -100,7 +100,7 @@ def exchange(target: Path, result: Result) -> None:
 
 
 def isolation(target: Path, result: Result) -> None:
-    """A reader alone and beside one that is stuck, in both modes, round by round."""
+    """A reader alone and beside a stuck reader, in both modes, round by round."""
     lines = {
         f"{name}, {place.replace('_', ' ')}": f"{mode}_{place}_bytes_per_second"
         for mode, name in (("credit", "credit"), ("watermark", "no credit"))
@@ -110,7 +110,7 @@ def isolation(target: Path, result: Result) -> None:
 
 
 def barrier(target: Path, result: Result) -> None:
-    """How long a barrier takes, and what is before it, in both modes, round by round."""
+    """Time of a barrier, and the bytes in front of it, in both modes, round by round."""
     modes = (("credit", "credit"), ("watermark", "no credit"))
     draw_rounds(
         target,
@@ -229,12 +229,12 @@ def renew(results: Path, reference: Path, images: Path) -> list[str]:
     """Take results over and draw all charts.
 
     Args:
-        results: Where benchmarks write.
+        results: Directory that benchmarks write.
         reference: The committed set.
-        images: Where charts go, ``NAME.svg`` with dashes.
+        images: Directory of the charts, ``NAME.svg`` with dashes.
 
     Returns:
-        The benchmarks of which there is no result in either place.
+        The benchmarks without a result in either directory.
     """
     missing: list[str] = []
     for name, chart in CHARTS.items():
@@ -250,7 +250,7 @@ def renew(results: Path, reference: Path, images: Path) -> list[str]:
 
 
 def main() -> None:
-    """Renew all charts; say what is missing."""
+    """Renew all charts; print the missing results."""
     missing = renew(RESULTS_DIRECTORY, REFERENCE_DIRECTORY, IMAGES)
     if missing:
         commands = " ".join(f"bench-{name.replace('_', '-')}" for name in missing)

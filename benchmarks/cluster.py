@@ -49,7 +49,7 @@ class SparkInstallation:
 
 @functools.cache
 def installed_spark() -> SparkInstallation:
-    """The PySpark of this Python, or of the one that the environment variable names.
+    """Return the PySpark of this Python, or of the Python that the environment variable names.
 
     Raises:
         RuntimeError: PySpark is not installed.
@@ -72,7 +72,7 @@ def installed_spark() -> SparkInstallation:
 def spark_environment(
     host: str, directory: Path, spark: SparkInstallation | None = None
 ) -> dict[str, str]:
-    """Environment of a process of ``spark``, by default the installed one, that binds ``host``.
+    """Return the environment of a process of ``spark`` (default: installed) that binds ``host``.
 
     Temporary files go below ``directory``: a JVM leaves its native libraries behind when killed.
     """
@@ -106,7 +106,7 @@ class StandaloneCluster:
         cores: Cores each worker offers.
         memory: Memory each worker offers, as Spark writes it (``"3g"``).
         worker_environment: Added to the workers' environment, ``{host}`` replaced in values.
-        spark: Which Spark; the installed one when not given.
+        spark: The Spark to run; the installed one by default.
     """
 
     def __init__(
@@ -194,7 +194,7 @@ class StandaloneCluster:
 def executor_errors(directory: Path, limit: int = 10) -> list[str]:
     """The last errors that executors of clusters below ``directory`` logged, oldest first.
 
-    A driver only sees that its executors end; why is in their own logs.
+    A driver only sees that its executors end; their own logs have the reason.
     """
     logs = sorted(directory.glob("work-*/*/*/stderr"), key=lambda log: log.stat().st_mtime)
     found: deque[str] = deque(maxlen=limit)

@@ -1,4 +1,4 @@
-"""Whether two runs gave the same rows, and if not, which."""
+"""Compares the rows of two runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SHOWN_DIFFERENCES = 3
 
 
 def differences(expected: Path, found: Path) -> list[str]:
-    """What differs between two files of canonical rows (see ``jobs/rows.py``); empty when equal.
+    """Return the differences of two files of canonical rows (``jobs/rows.py``); empty when equal.
 
     Both files are sorted, so a missing, changed or repeated row shows where it belongs.
     """

@@ -13,20 +13,20 @@ if TYPE_CHECKING:
 
 
 def of_process(pid: int) -> float:
-    """CPU seconds of all threads of a process so far, those that have ended too.
+    """Return the CPU seconds of all threads of a process so far, also of those that have ended.
 
     Raises:
-        OSError: There is no such process.
+        OSError: The process does not exist.
     """
     # What clock_getcpuclockid(3) gives on Linux, which Python has not.
     return time.clock_gettime((~pid << 3) | 2)
 
 
 def of_executors(directory: Path, application_id: str) -> float:
-    """CPU seconds so far of an application's executors on the cluster below ``directory``.
+    """Return the CPU seconds of an application's executors on the cluster below ``directory``.
 
-    Tasks, their JVMs' own threads and those of any client of a shuffle service in them; executors
-    that have ended are no longer in it.
+    They include tasks, the JVMs' own threads and those of a shuffle service's client. Executors
+    that have ended are not included.
     """
     total = 0.0
     for executor in executors_below(directory, application_id):

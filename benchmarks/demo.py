@@ -59,7 +59,7 @@ BASE_SETTINGS: dict[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class DemoJob:
-    """A job of the demo: its name in the table and what the application is asked for."""
+    """A job of the demo: its name in the table and its request to the application."""
 
     name: str
     title: str
@@ -69,7 +69,7 @@ class DemoJob:
 
 @dataclass(frozen=True, slots=True)
 class JobResult:
-    """One job on one side: how it went, its rows, and what TaskManagers moved meanwhile."""
+    """A job on one side: its outcome, its rows, and the bytes that TaskManagers moved meanwhile."""
 
     record: JobRecord
     rows_file: Path
@@ -78,7 +78,7 @@ class JobResult:
 
 @dataclass(slots=True)
 class SideResult:
-    """What one side did."""
+    """The results of one side."""
 
     jobs: dict[str, JobResult] = field(default_factory=dict)
     spark: dict[str, ShuffleUse] = field(default_factory=dict)
@@ -89,8 +89,8 @@ class Demo:
     """One run of the demo.
 
     Args:
-        console: Where progress goes.
-        jobs: What to run, in this order on both sides.
+        console: Receives the progress.
+        jobs: The jobs, run in this order on both sides.
         directory: Scratch directory; the caller removes it.
     """
 
@@ -158,7 +158,7 @@ class Demo:
 
 
 def jobs_of(queries: Sequence[int], data: Path, texts: Sequence[str]) -> list[DemoJob]:
-    """The TPC-H queries of those numbers, then the RDD job over those files."""
+    """Return the TPC-H queries of these numbers, then the RDD job over these files."""
     jobs = [
         DemoJob(
             f"tpch q{number}",
@@ -190,7 +190,7 @@ def compare(own: SideResult, sluice: SideResult) -> list[outcome.JobOutcome]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the demo and print what it found; the exit code."""
+    """Run the demo and print its findings; return the exit code."""
     options = _parse(arguments)
     stop_on_termination()
     console = open_console()
@@ -228,7 +228,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 @contextmanager
 def scratch_directory(keep: Path | None) -> Iterator[Path]:
-    """A directory for everything a run writes: ``keep`` if it is given, else a temporary one.
+    """Give a directory for all files of a run: ``keep`` if it is given, else a temporary one.
 
     Raises:
         RuntimeError: ``keep`` has files in it.

@@ -1,4 +1,4 @@
-"""Spark's event log: what each job group wrote to and read from shuffles, as Spark counted it."""
+"""Spark's event log: the shuffle bytes and rows of each job group, as Spark counted them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ StageAttempt: TypeAlias = tuple[int, int]
 
 @dataclass(slots=True)
 class ShuffleUse:
-    """Sums over all task attempts of a job group, failed and killed ones too."""
+    """Sums over all task attempts of a job group, including failed and killed ones."""
 
     bytes_written: int = 0
     records_written: int = 0

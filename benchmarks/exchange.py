@@ -1,14 +1,14 @@
 """bench-exchange: TaskManager → TaskManager over loopback TCP, beside a bare socket pair.
 
 Both sides are two processes on uvloop that move the same number of bytes in buffers of 32 KiB.
-Ours: stored partitions in the memory tier of one network environment, read through ten input gates
+Sluice: stored partitions in the memory tier of a network environment, read through ten input gates
 of another one with credit flow control; the reader checksums every buffer (CRC-32C), as a reduce
 task does. Bare: one ``transport.write`` a buffer out of as much data in the same kind of memory,
-and a ``BufferedProtocol`` that counts bytes on the other side, no checksum. Beside it the same with
-one buffer sent again and again, which never leaves the processor's cache (``ratio_to_cached_raw``).
-And beside them: ours with credit off (watermark mode), and ours with a hundred channels a gate, a
-thousand on the one connection, which together read as many bytes. All alternate after a warm-up
-each; a figure is the median of the pairwise ratios of rates.
+and a ``BufferedProtocol`` that counts bytes on the other side, without a checksum. A second bare
+side sends the same buffer again and again, which never leaves the processor's cache
+(``ratio_to_cached_raw``). Two more sides are Sluice with credit off (watermark mode), and Sluice
+with a hundred channels a gate, a thousand on the one connection, which together read as many bytes.
+All alternate after a warm-up each; a figure is the median of the pairwise ratios of rates.
 
 By default the modes differ in memory: credit lends a channel the gate's floating buffers too, and
 so sends larger groups; without it a message has to fit the exclusive ones. Therefore both modes are
@@ -60,7 +60,7 @@ MAP_OUTPUTS = 2 * CHANNELS
 MAP_OUTPUT_BYTES = 8 * 1024 * 1024
 KEY = ShuffleKey("bench", 0)
 BARE_BYTES = {"bare": MAP_OUTPUTS * MAP_OUTPUT_BYTES, "cached": SEGMENT_SIZE_BYTES}
-"""Data of each bare sender: as much as ours has, and one buffer."""
+"""Data of each bare sender: as much as Sluice has, and one buffer."""
 MANY_CHANNELS = 1000
 MANY_OUTPUTS = 80
 MANY_KEY = ShuffleKey("bench", 1)
@@ -90,7 +90,7 @@ async def environment(
     """Run a network environment with a memory tier that holds all the data.
 
     Args:
-        directory: For its files.
+        directory: Directory of its files.
         host: Address to bind.
         congestion: Congestion control; None for the system's.
         buffers: Settings of channels and gates, if not the defaults.
@@ -122,7 +122,7 @@ async def environment(
 
 
 def many_output_bytes(rounds: int) -> int:
-    """What each of many channels reads, so that all read what a few do in so many rounds."""
+    """Return the bytes of each of many channels that add up to those of a few in many rounds."""
     return rounds * MAP_OUTPUTS * MAP_OUTPUT_BYTES // MANY_CHANNELS
 
 
@@ -132,7 +132,7 @@ async def store_outputs(
     outputs: int = MAP_OUTPUTS,
     output_bytes: int = MAP_OUTPUT_BYTES,
 ) -> None:
-    """Put data of a benchmark into the store: one subpartition a map output."""
+    """Put data into the store, one subpartition per map output."""
     data = os.urandom(output_bytes)
     checksum = crc32c(data)
     for number in range(outputs):
@@ -143,7 +143,7 @@ async def store_outputs(
 
 
 async def serve_partitions(directory: Path, congestion: str | None, rounds: int) -> None:
-    """The process that is read from; says its id and port, ends with its standard input."""
+    """Run the process with the partitions; it prints its id and port and ends with its input."""
     async with environment(directory, "127.0.0.1", congestion) as running:
         await store_outputs(running)
         await store_outputs(running, MANY_KEY, MANY_OUTPUTS, many_output_bytes(rounds))
@@ -159,7 +159,7 @@ async def read_partitions(
     checksum: bool,
     key: ShuffleKey = KEY,
 ) -> tuple[int, float]:
-    """Read all gates at once, as so many reduce tasks; return bytes and seconds."""
+    """Read all gates at once, as reduce tasks do; return bytes and seconds."""
     began = time.perf_counter()
     totals = await asyncio.gather(
         *(read_gate(running, sources, rounds, checksum=checksum, key=key) for sources in gates)
@@ -209,7 +209,7 @@ async def read_gate(
 def child(
     role: str, *arguments: str, module: str = "benchmarks.exchange"
 ) -> Iterator[tuple[str, int]]:
-    """Run this module, or another one, in a process of its own; give what its first line says."""
+    """Run this or another module in a process of its own; give the words of its first line."""
     process = subprocess.Popen(
         [sys.executable, "-m", module, "--role", role, *arguments],
         stdin=subprocess.PIPE,
@@ -226,7 +226,7 @@ def child(
         try:
             process.wait(START_DEADLINE_SECONDS)
         except subprocess.TimeoutExpired:
-            process.kill()  # it must not spin beside what is measured next
+            process.kill()  # it must not spin beside the next measurement
             process.wait()
             raise
         finally:

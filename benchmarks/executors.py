@@ -30,8 +30,8 @@ class Executor:
 def executors_below(directory: Path, application_id: str | None = None) -> list[Executor]:
     """Executors of the standalone cluster whose files are below ``directory``, in order of pid.
 
-    All, or those of one application. By their working directory too: ids of applications are not
-    unique among clusters.
+    They are all executors, or those of one application. The working directory counts too, because
+    ids of applications are not unique among clusters.
     """
     directory = directory.resolve()
     found = (
@@ -43,7 +43,7 @@ def executors_below(directory: Path, application_id: str | None = None) -> list[
 
 
 def children_executors(pid: int) -> list[Executor]:
-    """Executors that process ``pid`` has started; of a driver: those of its ``local-cluster``."""
+    """Return the executors that a process started, as a ``local-cluster`` driver does."""
     found = (executor for executor, _ in _all_executors() if _parent(executor.pid) == pid)
     return sorted(found, key=lambda executor: executor.pid)
 
@@ -91,5 +91,5 @@ def _all_executors() -> Iterator[tuple[Executor, Path]]:
                 }
                 executor = Executor(int(process.name), *(options[name] for name in _OPTIONS))
                 yield executor, (process / "cwd").readlink()
-        except (OSError, KeyError):  # it has ended meanwhile, or has yet to become what it will be
+        except (OSError, KeyError):  # it has ended meanwhile, or its program has not started yet
             continue

@@ -1,4 +1,4 @@
-"""`make bench-growth`: what a shuffle costs as map tasks, reduce tasks and bytes double.
+"""`make bench-growth`: the cost of a shuffle as map tasks, reduce tasks and bytes double.
 
 One Spark application with Sluice, two one-core executors, two TaskManagers. A job sends rows of
 about 200 bytes from every map task to every reduce task: one row is one block. Starting from a
@@ -6,9 +6,9 @@ square of ``--base`` map and reduce tasks, map tasks, reduce tasks, and rows per
 twice, each alone; ``exponent_maps``, ``exponent_reducers`` and ``exponent_bytes`` are the slopes of
 straight lines through the logarithms of CPU seconds (TaskManagers and tasks). 1 is linear.
 
-Then come squares of ``--squares`` map and reduce tasks: messages, control bytes (all that is no
-payload), gates and resident memory of the TaskManagers. ``exponent_messages`` is the slope over the
-side of the square: 1 grows with maps + reducers, 2 with maps × reducers, which is what blocks do.
+Then come squares of ``--squares`` map and reduce tasks: messages, control bytes (without
+payloads), gates and resident memory of the TaskManagers. ``exponent_messages`` is the slope over
+the side of the square: 1 grows with maps + reducers, 2 with maps × reducers, as the blocks do.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What one run of a job took, all TaskManagers together."""
+    """The cost of one run of a job, for all TaskManagers together."""
 
     messages: float
     """Both directions, each leg once."""
@@ -85,7 +85,7 @@ class Cost:
 
 
 def series(base: int) -> dict[str, list[Shape]]:
-    """What is doubled, and the jobs of it."""
+    """Return the jobs of each series, by the name of the size that doubles."""
     factors = [2**power for power in range(DOUBLINGS + 1)]
     return {
         "maps": [Shape(base * factor, base) for factor in factors],
@@ -95,7 +95,7 @@ def series(base: int) -> dict[str, list[Shape]]:
 
 
 def exponent(sizes: Sequence[float], costs: Sequence[float]) -> float:
-    """Slope of the straight line through the logarithms.
+    """Return the slope of the straight line through the logarithms.
 
     Raises:
         statistics.StatisticsError: There are fewer than two sizes.
@@ -105,7 +105,7 @@ def exponent(sizes: Sequence[float], costs: Sequence[float]) -> float:
 
 
 class Bench:
-    """The application and its TaskManagers, and what their jobs cost."""
+    """The application and its TaskManagers, and the costs of their jobs."""
 
     def __init__(self, application: SparkApplication, taskmanagers: TaskManagers) -> None:
         self._application = application
@@ -162,7 +162,7 @@ def measure(
     """Run everything.
 
     Returns:
-        The runs with the CPU of their tasks, what was left out, and Spark's version.
+        The runs with the CPU of their tasks, the runs left out, and Spark's version.
 
     Raises:
         RuntimeError: A job lost rows.
@@ -257,7 +257,7 @@ def _show_squares(console: Console, runs: Iterable[tuple[Shape, Cost]]) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, print, write the results file; the exit code is 1 when something was left out."""
+    """Measure, print, write the results file; the exit code is 1 when a run was left out."""
     options = _parse(arguments)
     stop_on_termination()
     console = open_console()

@@ -1,4 +1,4 @@
-"""bench-isolation: a reader beside one that is stuck, over the same reader alone; both modes.
+"""bench-isolation: a reader beside a stuck reader, over the same reader alone, in both modes.
 
 Two processes, two TaskManagers, one connection. Subtask B.4 opens a gate over stored partitions,
 takes one buffer and is stuck. Subtask B.3 reads over the same connection for a fixed time, once
@@ -30,7 +30,7 @@ FIGURES = {"credit": "isolation_credit", "watermark": "isolation_uncredited"}
 AIMS = {"isolation_credit": "≥ 0.95", "isolation_uncredited": "near 0"}
 
 SETTLE_SECONDS = 0.3
-"""Until what is on its way to the stuck reader has filled every buffer; nobody announces that."""
+"""Time until data for the stuck reader fills every buffer, for which there is no event."""
 
 
 @contextlib.asynccontextmanager
@@ -65,7 +65,7 @@ async def read_for(running: NetworkEnvironment, source: ChannelSource, seconds: 
 async def read_beside_stuck(
     running: NetworkEnvironment, source: ChannelSource, stuck: ChannelSource, seconds: float
 ) -> float:
-    """Read as :func:`read_for` while another gate has taken one buffer and takes no more."""
+    """Read as :func:`read_for` while another gate has taken one buffer and is stuck."""
     async with open_gate(running, stuck) as gate:
         taken = await gate.next_buffer_or_event()
         await asyncio.sleep(SETTLE_SECONDS)

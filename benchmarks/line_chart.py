@@ -20,9 +20,9 @@ class Panel(NamedTuple):
     """Lines that share a vertical axis.
 
     Attributes:
-        unit: What that axis shows.
+        unit: Unit of that axis.
         lines: The lines.
-        logarithmic: Whether the axis is; otherwise it begins at 0.
+        logarithmic: Whether the axis is logarithmic; otherwise it begins at 0.
     """
 
     unit: str
@@ -35,8 +35,8 @@ def draw(target: Path, places: Sequence[str], places_name: str, panels: Sequence
 
     Args:
         target: The file.
-        places: What stands along the horizontal axis, evenly spaced.
-        places_name: What they are.
+        places: Labels along the horizontal axis, evenly spaced.
+        places_name: Title of that axis.
         panels: The panels, at least one.
     """
     import matplotlib

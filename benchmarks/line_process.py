@@ -1,4 +1,4 @@
-"""Helper processes that take commands and give answers, one JSON line each."""
+"""Child processes that take commands and give answers, one JSON line each."""
 
 import asyncio
 import contextlib
@@ -34,8 +34,8 @@ class LineProcess:
         """Wait for its next line.
 
         Raises:
-            RuntimeError: It has ended.
-            TimeoutError: It says nothing.
+            RuntimeError: The child has ended.
+            TimeoutError: The child stays silent.
 
         Cancellation: the line is lost.
         """
@@ -52,7 +52,7 @@ class LineProcess:
 
 @contextlib.contextmanager
 def line_process(*arguments: str) -> Iterator[LineProcess]:
-    """Run ``python ARGUMENTS``; it is ended at the end."""
+    """Run ``python ARGUMENTS`` for the time of a block."""
     process = subprocess.Popen(
         [sys.executable, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -71,11 +71,11 @@ def line_process(*arguments: str) -> Iterator[LineProcess]:
 
 
 async def next_command() -> Any | None:
-    """In the child: wait for a command; None when there will be no more."""
+    """In the child: wait for a command; None at the end of the input."""
     line = await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
     return json.loads(line) if line else None
 
 
 def say(answer: Any) -> None:
-    """In the child: send an answer, or that it is ready."""
+    """In the child: send an answer, or the line that it is ready."""
     print(json.dumps(answer), flush=True)

@@ -1,4 +1,4 @@
-"""bench-memory: what a TaskManager needs beside its pool and its memory tier.
+"""bench-memory: the memory that a TaskManager needs beside its pool and its memory tier.
 
 Two TaskManagers with a memory tier of 256 MiB take a shuffle that is many times larger, so that
 most of it goes through segments to the disk tier, and serve it again: each reader reads one half
@@ -52,7 +52,7 @@ SHUFFLE = 0
 STALLED_CONSUMERS = 16
 CREDIT = 16
 LIMIT_MIB = 96
-"""What a TaskManager may need beside its pool and its memory tier."""
+"""Most memory that a TaskManager may need beside its pool and its memory tier."""
 SAMPLE_SECONDS = 0.25
 MOST_SAMPLES = 24
 """Kept of each TaskManager, evenly spaced: for the chart."""
@@ -80,7 +80,7 @@ async def write(client: Client, map_attempt_ids: range, data: bytes) -> None:
 
 
 def open_gate(sources: list[tuple[HelloAck, range]], start: int, end: int) -> OpenGate:
-    """Ask for a range of subpartitions of everything."""
+    """Open a gate over a range of subpartitions of all map outputs."""
     channels = [
         GateChannel(number, ack.taskmanager_id, ack.advertised_host, ack.data_port, list(ids))
         for number, (ack, ids) in enumerate(sources, start=1)
@@ -142,7 +142,9 @@ async def through(sockets: list[Path], total_bytes: int) -> int:
         client.connection.close()
     written = count * REGION_BYTES * len(sockets)
     if sum(moved) != written:
-        raise SluiceError("What was read is not what was written", value=sum(moved), limit=written)
+        raise SluiceError(
+            "The bytes read differ from the bytes written", value=sum(moved), limit=written
+        )
     return written + sum(moved)
 
 
@@ -163,14 +165,14 @@ class Samples:
         self.taken: list[tuple[float, list[int]]] = []
 
     async def take(self) -> None:
-        """Take samples until it is cancelled."""
+        """Take samples until the task is cancelled."""
         while True:
             now = time.monotonic() - self._began
             self.taken.append((now, [resident_bytes(pid, "VmRSS") for pid in self._pids]))
             await asyncio.sleep(SAMPLE_SECONDS)  # a sample over time has no event
 
     def kept(self) -> list[tuple[float, list[int]]]:
-        """A few of them, evenly spaced, the last one among them."""
+        """Return a few samples, evenly spaced, with the last one among them."""
         step = max(1, -(-len(self.taken) // MOST_SAMPLES))
         return self.taken[::-1][::step][::-1]
 

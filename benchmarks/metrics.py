@@ -1,4 +1,4 @@
-"""What the TaskManagers moved, read from their ``/metrics`` pages."""
+"""Reads the bytes that TaskManagers moved from their ``/metrics`` pages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SCRAPE_TIMEOUT_SECONDS = 10.0
 
 
 class MetricMissing(RuntimeError):
-    """A metrics page lacks what is read from it."""
+    """A metrics page lacks a metric that is read from it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +37,15 @@ class Moved:
 
     @property
     def read_bytes(self) -> int:
-        """Sent to reduce tasks."""
+        """Bytes sent to reduce tasks."""
         return self.read_bytes_local + self.read_bytes_remote
 
     def __add__(self, other: Moved) -> Moved:
-        """Field by field."""
+        """Add field by field."""
         return Moved(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
 
     def __sub__(self, other: Moved) -> Moved:
-        """Field by field: what was moved between two samples."""
+        """Subtract field by field: the difference of two samples."""
         return Moved(*(getattr(self, f.name) - getattr(other, f.name) for f in fields(self)))
 
 
@@ -80,7 +80,7 @@ def parse(page: str) -> Moved:
 
 
 def scrape_samples(urls: Iterable[str]) -> Iterator[tuple[str, dict[str, str], float]]:
-    """Name, labels and value of every sample of several metrics pages.
+    """Return name, labels and value of every sample of several metrics pages.
 
     Raises:
         OSError: A page could not be fetched.

@@ -1,7 +1,7 @@
-"""Cost of the work per buffer in protocol and pools, no sockets: ``python -m benchmarks.micro``.
+"""Cost of a buffer in protocol and pools, without sockets: ``python -m benchmarks.micro``.
 
 Each number is the best of many short rounds, in microseconds per operation, on one thread. The two
-framing rows include the copies that stand for ``recv()``; the row before them says what those cost.
+framing rows include the copies that stand for ``recv()``; the row before has their cost.
 """
 
 import argparse
@@ -80,8 +80,8 @@ def measure(rounds: int = 100, count: int = 2_000) -> Iterable[tuple[str, float]
     """Measure, and yield each row's name and its microseconds per operation.
 
     Args:
-        rounds: How often each row is measured; the best counts.
-        count: Operations a round of the rows without payload.
+        rounds: Number of measurements of each row; the best counts.
+        count: Operations per round in the rows without payload.
     """
     for message in HOT:
         name = type(message).__name__

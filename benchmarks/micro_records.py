@@ -175,7 +175,7 @@ def measure(rounds: int = 100) -> Iterable[tuple[str, float]]:
     """Measure, and yield each row's name and its microseconds per record.
 
     Args:
-        rounds: How often each row is measured; the best counts.
+        rounds: Number of measurements of each row; the best counts.
     """
     content = [bytes([index % 256]) * RECORD_BYTES for index in range(RECORDS)]
     rows = pyarrow.RecordBatch.from_pydict({"value": content})

@@ -1,4 +1,4 @@
-"""What the demo found out about each job, the table that shows it, and the verdict."""
+"""The findings of the demo about each job, their table, and the verdict."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class JobOutcome:
     Attributes:
         name: The job.
         rows: Rows of its result.
-        differences: How the two results differ; empty when they are equal.
+        differences: Differences of the two results; empty when they are equal.
         own_seconds: Wall time with Spark's own shuffle.
         sluice_seconds: Wall time with Sluice.
-        moved: What the TaskManagers moved for it.
-        spark: What Spark's tasks reported while Sluice was the shuffle.
+        moved: Bytes that the TaskManagers moved for the job.
+        spark: Bytes that Spark's tasks reported with Sluice as the shuffle.
     """
 
     name: str
@@ -48,12 +48,12 @@ class JobOutcome:
 
 
 def problems(outcomes: Sequence[JobOutcome], spark_total: ShuffleUse, moved: Moved) -> list[str]:
-    """Why the demo has failed; empty when it has not.
+    """Return the reasons why the demo has failed; empty when it has not.
 
     Args:
         outcomes: The jobs.
-        spark_total: All shuffle use of the Sluice application, under whatever job group.
-        moved: All that the TaskManagers moved for that application.
+        spark_total: Shuffle use of the Sluice application over all job groups.
+        moved: All bytes that the TaskManagers moved for that application.
     """
     found = [
         f"{outcome.name}: results differ: {difference}"
@@ -69,7 +69,7 @@ def problems(outcomes: Sequence[JobOutcome], spark_total: ShuffleUse, moved: Mov
 
 
 def table(outcomes: Sequence[JobOutcome]) -> Table:
-    """One row per job and one of totals."""
+    """Return the table, with a row per job and a row of totals."""
     result = Table(title="The same jobs with Spark's own shuffle and with Sluice")
     result.add_column("query")
     result.add_column("rows", justify="right")

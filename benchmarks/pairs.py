@@ -1,4 +1,4 @@
-"""Jobs timed in pairs on the two sides of a benchmark: what they gave, and how it is told."""
+"""Times jobs in pairs on the two sides of a benchmark, and reports the findings."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Findings:
-    """What the runs gave, by the name of a figure."""
+    """The findings of the runs, by the name of a figure."""
 
     pairs: dict[str, list[Pair]] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
@@ -73,7 +73,7 @@ def measure(
 ) -> Findings:
     """Compare and time the jobs, by the names of their figures.
 
-    Each job runs once on both sides to compare what it computes, then to warm up, then in timed
+    Each job runs once on both sides to compare its results, then to warm up, then in timed
     pairs in which the sides begin in turn. There are fewer pairs, at least one, when time runs out.
     """
     deadline = time.monotonic() + time_limit_seconds
@@ -114,7 +114,7 @@ def run(
     aims: Mapping[str, str] | None = None,
     memory_tier: str = "512 MiB",
 ) -> int:
-    """A whole benchmark of that name: measure, print, write the results file.
+    """Run a whole benchmark of that name: measure, print, write the results file.
 
     Returns:
         The exit code: 1 when results differ or a process failed.

@@ -1,16 +1,16 @@
-"""bench-path-cpu: what a gigabyte costs from producer to consumer, in CPU seconds of all processes.
+"""bench-path-cpu: CPU seconds of all processes for a gigabyte from producer to consumer.
 
 A producer process writes through ``sluice.shuffle.client`` to a TaskManager over a Unix socket; a
 consumer process reads it through another TaskManager, which fetches it over TCP. *Stored*
 partitions (memory tier, not compressed) are written, committed and then read; *pipelined* ones are
 read while they are written. Buffers of 32 KiB, eight subpartitions, eight gates. Bare: the same
 hops as four processes that forward bytes (``bare_path``); bare and shared: with the segments on the
-TCP hop alone, which is what would be left to pay if clients and TaskManagers shared memory.
+TCP hop alone, the work that would remain if clients and TaskManagers shared memory.
 
-They alternate after a warm-up each. ``cpu_seconds_per_gb`` is the dearer one of stored and
-pipelined, by medians; ``cpu_over_bare`` the higher median of ratios to the bare run of the same
-round. ``--profile`` runs ours once under cProfile and tells the dearest functions of each process
-(and no figures: a profile costs more than the work).
+They alternate after a warm-up each. ``cpu_seconds_per_gb`` is the higher median of stored and
+pipelined; ``cpu_over_bare`` the higher median of ratios to the bare run of the same round.
+``--profile`` runs both kinds once under cProfile and prints the most expensive functions of each
+process, without figures, because the profiler costs more than the work.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ DEAREST: Final = 5
 
 
 async def produce(endpoint: str) -> None:
-    """Write a partition for each command, and say where it is as soon as it is open."""
+    """Write a partition for each command, and print its place as soon as it is open."""
     data = os.urandom(BUFFER_BYTES)
     async with await ShuffleClient.connect(endpoint, APPLICATION) as client:
         say("ready")
@@ -119,7 +119,7 @@ async def consume(endpoint: str) -> None:
 
 
 class Path4(NamedTuple):
-    """Our side: both clients, and the TaskManagers between them."""
+    """The path through Sluice: both clients, and the TaskManagers between them."""
 
     producer: LineProcess
     consumer: LineProcess
@@ -146,7 +146,7 @@ async def move(path: Path4, kind: str, shuffle_id: int, total_bytes: int) -> lis
     """Move bytes from producer to consumer.
 
     Returns:
-        CPU seconds of each process: of writing and of reading, or of both at once.
+        CPU seconds of each process, for writing and for reading or for both at once.
 
     Raises:
         RuntimeError: Not every byte came.
@@ -178,7 +178,7 @@ async def move(path: Path4, kind: str, shuffle_id: int, total_bytes: int) -> lis
 
 
 async def release(endpoint: str, shuffle_id: int) -> None:
-    """Have what was stored forgotten, so that the next run finds the memory tier empty."""
+    """Release the stored partition, so that the next run finds the memory tier empty."""
     client = await driver(parse_endpoint(endpoint), APPLICATION)
     client.send(ReleaseShuffle(shuffle_id))
     await client.expect(ShuffleReleased)
@@ -224,7 +224,7 @@ async def measure(
 
 
 def phase_names(kind: str) -> Sequence[str]:
-    """What :func:`move` tells apart."""
+    """Return the names of the phases that :func:`move` tells apart."""
     return ("write_", "read_") if kind == STORED else ("",)
 
 
@@ -236,7 +236,9 @@ def report(runs: Sequence[dict[str, Any]]) -> Report:
         if key == "load_average":
             continue
         found, bounds = median_and_spread([run[key] for run in runs])
-        if found > 0.05 or not key.endswith("us_per_buffer"):  # who has no part in a phase
+        if found > 0.05 or not key.endswith(
+            "us_per_buffer"
+        ):  # not the processes without a part in a phase
             figures[key], spread[key] = found, bounds
     headline: dict[str, float] = {}
     for key, of in (("cpu_seconds_per_gb", "seconds_per_gb"), ("cpu_over_bare", "over_bare")):
@@ -248,8 +250,8 @@ def report(runs: Sequence[dict[str, Any]]) -> Report:
 # ---- profiles -----------------------------------------------------------------------------------
 
 
-def dearest(profile: Path) -> list[tuple[str, float]]:
-    """The functions with the most time of their own, and the share of it in per cent."""
+def most_expensive(profile: Path) -> list[tuple[str, float]]:
+    """Return the functions with the most time of their own, and their shares in per cent."""
     entries: dict[tuple[str, int, str], Any] = pstats.Stats(str(profile)).stats  # type: ignore[attr-defined]
     spent = {
         where: own
@@ -265,7 +267,7 @@ def dearest(profile: Path) -> list[tuple[str, float]]:
 
 
 async def profile(directory: Path, memory_tier: str, total_bytes: int) -> None:
-    """Move each kind once under the profiler and print what is dear, process by process."""
+    """Move each kind once under the profiler and print the expensive functions by process."""
     for number, kind in enumerate(KINDS):
         place = directory / kind
         with TaskManagers(place, memory_tier=memory_tier, profile=True) as taskmanagers:
@@ -275,7 +277,7 @@ async def profile(directory: Path, memory_tier: str, total_bytes: int) -> None:
         files = ["produce", *hosts, "consume"]
         for process, file in zip(PROCESSES, files, strict=True):
             print(f"\n{kind}, {process}: own time")
-            for name, share in dearest(place / f"{file}.profile"):
+            for name, share in most_expensive(place / f"{file}.profile"):
                 print(f"  {share:5.1f} %  {name}")
 
 
@@ -301,7 +303,7 @@ def main() -> None:
     parser.add_argument(
         "--memory-tier", default="768 MiB", help="of each TaskManager; '0 MiB': the disk tier"
     )
-    parser.add_argument("--profile", action="store_true", help="tell the dearest functions")
+    parser.add_argument("--profile", action="store_true", help="print the most expensive functions")
     arguments = parser.parse_args()
     for client in ("produce", "consume"):
         endpoint = getattr(arguments, client)

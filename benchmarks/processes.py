@@ -1,7 +1,7 @@
-"""Child processes whose output is kept, waited for line by line, and which always end.
+"""Child processes whose output is kept and awaited line by line, and which always end.
 
-One thread per process copies its output to a log file and wakes whoever waits for a line, so a
-start is noticed when it happens instead of by asking again and again.
+A thread per process copies its output to a log file and wakes those who wait for a line, so a start
+is noticed when it happens, without polling.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class ManagedProcess:
     """A child process in a process group of its own, so that its descendants end with it.
 
     Args:
-        name: What errors call it.
+        name: Name of the process in errors.
         command: Program and arguments.
         log_path: File that receives standard output and standard error.
         environment: The whole environment of the child.
@@ -152,12 +152,12 @@ class ManagedProcess:
         self._reader.join(timeout_seconds)
 
     def tail(self) -> str:
-        """The last lines of its output."""
+        """Return the last lines of its output."""
         with self._changed:
             return "\n".join(list(self._lines)[-TAIL_LINES:])
 
     def describe(self, what: str) -> str:
-        """``what`` happened, with the exit code if there is one and the end of the output."""
+        """Return ``what`` happened, with the exit code, if any, and the end of the output."""
         code = self._process.poll()
         state = "" if code is None else f" (exit code {code})"
         return f"{self.name} {what}{state}; the end of its output:\n{self.tail()}"

@@ -1,7 +1,7 @@
 """Run a program under the profiler, by CPU time: ``python -m benchmarks.profiled OUT PROGRAM ...``.
 
 Time that the event loop itself spends, in libuv and in the kernel's socket calls, is the own time
-of ``run`` in ``asyncio/runners.py``; waiting is not in it, because the clock is the thread's own.
+of ``run`` in ``asyncio/runners.py``; waiting does not count, because the clock is the thread's own.
 """
 
 import contextlib

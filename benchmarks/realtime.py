@@ -4,7 +4,7 @@ Two executors of two cores, a source of two tasks, a stateful aggregation of two
 one by one at a steady pace; each one's latency is taken where its key has been counted, behind the
 shuffle. Both sides run the query in turn, in one batch that is longer than the sending: starts of
 batches, which cost the same on both sides, are not in the figures. The first query of each side
-warms up and is compared by what it counts.
+warms up, and its counts are compared.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def query(seconds: float, per_tick: int, mode: str) -> dict[str, Any]:
 
 
 def latencies(side: SparkApplication, parameters: dict[str, Any]) -> list[float]:
-    """Milliseconds of each record, in order of size."""
+    """Return the milliseconds of each record, in order of size."""
     with tempfile.NamedTemporaryFile(dir=side.directory) as file:
         path = Path(file.name)
         side.run(

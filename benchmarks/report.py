@@ -32,7 +32,7 @@ _PACKAGES = ("sluice", "pyspark", "uvloop", "msgpack", "crc32c")
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a benchmark found.
+    """The findings of a benchmark.
 
     Attributes:
         name: The NAME of `make bench-NAME`.
@@ -66,7 +66,7 @@ class Report:
         return target
 
     def show(self, console: Console, aims: Mapping[str, str] | None = None) -> None:
-        """Print the figures as a table, with what each one aims at if that is given."""
+        """Print the figures as a table, with the aim of each if it is given."""
         table = Table(title=f"bench-{self.name}")
         table.add_column("figure")
         for column in ("value", "min", "max", "aim"):
@@ -79,13 +79,13 @@ class Report:
 
 
 def open_console() -> Console:
-    """A console for people: as wide as their terminal, or wide enough for a table in a file."""
+    """Return a console as wide as the terminal, or wide enough for a table in a file."""
     console = Console(highlight=False)
     return console if console.is_terminal else Console(highlight=False, width=PLAIN_WIDTH)
 
 
 def median_and_spread(values: Sequence[float]) -> tuple[float, tuple[float, float]]:
-    """Median, and smallest and largest value.
+    """Return the median, and the smallest and largest value.
 
     Raises:
         statistics.StatisticsError: There are no values.
@@ -94,7 +94,7 @@ def median_and_spread(values: Sequence[float]) -> tuple[float, tuple[float, floa
 
 
 def machine() -> dict[str, Any]:
-    """What the numbers depend on: processor, cores, memory, kernel."""
+    """Return the machine on which the numbers depend: processor, cores, memory, kernel."""
     return {
         "processor": _processor(),
         "cores": os.cpu_count(),
@@ -105,7 +105,7 @@ def machine() -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Versions of Python and of the packages that matter, where they are installed."""
+    """Return the versions of Python and of the relevant packages that are installed."""
     found = {"python": platform.python_version()}
     for package in _PACKAGES:
         try:

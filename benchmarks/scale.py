@@ -1,10 +1,9 @@
-"""bench-scale: what one host of a large cluster has to do while a shuffle is read, by simulation.
+"""bench-scale: the work of one host of a large cluster while a shuffle is read, by simulation.
 
 ``benchmarks.simulation`` plays a host of clusters of up to 1,000 hosts, 10,000 map tasks and 10,000
-reduce tasks, in virtual time. Beside it the same shuffle is done for real at a small size, by
-TaskManagers in this process over loopback whose messages are counted: how well they agree says what
-the simulation is worth. The table and the chart of ``docs/internals/scale.md`` come from here
-(``--docs``).
+reduce tasks, in virtual time. Real TaskManagers in this process do the same shuffle at a small size
+over loopback, and their messages are counted: the agreement tells how far the simulation can be
+trusted. The table and the chart of ``docs/internals/scale.md`` come from here (``--docs``).
 """
 
 import argparse
@@ -72,7 +71,7 @@ COLUMNS = (
 
 
 def workload_of(hosts: int) -> Workload:
-    """The workload of a cluster of so many hosts."""
+    """Return the workload of a cluster of this many hosts."""
     tasks = hosts * TASKS_PER_HOST
     return Workload(hosts, tasks, tasks, BYTES_PER_HOST // (TASKS_PER_HOST * tasks))
 
@@ -93,7 +92,7 @@ def rows_of(results: Sequence[tuple[Workload, Outcome, Outcome]]) -> list[tuple[
             f"{work.hosts:,}",
             f"{work.maps:,}",
             f"{work.block_bytes:,}",
-            # One to each peer for what is read here, one from each for what is read there.
+            # One to each peer for the data read here, one from each for the data read there.
             f"{2 * (work.hosts - 1):,}",
             f"{seen.messages['PartitionRequest']:,}",
             f"{data_frames(seen):,}",
@@ -109,7 +108,7 @@ def rows_of(results: Sequence[tuple[Workload, Outcome, Outcome]]) -> list[tuple[
 
 
 def data_frames(seen: Outcome) -> int:
-    """Frames with data: all BufferResponses but the one that ends each channel."""
+    """Return the frames with data: all BufferResponses but the one that ends each channel."""
     return seen.messages["BufferResponse"] - seen.messages["PartitionRequest"]
 
 
@@ -134,7 +133,7 @@ def document_with(table: str, document: str) -> str:
 
 
 class PeerMessages:
-    """Counts what TaskManagers of this process send each other."""
+    """Counts the messages that TaskManagers of this process send each other."""
 
     def __init__(self) -> None:
         self.messages: Counter[str] = Counter()
@@ -142,7 +141,7 @@ class PeerMessages:
 
     @contextlib.contextmanager
     def watch(self) -> Iterator[None]:
-        """Count what goes over connections that are made before the end of the block."""
+        """Count the messages of connections that are made before the end of the block."""
         count = self._count
 
         class Counting(Connection):
@@ -171,7 +170,7 @@ class PeerMessages:
 
 
 async def run_small(work: Workload, directory: Path) -> PeerMessages:
-    """Do a shuffle with real TaskManagers on loopback; return what they sent each other."""
+    """Do a shuffle with real TaskManagers on loopback; return their messages."""
     counted = PeerMessages()
     async with contextlib.AsyncExitStack() as stack, asyncio.timeout(SMALL_DEADLINE_SECONDS):
         hosts = [
@@ -221,7 +220,7 @@ async def _host(directory: Path, number: int) -> AsyncIterator[NetworkEnvironmen
 
 
 def agreement(work: Workload, seen: Outcome, counted: PeerMessages) -> dict[str, float]:
-    """Counted over simulated, for each quantity; 1 where they agree."""
+    """Return counted over simulated messages, for each quantity; 1 where they agree."""
     ratios = {
         f"{name}_counted_over_simulated": counted.messages[name] / (work.hosts * number)
         for name, number in sorted(seen.messages.items())

@@ -1,7 +1,7 @@
 """Spark's external shuffle service, for baselines whose executors expect one on their host.
 
-It listens on all addresses, so one is enough for workers on several loopback addresses, and two
-could not share a port.
+It listens on all addresses, so one service is enough for workers on several loopback addresses, and
+two could not share a port.
 """
 
 from __future__ import annotations

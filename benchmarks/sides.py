@@ -1,6 +1,6 @@
 """Two warm applications on one cluster, one with each shuffle, that take turns.
 
-Both are on at the same time, but never work at the same time: an idle application costs next to
+Both run at the same time, but never work at the same time: an idle application costs almost
 nothing, and turns within a minute of each other see the same machine.
 """
 
@@ -42,14 +42,14 @@ class Pair:
     own_seconds: float
     sluice_seconds: float
     own_cpu_seconds: float = 0.0
-    """Of a side's executors, whatever their threads did, and of the TaskManagers."""
+    """CPU time of all threads of a side's executors, and of the TaskManagers."""
     sluice_cpu_seconds: float = 0.0
     taskmanagers_cpu_seconds: float = 0.0
-    """What of Sluice's was the TaskManagers'."""
+    """Share of the TaskManagers in Sluice's CPU time."""
 
     @property
     def ratio(self) -> float:
-        """Sluice over Spark's own shuffle: below 1 Sluice is faster."""
+        """Return Sluice over Spark's own shuffle: below 1 Sluice is faster."""
         return self.sluice_seconds / self.own_seconds
 
 
@@ -65,7 +65,7 @@ class Sides:
         directory: Scratch directory; the caller removes it.
         settings: Spark settings of both sides.
         memory_tier: Size of each TaskManager's memory tier, as its configuration writes it.
-        executor_cores: Of each of the two executors of a side.
+        executor_cores: Cores of each of the two executors of a side.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class Sides:
         self._resources.__exit__(kind, error, traceback)
 
     def check(self, name: str, job: str, parameters: Mapping[str, Any]) -> list[str]:
-        """Run a job on both sides and say how its rows differ; empty when they are equal."""
+        """Run a job on both sides and return the differences of its rows; empty when equal."""
         files = []
         for side in (self.own, self.sluice):
             rows_file = self._directory / f"{side.name}.rows"
@@ -146,7 +146,7 @@ class Sides:
         return differences(*files)
 
     def pair(self, name: str, job: str, parameters: Mapping[str, Any], *, own_first: bool) -> Pair:
-        """Time a job on both sides; who begins should alternate, so that drift cancels out."""
+        """Time a job on both sides; the first side should alternate, so that drift cancels out."""
         turns = {}
         for side in (self.own, self.sluice) if own_first else (self.sluice, self.own):
             before = self._cpu_seconds(side)
@@ -164,6 +164,6 @@ class Sides:
         )
 
     def _cpu_seconds(self, side: SparkApplication) -> tuple[float, float]:
-        """So far: of a side's executors, and of the TaskManagers."""
+        """Return the CPU seconds so far of a side's executors and of the TaskManagers."""
         executors = cpu_time.of_executors(self._directory, side.application_id)
         return executors, self.taskmanagers.cpu_seconds()

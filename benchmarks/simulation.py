@@ -1,14 +1,14 @@
 """One TaskManager of a large cluster while a shuffle is read, in virtual time, without sockets.
 
 The workload is even: every host runs as many map and reduce tasks, and every block has the same
-size. So one host is like all others, and what it receives from its peers is what it sends to them.
+size. So one host is like all others, and receives as much from its peers as it sends to them.
 The *watched* host is played channel by channel: its gates, buffers and credits, and at the other
 end of each channel a sender that has everything at hand. Messages are encoded by
 ``sluice.protocol.codec`` and credit is counted by ``sluice.protocol.credit``; the rules for
 floating buffers are those of ``sluice.shuffle.gate.buffer_manager``, for numbers of buffers instead
 of memory.
 
-Not played: time in the CPU, loss, and the queues of senders. What comes in shares the watched
+Not played: time in the CPU, loss, and the queues of senders. Incoming data shares the watched
 host's link; a message takes the link's time for its bytes and then the latency of one way.
 """
 
@@ -49,7 +49,7 @@ class Workload:
         hosts: TaskManagers, each with an even share of the tasks.
         maps: Map outputs, a multiple of the hosts.
         reducers: Reduce tasks, a multiple of the hosts.
-        block_bytes: What each map task has for each reduce task, block header included.
+        block_bytes: Bytes of each map task for each reduce task, including the block header.
         slots_per_host: Reduce tasks that run at a time on a host.
         partitions_per_task: Subpartitions that a reduce task reads, as one range.
     """
@@ -71,17 +71,17 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What the TaskManagers are configured with, and the network between them.
+    """The configuration of the TaskManagers, and the network between them.
 
     Attributes:
         segment_size_bytes: Size of a buffer.
-        exclusive_buffers: Of each remote channel.
-        floating_buffers: Of each gate.
+        exclusive_buffers: Exclusive buffers of each remote channel.
+        floating_buffers: Floating buffers of each gate.
         most_open_channels: Remote channels that a gate has open at a time; None for all.
-        group_bytes: The most that one frame carries.
-        latency_seconds: One way.
-        link_bytes_per_second: Of the watched host, in.
-        task_bytes_per_second: What a reduce task works through.
+        group_bytes: Most bytes of one frame.
+        latency_seconds: Latency of one way.
+        link_bytes_per_second: Incoming rate of the watched host.
+        task_bytes_per_second: Rate at which a reduce task takes data.
     """
 
     segment_size_bytes: int = 32 * 1024
@@ -96,14 +96,14 @@ class Setting:
 
 @dataclass(slots=True)
 class Outcome:
-    """What the watched host saw.
+    """The figures of the watched host.
 
     Attributes:
         seconds: Virtual time until its last reduce task had ended.
         messages: Messages of the peer leg for its channels, by type, both directions.
         control_bytes: Their bytes without payloads of data.
-        data_bytes: Payloads of data that came in.
-        credit_waits: How often a sender had data and no credit left.
+        data_bytes: Payloads of data that it received.
+        credit_waits: Times that a sender had data and no credit left.
         most_segments: The most segments that were exclusive or lent at one time.
         most_open_channels: The most channels that were open at one time.
     """
@@ -123,7 +123,7 @@ def simulate(workload: Workload, setting: Setting | None = None) -> Outcome:
 
 
 class _Channel:
-    """Both ends of a channel: what the sender still has, and the receiver's buffers."""
+    """Both ends of a channel: the sender's remaining bytes, and the receiver's buffers."""
 
     __slots__ = (
         "arrived_end", "credit", "exclusive", "floating", "gate", "left_bytes", "number", "queued",
@@ -312,7 +312,7 @@ class _Host:
         self._work(channel.gate)
 
     def _ask_for_floating(self, channel: _Channel) -> None:
-        """Give a channel what it misses, as far as the gate has it; for the rest it waits."""
+        """Give a channel its missing buffers if the gate has them; it waits for others."""
         gate = channel.gate
         taken = min(gate.floating, max(channel.missing, 0))
         if taken:
@@ -336,7 +336,7 @@ class _Host:
             self._announce(channel)
 
     def _announce(self, channel: _Channel) -> None:
-        """Announce after this instant what has become free by then."""
+        """Announce, after this instant, the buffers that have become free by then."""
         self._after(0.0, lambda: self._announce_now(channel))
 
     def _announce_now(self, channel: _Channel) -> None:

@@ -1,7 +1,7 @@
 """`make bench-spark`: four jobs, wall time with Sluice over wall time with Spark's own shuffle.
 
-Two one-core executors. Each job runs once on both sides to compare what it computes and once more
-to warm up; then pairs of runs are timed, the sides beginning in turn. The figure of a job is the
+Two one-core executors. Each job runs once on both sides to compare the results and a second time to
+warm up; then pairs of runs are timed, and the sides begin in turn. The figure of a job is the
 median of the ratios of its pairs.
 """
 
@@ -28,7 +28,7 @@ TIME_LIMIT_SECONDS = 1800.0
 
 
 def sizes(scale: float) -> dict[str, dict[str, int]]:
-    """Parameters of each job; ``scale`` 1 is the benchmark, less is a quick look.
+    """Return the parameters of each job; ``scale`` 1 is the benchmark, less is a quick look.
 
     Rows shrink in proportion. The tasks of ``small_blocks`` shrink with the square root, so that
     its blocks stay as small as they are.

@@ -54,15 +54,15 @@ class TaskManagers:
 
     @property
     def endpoints(self) -> str:
-        """Value of ``spark.sluice.endpoints``: each executor takes its own host's socket."""
+        """Return ``spark.sluice.endpoints``: each executor takes its own host's socket."""
         return f"unix:{self.directory}/{{host}}.sock"
 
     def moved(self) -> metrics.Moved:
-        """What all of them have moved so far."""
+        """Return the bytes that all of them have moved so far."""
         return metrics.scrape(self.metrics_urls)
 
     def cpu_seconds(self) -> float:
-        """CPU time of all of them so far."""
+        """Return the CPU time of all of them so far."""
         return sum(cpu_time.of_process(process.pid) for process in self.processes)
 
     def __enter__(self) -> Self:
@@ -95,10 +95,10 @@ class TaskManagers:
         return path
 
     def _check_data_path(self) -> None:
-        """See that what a result says of the data path is true of the TaskManagers as well.
+        """Check that the TaskManagers have the data path that the result will name.
 
         Raises:
-            RuntimeError: They have another one than this process.
+            RuntimeError: They have another data path than this process.
         """
         for name, labels, _ in metrics.scrape_samples(self.metrics_urls):
             if name == "sluice_taskmanager_info" and labels["data_path"] != data_path():

@@ -1,7 +1,7 @@
 """Real text for the word count: the source and documentation of Python's standard library.
 
-It is on every machine that runs this, some 30 MB of prose and code written by many hands, so
-nothing has to be downloaded.
+Every machine that runs this has it, some 30 MB of prose and code by many authors, so no download is
+needed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SUFFIXES = frozenset({".py", ".txt", ".rst", ".md"})
 
 
 def standard_library_texts(limit_bytes: int) -> tuple[list[str], int]:
-    """Paths of text files in a fixed order, up to ``limit_bytes`` together, and their bytes.
+    """Return paths of text files in a fixed order, up to ``limit_bytes`` together, and their bytes.
 
     Raises:
         RuntimeError: This Python came without the sources of its library.

@@ -1,13 +1,12 @@
 """`make bench-tiny-shuffle`: a query of 20 tiny shuffles, Sluice over Spark's own shuffle.
 
 Two one-core executors, adaptive execution on as Spark has it. Each shuffle has two map tasks at
-most and 1000 rows, so that the time is what a shuffle costs before its first byte. The query runs
-once on both sides to compare what it computes and some times to warm both up; then pairs of runs
-are timed, the sides beginning in turn. The figure ``ratio`` is the median of the ratios of the
-pairs.
+most and 1000 rows, so that the time is the cost of a shuffle before its first byte. The query runs
+once on both sides to compare the results and several times to warm up; then pairs of runs are
+timed, and the sides begin in turn. The figure ``ratio`` is the median of the ratios of the pairs.
 
-``--rows 1000,30000,1000000`` times larger ones too, to see from which size on Sluice is worth it:
-``spark.sluice.fallback.belowSize`` is for those below.
+``--rows 1000,30000,1000000`` times larger shuffles too, to find the size from which on Sluice is
+faster: ``spark.sluice.fallback.belowSize`` is for smaller ones.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""bench-tls: the exchange of bench-exchange with TLS, over the same without.
+"""bench-tls: the exchange of bench-exchange with TLS, over the same exchange without TLS.
 
 One process serves with TLS, one without, and one reads from both in turn, through a network
-environment of each kind. TLS is mutual, version 1.3, with the suite that OpenSSL prefers; what it
-costs depends on the processor's AES instructions. After a warm-up each they alternate; the figure
-is the median of the pairwise ratios of rates.
+environment of each kind. TLS is mutual, version 1.3, with the suite that OpenSSL prefers; its cost
+depends on the processor's AES instructions. Both alternate after a warm-up each; the figure is the
+median of the pairwise ratios of rates.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def settings(directory: Path, kind: str) -> dict[str, Any]:
 
 
 async def serve_partitions(directory: Path, kind: str) -> None:
-    """A process that is read from; says its id and port, ends with its standard input."""
+    """Run a process with partitions; it prints its id and port and ends with its input."""
     async with environment(
         directory / kind, SERVING_HOST, None, **settings(directory, kind)
     ) as running:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 AIMS = {"total": "≤ 1.0", "total_adaptive_off": "≤ 1.0", "queries_equal": str(len(QUERIES))}
 TIME_LIMIT_SECONDS = 1800.0
 MODES = {"on": "", "off": "_adaptive_off"}
-"""Adaptive execution, and what it adds to the names of figures."""
+"""Adaptive execution on and off, with the suffix of the names of figures."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +47,13 @@ class Round:
 
     @property
     def total(self) -> Pair:
-        """The sums over all queries."""
+        """Sum the times over all queries."""
         return Pair(*map(sum, zip(*map(astuple, self.pairs.values()), strict=True)))
 
 
 @dataclass(slots=True)
 class Findings:
-    """What the rounds gave, by mode."""
+    """The findings of the rounds, by mode."""
 
     equal: dict[str, set[int]] = field(default_factory=dict)
     """Queries with the same rows on both sides."""
@@ -68,7 +68,7 @@ class Findings:
                 ratios.setdefault(f"total{MODES[mode]}", []).append(round_.total.ratio)
                 for query, pair in round_.pairs.items():
                     ratios.setdefault(f"q{query:02}{MODES[mode]}", []).append(pair.ratio)
-        # The totals first: they are what a reader looks for.
+        # The totals come first: readers look for them.
         keys = sorted(ratios, key=lambda key: not key.startswith("total"))
         medians = {key: median_and_spread(ratios[key]) for key in keys}
         figures: dict[str, float] = {key: median for key, (median, _) in medians.items()}

@@ -15,7 +15,7 @@ GENERATE_TIMEOUT_SECONDS = 600.0
 
 
 def ensure_tpch(scale_factor: float = 1.0, directory: Path = DATA_DIRECTORY) -> Path:
-    """Directory with one ``TABLE.parquet`` per TPC-H table, generated when it is not there.
+    """Return a directory with a ``TABLE.parquet`` per TPC-H table; a missing one is generated.
 
     A directory appears under its final name only when it is complete.
 
@@ -35,7 +35,7 @@ def ensure_tpch(scale_factor: float = 1.0, directory: Path = DATA_DIRECTORY) -> 
 
 
 def warm_page_cache(data: Path) -> int:
-    """Read every file once, so that whoever comes first does not pay for the disk; bytes read."""
+    """Read every file once, so that the first job does not pay for the disk; return the bytes."""
     size = 0
     for path in sorted(data.iterdir()):
         with path.open("rb") as file:

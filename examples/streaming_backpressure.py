@@ -4,12 +4,12 @@
 
     source ──▶ TaskManager 1 ──▶ TaskManager 2 ──▶ map ──▶ TaskManager 2 ──▶ TaskManager 1 ──▶ sink
 
-All partitions are pipelined: a record can be read while the next one is written. First the sink
-takes what it gets. Then it becomes slow: buffers fill from the sink back to the source, and the
-source waits for memory, because every pool between has a bound. Nothing is lost and nothing grows.
-A table shows, at every interval, the records per second of each task, how full the writers' pools
-are, and the share of the time that the writers have waited for a buffer. A pool above 100 % has
-lent overdraft buffers, so that a batch that was begun could go on.
+All partitions are pipelined: a record can be read while the next one is written. First the sink is
+fast. Then it becomes slow: buffers fill from the sink back to the source, and the source waits for
+memory, because every pool in between has a bound. No record is lost and no pool grows.
+A table shows, at every interval, the records per second of each task, the usage of the writers'
+pools, and the share of the time that the writers have waited for a buffer. A pool above 100 % has
+lent overdraft buffers, so that a batch under way could be finished.
 
     python examples/streaming_backpressure.py
     python examples/streaming_backpressure.py --endpoints host1:7337,host2:7337
@@ -39,7 +39,7 @@ MOST_SEGMENTS = 16
 
 
 class Stage:
-    """What one task has done, and its partition if it writes one."""
+    """Progress of a task, and its partition if it writes one."""
 
     def __init__(self) -> None:
         self.records = 0
@@ -78,7 +78,7 @@ class Pipeline:
         ]
 
     async def run(self) -> None:
-        """Run the three tasks until the source is stopped and everything has arrived."""
+        """Run the three tasks until the source is stopped and all records have arrived."""
         async with asyncio.TaskGroup() as tasks:
             for task in (self._run_source(), self._run_map(), self._run_sink()):
                 tasks.create_task(task)

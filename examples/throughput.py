@@ -2,7 +2,7 @@
 
 Producer, consumer and both TaskManagers are processes of their own. The producer writes the records
 of a pipelined partition with one subpartition; the consumer, on the other TaskManager, reads them.
-*single* is a call for each record on both sides, *batch* takes many at a time.
+*single* makes a call for each record on both sides, *batch* moves many records per call.
 
     python examples/throughput.py
     python examples/throughput.py --seconds 10 --record-bytes 1000
@@ -28,7 +28,7 @@ BATCH_RECORDS = 500
 
 
 async def consume(endpoint: str, application: str, fields: tuple[object, ...], batch: bool) -> int:
-    """Read everything; return the number of records."""
+    """Read all records; return their number."""
     location = PartitionLocation(*fields)  # type: ignore[arg-type]
     records = 0
     async with (

@@ -2,8 +2,8 @@
 
 Mappers count the words of their files and write each word's count to the subpartition that its hash
 chooses; reducers add up one subpartition of all mappers. Every task is a process, on one of the
-TaskManagers in turn; what mappers tell reducers is where their partitions are, as JSON. The result
-is checked against a count without any of that.
+TaskManagers in turn; mappers send the locations of their partitions to reducers, as JSON. The
+result is checked against a count in one process.
 
     python examples/wordcount.py                      # three TaskManagers of its own, Python's text
     python examples/wordcount.py --endpoints unix:/run/sluice/taskmanager.sock README.md
@@ -48,7 +48,7 @@ def words_of(files: Sequence[str]) -> Counter[str]:
 async def map_task(
     endpoint: str, application: str, number: int, files: Sequence[str], reducers: int
 ) -> str:
-    """Write the words of some files; return where they are."""
+    """Write the words of some files; return the partition's location."""
     counts = list(words_of(files).items())
     async with (
         await ShuffleClient.connect(endpoint, application) as client,
@@ -90,7 +90,7 @@ def reducer(timeout_seconds: float, *arguments: object) -> dict[str, int]:
 
 
 def standard_library(limit_bytes: int) -> list[str]:
-    """Return text files that every Python has, up to a size."""
+    """Return text files of Python's standard library, up to a size."""
     files: list[str] = []
     for path in sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py")):
         limit_bytes -= path.stat().st_size
@@ -102,7 +102,7 @@ def standard_library(limit_bytes: int) -> list[str]:
 
 @contextlib.contextmanager
 def taskmanagers(endpoints: str | None, count: int) -> Iterator[list[str]]:
-    """Give the endpoints of TaskManagers that run, or start some for the while."""
+    """Give the endpoints of running TaskManagers, or of some that run for the time of a block."""
     with contextlib.ExitStack() as stack:
         if endpoints:
             yield endpoints.split(",")

@@ -1,7 +1,7 @@
-"""Messages to bytes and back.
+"""Turns messages into bytes and back.
 
 :func:`encode` makes a frame's prefix and control part; :func:`decode_control` checks every field's
-type and range before a message exists, so the rest of the code trusts what it gets.
+type and range before a message exists, so the rest of the code can trust messages.
 """
 
 from collections.abc import Callable
@@ -65,7 +65,7 @@ Check: TypeAlias = Callable[[Any], bool]
 
 
 def _integer(low: int, high: int) -> Check:
-    # type() rather than isinstance(): True is no number on this wire.
+    # type() rather than isinstance(): True is not a number on this wire.
     return lambda value: type(value) is int and low <= value <= high
 
 
@@ -189,8 +189,9 @@ _FORMAT: Final[dict[int, tuple[type[Message], tuple[Check, ...]]]] = {
 }
 
 
-# The messages of the data path have their whole check in one expression each: half the time of the
-# table's closures. None sends a message with a wrong field the long way, which says what is wrong.
+# Each message of the data path is checked by one expression, which takes half the time of the
+# table's closures. A result of None sends the message through the table, which names the wrong
+# field.
 
 
 def _buffer_response(fields: list[Any]) -> Message | None:
@@ -258,12 +259,12 @@ _pack = msgpack.Packer(autoreset=True).pack
 
 
 def _cause(error: Exception) -> str:
-    # Not repr(): that of msgpack's ExtraData holds all of the input.
+    # Not repr(): the one of msgpack's ExtraData contains all of the input.
     return f"{type(error).__name__}: {error}"
 
 
 def encode(message: Message, payload_length: int = 0) -> bytes:
-    """Make the prefix and control part of a frame; the payload follows it on the wire as it is.
+    """Make the prefix and control part of a frame; the payload follows unchanged on the wire.
 
     Raises:
         OverflowError: An integer is beyond 64 bits (a bug of the caller).
@@ -278,7 +279,7 @@ def _unpack(control: bytes | bytearray | memoryview) -> Any:
         if len(control) <= FLAT_BYTES:
             try:
                 return unpack_flat(control)
-            except ValueError:  # a long array, legal or not
+            except ValueError:  # a long array, which may be legal
                 return unpack_by_fields(control)
         return unpack_by_fields(control)
     except WrongField as error:
@@ -297,7 +298,8 @@ def decode_control(control: bytes | bytearray | memoryview) -> Message:
     """Decode and check the control part of a frame.
 
     Raises:
-        MalformedMessage: Not msgpack, an unknown type id, or a field of the wrong type or range.
+        MalformedMessage: The bytes are not msgpack, or have an unknown type id or a field of a
+            wrong type or range.
     """
     fields = _unpack(control)
     if type(fields) is not list or not fields or type(fields[0]) is not int:

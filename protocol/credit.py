@@ -1,10 +1,10 @@
-"""Credit arithmetic of both ends of a channel: 1 credit = 1 data buffer, events cost none.
+"""Credit arithmetic of both ends of a channel: a data buffer costs 1 credit, an event costs none.
 
-The invariant that both halves keep together: ``sent ≤ granted``, where the consumer grants only
-buffers it really holds. Announcements are coalesced: what became free since the last AddCredit goes
-out as one sum, when the sender has no more left than it would bring, or when it is what the largest
-message takes. A sender that still has more goes on meanwhile, and then has several buffers to send
-together; one that has none is told of the first free buffer.
+Both ends together keep the invariant ``sent ≤ granted``; the consumer grants only buffers that it
+holds. Announcements are coalesced: the buffers freed since the last AddCredit are announced as one
+sum, as soon as the sender has no more credit left than the sum would add, or the sum is enough for
+the largest message. A sender with more credit goes on in the meantime, and later has several
+buffers to send together; a sender without credit is told of the first free buffer.
 
 A connection in watermark mode has no credit. The first credit of a request is then the most buffers
 that one message may take (:class:`Uncounted`).
@@ -16,17 +16,18 @@ from sluice.protocol.errors import CreditExceeded, CreditOverflow
 from sluice.protocol.limits import DEFAULT_SEGMENT_SIZE_BYTES, MAX_CREDIT, MAX_LARGE_PAYLOAD_BYTES
 
 MOST_WITHHELD_BUFFERS: Final = MAX_LARGE_PAYLOAD_BYTES // DEFAULT_SEGMENT_SIZE_BYTES
-"""Free buffers that are always announced: of the default size they fill the largest message."""
+"""Number of free buffers that is always announced: as many of the default size fill the largest
+message."""
 
 
 class SenderCredit:
-    """What the producing end may still send.
+    """The credit that the producing end may still use.
 
     Args:
         initial: Credit that came with the request.
 
     Raises:
-        CreditOverflow: The request brought more than MAX_CREDIT.
+        CreditOverflow: The credit of the request is above MAX_CREDIT.
     """
 
     __slots__ = ("available",)
@@ -43,12 +44,12 @@ class SenderCredit:
         """
         total = self.available + credit
         if total > MAX_CREDIT:
-            raise CreditOverflow("Channel has too much credit", value=total, limit=MAX_CREDIT)
+            raise CreditOverflow("The channel has too much credit", value=total, limit=MAX_CREDIT)
         self.available = total
 
 
 class ReceiverCredit:
-    """What the consuming end has granted and not yet seen used, and what it may announce next.
+    """The credit that the consuming end has granted, and the buffers that it may announce next.
 
     Args:
         initial: Credit granted with the request.
@@ -58,9 +59,9 @@ class ReceiverCredit:
 
     def __init__(self, initial: int) -> None:
         self.granted = initial
-        """Announced and not used by the sender."""
+        """Credit that is announced and not yet used by the sender."""
         self.unannounced = 0
-        """Buffers that became free and are not announced."""
+        """Free buffers that are not announced yet."""
 
     def free(self, buffers: int) -> bool:
         """Note that buffers became free.
@@ -72,20 +73,20 @@ class ReceiverCredit:
         return self._is_due()
 
     def announce(self) -> int:
-        """Return the credit to announce now (0 for nothing) and count it as granted."""
+        """Return the credit to announce now, which may be 0, and count it as granted."""
         credit = self.unannounced
         self.granted += credit
         self.unannounced = 0
         return credit
 
     def used(self, channel: int, buffers: int = 1) -> bool:
-        """Note that data buffers came.
+        """Note that data buffers were received.
 
         Returns:
             True if an announcement is due now, as in :meth:`free`.
 
         Raises:
-            CreditExceeded: It was sent without credit.
+            CreditExceeded: They were sent without credit.
         """
         if self.granted < buffers:
             raise CreditExceeded(
@@ -99,10 +100,10 @@ class ReceiverCredit:
 
 
 class Uncounted(ReceiverCredit):
-    """The consuming end without credit: nothing is used up and nothing is announced.
+    """The consuming end of a channel without credit, which neither counts nor announces.
 
     Args:
-        most_buffers: What one message may take: the buffers that the channel is sure of.
+        most_buffers: Most buffers of one message: those that the channel is sure of.
     """
 
     __slots__ = ()
@@ -111,14 +112,14 @@ class Uncounted(ReceiverCredit):
         """Note that buffers became free.
 
         Returns:
-            True if there are any: whoever waits for memory is to be told each time.
+            True if there are any: a waiter for memory must be told each time.
         """
         return buffers > 0
 
     def announce(self) -> int:
-        """There is never anything to announce."""
+        """Return 0: there is never credit to announce."""
         return 0
 
     def used(self, channel: int, buffers: int = 1) -> bool:
-        """Data costs nothing; an announcement is never due."""
+        """Return False: data costs no credit, and an announcement is never due."""
         return False

@@ -1,4 +1,4 @@
-"""The tree of errors. Every error of Sluice descends from :class:`SluiceError`.
+"""The tree of errors, whose root is :class:`SluiceError`.
 
 ::
 
@@ -12,13 +12,13 @@
     │   ├── ChannelInUse
     │   ├── CreditOverflow
     │   └── CreditExceeded
-    ├── SequenceGap              a channel lost a buffer; only that channel fails
-    ├── InvalidEvent             an event nobody understands; only its channel fails
-    ├── RemoteError              what the other side reported (sluice.protocol.remote_error)
+    ├── SequenceGap                  a channel lost a buffer; only that channel fails
+    ├── InvalidEvent                 an event cannot be decoded; only its channel fails
+    ├── RemoteError                  reported by the other side (sluice.protocol.remote_error)
     └── …                            errors of the other layers, each beside its concept
 
-An error says what happened, the offending value, the limit it broke, and the remedy. Its class says
-whose fault it is and whether a retry can help; ``code`` is its number on the wire.
+An error states the event, the offending value, the limit it broke, and the remedy. Its class tells
+which side is at fault and whether a retry can help; ``code`` is its number on the wire.
 """
 
 import enum
@@ -65,7 +65,7 @@ class ErrorCode(enum.IntEnum):
 
 
 class Fault(enum.IntEnum):
-    """Whose fault an error is, seen from the process that raises it."""
+    """The side at fault, seen from the process that raises the error."""
 
     LOCAL = 1
     REMOTE = 2
@@ -75,10 +75,10 @@ class SluiceError(Exception):
     """Root of all errors.
 
     Args:
-        message: What happened, one sentence without a full stop.
+        message: The event, as one sentence without a full stop.
         value: The offending value, if there is one.
         limit: The limit it broke, if there is one.
-        remedy: What the reader can do about it.
+        remedy: Advice to the reader.
         map_attempt_id: The map output concerned, for errors of the data path.
     """
 
@@ -126,7 +126,7 @@ class UnsupportedVersion(ProtocolViolation):
 
 
 class FrameTooLarge(ProtocolViolation):
-    """A frame announces a control part or a payload above the limit."""
+    """A frame has a control part or a payload above the limit."""
 
     code = ErrorCode.FRAME_TOO_LARGE
 
@@ -175,7 +175,7 @@ class SequenceGap(SluiceError):
 
 
 class InvalidEvent(SluiceError):
-    """The payload of an event is no event, or one of an unknown id. Fails one channel."""
+    """A payload is not an event, or is one of an unknown id. Fails one channel."""
 
     code = ErrorCode.INVALID_EVENT
     fault = Fault.REMOTE

@@ -1,9 +1,9 @@
-"""Events: what travels in a channel beside data (docs/reference/wire.md, "Events").
+"""Events, which travel in a channel beside data.
 
 An event is the payload of a ``BufferResponse`` or ``PipelinedData`` whose data type is not DATA: a
 msgpack array that begins with the event's id, at most MAX_EVENT_BYTES long. A bad event is the
-fault of one producer and fails one channel, so :class:`sluice.protocol.errors.InvalidEvent` is no
-violation that closes a connection.
+fault of one producer and fails one channel, so :class:`sluice.protocol.errors.InvalidEvent` does
+not close the connection.
 """
 
 from collections.abc import Callable
@@ -19,14 +19,14 @@ END_OF_PARTITION: Final = 1
 
 
 class EndOfPartition(NamedTuple):
-    """The last thing of a channel, with the totals of its data payloads."""
+    """The end of a channel, with the totals of its data payloads."""
 
     total_bytes: int
     total_buffers: int
 
 
 class CheckpointBarrier(NamedTuple):
-    """Separates what belongs to a checkpoint from what comes after it.
+    """Separates the data of a checkpoint from the data after it.
 
     An unaligned one travels as a priority event; an aligned one as an event, blocking or not.
     """
@@ -61,7 +61,7 @@ _Check: TypeAlias = Callable[[Any], bool]
 
 
 def _is_u64(value: Any) -> bool:
-    # type() rather than isinstance(): True is no number on this wire.
+    # type() rather than isinstance(): True is not a number on this wire.
     return type(value) is int and 0 <= value <= MAX_U64
 
 
@@ -100,10 +100,10 @@ def encode_event(event: Event) -> bytes:
     payload: bytes = _pack((EVENT_IDS[type(event)], *event))
     if len(payload) > MAX_EVENT_BYTES:
         raise InvalidEvent(
-            f"{type(event).__name__} is too large an event",
+            f"The event {type(event).__name__} is too large",
             value=f"{len(payload)} bytes",
             limit=f"{MAX_EVENT_BYTES} bytes",
-            remedy="Events travel outside the buffer pool: send what is large as data",
+            remedy="Events travel outside the buffer pool: send large values as data",
         )
     return payload
 
@@ -112,7 +112,8 @@ def decode_event(payload: bytes | bytearray | memoryview) -> Event:
     """Decode and check the payload of an event.
 
     Raises:
-        InvalidEvent: Too long, not an event, one of an unknown id, or with wrong fields.
+        InvalidEvent: The payload is too long, is not an event, or has an unknown id or fields that
+            its event does not have.
     """
     fields = _fields(payload)
     form = _FORMAT.get(fields[0])
@@ -134,10 +135,10 @@ def decode_event(payload: bytes | bytearray | memoryview) -> Event:
 
 
 def is_end_of_partition(payload: bytes | bytearray | memoryview) -> bool:
-    """Tell whether an event ends its channel.
+    """Return whether an event ends its channel.
 
     Raises:
-        InvalidEvent: It is no event at all.
+        InvalidEvent: The payload is not an event.
     """
     return bool(_fields(payload)[0] == END_OF_PARTITION)
 
@@ -154,7 +155,7 @@ def decode_end_of_partition(payload: bytes | bytearray | memoryview) -> tuple[in
         The channel's total bytes and total data buffers.
 
     Raises:
-        InvalidEvent: Another event, or none.
+        InvalidEvent: The payload is another event, or not an event.
     """
     event = decode_event(payload)
     if type(event) is not EndOfPartition:
@@ -169,7 +170,7 @@ def _fields(payload: bytes | bytearray | memoryview) -> list[Any]:
     try:
         fields = msgpack.unpackb(payload)
     except Exception as error:  # msgpack documents no closed set of errors for bad input
-        # Not repr(): that of msgpack's ExtraData holds all of the input.
+        # Not repr(): the one of msgpack's ExtraData contains all of the input.
         raise InvalidEvent(
             "Event is not valid msgpack", value=f"{type(error).__name__}: {error}"
         ) from error

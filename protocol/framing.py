@@ -1,21 +1,21 @@
-"""Incremental decoder of frames that receives payloads straight into memory of the caller's choice.
+"""Decodes frames incrementally, with payloads received straight into memory of the caller's choice.
 
-The driver asks :meth:`FrameDecoder.get_buffer` where the next bytes shall go, reads into it, and
-reports how many came. Three phases:
+The driver takes the memory for the next bytes from :meth:`FrameDecoder.get_buffer`, reads into it,
+and reports the number of bytes. There are three phases:
 
 ``HEAD``
     Prefixes and control parts collect in a small buffer; many small messages come in one read.
 ``CONTROL``
-    One control part larger than that buffer has memory of its own.
+    A control part larger than that buffer has memory of its own.
 ``PAYLOAD``
     Bytes go to the memory that the sink supplied. That memory may be longer than the payload by
     up to RECEIVE_TAIL_BYTES: then one read brings the payload and the head of the next frame,
-    which is copied out of the tail before the sink hears of the payload. It may also be several
-    pieces, which are filled one after the other.
+    which is copied out of the tail before the sink gets the payload. The memory may also be
+    several pieces, which are filled one after the other.
 
 When the sink has no memory for a payload the decoder is *blocked*: the driver must stop reading and
 call :meth:`FrameDecoder.unblock` when there is some. A violation is raised to the driver, which
-closes the connection; the decoder must not be used after it.
+closes the connection and must not use the decoder any more.
 """
 
 from collections.abc import Iterator
@@ -37,7 +37,7 @@ from sluice.protocol.messages import DATA, BufferResponse, Message, PipelinedDat
 _unpack_prefix = Struct(">II").unpack_from
 
 _NO_PIECES: Iterator[memoryview] = iter(())
-"""A decoder that waits must not hold on to the memory of the last payload."""
+"""Stands for the pieces between payloads, so that the memory of the last one is not kept."""
 
 
 def _is_event(message: Message) -> bool:
@@ -47,16 +47,16 @@ def _is_event(message: Message) -> bool:
 
 
 PayloadMemory: TypeAlias = memoryview | list[memoryview] | None
-"""Where a payload goes: one piece, or a list of pieces that together are long enough."""
+"""Memory for a payload: one piece, or a list of pieces that together are long enough."""
 
 
 class FrameSink(Protocol):
-    """What a decoder reports to."""
+    """Supplies memory to a decoder and takes its messages."""
 
     def payload_buffer(self, message: Message, length: int) -> PayloadMemory:
         """Supply memory of at least ``length`` bytes, or None while there is none.
 
-        It is asked again for the same message after :meth:`FrameDecoder.unblock`.
+        :meth:`FrameDecoder.unblock` asks again for the same message.
         """
 
     def message_received(self, message: Message, payload_length: int) -> None:
@@ -95,10 +95,10 @@ class FrameDecoder:
     def __init__(self, sink: FrameSink, max_payload_bytes: int) -> None:
         self._sink = sink
         self.payloads = sink
-        """Who supplies memory for payloads and takes the messages that have one; the sink itself
-        until a driver puts the final receiver here, which spares the data path a step."""
+        """Supplies memory for payloads and takes the messages that have one. This is the sink until
+        a driver puts the final receiver here, which saves the data path a call."""
         self.frames = 0
-        """Frames that were complete so far."""
+        """Number of complete frames so far."""
         self.max_payload_bytes = max_payload_bytes
         self.max_control_bytes = MAX_HANDSHAKE_CONTROL_BYTES
         """Raised by :meth:`handshake_done`."""
@@ -114,7 +114,7 @@ class FrameDecoder:
         self._target: memoryview | None = None
         self._filled = 0
         self._needed = 0
-        """Bytes of the payload that the target takes; what it has more is its tail."""
+        """Bytes of the payload that go to the target; the rest of the target is its tail."""
         self._left = 0
         """Bytes of the payload behind the target, for the pieces that follow."""
         self._pieces: Iterator[memoryview] = _NO_PIECES
@@ -126,7 +126,7 @@ class FrameDecoder:
 
     @property
     def missing_bytes(self) -> int:
-        """Bytes of the payload under way that have not come; 0 when none is, and when blocked."""
+        """Missing bytes of the payload under way; 0 between payloads and when blocked."""
         if self._target is None:
             return 0
         return self._needed - self._filled + self._left
@@ -136,10 +136,10 @@ class FrameDecoder:
         self.max_control_bytes = max_control_bytes
 
     def get_buffer(self, sizehint: int = -1) -> memoryview:
-        """Return where the next bytes go; never empty. Not to be called while blocked.
+        """Return memory for the next bytes, never empty. Must not be called while blocked.
 
         Args:
-            sizehint: Ignored; it makes this method fit for an asyncio.BufferedProtocol.
+            sizehint: Ignored; asyncio.BufferedProtocol has it.
         """
         target = self._target
         if target is not None:
@@ -149,10 +149,10 @@ class FrameDecoder:
         return self._head_view[self._head_filled :]
 
     def buffer_updated(self, count: int) -> None:
-        """Take note that ``count`` bytes were received into the last buffer.
+        """Take ``count`` bytes that were received into the last buffer.
 
         Raises:
-            ProtocolViolation: The bytes break the protocol. Also whatever the sink raises.
+            ProtocolViolation: The bytes break the protocol. Errors of the sink pass through.
         """
         target = self._target
         if target is not None:
@@ -167,7 +167,7 @@ class FrameDecoder:
             length = self._length
             extra = filled - needed
             if extra:
-                # Out of the tail before the sink may hand this memory to someone else.
+                # Copied out of the tail before the sink may use this memory otherwise.
                 self._head_view[:extra] = target[needed:filled]
             self._head_filled = extra
             self._target = None
@@ -188,7 +188,7 @@ class FrameDecoder:
             self._parse_head()
 
     def unblock(self) -> bool:
-        """Ask the sink again for the payload memory it had not; go on if there is some now.
+        """Ask the sink again for payload memory, and go on if there is some now.
 
         Without effect when the decoder is not blocked.
 
@@ -196,8 +196,8 @@ class FrameDecoder:
             True if the driver may read again.
 
         Raises:
-            ProtocolViolation: The frames behind the payload break the protocol. Also whatever the
-                sink raises.
+            ProtocolViolation: The frames behind the payload break the protocol. Errors of the sink
+                pass through.
         """
         if not self.blocked:
             return True
@@ -261,14 +261,14 @@ class FrameDecoder:
             self._sink.message_received(message, 0)
 
     def _keep_head(self, position: int) -> None:
-        """Move what is not used yet to the start of the head buffer."""
+        """Move the unused bytes to the start of the head buffer."""
         rest = self._head_filled - position
         if rest and position:
             self._head_view[:rest] = bytes(self._head_view[position : position + rest])
         self._head_filled = rest
 
     def _begin_payload(self, message: Message, position: int) -> int:
-        """Get memory for a payload and move there what came with the head.
+        """Get memory for a payload and move its bytes behind the head there.
 
         Returns:
             The new position in the head. The target is set if more is to come, ``blocked`` if
@@ -293,7 +293,7 @@ class FrameDecoder:
             return position
         self._pieces = pieces = iter(target if isinstance(target, list) else (target,))
         self._left = length
-        # What came with the head goes first; often that is all of a small payload.
+        # Bytes behind the head go first; often they are all of a small payload.
         while self._left:
             self._set_target(next(pieces), self._left)
             count = min(self._head_filled - position, self._needed)

@@ -10,16 +10,18 @@ PREFIX_BYTES: Final = 8
 """Frame prefix: control length u32 and payload length u32, big endian."""
 
 MAX_HANDSHAKE_CONTROL_BYTES: Final = 4 * 1024
-"""A Hello has two short strings; a stranger gets no more memory than this."""
+"""Longest control part before the end of the handshake; a Hello has two short strings."""
 
 MAX_CONTROL_BYTES: Final = 4 * 1024 * 1024
-"""The longest legal message is an OpenGate: 5 bytes a map attempt make some 800,000 of them."""
+"""Longest control part. An OpenGate is the longest message: at 5 bytes each it has room for some
+800,000 map attempts."""
 
 MAX_GATE_CHANNELS: Final = 16 * 1024
-"""Most channels of a gate: there is one for each TaskManager that holds map outputs."""
+"""Most channels of a gate, which has one for each TaskManager that holds map outputs."""
 
 MAX_EVENT_BYTES: Final = 1024
-"""Events are a few integers; they are received outside the segment pool, so they are kept small."""
+"""Longest event. Events are a few integers and are received outside the segment pool, so they are
+kept small."""
 
 RECEIVE_TAIL_BYTES: Final = 64
 """Spare bytes behind each receive buffer: one recv() can bring a payload and the next frame's head.
@@ -28,7 +30,7 @@ The prefix and the control part of a BufferResponse take at most 8 + 22 bytes.
 """
 
 MAX_ERROR_TEXT_CHARACTERS: Final = 320
-"""Longest text of an ErrorResponse that we send: three of them, at most 4 bytes a character, fit
+"""Longest text in an ErrorResponse of this side: three of them, at most 4 bytes a character, fit
 MAX_HANDSHAKE_CONTROL_BYTES, so that an error in answer to a Hello always arrives."""
 
 HEAD_BYTES: Final = 4 * 1024
@@ -40,26 +42,26 @@ MIN_I64: Final = -(2**63)
 MAX_I64: Final = 2**63 - 1
 
 MAX_CREDIT: Final = 2**31 - 1
-"""Most credit a channel may hold; the model counts credit in a signed 32-bit integer."""
+"""Most credit of a channel; Flink counts credit in a signed 32-bit integer."""
 
 MAX_NAME_CHARACTERS: Final = 256
 """Longest application id, TaskManager id, host or connection name."""
 
 FEATURE_LARGE_PAYLOADS: Final = 1
-"""Feature bit: payloads above the segment size on client legs, where no segment is involved."""
+"""Feature bit: payloads above the segment size on client legs, which use no segments."""
 
 FEATURE_BUFFER_GROUPS: Final = 2
-"""Feature bit: several buffers of one channel in one frame of a peer leg, a credit for each."""
+"""Feature bit: a frame of a peer leg may have several buffers of one channel, each for a credit."""
 
 FEATURE_RESUMABLE_OUTPUTS: Final = 4
-"""Feature bit: regions of map outputs are secured, and go on from there on another connection."""
+"""Feature bit: a map output goes on from its secured regions on another connection."""
 
 FEATURE_REGION_AREAS: Final = 8
-"""Feature bit: a producer on the same host may put regions into memory that both sides share."""
+"""Feature bit: a producer on the same host may put regions into memory shared by both sides."""
 
 MAX_LARGE_PAYLOAD_BYTES: Final = 256 * 1024
-"""Largest payload with FEATURE_LARGE_PAYLOADS: eight segments of the default size for the price of
-one message, and still little next to a socket's buffers."""
+"""Largest payload with FEATURE_LARGE_PAYLOADS: eight segments of the default size cost one message,
+and the payload is still small against a socket's buffers."""
 
 DEFAULT_SEGMENT_SIZE_BYTES: Final = 32 * 1024
 """Flink's default size of a network buffer."""

@@ -17,13 +17,13 @@ FLOW_WATERMARK: Final = 1
 DATA: Final = 0
 EVENT: Final = 1
 PRIORITY_EVENT: Final = 2
-"""An event that overtakes the data that waits before it."""
+"""An event that overtakes the data waiting in front of it."""
 BLOCKING_EVENT: Final = 3
-"""An event behind which the channel gives nothing until ResumeConsumption."""
+"""An event that stops the channel until ResumeConsumption."""
 
 PARTITION_BLOCKING: Final = 0
 PARTITION_PIPELINED: Final = 1
-"""Pipelined, and the buffers of the partition are bounded by the whole pool only."""
+"""A pipelined partition whose buffers only the whole pool bounds."""
 PARTITION_PIPELINED_BOUNDED: Final = 2
 
 CONSUME_WHEN_REGISTERED: Final = 0
@@ -31,7 +31,7 @@ CONSUME_AT_FIRST_OUTPUT: Final = 1
 CONSUME_WHEN_FINISHED: Final = 2
 
 EVERY_SUBPARTITION: Final = 2**32 - 1
-"""Number that stands for all subpartitions: the bytes are those of each, and are stored once."""
+"""Number that stands for all subpartitions: they share the bytes, which are stored once."""
 
 
 class Hello(NamedTuple):
@@ -50,7 +50,7 @@ class Hello(NamedTuple):
 
 
 class HelloAck(NamedTuple):
-    """The acceptor's answer to a Hello it agrees with."""
+    """Answer of the accepting side to a Hello that it agrees with."""
 
     version: int
     taskmanager_id: str
@@ -90,20 +90,20 @@ class AddCredit(NamedTuple):
 
 
 class BacklogAnnouncement(NamedTuple):
-    """Buffers wait for a channel that has no credit."""
+    """Announces buffers that wait for a channel without credit."""
 
     channel: int
     backlog: int
 
 
 class ResumeConsumption(NamedTuple):
-    """The consumer goes on after a blocking event."""
+    """Lets a channel go on after a blocking event."""
 
     channel: int
 
 
 class CancelPartitionRequest(NamedTuple):
-    """The consumer has no more use for a channel."""
+    """Ends a channel that the consumer does not need any more."""
 
     channel: int
 
@@ -116,7 +116,7 @@ class TaskEvent(NamedTuple):
 
 
 class ErrorResponse(NamedTuple):
-    """A channel, gate, partition or (channel None) the whole connection failed."""
+    """Reports that a channel, gate, partition or (channel None) the whole connection failed."""
 
     channel: int | None
     code: int
@@ -129,7 +129,7 @@ class ErrorResponse(NamedTuple):
 
 
 class CloseRequest(NamedTuple):
-    """Nothing more will be asked on this connection."""
+    """Announces that no further requests follow on this connection."""
 
 
 class Ping(NamedTuple):
@@ -145,7 +145,7 @@ class Pong(NamedTuple):
 
 
 class NewBufferSize(NamedTuple):
-    """The consumer wants buffers of at most this size from now on (debloating)."""
+    """Sets the largest size of further buffers (debloating)."""
 
     channel: int
     buffer_size_bytes: int
@@ -186,7 +186,7 @@ class PartitionOpened(NamedTuple):
 
 
 class ResumePartition(NamedTuple):
-    """Begins the output of one map attempt, or goes on with what was secured of it."""
+    """Begins the output of one map attempt, or goes on behind its secured regions."""
 
     partition: int
     shuffle_id: int
@@ -195,7 +195,7 @@ class ResumePartition(NamedTuple):
 
 
 class PartitionResumed(NamedTuple):
-    """Answer to ResumePartition: the regions there are. If committed, nothing was opened."""
+    """Answer to ResumePartition: the secured regions. If committed, no partition was opened."""
 
     partition: int
     regions: int
@@ -211,17 +211,17 @@ class SecureRegion(NamedTuple):
 
 
 class RegionSecured(NamedTuple):
-    """Answer to SecureRegion: the producer needs these regions no more."""
+    """Answer to SecureRegion: the producer may forget these regions."""
 
     partition: int
     region: int
 
 
 class BeginRegion(NamedTuple):
-    """Announces a region: how many bytes for each subpartition, and the checksum of all.
+    """Announces a region: the number of bytes of each subpartition, and the checksum of all bytes.
 
-    With ``EVERY_SUBPARTITION`` as the first one there is one length: the bytes are those of each
-    subpartition.
+    With ``EVERY_SUBPARTITION`` as the first subpartition there is one length: all subpartitions
+    share the bytes.
     """
 
     partition: int
@@ -234,8 +234,8 @@ class BeginRegion(NamedTuple):
 class AttachRegionArea(NamedTuple):
     """Asks for a region area: memory that a producer on the same host shares with the TaskManager.
 
-    With an empty token a new one of that size is asked for; of size 0, none: what was attached to
-    the connection is given up.
+    An empty token asks for a new area of that size. With size 0 the connection gives up the area
+    that is attached to it.
     """
 
     token: str
@@ -243,7 +243,7 @@ class AttachRegionArea(NamedTuple):
 
 
 class RegionAreaAttached(NamedTuple):
-    """Answer to AttachRegionArea; without a token no area is attached to the connection."""
+    """Answer to AttachRegionArea; an empty token means that no area is attached."""
 
     token: str
     path: str
@@ -262,7 +262,7 @@ class SharedRegion(NamedTuple):
 
 
 class RegionOpened(NamedTuple):
-    """How large the payloads of a region may be; sent before its first credit."""
+    """Sets the largest payload of a region; sent before its first credit."""
 
     partition: int
     region: int
@@ -330,13 +330,13 @@ class GateOpened(NamedTuple):
 
 
 class CloseGate(NamedTuple):
-    """The reduce task has done with its gate."""
+    """Closes the gate of a reduce task."""
 
     gate: int
 
 
 class GateClosed(NamedTuple):
-    """Nothing of the gate follows any more."""
+    """Answer to CloseGate: no message of the gate follows any more."""
 
     gate: int
 

@@ -1,4 +1,4 @@
-"""Errors on the wire: an ErrorResponse from an error, and an error from an ErrorResponse."""
+"""Errors on the wire: turns errors into ErrorResponses and back."""
 
 from sluice.protocol.errors import ErrorCode, Fault, SluiceError
 from sluice.protocol.limits import MAX_ERROR_TEXT_CHARACTERS
@@ -6,9 +6,9 @@ from sluice.protocol.messages import ErrorResponse
 
 
 class RemoteError(SluiceError):
-    """An error that the other side reported; it carries the reported code on unchanged.
+    """An error that the other side reported, with its code.
 
-    Its fault is turned around: what the sender called its own is remote here.
+    The fault is turned around: the sender's own fault is remote here.
     """
 
     fault = Fault.REMOTE
@@ -31,10 +31,10 @@ class RemoteError(SluiceError):
 
 
 def error_response(channel: int | None, error: SluiceError) -> ErrorResponse:
-    """Put an error on the wire, for a channel, gate or partition, or (None) the connection.
+    """Return the message of an error of a channel, gate or partition, or (None) of the connection.
 
-    Texts are cut to MAX_ERROR_TEXT_CHARACTERS, a message before its remedy. What has no UTF-8 form
-    (a path of the operating system, say) becomes a question mark: reporting an error must not fail.
+    Texts are cut to MAX_ERROR_TEXT_CHARACTERS, a message before its remedy. Characters without a
+    UTF-8 form (in a path, for example) become question marks: reporting an error must not fail.
     """
     return ErrorResponse(
         channel,

@@ -1,4 +1,4 @@
-"""The connection's state machine, as tables.
+"""The state machine of a connection, as tables.
 
 A connection is made for one *role*, named in the Hello of the side that connected. It lives through
 
@@ -7,9 +7,8 @@ A connection is made for one *role*, named in the Hello of the side that connect
     AWAIT_HELLO ──recv Hello──▶ OPEN ──▶ CLOSED        the side that accepted
     AWAIT_ACK ──recv HelloAck─▶ OPEN ──▶ CLOSED        the side that connected
 
-Two rules: all that a peer may say in a state is in the tables here, and this file does not know
-what a message means. A message that is not in the set for the state and the role is a violation
-that closes the connection.
+The tables name every message that a peer may send in a state and a role; any other message is a
+violation that closes the connection. This module does not know the meaning of messages.
 """
 
 import enum
@@ -43,7 +42,7 @@ class State(enum.Enum):
 
 
 class Side(enum.Enum):
-    """Which end of a connection this process is."""
+    """The end of a connection that this process is."""
 
     ACCEPTED = "accepted"
     CONNECTED = "connected"
@@ -59,7 +58,7 @@ _DATA_UP: Final[_Types] = frozenset(
 )
 
 ALLOWED_WHEN_OPEN: Final[dict[tuple[Side, int], _Types]] = {
-    # what the accepting side may receive
+    # received by the accepting side
     (Side.ACCEPTED, m.ROLE_PEER): _BOTH | _DATA_UP | {m.PartitionRequest},
     (Side.ACCEPTED, m.ROLE_CONSUMER): _BOTH | _DATA_UP | {m.OpenGate, m.CloseGate},
     (Side.ACCEPTED, m.ROLE_PRODUCER): _BOTH
@@ -77,7 +76,7 @@ ALLOWED_WHEN_OPEN: Final[dict[tuple[Side, int], _Types]] = {
         m.AbortPartition,
     },
     (Side.ACCEPTED, m.ROLE_DRIVER): _BOTH | {m.ReleaseShuffle, m.ReleaseApplication},
-    # what the connecting side may receive
+    # received by the connecting side
     (Side.CONNECTED, m.ROLE_PEER): _BOTH | _DATA_DOWN,
     (Side.CONNECTED, m.ROLE_CONSUMER): _BOTH | _DATA_DOWN | {m.GateOpened, m.GateClosed},
     (Side.CONNECTED, m.ROLE_PRODUCER): _BOTH
@@ -97,7 +96,7 @@ ALLOWED_WHEN_OPEN: Final[dict[tuple[Side, int], _Types]] = {
 }
 
 CREDIT_ONLY: Final[_Types] = frozenset({m.AddCredit, m.BacklogAnnouncement})
-"""What has no place on a connection in watermark mode."""
+"""Messages that are a violation on a connection in watermark mode."""
 
 CONTROL_LIMITS: Final[dict[tuple[Side, int], int]] = {
     key: (
@@ -107,8 +106,8 @@ CONTROL_LIMITS: Final[dict[tuple[Side, int], int]] = {
     )
     for key, allowed in ALLOWED_WHEN_OPEN.items()
 }
-"""Longest control part to receive. Only what names map attempts or subpartitions is long; all that
-a driver says, and all that comes back on any leg, is shorter than a Hello may be."""
+"""Longest control part to receive. Only messages with map attempts or subpartitions are long; all
+messages of a driver, and all messages back on any leg, are shorter than a Hello may be."""
 
 ROLES: Final = frozenset({m.ROLE_PEER, m.ROLE_PRODUCER, m.ROLE_CONSUMER, m.ROLE_DRIVER})
 
@@ -120,11 +119,11 @@ _BEFORE_OPEN: Final[dict[State, _Types]] = {
 
 
 class ConnectionState:
-    """Where a connection stands, and which messages it may receive there.
+    """The state of a connection, and the messages that it may receive in it.
 
     Args:
-        side: Which end this process is.
-        role: The connection's role if this side connected; the Hello says it otherwise.
+        side: The end that this process is.
+        role: The connection's role if this side connected; otherwise the Hello sets it.
     """
 
     __slots__ = ("allowed", "role", "side", "state")
@@ -139,7 +138,7 @@ class ConnectionState:
         """Check that a message may be received now; call it for every message.
 
         Raises:
-            UnexpectedMessage: It may not.
+            UnexpectedMessage: The message is not allowed now.
         """
         if type(message) not in self.allowed:
             raise UnexpectedMessage(
@@ -149,7 +148,7 @@ class ConnectionState:
             )
 
     def open(self, role: int, flow_control: int = m.FLOW_CREDIT) -> None:
-        """Enter OPEN after a good handshake, in the mode that was agreed on."""
+        """Enter OPEN after a good handshake, with the agreed flow control."""
         self.role = role
         self.state = State.OPEN
         self.allowed = ALLOWED_WHEN_OPEN[self.side, role]
@@ -157,7 +156,7 @@ class ConnectionState:
             self.allowed -= CREDIT_ONLY
 
     def close(self) -> None:
-        """Enter CLOSED: nothing may be received any more."""
+        """Enter CLOSED, in which no message may be received."""
         self.state = State.CLOSED
         self.allowed = _BEFORE_OPEN[State.CLOSED]
 
@@ -166,16 +165,17 @@ def answer_hello(hello: m.Hello, offer: m.HelloAck) -> m.HelloAck:
     """Decide on a Hello.
 
     Args:
-        hello: What the connecting side said.
-        offer: This side's own numbers; its version is the newest it knows.
+        hello: The Hello of the connecting side.
+        offer: This side's own numbers; its version is the newest that this side knows.
 
     Returns:
         The HelloAck to send.
 
     Raises:
-        MalformedMessage: Wrong magic, unknown role, missing application, unknown flow control.
-        UnsupportedVersion: No common version.
-        SegmentSizeMismatch: A peer with another segment size.
+        MalformedMessage: The magic is wrong, the role or the flow control is unknown, or the
+            application is missing.
+        UnsupportedVersion: The two sides have no common version.
+        SegmentSizeMismatch: A peer has another segment size.
     """
     if hello.magic != MAGIC:
         raise MalformedMessage("Hello has the wrong magic", value=hello.magic, limit=MAGIC)
@@ -190,7 +190,7 @@ def answer_hello(hello: m.Hello, offer: m.HelloAck) -> m.HelloAck:
         raise MalformedMessage("Hello has an unknown role", value=hello.role, limit="1 to 4")
     if (hello.role == m.ROLE_PEER) != (hello.application_id == ""):
         raise MalformedMessage(
-            "Hello must name an application, and a peer's must not",
+            "The Hello of a client must name an application, that of a peer must not",
             value=f"role {hello.role}, application {hello.application_id!r}",
         )
     if hello.flow_control not in (m.FLOW_CREDIT, m.FLOW_WATERMARK):
@@ -204,21 +204,21 @@ def answer_hello(hello: m.Hello, offer: m.HelloAck) -> m.HelloAck:
             "TaskManagers have different segment sizes",
             value=hello.segment_size_bytes,
             limit=offer.segment_size_bytes,
-            remedy="Set memory.segment_size_bytes alike on all TaskManagers",
+            remedy="Set memory.segment_size_bytes to the same value on all TaskManagers",
         )
     return offer._replace(
         features=hello.features & offer.features,
-        # Clients are always served by credit, whatever they ask for.
+        # Clients are always served by credit, also if they ask for watermark mode.
         flow_control=hello.flow_control if hello.role == m.ROLE_PEER else m.FLOW_CREDIT,
     )
 
 
 def check_ack(hello: m.Hello, ack: m.HelloAck) -> None:
-    """Check what the accepting side made of a Hello.
+    """Check the answer of the accepting side to a Hello.
 
     Raises:
-        UnsupportedVersion: A version that was not offered.
-        MalformedMessage: A flow control mode that was not asked for; credit always may be.
+        UnsupportedVersion: The version was not offered.
+        MalformedMessage: The flow control mode is neither credit nor the requested one.
     """
     if ack.version != VERSION:
         raise UnsupportedVersion(
@@ -236,7 +236,7 @@ def check_ack(hello: m.Hello, ack: m.HelloAck) -> None:
 
 
 def payload_limit(own: int, other: int) -> int:
-    """Return the largest payload both sides accept; 0 stands for no limit of its own."""
+    """Return the largest payload that both sides accept; a side with 0 has no limit of its own."""
     return min(own, other) if own and other else own or other
 
 
@@ -248,10 +248,10 @@ def large_payload_limit(role: int, features: int, own: int, other: int) -> int:
     where it is a multiple of the segment size.
 
     Args:
-        role: Of the connection.
-        features: What both sides agreed on.
+        role: Role of the connection.
+        features: Feature bits that both sides agreed on.
         own: Segment size of this side in bytes.
-        other: That of the other side.
+        other: Segment size of the other side in bytes.
     """
     segment = payload_limit(own, other)
     if role in (m.ROLE_PEER, m.ROLE_CONSUMER) and features & FEATURE_BUFFER_GROUPS:

@@ -1,13 +1,14 @@
-"""Unpacking control parts in memory that is in proportion to their bytes.
+"""Unpacks control parts in memory that is in proportion to their bytes.
 
 A msgpack array header of five bytes may claim four billion elements, and an empty array of one byte
-becomes an object of 56. A plain unpacker that believes every header can so be brought to take
-thousands of times the bytes that came, before any field is looked at. A message, however, is a flat
-array but for three types, and those have long arrays in known places only:
+becomes an object of 56 bytes. So a plain unpacker that believes every header can be made to take
+thousands of times the received bytes before it checks any field. A message, however, is a flat
+array; only four types have arrays in it, in known places:
 
-* what is short (:data:`FLAT_BYTES`) is unpacked plainly, with no array longer than
-  :data:`MOST_FIELDS`; that is the data path;
-* everything else is taken field by field, and an array is followed only where the type has one.
+* a short control part (:data:`FLAT_BYTES`) is unpacked in one go, without arrays longer than
+  :data:`MOST_FIELDS`; this is the data path;
+* any other control part is taken field by field, and an array is followed only where the type has
+  one.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,25 +20,25 @@ import msgpack
 from sluice.protocol.limits import MAX_GATE_CHANNELS, MAX_HANDSHAKE_CONTROL_BYTES
 
 MOST_FIELDS: Final = 15
-"""Longest array of a message that has no array among its fields; the longest message has 11."""
+"""Longest array of a message without arrays among its fields; the longest message has 11."""
 
 FLAT_BYTES: Final = MAX_HANDSHAKE_CONTROL_BYTES
 """Longest control part that is unpacked in one go."""
 
 _BATCH: Final = 4096
-"""Elements looked at together, so that wrong ones are found before there are many."""
+"""Number of elements checked together, so that wrong ones are found before there are many."""
 
 _Take: TypeAlias = Callable[[Any], list[Any]]
 """Takes one array from an unpacker."""
 
 
 class WrongField(ValueError):
-    """A field is not what its message has in that place.
+    """A field has a type that its message does not have in that place.
 
     Args:
         type_id: The message's type.
         index: The field's place, from 0.
-        reason: What is wrong with it.
+        reason: Description of the error.
     """
 
     def __init__(self, type_id: object, index: int, reason: str) -> None:
@@ -50,8 +51,7 @@ def unpack_flat(control: bytes | bytearray | memoryview) -> Any:
     """Unpack a control part of at most FLAT_BYTES in one go.
 
     Raises:
-        ValueError: It has an array of more than MOST_FIELDS. Also whatever msgpack raises for what
-            is not msgpack.
+        ValueError: It has an array of more than MOST_FIELDS. Errors of msgpack pass through.
     """
     return msgpack.unpackb(control, max_array_len=MOST_FIELDS)
 
@@ -60,9 +60,9 @@ def unpack_by_fields(control: bytes | bytearray | memoryview) -> list[Any]:
     """Unpack a control part field by field.
 
     Raises:
-        WrongField: A field is an array, or has one, where there must be none.
-        ValueError: No array, or more fields or other bytes than a message has. Also whatever
-            msgpack raises for what is not msgpack.
+        WrongField: A field is or has an array where its message has none.
+        ValueError: It is not an array, or has more fields or other bytes than a message has. Errors
+            of msgpack pass through.
     """
     unpacker = msgpack.Unpacker(
         max_buffer_size=len(control),
@@ -93,7 +93,7 @@ def unpack_by_fields(control: bytes | bytearray | memoryview) -> list[Any]:
 
 
 def _refuse(*_: object) -> NoReturn:
-    raise ValueError("an array, a map or an extension where there must be none")
+    raise ValueError("an array, a map or an extension is not allowed here")
 
 
 def _integers(unpacker: Any) -> list[Any]:
@@ -104,7 +104,7 @@ def _integers(unpacker: Any) -> list[Any]:
         if not batch:
             raise ValueError(f"{len(taken)} integers instead of {count}")
         if set(map(type, batch)) != {int}:
-            raise ValueError("an array of integers has something else in it")
+            raise ValueError("an array of integers has an element of another type")
         taken += batch
     return taken
 

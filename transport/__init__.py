@@ -1,5 +1,6 @@
-"""Moving frames: asyncio drivers, write watermarks, connections and listeners.
+"""Moves frames: asyncio drivers, write watermarks, connections and listeners.
 
-This layer feeds bytes to the sans-I/O core in :mod:`protocol` and sends what the core wants sent.
-Memory to receive into comes from above, through the ``BufferSupplier`` interface.
+This layer feeds received bytes to the sans-I/O core in :mod:`sluice.protocol` and sends its
+messages. The layer above supplies the memory to receive into, through
+:class:`sluice.transport.connection.ConnectionHandler`.
 """

@@ -1,8 +1,8 @@
-"""Accepting connections on one listening socket, also when the process is out of descriptors.
+"""Accepts connections on a listening socket, also when the process is out of descriptors.
 
-The event loops' own servers do badly then: uvloop accepts and closes what is in the backlog without
-a word to anyone, and may give up its listening socket for good; asyncio reports every attempt, by
-the thousand. Here the backlog is left in the kernel until there are descriptors again, and the log
+The event loops' own servers handle that badly: uvloop silently accepts and closes the connections
+in the backlog, and may give up its listening socket for good; asyncio logs each of thousands of
+attempts. Here the backlog is left in the kernel until there are descriptors again, and the log
 says once when that begins and once when it ends.
 """
 
@@ -16,24 +16,23 @@ from typing import Final
 _log = logging.getLogger(__name__)
 
 MOST_A_TURN: Final = 64
-"""Connections accepted before others get a turn of the event loop."""
+"""Connections accepted before other work gets a turn of the event loop."""
 
 PAUSE_SECONDS: Final = 0.1
-"""Time until the next attempt when resources are short; the kernel tells nobody when they are not.
-"""
+"""Time until the next attempt when resources are short; no event tells when they are back."""
 
 _SHORT: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _NOTHING_THERE: Final = (BlockingIOError, InterruptedError, ConnectionAbortedError)
 
 
 class Acceptor:
-    """Accepts the connections of one listening socket; takes the socket over.
+    """Accepts the connections of a listening socket, which it takes over.
 
     Args:
-        sock: Bound; it need not listen yet.
+        sock: A bound socket; it need not listen yet.
         factory: Makes the protocol of a connection.
         backlog: Connections that may wait in the kernel.
-        name: What listens here, for the log.
+        name: Name of the socket for the log, such as ``the data port``.
     """
 
     def __init__(
@@ -55,7 +54,7 @@ class Acceptor:
         self._loop.add_reader(sock, self._ready)
 
     def close(self) -> None:
-        """Stop to listen; what was accepted lives on. Idempotent."""
+        """Stop listening; accepted connections go on. Idempotent."""
         if self._sock.fileno() < 0:
             return
         if self._pause is not None:
@@ -95,13 +94,13 @@ class Acceptor:
             await self._loop.connect_accepted_socket(self._factory, accepted)
         except BaseException as error:
             accepted.close()
-            if isinstance(error, OSError):  # gone before it began; its descriptor is free again
+            if isinstance(error, OSError):  # the peer has gone already
                 _log.info("a connection to %s ended at its start: %s", self._name, error)
                 return
             raise
 
     def _wait_for_resources(self, error: OSError) -> None:
-        """Leave the rest in the kernel's backlog for a while."""
+        """Leave the other connections in the kernel's backlog for a while."""
         if self._short_since is None:
             self._short_since = self._loop.time()
             remedy = (
@@ -121,7 +120,7 @@ async def bind(host: str, port: int) -> list[socket.socket]:
     """Bind a TCP socket to each address of a host.
 
     Raises:
-        OSError: An address is unknown, in use or not ours; nothing stays bound.
+        OSError: An address is unknown, in use or of another host; no socket stays bound.
     """
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -132,7 +131,7 @@ async def bind(host: str, port: int) -> list[socket.socket]:
             bound.append(sock)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:
-                # Both families are bound one by one; a socket for both would be in the way.
+                # Both families are bound one by one, so this socket must not take IPv4 as well.
                 sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             sock.bind(address)
     except BaseException:

@@ -42,8 +42,8 @@ class TransportConfig(Settings):
     is a concrete address, else the host's name."""
 
     socket_path: Annotated[FilePath | None, NONE_ALLOWED] = None
-    """Unix socket for clients on the same host. None: no Unix socket. The file of a daemon that is
-    gone is replaced."""
+    """Unix socket for clients on the same host. None: no Unix socket. The socket file of a dead
+    daemon is replaced."""
 
     socket_mode: FileMode = 0o660
     """Permissions of the Unix socket, in base 8."""
@@ -59,7 +59,7 @@ class TransportConfig(Settings):
     """Time to reach another TaskManager, all attempts together."""
 
     connect_retries: Annotated[Annotated[Count, Field(ge=0)] | None, NONE_ALLOWED] = None
-    """Most attempts after a first one that failed, with growing pauses. None: as many as
+    """Most attempts after a failed first one, with growing pauses. None: as many as
     `connect_timeout_seconds` leaves time for, which outlasts the restart of a TaskManager."""
 
     handshake_timeout_seconds: Seconds = Field(10, gt=0)
@@ -88,39 +88,39 @@ class TransportConfig(Settings):
     one; 0 closes it with the last user."""
 
     flow_control: Literal["credit", "watermark"] = "credit"
-    """What this TaskManager asks for on the connections it makes to others, which agree. `credit`:
-    nothing is sent that has no buffer waiting for it, so a reader that is stuck stops its own
-    channel only. `watermark`: the socket's buffers are the only bound, and one such reader stops
-    all that share its connection; for comparisons. Clients are always served by credit."""
+    """Flow control of the connections that this TaskManager makes to others. `credit`: data is sent
+    only when a buffer waits for it, so a stuck reader stops its own channel only. `watermark`: the
+    socket's buffers are the only bound, and a stuck reader stops all channels of its connection;
+    for comparisons. Clients are always served by credit."""
 
     close_timeout_seconds: Seconds = Field(5, gt=0)
-    """Time in which a closing connection may flush what it holds."""
+    """Time in which a closing connection may flush its write buffer."""
 
     event_loop: Literal["uvloop", "asyncio"] = "uvloop"
     """Event loop of the data plane; `asyncio` is for debugging and twice as slow."""
 
     tls_enabled: bool = False
-    """Speak TLS on the data port and to other TaskManagers, see `docs/operate/tls.md`. The
-    Unix socket stays without: it never leaves the host."""
+    """Speak TLS on the data port and to other TaskManagers, see `docs/operate/tls.md`. The Unix
+    socket does without TLS, because it never leaves the host."""
 
     tls_certificate_file: Annotated[FilePath | None, NONE_ALLOWED] = None
-    """Certificate to show, PEM, followed by those between it and its authority. A TaskManager
-    needs one; a client as well, where TaskManagers require it."""
+    """Certificate to show, PEM, followed by those between it and its authority. A TaskManager needs
+    one; a client needs one if TaskManagers require it."""
 
     tls_key_file: Annotated[FilePath | None, NONE_ALLOWED] = None
     """Private key of `tls_certificate_file`, PEM, not encrypted."""
 
     tls_ca_file: Annotated[FilePath | None, NONE_ALLOWED] = None
-    """Certificates of the authorities to trust, PEM. Others, those of the system too, are not."""
+    """Certificates of the authorities to trust, PEM. Those of the system are not trusted."""
 
     tls_require_client_certificate: bool = True
     """Accept only clients and TaskManagers that show a certificate of a trusted authority."""
 
     tls_check_host_name: bool = True
-    """Connect only to a TaskManager whose certificate names the host that was asked for."""
+    """Connect only to a TaskManager whose certificate names the requested host."""
 
     tls_pinned_fingerprints: Annotated[tuple[str, ...], BeforeValidator(split_list)] = ()
-    """SHA-256 fingerprints of the only certificates to accept, trusted ones all the same. Empty:
+    """SHA-256 fingerprints of the only certificates to accept; they must be trusted as well. Empty:
     any trusted certificate. As a flag or variable: separated by commas."""
 
     tls_minimum_version: Literal["1.2", "1.3"] = "1.3"
@@ -144,8 +144,8 @@ class TransportConfig(Settings):
             pin = text.rpartition("=")[2].replace(":", "").strip().lower()
             if len(pin) != _FINGERPRINT_DIGITS or not _HEXADECIMAL.issuperset(pin):
                 raise ValueError(
-                    f'"{text}" is no SHA-256 fingerprint of {_FINGERPRINT_DIGITS} hexadecimal '
-                    "digits: take what openssl x509 -noout -fingerprint -sha256 -in FILE prints"
+                    f'"{text}" is not a SHA-256 fingerprint of {_FINGERPRINT_DIGITS} hexadecimal '
+                    "digits: take the output of openssl x509 -noout -fingerprint -sha256 -in FILE"
                 )
             pins.append(pin)
         return tuple(pins)
@@ -161,7 +161,7 @@ class TransportConfig(Settings):
             )
         if self.tls_ca_file is None:
             raise ValueError(
-                "tls_enabled = true without tls_ca_file: name the file with the certificates of "
+                "tls_enabled = true requires tls_ca_file: name the file with the certificates of "
                 "the authorities to trust"
             )
         return self
@@ -175,7 +175,7 @@ class TransportConfig(Settings):
         )
 
     def reachable_host(self) -> str:
-        """Return the host that others are told to connect to."""
+        """Return the host to which others are told to connect."""
         if self.advertised_host is not None:
             return self.advertised_host
         try:

@@ -1,13 +1,12 @@
-"""One connection: what an event loop calls (by way of ``loop_protocol``), around the sans-I/O core.
+"""Drives the sans-I/O core for one connection of an event loop (by way of ``loop_protocol``).
 
-Bytes are received by :class:`sluice.protocol.framing.FrameDecoder` straight into memory that the
-connection's *handler* supplies. How bytes are sent, and when their memory is free again, is in
-``write_side``.
+:class:`sluice.protocol.framing.FrameDecoder` receives bytes straight into memory that the
+connection's *handler* supplies. ``write_side`` sends bytes and tells when their memory is free
+again.
 """
 
 import asyncio
 import logging
-import socket
 from collections.abc import Callable, Iterable
 from typing import Final, Protocol, cast
 
@@ -48,16 +47,14 @@ from sluice.transport.write_side import Release, WriteSide
 
 _log = logging.getLogger(__name__)
 
-EMPTY = b""
-
 MAX_UNSENT_BYTES: Final = 64 * 1024 * 1024
-"""What a peer may leave unread above the high watermark; only small messages get there. A burst of
-requests for 100,000 map attempts by 64 tasks is half of it; a peer that asks and never reads would
-take all memory without it."""
+"""Most bytes above the high watermark that a peer may leave unread; only small messages get there.
+A burst of requests for 100,000 map attempts by 64 tasks takes half of it. Without this limit a peer
+that asks and never reads would take all memory."""
 
 
 class ConnectionHandler(Protocol):
-    """What speaks on a connection once the handshake is over.
+    """Takes the messages of a connection and supplies its memory once the handshake is over.
 
     Any :class:`ProtocolViolation` that a method raises is sent to the peer and closes the
     connection.
@@ -66,18 +63,18 @@ class ConnectionHandler(Protocol):
     def payload_buffer(self, message: Message, length: int) -> PayloadMemory:
         """Supply memory for a payload; None stops reading until ``resume_reading``.
 
-        The decoder asks directly, for speed: it is the handler that must refuse, with an
+        The decoder asks the handler directly, for speed. So the handler must refuse, with an
         UnexpectedMessage, a message whose payload has no place on its leg.
         """
 
     def message_received(self, message: Message, payload_length: int) -> None:
-        """Take a message. Ping, Pong and connection-wide errors are dealt with already."""
+        """Take a message other than Ping, Pong and errors of the whole connection."""
 
     def writable(self) -> None:
-        """The write buffer fell to the low watermark; send on."""
+        """Send on: the write buffer fell to the low watermark."""
 
     def connection_lost(self, error: SluiceError) -> None:
-        """The connection is gone, with everything that was in flight."""
+        """Give up all messages in flight: the connection is gone."""
 
 
 HandlerFactory = Callable[["Connection", Hello | HelloAck], ConnectionHandler]
@@ -89,13 +86,13 @@ class Connection:
 
     Args:
         config: Deadlines and watermarks.
-        segment_size_bytes: Largest payload this process receives; 0 for whatever the other side
-            has, on a client that makes its memory when it knows.
+        segment_size_bytes: Largest payload this process receives; 0 takes the other side's, on a
+            client that makes its memory when it knows that.
         handler_factory: Called once, after a good handshake, with the other side's Hello or ack.
-        hello: What to say first, on the side that connects.
-        offer: What to answer a good Hello, on the side that accepts.
-        refusal: Why the connection is not wanted: the other side is told, and it is closed.
-        on_closed: Called once when the connection is gone, whatever state it was in.
+        hello: First message of the side that connects.
+        offer: Answer of the side that accepts to a good Hello.
+        refusal: Error that is sent to the other side in place of a handshake, before the close.
+        on_closed: Called once when the connection is gone, in whatever state it was.
     """
 
     def __init__(
@@ -137,16 +134,14 @@ class Connection:
         self._transport: asyncio.Transport | None = None
         self._low_water: ReceiveLowWater | None = None
         self._error: SluiceError | None = None
-        self._frame_deadline = FrameDeadline(
-            self._decoder, config.frame_timeout_seconds, self._frame_late
-        )
+        self._frame_deadline = FrameDeadline(self._decoder, config.frame_timeout_seconds, self.fail)
         self._handshake_timer: asyncio.TimerHandle | None = None
         self._close_timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
         if hello is not None:
             self.opened = self._loop.create_future()
 
-    # ---- what handlers use ----------------------------------------------------------------
+    # ---- for handlers -----------------------------------------------------------------------
 
     @property
     def role(self) -> int:
@@ -165,14 +160,14 @@ class Connection:
 
     @property
     def large_payload_bytes(self) -> int:
-        """Largest payload of data messages; what decides it is with ``large_payload_limit``."""
+        """Largest payload of data messages; ``large_payload_limit`` has the rules."""
         return large_payload_limit(
             self.role, self.features, self._segment_size_bytes, self._other_segment_size_bytes
         )
 
     @property
     def writable(self) -> bool:
-        """False while the write buffer is above its watermark, and when there is no connection."""
+        """False while the write buffer is above its watermark, and without a transport."""
         return self._out.writable
 
     @property
@@ -182,7 +177,7 @@ class Connection:
 
     @property
     def traffic(self) -> Traffic:
-        """What has gone over this connection so far."""
+        """Messages and bytes of this connection so far."""
         return Traffic(
             self._decoder.frames, self._out.messages_out, self.bytes_in, self._out.bytes_out
         )
@@ -200,16 +195,16 @@ class Connection:
     def send(
         self,
         message: Message,
-        payload: memoryview | bytes = EMPTY,
+        payload: memoryview | bytes = b"",
         release: Release | None = None,
     ) -> None:
         """Send a message; never blocks.
 
-        Messages without a payload are always taken (they are small and bounded by what the peer
-        asked for); payloads should be sent only while :attr:`writable`.
+        Messages without a payload are always taken: they are small, and the peer's requests bound
+        their number. Payloads should be sent only while :attr:`writable`.
 
         Args:
-            message: What to send.
+            message: The message.
             payload: Its payload; not copied.
             release: Called when the transport has let go of the payload, or at once if the
                 connection is gone.
@@ -220,20 +215,20 @@ class Connection:
             self._drop_deaf_peer(out.unsent_bytes)
 
     def cork(self) -> None:
-        """Gather what is sent until :meth:`uncork`, which is to come in the same turn."""
+        """Gather messages until :meth:`uncork`, which must follow in the same turn of the loop."""
         self._out.cork()
 
     def uncork(self) -> None:
-        """Send what was gathered: one system call for several messages."""
+        """Send the gathered messages together, in one system call."""
         self._out.uncork()
 
     def send_together(self, messages: Iterable[Message]) -> None:
         """Send messages without payload in one write: one system call, one packet."""
         heads = [encode(message) for message in messages]
-        self._out.write(b"".join(heads), EMPTY, None, len(heads))
+        self._out.write(b"".join(heads), b"", None, len(heads))
 
     def resume_reading(self) -> None:
-        """Payload memory may be there again: ask the handler and read on."""
+        """Ask the handler for payload memory again and read on if there is some."""
         decoder = self._decoder
         if not decoder.blocked or self.closing:
             return
@@ -250,7 +245,7 @@ class Connection:
         self._transport.resume_reading()
 
     def close(self) -> None:
-        """Flush what was sent and close; aborts after the close deadline. Idempotent."""
+        """Flush and close; aborts after the close deadline. Idempotent."""
         if self.state.state is State.CLOSED:
             return
         self._enter_closed()
@@ -262,7 +257,7 @@ class Connection:
         self._transport.close()
 
     def fail(self, error: SluiceError) -> None:
-        """Tell the peer what it did wrong, and close."""
+        """Send an error to the peer, and close."""
         if self.state.state is State.CLOSED:
             return
         self._error = error
@@ -271,7 +266,7 @@ class Connection:
         self.close()
 
     def abort(self, error: SluiceError) -> None:
-        """Drop the connection at once; the handler hears ``error``."""
+        """Drop the connection at once; the handler gets ``error``."""
         self._error = self._error or error
         self._enter_closed()
         if self._transport is not None:
@@ -282,7 +277,7 @@ class Connection:
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the transport and begin the handshake."""
         self._transport = cast("asyncio.Transport", transport)
-        self.remote = _describe(transport)
+        self.remote = socket_options.describe_peer(transport)
         sock = transport.get_extra_info("socket")
         if sock is not None:
             socket_options.apply(sock, self._config)
@@ -301,7 +296,7 @@ class Connection:
             self.send(self._hello)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Say where received bytes go."""
+        """Return the memory for the next bytes."""
         return self._decoder.get_buffer(sizehint)
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -322,27 +317,26 @@ class Connection:
             self._frame_deadline.watch()
 
     def eof_received(self) -> bool:
-        """The peer sends no more: close our side too, within the close deadline."""
+        """Close this side too, within the close deadline: the peer sends no more."""
         self.close()
         return False
 
     def pause_writing(self) -> None:
-        """The loop's buffer is above the limit in force."""
+        """Note that the loop's buffer is above the limit in force."""
         self._out.paused()
 
     def resume_writing(self) -> None:
-        """The loop's buffer fell to the limit in force."""
+        """Let the handler send on: the loop's buffer fell to the limit in force."""
         if self._out.resumed() and self._handler is not None:
             self._handler.writable()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection is gone: end every lease and tell whoever waits."""
+        """End every lease and tell all waiters that the connection is gone."""
         self._enter_closed()
         self._frame_deadline.cancel()
         for timer in (self._handshake_timer, self._close_timer):
             if timer is not None:
                 timer.cancel()
-        self._handshake_timer = self._close_timer = None
         self._transport = None
         self._out.lost()
         error = self._error or ConnectionLost(
@@ -350,7 +344,7 @@ class Connection:
         )
         if self.opened is not None and not self.opened.done():
             self.opened.set_exception(error)
-            self.opened.exception()  # retrieved: nobody need wait for it any more
+            self.opened.exception()  # retrieved, because it may have no waiters
         handler, self._handler = self._handler, None
         try:
             if handler is not None:
@@ -362,14 +356,14 @@ class Connection:
     # ---- sluice.protocol.framing.FrameSink ------------------------------------------------------
 
     def payload_buffer(self, message: Message, length: int) -> PayloadMemory:
-        """Pass the decoder's wish for memory to the handler, once the message is legal."""
+        """Check the message and ask the handler for memory."""
         self.state.check(message)
         if self._handler is None:
             return None
         return self._handler.payload_buffer(message, length)
 
     def message_received(self, message: Message, payload_length: int) -> None:
-        """Deal with what concerns the connection; pass the rest to the handler."""
+        """Handle messages of the connection itself; pass the others to the handler."""
         if self.state.state is not State.OPEN:
             self._before_open(message)
             return
@@ -386,16 +380,16 @@ class Connection:
         if self._handler is not None:
             self._handler.message_received(message, payload_length)
 
-    # ---- inner workings ----------------------------------------------------------------------
+    # ---- internal ----------------------------------------------------------------------------
 
     def _enter_closed(self) -> None:
         self.state.close()
         self._out.close()
-        self._decoder.payloads = self  # the handler hears no more; what still comes is dropped
+        self._decoder.payloads = self  # later payloads are dropped, not passed to the handler
 
     def _before_open(self, message: Message) -> None:
         if self.state.state is State.CLOSED:
-            return  # late: what a closed connection still had in its buffer
+            return  # a message that the closed connection still had in its buffer
         self.state.check(message)
         if type(message) is ErrorResponse:
             self.abort(RemoteError(message))
@@ -403,29 +397,25 @@ class Connection:
             ack = answer_hello(message, self._offer)
             self.name = message.name
             self.application_id = message.application_id
-            self.features = ack.features
-            self.flow_control = ack.flow_control
-            self._open(message.role, message)
+            self._open(message.role, message, ack)
             self.send(ack)
         elif type(message) is HelloAck and self._hello is not None:
             check_ack(self._hello, message)
-            self.features = message.features
-            self.flow_control = message.flow_control
-            self._open(self.state.role, message)
+            self._open(self.state.role, message, message)
             if self.opened is not None and not self.opened.done():
                 self.opened.set_result(message)
 
-    def _open(self, role: int, greeting: Hello | HelloAck) -> None:
+    def _open(self, role: int, greeting: Hello | HelloAck, agreed: HelloAck) -> None:
+        self.features = agreed.features
+        self.flow_control = agreed.flow_control
         if self._handshake_timer is not None:
             self._handshake_timer.cancel()
-            self._handshake_timer = None
         self._decoder.handshake_done(CONTROL_LIMITS[self.state.side, role])
         self._other_segment_size_bytes = greeting.segment_size_bytes
         self.state.open(role, self.flow_control)
-        # A consumer sends nothing large.
-        only_events = role == ROLE_CONSUMER and self.state.side is Side.ACCEPTED
+        sends_data = role != ROLE_CONSUMER or self.state.side is Side.CONNECTED
         self._decoder.max_payload_bytes = (
-            self.max_payload_bytes if only_events else self.large_payload_bytes
+            self.large_payload_bytes if sends_data else self.max_payload_bytes
         )
         self._handler = self._handler_factory(self, greeting)
         if not self.closing:
@@ -433,7 +423,7 @@ class Connection:
 
     def _receive_failed(self, error: Exception) -> None:
         if not isinstance(error, ProtocolViolation):
-            # A bug of ours must cost this connection only, and must be seen.
+            # A bug of this side must cost this connection only, and must be seen in the log.
             _log.error("internal error on connection %s", self.remote, exc_info=error)
             error = SluiceError("Internal error", value=repr(error), remedy="See the log")
         self.fail(error)
@@ -442,23 +432,13 @@ class Connection:
         _log.warning("dropping connection %s: it leaves %d bytes unread", self.remote, unsent)
         self.abort(
             ConnectionLost(
-                f"Connection {self.remote} was dropped: the other side asks and does not read",
+                f"Connection {self.remote} was dropped: the other side does not read",
                 value=unsent,
                 limit=self._out.high_bytes + MAX_UNSENT_BYTES,
             )
         )
 
-    def _frame_late(self) -> None:
-        self.fail(
-            DeadlineExceeded(
-                "A frame was begun and not finished in time",
-                limit=f"{self._config.frame_timeout_seconds} s",
-                remedy="Check the client and the network; transport.frame_timeout_seconds",
-            )
-        )
-
     def _handshake_late(self) -> None:
-        self._handshake_timer = None
         self.fail(
             DeadlineExceeded(
                 "No handshake in time",
@@ -466,13 +446,3 @@ class Connection:
                 remedy="Check that the other side speaks the Sluice protocol",
             )
         )
-
-
-def _describe(transport: asyncio.BaseTransport) -> str:
-    sock = transport.get_extra_info("socket")
-    if sock is not None and sock.family == socket.AF_UNIX:
-        return (
-            f"unix:{transport.get_extra_info('sockname') or transport.get_extra_info('peername')}"
-        )
-    peer = transport.get_extra_info("peername")
-    return f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(peer)

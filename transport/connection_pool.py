@@ -1,8 +1,8 @@
-"""One connection per peer, shared by all its users (T3, T4 of the acceptance table).
+"""Shares one connection per peer, or a few, among all its users.
 
-Concurrent first users share one attempt; a failed attempt is not kept; a connection whose last user
-has gone is kept for a while, for the next one; a user that meets a closing connection gets a fresh
-one.
+Concurrent first users share one attempt, and a failed attempt is not kept. A connection whose last
+user has gone is kept for a while, for the next user. A user that finds a closing connection gets a
+new one.
 """
 
 import asyncio
@@ -14,11 +14,11 @@ from sluice.transport.errors import ConnectFailed
 
 
 class Client(Protocol):
-    """What a pool keeps: something that speaks on one connection."""
+    """Speaks on one connection; a pool keeps such objects."""
 
     @property
     def closing(self) -> bool:
-        """True once it can take no new user."""
+        """True once it cannot take a new user."""
 
     def close(self) -> None:
         """Close the connection; idempotent."""
@@ -39,7 +39,7 @@ class _Entry(Generic[C]):
         self.task: asyncio.Task[C] | None = None
         self.client: C | None = None
         self.expiry: asyncio.TimerHandle | None = None
-        """Closes the client; set while nobody uses it."""
+        """Closes the client; set while the client has no user."""
         self.users = 0
 
 
@@ -48,8 +48,9 @@ class ConnectionPool(Generic[C]):
 
     Args:
         factory: Makes a client; its errors go to every user that waits for it.
-        connections_per_peer: How many connections the users of an address are spread over.
-        idle_timeout_seconds: How long a client without users is kept; 0 closes it with its last.
+        connections_per_peer: Number of connections over which the users of an address are spread.
+        idle_timeout_seconds: Time for which a client without users is kept; 0 closes it with its
+            last user.
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class ConnectionPool(Generic[C]):
         return len(self._entries)
 
     def clients(self) -> list[C]:
-        """Return the connected clients, idle ones too, for status."""
+        """Return the connected clients, also idle ones, for status."""
         return [
             entry.client
             for entry in self._entries.values()
@@ -81,7 +82,7 @@ class ConnectionPool(Generic[C]):
         Raises:
             SluiceError: The shared attempt failed, or the pool is closed.
 
-        Cancellation: safe. The attempt goes on for the other waiters; without any it is cancelled.
+        Cancellation: safe. The attempt goes on for other waiters; without them it is cancelled.
         """
         if self._closed:
             raise _pool_closed(address)
@@ -102,22 +103,22 @@ class ConnectionPool(Generic[C]):
             if isinstance(error, asyncio.CancelledError):
                 user = asyncio.current_task()
                 if user is not None and not user.cancelling():
-                    # It is the attempt that was cancelled, by close(), and not this user.
+                    # close() cancelled the attempt, and not this user.
                     raise _pool_closed(address) from None
             raise
 
     def release(self, address: Address, client: C) -> None:
-        """Give a client back; without users it is closed after the idle time."""
+        """Give a client back; after its last user it is closed at the end of the idle time."""
         for index in range(self._connections_per_peer):
             entry = self._entries.get((address, index))
             if entry is not None and entry.client is client:
                 self._leave(entry)
                 return
-        # The entry was replaced because the client was closing: its users count no more.
+        # The entry was replaced because the client was closing: its users do not count any more.
         client.close()
 
     def close(self) -> None:
-        """Close every connection and give up every attempt; nothing can be acquired after it."""
+        """Close every connection and give up every attempt; :meth:`acquire` raises from now on."""
         self._closed = True
         entries, self._entries = self._entries, {}
         for entry in entries.values():
@@ -129,7 +130,7 @@ class ConnectionPool(Generic[C]):
                 entry.client.close()
 
     def _entry(self, address: Address) -> _Entry[C]:
-        """Return the entry of an address that has the fewest users, new ones first."""
+        """Return the entry of an address with the fewest users, an unused one first."""
         best: _Entry[C] | None = None
         for index in range(self._connections_per_peer):
             key = (address, index)
@@ -148,7 +149,7 @@ class ConnectionPool(Generic[C]):
 
     async def _make(self, entry: _Entry[C]) -> C:
         try:
-            # Set here and not by the waiters: whoever comes between must see it.
+            # Set here and not by the waiters: a user that comes before they run must see it.
             entry.client = client = await self._factory(entry.key[0])
         except BaseException:
             self._forget(entry)
@@ -175,7 +176,7 @@ class ConnectionPool(Generic[C]):
         self._drop(entry)
 
     def _drop(self, entry: _Entry[C]) -> None:
-        """Close what nobody uses, or give up the attempt nobody waits for."""
+        """Close a client without users, or give up an attempt without waiters."""
         self._forget(entry)
         if entry.client is not None:
             entry.client.close()
@@ -189,5 +190,5 @@ class ConnectionPool(Generic[C]):
 
 def _pool_closed(address: Address) -> ConnectFailed:
     return ConnectFailed(
-        f"No connection to {address} is made any more", remedy="This TaskManager is shutting down"
+        f"No connection to {address} can be made any more", remedy="This process is shutting down"
     )

@@ -1,4 +1,4 @@
-"""Making a connection: one deadline over all attempts, then the handshake."""
+"""Makes a connection: attempts and the handshake share one deadline."""
 
 import asyncio
 import random
@@ -20,7 +20,7 @@ _LONGEST_PAUSE_SECONDS = 1.0
 
 
 class Address(NamedTuple):
-    """Where a TaskManager listens: a host and a port, or (port 0) the path of a Unix socket."""
+    """The address of a TaskManager: a host and a port, or (port 0) the path of a Unix socket."""
 
     host: str
     port: int
@@ -39,15 +39,15 @@ async def connect(
     """Connect and shake hands.
 
     An attempt that is refused, or that ends without an answer, is repeated, with growing pauses,
-    ``connect_retries`` times or until ``connect_timeout_seconds`` are over: a TaskManager that is
-    restarted is back within that time, and meanwhile its dying process or a proxy before it may
-    accept and hang up.
+    ``connect_retries`` times or until ``connect_timeout_seconds`` are over. A TaskManager that is
+    restarted is back within that time; until then its ending process, or a proxy in front of it,
+    may accept and hang up.
 
     Returns:
         The open connection and the other side's answer.
 
     Raises:
-        ConnectFailed: Nobody answered in time, or no retry is left.
+        ConnectFailed: There was no answer in time, or no retry is left.
         TlsConfigurationError: The TLS settings cannot be used.
         TlsRefused: One side does not trust the other; not repeated.
         SluiceError: The other side refused the Hello; not repeated.
@@ -63,7 +63,7 @@ async def connect(
             async with asyncio.timeout_at(deadline):
                 return await _attempt(address, hello, handler_factory, config, segment_size_bytes)
         except (OSError, ConnectionLost) as error:  # TimeoutError is an OSError
-            # A pause with jitter, so that many waiters do not come back at the same instant.
+            # The pause has jitter, so that many waiters do not come back at the same instant.
             pause_now = pause * random.uniform(0.5, 1.0)  # noqa: S311
             failures += 1
             retries = config.connect_retries
@@ -74,7 +74,7 @@ async def connect(
                     f"No TaskManager answers at {address}",
                     value=str(error) or type(error).__name__,
                     limit=f"{config.connect_timeout_seconds} s" if late else f"{retries} retries",
-                    remedy="Check that it runs and that the address can be reached from here",
+                    remedy="Check that it is running and that this host can reach the address",
                 ) from error
             await asyncio.sleep(pause_now)
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
@@ -114,7 +114,7 @@ async def _attempt(
     else:
         await loop.create_unix_connection(factory, address.host)
     if connection.opened is None:
-        raise SluiceError("A connection with a Hello has no handshake to wait for")
+        raise SluiceError("The connection has a Hello and no handshake to wait for")
     try:
         return connection, await asyncio.shield(connection.opened)
     except BaseException:

@@ -11,7 +11,7 @@ class TransportError(SluiceError):
 
 
 class ConnectFailed(TransportError):
-    """Nobody answers at an address, within the deadline."""
+    """No TaskManager answers at an address within the deadline."""
 
     code = ErrorCode.CONNECT_FAILED
 
@@ -23,19 +23,19 @@ class ConnectionLost(TransportError):
 
 
 class DeadlineExceeded(TransportError):
-    """The peer did not say or finish something in time."""
+    """The peer did not send or finish a message in time."""
 
     code = ErrorCode.DEADLINE_EXCEEDED
 
 
 class TaskManagerMismatch(TransportError):
-    """Another TaskManager than the wanted one answers at an address."""
+    """Another TaskManager than the expected one answers at an address."""
 
     code = ErrorCode.TASKMANAGER_MISMATCH
 
 
 class TooManyConnections(TransportError):
-    """The listener serves as many connections as it may."""
+    """The listener has reached its limit of connections."""
 
     code = ErrorCode.TOO_MANY_CONNECTIONS
     fault = Fault.LOCAL

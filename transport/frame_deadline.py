@@ -1,14 +1,17 @@
 """The deadline of a frame that has begun to arrive.
 
-One timer serves all frames of a connection: it is set when a frame is under way, and looks when it
-is over whether it is that frame still. While it is this side that does not read no time counts.
+One timer serves all frames of a connection: it is set when a frame is under way. When it fires and
+that frame is still under way, the frame is late. Time in which this side does not read does not
+count.
 """
 
 import asyncio
 from collections.abc import Callable
 from typing import Final
 
+from sluice.protocol.errors import SluiceError
 from sluice.protocol.framing import FrameDecoder
+from sluice.transport.errors import DeadlineExceeded
 
 _ANY_FRAME: Final = -1
 
@@ -17,37 +20,38 @@ class FrameDeadline:
     """Watches the frames of one connection.
 
     Args:
-        decoder: Of that connection.
-        timeout_seconds: How long a frame may take, from its first byte on, to be sent to its last.
-        late: Called once when one takes longer, at most twice as long.
+        decoder: Decoder of that connection.
+        timeout_seconds: Longest time from the first byte of a frame to its last.
+        on_late: Called once with the error when a frame takes longer; at the latest after twice
+            that time.
     """
 
-    __slots__ = ("_decoder", "_frame", "_late", "_loop", "_timeout_seconds", "_timer")
+    __slots__ = ("_decoder", "_frame", "_loop", "_on_late", "_timeout_seconds", "_timer")
 
     def __init__(
-        self, decoder: FrameDecoder, timeout_seconds: float, late: Callable[[], None]
+        self, decoder: FrameDecoder, timeout_seconds: float, on_late: Callable[[SluiceError], None]
     ) -> None:
         self._decoder = decoder
         self._timeout_seconds = timeout_seconds
-        self._late = late
+        self._on_late = on_late
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._frame = _ANY_FRAME
 
     def watch(self) -> None:
-        """To be called after each read."""
+        """Start the timer if a frame is under way; call this after each read."""
         if self._timer is None and self._decoder.in_frame:
             self._set()
 
     def begin_anew(self) -> None:
-        """This side reads again: the time of the frame under way begins now."""
+        """Restart the time of the frame under way, because this side reads again."""
         if self._timer is not None:
             self._frame = _ANY_FRAME
         else:
             self.watch()
 
     def cancel(self) -> None:
-        """Watch no more. Idempotent."""
+        """Stop watching. Idempotent."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -62,6 +66,12 @@ class FrameDeadline:
         if not decoder.in_frame:
             return
         if decoder.blocked or decoder.frames != self._frame:
-            self._set()  # another frame than then, or it is us who do not read
+            self._set()  # a later frame is under way, or this side does not read
         else:
-            self._late()
+            self._on_late(
+                DeadlineExceeded(
+                    "A frame was begun and not finished in time",
+                    limit=f"{self._timeout_seconds} s",
+                    remedy="Check the client and the network; transport.frame_timeout_seconds",
+                )
+            )

@@ -1,4 +1,4 @@
-"""Accepting connections: TCP and Unix sockets, an admission limit, and an orderly end."""
+"""Accepts connections on TCP and Unix sockets, up to a limit, and closes them in order."""
 
 import asyncio
 import contextlib
@@ -46,14 +46,14 @@ class Listener:
         self._offer = offer
         self._acceptors: list[Acceptor] = []
         self._socket_file: tuple[int, int] | None = None
-        """Device and inode of the Unix socket that this listener made."""
+        """Device and inode of the Unix socket file that this listener made."""
         self._accepting = False
         self._changed = asyncio.Event()
         self.connections: set[Connection] = set()
         self.accepted_total = 0
         self.refused_total = 0
         self._ended: dict[int, Traffic] = {}
-        """Of connections that are gone, by role."""
+        """Traffic of connections that are gone, by role."""
         self.port = 0
         """The TCP port that is bound, once started."""
 
@@ -61,7 +61,7 @@ class Listener:
         """Bind and listen.
 
         Raises:
-            AddressUnavailable: An address is in use or not ours.
+            AddressUnavailable: An address is in use or of another host.
             TlsConfigurationError: The TLS settings cannot be used.
         """
         self._accepting = True
@@ -74,7 +74,7 @@ class Listener:
             raise
 
     def traffic(self) -> dict[int, Traffic]:
-        """What has gone over accepted connections so far, by their roles."""
+        """Return the traffic of accepted connections so far, by their roles."""
         found: dict[int, Traffic] = {}
         for role, ended in self._ended.items():
             found.setdefault(role, Traffic()).add(ended)
@@ -89,7 +89,7 @@ class Listener:
             acceptor.close()
         made, self._socket_file = self._socket_file, None
         if made is not None and self._config.socket_path is not None:
-            # Whoever has put another file there since then keeps it.
+            # Another process may have put its own file there since then: that one stays.
             with contextlib.suppress(FileNotFoundError):
                 if _identity(self._config.socket_path) == made:
                     self._config.socket_path.unlink()
@@ -162,7 +162,7 @@ class Listener:
         if len(self.connections) >= self._config.max_connections:
             self.refused_total += 1
             refusal = TooManyConnections(
-                "TaskManager serves as many connections as it may",
+                "The TaskManager has reached its limit of connections",
                 value=len(self.connections) + 1,
                 limit=self._config.max_connections,
                 remedy="Raise transport.max_connections, and the limit of open files with it",
@@ -178,7 +178,7 @@ class Listener:
         self.connections.add(connection)
         self.accepted_total += 1
         if not self._accepting:
-            connection.close()  # asyncio had accepted it and comes only now to tell
+            connection.close()  # the loop had accepted it before stop_accepting()
         return connection
 
     def _closed(self, connection: Connection) -> None:
@@ -196,14 +196,14 @@ def _remove_stale(path: Path) -> None:
     """Remove the socket file of a dead daemon; a living one keeps it.
 
     Raises:
-        OSError: Somebody answers there, or the file is no socket.
+        OSError: A process answers there, or the file is not a socket.
     """
     try:
         mode = path.lstat().st_mode
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(mode):
-        raise FileExistsError(errno.EEXIST, "a file that is no socket is in the way")
+        raise FileExistsError(errno.EEXIST, "a file that is not a socket is in the way")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(1)
         try:

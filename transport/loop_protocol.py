@@ -1,8 +1,8 @@
-"""What an event loop holds on to for a connection.
+"""The protocol object that an event loop holds for a connection.
 
-An event loop wants a protocol derived from asyncio's class; a compiled class derives from none
-that is interpreted. So the loop gets this object, and calls the connection's own methods by it:
-they are its attributes, with no call in between.
+An event loop requires a protocol derived from asyncio's class, and a compiled class cannot derive
+from an interpreted one. So the loop gets this object. The connection's own methods are its
+attributes, so the loop calls them directly.
 """
 
 import asyncio
@@ -22,10 +22,10 @@ CALLED_BY_LOOPS: Final = (
 
 
 class LoopProtocol(asyncio.BufferedProtocol):
-    """Stands for a connection before an event loop.
+    """Represents a connection to an event loop.
 
     Args:
-        connection: What the loop is to call.
+        connection: The loop calls its methods.
     """
 
     def __init__(self, connection: Connection) -> None:

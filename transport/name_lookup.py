@@ -1,8 +1,8 @@
-"""Addresses of hosts, looked up without tying the event loop to the name service.
+"""Looks up the addresses of hosts without tying the event loop to the name service.
 
-The loops look names up in threads of their own and wait for these when they close, so a TaskManager
-that is told to stop would wait for a name service that does not answer, long after its deadlines.
-uvloop has four such threads: four lookups that are stuck would also hold up all others.
+The loops look up names in threads of their own and wait for these threads when they close. So a
+TaskManager that is told to stop would wait for a name service that does not answer, long after its
+deadlines. uvloop has four such threads: four stuck lookups would also hold up all others.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TypeAlias
 SocketAddress: TypeAlias = tuple[str, int]
 
 MOST_LOOKUPS = 256
-"""Names looked up at a time, each in a thread: clients choose the names."""
+"""Most names looked up at a time, each in a thread; clients choose the names."""
 
 _under_way: dict[tuple[asyncio.AbstractEventLoop, str, int], asyncio.Future[list[SocketAddress]]]
 _under_way = {}
@@ -26,16 +26,16 @@ _under_way = {}
 async def look_up(host: str, port: int) -> list[SocketAddress]:
     """Return the addresses of a host, in the order in which to try them.
 
-    One lookup serves all who ask for the same host meanwhile, so a name service that does not
-    answer costs one thread for each name. Cancelling gives up waiting; the thread ends by itself.
+    Concurrent calls for the same host share one lookup, so a name service that does not answer
+    costs one thread for each name. Cancelling gives up waiting; the thread ends by itself.
 
     Args:
-        host: A name or an address; an address is returned at once, as it is.
+        host: A name or an address; an address is returned unchanged and at once.
         port: Becomes part of each result.
 
     Raises:
-        OSError: The name is not known, or too many others are being looked up, which may be over
-            soon (``socket.gaierror``).
+        OSError: The name is not known, or too many others are being looked up, which may pass
+            (``socket.gaierror``).
     """
     with contextlib.suppress(ValueError):
         ipaddress.ip_address(host)
@@ -46,10 +46,11 @@ async def look_up(host: str, port: int) -> list[SocketAddress]:
     if future is None:
         if len(_under_way) >= MOST_LOOKUPS:
             raise socket.gaierror(
-                socket.EAI_AGAIN, f"{len(_under_way)} names wait for the name service already"
+                socket.EAI_AGAIN,
+                f"{len(_under_way)} other names are waiting for the name service",
             )
         future = _under_way[key] = loop.create_future()
-        # An error that nobody waits for any more is not worth a message.
+        # Retrieved, so that asyncio does not report an error that has lost its waiters.
         future.add_done_callback(lambda done: done.cancelled() or done.exception())
         threading.Thread(
             target=_ask, args=(loop, future, host, port), name=f"look up {host}", daemon=True
@@ -63,7 +64,7 @@ def _ask(
     host: str,
     port: int,
 ) -> None:
-    """Runs in a thread of its own."""
+    """Ask the name service. Runs in a thread of its own."""
     found: list[SocketAddress] | OSError
     try:
         infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)

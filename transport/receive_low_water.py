@@ -1,14 +1,14 @@
-"""How much must have come before the kernel wakes the reader of a connection (SO_RCVLOWAT).
+"""Sets how many bytes must have come before the kernel wakes the reader of a connection.
 
-A large payload arrives packet by packet, and a reader that is fast finds a part of it each time it
-is woken. To wake it costs the *sender* most: on loopback a third of its CPU time. So while a large
-payload is under way the kernel is told to wake the reader when all of it is there. The message is
-not delivered any later: it needs its last byte anyway.
+A large payload arrives packet by packet, and a fast reader finds a part of it each time it is
+woken. Waking it costs the *sender* most: on loopback a third of its CPU time. So while a large
+payload is under way, the socket's mark (SO_RCVLOWAT) lets the kernel wake the reader when all of
+it is there. The message is not delivered any later, because it needs its last byte anyway.
 
-The kernel makes room for as much as it is asked to wait for (Linux 4.18 and later), and wakes the
-reader in any case when there is no more room, or the connection ends. Not with TLS, where what is
-missing of a payload says little about what is missing in the socket; Unix sockets know no such
-mark.
+The kernel makes room for as much as it is asked to wait for (Linux 4.18 and later). It wakes the
+reader in any case when the room is used up or the connection ends. The mark is not used with TLS,
+where the missing bytes of a payload say little about those of the socket, and Unix sockets do not
+have it.
 """
 
 import os
@@ -18,14 +18,14 @@ import sys
 from typing import Any, Final
 
 WORTH_WAITING_FOR_BYTES: Final = 128 * 1024
-"""Less comes in few pieces, and setting the mark twice costs some microseconds."""
+"""A smaller payload comes in few pieces, and setting the mark twice costs some microseconds."""
 
 _FIRST_KERNEL: Final = (4, 18)
-"""Older ones do not make room, and would wait for what cannot come."""
+"""Older kernels do not make room, and would wait for bytes that cannot come."""
 
 
 def kernel_makes_room(platform: str = sys.platform, release: str | None = None) -> bool:
-    """Tell whether a system lets a reader wait for more than its buffer holds now."""
+    """Return whether a system lets a reader wait for more than its buffer holds now."""
     if platform != "linux":
         return False
     found = re.match(r"(\d+)\.(\d+)", os.uname().release if release is None else release)
@@ -33,26 +33,27 @@ def kernel_makes_room(platform: str = sys.platform, release: str | None = None) 
 
 
 class ReceiveLowWater:
-    """The mark of one socket.
+    """The mark of a socket.
 
-    It is never above what is still to come of a payload, or else the last of it would wake nobody.
+    It is never above the missing bytes of a payload, or else the last of them would not wake the
+    reader.
 
     Args:
-        sock: A connected TCP socket, or what a transport gives for it.
+        sock: A connected TCP socket, or the object that a transport gives for it.
     """
 
     __slots__ = ("_frame", "_missing_bytes", "_sock", "mark_bytes")
 
     def __init__(self, sock: Any) -> None:
         self.mark_bytes = 1
-        """What is set: 1 is what a socket has from the start."""
+        """The mark that is set; a socket begins with 1."""
         self._sock = sock
         self._frame = -1
         self._missing_bytes = 0
 
     @classmethod
     def of(cls, transport: Any) -> "ReceiveLowWater | None":
-        """Return the mark of a transport's socket; None where there is none, or not a safe one."""
+        """Return the mark of a transport's socket; None where it does not exist or is not safe."""
         sock = transport.get_extra_info("socket")
         if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
             return None
@@ -65,10 +66,10 @@ class ReceiveLowWater:
         return cls(sock)
 
     def expect(self, missing_bytes: int, frame: int) -> None:
-        """Take note of what is to come; to be called after each read, with the socket open.
+        """Set the mark for the missing bytes; call this after each read, with the socket open.
 
         Args:
-            missing_bytes: Bytes of the payload under way that have not been read; 0 if none is.
+            missing_bytes: Unread bytes of the payload under way; 0 between payloads.
             frame: Number of the frame under way.
         """
         mark = self.mark_bytes
@@ -76,12 +77,12 @@ class ReceiveLowWater:
         self._frame = frame
         self._missing_bytes = missing_bytes
         if begins and missing_bytes >= WORTH_WAITING_FOR_BYTES:
-            # For a payload as large as the last one the mark stays.
+            # The mark stays for a payload as large as the last one.
             if not missing_bytes // 2 < mark <= missing_bytes:
                 self._set(missing_bytes)
         elif mark > 1 and missing_bytes < mark:
-            # Between the pieces of a payload it is not set anew: all was there when the reader
-            # was woken.
+            # The mark is not set anew between the pieces of a payload: all bytes were there when
+            # the reader was woken.
             self._set(1)
 
     def _set(self, mark_bytes: int) -> None:

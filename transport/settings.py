@@ -2,7 +2,7 @@
 
 A size is given as a number of bytes or with a binary unit ("32 KiB"), a time as a number of
 seconds, an absent value as ``"none"`` (TOML has no null, and environment variables are strings).
-Everything else is refused with the remedy in the message: a unit to be guessed is a wrong unit.
+Any other form is refused with the remedy in the message: units are never guessed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Annotated, Final
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 SIZE_UNITS: Final = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
-"""Binary units only: "KB" means 1000 bytes to some and 1024 to others."""
+"""Binary units only: "KB" means 1000 bytes to some readers and 1024 to others."""
 
 _SIZE = re.compile(r"\s*([0-9]+)\s*([A-Za-z]*)\s*")
 _HIGHEST_MODE: Final = 0o777
@@ -50,7 +50,7 @@ def _parse_size(value: object) -> object:
     digits, unit = match.groups()
     factor = SIZE_UNITS.get(unit or "B")
     if factor is None:
-        raise ValueError(f'"{unit}" is no unit of size: use one of {", ".join(SIZE_UNITS)}')
+        raise ValueError(f'"{unit}" is not a unit of size: use one of {", ".join(SIZE_UNITS)}')
     return int(digits) * factor
 
 
@@ -94,7 +94,7 @@ def _parse_path(value: object) -> object:
 
 
 def split_list(value: object) -> object:
-    """Take ``"a,b"`` for a list of two, as an environment variable or a flag gives it."""
+    """Split ``"a,b"``, the form of a list in an environment variable or a flag."""
     if not isinstance(value, str):
         return value
     return tuple(part.strip() for part in value.split(",") if part.strip())
@@ -119,4 +119,4 @@ FilePath = Annotated[Path, BeforeValidator(_parse_path)]
 """A path; a leading ``~`` is the home directory."""
 
 NONE_ALLOWED: Final = BeforeValidator(_parse_none)
-"""Reads ``"none"`` and the empty text as no value: the last part of an ``Annotated`` option."""
+"""Reads ``"none"`` and the empty text as None: the last part of an ``Annotated`` option."""

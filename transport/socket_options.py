@@ -1,5 +1,6 @@
-"""Options of TCP sockets: no delay, keepalive, congestion control."""
+"""Sockets of connections: their options (no delay, keepalive, congestion control) and peers."""
 
+import asyncio
 import logging
 import socket
 
@@ -17,8 +18,8 @@ _LONGEST_KEEPALIVE_SECONDS = 32767
 def apply(sock: socket.socket, config: TransportConfig) -> None:
     """Set the options of a connected socket; Unix sockets need none.
 
-    A congestion control that the kernel does not know is logged once per connection and left out:
-    it costs speed, not correctness.
+    A congestion control that the kernel does not know is logged once per connection and left out,
+    because the connection works without it.
     """
     if sock.family not in (socket.AF_INET, socket.AF_INET6):
         return
@@ -46,3 +47,14 @@ def apply(sock: socket.socket, config: TransportConfig) -> None:
                 config.congestion_control,
                 error,
             )
+
+
+def describe_peer(transport: asyncio.BaseTransport) -> str:
+    """Return the other end of a transport, for logs and status: ``host:port`` or ``unix:path``."""
+    sock = transport.get_extra_info("socket")
+    if sock is not None and sock.family == socket.AF_UNIX:
+        return (
+            f"unix:{transport.get_extra_info('sockname') or transport.get_extra_info('peername')}"
+        )
+    peer = transport.get_extra_info("peername")
+    return f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(peer)

@@ -1,9 +1,9 @@
-"""TLS: from the settings to contexts that are known to work, and errors that say what is wrong.
+"""TLS: makes contexts of the settings, tries them out at the start, and explains refusals.
 
-Both directions are mutual: the side that accepts wants a certificate of the side that connects
-(unless it is told not to), and each is checked against the same certificate authorities and, where
-there are any, the same pinned fingerprints. Certificates are read once; a renewed one is taken at
-the next start.
+Both sides show a certificate: the accepting side requires one of the connecting side, unless it is
+configured not to. Each is checked against the same certificate authorities and, if any are
+configured, the same pinned fingerprints. Certificates are read once; a renewed one is used from the
+next start on.
 """
 
 import functools
@@ -11,7 +11,7 @@ import hashlib
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from sluice.protocol.errors import ErrorCode, SluiceError
 from sluice.transport.config import TransportConfig
@@ -25,7 +25,7 @@ _HANDSHAKE_TURNS: Final = 8
 """A handshake needs two or three flights from each side."""
 
 _HOST_NAME_MISMATCHES: Final = (62, 64)
-"""OpenSSL's verification codes: neither host name nor address is in the certificate."""
+"""OpenSSL's verification codes for a host name or an address that the certificate lacks."""
 
 
 class TlsConfigurationError(SluiceError):
@@ -35,9 +35,9 @@ class TlsConfigurationError(SluiceError):
 
 
 class TlsRefused(TransportError):
-    """No connection: one side does not trust the other, or does not speak TLS.
+    """A TLS handshake failed: one side does not trust the other, or does not speak TLS.
 
-    Another attempt would end the same way, so nobody makes one.
+    Another attempt would end the same way, so there is no retry.
     """
 
     code = ErrorCode.CONFIGURATION
@@ -46,14 +46,14 @@ class TlsRefused(TransportError):
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """What connections need to speak TLS."""
+    """Contexts and pins for the connections of a process."""
 
     client: ssl.SSLContext
     """For the side that connects."""
     server: ssl.SSLContext | None
     """For the side that accepts; None in a process that only connects."""
     pins: frozenset[str]
-    """SHA-256 fingerprints of the certificates to accept; empty: all that are trusted."""
+    """SHA-256 fingerprints of the certificates to accept; empty: every trusted certificate."""
 
 
 def load_tls(config: TransportConfig, *, accepts: bool = False) -> Tls | None:
@@ -76,20 +76,22 @@ def load_tls(config: TransportConfig, *, accepts: bool = False) -> Tls | None:
         raise TlsConfigurationError("TLS is on without transport.tls_ca_file")
     if accepts and config.tls_certificate_file is None:
         raise TlsConfigurationError(
-            "TLS is on, and the data port has no certificate to show",
+            "TLS is on, but the data port has no certificate to show",
             value="transport.tls_certificate_file = none",
             remedy="Set transport.tls_certificate_file and transport.tls_key_file, or "
             "transport.tls_enabled = false",
         )
     return _load(
-        config.tls_certificate_file,
-        config.tls_key_file,
-        config.tls_ca_file,
-        accepts,
-        config.tls_require_client_certificate,
-        config.tls_check_host_name,
-        config.tls_minimum_version,
-        frozenset(config.tls_pinned_fingerprints),
+        _Settings(
+            certificate=config.tls_certificate_file,
+            key=config.tls_key_file,
+            ca=config.tls_ca_file,
+            accepts=accepts,
+            require_client_certificate=config.tls_require_client_certificate,
+            check_host_name=config.tls_check_host_name,
+            minimum_version=config.tls_minimum_version,
+            pins=frozenset(config.tls_pinned_fingerprints),
+        )
     )
 
 
@@ -102,12 +104,12 @@ def pin_refusal(tls_object: ssl.SSLObject, pins: frozenset[str]) -> TlsRefused |
     """Return why the certificate of the other side is not among the pinned ones, if it is not."""
     certificate = tls_object.getpeercert(binary_form=True)
     if not pins or (certificate is None and tls_object.server_side):
-        return None  # a client that shows none was not asked for one
+        return None  # the server requires no certificate of clients
     found = "no certificate" if certificate is None else fingerprint(certificate)
     if found in pins:
         return None
     return TlsRefused(
-        "The certificate is trusted, and not one of the pinned ones",
+        "The certificate is trusted, but it is not one of the pinned certificates",
         value=found,
         limit=f"{len(pins)} fingerprints",
         remedy="Add it to transport.tls_pinned_fingerprints of the side that refuses",
@@ -115,7 +117,7 @@ def pin_refusal(tls_object: ssl.SSLObject, pins: frozenset[str]) -> TlsRefused |
 
 
 def refusal(error: ssl.SSLError, remote: str) -> TlsRefused:
-    """Say what a failed handshake or a broken record means."""
+    """Explain a failed handshake or a broken record."""
     reason = error.reason or str(error)
     if isinstance(error, ssl.SSLCertVerificationError):
         remedy = "Sign it by an authority in transport.tls_ca_file, or renew it"
@@ -144,36 +146,40 @@ def refusal(error: ssl.SSLError, remote: str) -> TlsRefused:
     return TlsRefused(
         f"TLS with {remote} failed",
         value=reason.replace("_", " ").lower(),
-        remedy="Check transport.tls_minimum_version on both sides, and what lies between them",
+        remedy="Check transport.tls_minimum_version on both sides, and proxies between them",
     )
 
 
+class _Settings(NamedTuple):
+    """The settings that decide on the contexts: the key under which they are kept."""
+
+    certificate: Path | None
+    key: Path | None
+    ca: Path
+    accepts: bool
+    require_client_certificate: bool
+    check_host_name: bool
+    minimum_version: Literal["1.2", "1.3"]
+    pins: frozenset[str]
+
+
 @functools.lru_cache(maxsize=64)
-def _load(
-    certificate: Path | None,
-    key: Path | None,
-    ca: Path,
-    accepts: bool,
-    require_client_certificate: bool,
-    check_host_name: bool,
-    minimum_version: Literal["1.2", "1.3"],
-    pins: frozenset[str],
-) -> Tls:
-    client = _context(ssl.PROTOCOL_TLS_CLIENT, minimum_version, ca)
-    server = _context(ssl.PROTOCOL_TLS_SERVER, minimum_version, ca)
-    if certificate is not None and key is not None:
+def _load(settings: _Settings) -> Tls:
+    client = _context(ssl.PROTOCOL_TLS_CLIENT, settings.minimum_version, settings.ca)
+    server = _context(ssl.PROTOCOL_TLS_SERVER, settings.minimum_version, settings.ca)
+    if settings.certificate is not None and settings.key is not None:
         for context in (client, server):
-            _load_certificate(context, certificate, key)
+            _load_certificate(context, settings.certificate, settings.key)
         server.verify_mode = ssl.CERT_REQUIRED
         client.check_hostname = False
-        if not accepts:  # a certificate for clients alone will do
+        if not settings.accepts:  # a certificate for clients alone is enough
             client.verify_mode = ssl.CERT_NONE
-        _try_out(server, client, certificate, ca)
+        _try_out(server, client, settings.certificate, settings.ca)
     client.verify_mode = ssl.CERT_REQUIRED
-    client.check_hostname = check_host_name
-    if not require_client_certificate:
+    client.check_hostname = settings.check_host_name
+    if not settings.require_client_certificate:
         server.verify_mode = ssl.CERT_NONE
-    return Tls(client, server if accepts else None, pins)
+    return Tls(client, server if settings.accepts else None, settings.pins)
 
 
 def _context(side: int, minimum_version: str, ca: Path) -> ssl.SSLContext:
@@ -182,7 +188,7 @@ def _context(side: int, minimum_version: str, ca: Path) -> ssl.SSLContext:
     # Written data must always be encrypted at once: a renegotiation could ask to read first.
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_TICKET
     if side == ssl.PROTOCOL_TLS_SERVER:
-        context.num_tickets = 0  # connections are few and long: nobody resumes a session
+        context.num_tickets = 0  # connections are few and long: sessions are never resumed
     _check_readable("tls_ca_file", ca)
     try:
         context.load_verify_locations(cafile=ca)
@@ -201,7 +207,7 @@ def _load_certificate(context: ssl.SSLContext, certificate: Path, key: Path) -> 
 
     def no_password() -> str:
         raise TlsConfigurationError(
-            "transport.tls_key_file is encrypted, and nobody is there to type its password",
+            "transport.tls_key_file is encrypted, and a daemon cannot ask for its password",
             value=key,
             remedy="Decrypt it (openssl pkey -in KEY -out PLAIN) and protect it by its file mode",
         )
@@ -213,7 +219,7 @@ def _load_certificate(context: ssl.SSLContext, certificate: Path, key: Path) -> 
             raise TlsConfigurationError(
                 "transport.tls_key_file does not belong to transport.tls_certificate_file",
                 value=f"{key}, {certificate}",
-                remedy="Name the key that the certificate was made with; in a chain the own "
+                remedy="Name the key that belongs to the certificate; in a chain this process's "
                 "certificate comes first",
             ) from error
         raise TlsConfigurationError(
@@ -224,7 +230,7 @@ def _load_certificate(context: ssl.SSLContext, certificate: Path, key: Path) -> 
 
 
 def _check_readable(key: str, path: Path) -> None:
-    """Raise for a file that cannot be read; ``ssl`` does not say which one it was."""
+    """Raise for a file that cannot be read; ``ssl`` does not say which file it was."""
     try:
         with path.open("rb") as file:
             file.read(1)
@@ -237,10 +243,10 @@ def _check_readable(key: str, path: Path) -> None:
 
 
 def _try_out(server: ssl.SSLContext, client: ssl.SSLContext, certificate: Path, ca: Path) -> None:
-    """Shake hands with oneself: what the others will refuse is better found now.
+    """Try a handshake of this process with itself: it is refused here as others would refuse it.
 
-    That is how an expired certificate shows, one that no authority in the file has signed, and one
-    that must not be used by servers or by clients.
+    This finds a certificate that is expired, that no authority in the file has signed, or that must
+    not be used by servers or by clients.
     """
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     waiting = [
@@ -257,7 +263,9 @@ def _try_out(server: ssl.SSLContext, client: ssl.SSLContext, certificate: Path, 
                     continue
             if not waiting:
                 return
-        raise TlsConfigurationError("A handshake with oneself does not end", value=certificate)
+        raise TlsConfigurationError(
+            "A handshake of this process with itself does not end", value=certificate
+        )
     except ssl.SSLError as error:
         if isinstance(error, ssl.SSLCertVerificationError):
             found = error.verify_message

@@ -1,20 +1,19 @@
 """TLS below a connection: the loop's protocol, and the transport that the connection sees.
 
-asyncio and uvloop have TLS transports of their own. They are not used, for what they do not tell:
-a handshake that fails on the accepting side reaches neither the protocol (which would be counted
-as a connection for ever) nor the log, the other side gets no alert, and the bytes that a plain
-client sent are gone before anybody can answer it. They also deliver one receive buffer a turn of
-the loop. Here the same ``ssl.SSLObject`` sits between the loop's plain transport and the
-connection.
+asyncio and uvloop have TLS transports of their own. They hide too much: a handshake that fails on
+the accepting side reaches neither the protocol (which would be counted as a connection for ever)
+nor the log, the other side gets no alert, and the bytes of a client without TLS are gone before it
+can be answered. They also deliver one receive buffer per turn of the loop. Here the same
+``ssl.SSLObject`` sits between the loop's plain transport and the connection.
 
-**Memory.** ``write`` encrypts before it returns, so nobody looks at what was written any more: a
-lease could end at once. It ends by the rule of :mod:`sluice.transport.connection`, which holds
+**Memory.** ``write`` encrypts before it returns and then does not need the plain bytes any more, so
+a lease could end at once. It ends by the rule of :mod:`sluice.transport.write_side`, which holds
 unchanged: ``get_write_buffer_size`` counts encrypted bytes, which are never fewer than the plain
 bytes in them, so the mark is at most too low, and exact when the buffer is empty. The write limits
 and ``pause_writing`` and ``resume_writing`` are those of the loop's transport.
 
-**Order of things.** The connection is made at once, and its deadline for the handshake covers that
-of TLS; what it says before TLS is up is kept until then.
+**Order.** The connection is made at once, and its handshake deadline covers the TLS handshake. Its
+messages from before the end of the TLS handshake are kept until then.
 """
 
 import asyncio
@@ -34,16 +33,16 @@ _log = logging.getLogger(__name__)
 
 _RECEIVE_BYTES: Final = 256 * 1024
 _LINGER_SECONDS: Final = 1.0
-"""Time for the other side to take the alert that says why it was refused."""
+"""Time for the other side to receive the alert with the reason of the refusal."""
 
 _RECORD_TYPES: Final = frozenset({20, 21, 22, 23})
 """First byte of every TLS record. A frame of Sluice begins with a zero."""
 
 
 class _Scratch(threading.local):
-    """Encrypted bytes between the kernel and OpenSSL, which copies them at once.
+    """Memory for encrypted bytes between the kernel and OpenSSL, which copies them at once.
 
-    One for all connections of an event loop: between ``get_buffer`` and ``buffer_updated`` no
+    All connections of an event loop share it: between ``get_buffer`` and ``buffer_updated`` no
     other connection has its turn.
     """
 
@@ -58,9 +57,9 @@ class _State(enum.Enum):
     HANDSHAKE = enum.auto()
     OPEN = enum.auto()
     PLAIN = enum.auto()
-    """The other side does not speak TLS: it is told so in plain."""
+    """The other side does not speak TLS and gets an error without TLS."""
     REFUSED = enum.auto()
-    """An alert is on its way; nothing else is said or heard."""
+    """An alert is on its way; other bytes are neither sent nor received."""
     CLOSED = enum.auto()
 
 
@@ -68,10 +67,11 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
     """Speaks TLS for one connection.
 
     Args:
-        connection: What speaks through it.
+        connection: The connection that sends and receives through it.
         tls: Contexts and pins.
         handshake_timeout_seconds: Time for the TLS handshake; the same as the connection's own.
-        host: On the side that connects: whom to expect. None on the side that accepts.
+        host: On the side that connects, the host that the certificate must name. None on the side
+            that accepts.
     """
 
     def __init__(
@@ -100,11 +100,11 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         self._reading_paused = False
         self._heard = False
         self._early: list[bytes] = []
-        """What was written before TLS was up: a Hello, or why the connection is not wanted."""
+        """Bytes written before TLS was up: a Hello, or an error that refuses the connection."""
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
 
-    # ---- asyncio.BufferedProtocol: what the loop calls --------------------------------------
+    # ---- asyncio.BufferedProtocol, for the loop ---------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the plain transport and begin the handshake."""
@@ -119,7 +119,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         return _scratch.view
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Decrypt what came."""
+        """Decrypt the received bytes."""
         if self._state is _State.OPEN:
             self._incoming.write(_scratch.view[:nbytes])
             self._deliver()
@@ -133,26 +133,26 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
             self._shake_hands()
 
     def eof_received(self) -> bool:
-        """Pass on that the other side sends no more; frames say whether something is missing."""
+        """Pass on that the other side sends no more; the frames tell whether bytes are missing."""
         if self._state is _State.OPEN:
             self._connection.eof_received()
         return False
 
     def pause_writing(self) -> None:
-        """Pass on."""
+        """Pass on to the connection."""
         self._connection.pause_writing()
 
     def resume_writing(self) -> None:
-        """Pass on."""
+        """Pass on to the connection."""
         self._connection.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Pass on."""
+        """Pass on to the connection."""
         self._state = _State.CLOSED
         self._cancel_timer()
         self._connection.connection_lost(exc)
 
-    # ---- asyncio.Transport: what the connection calls ----------------------------------------
+    # ---- asyncio.Transport, for the connection -----------------------------------------------
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Encrypt and send."""
@@ -172,32 +172,32 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
             self._transport.writelines(list_of_data)
 
     def get_write_buffer_size(self) -> int:
-        """Return how many encrypted bytes the kernel has not taken; never too few plain ones."""
+        """Return the unsent encrypted bytes, which are never fewer than the plain bytes in them."""
         waiting = self._transport.get_write_buffer_size()
         return waiting + sum(map(len, self._early)) if self._early else waiting
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """Pass on."""
+        """Pass on to the plain transport."""
         self._transport.set_write_buffer_limits(high, low)
 
     def pause_reading(self) -> None:
-        """Deliver no more until :meth:`resume_reading`."""
+        """Stop delivering until :meth:`resume_reading`."""
         self._reading_paused = True
         self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """Deliver again from the next turn on, first what has come already."""
+        """Deliver again from the next turn on, beginning with the bytes that have come."""
         if self._reading_paused:
             self._reading_paused = False
             self._loop.call_soon(self._deliver_and_read_on)
 
     def close(self) -> None:
-        """Send what was written and close, without waiting for the other side's goodbye."""
+        """Flush and close, without waiting for the other side's close notification."""
         if self._state is _State.HANDSHAKE and self._early:
             self._close_when_open = True
         elif self._state is _State.OPEN:
             self._state = _State.CLOSED
-            with contextlib.suppress(ssl.SSLError):  # the other side has not said goodbye yet
+            with contextlib.suppress(ssl.SSLError):  # the other side has not closed yet
                 self._tls.unwrap()
             self._flush()
             self._transport.close()
@@ -212,14 +212,14 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
             self._transport.abort()
 
     def is_closing(self) -> bool:
-        """Return whether nothing more can be written."""
+        """Return whether writing has ended."""
         return self._close_when_open or self._transport.is_closing()
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """Return what the plain transport knows, and ``ssl_object``."""
+        """Return ``ssl_object``, or the plain transport's information."""
         return self._tls if name == "ssl_object" else self._transport.get_extra_info(name, default)
 
-    # ---- inner workings ----------------------------------------------------------------------
+    # ---- internal ----------------------------------------------------------------------------
 
     def _shake_hands(self) -> None:
         try:
@@ -236,17 +236,17 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         early, self._early = self._early, []
         unpinned = pin_refusal(self._tls, self._pins)
         if unpinned is not None:
-            self._connection.fail(unpinned)  # over TLS, so that the other side learns it
-            self.close()  # fail() does nothing for a connection that was not wanted anyway
+            self._connection.fail(unpinned)  # over TLS, so that the other side gets the error
+            self.close()  # fail() does nothing for a connection that is closed already
             return
         self.writelines(early)
         if self._close_when_open:
             self.close()
         else:
-            self._deliver()  # what came with the last flight
+            self._deliver()  # bytes that came with the last flight
 
     def _deliver(self) -> bool:
-        """Decrypt into the connection's buffers until nothing is left or it reads no more.
+        """Decrypt into the connection's buffers until all is delivered or reading is paused.
 
         Returns:
             True if more may be received.
@@ -259,12 +259,13 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
             wanted = len(buffer)
             filled = 0
             try:
-                # A read gives at most one record of 16 KiB, and the connection likes full buffers.
+                # A read gives at most one record of 16 KiB; the connection is faster with full
+                # buffers.
                 while filled < wanted and not dry:
                     # With a buffer ``read`` returns the number of bytes.
                     count = cast("int", read(wanted - filled, cast("bytearray", buffer[filled:])))
                     filled += count
-                    dry = count == 0  # the other side said goodbye
+                    dry = count == 0  # the other side has closed
             except ssl.SSLWantReadError:
                 if filled:
                     connection.buffer_updated(filled)
@@ -278,7 +279,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
                 connection.eof_received()
                 self.close()
         if self._outgoing.pending and self._state is _State.OPEN:
-            self._flush()  # an answer to a change of keys
+            self._flush()  # an answer to a key update
         return self._state is _State.OPEN and not self._reading_paused
 
     def _deliver_and_read_on(self) -> None:
@@ -295,14 +296,14 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         self._flush()
         self._state = _State.REFUSED
         self._early.clear()
-        # Closed now, with bytes unread, the kernel would send a reset that overtakes the alert.
+        # A close with unread bytes makes the kernel send a reset, which would overtake the alert.
         self._transport.write_eof()
         self._cancel_timer()
         self._timer = self._loop.call_later(_LINGER_SECONDS, self._transport.abort)
         self._connection.abort(error)
 
     def _answer_in_plain(self) -> None:
-        """Deal with another side that does not speak TLS."""
+        """Refuse another side that does not speak TLS."""
         self._early.clear()
         self._cancel_timer()
         remote = self._connection.remote
@@ -310,7 +311,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
             self._state = _State.PLAIN
             self._connection.fail(
                 TlsRefused(
-                    "This port speaks TLS only, and a client without TLS came",
+                    "This port speaks TLS only, and the client does not",
                     remedy="Set transport.tls_enabled and transport.tls_ca_file on the client, or "
                     "use the Unix socket",
                 )

@@ -1,11 +1,11 @@
-"""What went over a connection, or over many."""
+"""Traffic of a connection, or of many together."""
 
 from dataclasses import dataclass
 
 
 @dataclass(slots=True)
 class Traffic:
-    """Messages, and bytes with the heads of frames, in both directions."""
+    """Counts messages and bytes, including the heads of frames, in both directions."""
 
     messages_in: int = 0
     messages_out: int = 0
@@ -13,7 +13,7 @@ class Traffic:
     bytes_out: int = 0
 
     def add(self, other: "Traffic") -> None:
-        """Add what went over another."""
+        """Add the traffic of another connection."""
         self.messages_in += other.messages_in
         self.messages_out += other.messages_out
         self.bytes_in += other.bytes_in

@@ -1,18 +1,17 @@
 """The write side of a connection: watermarks, and leases on the memory that is being sent.
 
-What is sent is handed to the event loop without a copy; the memory behind it is *leased* to the
-loop's transport until that has let go of it.
+Bytes are handed to the event loop without a copy; their memory is *leased* to the loop's transport
+until the kernel has taken them.
 
 **When a lease ends.** uvloop keeps a memoryview given to ``write`` until the kernel took its bytes.
 ``total written − transport.get_write_buffer_size()`` is therefore the mark up to which memory is
-free again. The loop tells nobody when the mark moves, so it is looked at on every write, once after
-the loop has had a turn, and on ``resume_writing``. Should leases still be out after that turn, the
-write limits are set to zero for as long as it takes: then the loop does call ``resume_writing``,
-namely when its buffer is empty (the *drain watch*).
+free again. No event tells when the mark moves, so it is computed on every write, once after the
+loop has had a turn, and on ``resume_writing``. If there are leases left after that turn, the write
+limits are set to zero until they have ended: then the loop calls ``resume_writing`` as soon as its
+buffer is empty (the *drain watch*).
 
-**Gathering.** Whoever sends several messages in a row corks the write side for as long. What is
-written meanwhile goes to the loop together, which is one system call for several messages and wakes
-the other side once.
+**Gathering.** A sender of several messages in a row corks the write side. The messages then go to
+the loop together, in one system call, and wake the other side once.
 """
 
 import asyncio
@@ -21,10 +20,11 @@ from collections.abc import Callable
 from typing import Final, TypeAlias
 
 Release: TypeAlias = Callable[[], None]
-"""Ends a lease: the transport has let go of the memory. Called exactly once, also on failure."""
+"""Ends a lease: the transport does not use the memory any more. Called exactly once, also on
+failure."""
 
 MOST_GATHERED_BYTES: Final = 128 * 1024
-"""What is gathered at most before the loop gets it: what a Unix socket takes at once."""
+"""Most bytes that are gathered before the loop gets them: a Unix socket takes as many at once."""
 
 
 class WriteSide:
@@ -32,8 +32,8 @@ class WriteSide:
 
     Args:
         low_bytes: Writable again at or below this many unsent bytes.
-        high_bytes: Not writable above this many. What is gathered is at most MOST_GATHERED_BYTES,
-            never outlives its turn, and counts when the loop has it.
+        high_bytes: Not writable above this many unsent bytes. Gathered bytes are at most
+            MOST_GATHERED_BYTES, never outlive their turn, and count when the loop has them.
     """
 
     __slots__ = (
@@ -90,7 +90,7 @@ class WriteSide:
         return len(self._leases)
 
     def open(self, transport: asyncio.Transport) -> None:
-        """Take the transport; writable from now on, if it was not closed before."""
+        """Take the transport; the side is writable from now on unless it was closed before."""
         self._transport = transport
         self._set_limits()
         self.writable = not self._closed
@@ -109,7 +109,7 @@ class WriteSide:
             payload: The bytes behind it; not copied.
             release: Called when the transport has let go of the payload, or at once if there is no
                 transport or :meth:`close` was called.
-            messages: How many messages that is.
+            messages: Number of messages in these bytes.
         """
         transport = self._transport
         if transport is None or self._closed:
@@ -141,11 +141,11 @@ class WriteSide:
                 self.release_drained()
 
     def cork(self) -> None:
-        """Gather what is written until :meth:`uncork`, which is to come in the same turn."""
+        """Gather bytes until :meth:`uncork`, which must follow in the same turn of the loop."""
         self._corked = True
 
     def uncork(self) -> None:
-        """Write what was gathered, and gather no more."""
+        """Write the gathered bytes, and stop gathering."""
         self._corked = False
         if self._gathered and self._transport is not None:
             self._write_gathered(self._transport)
@@ -158,21 +158,21 @@ class WriteSide:
             self._see_high_watermark(transport)
 
     def _see_high_watermark(self, transport: asyncio.Transport) -> None:
-        """The loop's own limits are zero, so it is for us to see the high watermark passed."""
+        """Check the high watermark here, because the loop's own limits are zero."""
         if self.writable and transport.get_write_buffer_size() > self._high_bytes:
             self.writable = False
             self._set_limits()
 
     def paused(self) -> None:
-        """The loop's buffer is above the limit in force."""
+        """Note that the loop's buffer is above the limit in force."""
         if not self._watching_drain:
             self.writable = False
 
     def resumed(self) -> bool:
-        """The loop's buffer fell to the low watermark, or to zero under the drain watch.
+        """Note that the loop's buffer fell to the low watermark, or to zero under the drain watch.
 
         Returns:
-            True if it was not writable, and is now.
+            True if the side was not writable, and is now.
         """
         if self._watching_drain:
             self._set_limits()
@@ -186,13 +186,13 @@ class WriteSide:
         return True
 
     def close(self) -> None:
-        """Nothing more will be written; what was written goes on its way."""
+        """Take no further bytes; those written before are still sent."""
         self.uncork()
         self._closed = True
         self.writable = False
 
     def lost(self) -> None:
-        """The transport is gone: end every lease."""
+        """End every lease, because the transport is gone."""
         self.writable = False
         self._transport = None
         self._gathered = []
@@ -201,13 +201,13 @@ class WriteSide:
             self._leases.popleft()[1]()
 
     def release_drained(self) -> None:
-        """End the leases of what the transport has let go of."""
+        """End the leases up to the mark."""
         leases = self._leases
         if not leases or self._transport is None or self._releasing:
             return
         mark = self.bytes_out - self.unsent_bytes
-        # A release may lead to the next write, and that to here: without the flag, as deep as the
-        # kernel takes buffers.
+        # A release may lead to the next write, and that write to this method: the flag bounds the
+        # depth of the recursion.
         self._releasing = True
         try:
             while leases and leases[0][0] <= mark:
@@ -225,7 +225,7 @@ class WriteSide:
         self.release_drained()
         transport = self._transport
         if self._turn_due or transport is None or self._closed or self._watching_drain:
-            return  # with a turn due, what was just written has had none yet
+            return  # with a turn due, the last write has had none yet
         if self._leases and self.writable:
             self._watching_drain = True
             transport.set_write_buffer_limits(high=0, low=0)

@@ -1,1 +1,1 @@
-"""What runs inside Spark: the script for spark-submit and the jobs it knows."""
+"""The code that runs inside Spark: the script for spark-submit and its jobs."""

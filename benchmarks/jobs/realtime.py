@@ -34,7 +34,7 @@ SETTINGS = {
     ),
     "spark.sql.shuffle.partitions": "2",
 }
-"""What an application needs to run it."""
+"""Settings of an application that runs the job."""
 
 
 def run(spark: SparkSession, parameters: dict[str, Any]) -> list[tuple[Any, ...]]:
@@ -100,14 +100,14 @@ def run(spark: SparkSession, parameters: dict[str, Any]) -> list[tuple[Any, ...]
 
 
 def _send(jvm: Any, source: Any, query: StreamingQuery, parameters: dict[str, Any]) -> list[int]:
-    """Send all records, each tick at its time however long the one before took; return when."""
+    """Send all records, each tick at its time even after a late one; return the times."""
     padding = "." * parameters["record_bytes"]
     times = []
     started = time.monotonic()
     ticks = range(0, parameters["records"], parameters["per_tick"])
     for tick, first in enumerate(ticks):
         due = started + tick * parameters["tick_millis"] / 1000
-        time.sleep(max(due - time.monotonic(), 0))  # the pace is part of what is measured
+        time.sleep(max(due - time.monotonic(), 0))  # the pace is part of the measurement
         if not query.isActive:
             break  # its failure is told when its rows are asked for
         together = jvm.java.util.ArrayList()
@@ -120,10 +120,10 @@ def _send(jvm: Any, source: Any, query: StreamingQuery, parameters: dict[str, An
 
 
 def _rows(spark: SparkSession, query: StreamingQuery, name: str, records: int) -> list[Any]:
-    """All rows of the sink, once it has counted every record.
+    """Return all rows of the sink, once it has counted every record.
 
     Raises:
-        TimeoutError: It has not in time.
+        TimeoutError: The sink has not counted all in time.
     """
     deadline = time.monotonic() + COMMIT_TIMEOUT_SECONDS
     while True:
@@ -136,11 +136,11 @@ def _rows(spark: SparkSession, query: StreamingQuery, name: str, records: int) -
         if time.monotonic() > deadline:
             counted = sum(row[1] for row in _state(rows))
             raise TimeoutError(f"{counted} of {records} records counted")
-        time.sleep(POLL_SECONDS)  # a sink in memory tells nobody of its rows
+        time.sleep(POLL_SECONDS)  # a sink in memory has no event for its rows
 
 
 def _state(rows: list[Any]) -> list[tuple[str, int, int]]:
-    """Key, number and sum of its records: each row of a key has counted more than the last."""
+    """Return key, number and sum of its records; each row of a key counts more than the last."""
     last: dict[str, tuple[str, int, int]] = {}
     for row in rows:
         found = (row["key"].rstrip("."), row["many"], row["total"])

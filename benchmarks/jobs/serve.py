@@ -1,4 +1,4 @@
-"""The script given to spark-submit: runs the jobs it is asked for, one after the other.
+"""The script for spark-submit: runs the requested jobs one after the other.
 
 Requests and answers are JSON objects, one per line, over the Unix socket named by ``--control``;
 the end of the connection ends the application. See ``benchmarks/application.py``.
@@ -31,7 +31,7 @@ JOBS: dict[str, Job] = {
 
 
 def main() -> None:
-    """Connect, say which application this is, and serve until the connection ends."""
+    """Connect, send the application's id, and serve until the connection ends."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--control", required=True, help="path of the runner's Unix socket")
     arguments = parser.parse_args()

@@ -1,12 +1,12 @@
-"""Jobs that are shuffle and little else, each one dominated by another cost.
+"""Jobs that consist almost only of shuffles, each dominated by another cost.
 
 ``repartition`` moves wide rows (bytes), ``aggregate`` sums by many keys (records), ``sort`` orders
 text (records and bytes), ``small_blocks`` has very many tiny blocks (per-block cost); ``blocks``
-has blocks of a known number of rows, ``tiny_shuffles`` many shuffles of next to nothing.
+has blocks of a known number of rows, ``tiny_shuffles`` many shuffles of a few rows.
 
 Every job can end in two ways. ``"mode": "time"`` throws its rows away in the executors.
 ``"mode": "check"`` returns one row, the number of rows and a sum of a hash of every row, which
-does not depend on their order; it is the untimed run that shows both sides compute the same.
+does not depend on their order; this untimed run shows that both sides compute the same.
 """
 
 from __future__ import annotations
@@ -84,14 +84,14 @@ def _job(
     build: Callable[[SparkSession, dict[str, Any]], DataFrame], *, adaptive: bool = False
 ) -> Job:
     def run(spark: SparkSession, parameters: dict[str, Any]) -> Sequence[Sequence[Any]]:
-        # Adaptive execution joins small reduce partitions: only where that is what people have.
+        # Adaptive execution joins small reduce partitions; it is on only where users have it on.
         spark.conf.set("spark.sql.adaptive.enabled", str(adaptive).lower())
         frame = build(spark, parameters)
         if parameters.get("mode", "time") == "time":
             frame.write.format("noop").mode("overwrite").save()
             return []
         hashed = f.xxhash64(*frame.columns).cast("decimal(38,0)")
-        # Asking for a row's position keeps the optimizer from dropping a sort nobody looks at.
+        # Using a row's position keeps the optimizer from dropping a sort without a reader.
         placed = frame.select(hashed.alias("hash"), f.monotonically_increasing_id().alias("place"))
         checked = placed.agg(f.count("hash"), f.sum("hash"), f.min("place"))
         return checked.collect()

@@ -26,10 +26,10 @@ _DIRECTORY = Path(__file__).resolve().parent / "queries"
 
 
 def query_text(number: int) -> str:
-    """SQL of one query.
+    """Return the SQL of a query.
 
     Raises:
-        ValueError: TPC-H has no query of that number.
+        ValueError: TPC-H does not have a query of that number.
     """
     if number not in QUERIES:
         raise ValueError(f"TPC-H has queries 1 to 22, not {number}")
@@ -37,10 +37,10 @@ def query_text(number: int) -> str:
 
 
 def query_title(number: int) -> str:
-    """What one query computes: the comment in its first line.
+    """Return the title of a query: the comment in its first line.
 
     Raises:
-        ValueError: TPC-H has no query of that number.
+        ValueError: TPC-H does not have a query of that number.
     """
     return query_text(number).partition("\n")[0].removeprefix("--").strip()
 

@@ -1,7 +1,7 @@
 """A small job that is mostly shuffle: aggregation, join and sort of a table of orders.
 
-Prints the result, which shuffle has carried it, and a digest of the result, so that two runs can
-be compared: all columns are integers and texts, so that they must agree to the last bit.
+Prints the result, the name of the shuffle manager, and a digest of the result, so that two runs can
+be compared: all columns are integers and texts, so the digests must be equal.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def revenue_by_region(spark: SparkSession, orders: int, customers: int) -> DataF
 
 
 def last_digits(spark: SparkSession, numbers: int) -> list[tuple[str, int]]:
-    """How often the last three digits of the squares occur, by the RDD functions."""
+    """Count the last three digits of the squares with the functions of RDDs."""
     return (
         spark.sparkContext.parallelize(range(numbers), PARTITIONS)
         .map(lambda number: (f"{number * number % 1000:03d}", 1))
@@ -59,7 +59,7 @@ def last_digits(spark: SparkSession, numbers: int) -> list[tuple[str, int]]:
 
 
 def main() -> None:
-    """Run both parts and print what came out."""
+    """Run both parts and print their results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--orders", type=int, default=500_000)
     parser.add_argument("--customers", type=int, default=50_000)

@@ -24,7 +24,7 @@ from sluice.protocol.messages import (
 )
 from sluice.protocol.remote_error import RemoteError
 from sluice.shuffle.errors import internal_error
-from sluice.transport.connection import EMPTY, Connection
+from sluice.transport.connection import Connection
 from sluice.transport.errors import ConnectionLost, DeadlineExceeded
 
 _log = logging.getLogger(__name__)
@@ -157,7 +157,7 @@ class ProducerLeg:
     def send(
         self,
         message: Message,
-        payload: memoryview | bytes = EMPTY,
+        payload: memoryview | bytes = b"",
         release: Callable[[], None] | None = None,
     ) -> None:
         """Send a message; a lost connection drops it, for every partition has failed by then."""

@@ -1,9 +1,9 @@
-"""Which applications live: as long as a client names one, and for a while after.
+"""Decides how long an application lives: while it has connections, and for a while after.
 
-A driver or executor that is killed closes its connections without a word. When the last connection
-of an application is gone, a deadline starts; when it is over, everything of the application is
-released. An application that was adopted after a restart of the TaskManager starts with the
-deadline running.
+A driver or executor that is killed closes its connections without a message. When the last
+connection of an application is gone, a deadline starts; when it has passed, everything of the
+application is released. For an application that was adopted after a restart of the TaskManager the
+deadline runs from the start.
 """
 
 import asyncio
@@ -38,13 +38,13 @@ class Applications:
         self.expired_total = 0
 
     def adopt(self, application_id: str) -> None:
-        """Take note of an application whose data was found at start."""
+        """Register an application whose data was found at the start."""
         application = self._applications.setdefault(application_id, _Application())
         if application.connections == 0 and application.expiry is None:
             self._start_deadline(application_id, application)
 
     def connected(self, application_id: str) -> None:
-        """A client of the application has connected."""
+        """Count a connection of the application."""
         application = self._applications.setdefault(application_id, _Application())
         application.connections += 1
         if application.expiry is not None:
@@ -52,7 +52,7 @@ class Applications:
             application.expiry = None
 
     def disconnected(self, application_id: str) -> None:
-        """A client of the application is gone."""
+        """Uncount a connection; after the last one the deadline starts."""
         application = self._applications.get(application_id)
         if application is None:
             return
@@ -61,14 +61,14 @@ class Applications:
             return
         if application.ended:
             del self._applications[application_id]
-            self._release(application_id)  # what an executor may have written after the end
+            self._release(application_id)  # data that an executor may have written after the end
         else:
             self._start_deadline(application_id, application)
 
     def release(self, application_id: str) -> int:
-        """Release everything of an application that says it has ended.
+        """Release everything of an application that has announced its end.
 
-        It is forgotten with its last connection, without a deadline.
+        The application is forgotten with its last connection, without a deadline.
 
         Returns:
             Bytes freed.

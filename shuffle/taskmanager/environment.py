@@ -51,7 +51,7 @@ from sluice.shuffle.taskmanager.serve.result_partition_manager import ResultPart
 from sluice.shuffle.taskmanager.serve.stored_partition_view import ReadPool
 from sluice.shuffle.taskmanager.serve.taskmanager_channel_opener import GateServices
 from sluice.shuffle.taskmanager.store.region_area import RegionAreas
-from sluice.shuffle.taskmanager.store.store import ShuffleStore
+from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
 from sluice.transport.config import TransportConfig
 from sluice.transport.connection import Connection, ConnectionHandler
 from sluice.transport.connection_pool import ConnectionPool

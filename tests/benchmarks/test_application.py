@@ -1,4 +1,4 @@
-"""One real spark-submit application, told what to run over its control socket."""
+"""A real spark-submit application gets its jobs over the control socket."""
 
 from __future__ import annotations
 

@@ -26,14 +26,14 @@ def test_keys_and_values_as_spark_reads_them(tmp_path: Path):
 
 
 @pytest.mark.parametrize("line", ["spark.a", "a.b c"])
-def test_a_line_that_is_no_setting_is_told(tmp_path: Path, line: str):
+def test_a_line_that_is_not_a_setting_is_reported(tmp_path: Path, line: str):
     file = tmp_path / "other.conf"
     file.write_text(f"spark.a 1\n{line}\n", encoding="utf-8")
     with pytest.raises(RuntimeError, match=f"line 2: '{line}' is not a setting"):
         read_spark_defaults(file)
 
 
-def test_a_file_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+def test_a_missing_file_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setenv(VARIABLE, str(tmp_path / "no.conf"))
     with pytest.raises(RuntimeError, match=r"no\.conf is not a file"):
         Baseline.of_environment()

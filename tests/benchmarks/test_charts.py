@@ -42,7 +42,7 @@ def test_results_are_taken_over_and_drawn(tmp_path):
         assert drawn == (REPOSITORY / "docs" / "images" / file).read_bytes(), "run make charts"
 
 
-def test_what_was_never_measured_is_named(tmp_path):
+def test_benchmarks_without_results_are_named(tmp_path):
     assert renewed(tmp_path, tmp_path) == str(list(CHARTS)).replace("'", '"')
 
 

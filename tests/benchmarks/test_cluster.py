@@ -1,4 +1,4 @@
-"""What a failed run tells about its executors."""
+"""A failed run reports the errors of its executors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CPU time of processes: of ours, and of those that run as an application's executors."""
+"""CPU time of a process, and of the executors of an application."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
 WORK = "sum(range(3_000_000)); print('done', flush=True); import sys; sys.stdin.read()"
 
 
-def test_that_of_a_process_is_what_it_says_itself():
+def test_the_cpu_time_of_a_process_is_its_own_count():
     before = time.process_time()
     seen = cpu_time.of_process(os.getpid())
     assert before <= seen <= time.process_time()

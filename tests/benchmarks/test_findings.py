@@ -1,4 +1,4 @@
-"""How benchmarks take their pairs and what they make of them."""
+"""Benchmarks take pairs of runs and make figures of them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from benchmarks.sides import Pair
 
 
 class ScriptedSides:
-    """Stands in for two applications: answers from a script and notes what it was asked."""
+    """Stands in for two applications: answers from a script and keeps the requests."""
 
     def __init__(self, differences: list[str]) -> None:
         self.differences = differences
@@ -61,7 +61,7 @@ def test_results_that_differ_are_a_problem():
     assert run(ScriptedSides(["row 1: ..."]), 1).problems == ["sort: row 1: ..."]
 
 
-def test_one_pair_is_taken_even_when_time_is_over_and_the_lack_is_told():
+def test_one_pair_is_taken_even_when_time_is_over_and_the_shortage_is_reported():
     findings = run(ScriptedSides([]), 3, time_limit_seconds=-1)
     assert len(findings.pairs["sort"]) == 1
     assert findings.problems == ["sort: 1 pairs instead of 3, -1 s are over"]

@@ -1,4 +1,4 @@
-"""What credit is worth, measured: the benchmarks that compare both modes."""
+"""The benchmarks that compare credit with watermark mode."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sluice.shuffle.taskmanager.sections import NetworkMemoryConfig
 
 @pytest.mark.asyncio(loop_factories=["uvloop"])
 async def test_less_is_in_flight_with_credit_and_barriers_are_faster(tmp_path):
-    """C6: with credit the partition's pool and the channel's buffers, without the socket's too."""
+    """With credit the pool and the channel have buffers under way, without it the socket too."""
     (run,) = await barrier.measure(tmp_path, pairs=1, seconds=1.0)
     memory = NetworkMemoryConfig()
     most = memory.pool_ceiling_segments(channels=1) + barrier.POOL_SEGMENTS

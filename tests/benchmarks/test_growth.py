@@ -1,4 +1,4 @@
-"""What bench-growth makes of its runs."""
+"""The figures that bench-growth makes of its runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_the_exponent_is_that_of_a_power(power: float):
     assert exponent([1, 2, 4], [3 * size**power for size in (1, 2, 4)]) == pytest.approx(power)
 
 
-def test_each_is_doubled_alone():
+def test_each_size_is_doubled_alone():
     assert series(10) == {
         "maps": [Shape(10, 10), Shape(20, 10), Shape(40, 10)],
         "reducers": [Shape(10, 10), Shape(10, 20), Shape(10, 40)],

@@ -1,4 +1,4 @@
-"""What the jobs run on: queries, tables, text, sizes, configuration of the TaskManagers."""
+"""Inputs of the jobs: queries, tables, text, sizes, configuration of the TaskManagers."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ MOVED = Moved(
 )
 
 
-def test_what_the_daemon_counts_is_what_is_read():
+def test_the_counts_of_the_daemon_are_read():
     assert parse(page(COUNTERS)) == MOVED
     assert MOVED.read_bytes == 1001
 

@@ -1,4 +1,4 @@
-"""The benchmark of records runs, and loses none."""
+"""The benchmark of records runs and loses no record."""
 
 from benchmarks.micro_records import measure
 

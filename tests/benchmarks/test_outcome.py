@@ -29,12 +29,12 @@ def test_equal_results_and_equal_accounts_are_no_problem():
     assert problems([GOOD], SPARK, MOVED) == []
 
 
-def test_different_results_are_told():
+def test_different_results_are_reported():
     bad = replace(GOOD, differences=("row 1: expected [1], found [2]",))
     assert problems([bad], SPARK, MOVED) == ["q1: results differ: row 1: expected [1], found [2]"]
 
 
-def test_one_byte_that_went_elsewhere_is_told_with_both_numbers():
+def test_a_byte_that_went_elsewhere_is_reported_with_both_numbers():
     bad = replace(GOOD, spark=replace(SPARK, bytes_written=101))
     (problem,) = problems([bad], SPARK, MOVED)
     assert problem == (
@@ -43,14 +43,14 @@ def test_one_byte_that_went_elsewhere_is_told_with_both_numbers():
     assert not bad.accounts_agree
 
 
-def test_bytes_read_that_differ_are_told():
+def test_different_numbers_of_bytes_read_are_reported():
     bad = replace(GOOD, moved=replace(MOVED, read_bytes_remote=41))
     assert problems([bad], SPARK, MOVED) == [
         "q1: by Spark's count 110 bytes of shuffle were read, by the TaskManagers' 111 (+1)"
     ]
 
 
-def test_bytes_outside_every_job_are_told():
+def test_bytes_outside_every_job_are_reported():
     everything = replace(SPARK, bytes_written=130)
     (problem,) = problems([GOOD], everything, MOVED)
     assert problem.startswith("the whole application:")

@@ -34,7 +34,7 @@ def test_a_line_is_waited_for_and_all_output_is_kept(tmp_path: Path):
     assert (tmp_path / "child.log").read_text().splitlines() == ["port 42", "more"]
 
 
-def test_an_early_end_is_told_at_once_with_code_and_output(tmp_path: Path):
+def test_an_early_end_is_reported_at_once_with_code_and_output(tmp_path: Path):
     child = start(tmp_path, "print('no such thing'); raise SystemExit(3)")
     with child, pytest.raises(ProcessFailed, match="no such thing"):
         child.wait_for_line(re.compile("ready"), 30)

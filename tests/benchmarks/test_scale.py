@@ -1,4 +1,4 @@
-"""The simulation keeps what must be kept, and agrees with real TaskManagers."""
+"""The simulation keeps its invariants and agrees with real TaskManagers."""
 
 from __future__ import annotations
 

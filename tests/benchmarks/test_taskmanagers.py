@@ -14,9 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_another_data_path_is_an_error_and_no_result(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_another_data_path_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(taskmanagers, "data_path", lambda: "other")
     benchmark = TaskManagers(tmp_path / "tm", memory_tier="16 MiB")
     with (

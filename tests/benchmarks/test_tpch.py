@@ -1,4 +1,4 @@
-"""How bench-tpch takes its rounds and what it makes of them."""
+"""bench-tpch takes rounds of queries and makes figures of them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SECONDS = {3: Pair(own_seconds=1.0, sluice_seconds=0.5), 5: Pair(3.0, 3.5)}
 
 
 class ScriptedSides:
-    """Stands in for two applications: answers from a script and notes what it was asked."""
+    """Stands in for two applications: answers from a script and keeps the requests."""
 
     def __init__(self, different: tuple[int, bool] | None = None) -> None:
         self.different = different
@@ -101,7 +101,7 @@ def test_results_that_differ_in_one_mode_are_a_problem_and_not_counted():
     assert findings.report({}).figures["queries_equal"] == 1
 
 
-def test_one_round_is_taken_even_when_time_is_over_and_the_lack_is_told():
+def test_one_round_is_taken_even_when_time_is_over_and_the_shortage_is_reported():
     findings = run(ScriptedSides(), 3, time_limit_seconds=-1)
     assert [len(rounds) for rounds in findings.rounds.values()] == [1, 1]
     assert findings.problems == ["1 of 3 rounds, -1 s are over"]
@@ -110,7 +110,7 @@ def test_one_round_is_taken_even_when_time_is_over_and_the_lack_is_told():
 @pytest.mark.parametrize(
     "wrong", [["--queries", "0"], ["--queries", "1,23"], ["--rounds", "0"], ["--adaptive", "maybe"]]
 )
-def test_wrong_options_are_told(wrong: list[str], capsys: pytest.CaptureFixture[str]):
+def test_wrong_options_are_reported(wrong: list[str], capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit):
         tpch.main(wrong)
     told = capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""A TaskManager whose connections are in memory, and what must hold whatever is said to it."""
+"""A TaskManager with connections in memory, and the invariants for any input."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ KEY = ShuffleKey("app", SHUFFLE)
 
 
 class Complaints(logging.Handler):
-    """Collects what must never be logged or reported to the event loop."""
+    """Collects errors that must never be logged or reported to the event loop."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
@@ -136,7 +136,7 @@ class Target:
         return connection, ack
 
     async def stock(self) -> None:
-        """Commit what the fuzzer asks for; release everything when that has become much."""
+        """Commit the map outputs of the fuzzer; release all when they have become many."""
         store = self.environment.store
         if store.statistics().stored_bytes > MOST_STORED_BYTES:
             self.environment.applications.release(KEY.application_id)
@@ -154,7 +154,7 @@ class Target:
         await transport.end()
 
     async def play(self, transport: MemoryTransport, steps: list[Step]) -> None:
-        """Say what a fuzzer made up, as far as the connection listens."""
+        """Send the bytes of a fuzzer, as far as the connection reads."""
         for step in steps:
             if step.hold:
                 transport.hold()
@@ -178,7 +178,7 @@ class Target:
         assert not self.complaints.found, self.complaints.found
 
     async def _until_clean(self) -> None:
-        """Wait until nothing is left; what is left stays, so the wait is short."""
+        """Wait until all is released; the wait is short, because a leak does not go away."""
         try:
             async with asyncio.timeout(CLEAN_SECONDS):
                 while network_leftovers(self.environment):  # noqa: ASYNC110
@@ -242,7 +242,7 @@ def sent(transport: MemoryTransport) -> list[Message]:
 
 
 def check_sent(transport: MemoryTransport) -> None:
-    """Whatever came in, what goes out is the protocol, and its errors are documented ones."""
+    """Check that the output is legal for any input, and that its errors are documented."""
     connection = transport.connection
     side = Side.CONNECTED if connection.state.side is Side.ACCEPTED else Side.ACCEPTED
     role = connection.state.role

@@ -1,4 +1,4 @@
-"""A transport in memory: what is written is kept, what is received is fed, nothing is a socket."""
+"""A transport in memory: it keeps written bytes, and the test feeds received ones."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class MemoryTransport(asyncio.Transport):
         self._closing = False
         connection.connection_made(self)
 
-    # ---- what tests do ---------------------------------------------------------------------
+    # ---- for tests -------------------------------------------------------------------------
 
     async def feed(self, data: bytes) -> bool:
         """Let the connection receive bytes, as far as it reads; False when it does not any more."""
@@ -59,7 +59,7 @@ class MemoryTransport(asyncio.Transport):
         return True
 
     def hold(self) -> None:
-        """Take no more bytes, like a peer that does not read."""
+        """Stop taking bytes, like a peer that does not read."""
         self._holding = True
 
     def flow(self) -> None:

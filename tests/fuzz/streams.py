@@ -1,4 +1,4 @@
-"""What a fuzzer says: streams that could be right, and what is left of them after a few accidents.
+"""The input of a fuzzer: streams that could be right, after a few accidents.
 
 A stream is a list of frames. Most are messages of the connection's role with small numbers, so that
 they meet channels and partitions that exist; some are any message, or one of the golden vectors.
@@ -44,7 +44,7 @@ _GOLDEN: list[bytes] = [
 
 
 class Step(NamedTuple):
-    """Some bytes, and what happens behind them."""
+    """Some bytes, and the event behind them."""
 
     data: bytes
     turns: int
@@ -282,7 +282,7 @@ def steps(draw: st.DrawFn, stream: list[bytes]) -> list[Step]:
 
 @st.composite
 def requests(draw: st.DrawFn, role: int, local_id: str) -> list[Step]:
-    """Draw what a client of a role sends."""
+    """Draw the messages of a client of a role."""
     usual = _role_frames(role, local_id)
     said = draw(st.lists(usual | usual | _CONNECTION | _ANY, max_size=12))
     return draw(steps([hello(role), *said]))
@@ -290,5 +290,5 @@ def requests(draw: st.DrawFn, role: int, local_id: str) -> list[Step]:
 
 @st.composite
 def answers(draw: st.DrawFn) -> list[Step]:
-    """Draw what another TaskManager answers to partition requests."""
+    """Draw the answers of another TaskManager to partition requests."""
     return draw(steps(draw(st.lists(ANSWERS, max_size=12))))

@@ -43,7 +43,7 @@ ROLES = {
     "driver": m.ROLE_DRIVER,
 }
 SHARE = 1 / (len(ROLES) + 2)
-"""What each of the tests gets of the time."""
+"""Share of each test in the time."""
 
 pytestmark = pytest.mark.timeout(120 + 2 * FUZZ_SECONDS)
 
@@ -109,7 +109,7 @@ def fuzzer(tmp_path):
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_what_a_client_of_any_role_says(fuzzer, role):
+def test_messages_of_a_client_of_any_role(fuzzer, role):
     number = ROLES[role]
     local_id = fuzzer.target.environment.taskmanager_id
 
@@ -126,7 +126,7 @@ def test_what_a_client_of_any_role_says(fuzzer, role):
     run_rounds(test)
 
 
-def test_what_another_taskmanager_answers(fuzzer):
+def test_answers_of_another_taskmanager(fuzzer):
     @given(answers(), st.integers(1, 40))
     def test(answered: list[Step], credit: int) -> None:
         gate = m.OpenGate(

@@ -155,7 +155,9 @@ def test_payload_length_is_in_the_prefix() -> None:
         (m.HelloAck(1, "\ud800", 0, 0, 0, "h", 1), ValueError),
     ],
 )
-def test_what_cannot_be_encoded_spoils_nothing(message: m.Message, error: type[Exception]) -> None:
+def test_a_failed_encoding_does_not_spoil_the_next(
+    message: m.Message, error: type[Exception]
+) -> None:
     with pytest.raises(error):
         codec.encode(message)
     assert codec.encode(m.Ping(1)).hex() == "0000000300000000920c01"

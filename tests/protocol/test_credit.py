@@ -62,7 +62,7 @@ def test_freed_buffers_are_announced_when_they_are_what_is_left_or_fill_a_messag
     assert credit.announce() == 11
 
 
-def test_no_buffer_is_nothing_to_announce() -> None:
+def test_without_free_buffers_there_is_nothing_to_announce() -> None:
     credit = ReceiverCredit(0)
     assert not credit.free(0)
     assert credit.announce() == 0
@@ -99,7 +99,7 @@ def test_nothing_is_due_without_a_free_buffer_even_when_the_credit_is_used_up() 
 
 
 def test_without_credit_nothing_is_used_up_and_nothing_announced() -> None:
-    """C7: what was granted is what one message may take, for ever."""
+    """The granted buffers stay the most that one message may take."""
     credit = Uncounted(EXCLUSIVE)
     for _ in range(3):
         assert not credit.used(7, EXCLUSIVE)

@@ -62,7 +62,7 @@ def test_a_violation_is_the_peers_fault_and_no_retry_helps() -> None:
         (SluiceError("It broke", remedy="Mend it"), "It broke. Mend it"),
     ],
 )
-def test_text(error: SluiceError, text: str) -> None:
+def test_the_text_of_an_error(error: SluiceError, text: str) -> None:
     assert str(error) == text
 
 
@@ -135,7 +135,7 @@ def test_remote_error_without_numbers() -> None:
     assert (error.value, error.limit) == (None, None)
 
 
-def test_what_the_other_side_blames_on_us_is_local() -> None:
+def test_the_fault_of_a_remote_error_is_turned_around() -> None:
     assert RemoteError(ErrorResponse(None, 4, 2, False, "Odd", "", "", None)).fault is Fault.LOCAL
 
 

@@ -53,7 +53,7 @@ def test_end_of_partition(total_bytes: int, total_buffers: int) -> None:
     assert decode_event(payload) == EndOfPartition(total_bytes, total_buffers)
 
 
-def test_another_event_is_no_end_of_partition() -> None:
+def test_another_event_is_not_the_end_of_a_partition() -> None:
     with pytest.raises(InvalidEvent, match="EndOfData"):
         decode_end_of_partition(encode_event(EndOfData()))
 
@@ -85,7 +85,7 @@ def test_another_event_is_no_end_of_partition() -> None:
         msgpack.packb([5, "x" * (MAX_NAME_CHARACTERS + 1), b""]),
     ],
 )
-def test_malformed(payload: bytes) -> None:
+def test_malformed_events_are_refused(payload: bytes) -> None:
     with pytest.raises(InvalidEvent) as caught:
         decode_event(payload)
     assert caught.value.code is ErrorCode.INVALID_EVENT
@@ -103,7 +103,7 @@ def test_unknown_event_names_what_is_known(number: int) -> None:
     assert not is_end_of_partition(payload)
 
 
-def test_a_bad_event_costs_no_connection() -> None:
+def test_a_bad_event_does_not_close_the_connection() -> None:
     assert not issubclass(InvalidEvent, ProtocolViolation)
 
 

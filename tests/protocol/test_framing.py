@@ -1,4 +1,4 @@
-"""The decoder: every message in every shape of reads, blocked sinks, and what breaks the rules."""
+"""The decoder: every message in every shape of reads, blocked sinks, and violations."""
 
 import pytest
 
@@ -44,7 +44,7 @@ def _error_of(control_bytes: int) -> m.ErrorResponse:
 
 @EVERY_MESSAGE
 @TAIL
-def test_whole(frame: Frame, tail_bytes: int) -> None:
+def test_a_frame_in_one_read(frame: Frame, tail_bytes: int) -> None:
     sink = RecordingSink(tail_bytes)
     decoder = new_decoder(sink)
     feed(decoder, wire(frame))
@@ -55,7 +55,7 @@ def test_whole(frame: Frame, tail_bytes: int) -> None:
 @pytest.mark.network_case(18)
 @EVERY_MESSAGE
 @TAIL
-def test_byte_by_byte(frame: Frame, tail_bytes: int) -> None:
+def test_a_frame_byte_by_byte(frame: Frame, tail_bytes: int) -> None:
     sink = RecordingSink(tail_bytes)
     decoder = new_decoder(sink)
     data = wire(frame)
@@ -69,7 +69,7 @@ def test_byte_by_byte(frame: Frame, tail_bytes: int) -> None:
 
 @EVERY_MESSAGE
 @TAIL
-def test_with_bytes_after_it(frame: Frame, tail_bytes: int) -> None:
+def test_a_frame_with_bytes_of_the_next(frame: Frame, tail_bytes: int) -> None:
     behind = wire(NEXT)
     for count in range(len(behind)):
         sink = RecordingSink(tail_bytes)
@@ -417,7 +417,7 @@ def test_lengths_are_refused_before_the_control_part_comes() -> None:
 # ---- violations ------------------------------------------------------------------------------
 
 
-def test_no_control_part() -> None:
+def test_a_frame_without_a_control_part_is_refused() -> None:
     with pytest.raises(MalformedMessage, match="no control part"):
         feed(new_decoder(RecordingSink()), _prefix(0, 0))
 
@@ -427,12 +427,12 @@ def test_no_control_part() -> None:
     [b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", b"\xff" * 100],
     ids=["http", "tls", "ones"],
 )
-def test_garbage(garbage: bytes) -> None:
+def test_garbage_is_a_violation(garbage: bytes) -> None:
     with pytest.raises(FrameTooLarge, match="Sluice protocol"):
         feed(FrameDecoder(RecordingSink(), 1000), garbage)
 
 
-def test_control_part_that_is_no_message() -> None:
+def test_a_control_part_that_is_not_a_message() -> None:
     with pytest.raises(MalformedMessage):
         feed(new_decoder(RecordingSink()), _prefix(3, 0) + b"abc")
 
@@ -476,7 +476,7 @@ def test_a_violation_behind_a_blocked_payload_comes_out_of_unblock() -> None:
     assert sink.frames == [NEXT]
 
 
-def test_what_the_sink_raises_comes_out() -> None:
+def test_errors_of_the_sink_pass_through() -> None:
     class RefusalError(Exception):
         pass
 

@@ -209,7 +209,7 @@ def test_refused_hello(hello: m.Hello, error: type[ProtocolViolation], value: ob
 
 
 def test_a_peer_gets_the_flow_control_that_it_asks_for() -> None:
-    """C7, T13: the accepting side agrees with either mode."""
+    """The accepting side agrees to either mode."""
     asked = PEER._replace(flow_control=m.FLOW_WATERMARK)
     assert answer_hello(asked, OFFER) == OFFER._replace(flow_control=m.FLOW_WATERMARK)
     assert answer_hello(PEER, OFFER._replace(flow_control=m.FLOW_WATERMARK)) == OFFER

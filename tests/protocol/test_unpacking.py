@@ -1,4 +1,4 @@
-"""What msgpack claims and what it costs: memory in proportion to the bytes, whatever they say."""
+"""Unpacking takes memory in proportion to the bytes, however large the claims in them are."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_four_mebibytes_of_objects_take_little_while_they_are_refused(name, fill
 
 
 @pytest.mark.parametrize("filling", FILLINGS)
-def test_what_a_stranger_may_send_takes_little(filling):
+def test_control_parts_before_the_handshake_take_little_memory(filling):
     """Before the handshake: 4 KiB of headers took 33 MiB."""
     element = FILLINGS[filling]
     count = MAX_HANDSHAKE_CONTROL_BYTES // len(element)
@@ -172,7 +172,7 @@ WRONG: dict[str, tuple[bytes, str]] = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_what_is_wrong_is_named(name):
+def test_the_error_is_named(name):
     control, pattern = WRONG[name]
     with pytest.raises(MalformedMessage, match=pattern):
         decode_control(control)
@@ -182,7 +182,7 @@ PLAIN = st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.text(m
 
 
 @given(st.sampled_from(sorted(TYPE_IDS.values())), st.lists(PLAIN, max_size=10))
-def test_both_ways_give_the_same(type_id: int, fields: list[Any]) -> None:
+def test_both_ways_of_unpacking_agree(type_id: int, fields: list[Any]) -> None:
     if type_id in _ARRAYS:
         del fields[3:]  # their arrays come behind
     control = msgpack.packb([type_id, *fields])
@@ -191,7 +191,7 @@ def test_both_ways_give_the_same(type_id: int, fields: list[Any]) -> None:
 
 @pytest.mark.parametrize("side", Side)
 @pytest.mark.parametrize("role", [ROLE_PEER, ROLE_PRODUCER, ROLE_CONSUMER, ROLE_DRIVER])
-def test_only_who_names_map_attempts_or_subpartitions_may_say_much(side, role):
+def test_only_messages_with_map_attempts_or_subpartitions_may_be_long(side, role):
     assert (side, role) in ALLOWED_WHEN_OPEN
     much = side is Side.ACCEPTED and role != ROLE_DRIVER
     limit = MAX_CONTROL_BYTES if much else MAX_HANDSHAKE_CONTROL_BYTES

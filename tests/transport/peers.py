@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 SEGMENT = 4096
 PATIENCE_SECONDS = 10.0
-"""How long a test waits for what must come."""
+"""Longest wait of a test for an event that must come."""
 
 
 def a_config(**changes: Any) -> TransportConfig:
@@ -47,7 +47,7 @@ def an_ack(**changes: Any) -> HelloAck:
 
 
 class RecordingHandler:
-    """Keeps what it hears; receives into a bounded supply of memory."""
+    """Keeps its messages; receives into a bounded supply of memory."""
 
     def __init__(
         self,
@@ -212,7 +212,7 @@ class RawPeer:
         self.sock.close()
 
     def half_close(self) -> None:
-        """Send no more."""
+        """End the sending side."""
         self.sock.shutdown(socket.SHUT_WR)
 
     async def send(self, data: bytes) -> None:
@@ -267,7 +267,7 @@ async def turns(count: int = 3) -> None:
 
 
 async def until(condition: Callable[[], object]) -> None:
-    """Let the loop go round until something holds for which there is no event."""
+    """Give the loop turns until a condition without an event holds."""
     async with asyncio.timeout(PATIENCE_SECONDS):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0)

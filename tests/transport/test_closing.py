@@ -105,7 +105,7 @@ async def test_abort_gives_its_error_to_the_handler(paused: bool) -> None:
             assert handler.lost == [error]
 
 
-async def test_fail_tells_the_peer_and_hears_its_own_error() -> None:
+async def test_fail_sends_its_error_to_the_peer_and_the_handler() -> None:
     async with a_service() as service:
         client = await open_client(service.address)
         handler = await service.handler()
@@ -124,7 +124,7 @@ async def test_fail_tells_the_peer_and_hears_its_own_error() -> None:
         assert client.received == []
 
 
-async def test_an_error_of_one_channel_is_for_the_handler() -> None:
+async def test_an_error_of_one_channel_goes_to_the_handler() -> None:
     async with a_service() as service:
         client = await open_client(service.address)
         handler = await service.handler()
@@ -136,7 +136,7 @@ async def test_an_error_of_one_channel_is_for_the_handler() -> None:
         client.connection.close()
 
 
-async def test_close_request_is_for_the_handler() -> None:
+async def test_a_close_request_goes_to_the_handler() -> None:
     async with a_service() as service:
         client = await open_client(service.address)
         handler = await service.handler()

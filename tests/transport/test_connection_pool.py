@@ -168,7 +168,7 @@ async def test_users_that_retry_twice(failures: int, succeeds: bool) -> None:
     assert len(pool) == 0
 
 
-async def test_who_asks_in_the_turn_of_a_failure_gets_a_new_attempt() -> None:
+async def test_a_user_in_the_turn_of_a_failure_gets_a_new_attempt() -> None:
     factory = Factory(failures=[0])
     pool = ConnectionPool(factory)
     first = asyncio.ensure_future(pool.acquire(A))
@@ -176,7 +176,7 @@ async def test_who_asks_in_the_turn_of_a_failure_gets_a_new_attempt() -> None:
     entry = next(iter(pool._entries.values()))
     assert entry.task is not None
     late: list[asyncio.Task[FakeClient]] = []
-    # done callbacks run in order: this one before the waiters hear of the failure
+    # done callbacks run in order: this one before the waiters get the failure
     entry.task.add_done_callback(lambda _: late.append(asyncio.ensure_future(pool.acquire(A))))
     factory.proceed.set()
     with pytest.raises(ConnectFailed):
@@ -206,7 +206,7 @@ async def test_one_cancelled_waiter_does_not_hurt_the_others() -> None:
 
 @pytest.mark.parametrize("turns_before_cancel", range(6))
 async def test_a_waiter_cancelled_while_the_attempt_succeeds(turns_before_cancel: int) -> None:
-    """In none of the turns around the success does the cancelled one close the others' client."""
+    """A waiter cancelled in any turn around the success does not close the others' client."""
     factory = Factory()
     pool = ConnectionPool(factory)
     users = [asyncio.ensure_future(pool.acquire(A)) for _ in range(3)]

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 A = Address("a", 1)
 LONG_SECONDS = 1000.0
-"""Longer than any test: what must not expire."""
+"""Longer than any test, for connections that must not expire."""
 SHORT_SECONDS = 0.02
 
 
@@ -49,7 +49,7 @@ async def a_fake(address: Address) -> FakeClient:
 
 
 class PeerClient:
-    """A client on a real connection, which says goodbye as a TaskManager does."""
+    """A client on a real connection, which sends a CloseRequest as a TaskManager does."""
 
     def __init__(self, handler: RecordingHandler) -> None:
         self.handler = handler
@@ -219,7 +219,7 @@ async def test_the_users_of_a_replaced_client_do_not_keep_the_new_one() -> None:
 
 
 async def test_cancelled_users_do_not_keep_an_attempt() -> None:
-    """An idle time is for connections that were made; an attempt nobody waits for is given up."""
+    """Only connections have an idle time; an attempt without waiters is given up."""
     begun, ended = asyncio.Event(), asyncio.Event()
 
     async def endless(address: Address) -> FakeClient:

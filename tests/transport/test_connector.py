@@ -63,7 +63,7 @@ async def test_a_listener_that_comes_late_is_found(
         await end(client)
 
 
-async def test_nobody_there_until_the_deadline() -> None:
+async def test_without_a_listener_connecting_fails_at_the_deadline() -> None:
     address = Address("127.0.0.1", free_port())
     loop = asyncio.get_running_loop()
     begun = loop.time()
@@ -86,7 +86,7 @@ async def test_a_link_that_swallows_everything_ends_at_the_deadline() -> None:
         assert len(proxy.connections) == 1
 
 
-async def test_one_that_accepts_and_hangs_up_is_tried_again() -> None:
+async def test_an_acceptor_that_hangs_up_is_tried_again() -> None:
     """As a dying TaskManager does, or a proxy whose TaskManager is not back yet."""
     async with (
         a_service() as service,
@@ -101,7 +101,7 @@ async def test_one_that_accepts_and_hangs_up_is_tried_again() -> None:
         await end(client)
 
 
-async def test_one_that_always_hangs_up_ends_at_the_deadline() -> None:
+async def test_an_acceptor_that_always_hangs_up_fails_at_the_deadline() -> None:
     async with (
         a_service() as service,
         FaultProxy(service.address, up=Fault(cut_after_bytes=5)) as proxy,
@@ -161,7 +161,7 @@ async def test_cancelled_between_two_attempts() -> None:
         await connecting
 
 
-async def test_many_at_once() -> None:
+async def test_many_connections_at_once() -> None:
     service = Service(a_config())
     await service.listener.start()
     clients = await asyncio.gather(*(open_client(service.address) for _ in range(50)))

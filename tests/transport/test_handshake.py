@@ -114,7 +114,7 @@ async def test_an_acceptor_says_why_it_refuses(
         assert service.handlers == []
 
 
-async def test_garbage_and_a_great_hello_are_refused() -> None:
+async def test_garbage_and_a_too_long_hello_are_refused() -> None:
     great = (MAX_HANDSHAKE_CONTROL_BYTES + 1).to_bytes(4, "big") + bytes(4)
     async with a_service() as service:
         for data in (b"GET / HTTP/1.1\r\n\r\n", great, bytes(8), b"\0\0\0\1\0\0\0\0\xc1"):
@@ -146,7 +146,7 @@ async def test_an_error_of_the_handler_factory_refuses_the_peer() -> None:
         assert (caught.value.value, caught.value.limit) == ("3", "2")
 
 
-async def test_a_client_hears_the_refusal_and_does_not_try_again() -> None:
+async def test_a_refused_client_gets_the_error_and_does_not_retry() -> None:
     async with a_service() as service:
         with pytest.raises(RemoteError) as caught:
             await open_client(service.address, segment_size_bytes=2 * SEGMENT)
@@ -156,7 +156,7 @@ async def test_a_client_hears_the_refusal_and_does_not_try_again() -> None:
 
 
 @pytest.mark.parametrize("drip", [False, True])
-async def test_the_acceptor_gives_a_silent_or_dripping_peer_up(drip: bool) -> None:
+async def test_a_silent_or_slow_peer_is_given_up(drip: bool) -> None:
     async with a_service(a_config(handshake_timeout_seconds=0.2)) as service:
         with await RawPeer.connect(service.address) as peer:
             dripping = asyncio.ensure_future(_drip(peer, encode(a_hello()))) if drip else None
@@ -212,7 +212,7 @@ async def test_a_client_refuses_a_wrong_answer(answer: bytes, error: type[Sluice
         server.close()
 
 
-async def test_a_client_gives_a_silent_server_up() -> None:
+async def test_a_silent_server_is_given_up() -> None:
     server, address = await _answering_server(b"")
     try:
         with pytest.raises(ConnectFailed):
@@ -237,7 +237,7 @@ async def test_payloads_are_limited_to_the_smaller_segment() -> None:
             assert server.connection.max_payload_bytes == SEGMENT
 
 
-async def test_connect_hands_the_answer_over() -> None:
+async def test_connect_returns_the_answer() -> None:
     async with a_service(taskmanager_id="tm-9") as service:
         connection, ack = await connect(
             service.address, a_hello(), RecordingHandler, a_config(), SEGMENT
@@ -246,7 +246,7 @@ async def test_connect_hands_the_answer_over() -> None:
         connection.close()
 
 
-async def test_a_handler_that_closes_at_once_hears_nothing_more() -> None:
+async def test_a_handler_that_closes_at_once_gets_no_messages() -> None:
     made: list[RecordingHandler] = []
 
     def closing(connection: Connection, greeting: Hello | HelloAck) -> RecordingHandler:

@@ -145,7 +145,7 @@ async def test_a_lease_ends_with_its_very_last_byte() -> None:
         await end(handler)
 
 
-async def test_each_send_looks_at_what_has_left() -> None:
+async def test_each_send_ends_the_leases_of_sent_bytes() -> None:
     async with a_service() as service:
         handler, transport = await held(service)
         released: list[int] = []
@@ -187,7 +187,7 @@ async def test_leases_with_and_without_payload_and_release_keep_their_order() ->
 
 
 async def test_the_last_small_rest_is_released_without_further_sends() -> None:
-    """It is far below every watermark: only the drain watch hears of it."""
+    """The rest is far below every watermark: only the drain watch ends its lease."""
     async with a_service() as service:
         with await RawPeer.connect(service.address, receive_buffer_bytes=4096) as peer:
             await peer.shake_hands()
@@ -195,7 +195,7 @@ async def test_the_last_small_rest_is_released_without_further_sends() -> None:
             connection = handler.connection
             small_send_buffer(connection)
             released = asyncio.Event()
-            while connection.write_buffer_bytes == 0:  # until the kernel takes no more
+            while connection.write_buffer_bytes == 0:  # until the kernel's buffer is full
                 connection.send(BufferResponse(0, 0, 0, DATA), bytes(SEGMENT))
                 await turns()
             connection.send(BufferResponse(0, 0, 0, DATA), memoryview(b"last"), released.set)

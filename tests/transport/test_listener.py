@@ -47,7 +47,7 @@ async def test_a_port_in_use_is_named_with_the_remedy() -> None:
         await end(await open_client(service.address))
 
 
-async def test_an_address_that_is_not_ours() -> None:
+async def test_an_address_of_another_host_is_refused() -> None:
     with pytest.raises(AddressUnavailable):
         await Service(a_config(bind_host="192.0.2.1")).listener.start()
 
@@ -97,10 +97,10 @@ async def test_the_socket_of_a_living_daemon_is_respected(tmp_path: Path) -> Non
             await RawPeer.connect(second.address)
 
 
-async def test_a_file_that_is_no_socket_is_left_alone(tmp_path: Path) -> None:
+async def test_a_file_that_is_not_a_socket_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "sluice.sock"
     path.write_text("precious")
-    with pytest.raises(AddressUnavailable, match="no socket"):
+    with pytest.raises(AddressUnavailable, match="not a socket"):
         await Service(a_config(socket_path=path)).listener.start()
     assert path.read_text() == "precious"
 
@@ -115,7 +115,7 @@ async def test_a_socket_that_another_daemon_took_over_is_left_alone(tmp_path: Pa
     assert path.exists()
 
 
-async def test_more_connections_than_allowed_are_refused_and_told_why() -> None:
+async def test_connections_above_the_limit_are_refused_with_the_reason() -> None:
     async with a_service(a_config(max_connections=2)) as service:
         first = await open_client(service.address)
         second = await open_client(service.address)
@@ -133,7 +133,7 @@ async def test_more_connections_than_allowed_are_refused_and_told_why() -> None:
         await end(third)
 
 
-async def test_one_that_never_says_hello_is_refused_too() -> None:
+async def test_a_silent_connection_above_the_limit_is_refused_too() -> None:
     async with a_service(a_config(max_connections=1)) as service:
         first = await open_client(service.address)
         with await RawPeer.connect(service.address) as peer:
@@ -232,7 +232,7 @@ def _no_handler(*_: object) -> RecordingHandler:
     raise AssertionError("no handshake took place")
 
 
-async def test_accepted_after_the_close_means_closed_at_once() -> None:
+async def test_a_connection_accepted_after_the_close_is_closed_at_once() -> None:
     service = Service(a_config())
     await service.listener.start()
     accept = service.listener._accept

@@ -17,5 +17,5 @@ async def name_of_loop() -> str:
 @pytest.mark.parametrize(
     ("event_loop", "module"), [("uvloop", "uvloop"), ("asyncio", "asyncio.unix_events")]
 )
-def test_run(event_loop: Literal["uvloop", "asyncio"], module: str) -> None:
+def test_run_uses_the_given_loop(event_loop: Literal["uvloop", "asyncio"], module: str) -> None:
     assert run(name_of_loop(), event_loop) == module

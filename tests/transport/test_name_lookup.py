@@ -57,11 +57,13 @@ async def test_all_addresses_of_a_name_in_order(names: NameService):
     assert await look_up("host", 7337) == [("127.0.0.1", 7337), ("::1", 7337)]
 
 
-async def test_threads_are_bounded(names: NameService, monkeypatch: pytest.MonkeyPatch):
+async def test_the_number_of_threads_is_bounded(
+    names: NameService, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr("sluice.transport.name_lookup.MOST_LOOKUPS", 2)
     waiting = [asyncio.create_task(look_up(name, 7)) for name in ("host", "other")]
     await asyncio.sleep(0)
-    with pytest.raises(socket.gaierror, match="2 names wait"):
+    with pytest.raises(socket.gaierror, match="2 other names are waiting"):
         await look_up("third", 7)
     names.open.set()
     assert await waiting[0]
@@ -75,7 +77,7 @@ async def test_an_unknown_name(names: NameService):
         await look_up("stranger", 7337)
 
 
-async def test_one_lookup_serves_all_who_wait_and_outlives_those_who_give_up(names: NameService):
+async def test_one_lookup_serves_all_waiters_and_outlives_cancelled_ones(names: NameService):
     first, second = (asyncio.ensure_future(look_up("host", 7)) for _ in range(2))
     await asyncio.sleep(0)
     first.cancel()

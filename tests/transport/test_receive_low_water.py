@@ -27,7 +27,7 @@ LARGE = 4 * WORTH_WAITING_FOR_BYTES
 
 
 class Options:
-    """A socket that notes what is set."""
+    """A socket that keeps the options set on it."""
 
     def __init__(self) -> None:
         self.marks: list[int] = []
@@ -73,10 +73,10 @@ def test_payloads_of_one_size_leave_the_mark_where_it_is() -> None:
         st.tuples(st.integers(0, 8 * WORTH_WAITING_FOR_BYTES), st.lists(st.integers(1, 300_000)))
     )
 )
-def test_the_mark_is_never_above_what_is_still_to_come(
+def test_the_mark_is_never_above_the_missing_bytes(
     payloads: list[tuple[int, list[int]]],
 ) -> None:
-    """Else the last bytes of a payload would lie in the socket and wake nobody."""
+    """Else the last bytes of a payload would stay in the socket without waking the reader."""
     mark = ReceiveLowWater(Options())
     for frame, (length, reads) in enumerate(payloads):
         missing = length
@@ -85,7 +85,7 @@ def test_the_mark_is_never_above_what_is_still_to_come(
         for count in reads:
             missing -= min(count, missing)
             if not missing:
-                break  # the frame is complete: what is seen next is another one
+                break  # the frame is complete
             mark.expect(missing, frame)
             assert mark.mark_bytes <= missing
 
@@ -101,7 +101,7 @@ def test_the_mark_is_never_above_what_is_still_to_come(
         ("darwin", "23.0", False),
     ],
 )
-def test_kernels_that_would_wait_for_what_cannot_come_are_left_alone(
+def test_kernels_that_would_wait_for_ever_get_no_mark(
     platform: str, release: str, expected: bool
 ) -> None:
     assert kernel_makes_room(platform, release) is expected
@@ -118,7 +118,7 @@ class SocketTransport:
 
 
 @pytest.mark.skipif(not kernel_makes_room(), reason="a kernel that is left alone")
-def test_a_socket_that_takes_no_mark_has_none() -> None:
+def test_a_socket_that_refuses_the_mark_has_none() -> None:
     """As a sandbox with a network stack of its own: the connection is to live without it."""
 
     class Refusing:

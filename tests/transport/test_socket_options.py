@@ -1,4 +1,4 @@
-"""What is set on the sockets of connections."""
+"""Options of the sockets of connections."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fault-injecting proxy itself: what it does to a link is what tests believe it does."""
+"""The fault-injecting proxy itself does to a link exactly the faults that tests set."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ async def test_over_unix_sockets_with_a_half_close(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cut", [Cut.CLOSE, Cut.RESET, Cut.HALF_CLOSE])
-async def test_cut_after_so_many_bytes(tmp_path: Path, cut: Cut) -> None:
+async def test_a_link_is_cut_after_a_number_of_bytes(tmp_path: Path, cut: Cut) -> None:
     down = Fault(cut_after_bytes=1500, cut=cut)
     async with an_echo(tmp_path / "echo") as target, FaultProxy(target, down=down) as proxy:
         with await RawPeer.connect(Address(*proxy.address)) as peer:

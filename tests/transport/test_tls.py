@@ -1,4 +1,4 @@
-"""TLS on the TCP data port: who is let in, what is refused and why, and how it ends."""
+"""TLS on the TCP data port: accepted and refused certificates, and the end of connections."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 @pytest.fixture(scope="module")
 def stranger(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    """An authority that nobody trusts."""
+    """An authority that neither side trusts."""
     return Authority(tmp_path_factory.mktemp("stranger"))
 
 
@@ -70,7 +70,7 @@ def pattern(number: int) -> bytes:
     return number.to_bytes(4, "big") * (SEGMENT // 4)
 
 
-# ---- who is let in -----------------------------------------------------------------------------
+# ---- accepted ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("minimum", ["1.2", "1.3"])
@@ -177,7 +177,7 @@ async def test_the_unix_socket_stays_plain(authority: Authority, tmp_path: Path)
         await end(await open_client(Address(str(path), 0), tls_config(authority)))
 
 
-# ---- who is refused ----------------------------------------------------------------------------
+# ---- refused -----------------------------------------------------------------------------------
 
 
 async def refused(server: TransportConfig, client: TransportConfig) -> SluiceError:
@@ -187,7 +187,7 @@ async def refused(server: TransportConfig, client: TransportConfig) -> SluiceErr
             await open_client(service.address, client)
         async with asyncio.timeout(PATIENCE_SECONDS):
             await service.listener.close()  # does not end while a connection is counted
-        assert service.listener.accepted_total == 1  # nobody tried again
+        assert service.listener.accepted_total == 1  # there was no retry
         assert not service.handlers
     error = caught.value
     assert error.code is ErrorCode.CONFIGURATION
@@ -248,7 +248,7 @@ async def test_a_server_that_is_not_trusted(
     error = await refused(tls_config(stranger), tls_config(authority))
     assert isinstance(error, TlsRefused)
     assert "self-signed certificate in certificate chain" in str(error)
-    assert "unknown ca" in caplog.text  # the server hears why
+    assert "unknown ca" in caplog.text  # the server gets the reason
 
 
 async def test_a_server_of_another_name(authority: Authority) -> None:
@@ -280,7 +280,7 @@ async def test_a_trusted_certificate_that_is_not_the_pinned_one(
     assert isinstance(error, RemoteError if pinning == "server" else TlsRefused)
 
 
-async def test_a_plain_client_at_a_tls_port_is_told(
+async def test_a_plain_client_at_a_tls_port_gets_the_reason(
     authority: Authority, caplog: pytest.LogCaptureFixture
 ) -> None:
     error = await refused(tls_config(authority), a_config())
@@ -289,7 +289,7 @@ async def test_a_plain_client_at_a_tls_port_is_told(
     assert "speaks TLS only" in caplog.text
 
 
-async def test_a_tls_client_at_a_plain_port_is_told(authority: Authority) -> None:
+async def test_a_tls_client_at_a_plain_port_gets_the_reason(authority: Authority) -> None:
     error = await refused(a_config(), tls_config(authority))
     assert isinstance(error, TlsRefused)
     assert "does not speak TLS" in str(error)
@@ -347,7 +347,7 @@ async def test_a_server_that_does_not_answer_the_client_hello(authority: Authori
         await open_client(Address(*silent.getsockname()), config)
 
 
-async def test_bytes_that_are_no_tls_in_the_middle_of_it(
+async def test_plain_bytes_within_tls_end_the_connection(
     authority: Authority, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Records that were tampered with end the connection."""
@@ -364,7 +364,7 @@ async def test_bytes_that_are_no_tls_in_the_middle_of_it(
     assert "refusing connection" in caplog.text
 
 
-async def test_a_connection_that_is_one_too_many_learns_it(authority: Authority) -> None:
+async def test_a_connection_above_the_limit_gets_the_reason(authority: Authority) -> None:
     config = tls_config(authority, max_connections=1)
     async with a_service(config) as service:
         first = await open_client(service.address, config)
@@ -384,7 +384,7 @@ async def test_a_listener_that_closes_does_not_wait_for_handshakes(authority: Au
             assert await peer.read_to_end() == b""
 
 
-async def test_what_was_sent_before_the_end_arrives(authority: Authority) -> None:
+async def test_bytes_sent_before_the_end_arrive(authority: Authority) -> None:
     config = tls_config(authority)
     async with a_service(config) as service:
         client = await open_client(service.address, config)

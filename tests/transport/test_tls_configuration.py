@@ -1,4 +1,4 @@
-"""TLS settings that cannot work are found at the start, and the error says what to do."""
+"""TLS settings that cannot work are found at the start, and the error has the remedy."""
 
 from __future__ import annotations
 
@@ -121,12 +121,15 @@ async def test_a_listener_does_not_start_with_it(given: Given, case: str) -> Non
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"tls_ca_file": None}, "tls_enabled = true without tls_ca_file"),
+        ({"tls_ca_file": None}, "tls_enabled = true requires tls_ca_file"),
         ({"tls_key_file": None}, "tls_key_file = None: give both or neither"),
         ({"tls_certificate_file": None}, "tls_certificate_file = None and"),
         ({"tls_minimum_version": "1.1"}, "'1.2' or '1.3'"),
-        ({"tls_pinned_fingerprints": ["ab" * 20]}, "is no SHA-256 fingerprint of 64 hexadecimal"),
-        ({"tls_pinned_fingerprints": "zz" * 32}, "is no SHA-256 fingerprint"),
+        (
+            {"tls_pinned_fingerprints": ["ab" * 20]},
+            "is not a SHA-256 fingerprint of 64 hexadecimal",
+        ),
+        ({"tls_pinned_fingerprints": "zz" * 32}, "is not a SHA-256 fingerprint"),
     ],
 )
 def test_settings_that_contradict_each_other(

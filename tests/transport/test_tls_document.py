@@ -31,7 +31,7 @@ def commands() -> list[str]:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """Run every command of the page; return the directory and what they print."""
+    """Run every command of the page; return the directory and their output."""
     if shutil.which("openssl") is None:
         pytest.skip("openssl is not installed")
     directory = tmp_path_factory.mktemp("certificates")

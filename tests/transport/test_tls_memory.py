@@ -68,7 +68,7 @@ def config(authority: Authority) -> TransportConfig:
 
 
 class TlsPeer(RawPeer):
-    """A peer that speaks TLS with nothing of ours, at the pace of the test."""
+    """A peer that speaks TLS without the code under test, at the pace of the test."""
 
     def __init__(self, sock: socket.socket, context: ssl.SSLContext) -> None:
         super().__init__(sock)
@@ -306,7 +306,7 @@ async def test_frames_of_all_sizes_come_into_the_handlers_memory(
 async def test_a_handler_without_memory_stops_reading_and_goes_on(
     config: TransportConfig,
 ) -> None:
-    """What was decrypted, received or still in the kernel comes in order, nothing twice."""
+    """Bytes that were decrypted, received or still in the kernel come in order and once."""
     count = 200
     async with a_service(config) as service:
         service.segments = 2

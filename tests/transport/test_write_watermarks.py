@@ -35,7 +35,7 @@ HEAD = len(encode(EVENT))
 async def held_client(
     service: Service, config: TransportConfig
 ) -> tuple[RecordingHandler, InterceptingTransport]:
-    """Connect; hold what is written from now on."""
+    """Connect; hold the bytes that are written from now on."""
     connection = Connection(config, SEGMENT, RecordingHandler, hello=a_producer())
     protocol = LoopProtocol(connection)
     made = intercept(protocol)
@@ -66,7 +66,7 @@ def fill(connection: Connection, total: int) -> None:
         (0, 1, 0, 1),
     ],
 )
-async def test_the_edges(
+async def test_the_watermarks_are_exact(
     low: int | None, high: int | None, expected_low: int, expected_high: int
 ) -> None:
     config = a_config(write_low_watermark_bytes=low, write_high_watermark_bytes=high)
@@ -142,7 +142,7 @@ async def test_the_drain_watch_does_not_move_the_edges(high: int) -> None:
         assert not connection.writable
         assert transport.limits[-1] == (500, high)  # and off: the low watermark counts
         transport.let_through(HEAD + 100)
-        assert released == []  # nobody has told us yet
+        assert released == []  # no event has ended them yet
         transport.let_through(connection.write_buffer_bytes - 500)
         assert connection.writable
         assert released == [1]
@@ -151,7 +151,7 @@ async def test_the_drain_watch_does_not_move_the_edges(high: int) -> None:
         await end(handler)
 
 
-async def test_the_end_of_a_drain_watch_is_no_news_for_the_handler() -> None:
+async def test_the_end_of_a_drain_watch_does_not_call_the_handler() -> None:
     async with a_service() as service:
         handler, transport = await held_client(service, a_config())
         released: list[int] = []
@@ -172,7 +172,7 @@ async def test_the_end_of_a_drain_watch_is_no_news_for_the_handler() -> None:
 async def test_a_stopped_writer_goes_on_by_itself_on_a_real_socket(
     low: int | None, high: int | None
 ) -> None:
-    """T6: sends only while writable; everything arrives, the buffer stays bounded."""
+    """A writer that sends only while writable: all bytes arrive, the buffer stays bounded."""
     config = a_config(write_low_watermark_bytes=low, write_high_watermark_bytes=high)
     async with a_service(config) as service:
         with await RawPeer.connect(service.address, receive_buffer_bytes=4096) as peer:

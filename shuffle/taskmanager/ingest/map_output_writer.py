@@ -39,7 +39,7 @@ from sluice.shuffle.taskmanager.store.errors import ShuffleReleased
 from sluice.shuffle.taskmanager.store.outputs import MapOutput, Region
 from sluice.shuffle.taskmanager.store.region_area import RegionArea
 from sluice.shuffle.taskmanager.store.region_writer import RegionWriter
-from sluice.shuffle.taskmanager.store.store import ShuffleStore, release_regions
+from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore, release_regions
 
 
 class WriterState(enum.Enum):

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable
 
 from sluice.shuffle.names import MapAttemptKey
-from sluice.shuffle.taskmanager.store.store import ShuffleStore
+from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
 
 _log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from sluice.shuffle.taskmanager.ingest.waiting import Waiter, Waiting
 from sluice.shuffle.taskmanager.sections import NetworkMemoryConfig
 from sluice.shuffle.taskmanager.serve.result_partition_manager import ResultPartitionManager
 from sluice.shuffle.taskmanager.store.region_area import RegionAreas
-from sluice.shuffle.taskmanager.store.store import ShuffleStore
+from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
 
 if TYPE_CHECKING:
     import asyncio

@@ -24,7 +24,7 @@ from sluice.shuffle.partition.view import DataListener, PipelinedView, Subpartit
 from sluice.shuffle.taskmanager.serve.stored_partition_view import ReadSizes, StoredPartitionView
 from sluice.shuffle.taskmanager.store.errors import DuplicateMapOutput
 from sluice.shuffle.taskmanager.store.outputs import MapOutput
-from sluice.shuffle.taskmanager.store.store import ShuffleStore, release_regions
+from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore, release_regions
 
 MOST_FAILURES_KEPT: Final = 1024
 """Failures remembered, the latest ones: a client cannot make the registry grow without bound."""

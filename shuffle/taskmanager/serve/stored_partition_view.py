@@ -30,10 +30,10 @@ from sluice.shuffle.memory import (
 )
 from sluice.shuffle.names import SubpartitionRange
 from sluice.shuffle.partition.view import DataListener, OutgoingBuffer
-from sluice.shuffle.taskmanager.store.arena import Extent
 from sluice.shuffle.taskmanager.store.extent_reader import ExtentRead
 from sluice.shuffle.taskmanager.store.outputs import MapOutput
-from sluice.shuffle.taskmanager.store.store import ShuffleStore
+from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
+from sluice.shuffle.taskmanager.store.tier import Extent
 
 READ_AHEAD_SEGMENTS: Final = 8
 """Segments of one read: 256 KiB at the default size, enough to hide a thread's round trip."""

@@ -1,1 +1,1 @@
-"""Storage of blocking partitions: arena of recycled extents, journal, index of map outputs."""
+"""The store of map outputs: arenas of recycled extents, a journal, an index."""

@@ -1,4 +1,4 @@
-"""The directories of the storage: private, locked against a second daemon, with a stable id."""
+"""Storage directories: private, locked against a second daemon, with the TaskManager's id."""
 
 import errno
 import fcntl
@@ -21,21 +21,21 @@ _ID = re.compile(rf"[0-9a-f]{{{2 * _ID_BYTES}}}")
 class DirectoryLock:
     """An exclusive lock on a directory, held until :meth:`release` or the end of the process.
 
-    The kernel drops it with the process, so a killed daemon leaves nothing behind.
+    The kernel drops the lock with the process, so a killed daemon leaves none behind.
 
     Args:
-        directory: The directory; it is created, for this user alone, if it is missing.
+        directory: The directory; a missing one is created, for this user alone.
 
     Raises:
         StorageInUse: Another process holds the lock.
-        StorageUnavailable: The directory cannot be made or written, or belongs to a stranger.
+        StorageUnavailable: The directory cannot be made or written, or belongs to another user.
     """
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            _refuse_stranger(directory)
+            _refuse_other_owner(directory)
             self._fd = os.open(directory / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise StorageUnavailable(directory, error.strerror or str(error)) from error
@@ -56,7 +56,7 @@ class DirectoryLock:
 
 
 def taskmanager_id(directories: Iterable[Path]) -> str:
-    """Read the stable id of this TaskManager, or make one up and keep it.
+    """Read the stable id of this TaskManager, or make a random one and keep it.
 
     Spark's map statuses name a TaskManager by this id, so it must survive restarts. Every directory
     keeps a copy, so that it also survives the loss of a disk.
@@ -99,8 +99,8 @@ def _read_id(directory: Path) -> str | None:
     return text if _ID.fullmatch(text) else None
 
 
-def _refuse_stranger(directory: Path) -> None:
-    """Refuse a directory that another user may have put in our way in a shared place like /tmp."""
+def _refuse_other_owner(directory: Path) -> None:
+    """Refuse a directory that another user may have made in a shared place like /tmp."""
     owner = directory.stat().st_uid
     parent = directory.resolve().parent.stat()
     if owner not in (os.geteuid(), 0) and parent.st_mode & stat.S_ISVTX:

@@ -1,4 +1,4 @@
-"""The disk tier: one arena file per data directory, read and written in threads."""
+"""The disk tier: an arena file in a data directory, which threads read and write."""
 
 import ctypes
 import errno
@@ -8,12 +8,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sluice.shuffle.taskmanager.store.arena import Extent, Tier, TierStatistics, arena_path
 from sluice.shuffle.taskmanager.store.errors import (
     StorageReadFailed,
-    StorageUnavailable,
     StorageWriteFailed,
 )
+from sluice.shuffle.taskmanager.store.tier import Extent, Tier, TierStatistics, open_arena
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 RETAINED_FREE_BYTES = 256 * 1024 * 1024
-"""Free space at the end of an arena that is kept warm; what is above it goes back to the disk."""
+"""Free space at the end of an arena that is kept warm; space beyond it goes back to the disk."""
 
 RECOVERY_BYTES = 64 * 1024 * 1024
 """A disk that was full is tried again when others have freed this much."""
@@ -37,7 +36,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 @dataclass(frozen=True, slots=True)
 class _FullMark:
-    """How things stood when the disk refused a write."""
+    """The state of the disk when it refused a write."""
 
     written_bytes: int
     room_bytes: int
@@ -46,19 +45,20 @@ class _FullMark:
 class DiskTier(Tier):
     """Extents in a file on disk.
 
-    The file grows on demand. It may grow as long as the disk keeps ``min_free_bytes`` free after
-    all bytes that are allotted but not written yet. Space that was written before is used first.
+    The file grows on demand, as long as the disk keeps ``min_free_bytes`` free after all bytes that
+    are allotted but not written yet. Space that was written before is used first.
 
     Args:
         path: The arena file.
         fd: Its descriptor.
-        quota_bytes: Most it may hold; None: no quota.
-        min_free_bytes: Bytes of the disk left to others.
+        quota_bytes: Most bytes it may hold; None: no quota.
+        min_free_bytes: Bytes of the disk that are left to other uses.
         retained_bytes: Free space at the end of the file that is kept for reuse.
 
     Attributes:
-        can_read_cached: Whether file system and kernel can tell what the page cache has.
-        on_excess: Called when more than that became free, so that :meth:`begin_trim` is worthwhile.
+        can_read_cached: Whether file system and kernel can read from the page cache only.
+        on_excess: Called when more than ``retained_bytes`` is free at the end, so that
+            :meth:`begin_trim` is worthwhile.
     """
 
     def __init__(
@@ -86,11 +86,7 @@ class DiskTier(Tier):
         Raises:
             StorageUnavailable: The file cannot be made or opened.
         """
-        try:
-            path = arena_path(directory)
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise StorageUnavailable(directory, str(error)) from error
+        path, fd = open_arena(directory)
         return cls(path, fd, quota_bytes, min_free_bytes)
 
     def allocate(self, length: int) -> Extent | None:
@@ -107,7 +103,7 @@ class DiskTier(Tier):
         return self._extent(offset, length)
 
     def written(self, extent: Extent) -> None:
-        """Note that an extent is written, or given up: it counts in the disk's own figures now."""
+        """Note that an extent is written or given up: the disk's own figures count it now."""
         self._unwritten_bytes -= self._allocator.rounded(extent.length)
 
     def recycle(self, extent: Extent) -> None:
@@ -120,17 +116,17 @@ class DiskTier(Tier):
             self.on_excess(self)
 
     def finish_adoption(self) -> None:
-        """Cut off what lies behind the last adopted extent: data of uncommitted attempts."""
+        """Cut off the file behind the last adopted extent: data of uncommitted attempts."""
         try:
             os.ftruncate(self.fd, self._allocator.frontier_bytes)
         except OSError as error:
             self.fail(str(error))
 
     def note_failure(self, error: OSError) -> None:
-        """Draw the consequence of a failed read or write.
+        """Leave the disk out after a failed read or write.
 
-        A full disk is left out until written space of this arena is freed or others have freed
-        some; any other error is for good.
+        A full disk is left out until space is freed in this arena or elsewhere on the disk; after
+        any other error the disk stays out.
         """
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             if self._full_at is None:
@@ -154,11 +150,11 @@ class DiskTier(Tier):
         )
 
     def begin_trim(self) -> tuple[int, int] | None:
-        """Take the free end of the arena out of use, as far as it is worth giving back.
+        """Take the free end of the arena out of use, except ``retained_bytes`` of it.
 
         Returns:
             Offset and length to pass to :meth:`punch` in a thread and then to :meth:`end_trim`;
-            None if there is nothing to do.
+            None if less than a page would be given back.
         """
         tail = self._allocator.tail_free_bytes
         if tail <= self._retained_bytes or not self._can_punch:
@@ -179,7 +175,7 @@ class DiskTier(Tier):
         meanwhile.
 
         Returns:
-            The operating system's words if it failed, else an empty string.
+            The operating system's message if it failed, else an empty string.
         """
         result = _libc.fallocate(
             self.fd,
@@ -190,7 +186,7 @@ class DiskTier(Tier):
         return os.strerror(ctypes.get_errno()) if result else ""
 
     def end_trim(self, offset: int, length: int, failure: str) -> None:
-        """Put a trimmed range back; if nothing lies behind it the arena has become shorter."""
+        """Put a trimmed range back; if no extent lies behind it the arena has become shorter."""
         if failure:
             self._can_punch = False
             logger.info("%s cannot give space back while running: %s", self.path, failure)
@@ -222,7 +218,7 @@ class DiskTier(Tier):
         """Fill buffers from the page cache, without waiting for the disk.
 
         Returns:
-            Whether all of them were filled. If not, :meth:`read` will, or will tell what is wrong.
+            Whether all of them were filled. If not, :meth:`read` fills them or tells the error.
         """
         if not self.can_read_cached or len(buffers) > IOV_MAX:
             return False
@@ -231,7 +227,7 @@ class DiskTier(Tier):
         except BlockingIOError:
             return False
         except OSError as error:
-            # Not every file system can tell (EOPNOTSUPP), nor every kernel (ENOSYS).
+            # Some file systems (EOPNOTSUPP) and some kernels (ENOSYS) cannot do this.
             self.can_read_cached = error.errno not in (errno.EOPNOTSUPP, errno.ENOSYS)
             return False
         return received == sum(len(buffer) for buffer in buffers)
@@ -254,13 +250,13 @@ class DiskTier(Tier):
     def read_failure(
         self, extent_offset: int, buffers: list[memoryview], error: OSError
     ) -> StorageReadFailed:
-        """Turn a disk error into a typed one and draw its consequence."""
+        """Turn a disk error into a typed one, and leave the disk out if it must be."""
         self.note_failure(error)
         wanted = sum(len(buffer) for buffer in buffers)
         return StorageReadFailed(self.path, extent_offset, wanted, 0, str(error))
 
     def write_failure(self, extent_offset: int, length: int, error: OSError) -> StorageWriteFailed:
-        """Turn a disk error into a typed one and draw its consequence."""
+        """Turn a disk error into a typed one, and leave the disk out if it must be."""
         self.note_failure(error)
         return StorageWriteFailed(self.path, extent_offset, length, str(error))
 
@@ -270,14 +266,14 @@ class DiskTier(Tier):
         return replace(statistics, used_bytes=statistics.used_bytes - self._trimming_bytes)
 
     def _recovered(self) -> bool:
-        """Whether a disk that was full may be tried (again)."""
+        """Whether the disk was not full, or may be tried again."""
         mark = self._full_at
         if mark is not None and self._room_bytes() >= mark.room_bytes + RECOVERY_BYTES:
             self._full_at = None
         return self._full_at is None
 
     def _room_bytes(self) -> int:
-        """Bytes by which the file may grow: what the disk has above its floor."""
+        """Bytes by which the file may grow: the free space of the disk above its floor."""
         try:
             usage = os.fstatvfs(self.fd)
         except OSError as error:

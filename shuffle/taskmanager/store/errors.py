@@ -4,9 +4,9 @@
 
     StorageError(SluiceError)
     ├── StorageFull             tiers full, or quota or free-space floor reached
-    ├── StorageUnavailable      a directory cannot be used (at start: only if none is left)
+    ├── StorageUnavailable      a directory cannot be used (at the start: no directory can)
     │   └── StorageInUse        another process holds the directory
-    ├── StorageReadFailed       the disk did not give back what was written
+    ├── StorageReadFailed       the disk did not return the bytes that were written
     ├── StorageWriteFailed      the disk did not take the bytes of a region
     ├── JournalWriteFailed      no directory takes the journal: the commit did not happen
     ├── CorruptJournal          the journal of the previous daemon is damaged in the middle
@@ -14,6 +14,7 @@
     ├── RegionMismatch          a region was given bytes outside its announced length
     ├── DuplicateMapOutput      that map attempt is committed (or being committed) already
     ├── ShuffleReleased         the shuffle was released while the commit was being written
+    ├── MapOutputDropped        the map output was given up while its regions were being written
     └── StorageClosed           the store was closed
 
 All of them concern one map output or one directory; the store goes on serving the others.
@@ -59,7 +60,8 @@ class StorageUnavailable(StorageError):
 
     Args:
         directory: The directory, or several joined by a comma.
-        reason: Why not.
+        reason: Cause, for the message.
+        remedy: Advice to the operator; empty for the usual one.
     """
 
     def __init__(self, directory: Path | str, reason: str, remedy: str = "") -> None:
@@ -78,7 +80,7 @@ class StorageInUse(StorageUnavailable):
 
     Args:
         directory: The directory.
-        holder: What the lock file says about the holder, e.g. its process id; may be empty.
+        holder: Content of the lock file, usually the process id of the holder; may be empty.
     """
 
     def __init__(self, directory: Path | str, holder: str) -> None:
@@ -96,9 +98,9 @@ class StorageReadFailed(StorageError):
     Args:
         path: The arena file.
         offset: Position in that file.
-        expected_bytes: Bytes asked for.
+        expected_bytes: Bytes to be read.
         received_bytes: Bytes that were read.
-        reason: The operating system's words, or "end of file".
+        reason: Message of the operating system, or "end of file".
     """
 
     code = ErrorCode.STORAGE_CORRUPT
@@ -122,7 +124,7 @@ class StorageWriteFailed(StorageError):
         path: The arena file.
         offset: Position in that file.
         length: Bytes that were to be written.
-        reason: The operating system's words.
+        reason: Message of the operating system.
     """
 
     retryable = True
@@ -138,11 +140,11 @@ class StorageWriteFailed(StorageError):
 
 
 class JournalWriteFailed(StorageError):
-    """No data directory takes journal records; nothing was committed.
+    """No data directory takes rows of the journal; nothing was committed.
 
     Args:
         path: The journal.
-        reason: The operating system's words.
+        reason: Message of the operating system.
     """
 
     retryable = True
@@ -162,7 +164,7 @@ class CorruptJournal(StorageError):
         path: The journal.
         offset: Where the first unreadable record begins.
         size: Size of the file, in bytes.
-        reason: What is wrong there.
+        reason: Description of the damage.
     """
 
     code = ErrorCode.STORAGE_CORRUPT
@@ -214,7 +216,7 @@ class RegionMismatch(StorageError):
             "region data lies outside the region",
             value=end,
             limit=length,
-            remedy="The producer announced other lengths than it sent",
+            remedy="The producer must send as many bytes as it announced",
         )
 
 
@@ -242,7 +244,7 @@ class ShuffleReleased(StorageError):
         super().__init__(
             f"shuffle {shuffle_id} of {application_id} was released during the commit "
             f"of map attempt {map_attempt_id}",
-            remedy="Nothing to do: nobody reads a released shuffle",
+            remedy="Nothing to do: a released shuffle is not read any more",
             map_attempt_id=map_attempt_id,
         )
 
@@ -255,14 +257,14 @@ class MapOutputDropped(StorageError):
     def __init__(self, application_id: str, shuffle_id: int, map_attempt_id: int) -> None:
         super().__init__(
             f"map attempt {map_attempt_id} of shuffle {shuffle_id} of {application_id} was given "
-            "up while it was written",
+            "up while it was being written",
             remedy="Nothing to do: its task runs again if it is needed",
             map_attempt_id=map_attempt_id,
         )
 
 
 class StorageClosed(StorageError):
-    """The store was closed; it takes and serves nothing any more."""
+    """The store was closed; it neither stores nor serves anything."""
 
     code = ErrorCode.SHUTTING_DOWN
 

@@ -1,23 +1,31 @@
-"""Reading extents of any tier: from the mapping, the page cache, or the disk in a thread."""
+"""Reads extents of any tier: from the mapping, the page cache, or the disk in a thread."""
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
-from sluice.shuffle.taskmanager.store.arena import Extent
+from crc32c import crc32c
+
 from sluice.shuffle.taskmanager.store.disk_tier import DiskTier
-from sluice.shuffle.taskmanager.store.errors import RegionMismatch
-from sluice.shuffle.taskmanager.store.threads import run_in_thread
+from sluice.shuffle.taskmanager.store.errors import (
+    CorruptRegion,
+    RegionMismatch,
+    StorageReadFailed,
+)
+from sluice.shuffle.taskmanager.store.io_threads import IoThreads
+from sluice.shuffle.taskmanager.store.outputs import Region
+from sluice.shuffle.taskmanager.store.tier import Extent
+
+_VERIFY_BYTES = 1024 * 1024
 
 CACHED_READS = 32
-"""Most reads at a time that the event loop makes itself: beyond it other work would wait."""
+"""Most reads that the event loop makes in one go: with more, other work would wait."""
 
 
 class ExtentRead(NamedTuple):
-    """Bytes to read.
+    """A read of bytes of an extent.
 
     Attributes:
-        extent: Where they are; retained until the read has ended.
+        extent: Retained until the read has ended.
         offset: Position in the extent, in bytes.
         buffers: Filled completely, one behind the other.
     """
@@ -38,15 +46,15 @@ class ExtentRead(NamedTuple):
 
 
 def read_cached(reads: Sequence[ExtentRead]) -> bool:
-    """Read from the disk tier what the page cache has, in the caller's own thread.
+    """Fill buffers from the page cache, in the caller's own thread.
 
-    Copying a few hundred KiB takes less time than to hand the work to a thread and back.
+    Copying a few hundred KiB takes less time than a hop to a thread and back.
 
     Args:
-        reads: What to read, of extents of the disk tier.
+        reads: Reads of extents of the disk tier.
 
     Returns:
-        Whether all buffers were filled; if not, :func:`read_extents` has to, or tells why not.
+        Whether all buffers were filled; if not, :func:`read_extents` fills them or tells the error.
     """
     return len(reads) <= CACHED_READS and all(
         read.is_within
@@ -55,12 +63,12 @@ def read_cached(reads: Sequence[ExtentRead]) -> bool:
     )
 
 
-async def read_extents(executor: ThreadPoolExecutor, reads: Sequence[ExtentRead]) -> None:
-    """Read from extents of any tier; all that is on disk in one call of a thread.
+async def read_extents(threads: IoThreads, reads: Sequence[ExtentRead]) -> None:
+    """Read extents of any tier; one call of a thread makes all reads of disks.
 
     Args:
-        executor: Threads for the disk tier.
-        reads: What to read.
+        threads: They read from the disk tier.
+        reads: The reads; their extents are retained meanwhile.
 
     Raises:
         RegionMismatch: A range reaches beyond its extent.
@@ -84,7 +92,7 @@ async def read_extents(executor: ThreadPoolExecutor, reads: Sequence[ExtentRead]
     for read in on_disk:
         read.extent.retain()  # until the thread has ended
     try:
-        failed = await run_in_thread(executor, _read_each, tiers, on_disk)
+        failed = await threads.run(_read_each, tiers, on_disk)
     finally:
         for read in on_disk:
             read.extent.release()
@@ -97,13 +105,51 @@ async def read_extents(executor: ThreadPoolExecutor, reads: Sequence[ExtentRead]
 def _read_each(
     tiers: Sequence[DiskTier], reads: Sequence[ExtentRead]
 ) -> tuple[int, OSError] | None:
-    """Read in a thread; return which read the disk failed, and how."""
+    """Read in a thread; return the number and the error of a read that failed."""
     for number, (tier, (extent, offset, buffers)) in enumerate(zip(tiers, reads, strict=True)):
         try:
             tier.read(extent.offset + offset, buffers)
         except OSError as error:
             return number, error
     return None
+
+
+async def verify_region(threads: IoThreads, region: Region) -> None:
+    """Compare a region's bytes with its checksum, in a thread.
+
+    Raises:
+        CorruptRegion: They differ.
+        StorageReadFailed: The disk failed.
+    """
+    extent = region.extent
+    found = 0
+    if extent is not None:
+        extent.retain()
+        try:
+            found = await threads.run(_checksum, extent)
+        except OSError as error:
+            raise StorageReadFailed(
+                extent.tier.path, extent.offset, extent.length, 0, str(error)
+            ) from error
+        finally:
+            extent.release()
+    if found != region.crc32c:
+        raise CorruptRegion(region.crc32c, found, repr(extent))
+
+
+def _checksum(extent: Extent) -> int:
+    """Compute an extent's checksum. Runs in a thread, a piece at a time."""
+    value = 0
+    view = extent.view
+    buffer = memoryview(bytearray(min(_VERIFY_BYTES, extent.length)))
+    for start in range(0, extent.length, _VERIFY_BYTES):
+        length = min(_VERIFY_BYTES, extent.length - start)
+        if view is not None:
+            value = crc32c(view[start : start + length], value)
+        elif isinstance(extent.tier, DiskTier):
+            extent.tier.read(extent.offset + start, [buffer[:length]])
+            value = crc32c(buffer[:length], value)
+    return value
 
 
 def disk_tier_of(extent: Extent) -> DiskTier:

@@ -1,12 +1,12 @@
-"""An append-only journal: which map outputs are committed, which shuffles are released.
+"""An append-only journal of committed map outputs and released shuffles.
 
-File: a header line, then records: u32 length, u32 crc32c (both little endian), that many bytes.
-A record counts once write() has returned. It then is in the kernel's page cache, which a killed
-process does not take with it; only a crash of the host could lose it, and Spark repeats the map
-tasks then. So nothing is ever synced.
+The file is a header line followed by records: u32 length, u32 crc32c (both little endian), and as
+many bytes. A record counts once write() has returned. It then is in the kernel's page cache, which
+survives a killed process; only a crash of the host could lose it, and Spark repeats the map tasks
+then. So the file is never synced.
 
 A killed daemon may leave a torn record at the end: it was never acknowledged and is cut off. Damage
-before the end is reported as :class:`CorruptJournal`; what comes before it is kept.
+before the end is reported as :class:`CorruptJournal`; the records before it are kept.
 
 Each journal has a generation, at least the time at which a daemon first wrote it. Compaction, or a
 move to another directory, writes the next one beside the old one, renames it into place and then
@@ -29,7 +29,7 @@ from sluice.shuffle.taskmanager.store.errors import CorruptJournal, StorageUnava
 logger = logging.getLogger(__name__)
 
 MAX_RECORD_BYTES = 256 * 1024 * 1024
-"""A longer record is damage. One of a region with a million subpartitions has 4 MB."""
+"""A longer record is damage. The record of a region with a million subpartitions has 4 MB."""
 
 _HEADER = f"sluice journal 1 {sys.byteorder}\n".encode("ascii")
 _RECORD = struct.Struct("<II")
@@ -44,7 +44,7 @@ class Journal:
 
     Args:
         path: The file, named by its generation.
-        fd: Its descriptor, positioned nowhere in particular.
+        fd: Its descriptor; its position does not matter.
         size_bytes: Length of its valid part.
     """
 
@@ -64,11 +64,11 @@ class Journal:
 
         Args:
             directory: A locked data directory.
-            generation: Above that of any journal there is.
+            generation: Higher than that of any other journal.
             rows: Its first records.
 
         Raises:
-            OSError: The directory does not take it; nothing is left behind.
+            OSError: The directory does not take the file; no part of it is left behind.
         """
         path = directory / f"journal-{generation:08d}"
         temporary = directory / "journal.new"
@@ -95,8 +95,8 @@ class Journal:
         """Append records with one write.
 
         Raises:
-            OSError: The disk did not take them. The file is cut back to what it was, as far as the
-                disk lets us; :attr:`size_bytes` is unchanged, so the next append overwrites them.
+            OSError: The disk did not take them. The file is cut back if the disk allows it;
+                :attr:`size_bytes` is unchanged, so the next append overwrites them.
         """
         chunk = b"".join(
             part for row in rows for part in (_RECORD.pack(len(row), crc32c(row)), row)
@@ -143,7 +143,7 @@ def find_journals(directories: Iterable[Path]) -> list[Path]:
 
 
 def generation_of(path: Path) -> int:
-    """Return the generation in a journal's name, from 1 on; 0 if it is not a journal's."""
+    """Return the generation in a journal's name, from 1 on; 0 for any other name."""
     match = _NAME.fullmatch(path.name)
     return int(match[1]) if match else 0
 
@@ -152,8 +152,8 @@ def open_journal(path: Path) -> tuple[Journal, list[bytes], CorruptJournal | Non
     """Read a journal and open it for appending, behind its last whole record.
 
     Returns:
-        The journal, its rows, and the damage, if there is any before the end. A damaged journal
-        must not be appended to: put a new generation in its place.
+        The journal, its rows, and the damage before its end, if any. Do not append to a damaged
+        journal: put a new generation in its place.
 
     Raises:
         OSError: It cannot be read.
@@ -166,7 +166,7 @@ def open_journal(path: Path) -> tuple[Journal, list[bytes], CorruptJournal | Non
         damage: CorruptJournal | None = None
         with open(fd, "rb", closefd=False) as file:
             if file.read(len(_HEADER)) != _HEADER:
-                damage = CorruptJournal(path, 0, size, "the header is not ours")
+                damage = CorruptJournal(path, 0, size, "it has no journal header")
             else:
                 end = len(_HEADER)
                 try:

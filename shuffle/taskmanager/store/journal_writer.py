@@ -1,4 +1,4 @@
-"""Group commit: rows wait while a write is under way, then all of them go in one write.
+"""Group commit: rows wait while a write is under way, then all of them share the next write.
 
 One task drains the queue, so appends, compaction and moves of the journal never overlap, and rows
 reach the file in the order in which they were given. The write itself runs in a thread of its own:
@@ -11,7 +11,6 @@ shuffle or application that is being released.
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -25,11 +24,12 @@ from sluice.shuffle.taskmanager.store.errors import (
     StorageClosed,
     StorageError,
 )
-from sluice.shuffle.taskmanager.store.index import OutputIndex
+from sluice.shuffle.taskmanager.store.io_threads import IoThreads
 from sluice.shuffle.taskmanager.store.journal import Journal, record_bytes
+from sluice.shuffle.taskmanager.store.output_index import OutputIndex
 from sluice.shuffle.taskmanager.store.outputs import MapOutput, Region
 from sluice.shuffle.taskmanager.store.rows import pack_commit, pack_drop, pack_secure
-from sluice.shuffle.taskmanager.store.threads import run_in_thread
+from sluice.shuffle.taskmanager.store.tiers import Tiers
 
 logger = logging.getLogger(__name__)
 
@@ -39,15 +39,15 @@ COMPACTION_FLOOR_BYTES = 1024 * 1024
 
 @dataclass(slots=True, eq=False)
 class PendingRow:
-    """A commit, or regions that are secured before it, on the way into the journal.
+    """A commit, or regions that are secured before it, on its way into the journal.
 
     Attributes:
         attempt: The map attempt.
-        regions: What the row is about.
+        regions: The regions of the row.
         row: The packed row.
-        publish: Makes it visible; called with the bytes of its record.
-        done: Resolved when it is visible, or failed.
-        refusal: Set by a release meanwhile: it must not become visible any more.
+        publish: Makes the row visible; called with the bytes of its record.
+        done: Resolved when the row is visible, or failed.
+        refusal: Set by a release in the meantime: the row must not become visible any more.
     """
 
     attempt: MapAttemptKey
@@ -63,36 +63,33 @@ class JournalWriter:
 
     Args:
         journal: The open journal.
-        index: Committed outputs; this class adds those whose rows are written.
-        directories: Asked when the journal must move: usable data directories, best first.
-        on_failure: Told about a directory that refused a write.
+        index: Committed outputs; the writer adds those whose rows are written.
+        tiers: Asked for another directory when this one refuses a write, and told of that.
     """
 
     def __init__(
         self,
         journal: Journal,
         index: OutputIndex,
-        directories: Callable[[], list[Path]],
-        on_failure: Callable[[Path, OSError], None],
+        tiers: Tiers,
     ) -> None:
         self.journal = journal
         self.compactions = 0
         self._index = index
-        self._directories = directories
-        self._on_failure = on_failure
+        self._tiers = tiers
         self._queue: list[PendingRow | bytes] = []
         self._in_flight: list[PendingRow | bytes] = []
         self._pending: dict[MapAttemptKey, PendingRow] = {}
         self._task: asyncio.Task[None] | None = None
         self._compact_above_bytes = 0
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="sluice-journal")
+        self._thread = IoThreads(1, "sluice-journal")
 
     def is_pending(self, key: ShuffleKey, map_attempt_id: int) -> bool:
         """Whether the commit of a map attempt is being written."""
         return MapAttemptKey(key, map_attempt_id) in self._pending
 
     def pending(self, attempt: MapAttemptKey) -> "asyncio.Future[None] | None":
-        """Return the future of what is being written of a map attempt, or None."""
+        """Return the future of the row of a map attempt that is being written, or None."""
         entry = self._pending.get(attempt)
         return None if entry is None else entry.done
 
@@ -120,7 +117,7 @@ class JournalWriter:
         return done
 
     def drop(self, attempt: MapAttemptKey) -> None:
-        """Give up what is secured, or is being secured, of a map output."""
+        """Give up the secured regions of a map output, also those being written."""
         pending = self._pending.get(attempt)
         if pending is not None:
             pending.refusal = MapOutputDropped(*attempt.shuffle, attempt.map_attempt_id)
@@ -149,10 +146,10 @@ class JournalWriter:
             self._task = asyncio.get_running_loop().create_task(self._drain())
 
     async def close(self) -> None:
-        """Write what is queued, then close the file."""
+        """Write the queued rows, then close the file."""
         if self._task is not None:
             await asyncio.wait({self._task})
-        await asyncio.to_thread(self._thread.shutdown)
+        await asyncio.to_thread(self._thread.end)
         self.journal.close()
 
     async def _drain(self) -> None:
@@ -178,7 +175,7 @@ class JournalWriter:
                     if not self._pending:
                         return
                 await self._compact_if_worthwhile()
-        except BaseException as error:  # the loop ends, or a bug: nobody may wait for ever
+        except BaseException as error:  # the loop ends, or a bug: no caller may wait for ever
             left = [*self._in_flight, *self._queue]
             self._in_flight, self._queue = [], []
             cancelled = isinstance(error, asyncio.CancelledError)
@@ -196,11 +193,11 @@ class JournalWriter:
             return None
         journal = self.journal
         try:
-            await run_in_thread(self._thread, journal.append, rows)
+            await self._thread.run(journal.append, rows)
         except OSError as error:
             logger.error("the journal %s refused %d records: %s", journal.path, len(rows), error)
-            self._on_failure(journal.path.parent, error)
-            for directory in self._directories():
+            self._tiers.note_disk_failure(journal.path.parent, error)
+            for directory in self._tiers.healthy_disks():
                 if directory != journal.path.parent and await self._rewrite(directory, rows):
                     return None
             return JournalWriteFailed(journal.path, str(error))
@@ -227,18 +224,18 @@ class JournalWriter:
         ]
 
         def write() -> Journal:
-            # Outputs are immutable, so the thread may read them while the event loop goes on. Rows
-            # of what is released meanwhile wait in the queue and follow in the new file.
+            # Outputs are immutable, so the thread may read them while the event loop goes on. The
+            # rows of releases in the meantime wait in the queue and follow in the new file.
             rows = chain(map(pack_commit, outputs), secured, more)
             journal = Journal.create(directory, old.generation + 1, rows)
             old.remove()
             return journal
 
         try:
-            self.journal = await run_in_thread(self._thread, write)
+            self.journal = await self._thread.run(write)
         except OSError as error:
             logger.error("no new journal can be written to %s: %s", directory, error)
-            self._on_failure(directory, error)
+            self._tiers.note_disk_failure(directory, error)
             return False
         return True
 
@@ -260,12 +257,12 @@ class JournalWriter:
                 continue
             self._forget(entry)
             taken = self._index.open_output(entry.attempt)
-            if taken is not None and taken.taken:  # a commit that failed: nobody can resume it
+            if taken is not None and taken.taken:  # a commit that failed cannot be resumed
                 self._index.pop_open(entry.attempt)
                 self._queue.append(pack_drop(*entry.attempt))
             if not entry.done.done():
                 entry.done.set_exception(entry.refusal or failure)
-            else:  # cancelled: nobody else looks after the regions
+            else:  # cancelled: the store owns the regions
                 for region in entry.regions:
                     region.release()
 

@@ -1,4 +1,4 @@
-"""The memory tier: one file on tmpfs, mapped shared, whose pages outlive a killed daemon."""
+"""The memory tier: a shared mapping of a file on tmpfs, whose pages outlive a killed daemon."""
 
 import ctypes
 import errno
@@ -7,8 +7,8 @@ import mmap
 import os
 from pathlib import Path
 
-from sluice.shuffle.taskmanager.store.arena import ALIGNMENT_BYTES, Extent, Tier, arena_path
 from sluice.shuffle.taskmanager.store.errors import StorageUnavailable
+from sluice.shuffle.taskmanager.store.tier import ALIGNMENT_BYTES, Extent, Tier, open_arena
 
 logger = logging.getLogger(__name__)
 
@@ -16,8 +16,8 @@ BACKING_STEP_BYTES = 4 * 1024 * 1024
 """Pages are allotted in steps of this size: 0.7 ms measured on a 2-core virtual machine."""
 
 BACKING_AHEAD_BYTES = 64 * 1024 * 1024
-"""A thread allots and touches pages this far ahead of use, 0.7 ms per MiB that the event loop would
-else spend; at 1 GB/s of fresh data that is 64 ms of advance."""
+"""A thread allots and touches pages this far ahead of use, which saves the event loop 0.7 ms per
+MiB; at 1 GB/s of fresh data the thread is 64 ms ahead."""
 
 _MADV_POPULATE_WRITE = 23  # Linux 5.14; older kernels answer EINVAL and pages fault in on first use
 
@@ -28,13 +28,13 @@ class MemoryTier(Tier):
     """Extents in a shared mapping of a tmpfs file.
 
     A page of a sparse tmpfs file is allotted on first touch, and if the file system is full by then
-    the process is killed by SIGBUS. So no extent is given out before ``posix_fallocate`` has
-    secured its pages; if that fails, the tier counts as full and regions go to disk.
+    SIGBUS kills the process. So ``posix_fallocate`` secures the pages of an extent before it is
+    given out; if that fails, the tier counts as full and regions go to disk.
 
     Args:
         path: The arena file.
         fd: Its descriptor.
-        capacity_bytes: Most it may hold.
+        capacity_bytes: Most bytes it may hold.
         mapped_bytes: Length of the file and of the mapping, at least the capacity.
     """
 
@@ -56,13 +56,9 @@ class MemoryTier(Tier):
             capacity_bytes: Wanted capacity, in bytes.
 
         Raises:
-            StorageUnavailable: The file cannot be made or mapped, or there is no room at all.
+            StorageUnavailable: The file cannot be made or mapped, or has no room for a page.
         """
-        try:
-            path = arena_path(directory)
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise StorageUnavailable(directory, str(error)) from error
+        path, fd = open_arena(directory)
         try:
             capacity = _affordable(directory, fd, capacity_bytes)
             mapped = max(capacity, os.fstat(fd).st_size)
@@ -90,7 +86,7 @@ class MemoryTier(Tier):
         return self._extent(offset, length)
 
     def adopt(self, offset: int, length: int) -> Extent:
-        """Occupy what a previous process stored; may lie above today's capacity.
+        """Occupy an extent that a previous process stored; it may lie above the present capacity.
 
         Raises:
             ValueError: The range lies outside the file or overlaps an adopted one.
@@ -104,9 +100,9 @@ class MemoryTier(Tier):
             raise
 
     def finish_adoption(self) -> None:
-        """Secure the pages below the frontier, and cut off what lies above the capacity.
+        """Secure the pages below the frontier, and cut off the file above the capacity.
 
-        Pages of adopted extents are there already, the call fills the holes between them.
+        Pages of adopted extents exist already; the holes between them get theirs.
         """
         frontier = self._allocator.frontier_bytes
         try:
@@ -118,7 +114,7 @@ class MemoryTier(Tier):
 
     @property
     def wants_backing(self) -> bool:
-        """Whether :meth:`back_ahead` has something to do."""
+        """Whether :meth:`prepare` has pages to allot."""
         return self.healthy and not self._short and self._ahead_bytes() > self._backed_bytes
 
     def backing_range(self) -> tuple[int, int]:
@@ -126,7 +122,7 @@ class MemoryTier(Tier):
         return self._backed_bytes, self._ahead_bytes()
 
     def prepare(self, start: int, end: int) -> bool:
-        """Allot and touch the pages of a range. Runs in a thread; content is never changed.
+        """Allot and touch the pages of a range, without changing bytes. Runs in a thread.
 
         Returns:
             Whether the pages are secured.
@@ -136,7 +132,7 @@ class MemoryTier(Tier):
         except OSError:
             return False
         # mmap.madvise would hold the interpreter lock for tens of milliseconds; ctypes lets it go.
-        # A failure costs speed only: the pages are allotted and fault in when they are used.
+        # A failure costs speed only: the pages are allotted, and fault in on first use.
         anchor = ctypes.c_char.from_buffer(self._mapping, start)
         _libc.madvise(
             ctypes.c_void_p(ctypes.addressof(anchor)),
@@ -160,7 +156,7 @@ class MemoryTier(Tier):
         try:
             self._mapping.close()
         except BufferError:
-            logger.warning("the mapping of %s is in use, it goes with its last slice", self.path)
+            logger.warning("the mapping of %s is in use: it goes with its last slice", self.path)
 
     def _view(self, offset: int, length: int) -> memoryview | None:
         return self._whole[offset : offset + length]
@@ -174,7 +170,7 @@ class MemoryTier(Tier):
         return min(ahead, self._capacity)
 
     def _back(self, needed: int) -> bool:
-        """Secure all pages below ``needed``, in this thread: at most what is missing, in steps."""
+        """Secure the missing pages below ``needed``, in this thread, a whole step if possible."""
         if needed <= self._backed_bytes:
             return True
         step_end = -(-needed // BACKING_STEP_BYTES) * BACKING_STEP_BYTES
@@ -192,7 +188,7 @@ class MemoryTier(Tier):
         return False
 
     def _note_shortage(self) -> None:
-        """The file system is fuller than it was at the start: no more work ahead of use."""
+        """Stop preparing pages: the file system is fuller than it was at the start."""
         if not self._short:
             self._short = True
             logger.warning(
@@ -215,7 +211,7 @@ def _affordable(directory: Path, fd: int, wanted_bytes: int) -> int:
     if capacity < ALIGNMENT_BYTES:
         raise StorageUnavailable(
             directory,
-            f"the memory tier needs at least {ALIGNMENT_BYTES} bytes, {room} are free there",
+            f"the memory tier needs at least {ALIGNMENT_BYTES} bytes, and {room} are free there",
             "Free space there, raise the size of the tmpfs (docker: --shm-size), "
             "or set memory_tier_bytes to 0",
         )

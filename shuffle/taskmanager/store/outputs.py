@@ -1,11 +1,11 @@
-"""What is stored: shuffle keys, regions, map outputs. Immutable and compact.
+"""Regions and map outputs, as they are stored: immutable and compact.
 
 A map output is one or more regions. A region holds, in subpartition order and densely, the bytes of
 a run of subpartitions; its index is one array of cumulative offsets, 4 bytes per subpartition as
-long as the region is below 4 GiB. So the index of a 2000 × 2000 shuffle is 16 MB.
+long as the region is below 4 GiB. So the index of a 2000 × 2000 shuffle takes 16 MB.
 
-The bytes of a broadcast region are those of every subpartition: they lie there once, and are read
-for each subpartition anew.
+The bytes of a broadcast region are those of every subpartition: they are stored once and read for
+each subpartition.
 """
 
 from array import array
@@ -18,7 +18,7 @@ from sluice.protocol.messages import EVERY_SUBPARTITION
 from sluice.shuffle.names import ShuffleKey
 
 if TYPE_CHECKING:
-    from sluice.shuffle.taskmanager.store.arena import Extent
+    from sluice.shuffle.taskmanager.store.tier import Extent
 
 
 def cumulative_offsets(lengths: Sequence[int]) -> "array[int]":
@@ -46,11 +46,11 @@ class Region:
     """The bytes of a run of subpartitions of one map attempt.
 
     Args:
-        extent: Where they lie; None if the region is empty.
+        extent: Place of the bytes; None if the region is empty.
         first_subpartition: Number of the first subpartition of the run; ``EVERY_SUBPARTITION`` of a
             broadcast region.
-        offsets: n + 1 cumulative offsets for n subpartitions, relative to the extent; those of one
-            subpartition, whichever it is, in a broadcast region.
+        offsets: n + 1 cumulative offsets for n subpartitions, relative to the extent; a broadcast
+            region has those of one subpartition.
         crc32c: Checksum over all bytes.
     """
 
@@ -66,7 +66,7 @@ class Region:
 
     @property
     def num_subpartitions(self) -> int:
-        """Number of subpartitions in the run; 1 of a broadcast region."""
+        """Number of subpartitions in the run; 1 in a broadcast region."""
         return len(self.offsets) - 1
 
     @property
@@ -82,8 +82,8 @@ class Region:
             end_subpartition: The one behind the last. Parts outside this region count as empty.
 
         Returns:
-            Offset in the extent and length, both in bytes; ``(0, 0)`` if nothing is there. The
-            range holds these bytes :meth:`repeats` times, one behind the other.
+            Offset in the extent and length, both in bytes; ``(0, 0)`` if the region has none of
+            them. The range holds these bytes :meth:`repeats` times, one behind the other.
         """
         offsets = self.offsets
         if self.is_broadcast:
@@ -96,10 +96,10 @@ class Region:
         return offset, offsets[end] - offset
 
     def repeats(self, start_subpartition: int, end_subpartition: int) -> int:
-        """Tell how often the slice of a range is read.
+        """Return how often the slice of a range is read.
 
         Returns:
-            1; of a broadcast region the number of subpartitions in the range.
+            1; for a broadcast region the number of subpartitions in the range.
         """
         return max(end_subpartition - start_subpartition, 0) if self.is_broadcast else 1
 
@@ -111,13 +111,13 @@ class Region:
 
 @dataclass(slots=True, eq=False)
 class OpenOutput:
-    """What is secured of a map output that is not committed: it outlives the process, too.
+    """The secured regions of a map output that is not committed; they outlive the process.
 
     Attributes:
         key: The shuffle.
         map_attempt_id: The attempt.
         num_subpartitions: Subpartitions of the shuffle.
-        regions: The first ones, in the order in which they were written.
+        regions: Its first regions, in the order in which they were written.
         journal_bytes: Bytes of their rows in the journal.
         taken: Whether the regions are on their way into a commit and no longer owned here.
     """
@@ -144,7 +144,7 @@ class OpenOutput:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MapOutput:
-    """All that one map attempt wrote, in region order.
+    """All regions of one map attempt, in order.
 
     Args:
         key: The shuffle.

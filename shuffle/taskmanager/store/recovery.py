@@ -1,4 +1,4 @@
-"""Opening the storage: lock directories, open tiers, adopt what a previous daemon committed."""
+"""Opens the storage: locks directories, opens tiers, adopts committed map outputs."""
 
 import dataclasses
 import logging
@@ -9,11 +9,9 @@ from pathlib import Path
 
 from sluice.shuffle.names import MapAttemptKey, ShuffleKey
 from sluice.shuffle.taskmanager.sections import StorageConfig
-from sluice.shuffle.taskmanager.store.arena import Extent, Tier
 from sluice.shuffle.taskmanager.store.directories import DirectoryLock, taskmanager_id
 from sluice.shuffle.taskmanager.store.disk_tier import DiskTier
 from sluice.shuffle.taskmanager.store.errors import CorruptJournal, StorageInUse, StorageUnavailable
-from sluice.shuffle.taskmanager.store.index import OutputIndex
 from sluice.shuffle.taskmanager.store.journal import (
     Journal,
     find_journals,
@@ -23,6 +21,7 @@ from sluice.shuffle.taskmanager.store.journal import (
 )
 from sluice.shuffle.taskmanager.store.journal_writer import COMPACTION_FLOOR_BYTES
 from sluice.shuffle.taskmanager.store.memory_tier import MemoryTier
+from sluice.shuffle.taskmanager.store.output_index import OutputIndex
 from sluice.shuffle.taskmanager.store.outputs import MapOutput, Region
 from sluice.shuffle.taskmanager.store.rows import (
     CommitRow,
@@ -34,28 +33,30 @@ from sluice.shuffle.taskmanager.store.rows import (
     pack_secure,
     unpack,
 )
+from sluice.shuffle.taskmanager.store.tier import Extent, Tier, TierStatistics
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
 class OpenedStorage:
-    """Everything a store starts from; :meth:`close` undoes the opening.
+    """The state from which a store starts; :meth:`close` undoes the opening.
 
     Attributes:
         taskmanager_id: Stable id, from the data directories.
         memory: The memory tier, if there is one.
         disks: One tier per usable data directory, in the order of the configuration.
-        left_out: Directories that cannot be used, and why.
-        index: What was adopted.
+        left_out: Directories that cannot be used, each with the reason.
+        index: The adopted map outputs.
         journal: Open for appending.
-        forgotten: Committed map outputs whose bytes are gone.
+        forgotten: Number of committed map outputs whose bytes are gone.
+        locks: Locks of the directories.
     """
 
     taskmanager_id: str = ""
     memory: MemoryTier | None = None
     disks: list[DiskTier] = field(default_factory=list)
-    left_out: list[StorageUnavailable] = field(default_factory=list)
+    left_out: list[TierStatistics] = field(default_factory=list)
     index: OutputIndex = field(default_factory=OutputIndex)
     journal: Journal | None = None
     forgotten: int = 0
@@ -67,7 +68,7 @@ class OpenedStorage:
         return [*([] if self.memory is None else [self.memory]), *self.disks]
 
     def close(self) -> None:
-        """Close files and let go of the directories; the journal is its writer's to close."""
+        """Close the arenas and unlock the directories; the journal's writer closes the journal."""
         for tier in self.tiers:
             tier.close()
         for lock in self.locks:
@@ -88,7 +89,7 @@ def open_storage(config: StorageConfig) -> OpenedStorage:
         if not storage.disks:
             raise StorageUnavailable(
                 ", ".join(map(str, config.data_directories)),
-                "; ".join(error.reason for error in storage.left_out),
+                "; ".join(tier.reason for tier in storage.left_out),
                 "At least one data directory must be usable: correct data_directories",
             )
         if config.memory_directory is not None and config.memory_tier_bytes:
@@ -119,7 +120,7 @@ def _open_disk(storage: OpenedStorage, directory: Path, config: StorageConfig) -
         raise  # a wrong configuration, not a broken disk
     except StorageUnavailable as error:
         logger.error("left out: %s", error)
-        storage.left_out.append(error)
+        storage.left_out.append(TierStatistics.left_out("disk", directory, error.reason))
 
 
 def _open_memory(storage: OpenedStorage, directory: Path, capacity_bytes: int) -> None:
@@ -130,7 +131,7 @@ def _open_memory(storage: OpenedStorage, directory: Path, capacity_bytes: int) -
         raise
     except StorageUnavailable as error:
         logger.error("going on without a memory tier: %s", error)
-        storage.left_out.append(error)
+        storage.left_out.append(TierStatistics.left_out("memory", directory, error.reason))
 
 
 def _lock(storage: OpenedStorage, directory: Path) -> DirectoryLock:
@@ -150,14 +151,14 @@ def _recover(storage: OpenedStorage, directories: Sequence[Path]) -> None:
             storage.forgotten += 1
         else:
             storage.index.add(output, record_bytes(pack_commit(output)))
-    for begun in secured:  # behind the commits: what is committed has the better right to its place
+    for begun in secured:  # after the commits, which go first where extents overlap
         _adopt_open(begun, tiers, storage.index)
     for tier in (storage.memory, *storage.disks):
         if tier is not None:
             tier.finish_adoption()
     if storage.index.map_outputs or storage.forgotten:
         logger.info(
-            "adopted %d map outputs (%d bytes), %d are gone with their files",
+            "adopted %d map outputs (%d bytes); the files of %d others are gone",
             storage.index.map_outputs,
             storage.index.stored_bytes,
             storage.forgotten,
@@ -174,8 +175,8 @@ def _recover(storage: OpenedStorage, directories: Sequence[Path]) -> None:
     else:
         if current is not None:
             current.close()
-        # The time makes it higher than that of a journal in a directory which is left out today and
-        # may be back tomorrow: the rows in there are stale by then.
+        # The time makes it higher than the generation of a journal in a directory that is left out
+        # now and may be back later: its rows are stale by then.
         newest = generation_of(journals[0]) if journals else 0
         generation = max(newest + 1, int(time.time()))
         storage.journal = _new_journal(storage, directories, generation)
@@ -185,7 +186,7 @@ def _recover(storage: OpenedStorage, directories: Sequence[Path]) -> None:
 
 
 def _read_journal(path: Path) -> tuple[Journal | None, list[bytes], bool]:
-    """Read the journal that counts; whatever is wrong with it is reported and survived."""
+    """Read the journal that counts; damage is logged and does not stop the start."""
     try:
         journal, rows, damage = open_journal(path)
     except OSError as error:
@@ -197,14 +198,14 @@ def _read_journal(path: Path) -> tuple[Journal | None, list[bytes], bool]:
 
 
 def _replay(rows: Sequence[bytes]) -> tuple[list[CommitRow], list[SecureRow]]:
-    """Return the commits, and what was secured without a commit, that no later row has undone."""
+    """Return the commits and the secured regions that no later row has undone."""
     secured: dict[MapAttemptKey, SecureRow] = {}
     applications: dict[str, dict[int, dict[int, CommitRow]]] = {}
     for number, data in enumerate(rows):
         try:
             row = unpack(data)
         except ValueError as error:
-            # Its checksum is right, so another version wrote it: not a reason to drop the rest.
+            # Its checksum is right, so another version wrote it; the other rows still count.
             logger.error("journal record %d is not understood: %s", number, error)
             continue
         match row:
@@ -288,7 +289,7 @@ def _adopt_regions(row: CommitRow | SecureRow, tiers: dict[bytes, Tier]) -> list
 
 
 def _new_journal(storage: OpenedStorage, directories: Sequence[Path], generation: int) -> Journal:
-    """Write a journal with all that is live into the first directory that takes it."""
+    """Write a journal with all live rows into the first directory that takes it."""
     rows = [pack_commit(output) for output in storage.index.outputs()]
     rows += [
         pack_secure(each.key, each.map_attempt_id, each.num_subpartitions, 0, each.regions)
@@ -309,7 +310,7 @@ def _new_journal(storage: OpenedStorage, directories: Sequence[Path], generation
 
 
 def _discard(path: Path, *, keep: bool) -> None:
-    """Remove a journal that does not count any more; a damaged one is kept for the curious."""
+    """Remove a journal that does not count any more; a damaged one is kept for inspection."""
     try:
         if keep:
             path.replace(path.with_name("journal.damaged"))

@@ -1,27 +1,26 @@
 """Region areas: memory that producers on the same host fill with regions, for the store to copy.
 
 An area is a file on tmpfs that the TaskManager makes and an executor maps. A region that lies in it
-costs one message and one copy, in place of a socket's two copies and its credit. What an executor
-writes there is nobody else's: each area has a file of its own, with a name that cannot be guessed
-in a directory that cannot be listed, and the store's files stay private. The TaskManager reads an
-area with ``pread``, never through a mapping, so that a file cut short is an error and no SIGBUS.
+costs one message and one copy, in place of a socket's two copies and its credit. Other executors
+cannot reach it: each area has a file of its own, with a name that cannot be guessed in a directory
+that cannot be listed, and the store's files stay private. The TaskManager reads an area with
+``pread``, never through a mapping, so that a file cut short is an error and not a SIGBUS.
 
-An area lives as long as somebody holds a reference: a connection that it is attached to, or a copy
-under way. Files of a killed daemon go at the next start.
+An area lives as long as there is a reference to it: of a connection to which it is attached, or of
+a copy under way. The next start removes the files of a killed daemon.
 """
 
 import asyncio
 import logging
 import os
 import secrets
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sluice.shuffle.taskmanager.store.arena import Referenced
 from sluice.shuffle.taskmanager.store.directories import DirectoryLock
 from sluice.shuffle.taskmanager.store.errors import StorageUnavailable
-from sluice.shuffle.taskmanager.store.threads import run_in_thread
+from sluice.shuffle.taskmanager.store.io_threads import IoThreads
+from sluice.shuffle.taskmanager.store.tier import Referenced
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,13 +34,13 @@ _TOKEN_BYTES = 16
 
 
 class RegionArea(Referenced):
-    """One area; its file goes with the last reference.
+    """An area; the last release removes its file.
 
     Attributes:
-        application_id: Whose it is; connections of others cannot attach it.
-        path: Its file; the name is the token that names it on the wire.
-        fd: Its descriptor.
-        size_bytes: Its size, all of it allotted.
+        application_id: The owner; connections of other applications cannot attach the area.
+        path: Its file, whose name is the token that names the area on the wire.
+        fd: Descriptor of the file.
+        size_bytes: Size of the file, all of it allotted.
     """
 
     __slots__ = ("_removed", "application_id", "fd", "path", "size_bytes")
@@ -63,7 +62,7 @@ class RegionArea(Referenced):
 
     @property
     def token(self) -> str:
-        """What names it on the wire."""
+        """Name of the area on the wire."""
         return self.path.name
 
     def _give_back(self) -> None:
@@ -78,9 +77,9 @@ class RegionAreas:
     """All areas of a TaskManager. Belongs to the event-loop thread.
 
     Args:
-        directory: Their directory, locked; None: there are to be none.
-        limit_bytes: Most bytes of all of them together.
-        lock: The directory's lock, given back by :meth:`close`.
+        directory: Directory of the areas, locked; None: :meth:`create` makes none.
+        limit_bytes: Most bytes of all areas together.
+        lock: The directory's lock; :meth:`close` releases it.
     """
 
     def __init__(
@@ -91,14 +90,14 @@ class RegionAreas:
         self._lock = lock
         self._areas: dict[str, RegionArea] = {}
         self._making_bytes = 0
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix="sluice-region-area")
+        self._thread = IoThreads(1, "sluice-region-area")
 
     @classmethod
     def open(cls, config: "StorageConfig") -> "RegionAreas":
-        """Make the directory, and remove what a killed daemon left there. Blocks.
+        """Make the directory, and remove the files of a killed daemon. Blocks.
 
-        A directory that cannot be used means that there are no areas, with a logged reason: regions
-        come through the socket then.
+        If the directory cannot be used, the reason is logged, there are no areas, and regions come
+        through the socket.
         """
         directory, enclosing = config.region_areas_directory, list[Path]()
         if directory is None and config.memory_directory is not None:
@@ -110,18 +109,18 @@ class RegionAreas:
             directory.parent.mkdir(mode=0o711, parents=True, exist_ok=True)
             lock = DirectoryLock(directory)
         except (OSError, StorageUnavailable) as error:
-            logger.warning("no region areas, executors send regions by the socket: %s", error)
+            logger.warning("no region areas, executors send regions through the socket: %s", error)
             return cls(None, 0)
         try:
             for path in directory.iterdir():
                 if _is_token(path.name):
                     path.unlink()
-            # Executors may run as another user: they can enter these, and list none.
+            # Executors may run as another user: they can enter these directories, not list them.
             for each in (*enclosing, directory):
                 each.chmod(0o711)
         except OSError as error:
             lock.release()
-            logger.warning("no region areas, executors send regions by the socket: %s", error)
+            logger.warning("no region areas, executors send regions through the socket: %s", error)
             return cls(None, 0)
         return cls(directory, config.region_areas_bytes, lock)
 
@@ -144,12 +143,12 @@ class RegionAreas:
         return area
 
     async def create(self, application_id: str, size_bytes: int) -> RegionArea | None:
-        """Make an area, in a thread: allotting its pages takes a while.
+        """Make an area, in a thread because allotting its pages takes a while.
 
         Returns:
-            The area with a reference for the caller; None if there are none, or no room for it.
+            The area with a reference for the caller; None if there is no directory or no room.
 
-        Cancellation: safe; an area that is made in spite of it is removed.
+        Cancellation: safe; an area that was made in the meantime is removed.
         """
         directory = self._directory
         taken = self.used_bytes + self._making_bytes
@@ -159,7 +158,7 @@ class RegionAreas:
         self._making_bytes += size_bytes
         made: list[int] = []
         try:
-            await run_in_thread(self._executor, lambda: made.append(_make(path, size_bytes)))
+            await self._thread.run(lambda: made.append(_make(path, size_bytes)))
         except asyncio.CancelledError:
             for fd in made:
                 _remove(fd, path)
@@ -174,8 +173,8 @@ class RegionAreas:
         return area
 
     def close(self) -> None:
-        """Give the directory back. The connections are gone, and all areas with them."""
-        self._executor.shutdown()
+        """Unlock the directory, once all connections are gone and their areas with them."""
+        self._thread.end()
         if self._lock is not None:
             self._lock.release()
             self._lock = None
@@ -189,7 +188,7 @@ def _make(path: Path, size_bytes: int) -> int:
     """Make an area's file with all its pages; return its descriptor. Runs in a thread."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
-        # A page that is allotted on first touch, on a tmpfs that is full by then, kills who does.
+        # Touching a page that a full tmpfs cannot allot would kill the executor with SIGBUS.
         os.posix_fallocate(fd, 0, size_bytes)
         os.fchmod(fd, 0o666)
     except OSError:

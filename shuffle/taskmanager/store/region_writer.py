@@ -1,18 +1,17 @@
-"""Writing one region into its extent, and reading extents back."""
+"""Writes one region into its extent."""
 
 import os
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from crc32c import crc32c
 
 from sluice.shuffle.names import ShuffleKey
-from sluice.shuffle.taskmanager.store.arena import Extent
 from sluice.shuffle.taskmanager.store.disk_tier import DiskTier
 from sluice.shuffle.taskmanager.store.errors import RegionMismatch, StorageError, StorageReadFailed
 from sluice.shuffle.taskmanager.store.extent_reader import disk_tier_of
+from sluice.shuffle.taskmanager.store.io_threads import IoThreads
 from sluice.shuffle.taskmanager.store.outputs import Region
-from sluice.shuffle.taskmanager.store.threads import run_in_thread
+from sluice.shuffle.taskmanager.store.tier import Extent
 
 if TYPE_CHECKING:
     from array import array
@@ -21,30 +20,31 @@ if TYPE_CHECKING:
 
 
 DIRECT_COPY_BYTES = 256 * 1024
-"""Regions up to this size are copied by the event loop itself: it takes no longer than a hop to a
+"""The event loop itself copies regions up to this size: that takes no longer than a hop to a
 thread and back."""
 
 _COPY_BYTES = 1024 * 1024
-"""A region is copied and checked in pieces: the processor's cache still has what was copied."""
+"""A region is copied and checked in pieces that the processor's cache still has for the check."""
 
 
 class RegionWriter:
-    """A region being written. Ends with exactly one of :meth:`finish` and :meth:`abort`.
+    """Writes a region. Ends with exactly one of :meth:`finish` and :meth:`abort`.
 
     Args:
-        key: The shuffle it belongs to.
-        extent: Its place, or None if it is empty. The writer takes over the owner's reference.
-        first_subpartition: Number of its first subpartition.
+        key: The shuffle of the region.
+        extent: Place of the region, or None if it is empty. The writer takes over the owner's
+            reference.
+        first_subpartition: Number of the region's first subpartition.
         offsets: Cumulative offsets of its subpartitions.
-        executor: Threads for the disk tier.
+        threads: They write to the disk tier.
     """
 
     __slots__ = (
-        "_executor",
         "_extent",
         "_failure",
         "_offsets",
         "_open",
+        "_threads",
         "_writes",
         "first_subpartition",
         "key",
@@ -57,14 +57,14 @@ class RegionWriter:
         extent: Extent | None,
         first_subpartition: int,
         offsets: "array[int]",
-        executor: ThreadPoolExecutor,
+        threads: IoThreads,
     ) -> None:
         self.key = key
         self.first_subpartition = first_subpartition
         self.length: int = offsets[-1]
         self._extent = extent
         self._offsets = offsets
-        self._executor = executor
+        self._threads = threads
         self._open = True
         self._writes = 0
         self._failure: StorageError | None = None
@@ -76,7 +76,7 @@ class RegionWriter:
 
     @property
     def view(self) -> memoryview:
-        """The whole extent, to receive into; only of a region in memory.
+        """The whole extent, to receive into; only a region in memory has it.
 
         Raises:
             RuntimeError: The region is on disk, or was finished or aborted.
@@ -92,13 +92,13 @@ class RegionWriter:
         """Write buffers one behind the other. Several calls may be under way at a time.
 
         Args:
-            offset: Where in the region the first one goes, in bytes.
-            buffers: They must not change until the call has ended.
+            offset: Position of the first buffer in the region, in bytes.
+            buffers: Must not change until the call has ended.
 
         Raises:
-            RegionMismatch: They would reach beyond the region; nothing was written.
+            RegionMismatch: They would reach beyond the region; no byte was written.
             StorageWriteFailed: The disk did not take them. The region can only be aborted.
-            asyncio.CancelledError: Raised when the buffers are free again; what was written is
+            asyncio.CancelledError: Raised when the buffers are free again; the extent's content is
                 unknown.
         """
         self._check_open()
@@ -114,10 +114,10 @@ class RegionWriter:
                 offset += len(buffer)
             return
         tier = disk_tier_of(extent)
-        extent.retain()  # an abort must not hand the space to others while the thread writes there
+        extent.retain()  # an abort must not free the space while the thread writes there
         self._writes += 1
         try:
-            await run_in_thread(self._executor, tier.write, extent.offset + offset, buffers)
+            await self._threads.run(tier.write, extent.offset + offset, buffers)
         except OSError as error:
             self._failure = tier.write_failure(extent.offset + offset, end - offset, error)
             raise self._failure from error
@@ -131,10 +131,10 @@ class RegionWriter:
         Args:
             area: The caller keeps a reference meanwhile.
             offset: Position of the region's bytes there.
-            checksum: Whether to compute their checksum on the way.
+            checksum: Whether to compute the checksum of the bytes on the way.
 
         Returns:
-            The CRC-32C of the bytes, or 0.
+            The CRC-32C of the bytes; 0 without ``checksum``.
 
         Raises:
             RegionMismatch: The area's file was cut short.
@@ -148,15 +148,13 @@ class RegionWriter:
             return 0
         if extent.view is not None and self.length <= DIRECT_COPY_BYTES:
             return _copy_into_view(extent.view, area, offset, checksum)
-        extent.retain()  # an abort must not hand the space to others while the thread writes there
+        extent.retain()  # an abort must not free the space while the thread writes there
         self._writes += 1
         try:
             if extent.view is not None:
-                return await run_in_thread(
-                    self._executor, _copy_into_view, extent.view, area, offset, checksum
-                )
-            return await run_in_thread(
-                self._executor, _copy_to_disk, disk_tier_of(extent), extent, area, offset, checksum
+                return await self._threads.run(_copy_into_view, extent.view, area, offset, checksum)
+            return await self._threads.run(
+                _copy_to_disk, disk_tier_of(extent), extent, area, offset, checksum
             )
         except OSError as error:
             self._failure = disk_tier_of(extent).write_failure(extent.offset, self.length, error)

@@ -36,7 +36,7 @@ _TYPECODES = {4: "I", 8: "Q"}
 
 @dataclass(frozen=True, slots=True)
 class RegionRow:
-    """A region as the journal knows it. ``tier_id`` is empty for an empty region."""
+    """A region in the journal. ``tier_id`` is empty for an empty region."""
 
     tier_id: bytes
     offset: int
@@ -57,14 +57,14 @@ class CommitRow:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseShuffleRow:
-    """All map outputs of a shuffle are gone."""
+    """A shuffle was released, with all its map outputs."""
 
     key: ShuffleKey
 
 
 @dataclass(frozen=True, slots=True)
 class ReleaseApplicationRow:
-    """All shuffles of an application are gone."""
+    """An application was released, with all its shuffles."""
 
     application_id: str
 
@@ -82,7 +82,7 @@ class SecureRow:
 
 @dataclass(frozen=True, slots=True)
 class DropRow:
-    """A map output of which regions were secured is given up."""
+    """A map output with secured regions is given up."""
 
     key: ShuffleKey
     map_attempt_id: int
@@ -142,7 +142,7 @@ def unpack(data: bytes) -> Row:
     """Read a row.
 
     Raises:
-        ValueError: It is none of ours.
+        ValueError: The bytes are not a row of a journal.
     """
     try:
         fields = msgpack.unpackb(data, use_list=True, raw=False)
@@ -172,7 +172,7 @@ def unpack(data: bytes) -> Row:
         case [4, str(app), int(shuffle), int(attempt)]:
             return DropRow(ShuffleKey(app, shuffle), attempt)
         case _:
-            msg = "neither a commit nor a release"
+            msg = "it has the fields of no known row"
             raise ValueError(msg)
 
 
@@ -185,7 +185,7 @@ def _unpack_region(fields: Sequence[Any]) -> RegionRow:
                 return RegionRow(tier, offset, first, offsets, checksum)
         case _:
             pass
-    msg = "a region has other fields"
+    msg = "a region in it has unknown fields"
     raise ValueError(msg)
 
 

@@ -1,25 +1,26 @@
-"""How late the event loop is: by how much a timer fires late, everything else waited as well."""
+"""Lag of the event loop: a timer that fires late tells how long everything else waits."""
 
 import asyncio
 from collections import deque
 from typing import Final
 
 PERIOD_SECONDS: Final = 1.0
-"""One timer a second: what it costs cannot be measured."""
+"""At one timer a second the cost is too small to be measured."""
 
 WINDOW: Final = 60
-"""Measurements of which the worst is kept: a minute, longer than scrapers usually pause."""
+"""Measurements over which the maximum is taken: a minute, longer than scrapers usually pause."""
 
 
 class EventLoopLag:
     """Measures the lag of the running event loop, once a second.
 
-    The worst one is that of a window and not that since the last look: several may look.
+    The maximum is that of a window, not that since the last look, because there may be several
+    readers.
     """
 
     def __init__(self) -> None:
         self.total_seconds = 0.0
-        """All lags added up; only grows."""
+        """Sum of all lags."""
         self._recent: deque[float] = deque(maxlen=WINDOW)
         self._due = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -31,17 +32,17 @@ class EventLoopLag:
 
     @property
     def max_seconds(self) -> float:
-        """The worst lag of the last ``WINDOW`` measurements."""
+        """The longest lag of the last ``WINDOW`` measurements."""
         return max(self._recent, default=0.0)
 
     def start(self) -> None:
-        """Begin to measure, on the running event loop."""
+        """Begin to measure the running event loop."""
         loop = asyncio.get_running_loop()
         self._due = loop.time() + PERIOD_SECONDS
         self._timer = loop.call_at(self._due, self._measure)
 
     def stop(self) -> None:
-        """Measure no more. Idempotent."""
+        """Stop measuring. Idempotent."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

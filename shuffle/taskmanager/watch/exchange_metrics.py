@@ -1,8 +1,7 @@
-"""Metrics of what moves: gates and their channels, pipelined partitions, credit, connections.
+"""Metrics of the exchange: gates and their channels, pipelined partitions, credit, connections.
 
-Waits that still last are in the seconds already. All labels are of fixed sets.
-
-Short ways to write metric families, and the extremes of a queue.
+Seconds of waiting include waits that still last. All labels take their values from fixed sets. At
+the end of the module are the short forms of metric families that ``metrics`` uses as well.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ LEGS: Final = {
     "peer in": "peer",
     "peer out": "peer",
 }
-"""The role of the connecting side, by leg: ``peer out`` was made by this TaskManager."""
+"""The role of the connecting side, by leg; this TaskManager makes ``peer out`` connections."""
 
 
 def exchange_metrics(status: TaskManagerStatus) -> Iterator[Metric]:
@@ -92,7 +91,7 @@ def _channels(status: TaskManagerStatus) -> Iterator[Metric]:
     yield gauges("channel_available_credit", "Credits that sources may use.", "kind", credit)
     yield gauges(
         "channel_unannounced_credit",
-        "Free buffers that sources have not been told of.",
+        "Free buffers that are not announced to sources yet.",
         "kind",
         unannounced,
     )
@@ -160,7 +159,7 @@ def _pipelined_partitions(status: TaskManagerStatus) -> Iterator[Metric]:
     )
     yield totals(
         "backward_messages_received",
-        "What consumers told producers: task events, buffer sizes, resumed consumption.",
+        "Messages from consumers to producers: task events, buffer sizes, resumed consumption.",
         ("type",),
         {(kind,): count for kind, count in counters.backward_messages.items()},
     )
@@ -232,7 +231,7 @@ def _producers(status: TaskManagerStatus) -> Iterator[Metric]:
         "Areas of memory that producers on this host share with the TaskManager.",
         status.region_areas.areas,
     )
-    yield gauge("region_areas_used_bytes", "Their size.", status.region_areas.used_bytes)
+    yield gauge("region_areas_used_bytes", "Bytes of region areas.", status.region_areas.used_bytes)
     yield total(
         "region_area_received_bytes",
         "Bytes from map tasks that came through region areas, not through a socket.",
@@ -328,7 +327,7 @@ def _traffic(status: TaskManagerStatus) -> Iterator[Metric]:
     )
     yield totals(
         "connection_bytes",
-        "Bytes over accepted connections: payloads, and what is not payload.",
+        "Bytes over accepted connections, with the heads of frames.",
         ("role", "direction"),
         sizes,
     )

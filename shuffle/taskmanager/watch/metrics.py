@@ -1,9 +1,8 @@
 """Prometheus metrics, made from one status snapshot when a scraper asks.
 
-Base units, ``_total`` on counters. The number of series depends on the configuration and on the
-wire protocol, never on the load: no label names an application, a shuffle, a peer or a pool. What
-moves between hosts and tasks is in ``exchange_metrics``. ``docs/reference/metrics.md`` lists
-all of them.
+Units are base units, and counters end in ``_total``. The number of series depends on the
+configuration and on the wire protocol, never on the load: no label names an application, a shuffle,
+a peer or a pool. ``exchange_metrics`` has the metrics of data that moves between hosts and tasks.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ class TaskManagerCollector(Collector):
         self._status = status
 
     def describe(self) -> Iterable[Metric]:
-        """Return nothing: registering must not ask a daemon that is still starting."""
+        """Return nothing, so that registering does not ask a daemon that is still starting."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
@@ -78,7 +77,7 @@ def _daemon(status: TaskManagerStatus) -> Iterator[Metric]:
         },
     )
     states = {state: float(state == status.state) for state in STATES}
-    yield gauges("taskmanager_state", "1 for the state it is in.", "state", states)
+    yield gauges("taskmanager_state", "1 for the present state.", "state", states)
     yield gauge("uptime_seconds", "Time since the daemon started.", status.uptime_seconds)
     yield total(
         "event_loop_lag_seconds",
@@ -109,7 +108,7 @@ def _network_memory(status: TaskManagerStatus) -> Iterator[Metric]:
     )
     yield gauge(
         "network_memory_wanted_segments",
-        "Segments that all pools and requests could use; more than there are slows work down.",
+        "Segments that all pools and requests could use; above the pool's size, work slows down.",
         pool.wanted_segments,
     )
     yield gauge(
@@ -125,7 +124,7 @@ def _network_memory(status: TaskManagerStatus) -> Iterator[Metric]:
     )
     yield total(
         "network_memory_demand_warnings",
-        "Times that the log warned of a demand above what there is.",
+        "Times that the log warned of a demand above the pool's size.",
         pool.demand_warnings,
     )
 
@@ -141,7 +140,7 @@ def _local_pools(status: TaskManagerStatus) -> Iterator[Metric]:
 
     yield gauges(
         "local_pools",
-        "Local buffer pools, by what they are for.",
+        "Local buffer pools, by their use.",
         "kind",
         {kind: len(each) for kind, each in pools.items()},
     )

@@ -1,4 +1,4 @@
-"""Builds a status snapshot from live state; the only place that walks over all parts."""
+"""Builds a status snapshot from live state; no other module walks over all parts of a daemon."""
 
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -53,10 +53,10 @@ class Vitals(NamedTuple):
     """The state of the daemon around its network environment.
 
     Attributes:
-        state: Where it is between its start and its end.
-        version: Of the package.
-        uptime_seconds: Time since it was made.
-        event_loop_lag: Measures how late the event loop comes to its work.
+        state: Its place between start and end.
+        version: Version of the package.
+        uptime_seconds: Time since the daemon was made.
+        event_loop_lag: Measures the lag of the event loop.
     """
 
     state: TaskManagerState
@@ -97,7 +97,7 @@ def take_snapshot(environment: NetworkEnvironment, vitals: Vitals) -> TaskManage
 
 
 def _counters(environment: NetworkEnvironment, lag: EventLoopLag) -> Counters:
-    """Return a copy of the counters, with what is counted elsewhere and waits that still last."""
+    """Return a copy of the counters, with those kept elsewhere and waits that still last."""
     counters = environment.counters.snapshot()
     counters.connections_accepted = environment.listener.accepted_total
     counters.connections_refused = environment.listener.refused_total

@@ -1,4 +1,4 @@
-"""The part of a status snapshot that shows what moves: gates, pipelined partitions, credit."""
+"""The exchange in a status snapshot: gates, pipelined partitions, credit."""
 
 from sluice.protocol.messages import ROLE_PEER
 from sluice.shuffle.gate.input_gate import InputGate
@@ -27,7 +27,7 @@ from sluice.shuffle.taskmanager.watch.status import (
 
 
 def gate_statuses(environment: NetworkEnvironment) -> tuple[GateStatus, ...]:
-    """Look at every gate that a reduce task has open."""
+    """Return the status of every gate that a reduce task has open."""
     return tuple(
         _gate(number, gate, readers, handler)
         for handler in environment.handlers.values()
@@ -74,7 +74,7 @@ def _channels(gate: InputGate, readers: list[CreditBasedViewReader]) -> tuple[Ch
 
 
 def pipelined_statuses(environment: NetworkEnvironment) -> tuple[PipelinedPartitionStatus, ...]:
-    """Look at every pipelined partition, written or only read."""
+    """Return the status of every pipelined partition that is written or read."""
     producers: dict[tuple[ShuffleKey, int], PipelinedProducer] = {
         (producer.key, producer.map_attempt_id): producer for producer in _producers(environment)
     }
@@ -118,7 +118,7 @@ def _pipelined(
 
 
 def producer_statuses(environment: NetworkEnvironment) -> tuple[ProducersStatus, ...]:
-    """Add up the credit of those who write map outputs and pipelined partitions."""
+    """Add up the credit of the producers of map outputs and of pipelined partitions."""
     services = environment.producer_services
     map_outputs = sum(
         handler.available_credit
@@ -142,7 +142,7 @@ def _producers(environment: NetworkEnvironment) -> list[PipelinedProducer]:
 
 
 def served_channels(environment: NetworkEnvironment) -> tuple[ServedChannelsStatus, ...]:
-    """Count what the channels of each serving leg do now."""
+    """Count the channels of each serving leg by their present activity."""
     peer, consumer = [0, 0, 0, 0], [0, 0, 0, 0]
     for handler in environment.handlers.values():
         if not isinstance(handler, ServingHandler):

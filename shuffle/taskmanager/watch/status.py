@@ -1,10 +1,8 @@
-"""What a TaskManager looks like at one moment: frozen snapshots, and their JSON form.
+"""The status of a TaskManager at one moment: frozen snapshots, and their JSON form.
 
 ``TaskManager.status()`` builds one :class:`TaskManagerStatus` from live state; the metrics page,
 the status endpoint and ``sluice status`` all read that. The JSON form has the same names, tuples
-as lists. It only ever grows: a reader ignores fields that it does not know.
-
-Whether the data path runs as extension modules or as plain Python (docs/internals/index.md).
+as lists. Fields are only ever added: a reader ignores fields that it does not know.
 """
 
 from __future__ import annotations
@@ -23,6 +21,17 @@ TaskManagerState: TypeAlias = Literal["starting", "ready", "draining", "stopped"
 ChannelKind: TypeAlias = Literal["local", "remote"]
 FlowControl: TypeAlias = Literal["credit", "watermark"]
 
+COMPILED: Final = "compiled"
+INTERPRETED: Final = "interpreted"
+
+
+def data_path() -> str:
+    """Return ``COMPILED`` if the data path runs as extension modules, else ``INTERPRETED``.
+
+    A wheel has all its extension modules or none, so one of them tells.
+    """
+    return INTERPRETED if framing.__file__.endswith(".py") else COMPILED
+
 
 @dataclass(frozen=True, slots=True)
 class PoolStatus:
@@ -37,11 +46,11 @@ class PoolStatus:
     lent_segments: int
     waiting_listeners: int
     kind: str
-    """What it is for: ``"gate"``, ``"pipelined"``, ``"map_output"`` or ``"read"``."""
+    """Use of the pool: ``"gate"``, ``"pipelined"``, ``"map_output"`` or ``"read"``."""
     overdraft_segments: int
     """Segments held beyond ``size_segments``."""
     overdrafts: int
-    """Segments ever lent beyond the limit on purpose."""
+    """Segments lent beyond the limit on purpose since the pool was made."""
     full_channels: int
     """Channels that have their maximum of segments."""
 
@@ -55,10 +64,10 @@ class NetworkPoolStatus:
     available_segments: int
     lent_segments: int
     in_flight_segments: int
-    """Segments given to a transport that has not yet let go of them."""
+    """Segments that a transport is still sending."""
     local_pools: int
     wanted_segments: int
-    """What all pools and requests could use; above the total, work slows down."""
+    """Segments that all pools and requests could use; above the total, work slows down."""
     waiting_requests: int
     """Channels that wait for their exclusive segments."""
     refused_requests: int
@@ -77,7 +86,7 @@ class TierStatus:
     """``"memory"`` or ``"disk"``."""
     directory: str
     capacity_bytes: int | None
-    """None means as much as the disk allows."""
+    """None means as many bytes as the disk allows."""
     used_bytes: int
     """Bytes in extents that hold or receive data."""
     healthy: bool
@@ -107,7 +116,7 @@ class ChannelStatus:
     """Address of the TaskManager that the channel reads from."""
     queued_buffers: int
     available_credit: int
-    """Credits of the source not yet used; 0 for a local channel."""
+    """Credits that the source has not used yet; 0 for a local channel."""
     backlog_buffers: int
     bytes_in: int
     buffers_in: int
@@ -126,17 +135,17 @@ class GateStatus:
     exclusive_buffers: int
     """Buffers that belong to single channels."""
     exclusive_used: int
-    """Those of them that hold data or receive it."""
+    """Exclusive buffers that hold data or receive it."""
     floating_limit: int
     """Floating buffers that the gate may have now."""
     floating_used: int
-    """Those that hold data or receive it."""
+    """Floating buffers that hold data or receive it."""
     idle_seconds: float
-    """Its reader waited for data."""
+    """Time in which its reader waited for data."""
     busy_seconds: float
-    """Data went to its reader."""
+    """Time in which data went to its reader."""
     back_pressured_seconds: float
-    """There was data and its reader took none."""
+    """Time in which there was data that its reader did not take."""
 
     @property
     def is_full(self) -> bool:
@@ -158,17 +167,17 @@ class PipelinedPartitionStatus:
     """``"open"``, or ``"finished"`` while it is still being read."""
     subpartitions: int
     queued_buffers: int
-    """Buffers and events that wait, in all subpartitions."""
+    """Buffers and events that wait in all subpartitions."""
     shortest_queue: int
     longest_queue: int
     used_segments: int
-    """Segments with data; what lies ready for the producer not counted."""
+    """Segments with data, without those that lie ready for the producer."""
     limit_segments: int
     overdraft_segments: int
     available_credit: int
     """Credits that the producer has not used yet."""
     back_pressured: bool
-    """Whether its producer has no credit now, because there is no memory for more."""
+    """Whether its producer lacks credit now, because memory for more is lacking."""
     back_pressured_seconds: float
     bytes_out: int
     buffers_out: int
@@ -176,13 +185,13 @@ class PipelinedPartitionStatus:
 
 @dataclass(frozen=True, slots=True)
 class ProducersStatus:
-    """The producers of one kind of partition, all together."""
+    """All producers of one kind of partition together."""
 
     kind: Literal["map_output", "pipelined"]
     available_credit: int
-    """Credits that they have not used yet."""
+    """Credits that the producers have not used yet."""
     without_credit: int
-    """How many would send and have no credit."""
+    """Number of producers that would send and have no credit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,25 +204,25 @@ class RegionAreasStatus:
 
 @dataclass(frozen=True, slots=True)
 class ServedChannelsStatus:
-    """The channels that one leg serves, all together."""
+    """All channels that one leg serves together."""
 
     leg: Literal["peer", "consumer"]
     sending: int
     waiting_for_data: int
-    """They have credit and nothing to send."""
+    """Channels with credit and nothing to send."""
     waiting_for_credit: int
-    """They have something to send and no credit."""
+    """Channels with something to send and no credit."""
     available_credit: int
-    """Credits that their consumers have granted and that are not used yet."""
+    """Credits that consumers have granted and that are not used yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class EventLoopStatus:
-    """How late the event loop is; measured once a second."""
+    """The lag of the event loop, measured once a second."""
 
     last_lag_seconds: float
     max_lag_seconds: float
-    """The worst of the last minute."""
+    """The longest lag of the last minute."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,19 +242,19 @@ class ConnectionStatus:
 
 @dataclass(frozen=True, slots=True)
 class TrafficStatus:
-    """What went over the accepted connections of one role since the start."""
+    """Messages and bytes of the accepted connections of one role since the start."""
 
     role: str
     messages_in: int
     messages_out: int
     bytes_in: int
-    """With the heads of frames, as all bytes here."""
+    """Includes the heads of frames, as does ``bytes_out``."""
     bytes_out: int
 
 
 @dataclass(frozen=True, slots=True)
 class ApplicationStatus:
-    """One application that has data or connections here."""
+    """One application with data or connections on this TaskManager."""
 
     application_id: str
     connections: int
@@ -284,7 +293,7 @@ class TaskManagerStatus:
 
     @property
     def not_ready_because(self) -> str | None:
-        """Why this TaskManager should get no new work, or None if it should."""
+        """The reason why this TaskManager should get no new work; None if it should get some."""
         if self.state != "ready":
             return f"state is {self.state}"
         if not any(tier.healthy for tier in self.storage):
@@ -306,7 +315,7 @@ class TaskManagerStatus:
 
 
 class InvalidStatus(SluiceError):
-    """An answer is not the status of a TaskManager."""
+    """A document is not the status of a TaskManager."""
 
     code: ClassVar[ErrorCode] = ErrorCode.MALFORMED_MESSAGE
     fault: ClassVar[Fault] = Fault.REMOTE
@@ -334,12 +343,3 @@ def _read(kind: Any, value: object, where: str) -> object:
     if isinstance(value, int) and not isinstance(value, bool) and float in allowed:
         return float(value)
     raise InvalidStatus(f"{where} is not what a TaskManager reports", value=value)
-
-
-COMPILED: Final = "compiled"
-INTERPRETED: Final = "interpreted"
-
-
-def data_path() -> str:
-    """Return ``COMPILED`` or ``INTERPRETED``: a wheel has all its extension modules or none."""
-    return INTERPRETED if framing.__file__.endswith(".py") else COMPILED

@@ -31,7 +31,7 @@ from sluice.shuffle.partition.states import PartitionState
 from sluice.shuffle.partition.stored_result_partition import StoredResultPartition
 from sluice.shuffle.taskmanager.serve.result_partition_manager import ResultPartitionManager
 from sluice.shuffle.taskmanager.store.outputs import MapOutput, Region
-from sluice.shuffle.taskmanager.store.store import ShuffleStore
+from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
 from tests.support.mini_cluster import DISK_ONLY, MEMORY_TIER, configs
 
 if TYPE_CHECKING:

@@ -140,7 +140,7 @@ class TestTaskmanager:
         assert result.exit_code == 2
         assert result.stderr.splitlines() == [
             'sluice: configuration: data_port = "x": must be a whole number [--data-port]',
-            'sluice: configuration: segment_size_bytes = "3 KB": "KB" is no unit of size: '
+            'sluice: configuration: segment_size_bytes = "3 KB": "KB" is not a unit of size: '
             "use one of B, KiB, MiB, GiB, TiB [--segment-size-bytes]",
         ]
         assert service.config is None

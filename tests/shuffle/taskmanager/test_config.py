@@ -184,7 +184,7 @@ def test_an_unknown_variable_is_refused_unless_the_platform_sets_it():
         ),
         (
             {"segment_size_bytes": "32 KB"},
-            'segment_size_bytes = "32 KB": "KB" is no unit of size: use one of '
+            'segment_size_bytes = "32 KB": "KB" is not a unit of size: use one of '
             "B, KiB, MiB, GiB, TiB [--segment-size-bytes]",
         ),
         (

@@ -14,7 +14,7 @@ from sluice.shuffle.errors import ChecksumMismatch, RegionMismatch
 from sluice.shuffle.memory import InsufficientNetworkBuffers, LocalBufferPool, NetworkBufferPool
 from sluice.shuffle.names import ShuffleKey
 from sluice.shuffle.taskmanager.ingest.map_output_writer import MapOutputWriter, WriterState
-from sluice.shuffle.taskmanager.store.store import ShuffleStore, release_regions
+from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore, release_regions
 from tests.support.mini_cluster import DISK_ONLY, MEMORY_TIER, configs, eventually
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from sluice.shuffle.taskmanager.serve.result_partition_manager import (
 )
 from sluice.shuffle.taskmanager.store.errors import DuplicateMapOutput
 from sluice.shuffle.taskmanager.store.outputs import MapOutput
-from sluice.shuffle.taskmanager.store.store import ShuffleStore
+from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
 from tests.support.fakes import FakeView
 from tests.support.mini_cluster import configs
 

@@ -19,7 +19,7 @@ from sluice.shuffle.taskmanager.store.errors import (
     StorageClosed,
 )
 from sluice.shuffle.taskmanager.store.outputs import MapOutput
-from sluice.shuffle.taskmanager.store.store import ShuffleStore
+from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
 from tests.support.mini_cluster import configs
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sluice.shuffle.taskmanager.store.store import ShuffleStore
+from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
 from tests.shuffle.taskmanager.store.support import config
 
 

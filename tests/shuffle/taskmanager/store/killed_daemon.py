@@ -12,7 +12,7 @@ import uvloop
 
 from sluice.shuffle.names import ShuffleKey
 from sluice.shuffle.taskmanager.store.outputs import MapOutput
-from sluice.shuffle.taskmanager.store.store import ShuffleStore
+from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
 from tests.shuffle.taskmanager.store.support import config, content, put, write_region
 
 

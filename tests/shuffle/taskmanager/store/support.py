@@ -1,4 +1,4 @@
-"""What the storage tests share."""
+"""Helpers of the storage tests."""
 
 import asyncio
 import os
@@ -11,7 +11,7 @@ from crc32c import crc32c
 from sluice.shuffle.names import ShuffleKey
 from sluice.shuffle.taskmanager.sections import StorageConfig
 from sluice.shuffle.taskmanager.store.outputs import MapOutput, Region
-from sluice.shuffle.taskmanager.store.store import ShuffleStore
+from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
 
 KEY = ShuffleKey("app-1", 0)
 
@@ -114,8 +114,8 @@ class Gate:
 async def settle(store):
     """Wait until the store's own tasks have ended."""
     async with asyncio.timeout(20):
-        while store._background or store._journal._task is not None:
-            tasks = [*store._background]
+        while store._tiers.upkeep or store._journal._task is not None:
+            tasks = [*store._tiers.upkeep]
             if store._journal._task is not None:
                 tasks.append(store._journal._task)
             await asyncio.wait(tasks)

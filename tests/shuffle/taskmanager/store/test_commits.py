@@ -16,7 +16,7 @@ from sluice.shuffle.taskmanager.store.errors import (
 )
 from sluice.shuffle.taskmanager.store.journal import Journal
 from sluice.shuffle.taskmanager.store.outputs import MapOutput
-from sluice.shuffle.taskmanager.store.store import ShuffleStore, release_regions
+from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore, release_regions
 from tests.shuffle.taskmanager.store.support import (
     KEY,
     Gate,
@@ -79,7 +79,7 @@ async def test_commits_that_wait_share_one_write(opened, monkeypatch):
 
 
 @pytest.mark.parametrize("whole_application", [False, True])
-async def test_a_release_beats_the_commits_under_way(opened, monkeypatch, whole_application):
+async def test_a_release_fails_the_commits_under_way(opened, monkeypatch, whole_application):
     store = opened()
     other = ShuffleKey("app-2", 0)
     regions = [await write_region(store, b"x", [1]) for _ in range(3)]
@@ -97,7 +97,7 @@ async def test_a_release_beats_the_commits_under_way(opened, monkeypatch, whole_
     for future, region in ((written, regions[0]), (queued, regions[1])):
         with pytest.raises(ShuffleReleased):
             await future
-        region.release()  # it stayed ours
+        region.release()  # it still belongs to the caller
     assert store.map_outputs(KEY) == {}
     await settle(store)
     await store.close()
@@ -105,7 +105,7 @@ async def test_a_release_beats_the_commits_under_way(opened, monkeypatch, whole_
     assert [s.key for s in again.shuffles()] == [other]
 
 
-async def test_a_cancelled_commit_goes_through(opened, monkeypatch):
+async def test_a_cancelled_commit_is_still_written(opened, monkeypatch):
     store = opened()
     gate, committing = await held_commit(store, monkeypatch)
     committing.cancel()
@@ -116,7 +116,7 @@ async def test_a_cancelled_commit_goes_through(opened, monkeypatch):
     assert used(store) == [0, 0]
 
 
-async def test_a_cancelled_commit_that_fails_leaves_nothing(opened, monkeypatch):
+async def test_a_cancelled_commit_that_fails_releases_its_regions(opened, monkeypatch):
     store = opened()
     gate = Gate(monkeypatch, os, "pwrite", OSError(errno.ENOSPC, "no space"))
     region = await write_region(store, b"x", [1])
@@ -198,7 +198,7 @@ async def test_the_journal_shrinks_when_dead_rows_outweigh_live_ones(opened, mon
     assert await fetch(again, again.map_outputs(keep)[1]) == content(1, 100)
 
 
-async def test_a_compaction_that_fails_costs_nothing(opened, monkeypatch):
+async def test_a_failed_compaction_loses_no_row(opened, monkeypatch):
     monkeypatch.setattr(journal_writer, "COMPACTION_FLOOR_BYTES", 500)
     store = opened()
 

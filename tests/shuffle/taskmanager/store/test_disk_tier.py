@@ -4,9 +4,9 @@ import os
 import pytest
 
 from sluice.shuffle.taskmanager.store import disk_tier as module
-from sluice.shuffle.taskmanager.store.arena import arena_path, tier_id_of
 from sluice.shuffle.taskmanager.store.disk_tier import IOV_MAX, DiskTier
 from sluice.shuffle.taskmanager.store.errors import StorageReadFailed, StorageUnavailable
+from sluice.shuffle.taskmanager.store.tier import arena_path, tier_id_of
 
 MIB = 1024 * 1024
 
@@ -49,7 +49,7 @@ def fill(tier, extent, byte=b"x"):
     tier.written(extent)
 
 
-def test_what_is_written_is_read_back_whatever_the_cuts(make):
+def test_written_bytes_are_read_back_however_they_are_cut(make):
     tier = make()
     extent = tier.allocate(300_000)
     data = os.urandom(300_000)
@@ -81,7 +81,7 @@ def test_a_short_read_is_a_typed_error_with_the_numbers(make):
     assert (caught.value.value, caught.value.limit) == (9, 20)
 
 
-def test_what_was_just_written_is_in_the_page_cache(make):
+def test_fresh_writes_are_in_the_page_cache(make):
     tier = make()
     tier.write(5, [memoryview(b"abcdef")])
     back = [memoryview(bytearray(2)), memoryview(bytearray(4))]
@@ -89,7 +89,7 @@ def test_what_was_just_written_is_in_the_page_cache(make):
     assert b"".join(back) == b"abcdef"
 
 
-def test_the_end_of_the_file_is_left_to_the_read_that_tells_it(make):
+def test_a_cached_read_at_the_end_of_the_file_leaves_the_error_to_read(make):
     tier = make()
     tier.write(0, [memoryview(b"ab")])
     assert not tier.read_cached(0, [memoryview(bytearray(3))])
@@ -99,7 +99,7 @@ def test_the_end_of_the_file_is_left_to_the_read_that_tells_it(make):
     ("error", "again"),
     [(errno.EAGAIN, True), (errno.EIO, True), (errno.EOPNOTSUPP, False), (errno.ENOSYS, False)],
 )
-def test_a_page_cache_that_does_not_answer_is_no_failure(make, monkeypatch, error, again):
+def test_a_failing_cached_read_is_not_a_disk_failure(make, monkeypatch, error, again):
     tier = make()
     tier.write(0, [memoryview(b"ab")])
 
@@ -238,7 +238,7 @@ def test_a_region_written_behind_a_trim_under_way_is_not_harmed(make):
     assert tier.statistics().used_bytes == 0
 
 
-def test_a_file_system_without_holes_is_asked_once(make):
+def test_a_file_system_without_holes_is_tried_once(make):
     tier = make()
     extent = tier.allocate(MIB)
     fill(tier, extent)
@@ -267,7 +267,7 @@ def test_an_arena_that_cannot_be_cut_is_left_out(make, monkeypatch):
     assert not tier.healthy
 
 
-def test_a_hole_that_cannot_be_punched_is_told_in_words(make):
+def test_a_failed_punch_returns_the_message_of_the_system(make):
     tier = make()
     assert tier.punch(-1, 10) == os.strerror(errno.EINVAL)
 

@@ -32,7 +32,7 @@ def reread(path):
     return rows, damage
 
 
-def test_what_was_appended_is_read_back_in_order(tmp_path):
+def test_appended_rows_are_read_back_in_order(tmp_path):
     journal = Journal.create(tmp_path, 3, ROWS[:2])
     journal.append(ROWS[2:])
     journal.close()
@@ -57,7 +57,7 @@ def test_a_journal_cut_anywhere_keeps_the_whole_records_before_the_cut(tmp_path)
         assert reread(path) == ([*ROWS[:kept], ROWS[-1]], None)
 
 
-def test_a_flipped_byte_anywhere_is_reported_and_what_is_before_it_is_kept(tmp_path):
+def test_a_flipped_byte_anywhere_is_reported_and_the_records_before_it_are_kept(tmp_path):
     path = written(tmp_path)
     whole = path.read_bytes()
     header = len(whole) - sum(map(record_bytes, ROWS))
@@ -72,7 +72,7 @@ def test_a_flipped_byte_anywhere_is_reported_and_what_is_before_it_is_kept(tmp_p
         assert isinstance(damage, CorruptJournal)
         assert damage.offset == header + kept * size
         assert str(path) in str(damage)
-        assert path.stat().st_size == len(whole)  # nothing is cut off what may be of use
+        assert path.stat().st_size == len(whole)  # a damaged journal is not cut
 
 
 def test_a_last_record_with_a_wrong_checksum_is_damage_not_a_torn_write(tmp_path):

@@ -16,7 +16,7 @@ MIB = 1024 * 1024
 
 
 def taken(tier: MemoryTier, length: int) -> Any:
-    """Allocate what must fit; Any, because its view is there."""
+    """Allocate an extent that must fit; Any, because its view exists."""
     extent = tier.allocate(length)
     assert extent is not None
     return extent
@@ -67,7 +67,7 @@ def test_the_reference_count_decides_when_space_is_free(tier):
     assert tier.statistics().used_bytes == 0
 
 
-def test_no_room_is_none(tier):
+def test_an_allocation_without_room_returns_none(tier):
     assert tier.allocate(17 * MIB) is None
     extent = taken(tier, 16 * MIB)
     assert extent is not None
@@ -110,7 +110,7 @@ def test_another_failure_takes_the_tier_out_of_service(tier, monkeypatch):
     assert "broken" in tier.statistics().reason
 
 
-def test_it_is_made_smaller_when_the_file_system_has_less_room(tmp_path, monkeypatch, caplog):
+def test_the_tier_is_made_smaller_when_the_file_system_has_less_room(tmp_path, monkeypatch, caplog):
     real = os.fstatvfs
 
     def small(fd):
@@ -125,7 +125,7 @@ def test_it_is_made_smaller_when_the_file_system_has_less_room(tmp_path, monkeyp
     tier.close()
 
 
-def test_no_room_at_all_is_a_typed_error(tmp_path, monkeypatch):
+def test_a_file_system_without_room_is_a_typed_error(tmp_path, monkeypatch):
     real = os.fstatvfs
     monkeypatch.setattr(
         os, "fstatvfs", lambda fd: os.statvfs_result([*real(fd)[:4], 0, *real(fd)[5:]])

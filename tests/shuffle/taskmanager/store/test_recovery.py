@@ -1,4 +1,4 @@
-"""What a new daemon finds: after kill -9, damage, lost files, foreign locks, broken directories."""
+"""A new daemon after kill -9, damage, lost files, foreign locks and broken directories."""
 
 import os
 import shutil
@@ -15,7 +15,7 @@ from sluice.shuffle.taskmanager.store.journal import Journal, generation_of
 from sluice.shuffle.taskmanager.store.outputs import MapOutput
 from sluice.shuffle.taskmanager.store.recovery import open_storage
 from sluice.shuffle.taskmanager.store.rows import pack_commit
-from sluice.shuffle.taskmanager.store.store import ShuffleStore
+from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
 from tests.shuffle.taskmanager.store.support import (
     KEY,
     config,

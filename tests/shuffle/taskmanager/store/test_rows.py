@@ -57,7 +57,7 @@ def test_releases_survive_packing():
         msgpack.packb([0, "app", 1, 2, 3, [7]]),
     ],
 )
-def test_rows_that_are_not_ours_are_refused(data):
+def test_foreign_rows_are_refused(data):
     with pytest.raises(ValueError, match=r"."):
         unpack(data)
 

@@ -45,7 +45,7 @@ one_loop = pytest.mark.asyncio(loop_factories=["asyncio-debug"])
 
 
 @one_loop
-async def test_lag_is_by_how_much_a_timer_is_late(loop):
+async def test_the_lag_is_the_delay_of_a_timer(loop):
     lag = EventLoopLag()
     assert (lag.last_seconds, lag.max_seconds) == (0, 0)
     lag.start()
@@ -57,7 +57,7 @@ async def test_lag_is_by_how_much_a_timer_is_late(loop):
 
 
 @one_loop
-async def test_the_worst_one_is_forgotten_after_a_while(loop):
+async def test_the_longest_lag_is_forgotten_after_the_window(loop):
     lag = EventLoopLag()
     lag.start()
     loop.fire(3.0)

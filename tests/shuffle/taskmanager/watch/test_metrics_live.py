@@ -1,4 +1,4 @@
-"""Metrics of TaskManagers at work: what they say of who waits for whom."""
+"""Metrics of working TaskManagers: which side waits for the other."""
 
 from __future__ import annotations
 

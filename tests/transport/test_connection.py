@@ -1,4 +1,4 @@
-"""Reading: payloads into supplied memory, a pause when there is none, and the frame deadline."""
+"""A connection reads payloads into supplied memory, pauses without any, and answers pings."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sluice.protocol.messages import (
 )
 from sluice.transport import connection as connection_module
 from sluice.transport.connector import Address
-from sluice.transport.errors import ConnectionLost, DeadlineExceeded
+from sluice.transport.errors import ConnectionLost
 from tests.support.memory_supplier import MemorySupplier
 from tests.support.tcp_proxy import Fault, FaultProxy
 from tests.transport.peers import (
@@ -29,7 +29,6 @@ from tests.transport.peers import (
     RawPeer,
     RecordingHandler,
     Service,
-    a_config,
     a_producer,
     a_service,
     end,
@@ -38,7 +37,6 @@ from tests.transport.peers import (
     turns,
 )
 
-DRIP_SECONDS = 0.02
 PRODUCER: dict[str, Any] = {"role": ROLE_PRODUCER, "application_id": "app"}
 
 
@@ -100,7 +98,7 @@ async def test_a_blocked_sink_stops_reading_and_loses_nothing() -> None:
             assert supplier.lent == 0
 
 
-async def test_resume_without_memory_stays_blocked_and_without_need_does_nothing() -> None:
+async def test_resume_without_memory_stays_blocked_and_an_unneeded_resume_does_nothing() -> None:
     async with a_service() as service:
         service.segments = 0
         with await RawPeer.connect(service.address) as peer:
@@ -130,82 +128,8 @@ async def test_no_memory_is_asked_for_once_the_connection_is_gone() -> None:
             assert handler.supplier.refused == 1
 
 
-async def test_a_frame_that_drips_is_given_up_after_the_deadline() -> None:
-    config = a_config(frame_timeout_seconds=0.2)
-    async with a_service(config) as service, FaultProxy(service.address) as proxy:
-        with await RawPeer.connect(Address(proxy.host, proxy.port)) as peer:
-            handler = await opened(service, peer)
-            link = await proxy.connection()
-            link.up.fault = Fault(delay_seconds=DRIP_SECONDS, chunk_bytes=1)
-            await peer.send_message(RegionData(1, 0), bytes(200))
-            answer, _ = await peer.read_frame()
-            assert isinstance(answer, ErrorResponse)
-            assert answer.code == ErrorCode.DEADLINE_EXCEEDED
-            assert answer.channel is None
-            assert isinstance(await handler.until_lost(), DeadlineExceeded)
-            assert handler.received == []
-            assert handler.supplier.lent == 0
-
-
-@pytest.mark.parametrize("begun", [1, 8, 9, 12, 13, 60])
-async def test_a_frame_that_is_begun_and_not_finished(begun: int) -> None:
-    frame = encode(RegionData(1, 0), 50) + bytes(50)
-    async with a_service(a_config(frame_timeout_seconds=0.1)) as service:
-        with await RawPeer.connect(service.address) as peer:
-            handler = await opened(service, peer)
-            await peer.send(frame[:begun])
-            assert isinstance(await handler.until_lost(), DeadlineExceeded)
-
-
-async def test_a_connection_between_frames_may_be_silent() -> None:
-    async with a_service(a_config(frame_timeout_seconds=0.1)) as service:
-        with await RawPeer.connect(service.address) as peer:
-            handler = await opened(service, peer)
-            await peer.send(encode(Ping(1))[:5])
-            await turns()
-            await peer.send(encode(Ping(1))[5:])
-            assert await peer.read_frame() == (Pong(1), b"")
-            await asyncio.sleep(0.3)  # three deadlines: that nothing happens has no event
-            await peer.send_message(Ping(2))
-            assert await peer.read_frame() == (Pong(2), b"")
-            assert not handler.lost
-
-
-async def test_the_time_for_which_we_do_not_read_does_not_count() -> None:
-    async with a_service(a_config(frame_timeout_seconds=0.1)) as service:
-        service.segments = 0
-        with await RawPeer.connect(service.address) as peer:
-            handler = await opened(service, peer)
-            frame = encode(RegionData(1, 0), SEGMENT) + payload_of(1)
-            await peer.send(frame[:5])
-            await turns(10)
-            await peer.send(frame[5:100])
-            await handler.until(lambda: handler.supplier.refused)
-            await asyncio.sleep(0.35)  # three deadlines: that nothing happens has no event
-            assert not handler.lost
-            handler.supplier = MemorySupplier(1, SEGMENT)
-            handler.connection.resume_reading()
-            await peer.send(frame[100:])
-            await handler.until(lambda: handler.received)
-            assert handler.received == [(RegionData(1, 0), payload_of(1))]
-
-
-async def test_after_a_pause_the_rest_of_the_frame_has_a_deadline_again() -> None:
-    async with a_service(a_config(frame_timeout_seconds=0.1)) as service:
-        service.segments = 0
-        with await RawPeer.connect(service.address) as peer:
-            handler = await opened(service, peer)
-            await peer.send(encode(RegionData(1, 0), SEGMENT))  # the payload never comes
-            await handler.until(lambda: handler.supplier.refused)
-            handler.supplier = MemorySupplier(1, SEGMENT)
-            handler.connection.resume_reading()
-            assert handler.supplier.lent == 1
-            assert isinstance(await handler.until_lost(), DeadlineExceeded)
-            assert handler.supplier.lent == 0
-
-
 @pytest.mark.parametrize("blocked", [False, True])
-async def test_what_a_handler_raises_closes_its_connection_only(
+async def test_an_error_of_a_handler_closes_its_connection_only(
     blocked: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     for error, code in (
@@ -259,7 +183,7 @@ async def test_pings_are_answered_in_order_among_messages() -> None:
             assert await peer.read_frame() == (Pong(0), b"")
             assert await peer.read_frame() == (Pong(2**64 - 1), b"")
             await handler.until(lambda: handler.received)
-            assert handler.received == [(RegionData(5, 0), b"abc")]  # the handler hears of no ping
+            assert handler.received == [(RegionData(5, 0), b"abc")]  # the handler gets no ping
 
 
 @pytest.mark.interpreted

@@ -1,10 +1,10 @@
-"""Allocation of extents in one address space, without any I/O.
+"""Allocates extents in one address space, without any I/O.
 
 The space below the *frontier* has been used before: its pages are resident in memory, or its blocks
 allotted on disk, so writing there again is several times cheaper than touching fresh space. The
 space above is cold. An allocation takes the best fitting hole below the frontier (the lowest one
-among equals) and moves the frontier only if there is none; it then starts in the hole that touches
-the frontier, if any. So what is in use stays at the low end, and memory use follows the peak load.
+among equals) and moves the frontier only if no hole fits; it then starts in the hole that touches
+the frontier, if any. So extents stay at the low end, and memory use follows the peak load.
 
 Holes are kept in two sorted lists, by start and by (length, start). A search is a bisection; an
 insertion or deletion moves machine words in one memmove, which beats any tree written in Python up
@@ -15,7 +15,7 @@ from bisect import bisect_left, insort
 
 
 class ExtentAllocator:
-    """Best-fit allocator with full coalescing.
+    """Allocates by best fit and joins neighbouring holes.
 
     Args:
         capacity_bytes: No allocation reaches beyond this. None: no limit.
@@ -59,7 +59,7 @@ class ExtentAllocator:
 
     @property
     def frontier_bytes(self) -> int:
-        """End of the space that was ever used (and not trimmed since)."""
+        """End of the space that was used and not trimmed since."""
         return self._frontier
 
     @property
@@ -84,7 +84,7 @@ class ExtentAllocator:
 
     @property
     def largest_free_bytes(self) -> int:
-        """Longest extent that could be allocated now (the maximum of a u64 if unlimited)."""
+        """Longest extent that could be allocated now; 2**64 - 1 without a limit."""
         if self.capacity_bytes is None:
             return 2**64 - 1
         return max(
@@ -96,7 +96,7 @@ class ExtentAllocator:
         return -(-length // self.alignment) * self.alignment
 
     def growth_for(self, length: int) -> int:
-        """Return by how many bytes the frontier would move for an extent of this length."""
+        """Return the bytes by which an extent of this length would move the frontier."""
         size = self.rounded(length)
         if self._by_size and self._by_size[-1][0] >= size:
             return 0
@@ -173,7 +173,7 @@ class ExtentAllocator:
         self._add_hole(offset, size)
 
     def reserve(self, offset: int, length: int) -> None:
-        """Occupy a given range: adoption of what an earlier process stored there.
+        """Occupy a given range: an extent that an earlier process stored there.
 
         Args:
             offset: Start, a multiple of the alignment.
@@ -221,7 +221,7 @@ class ExtentAllocator:
             frontier: The new frontier, a multiple of the alignment, within the hole at the end.
 
         Raises:
-            ValueError: It is not within that hole.
+            ValueError: The new frontier is not within that hole.
         """
         tail = self.tail_free_bytes
         start = self._frontier - tail

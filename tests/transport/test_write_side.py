@@ -1,4 +1,4 @@
-"""What is written while the write side is corked goes to the loop together."""
+"""Bytes written while the write side is corked go to the loop together."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LOW_BYTES, HIGH_BYTES = 101, 200
 
 
 class KeepingTransport:
-    """Keeps what is written until the test says that the kernel took it."""
+    """Keeps written bytes until the test lets the kernel take them."""
 
     def __init__(self) -> None:
         self.writes: list[bytes] = []
@@ -33,7 +33,7 @@ class KeepingTransport:
         return self.unsent_bytes
 
     def set_write_buffer_limits(self, high: int, low: int) -> None:
-        """Whoever calls back is the test."""
+        """Ignored: the test itself calls back."""
 
 
 class Rig:
@@ -54,7 +54,7 @@ async def rig() -> Rig:
     return Rig()
 
 
-async def test_what_is_gathered_goes_out_in_one_write_and_in_order(rig: Rig) -> None:
+async def test_gathered_messages_go_out_in_one_write_and_in_order(rig: Rig) -> None:
     rig.side.cork()
     rig.write(b"one ")
     rig.side.write(b"nothing ", b"", None)
@@ -93,7 +93,7 @@ async def test_no_lease_ends_while_its_memory_is_gathered(rig: Rig) -> None:
     assert rig.released == [b"one", b"two"]
 
 
-async def test_no_more_is_gathered_than_the_limit(rig: Rig) -> None:
+async def test_gathering_stops_at_the_limit(rig: Rig) -> None:
     rig.side.cork()
     payload = bytes(MOST_GATHERED_BYTES // 2)
     rig.write(payload)
@@ -106,7 +106,7 @@ async def test_no_more_is_gathered_than_the_limit(rig: Rig) -> None:
     assert rig.transport.writes[1:] == [b"head more"]
 
 
-async def test_closing_sends_what_was_gathered(rig: Rig) -> None:
+async def test_closing_sends_gathered_messages(rig: Rig) -> None:
     rig.side.cork()
     rig.write(b"last")
     rig.side.close()
@@ -116,7 +116,7 @@ async def test_closing_sends_what_was_gathered(rig: Rig) -> None:
     assert len(rig.transport.writes) == 1
 
 
-async def test_a_lost_transport_ends_every_lease_of_what_was_gathered(rig: Rig) -> None:
+async def test_a_lost_transport_ends_every_lease_of_gathered_messages(rig: Rig) -> None:
     rig.side.cork()
     rig.write(b"one")
     rig.write(b"two")
@@ -128,7 +128,7 @@ async def test_a_lost_transport_ends_every_lease_of_what_was_gathered(rig: Rig) 
 
 
 async def test_under_the_drain_watch_the_high_watermark_counts_what_the_loop_has(rig: Rig) -> None:
-    """Not what is gathered: of that no resume_writing would ever tell."""
+    """Gathered bytes do not count, because no resume_writing would follow."""
     rig.write(b"leased")
     await asyncio.sleep(0)  # the watch begins: a turn is over and the lease is still out
     rig.side.cork()

@@ -1,13 +1,10 @@
-"""Extents and the tiers that give them out.
+"""A tier gives out extents, pieces of one arena file, and takes each back with its last reference.
 
-A tier is one arena file whose space an
-:class:`~sluice.shuffle.taskmanager.store.extents.ExtentAllocator` divides. The file's name carries
-a random id: a journal row names the arena it means, so a row can never be applied to another file,
-e.g. after a reboot emptied the tmpfs of the memory tier.
+An :class:`~sluice.shuffle.taskmanager.store.extent_allocator.ExtentAllocator` divides the arena.
+The file's name carries a random id: a journal row names the arena it means, so a row can never be
+applied to another file, e.g. after a reboot emptied the tmpfs of the memory tier.
 
 Everything here belongs to the event-loop thread; threads only get file descriptors and numbers.
-
-Counted references to what the storage hands out: the last one to be released gives it back.
 """
 
 import logging
@@ -19,7 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from sluice.shuffle.taskmanager.store.extents import ExtentAllocator
+from sluice.shuffle.taskmanager.store.errors import StorageUnavailable
+from sluice.shuffle.taskmanager.store.extent_allocator import ExtentAllocator
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +29,7 @@ _ARENA_NAME = re.compile(rf"arena-([0-9a-f]{{{2 * TIER_ID_BYTES}}})\.dat")
 
 
 class Referenced(ABC):
-    """Something that several hold. Starts with one reference, its owner's."""
+    """Base of objects with several holders. The count starts at one, the owner's reference."""
 
     __slots__ = ("_references",)
 
@@ -40,14 +38,14 @@ class Referenced(ABC):
 
     @property
     def references(self) -> int:
-        """Holders; 0 once it has been given back."""
+        """Number of holders; 0 once the object has been given back."""
         return self._references
 
     def retain(self) -> None:
         """Add a reference.
 
         Raises:
-            RuntimeError: It was given back already.
+            RuntimeError: The object was given back already.
         """
         if self._references < 1:
             raise RuntimeError(f"{self!r} was retained after its last release")
@@ -67,14 +65,14 @@ class Referenced(ABC):
 
     @abstractmethod
     def _give_back(self) -> None:
-        """Undo what made it: nobody holds it any more."""
+        """Free what the object stands for; called after the last release."""
 
 
 class Extent(Referenced):
     """A reference-counted piece of an arena.
 
-    The last :meth:`release` gives the space back for reuse, so whoever reads or writes it, or has
-    handed slices of :attr:`view` to a transport, holds a reference until that is over.
+    The last :meth:`release` gives the space back for reuse. So a reader or a writer holds a
+    reference until it has ended, and so does a transport that sends slices of :attr:`view`.
 
     Attributes:
         tier: The tier it belongs to.
@@ -113,14 +111,14 @@ class TierStatistics:
 
     Args:
         kind: Memory or disk.
-        directory: Where its arena lies.
-        healthy: Whether it takes new regions.
-        reason: Why not, if not.
-        capacity_bytes: Most it may hold; None: as much as the disk has above its floor.
+        directory: Directory of the arena.
+        healthy: Whether the tier takes new regions.
+        reason: Why it does not; empty if it does.
+        capacity_bytes: Most bytes the tier may hold; None: as many as the disk has above its floor.
         used_bytes: Bytes occupied by extents.
-        peak_used_bytes: The most that ever was since the start of this process.
+        peak_used_bytes: Highest ``used_bytes`` since the start of this process.
         touched_bytes: Bytes of warm space: in use, or kept to be used again.
-        largest_free_bytes: Longest extent it could give.
+        largest_free_bytes: Longest extent the tier could give.
         extents: Number of extents in use.
     """
 
@@ -135,15 +133,33 @@ class TierStatistics:
     largest_free_bytes: int
     extents: int
 
+    @classmethod
+    def left_out(
+        cls, kind: Literal["memory", "disk"], directory: Path, reason: str
+    ) -> "TierStatistics":
+        """Return the state of a directory that could not be used at the start."""
+        return cls(
+            kind=kind,
+            directory=directory,
+            healthy=False,
+            reason=reason,
+            capacity_bytes=0,
+            used_bytes=0,
+            peak_used_bytes=0,
+            touched_bytes=0,
+            largest_free_bytes=0,
+            extents=0,
+        )
+
 
 class Tier(ABC):
-    """An arena file and the allocation in it. Base of the memory and the disk tier.
+    """Base of the memory and the disk tier: an arena file and the allocation in it.
 
     Args:
         kind: Memory or disk.
         path: The arena file, named by :func:`arena_path`.
         fd: Its descriptor, which the tier owns.
-        capacity_bytes: Most it may hold; None: no limit of its own.
+        capacity_bytes: Most bytes it may hold; None: the tier has no limit of its own.
     """
 
     def __init__(
@@ -161,7 +177,7 @@ class Tier(ABC):
 
     @property
     def directory(self) -> Path:
-        """Where the arena lies."""
+        """Directory of the arena."""
         return self.path.parent
 
     @abstractmethod
@@ -169,7 +185,7 @@ class Tier(ABC):
         """Allocate an extent, or return None if the tier has no room or is not healthy."""
 
     def adopt(self, offset: int, length: int) -> Extent:
-        """Occupy what a previous process stored in this arena.
+        """Occupy an extent that a previous process stored in this arena.
 
         Raises:
             ValueError: The range lies outside the file or overlaps an adopted one.
@@ -187,7 +203,7 @@ class Tier(ABC):
         del self._extents[extent.offset]
 
     def fail(self, reason: str) -> None:
-        """Leave this tier out of all further allocation; what it holds can still be read."""
+        """Leave this tier out of all further allocation; its extents can still be read."""
         if self.healthy:
             logger.error("storage directory %s is left out from now on: %s", self.directory, reason)
         self.healthy = False
@@ -213,7 +229,7 @@ class Tier(ABC):
         return self._allocator.largest_free_bytes
 
     def close(self) -> None:
-        """Close the file. What is stored stays where it is, for the next process."""
+        """Close the file. Its content stays, for the next process."""
         for extent in self._extents.values():
             extent.view = None
         os.close(self.fd)
@@ -233,7 +249,7 @@ def tier_id_of(path: Path) -> bytes:
     """Return the id in an arena's file name.
 
     Raises:
-        ValueError: It is not an arena's name.
+        ValueError: The file is not named like an arena.
     """
     match = _ARENA_NAME.fullmatch(path.name)
     if match is None:
@@ -242,11 +258,26 @@ def tier_id_of(path: Path) -> bytes:
     return bytes.fromhex(match[1])
 
 
+def open_arena(directory: Path) -> tuple[Path, int]:
+    """Open the arena file of a directory whose lock the caller holds, or create one.
+
+    Returns:
+        The file and its descriptor.
+
+    Raises:
+        StorageUnavailable: The file cannot be made or opened.
+    """
+    try:
+        path = arena_path(directory)
+        return path, os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise StorageUnavailable(directory, str(error)) from error
+
+
 def arena_path(directory: Path) -> Path:
     """Find the arena file of a directory, or make up the name of a new one.
 
-    The caller holds the directory's lock. Of several arenas, which only a foreign hand can have put
-    there, the first by name is used.
+    A daemon makes one arena only; if an operator has put others there, the first by name is used.
     """
     found = sorted(path for path in directory.iterdir() if _ARENA_NAME.fullmatch(path.name))
     if len(found) > 1:

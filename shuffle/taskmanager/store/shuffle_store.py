@@ -1,4 +1,4 @@
-"""The store of committed map outputs of one TaskManager: the facade of this package.
+"""Stores the committed map outputs of one TaskManager: the facade of this package.
 
 ::
 
@@ -7,37 +7,37 @@
                                                                                   │
     read(extent, …), extent.view  ◀──────────────── lookup() / map_outputs() ◀────┘
 
-One event-loop thread owns all state. Only :meth:`ShuffleStore.open` blocks (run it before serving,
-or in a thread before the loop uses the store); disk accesses later are made by ``io_threads``
-threads, journal writes by one more.
+One event-loop thread owns all state. Only :meth:`ShuffleStore.open` blocks: run it before serving,
+or in a thread before the loop uses the store. Afterwards ``io_threads`` threads access the disks,
+and another thread writes the journal.
 
-What survives: everything whose commit was acknowledged, through any death of the process, because
-it lies in the page cache or in tmpfs. After a reboot the memory tier's outputs are forgotten.
+Every map output whose commit was acknowledged survives any death of the process, because it lies in
+the page cache or in tmpfs. After a reboot the memory tier's outputs are forgotten.
 """
 
 import asyncio
-import logging
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Any, Self
-
-from crc32c import crc32c
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Self
 
 from sluice.shuffle.names import MapAttemptKey, ShuffleKey
 from sluice.shuffle.taskmanager.sections import StorageConfig
-from sluice.shuffle.taskmanager.store.arena import Extent, TierStatistics
-from sluice.shuffle.taskmanager.store.disk_tier import DiskTier
 from sluice.shuffle.taskmanager.store.errors import (
-    CorruptRegion,
     DuplicateMapOutput,
     StorageClosed,
-    StorageFull,
-    StorageReadFailed,
 )
-from sluice.shuffle.taskmanager.store.extent_reader import ExtentRead, read_cached, read_extents
-from sluice.shuffle.taskmanager.store.index import ShuffleEntry, ShuffleStatistics, StoreStatistics
+from sluice.shuffle.taskmanager.store.extent_reader import (
+    ExtentRead,
+    read_cached,
+    read_extents,
+    verify_region,
+)
+from sluice.shuffle.taskmanager.store.io_threads import IoThreads
 from sluice.shuffle.taskmanager.store.journal_writer import JournalWriter
+from sluice.shuffle.taskmanager.store.output_index import (
+    ShuffleEntry,
+    ShuffleStatistics,
+    StoreStatistics,
+)
 from sluice.shuffle.taskmanager.store.outputs import (
     MapOutput,
     OpenOutput,
@@ -47,42 +47,32 @@ from sluice.shuffle.taskmanager.store.outputs import (
 from sluice.shuffle.taskmanager.store.recovery import OpenedStorage, open_storage
 from sluice.shuffle.taskmanager.store.region_writer import RegionWriter
 from sluice.shuffle.taskmanager.store.rows import pack_release_application, pack_release_shuffle
-from sluice.shuffle.taskmanager.store.threads import run_in_thread
-
-logger = logging.getLogger(__name__)
-
-_VERIFY_BYTES = 1024 * 1024
+from sluice.shuffle.taskmanager.store.tier import Extent, TierStatistics
+from sluice.shuffle.taskmanager.store.tiers import Tiers
 
 
 class ShuffleStore:
-    """Extents, journal and index of a TaskManager's data directories.
+    """Ties together the tiers, the journal and the index of a TaskManager's data directories.
 
-    Made by :meth:`open`. Every extent that is handed out stays valid as long as somebody holds a
-    reference to it: retain it before using it across an ``await``, release it afterwards.
+    Made by :meth:`open`. An extent stays valid as long as there is a reference to it: retain it
+    before using it across an ``await``, release it afterwards.
     """
 
     def __init__(self, config: StorageConfig, storage: OpenedStorage) -> None:
         if storage.journal is None:
             raise RuntimeError("storage without a journal")
-        self._config = config
         self._storage = storage
         self._index = storage.index
-        self._executor = ThreadPoolExecutor(config.io_threads, thread_name_prefix="sluice-storage")
-        self._journal = JournalWriter(
-            storage.journal, self._index, self._journal_directories, self._disk_failed
-        )
-        self._next_disk = 0
-        self._background: set[asyncio.Task[None]] = set()
-        self._busy: set[int] = set()
+        self._threads = IoThreads(config.io_threads, "sluice-storage")
+        self._tiers = Tiers(storage.memory, storage.disks, storage.left_out, self._threads)
+        self._journal = JournalWriter(storage.journal, self._index, self._tiers)
         self._commits = 0
         self._adopted = self._index.map_outputs
         self._closed = False
-        for disk in storage.disks:
-            disk.on_excess = self._trim_soon
 
     @classmethod
     def open(cls, config: StorageConfig) -> Self:
-        """Lock the directories and adopt what a previous daemon committed there. Blocks.
+        """Lock the directories and adopt the map outputs that a previous daemon committed. Blocks.
 
         Directories that cannot be used are left out, with a logged reason.
 
@@ -105,8 +95,8 @@ class ShuffleStore:
         Args:
             key: The shuffle.
             first_subpartition: Number of the region's first subpartition; ``EVERY_SUBPARTITION``
-                for a region whose bytes are those of each subpartition.
-            lengths: Bytes of each of its subpartitions; one length then.
+                for a broadcast region, whose bytes are those of each subpartition.
+            lengths: Bytes of each of its subpartitions; a single length for a broadcast region.
 
         Raises:
             StorageFull: No tier has room.
@@ -116,8 +106,8 @@ class ShuffleStore:
         self._check_open()
         offsets = cumulative_offsets(lengths)
         length = offsets[-1]
-        extent = self._allocate(length) if length else None
-        return RegionWriter(key, extent, first_subpartition, offsets, self._executor)
+        extent = self._tiers.allocate(length) if length else None
+        return RegionWriter(key, extent, first_subpartition, offsets, self._threads)
 
     def commit(self, output: MapOutput) -> "asyncio.Future[None]":
         """Commit a map output: its row goes to the journal first, then it becomes visible.
@@ -127,12 +117,12 @@ class ShuffleStore:
         Args:
             output: Its regions come from :meth:`RegionWriter.finish`. Once the future has succeeded
                 they belong to the store; if this call or the future raises, they still belong to
-                the caller, who releases them (:func:`release_regions`).
+                the caller, who must release them (:func:`release_regions`).
 
         Returns:
             A future that ends when the output survives the process and is visible. Cancelling it
-            does not take the commit back; the store then looks after the regions in either case.
-            It may fail with JournalWriteFailed, ShuffleReleased or StorageClosed.
+            does not take the commit back; the store then owns the regions in either case. The
+            future may fail with JournalWriteFailed, ShuffleReleased or StorageClosed.
 
         Raises:
             DuplicateMapOutput: The map attempt is committed, or being committed.
@@ -149,19 +139,20 @@ class ShuffleStore:
     def secure(
         self, attempt: MapAttemptKey, num_subpartitions: int, regions: Sequence[Region]
     ) -> "asyncio.Future[None]":
-        """Let the next regions of a map output survive the process before it is committed.
+        """Make the next regions of a map output survive the process before its commit.
 
         Args:
             attempt: The map attempt; one call is under way at a time.
             num_subpartitions: Subpartitions of the shuffle.
-            regions: They follow those secured before. Once the future has succeeded they belong to
-                the store; if this call or the future raises, they still belong to the caller.
+            regions: The regions behind those secured before. Once the future has succeeded they
+                belong to the store; if this call or the future raises, they still belong to the
+                caller.
 
         Returns:
-            A future as that of :meth:`commit`.
+            A future like that of :meth:`commit`.
 
         Raises:
-            DuplicateMapOutput: The map attempt is committed, or something of it is being written.
+            DuplicateMapOutput: The map attempt is committed, or a row of it is being written.
             StorageClosed: The store was closed.
         """
         self._check_open()
@@ -170,19 +161,19 @@ class ShuffleStore:
         return self._journal.secure(attempt, num_subpartitions, regions)
 
     def open_output(self, attempt: MapAttemptKey) -> OpenOutput | None:
-        """Return what is secured of a map output that is not committed, or None."""
+        """Return the secured part of a map output that is not committed, or None."""
         return self._index.open_output(attempt)
 
     def open_outputs(self) -> list[OpenOutput]:
-        """Return all map outputs of which something is secured."""
+        """Return all uncommitted map outputs with secured regions."""
         return self._index.open_outputs()
 
     def pending(self, attempt: MapAttemptKey) -> "asyncio.Future[None] | None":
-        """Return the future of a commit or of regions of a map attempt that are being written."""
+        """Return the future of the row of a map attempt that is being written, or None."""
         return self._journal.pending(attempt)
 
     def drop_open(self, attempt: MapAttemptKey) -> None:
-        """Give up what is secured, or is being secured, of a map output. Idempotent."""
+        """Give up the secured regions of a map output, also those being written. Idempotent."""
         if not self._closed:
             self._journal.drop(attempt)
 
@@ -195,12 +186,12 @@ class ShuffleStore:
         return self._index.outputs_of(key)
 
     def release_shuffle(self, key: ShuffleKey) -> int:
-        """Forget a shuffle. Extents that readers still hold are freed with their last reference.
+        """Forget a shuffle. Extents in use by readers are freed with their last reference.
 
         Commits under way to this shuffle fail with ShuffleReleased.
 
         Returns:
-            Stored bytes that were given up.
+            Stored bytes that are given up.
 
         Raises:
             StorageClosed: The store was closed.
@@ -227,7 +218,7 @@ class ShuffleStore:
         return sum(_release(entry) for entry in entries if entry is not None)
 
     def _release_open(self, released: Callable[[ShuffleKey], bool]) -> int:
-        """Forget what is secured of uncommitted map outputs of shuffles that are released."""
+        """Forget the secured regions of uncommitted map outputs of released shuffles."""
         outputs = [each for each in self._index.open_outputs() if released(each.key)]
         for output in outputs:
             self._index.pop_open(MapAttemptKey(output.key, output.map_attempt_id))
@@ -251,15 +242,15 @@ class ShuffleStore:
         await self.read_all([ExtentRead(extent, offset, buffers)])
 
     async def read_all(self, reads: Sequence[ExtentRead]) -> None:
-        """Fill buffers from extents: copies in the memory tier, one call of a thread for the disk.
+        """Fill buffers from extents: copies from memory, one call of a thread for all disks.
 
         Raises:
-            StorageReadFailed: As :meth:`read`, like all the rest.
+            StorageReadFailed: As :meth:`read` does; so are the other errors.
         """
-        await read_extents(self._executor, reads)
+        await read_extents(self._threads, reads)
 
     def read_cached(self, reads: Sequence[ExtentRead]) -> bool:
-        """Fill buffers at once if the page cache has it all, as ``region_writer.read_cached``."""
+        """Fill buffers at once if the page cache has all: ``extent_reader.read_cached``."""
         return read_cached(reads)
 
     async def verify(self, region: Region) -> None:
@@ -269,27 +260,14 @@ class ShuffleStore:
             CorruptRegion: They differ.
             StorageReadFailed: The disk failed.
         """
-        extent = region.extent
-        found = 0
-        if extent is not None:
-            extent.retain()
-            try:
-                found = await run_in_thread(self._executor, _checksum, extent)
-            except OSError as error:
-                raise StorageReadFailed(
-                    extent.tier.path, extent.offset, extent.length, 0, str(error)
-                ) from error
-            finally:
-                extent.release()
-        if found != region.crc32c:
-            raise CorruptRegion(region.crc32c, found, repr(extent))
+        await verify_region(self._threads, region)
 
     def applications(self) -> list[str]:
         """Return the applications that have committed map outputs, adopted ones included."""
         return self._index.applications()
 
     def shuffles(self) -> list[ShuffleStatistics]:
-        """Return what is stored per shuffle."""
+        """Return the statistics of each shuffle."""
         return [
             ShuffleStatistics(key, len(entry.outputs), entry.stored_bytes, entry.regions)
             for key, entry in self._index.entries()
@@ -297,22 +275,7 @@ class ShuffleStore:
 
     def tiers(self) -> list[TierStatistics]:
         """Return the state of all tiers, then the directories that were left out at the start."""
-        left_out = [
-            TierStatistics(
-                kind="memory" if error.directory == self._config.memory_directory else "disk",
-                directory=Path(error.directory),
-                healthy=False,
-                reason=error.reason,
-                capacity_bytes=0,
-                used_bytes=0,
-                peak_used_bytes=0,
-                touched_bytes=0,
-                largest_free_bytes=0,
-                extents=0,
-            )
-            for error in self._storage.left_out
-        ]
-        return [*(tier.statistics() for tier in self._storage.tiers), *left_out]
+        return self._tiers.statistics()
 
     def statistics(self) -> StoreStatistics:
         """Return totals."""
@@ -329,93 +292,17 @@ class ShuffleStore:
         )
 
     async def close(self) -> None:
-        """Write what is queued, wait for disk accesses, close all files, give up the locks.
+        """Write the queued rows, wait for disk accesses, close all files, give up the locks.
 
-        Data stays for the next process. Idempotent. Not to be cancelled; it waits for disks only.
+        Data stays for the next process. Idempotent. Do not cancel it; it waits for disks only.
         """
         if self._closed:
             return
         self._closed = True
         await self._journal.close()
-        while self._background:
-            await asyncio.wait(self._background)
-        await asyncio.to_thread(self._executor.shutdown)
+        await self._tiers.end_upkeep()
+        await asyncio.to_thread(self._threads.end)
         self._storage.close()
-
-    def _allocate(self, length: int) -> Extent:
-        memory = self._storage.memory
-        if memory is not None:
-            extent = memory.allocate(length)
-            if extent is not None:
-                if memory.wants_backing:
-                    self._back_ahead()
-                return extent
-        disks = self._storage.disks
-        for step in range(len(disks)):
-            # Round robin: as many spindles as there are, and no directory fills up alone.
-            number = (self._next_disk + step) % len(disks)
-            extent = disks[number].allocate(length)
-            if extent is not None:
-                self._next_disk = number + 1
-                return extent
-        tiers = self.tiers()
-        detail = "; ".join(
-            f"{tier.kind} {tier.directory} "
-            + (f"has {tier.largest_free_bytes} in one piece" if tier.healthy else tier.reason)
-            for tier in tiers
-        )
-        raise StorageFull(length, max(tier.largest_free_bytes for tier in tiers), detail)
-
-    def _back_ahead(self) -> None:
-        """Let a thread allot and touch the pages that are used next."""
-        memory = self._storage.memory
-        if memory is None or id(memory) in self._busy:
-            return
-
-        async def work() -> None:
-            start, end = memory.backing_range()
-            memory.prepared(end, await run_in_thread(self._executor, memory.prepare, start, end))
-
-        self._in_background(id(memory), work())
-
-    def _trim_soon(self, disk: DiskTier) -> None:
-        """Give free space at the end of an arena back to the disk."""
-        if id(disk) in self._busy or self._closed:
-            return
-
-        async def work() -> None:
-            await asyncio.sleep(0)  # a release frees many extents in a row: trim once, after them
-            while (trim := disk.begin_trim()) is not None:
-                disk.end_trim(*trim, await run_in_thread(self._executor, disk.punch, *trim))
-
-        self._in_background(id(disk), work())
-
-    def _in_background(self, subject: int, work: Coroutine[Any, Any, None]) -> None:
-        """Run upkeep of a tier, at most one at a time for each."""
-        try:
-            loop = asyncio.get_running_loop()
-        except RuntimeError:  # an extent was released after the loop had ended
-            work.close()
-            return
-
-        def ended(task: "asyncio.Task[None]") -> None:
-            self._background.discard(task)
-            self._busy.discard(subject)
-            if not task.cancelled() and (error := task.exception()) is not None:
-                logger.error("upkeep of the storage failed", exc_info=error)
-
-        task = loop.create_task(work)
-        self._busy.add(subject)
-        self._background.add(task)
-        task.add_done_callback(ended)
-
-    def _journal_directories(self) -> list[Path]:
-        return [disk.directory for disk in self._storage.disks if disk.healthy]
-
-    def _disk_failed(self, directory: Path, error: OSError) -> None:
-        for disk in self._storage.disks:
-            if disk.directory == directory:
-                disk.note_failure(error)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -432,18 +319,3 @@ def _release(entry: ShuffleEntry) -> int:
     for output in entry.outputs.values():
         release_regions(output.regions)
     return entry.stored_bytes
-
-
-def _checksum(extent: Extent) -> int:
-    """Compute an extent's checksum. Runs in a thread, a piece at a time."""
-    value = 0
-    view = extent.view
-    buffer = memoryview(bytearray(min(_VERIFY_BYTES, extent.length)))
-    for start in range(0, extent.length, _VERIFY_BYTES):
-        length = min(_VERIFY_BYTES, extent.length - start)
-        if view is not None:
-            value = crc32c(view[start : start + length], value)
-        elif isinstance(extent.tier, DiskTier):
-            extent.tier.read(extent.offset + start, [buffer[:length]])
-            value = crc32c(buffer[:length], value)
-    return value

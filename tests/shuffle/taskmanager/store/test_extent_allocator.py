@@ -4,13 +4,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluice.shuffle.taskmanager.store.extents import ExtentAllocator
+from sluice.shuffle.taskmanager.store.extent_allocator import ExtentAllocator
 
 UNIT = 16
 
 
 def taken(allocator: ExtentAllocator, length: int) -> int:
-    """Allocate what must fit."""
+    """Allocate an extent that must fit."""
     offset = allocator.allocate(length)
     assert offset is not None
     return offset
@@ -125,12 +125,12 @@ def test_freeing_twice_or_misplaced_is_refused_and_changes_nothing():
 
 
 @pytest.mark.parametrize(("capacity", "alignment"), [(-1, 1), (10, 0)])
-def test_senseless_sizes_are_refused(capacity, alignment):
+def test_invalid_sizes_are_refused(capacity, alignment):
     with pytest.raises(ValueError, match="got"):
         ExtentAllocator(capacity, alignment)
 
 
-def test_senseless_requests_are_refused():
+def test_invalid_requests_are_refused():
     allocator = ExtentAllocator(100, 10)
     with pytest.raises(ValueError, match="at least 1 byte"):
         allocator.allocate(0)

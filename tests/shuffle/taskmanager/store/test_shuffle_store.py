@@ -125,7 +125,7 @@ async def test_bytes_outside_a_region_are_refused(opened):
 
 
 async def test_bytes_outside_a_region_are_not_read_from_the_page_cache(opened):
-    """What lies behind it may be another application's."""
+    """The bytes behind a region may belong to another application."""
     store = opened(memory_tier_bytes=0)
     output, _ = await put(store, 0, 100), await put(store, 1, 8192)
     extent = extent_of(output)
@@ -376,7 +376,7 @@ async def test_upkeep_that_fails_is_logged_and_tried_again(opened, monkeypatch, 
         broken.setattr(MemoryTier, "prepare", bug)
         await put(store, 1, 100)
         await settle(store)
-    assert "upkeep of the storage failed" in caplog.text
+    assert f"upkeep of {store.tiers()[0].directory} failed" in caplog.text
     await put(store, 2, 100)
     await settle(store)
     assert not store._storage.memory.wants_backing

@@ -1,6 +1,6 @@
-"""The index of committed map outputs: plain dictionaries, owned by the event-loop thread.
+"""The index of map outputs: plain dictionaries, owned by the event-loop thread.
 
-Immutable snapshots for status pages and metrics.
+Its statistics are immutable snapshots for status pages and metrics.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,7 +15,7 @@ _NOTHING: Mapping[int, MapOutput] = MappingProxyType({})
 
 
 class ShuffleEntry:
-    """What is committed of one shuffle.
+    """The committed map outputs of one shuffle.
 
     Attributes:
         outputs: By map attempt id.
@@ -34,7 +34,10 @@ class ShuffleEntry:
 
 
 class OutputIndex:
-    """Committed map outputs by application, shuffle and map attempt."""
+    """Finds committed map outputs by application, shuffle and map attempt.
+
+    Secured regions of uncommitted map outputs are kept beside them, by map attempt.
+    """
 
     def __init__(self) -> None:
         self._applications: dict[str, dict[int, ShuffleEntry]] = {}
@@ -50,7 +53,7 @@ class OutputIndex:
         regions: Sequence[Region],
         journal_bytes: int,
     ) -> None:
-        """Add regions to what is secured of a map output that is not committed."""
+        """Add secured regions to a map output that is not committed."""
         output = self._open.get(attempt)
         if output is None:
             output = OpenOutput(attempt.shuffle, attempt.map_attempt_id, num_subpartitions, [])
@@ -60,22 +63,22 @@ class OutputIndex:
         self.journal_bytes += journal_bytes
 
     def open_output(self, attempt: MapAttemptKey) -> OpenOutput | None:
-        """Return what is secured of a map output that is not committed, or None."""
+        """Return the secured part of a map output that is not committed, or None."""
         return self._open.get(attempt)
 
     def open_outputs(self) -> list[OpenOutput]:
-        """Return all map outputs of which something is secured."""
+        """Return all uncommitted map outputs with secured regions."""
         return list(self._open.values())
 
     def pop_open(self, attempt: MapAttemptKey) -> OpenOutput | None:
-        """Forget what is secured of a map output and return it, for its extents to be released."""
+        """Remove the secured part of a map output and return it; the caller releases it."""
         output = self._open.pop(attempt, None)
         if output is not None:
             self.journal_bytes -= output.journal_bytes
         return output
 
     def add(self, output: MapOutput, journal_bytes: int) -> None:
-        """Make a map output visible. The caller has made sure that it is new."""
+        """Make a map output visible. The caller has checked that it is new."""
         application_id, shuffle_id = output.key
         self.pop_open(MapAttemptKey(output.key, output.map_attempt_id))
         shuffles = self._applications.setdefault(application_id, {})
@@ -97,7 +100,7 @@ class OutputIndex:
         return None if entry is None else entry.outputs.get(map_attempt_id)
 
     def entry(self, key: ShuffleKey) -> ShuffleEntry | None:
-        """Return what is committed of a shuffle, or None if nothing is."""
+        """Return the committed map outputs of a shuffle, or None."""
         shuffles = self._applications.get(key[0])
         return None if shuffles is None else shuffles.get(key[1])
 
@@ -107,7 +110,7 @@ class OutputIndex:
         return _NOTHING if entry is None else MappingProxyType(entry.outputs)
 
     def pop(self, key: ShuffleKey) -> ShuffleEntry | None:
-        """Forget a shuffle and return what it had, for its extents to be released."""
+        """Remove a shuffle and return its map outputs; the caller releases them."""
         shuffles = self._applications.get(key.application_id)
         entry = None if shuffles is None else shuffles.pop(key.shuffle_id, None)
         if shuffles is None or entry is None:
@@ -124,7 +127,7 @@ class OutputIndex:
         return [ShuffleKey(application_id, s) for s in self._applications.get(application_id, ())]
 
     def applications(self) -> list[str]:
-        """Return the applications that have something stored."""
+        """Return the applications with committed map outputs."""
         return list(self._applications)
 
     def entries(self) -> Iterator[tuple[ShuffleKey, ShuffleEntry]]:
@@ -140,7 +143,7 @@ class OutputIndex:
 
 @dataclass(frozen=True, slots=True)
 class ShuffleStatistics:
-    """What is stored of one shuffle.
+    """Totals of one shuffle.
 
     Args:
         key: The shuffle.
@@ -164,10 +167,10 @@ class StoreStatistics:
         stored_bytes: Their bytes.
         commits: Commits since the start.
         adopted_map_outputs: Map outputs taken over from the previous process.
-        forgotten_map_outputs: Map outputs in its journal whose bytes are not there any more.
+        forgotten_map_outputs: Map outputs in its journal whose bytes are gone.
         journal_path: The journal.
-        journal_bytes: Its length.
-        journal_live_bytes: Bytes of rows that still count.
+        journal_bytes: Length of the journal.
+        journal_live_bytes: Bytes of its rows that still count.
         compactions: Rewrites of the journal since the start.
     """
 

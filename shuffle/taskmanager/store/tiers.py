@@ -1,0 +1,139 @@
+"""All tiers of a store: which one takes an extent, and their upkeep in the background."""
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Sequence
+from pathlib import Path
+from typing import Any
+
+from sluice.shuffle.taskmanager.store.disk_tier import DiskTier
+from sluice.shuffle.taskmanager.store.errors import StorageFull
+from sluice.shuffle.taskmanager.store.io_threads import IoThreads
+from sluice.shuffle.taskmanager.store.memory_tier import MemoryTier
+from sluice.shuffle.taskmanager.store.tier import Extent, Tier, TierStatistics
+
+logger = logging.getLogger(__name__)
+
+
+class Tiers:
+    """The memory tier, if there is one, and a disk tier for each usable data directory.
+
+    Upkeep is work ahead of use (pages of the memory tier) and after it (free space at the end of a
+    disk's arena). A thread does it, and each tier has at most one task of it at a time.
+
+    Args:
+        memory: The memory tier, or None.
+        disks: In the order of the configuration.
+        left_out: Directories that could not be used at the start, for :meth:`statistics`.
+        threads: They do the upkeep.
+    """
+
+    def __init__(
+        self,
+        memory: MemoryTier | None,
+        disks: Sequence[DiskTier],
+        left_out: Sequence[TierStatistics],
+        threads: IoThreads,
+    ) -> None:
+        self._memory = memory
+        self._disks = disks
+        self._left_out = left_out
+        self._threads = threads
+        self._next_disk = 0
+        self._busy: set[Tier] = set()
+        self._ending = False
+        self.upkeep: set[asyncio.Task[None]] = set()
+        """Tasks under way."""
+        for disk in disks:
+            disk.on_excess = self._trim_soon
+
+    def allocate(self, length: int) -> Extent:
+        """Allocate an extent: in the memory tier if it has room, else on a disk.
+
+        Raises:
+            StorageFull: No tier has room.
+        """
+        memory, disks = self._memory, self._disks
+        if memory is not None:
+            extent = memory.allocate(length)
+            if extent is not None:
+                if memory.wants_backing:
+                    self._back_ahead(memory)
+                return extent
+        for step in range(len(disks)):
+            # Round robin: the load is spread over all disks, and none fills up long before the
+            # others.
+            number = (self._next_disk + step) % len(disks)
+            extent = disks[number].allocate(length)
+            if extent is not None:
+                self._next_disk = number + 1
+                return extent
+        tiers = self.statistics()
+        detail = "; ".join(
+            f"{tier.kind} {tier.directory} "
+            + (f"has {tier.largest_free_bytes} in one piece" if tier.healthy else tier.reason)
+            for tier in tiers
+        )
+        raise StorageFull(length, max(tier.largest_free_bytes for tier in tiers), detail)
+
+    def statistics(self) -> list[TierStatistics]:
+        """Return the state of all tiers, then the directories that were left out at the start."""
+        tiers = self._disks if self._memory is None else [self._memory, *self._disks]
+        return [*(tier.statistics() for tier in tiers), *self._left_out]
+
+    def healthy_disks(self) -> list[Path]:
+        """Return the data directories that take new data, in the order of the configuration."""
+        return [disk.directory for disk in self._disks if disk.healthy]
+
+    def note_disk_failure(self, directory: Path, error: OSError) -> None:
+        """Draw the consequence of a write that failed in a data directory."""
+        for disk in self._disks:
+            if disk.directory == directory:
+                disk.note_failure(error)
+
+    async def end_upkeep(self) -> None:
+        """Stop freeing space on disks, and wait for the upkeep under way."""
+        self._ending = True
+        while self.upkeep:
+            await asyncio.wait(self.upkeep)
+
+    def _back_ahead(self, memory: MemoryTier) -> None:
+        """Let a thread allot and touch the pages that are used next."""
+        if memory in self._busy:
+            return
+
+        async def work() -> None:
+            start, end = memory.backing_range()
+            memory.prepared(end, await self._threads.run(memory.prepare, start, end))
+
+        self._in_background(memory, work())
+
+    def _trim_soon(self, disk: DiskTier) -> None:
+        """Give free space at the end of an arena back to the disk."""
+        if disk in self._busy or self._ending:
+            return
+
+        async def work() -> None:
+            await asyncio.sleep(0)  # a release frees many extents in a row: trim once, after them
+            while (trim := disk.begin_trim()) is not None:
+                disk.end_trim(*trim, await self._threads.run(disk.punch, *trim))
+
+        self._in_background(disk, work())
+
+    def _in_background(self, tier: Tier, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:  # an extent was released after the loop had ended
+            work.close()
+            return
+
+        def ended(task: "asyncio.Task[None]") -> None:
+            self.upkeep.discard(task)
+            self._busy.discard(tier)
+            if not task.cancelled() and (error := task.exception()) is not None:
+                logger.error("upkeep of %s failed", tier.directory, exc_info=error)
+
+        task = loop.create_task(work)
+        self._busy.add(tier)
+        self.upkeep.add(task)
+        task.add_done_callback(ended)
