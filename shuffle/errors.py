@@ -40,7 +40,11 @@ Errors of the record layer.
     └── WriterUnusable       the writer is finished, or failed in the middle of a record
 """
 
+import logging
+
 from sluice.protocol.errors import ErrorCode, Fault, SluiceError
+
+_log = logging.getLogger(__name__)
 
 
 class PartitionError(SluiceError):
@@ -65,7 +69,7 @@ class ProducerFailed(PartitionError):
     code = ErrorCode.PRODUCER_FAILED
 
 
-class RegionMismatch(PartitionError):
+class MapOutputMismatch(PartitionError):
     """The lengths, offsets or totals of a map output do not add up."""
 
     code = ErrorCode.REGION_MISMATCH
@@ -121,6 +125,19 @@ def detached(error: SluiceError) -> SluiceError:
 def internal_error(error: Exception) -> SluiceError:
     """Make the error that others are told when a bug of ours struck; the log has the traceback."""
     return SluiceError("Internal error", value=repr(error), remedy="See the TaskManager's log")
+
+
+def failure_of(error: Exception, what: str) -> SluiceError:
+    """Return the error that others are told of an exception; a bug is logged with its traceback.
+
+    Args:
+        error: The exception that was caught.
+        what: The work that it ended: "committing a map output".
+    """
+    if isinstance(error, SluiceError):
+        return detached(error)
+    _log.error("internal error while %s", what, exc_info=error)
+    return internal_error(error)
 
 
 class MemoryPoolError(SluiceError):

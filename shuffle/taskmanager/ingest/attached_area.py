@@ -8,7 +8,7 @@ import logging
 
 from sluice.protocol.errors import SluiceError, UnexpectedMessage
 from sluice.protocol.messages import AttachRegionArea, RegionAreaAttached
-from sluice.shuffle.errors import ChecksumMismatch, RegionMismatch, internal_error
+from sluice.shuffle.errors import ChecksumMismatch, MapOutputMismatch, internal_error
 from sluice.shuffle.taskmanager.store.outputs import Region
 from sluice.shuffle.taskmanager.store.region_area import RegionArea, RegionAreas
 from sluice.shuffle.taskmanager.store.region_writer import RegionWriter
@@ -36,10 +36,10 @@ class RegionAreaLeg:
         """What is attached.
 
         Raises:
-            RegionMismatch: Nothing is.
+            MapOutputMismatch: Nothing is.
         """
         if self._area is None:
-            raise RegionMismatch("SharedRegion on a connection without a region area")
+            raise MapOutputMismatch("SharedRegion on a connection without a region area")
         return self._area
 
     def attach(self, message: AttachRegionArea) -> None:
@@ -101,7 +101,7 @@ class CopiedRegion:
         offset: Position of the first one there.
 
     Raises:
-        RegionMismatch: They would reach beyond the area.
+        MapOutputMismatch: They would reach beyond the area.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class CopiedRegion:
         self._copying: asyncio.Task[None] | None = None
         if offset + writer.length > area.size_bytes:
             writer.abort()
-            raise RegionMismatch(
+            raise MapOutputMismatch(
                 "Region reaches beyond its region area",
                 value=f"{writer.length} bytes at {offset}",
                 limit=f"{area.size_bytes} bytes",

@@ -10,7 +10,7 @@
     SECURING     ✗             ✗             ✗                 ABORTED
     FINISHING    ✗             ✗             ✗                 ABORTED
 
-✗ is a :class:`RegionMismatch` that ends the partition. An empty region leaves OPEN as it is.
+✗ is a :class:`MapOutputMismatch` that ends the partition. An empty region leaves OPEN as it is.
 Committing is the caller's: FINISHING ends when all regions are written. SecureRegion leads from
 OPEN to SECURING, and back when the complete regions outlive the process. SharedRegion is a whole
 region in one message: it leaves OPEN as it is, too, and is allowed nowhere else.
@@ -25,7 +25,7 @@ from sluice.protocol.errors import SluiceError
 from sluice.protocol.framing import PayloadMemory
 from sluice.protocol.limits import MAX_U64
 from sluice.protocol.messages import EVERY_SUBPARTITION
-from sluice.shuffle.errors import RegionMismatch
+from sluice.shuffle.errors import MapOutputMismatch
 from sluice.shuffle.memory import LocalBufferPool
 from sluice.shuffle.names import MapAttemptKey, ShuffleKey
 from sluice.shuffle.taskmanager.ingest.attached_area import CopiedRegion
@@ -35,7 +35,7 @@ from sluice.shuffle.taskmanager.ingest.region_receiver import (
     RegionReceiver,
     WrittenRegion,
 )
-from sluice.shuffle.taskmanager.store.errors import ShuffleReleased
+from sluice.shuffle.taskmanager.store.errors import ReleasedDuringCommit
 from sluice.shuffle.taskmanager.store.outputs import MapOutput, Region
 from sluice.shuffle.taskmanager.store.region_area import RegionArea
 from sluice.shuffle.taskmanager.store.region_writer import RegionWriter
@@ -130,8 +130,8 @@ class MapOutputWriter:
         With ``EVERY_SUBPARTITION`` as the first one, the bytes are those of each subpartition.
 
         Raises:
-            RegionMismatch: Not the next region, more subpartitions than there are, not one length
-                for every subpartition, wrong state.
+            MapOutputMismatch: Not the next region, more subpartitions than there are, not one
+                length for every subpartition, wrong state.
             StorageFull: No place for it.
         """
         writer = self._begin("BeginRegion", region, first_subpartition, lengths)
@@ -180,7 +180,7 @@ class MapOutputWriter:
             Its bytes.
 
         Raises:
-            RegionMismatch: As for :meth:`begin_region`, or it reaches beyond the area.
+            MapOutputMismatch: As for :meth:`begin_region`, or it reaches beyond the area.
             StorageFull: No place for it.
         """
         writer = self._begin("SharedRegion", region, first_subpartition, lengths)
@@ -195,7 +195,7 @@ class MapOutputWriter:
         """Check what a producer says of its next region, and find a place for it."""
         self._require(WriterState.OPEN, what)
         if region != self.regions:
-            raise RegionMismatch(
+            raise MapOutputMismatch(
                 "Regions of a map output must be numbered from 0 without gaps",
                 value=region,
                 limit=self.regions,
@@ -203,14 +203,14 @@ class MapOutputWriter:
             )
         if first_subpartition == EVERY_SUBPARTITION:
             if len(lengths) != 1:
-                raise RegionMismatch(
+                raise MapOutputMismatch(
                     "Region of every subpartition must have one length",
                     value=len(lengths),
                     limit=1,
                     map_attempt_id=self.map_attempt_id,
                 )
         elif first_subpartition + len(lengths) > self.num_subpartitions:
-            raise RegionMismatch(
+            raise MapOutputMismatch(
                 "Region has lengths for more subpartitions than the shuffle has",
                 value=first_subpartition + len(lengths),
                 limit=self.num_subpartitions,
@@ -219,7 +219,7 @@ class MapOutputWriter:
         try:
             return self._store.begin_region(self.key, first_subpartition, lengths)
         except ValueError as error:
-            raise RegionMismatch(
+            raise MapOutputMismatch(
                 "Lengths of a region do not add up to a size",
                 value=error,
                 limit=f"{MAX_U64} bytes",
@@ -230,7 +230,7 @@ class MapOutputWriter:
         """Supply the place for the next bytes of the region.
 
         Raises:
-            RegionMismatch: Not in a region, or not the next bytes of it.
+            MapOutputMismatch: Not in a region, or not the next bytes of it.
             CreditExceeded: No credit was granted for them.
             SluiceError: An earlier part of the map output could not be written.
         """
@@ -244,7 +244,7 @@ class MapOutputWriter:
         """Take note that the bytes of a RegionData have come.
 
         Raises:
-            RegionMismatch: As above.
+            MapOutputMismatch: As above.
             ChecksumMismatch: The region is complete and its checksum is wrong.
             SluiceError: An earlier part of the map output could not be written.
         """
@@ -253,7 +253,7 @@ class MapOutputWriter:
             raise self._failure
         receiver = self._current("RegionData")
         if length == 0:
-            raise RegionMismatch(
+            raise MapOutputMismatch(
                 "RegionData without data", value=0, limit=1, map_attempt_id=self.map_attempt_id
             )
         if receiver.received(length):
@@ -268,14 +268,14 @@ class MapOutputWriter:
             region: The last one, in the producer's count.
 
         Raises:
-            RegionMismatch: Another one is the last, or it is not complete.
+            MapOutputMismatch: Another one is the last, or it is not complete.
             SluiceError: A region could not be written, or not be secured.
 
         Cancellation: safe; what was secured by then stays in the store.
         """
         self._require(WriterState.OPEN, "SecureRegion")
         if region != self.regions - 1:
-            raise RegionMismatch(
+            raise MapOutputMismatch(
                 "SecureRegion names another region than the last",
                 value=region,
                 limit=self.regions - 1,
@@ -309,14 +309,14 @@ class MapOutputWriter:
             The map output, to be committed. It owns the regions' extents.
 
         Raises:
-            RegionMismatch: The totals differ, or a region is incomplete.
+            MapOutputMismatch: The totals differ, or a region is incomplete.
             SluiceError: A region could not be written.
 
         Cancellation: safe; abort afterwards.
         """
         self._require(WriterState.OPEN, "FinishPartition")
         if (total_bytes, regions) != (self.total_bytes, self.regions):
-            raise RegionMismatch(
+            raise MapOutputMismatch(
                 "Totals of a map output do not add up",
                 value=f"{total_bytes} bytes in {regions} regions",
                 limit=f"{self.total_bytes} bytes in {self.regions} regions",
@@ -326,7 +326,7 @@ class MapOutputWriter:
         for each in self._written:
             await each.flush()
         if self.state is not WriterState.FINISHING:
-            raise RegionMismatch(
+            raise MapOutputMismatch(
                 "Map output was aborted while it was finished", map_attempt_id=self.map_attempt_id
             )
         written = [each.finish() for each in self._take_written()]
@@ -334,7 +334,7 @@ class MapOutputWriter:
             secured = self._store.open_output(self.attempt)
             if secured is None or len(secured.regions) != self._secured:
                 release_regions(written)
-                raise ShuffleReleased(*self.key, self.map_attempt_id)
+                raise ReleasedDuringCommit(*self.key, self.map_attempt_id)
             secured.taken = True
             written = [*secured.regions, *written]
         return MapOutput(self.key, self.map_attempt_id, self.num_subpartitions, tuple(written))
@@ -363,12 +363,12 @@ class MapOutputWriter:
     def _current(self, what: str) -> RegionReceiver:
         if self._receiver is None:
             self._require(WriterState.IN_REGION, what)
-            raise RegionMismatch(f"{what} outside a region", map_attempt_id=self.map_attempt_id)
+            raise MapOutputMismatch(f"{what} outside a region", map_attempt_id=self.map_attempt_id)
         return self._receiver
 
     def _require(self, state: WriterState, what: str) -> None:
         if self.state is not state:
-            raise RegionMismatch(
+            raise MapOutputMismatch(
                 f"{what} is not allowed here",
                 value=f"state {self.state.value}",
                 limit=f"state {state.value}",

@@ -11,7 +11,7 @@ from crc32c import crc32c as update_crc32c
 from sluice.protocol.errors import CreditExceeded, SluiceError
 from sluice.protocol.framing import PayloadMemory
 from sluice.protocol.limits import RECEIVE_TAIL_BYTES
-from sluice.shuffle.errors import ChecksumMismatch, RegionMismatch, internal_error
+from sluice.shuffle.errors import ChecksumMismatch, MapOutputMismatch, internal_error
 from sluice.shuffle.memory import (
     BufferGroup,
     ListenerHandle,
@@ -78,10 +78,10 @@ class _Progress:
         """Check that bytes are the next ones and within the region.
 
         Raises:
-            RegionMismatch: They are not.
+            MapOutputMismatch: They are not.
         """
         if offset != self.position or offset + length > self.length:
-            raise RegionMismatch(
+            raise MapOutputMismatch(
                 "RegionData is not the next part of its region",
                 value=f"{length} bytes at {offset}",
                 limit=f"{self.length - self.position} bytes at {self.position}",
@@ -221,7 +221,7 @@ class DiskRegionReceiver:
         segments = self._granted[0]
         most = len(segments) * self._segment_payload_bytes
         if length > most:
-            raise RegionMismatch(
+            raise MapOutputMismatch(
                 "RegionData is larger than the payload size of its region", value=length, limit=most
             )
         needed = -(-length // self._segment_payload_bytes)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from sluice.shuffle.taskmanager.store.arena import Extent
 from sluice.shuffle.taskmanager.store.disk_tier import DiskTier
-from sluice.shuffle.taskmanager.store.errors import RegionMismatch
+from sluice.shuffle.taskmanager.store.errors import OutsideRegion
 from sluice.shuffle.taskmanager.store.threads import run_in_thread
 
 CACHED_READS = 32
@@ -63,7 +63,7 @@ async def read_extents(executor: ThreadPoolExecutor, reads: Sequence[ExtentRead]
         reads: What to read.
 
     Raises:
-        RegionMismatch: A range reaches beyond its extent.
+        OutsideRegion: A range reaches beyond its extent.
         StorageReadFailed: The disk failed or gave less than was written.
         asyncio.CancelledError: Raised when no thread touches the buffers any more.
     """
@@ -71,7 +71,7 @@ async def read_extents(executor: ThreadPoolExecutor, reads: Sequence[ExtentRead]
     for read in reads:
         extent, offset, buffers = read
         if not read.is_within:
-            raise RegionMismatch(read.end, extent.length)
+            raise OutsideRegion(read.end, extent.length)
         if extent.view is None:
             on_disk.append(read)
             continue

@@ -10,7 +10,7 @@ import pytest
 from crc32c import crc32c
 
 from sluice.protocol.errors import CreditExceeded, ErrorCode, SluiceError
-from sluice.shuffle.errors import ChecksumMismatch, RegionMismatch
+from sluice.shuffle.errors import ChecksumMismatch, MapOutputMismatch
 from sluice.shuffle.memory import InsufficientNetworkBuffers, LocalBufferPool, NetworkBufferPool
 from sluice.shuffle.names import ShuffleKey
 from sluice.shuffle.taskmanager.ingest.map_output_writer import MapOutputWriter, WriterState
@@ -262,7 +262,7 @@ async def test_every_message_in_every_state(rig, state, message):
         rig.writer.abort()
         assert rig.writer.state is WriterState.ABORTED
     elif after is None:
-        with pytest.raises(RegionMismatch) as caught:
+        with pytest.raises(MapOutputMismatch) as caught:
             await say(rig, message)
         assert caught.value.map_attempt_id == 1
         assert str(before.value) in str(caught.value.value)
@@ -277,7 +277,7 @@ async def test_an_abort_while_it_finishes(rig):
     await rig.send(DATA)
     finishing = asyncio.ensure_future(rig.writer.finish(len(DATA), 1))
     rig.writer.abort()
-    with pytest.raises(RegionMismatch):
+    with pytest.raises(MapOutputMismatch):
         await finishing
 
 
@@ -297,7 +297,7 @@ async def test_a_wrong_checksum_at_the_end_of_a_region(rig):
     [(1, 0, [1]), (0, 4, [1]), (0, 0, [1] * 5), (0, 2**32 - 1, []), (0, 0, [2**64 - 1] * 2)],
 )
 async def test_regions_that_do_not_add_up(rig, region, first, lengths):
-    with pytest.raises(RegionMismatch):
+    with pytest.raises(MapOutputMismatch):
         rig.writer.begin_region(region, first, lengths, 0)
     assert rig.writer.state is WriterState.OPEN
     assert rig.used_bytes() == 0
@@ -306,7 +306,7 @@ async def test_regions_that_do_not_add_up(rig, region, first, lengths):
 @pytest.mark.parametrize(("offset", "length"), [(1, 1), (SEGMENT, 1), (0, 101)])
 async def test_data_that_is_not_the_next_part(rig, offset, length):
     rig.begin([100], DATA[:100])
-    with pytest.raises(RegionMismatch) as caught:
+    with pytest.raises(MapOutputMismatch) as caught:
         rig.writer.payload_buffer(offset, length)
     assert caught.value.limit == "100 bytes at 0"
 
@@ -315,7 +315,7 @@ async def test_totals_that_differ(rig):
     rig.begin([3], b"abc")
     rig.payload(0, b"abc")
     for total, regions in ((2, 1), (3, 0), (3, 2)):
-        with pytest.raises(RegionMismatch, match="do not add up"):
+        with pytest.raises(MapOutputMismatch, match="do not add up"):
             await rig.writer.finish(total, regions)
     release_regions((await rig.writer.finish(3, 1)).regions)
 
