@@ -37,9 +37,9 @@ from sluice.shuffle.gate.task_events import TaskEventDispatcher
 from sluice.shuffle.memory import NetworkBufferPool
 from sluice.shuffle.taskmanager.applications import Applications
 from sluice.shuffle.taskmanager.driver_handler import DriverHandler
+from sluice.shuffle.taskmanager.ingest.incoming_output import ProducerServices
 from sluice.shuffle.taskmanager.ingest.producer_handler import ProducerHandler
 from sluice.shuffle.taskmanager.ingest.resumable_outputs import ResumableOutputs
-from sluice.shuffle.taskmanager.ingest.written_output import ProducerServices
 from sluice.shuffle.taskmanager.sections import (
     ApplicationConfig,
     NetworkMemoryConfig,
