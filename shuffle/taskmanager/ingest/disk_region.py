@@ -117,13 +117,15 @@ class DiskRegion(ReceivedRegion):
         if self._failure is not None:
             raise self._failure
 
-    def abort(self) -> None:
-        """Give everything back; segments that a thread writes follow when it is done."""
-        if self._aborted:
-            return
+    def stop(self) -> None:
+        """Grant no more credit, and write nothing more."""
         self._aborted = True
         if self._waiting is not None:
             self._waiting.cancel()
+
+    def abort(self) -> None:
+        """Give everything back; segments that a thread writes follow when it is done."""
+        self.stop()
         while self._granted:
             self._pool.recycle_together(self._granted.popleft())
         self._give_back_free()

@@ -90,6 +90,9 @@ class ReceivedRegion(IncomingRegion):
         """Take the bytes that have arrived; True when the region is complete."""
         raise NotImplementedError
 
+    def stop(self) -> None:
+        """Grant no more credit; :meth:`abort` follows when the payload under way has arrived."""
+
     def verify(self) -> None:
         """Compare the checksum of the complete region with the announced one.
 

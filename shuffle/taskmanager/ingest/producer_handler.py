@@ -155,8 +155,8 @@ class ProducerHandler:
     # ---- inner workings --------------------------------------------------------------------------
 
     def _data_received(self, message: DataMessage, length: int) -> None:
-        arriving, self._arriving = self._arriving, None
         output = self._outputs.find(message)
+        arriving, self._arriving = self._arriving, None
         if output is None or (length and arriving is not output):
             # The output failed while the payload was on its way, or another has its number now.
             if arriving is not None:

@@ -77,6 +77,8 @@ class StoredOutput(IncomingOutput):
         self._failure: SluiceError | None = None
         self._receiving = False
         """True while a payload arrives in memory of a region: it must stay that region's."""
+        self._stranded: ReceivedRegion | None = None
+        """The region of a failed map output in whose memory a payload still arrives."""
         self._region: ReceivedRegion | None = None
         """The region that is being received."""
         self._written: list[IncomingRegion] = []
@@ -362,7 +364,11 @@ class StoredOutput(IncomingOutput):
         self._end(drop=True)
 
     def drop_arriving(self) -> None:
-        """Do nothing: the memory belongs to the region, which gives it back."""
+        """Give back the memory of a payload that arrives too late, or not whole. Idempotent."""
+        self._receiving = False
+        stranded, self._stranded = self._stranded, None
+        if stranded is not None:
+            stranded.abort()
 
     def _end(self, *, drop: bool) -> None:
         """Give back everything that does not belong to the store.
@@ -380,9 +386,13 @@ class StoredOutput(IncomingOutput):
             self._commit.cancel()
         if self.state is not StoredState.COMMITTING:
             self.state = StoredState.ABORTED
-            self._region = None
+            region, self._region = self._region, None
             for each in self._take_written():
-                each.abort()
+                if each is region and self._receiving:
+                    region.stop()
+                    self._stranded = region  # until the transport writes there no longer
+                else:
+                    each.abort()
             if drop:
                 self._counters.map_outputs_aborted += 1
         self._opener.close()
