@@ -1,7 +1,7 @@
-"""The network environment of a TaskManager: one object that owns every network resource (M4).
+"""The network environment of a TaskManager: one object that owns every network resource.
 
 It is created at the start, wires pools, storage, partitions, connections and legs together, and
-closes them all, in an order in which nothing is used after it is gone.
+closes them all, in an order in which nothing is used after it is closed.
 """
 
 import asyncio
@@ -221,7 +221,8 @@ class NetworkEnvironment:
         Raises:
             SegmentSizeMismatch: A consumer that cannot take a whole segment: buffers of other
                 TaskManagers are passed on as they came, never cut.
-            ShuttingDown: A producer comes to a TaskManager that drains, and none is expected back.
+            ShuttingDown: A producer connects while the TaskManager drains, and no producer is
+                expected back.
         """
         if connection.role == ROLE_CONSUMER:
             self._require_whole_segments(connection)

@@ -239,7 +239,7 @@ class OpenOutputs:
         self.services.counters.late_messages.bump(type(message).__name__)
 
     def discarded(self) -> memoryview:
-        """Supply memory for a payload that nobody reads."""
+        """Supply memory for a payload that is thrown away."""
         if self._discard is None:
             largest = max(
                 self.connection.large_payload_bytes, self.services.config.segment_size_bytes

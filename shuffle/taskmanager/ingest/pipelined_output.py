@@ -1,8 +1,8 @@
 """A pipelined partition that a client writes while its readers already read.
 
 A data buffer is received straight into the segment that was granted for it, and queued as it is. If
-the one before it still waits and has room for its bytes they are copied there instead, and the
-segment is free again: flushes that find their reader busy do not become messages of their own.
+the buffer before it still waits and has room for the bytes, they are copied there instead, and the
+segment is free again. So flushes that find their reader busy do not become messages of their own.
 """
 
 import asyncio
@@ -68,7 +68,7 @@ class PipelinedOutput(IncomingOutput):
         )
         self.state = PipelinedState.OPEN
         self.total_bytes = 0
-        """Bytes of data that have come; of a broadcast buffer once."""
+        """Bytes of data that have arrived; a broadcast buffer counts once."""
         self._arriving: MemorySegment | bytearray | None = None
         self._finishing: asyncio.Task[None] | None = None
         self._task_events: deque[tuple[int, bytes]] = deque()
@@ -124,10 +124,10 @@ class PipelinedOutput(IncomingOutput):
 
     @property
     def ready_segments(self) -> int:
-        """Segments of the pool that lie ready for its next buffers."""
+        """Segments of the pool that lie ready for the next buffers."""
         return self._credit.ready
 
-    # ---- what the client sends -------------------------------------------------------------------
+    # ---- from the client -------------------------------------------------------------------------
 
     def payload_buffer(self, message: DataMessage, length: int) -> PayloadMemory:
         """Supply the memory for a buffer or an event.
@@ -216,7 +216,7 @@ class PipelinedOutput(IncomingOutput):
             )
         if message.total_bytes != self.total_bytes:
             raise EndOfPartitionMismatch(
-                "Pipelined partition ended with other totals than what came",
+                "Pipelined partition ended with other totals than the data that came",
                 value=f"{message.total_bytes} bytes",
                 limit=f"{self.total_bytes} bytes",
                 map_attempt_id=self.map_attempt_id,
@@ -269,11 +269,11 @@ class PipelinedOutput(IncomingOutput):
             self._pool.recycle(arriving)
 
     def _consumable(self) -> None:
-        """Its constraint lets readers in now (the partition calls this)."""
+        """Let readers in; the partition calls this when its consumption allows it."""
         self._services.partitions.wake(self.key)
 
     def _consumed(self) -> None:
-        """The last reader has gone (the partition calls this)."""
+        """Release the partition; it calls this when its last reader has gone."""
         if self.state is PipelinedState.FINISHED:
             self._let_go(None)
         elif self.is_open:
@@ -301,7 +301,7 @@ class PipelinedOutput(IncomingOutput):
         self.partition.release()
 
     def _leave_client(self) -> None:
-        """Nothing goes to the client of this partition any more."""
+        """Send nothing more to the client."""
         self.credit_wait.end()
         self.partition.memory.hard_back_pressured_seconds = self.credit_wait.seconds
         self._task_events.clear()
@@ -311,7 +311,7 @@ class PipelinedOutput(IncomingOutput):
     # ---- to the client ---------------------------------------------------------------------------
 
     def writable(self) -> None:
-        """The connection can be written again: send what has been kept."""
+        """Send the buffer size and the task events that had to wait for the connection."""
         if self._new_buffer_size_bytes is not None:
             self._connection.send(NewBufferSize(self.number, self._new_buffer_size_bytes))
             self._new_buffer_size_bytes = None
@@ -320,10 +320,10 @@ class PipelinedOutput(IncomingOutput):
             self._connection.send(TaskEvent(self.number, event_type), payload)
 
     def _task_event_came(self, event_type: int, payload: bytes) -> None:
-        """Pass an event of a reader on; a few are kept for a client that does not read.
+        """Pass an event of a reader on, or keep a few while the client does not read.
 
         Raises:
-            TooManyTaskEvents: No more are kept.
+            TooManyTaskEvents: As many as are kept wait already.
         """
         if not self._connection.writable and len(self._task_events) >= MAX_KEPT_TASK_EVENTS:
             raise TooManyTaskEvents(
@@ -338,7 +338,7 @@ class PipelinedOutput(IncomingOutput):
             self.writable()
 
     def _buffer_size_announced(self, size_bytes: int) -> None:
-        """Its readers want buffers of at most this size (the partition calls this)."""
+        """Tell the client the largest buffer that the readers want; the partition calls this."""
         if self.state is PipelinedState.OPEN:
             self._new_buffer_size_bytes = size_bytes  # only the last one counts
             if self._connection.writable:

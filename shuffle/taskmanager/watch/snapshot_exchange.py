@@ -118,7 +118,7 @@ def _pipelined(
 
 
 def producer_statuses(environment: NetworkEnvironment) -> tuple[ProducersStatus, ...]:
-    """Add up the credit of those who write map outputs and pipelined partitions."""
+    """Add up the credit of the producers of map outputs and of pipelined partitions."""
     services = environment.producer_services
     map_outputs = sum(
         handler.stored_credit

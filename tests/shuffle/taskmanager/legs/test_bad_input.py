@@ -206,7 +206,7 @@ async def test_oversized_frames_after_the_handshake(tmp_path):
 
 
 async def test_random_bytes_after_the_handshake_harm_nobody_else(tmp_path):
-    """X2: fuzzed; the connection ends, in order or by an error, and the daemon goes on."""
+    """The connection ends, in order or by an error, and the daemon goes on."""
     randomness = random.Random(11)
     async with (
         mini_cluster(tmp_path, 1, frame_timeout_seconds=0.2) as cluster,

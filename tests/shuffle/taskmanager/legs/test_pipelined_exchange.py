@@ -99,7 +99,7 @@ async def pump(writer: PipelinedWriter, content: list[bytes], sent: list[int]) -
 @READ_AT
 @pytest.mark.parametrize("partition_type", [PARTITION_PIPELINED, PARTITION_PIPELINED_BOUNDED])
 async def test_a_reader_that_does_not_read_stops_the_writer(tmp_path, reader_at, partition_type):
-    """M1, M2, M11: back pressure reaches the source, and goes when the reader goes on."""
+    """Back pressure reaches the source, and ends when the reader goes on."""
     async with mini_cluster(tmp_path) as cluster:
         writer = await a_writer(cluster, partition_type=partition_type)
         reader = await a_reader(cluster, writer, reader_at, credit=1)
@@ -160,7 +160,7 @@ def joined(received: list[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
 @READ_AT
 @pytest.mark.network_case(29)
 async def test_broadcast_among_unicast_keeps_the_order_of_each_channel(tmp_path, reader_at):
-    """Case 29, R3: data and events for all, between data and events for one."""
+    """Case 29: data and events for all, between data and events for one."""
     async with mini_cluster(tmp_path) as cluster:
         writer = await a_writer(cluster, 3)
         readers = [await a_reader(cluster, writer, reader_at, index) for index in range(3)]
@@ -282,7 +282,7 @@ async def test_events_do_not_end_a_channel_and_cost_nothing(tmp_path, reader_at)
 @READ_AT
 @pytest.mark.network_case(21)
 async def test_readers_may_ask_first(tmp_path, reader_at):
-    """Case 21, P19."""
+    """Case 21."""
     async with mini_cluster(tmp_path) as cluster:
         client = await cluster.producer(0)
         reader = PipelinedReader(await cluster.consumer(reader_at), [(client.ack, 7)])
@@ -310,7 +310,6 @@ async def test_a_partition_that_is_never_opened(tmp_path, reader_at):
 
 @READ_AT
 async def test_a_reader_is_let_in_at_the_first_output(tmp_path, reader_at):
-    """P14."""
     async with mini_cluster(tmp_path) as cluster:
         writer = await a_writer(cluster, 2, consumption=CONSUME_AT_FIRST_OUTPUT)
         reader = await a_reader(cluster, writer, reader_at)
@@ -473,7 +472,7 @@ async def test_buffer_sizes_reach_the_producer(tmp_path, reader_at):
 
 
 async def test_partitions_of_a_connection_are_bounded(tmp_path):
-    """X2: as many partitions as the setting allows, and a typed error for the next."""
+    """As many partitions as the setting allows, and a typed error for the next."""
     async with mini_cluster(tmp_path, 1, max_partitions_per_connection=3) as cluster:
         client = await cluster.producer(0)
         writers = [await PipelinedWriter.open(client, n, 1, number=n) for n in range(2)]
