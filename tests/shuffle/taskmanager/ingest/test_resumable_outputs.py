@@ -6,10 +6,13 @@ import random
 from typing import TYPE_CHECKING
 
 import pytest
+from crc32c import crc32c
 
+from sluice.protocol.codec import encode
 from sluice.protocol.errors import ErrorCode
 from sluice.protocol.messages import (
     AbortPartition,
+    AddCredit,
     BeginRegion,
     FinishPartition,
     OpenPartition,
@@ -17,6 +20,7 @@ from sluice.protocol.messages import (
     PartitionFinished,
     PartitionOpened,
     PartitionResumed,
+    RegionData,
     RegionSecured,
     ReleaseApplication,
     ReleaseShuffle,
@@ -29,6 +33,7 @@ from tests.support.clients import read_gate, write_region
 from tests.support.mini_cluster import (
     DISK_ONLY,
     MEMORY_TIER,
+    SEGMENT_SIZE_BYTES,
     eventually,
     mini_cluster,
     storage_leftovers,
@@ -157,6 +162,28 @@ async def test_a_connection_that_still_writes_loses_the_map_output(tmp_path):
             await write(zombie, range(2, 3))
         assert failed.value.code == ErrorCode.PARTITION_RELEASED
         await write(client, range(2, 4))
+        await finish(cluster, client)
+
+
+@both_tiers
+async def test_a_payload_of_the_writer_before_reaches_no_memory_of_others(
+    tmp_path, memory_tier_bytes
+):
+    """The rest of it arrives when its region has been given up, and the next one has its place."""
+    data = b"".join(REGIONS[1])
+    async with mini_cluster(tmp_path, 1, memory_tier_bytes=memory_tier_bytes) as cluster:
+        zombie = await begin(cluster, 1)
+        (handler,) = cluster[0].handlers.values()
+        zombie.send(BeginRegion(0, 1, 0, [len(part) for part in REGIONS[1]], crc32c(data)))
+        await zombie.expect(AddCredit)
+        frame = encode(RegionData(0, 0), SEGMENT_SIZE_BYTES) + bytes(SEGMENT_SIZE_BYTES)
+        zombie._transport.write(frame[:-3000])
+        await eventually(lambda: handler._arriving is not None)
+        client, answer = await resume(cluster)
+        assert answer == stored(1)
+        await write(client, range(1, 4))
+        zombie._transport.write(frame[-3000:])
+        await eventually(lambda: cluster[0].counters.late_messages == {"RegionData": 1})
         await finish(cluster, client)
 
 
