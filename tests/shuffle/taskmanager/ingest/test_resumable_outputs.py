@@ -28,6 +28,7 @@ from sluice.protocol.messages import (
     SecureRegion,
 )
 from sluice.protocol.remote_error import RemoteError
+from sluice.shuffle.taskmanager.ingest.producer_handler import ProducerHandler
 from sluice.shuffle.taskmanager.store import journal_writer
 from tests.support.clients import read_gate, write_region
 from tests.support.mini_cluster import (
@@ -174,6 +175,7 @@ async def test_a_payload_of_the_writer_before_reaches_no_memory_of_others(
     async with mini_cluster(tmp_path, 1, memory_tier_bytes=memory_tier_bytes) as cluster:
         zombie = await begin(cluster, 1)
         (handler,) = cluster[0].handlers.values()
+        assert isinstance(handler, ProducerHandler)
         zombie.send(BeginRegion(0, 1, 0, [len(part) for part in REGIONS[1]], crc32c(data)))
         await zombie.expect(AddCredit)
         frame = encode(RegionData(0, 0), SEGMENT_SIZE_BYTES) + bytes(SEGMENT_SIZE_BYTES)
