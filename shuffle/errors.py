@@ -21,7 +21,7 @@
     │   ├── LimitExceeded                more open on a connection than a setting allows
     │   ├── ShuttingDown                 the TaskManager is draining
     │   │   Data
-    │   ├── RegionMismatch               lengths, offsets or totals that do not add up
+    │   ├── MapOutputMismatch               lengths, offsets or totals that do not add up
     │   ├── ChecksumMismatch             bytes damaged on the way
     │   ├── EndOfPartitionMismatch       a channel that lost bytes or buffers
     │   ├── BlockCorrupt                 bytes damaged in the store
@@ -208,7 +208,7 @@ class ShuttingDown(PartitionError):
     retryable = True
 
 
-class RegionMismatch(PartitionError):
+class MapOutputMismatch(PartitionError):
     """The lengths, offsets or totals of a map output do not add up."""
 
     code = ErrorCode.REGION_MISMATCH

@@ -13,9 +13,8 @@ from sluice.shuffle.gate.partition_request_client import MOST_WAITING_TASK_EVENT
 from sluice.shuffle.gate.task_events import MAX_KEPT_TASK_EVENTS
 from sluice.shuffle.partition.pipelined_subpartition import MAX_QUEUED_EVENTS
 from sluice.shuffle.partition.states import PartitionState, SubpartitionState
-from sluice.shuffle.taskmanager.ingest.map_output_writer import WriterState
 from sluice.shuffle.taskmanager.ingest.pipelined_credit import CREDIT_WINDOW_BUFFERS
-from sluice.shuffle.taskmanager.ingest.pipelined_producer import ProducerState
+from sluice.shuffle.taskmanager.ingest.states import PipelinedState, StoredState
 from sluice.shuffle.taskmanager.sections import NetworkMemoryConfig
 from sluice.transport.config import TransportConfig
 
@@ -93,7 +92,7 @@ def test_a_decision_has_its_four_parts_and_a_row_in_the_list(path):
 
 
 @pytest.mark.parametrize(
-    "states", [State, PartitionState, SubpartitionState, ProducerState, WriterState]
+    "states", [State, PartitionState, SubpartitionState, PipelinedState, StoredState]
 )
 def test_every_state_is_in_a_table(states):
     missing = [state.name for state in states if state.name not in PAGE]

@@ -1,4 +1,4 @@
-"""The driver leg: releasing shuffles and applications, keeping an application alive."""
+"""The driver leg: releases shuffles and applications, and keeps an application alive."""
 
 from collections.abc import Callable
 
@@ -40,11 +40,15 @@ class DriverHandler:
         self._on_lost = on_lost
 
     def payload_buffer(self, message: Message, length: int) -> memoryview | None:
-        """No message of this leg has a payload."""
+        """Refuse the payload: no message of this leg has one.
+
+        Raises:
+            UnexpectedMessage: Always.
+        """
         raise UnexpectedMessage("Payload on a driver leg", value=type(message).__name__)
 
     def message_received(self, message: Message, payload_length: int) -> None:
-        """Release what the driver names."""
+        """Release the shuffle or the application that the driver names."""
         application_id = self._connection.application_id
         if type(message) is ReleaseShuffle:
             freed = self._partitions.release_shuffle(ShuffleKey(application_id, message.shuffle_id))
@@ -56,8 +60,8 @@ class DriverHandler:
             self._connection.close()
 
     def writable(self) -> None:
-        """Answers are small: nothing waits to be sent."""
+        """Do nothing: answers are small and never wait."""
 
     def connection_lost(self, error: SluiceError) -> None:
-        """The driver is gone; its application lives on until its deadline."""
+        """Forget the driver; its application lives on until its deadline."""
         self._on_lost()

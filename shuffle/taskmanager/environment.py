@@ -1,7 +1,7 @@
-"""The network environment of a TaskManager: one object that owns every network resource (M4).
+"""The network environment of a TaskManager: one object that owns every network resource.
 
 It is created at the start, wires pools, storage, partitions, connections and legs together, and
-closes them all, in an order in which nothing is used after it is gone.
+closes them all, in an order in which nothing is used after it is closed.
 """
 
 import asyncio
@@ -37,9 +37,9 @@ from sluice.shuffle.gate.task_events import TaskEventDispatcher
 from sluice.shuffle.memory import NetworkBufferPool
 from sluice.shuffle.taskmanager.applications import Applications
 from sluice.shuffle.taskmanager.driver_handler import DriverHandler
+from sluice.shuffle.taskmanager.ingest.incoming_output import ProducerServices
 from sluice.shuffle.taskmanager.ingest.producer_handler import ProducerHandler
 from sluice.shuffle.taskmanager.ingest.resumable_outputs import ResumableOutputs
-from sluice.shuffle.taskmanager.ingest.written_output import ProducerServices
 from sluice.shuffle.taskmanager.sections import (
     ApplicationConfig,
     NetworkMemoryConfig,
@@ -221,7 +221,8 @@ class NetworkEnvironment:
         Raises:
             SegmentSizeMismatch: A consumer that cannot take a whole segment: buffers of other
                 TaskManagers are passed on as they came, never cut.
-            ShuttingDown: A producer comes to a TaskManager that drains, and none is expected back.
+            ShuttingDown: A producer connects while the TaskManager drains, and no producer is
+                expected back.
         """
         if connection.role == ROLE_CONSUMER:
             self._require_whole_segments(connection)

@@ -1,1 +1,1 @@
-"""Taking in what producers write: map outputs and pipelined partitions."""
+"""Receives the outputs that producers write: map outputs and pipelined partitions."""

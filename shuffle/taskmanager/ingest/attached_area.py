@@ -1,15 +1,13 @@
-"""The region area of one producer connection.
-
-A region that its producer has put into a region area: copied, not received.
-"""
+"""The region area of one producer connection, and the regions that are copied out of it."""
 
 import asyncio
 import logging
+from typing import Final
 
 from sluice.protocol.errors import SluiceError, UnexpectedMessage
 from sluice.protocol.messages import AttachRegionArea, RegionAreaAttached
-from sluice.shuffle.errors import ChecksumMismatch, RegionMismatch, internal_error
-from sluice.shuffle.taskmanager.store.outputs import Region
+from sluice.shuffle.errors import ChecksumMismatch, MapOutputMismatch, failure_of
+from sluice.shuffle.taskmanager.ingest.incoming_region import IncomingRegion
 from sluice.shuffle.taskmanager.store.region_area import RegionArea, RegionAreas
 from sluice.shuffle.taskmanager.store.region_writer import RegionWriter
 from sluice.transport.connection import Connection
@@ -17,12 +15,12 @@ from sluice.transport.connection import Connection
 _log = logging.getLogger(__name__)
 
 
-class RegionAreaLeg:
+class AttachedArea:
     """Attaches region areas to a connection, one at a time.
 
     Args:
         connection: The connection to the producer.
-        areas: Those of the TaskManager.
+        areas: All areas of the TaskManager.
     """
 
     def __init__(self, connection: Connection, areas: RegionAreas) -> None:
@@ -33,20 +31,20 @@ class RegionAreaLeg:
 
     @property
     def area(self) -> RegionArea:
-        """What is attached.
+        """The area that is attached.
 
         Raises:
-            RegionMismatch: Nothing is.
+            MapOutputMismatch: The connection has none.
         """
         if self._area is None:
-            raise RegionMismatch("SharedRegion on a connection without a region area")
+            raise MapOutputMismatch("SharedRegion on a connection without a region area")
         return self._area
 
     def attach(self, message: AttachRegionArea) -> None:
-        """Attach an area in place of the one there is, and answer.
+        """Attach an area in place of the one before, and answer.
 
         Raises:
-            UnexpectedMessage: The answer to the last one is not sent yet.
+            UnexpectedMessage: The message before has not been answered yet.
         """
         if self._creating is not None:
             raise UnexpectedMessage("AttachRegionArea before the answer to the one before", value=2)
@@ -60,7 +58,7 @@ class RegionAreaLeg:
             )
 
     def detach(self) -> None:
-        """Give up what is attached, and what is being made. Idempotent."""
+        """Give up the area that is attached, or is being made. Idempotent."""
         if self._creating is not None:
             self._creating.cancel()
             self._creating = None
@@ -73,7 +71,7 @@ class RegionAreaLeg:
         try:
             area = await self._areas.create(application_id, size_bytes)
         except Exception:  # noqa: BLE001
-            # A bug of ours: the producer can do without an area, but not without an answer.
+            # The producer can do without an area, but not without an answer.
             _log.exception("internal error while making a region area")
         self._creating = None
         self._attached(area)
@@ -87,21 +85,21 @@ class RegionAreaLeg:
         )
 
 
-class CopiedRegion:
-    """Copies one region from an area into its extent, and checks it.
+class CopiedRegion(IncomingRegion):
+    """A region that is copied from an area into its extent, and checked.
 
     The producer may change the area's bytes once it is told that the region is secured, or the map
     output finished; either waits for :meth:`flush`.
 
     Args:
         writer: Writes to the extent; aborted if this raises.
-        crc32c: What the region's checksum has to be.
-        verify_checksums: Whether it is looked at.
-        area: Where the bytes are.
+        crc32c: The checksum that the producer announced.
+        verify_checksums: Whether it is compared.
+        area: Holds the bytes.
         offset: Position of the first one there.
 
     Raises:
-        RegionMismatch: They would reach beyond the area.
+        MapOutputMismatch: The region reaches beyond the area.
     """
 
     def __init__(
@@ -112,16 +110,14 @@ class CopiedRegion:
         area: RegionArea,
         offset: int,
     ) -> None:
-        self.length = writer.length
-        self._writer = writer
-        self._crc32c = crc32c
-        self._verify_checksums = verify_checksums
+        super().__init__(writer, crc32c)
+        self._verify_checksums: Final = verify_checksums
         self._failure: SluiceError | None = None
         self._aborted = False
         self._copying: asyncio.Task[None] | None = None
         if offset + writer.length > area.size_bytes:
             writer.abort()
-            raise RegionMismatch(
+            raise MapOutputMismatch(
                 "Region reaches beyond its region area",
                 value=f"{writer.length} bytes at {offset}",
                 limit=f"{area.size_bytes} bytes",
@@ -131,7 +127,7 @@ class CopiedRegion:
             self._copying = asyncio.get_running_loop().create_task(self._copy(area, offset))
 
     async def flush(self) -> None:
-        """Wait until every byte is where it belongs, and is right.
+        """Wait until every byte is in the extent and the checksum is compared.
 
         Raises:
             SluiceError: A read or write failed, or the checksum is wrong.
@@ -142,10 +138,6 @@ class CopiedRegion:
             await asyncio.shield(self._copying)
         if self._failure is not None:
             raise self._failure
-
-    def finish(self) -> Region:
-        """End the flushed region; the caller owns its extent then."""
-        return self._writer.finish(self._crc32c)
 
     def abort(self) -> None:
         """Give the region up. Its space is free when the thread that copies it has ended."""
@@ -164,11 +156,7 @@ class CopiedRegion:
                     limit=f"{self._crc32c:#010x}",
                     remedy="The map task is run again; if it repeats, check the host's memory",
                 )
-        except SluiceError as error:
-            self._failure = error
         except Exception as error:  # noqa: BLE001
-            # A bug of ours must end this map output and be seen, not leave it waiting.
-            _log.exception("internal error while copying a region")
-            self._failure = internal_error(error)
+            self._failure = failure_of(error, "copying a region")
         finally:
             area.release()

@@ -1,8 +1,8 @@
 """The credit of a producer of a pipelined partition: segments that lie ready for its next buffers.
 
 One credit is one segment drawn from the partition's pool. As many as the window allows lie ready;
-when the pool has no more, one listener waits for the next. So a partition whose buffers all wait
-for their readers grants nothing, and its producer stops: that is how back pressure reaches the
+when the pool is empty, one listener waits for the next segment. So a partition whose buffers all
+wait for their readers grants nothing, and its producer stops: that is how back pressure reaches the
 source. Nothing polls.
 """
 
@@ -17,7 +17,7 @@ holds, and little enough that an idle producer keeps no memory from the others."
 
 
 class PipelinedCredit:
-    """Draws segments and grants them, in sums: when as much is ungranted as is still outstanding.
+    """Draws segments and grants several at a time, once as many are ungranted as are outstanding.
 
     Args:
         pool: The partition's pool.
@@ -46,18 +46,18 @@ class PipelinedCredit:
         return len(self._ready)
 
     def take(self) -> MemorySegment | None:
-        """Take the segment of one credit; None if none was granted."""
+        """Take the segment of one credit; None if no credit is outstanding."""
         if self.outstanding == 0:
             return None
         self.outstanding -= 1
         return self._ready.pop()
 
     def put_back(self, segment: MemorySegment) -> None:
-        """Take back a segment whose bytes found room elsewhere; :meth:`fill` is to follow."""
+        """Take back a segment whose bytes found room elsewhere; call :meth:`fill` next."""
         self._ready.append(segment)
 
     def fill(self) -> None:
-        """Make segments ready up to the window, and grant them; to be called after each use."""
+        """Make segments ready up to the window, and grant them; call it after each use."""
         if self._closed:
             return
         ready = self._ready
@@ -86,7 +86,7 @@ class PipelinedCredit:
     def _wait(self) -> None:
         if self._waiting is None:
             handle = self._pool.add_listener(self._segment_came)
-            if handle.is_waiting:  # else it was called already, and waits anew if need be
+            if handle.is_waiting:  # otherwise it was called already, and waits again if it must
                 self._waiting = handle
 
     def _segment_came(self, segment: MemorySegment | None) -> bool:

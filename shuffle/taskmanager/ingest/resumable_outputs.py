@@ -1,7 +1,7 @@
-"""Map outputs of which something is secured, and which connection writes each of them.
+"""Map outputs with secured regions, and the connection that writes each of them.
 
-One whose producer is away, because its connection was lost or this process is a new one, is kept
-until a deadline: its producer may come back and go on. Nothing of it is visible to readers.
+A map output whose producer is away, because its connection was lost or the process is a new one, is
+kept until a deadline: the producer may come back and go on. Readers see nothing of it.
 """
 
 import asyncio
@@ -18,8 +18,8 @@ class ResumableOutputs:
     """The registry of map outputs that can be resumed.
 
     Args:
-        store: Has what is secured of them.
-        timeout_seconds: How long one is kept whose producer is away.
+        store: Has the secured regions.
+        timeout_seconds: Time for which a map output is kept while its producer is away.
     """
 
     def __init__(self, store: ShuffleStore, timeout_seconds: float) -> None:
@@ -36,9 +36,9 @@ class ResumableOutputs:
         return len(self._deadlines)
 
     def attach(self, attempt: MapAttemptKey, take_over: Callable[[], None]) -> None:
-        """Note who writes a map output from now on.
+        """Make one connection the writer of a map output.
 
-        A connection that did so before loses it: its producer has come by another one.
+        The writer before loses it: the producer has come back on another connection.
 
         Args:
             attempt: The map attempt.
@@ -53,18 +53,18 @@ class ResumableOutputs:
         self._writers[attempt] = take_over
 
     def park(self, attempt: MapAttemptKey) -> None:
-        """The producer of a map output is away: begin its deadline."""
+        """Begin the deadline of a map output whose producer is away."""
         self._writers.pop(attempt, None)
         if attempt not in self._deadlines:
             loop = asyncio.get_running_loop()
             self._deadlines[attempt] = loop.call_later(self._timeout_seconds, self._expire, attempt)
 
     def forget(self, attempt: MapAttemptKey, *, drop: bool) -> None:
-        """A map output is committed, or given up by its producer.
+        """Forget a map output that is committed, or given up by its producer.
 
         Args:
             attempt: The map attempt.
-            drop: Whether what is secured of it is given up.
+            drop: Whether its secured regions are given up.
         """
         self._writers.pop(attempt, None)
         deadline = self._deadlines.pop(attempt, None)
@@ -74,7 +74,7 @@ class ResumableOutputs:
             self._store.drop_open(attempt)
 
     def close(self) -> None:
-        """Stop all deadlines; what is secured stays for the next start."""
+        """Stop all deadlines; secured regions stay for the next start."""
         for deadline in self._deadlines.values():
             deadline.cancel()
         self._deadlines.clear()

@@ -1,16 +1,16 @@
-"""How long something waits, added up, the waits that still last included.
+"""Adds up the times of waits, including those that still last.
 
-A wait that shows only when it is over would hide the one that matters: the one that does not end.
+A sum of finished waits only would hide the wait that matters: the one that does not end.
 """
 
 from time import monotonic
 
 
 class Waiting:
-    """How many wait now, and how long all have waited together.
+    """The number of waiters now, and the time that all have waited together.
 
     Attributes:
-        count: How many wait now.
+        count: The number of waiters now.
     """
 
     __slots__ = ("_seconds", "_since", "count")
@@ -22,23 +22,23 @@ class Waiting:
 
     @property
     def seconds(self) -> float:
-        """What all have waited, up to now; only grows."""
+        """The time that all have waited, up to now; only grows."""
         if not self.count:
             return self._seconds
         return self._seconds + self.count * (monotonic() - self._since)
 
     def change(self, by: int, now: float) -> None:
-        """So many more wait from ``now`` on, or fewer."""
+        """Change the number of waiters by ``by``, as of ``now``."""
         self._seconds += self.count * (now - self._since)
         self._since = now
         self.count += by
 
 
 class Waiter:
-    """One of those who wait; the clock is read when a wait begins and when it ends.
+    """One waiter; the clock is read when a wait begins and when it ends.
 
     Args:
-        everybody: Whom it belongs to.
+        everybody: The sum to which it adds.
     """
 
     __slots__ = ("_alone", "_everybody")
@@ -54,16 +54,16 @@ class Waiter:
 
     @property
     def seconds(self) -> float:
-        """What it has waited, up to now; only grows."""
+        """The time that it has waited, up to now; only grows."""
         return self._alone.seconds
 
     def begin(self) -> None:
-        """It waits from now on; nothing happens if it does already."""
+        """Begin to wait. Idempotent."""
         if not self._alone.count:
             self._change(1)
 
     def end(self) -> None:
-        """It waits no more; nothing happens if it does not."""
+        """End the wait. Idempotent."""
         if self._alone.count:
             self._change(-1)
 

@@ -11,9 +11,9 @@
     ├── JournalWriteFailed      no directory takes the journal: the commit did not happen
     ├── CorruptJournal          the journal of the previous daemon is damaged in the middle
     ├── CorruptRegion           the bytes of a region do not match its checksum
-    ├── RegionMismatch          a region was given bytes outside its announced length
+    ├── OutsideRegion           bytes were written or read outside a region
     ├── DuplicateMapOutput      that map attempt is committed (or being committed) already
-    ├── ShuffleReleased         the shuffle was released while the commit was being written
+    ├── ReleasedDuringCommit         the shuffle was released while the commit was being written
     ├── MapOutputDropped        the map output was given up while its regions were being written
     └── StorageClosed           the store was closed
 
@@ -201,11 +201,11 @@ class CorruptRegion(StorageError):
         self.found = found
 
 
-class RegionMismatch(StorageError):
-    """Bytes were written outside a region.
+class OutsideRegion(StorageError):
+    """Bytes were written or read outside a region.
 
     Args:
-        end: Offset just behind the bytes that were offered.
+        end: Offset just behind those bytes.
         length: Length of the region.
     """
 
@@ -235,7 +235,7 @@ class DuplicateMapOutput(StorageError):
         )
 
 
-class ShuffleReleased(StorageError):
+class ReleasedDuringCommit(StorageError):
     """The shuffle was released before the commit was written."""
 
     code = ErrorCode.PARTITION_RELEASED

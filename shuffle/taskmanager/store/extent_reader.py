@@ -8,7 +8,7 @@ from crc32c import crc32c
 from sluice.shuffle.taskmanager.store.disk_tier import DiskTier
 from sluice.shuffle.taskmanager.store.errors import (
     CorruptRegion,
-    RegionMismatch,
+    OutsideRegion,
     StorageReadFailed,
 )
 from sluice.shuffle.taskmanager.store.io_threads import IoThreads
@@ -71,7 +71,7 @@ async def read_extents(threads: IoThreads, reads: Sequence[ExtentRead]) -> None:
         reads: The reads; their extents are retained meanwhile.
 
     Raises:
-        RegionMismatch: A range reaches beyond its extent.
+        OutsideRegion: A range reaches beyond its extent.
         StorageReadFailed: The disk failed or gave less than was written.
         asyncio.CancelledError: Raised when no thread touches the buffers any more.
     """
@@ -79,7 +79,7 @@ async def read_extents(threads: IoThreads, reads: Sequence[ExtentRead]) -> None:
     for read in reads:
         extent, offset, buffers = read
         if not read.is_within:
-            raise RegionMismatch(read.end, extent.length)
+            raise OutsideRegion(read.end, extent.length)
         if extent.view is None:
             on_disk.append(read)
             continue

@@ -20,7 +20,7 @@ from sluice.shuffle.names import MapAttemptKey, ShuffleKey
 from sluice.shuffle.taskmanager.store.errors import (
     JournalWriteFailed,
     MapOutputDropped,
-    ShuffleReleased,
+    ReleasedDuringCommit,
     StorageClosed,
     StorageError,
 )
@@ -136,7 +136,7 @@ class JournalWriter:
         refused = 0
         for attempt, entry in self._pending.items():
             if entry.refusal is None and released(attempt.shuffle):
-                entry.refusal = ShuffleReleased(*attempt.shuffle, attempt.map_attempt_id)
+                entry.refusal = ReleasedDuringCommit(*attempt.shuffle, attempt.map_attempt_id)
                 refused += 1
         return refused
 

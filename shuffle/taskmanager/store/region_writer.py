@@ -7,7 +7,7 @@ from crc32c import crc32c
 
 from sluice.shuffle.names import ShuffleKey
 from sluice.shuffle.taskmanager.store.disk_tier import DiskTier
-from sluice.shuffle.taskmanager.store.errors import RegionMismatch, StorageError, StorageReadFailed
+from sluice.shuffle.taskmanager.store.errors import OutsideRegion, StorageError, StorageReadFailed
 from sluice.shuffle.taskmanager.store.extent_reader import disk_tier_of
 from sluice.shuffle.taskmanager.store.io_threads import IoThreads
 from sluice.shuffle.taskmanager.store.outputs import Region
@@ -96,7 +96,7 @@ class RegionWriter:
             buffers: Must not change until the call has ended.
 
         Raises:
-            RegionMismatch: They would reach beyond the region; no byte was written.
+            OutsideRegion: They would reach beyond the region; no byte was written.
             StorageWriteFailed: The disk did not take them. The region can only be aborted.
             asyncio.CancelledError: Raised when the buffers are free again; the extent's content is
                 unknown.
@@ -104,7 +104,7 @@ class RegionWriter:
         self._check_open()
         end = offset + sum(len(buffer) for buffer in buffers)
         if offset < 0 or end > self.length:
-            raise RegionMismatch(end, self.length)
+            raise OutsideRegion(end, self.length)
         extent = self._extent
         if extent is None:
             return
@@ -137,7 +137,7 @@ class RegionWriter:
             The CRC-32C of the bytes; 0 without ``checksum``.
 
         Raises:
-            RegionMismatch: The area's file was cut short.
+            OutsideRegion: The area's file was cut short.
             StorageReadFailed: It could not be read.
             StorageWriteFailed: The disk did not take the bytes. The region can only be aborted.
             asyncio.CancelledError: Raised when no thread uses the area or the extent any more.
@@ -236,4 +236,4 @@ def _read_piece(area: "RegionArea", offset: int, piece: memoryview) -> None:
     except OSError as error:
         raise StorageReadFailed(area.path, offset, len(piece), 0, str(error)) from error
     if received != len(piece):
-        raise RegionMismatch(offset + len(piece), offset + received)
+        raise OutsideRegion(offset + len(piece), offset + received)

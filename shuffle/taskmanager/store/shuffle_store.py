@@ -122,7 +122,7 @@ class ShuffleStore:
         Returns:
             A future that ends when the output survives the process and is visible. Cancelling it
             does not take the commit back; the store then owns the regions in either case. The
-            future may fail with JournalWriteFailed, ShuffleReleased or StorageClosed.
+            future may fail with JournalWriteFailed, ReleasedDuringCommit or StorageClosed.
 
         Raises:
             DuplicateMapOutput: The map attempt is committed, or being committed.
@@ -188,7 +188,7 @@ class ShuffleStore:
     def release_shuffle(self, key: ShuffleKey) -> int:
         """Forget a shuffle. Extents in use by readers are freed with their last reference.
 
-        Commits under way to this shuffle fail with ShuffleReleased.
+        Commits under way to this shuffle fail with ReleasedDuringCommit.
 
         Returns:
             Stored bytes that are given up.
@@ -235,7 +235,7 @@ class ShuffleStore:
 
         Raises:
             StorageReadFailed: The disk failed or gave less than was written.
-            RegionMismatch: The range reaches beyond the extent.
+            OutsideRegion: The range reaches beyond the extent.
             asyncio.CancelledError: Raised when no thread touches the buffers any more; their
                 content is unknown.
         """

@@ -171,8 +171,8 @@ def _partitions(environment: NetworkEnvironment) -> tuple[ShuffleStatus, ...]:
     being_written: dict[ShuffleKey, int] = {}
     for handler in environment.handlers.values():
         if isinstance(handler, ProducerHandler):
-            for writer in handler.open_writers:
-                being_written[writer.key] = being_written.get(writer.key, 0) + 1
+            for output in handler.stored_outputs:
+                being_written[output.key] = being_written.get(output.key, 0) + 1
     statuses = [
         ShuffleStatus(
             shuffle.key.application_id,
@@ -219,7 +219,7 @@ def _connection(environment: NetworkEnvironment, connection: Connection) -> Conn
     if isinstance(handler, ServingHandler):
         channels = len(handler.readers)
     elif isinstance(handler, ProducerHandler):
-        channels = len(handler.open_writers)
+        channels = len(handler.stored_outputs)
     return ConnectionStatus(
         connection.remote,
         role,

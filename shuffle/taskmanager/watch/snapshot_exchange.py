@@ -7,7 +7,7 @@ from sluice.shuffle.gate.statistics import buffer_usage
 from sluice.shuffle.names import ShuffleKey
 from sluice.shuffle.partition.pipelined_result_partition import PipelinedResultPartition
 from sluice.shuffle.taskmanager.environment import NetworkEnvironment
-from sluice.shuffle.taskmanager.ingest.pipelined_producer import PipelinedProducer
+from sluice.shuffle.taskmanager.ingest.pipelined_output import PipelinedOutput
 from sluice.shuffle.taskmanager.ingest.producer_handler import ProducerHandler
 from sluice.shuffle.taskmanager.serve.channel_times import (
     SENDING,
@@ -74,12 +74,12 @@ def _channels(gate: InputGate, readers: list[CreditBasedViewReader]) -> tuple[Ch
 
 
 def pipelined_statuses(environment: NetworkEnvironment) -> tuple[PipelinedPartitionStatus, ...]:
-    """Return the status of every pipelined partition that is written or read."""
-    producers: dict[tuple[ShuffleKey, int], PipelinedProducer] = {
-        (producer.key, producer.map_attempt_id): producer for producer in _producers(environment)
+    """Look at every pipelined partition, written or only read."""
+    outputs: dict[tuple[ShuffleKey, int], PipelinedOutput] = {
+        (output.key, output.map_attempt_id): output for output in _pipelined_outputs(environment)
     }
     return tuple(
-        _pipelined(key, map_attempt_id, partition, producers.get((key, map_attempt_id)))
+        _pipelined(key, map_attempt_id, partition, outputs.get((key, map_attempt_id)))
         for key, map_attempt_id, partition in environment.partitions.pipelined
         if isinstance(partition, PipelinedResultPartition)
     )
@@ -89,13 +89,13 @@ def _pipelined(
     key: ShuffleKey,
     map_attempt_id: int,
     partition: PipelinedResultPartition,
-    producer: PipelinedProducer | None,
+    output: PipelinedOutput | None,
 ) -> PipelinedPartitionStatus:
     seen = partition.statistics()
     queues, pool = seen.queued_buffers, seen.pool
     waited = seen.soft_back_pressured_seconds + seen.hard_back_pressured_seconds
-    if producer is not None and producer.is_open:
-        waited = producer.credit_wait.seconds
+    if output is not None and output.is_open:
+        waited = output.credit_wait.seconds
     return PipelinedPartitionStatus(
         application_id=key.application_id,
         shuffle_id=key.shuffle_id,
@@ -106,11 +106,11 @@ def _pipelined(
         queued_buffers=sum(queues),
         shortest_queue=min(queues),
         longest_queue=max(queues),
-        used_segments=pool.lent_segments - (0 if producer is None else producer.ready_segments),
+        used_segments=pool.lent_segments - (0 if output is None else output.ready_segments),
         limit_segments=pool.size_segments,
         overdraft_segments=pool.overdraft_segments,
-        available_credit=0 if producer is None else producer.available_credit,
-        back_pressured=producer is not None and producer.credit_wait.is_waiting,
+        available_credit=0 if output is None else output.available_credit,
+        back_pressured=output is not None and output.credit_wait.is_waiting,
         back_pressured_seconds=waited,
         bytes_out=seen.bytes_out,
         buffers_out=seen.buffers_out,
@@ -121,23 +121,23 @@ def producer_statuses(environment: NetworkEnvironment) -> tuple[ProducersStatus,
     """Add up the credit of the producers of map outputs and of pipelined partitions."""
     services = environment.producer_services
     map_outputs = sum(
-        handler.available_credit
+        handler.stored_credit
         for handler in environment.handlers.values()
         if isinstance(handler, ProducerHandler)
     )
-    pipelined = sum(producer.available_credit for producer in _producers(environment))
+    pipelined = sum(output.available_credit for output in _pipelined_outputs(environment))
     return (
         ProducersStatus("map_output", map_outputs, services.map_output_credit_wait.count),
         ProducersStatus("pipelined", pipelined, services.pipelined_credit_wait.count),
     )
 
 
-def _producers(environment: NetworkEnvironment) -> list[PipelinedProducer]:
+def _pipelined_outputs(environment: NetworkEnvironment) -> list[PipelinedOutput]:
     return [
-        producer
+        output
         for handler in environment.handlers.values()
         if isinstance(handler, ProducerHandler)
-        for producer in handler.open_pipelined
+        for output in handler.pipelined_outputs
     ]
 
 

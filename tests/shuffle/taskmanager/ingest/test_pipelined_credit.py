@@ -51,7 +51,7 @@ def test_no_more_than_the_window_lies_ready(rig):
     assert rig.pool.lent_segments == 4
 
 
-def test_credit_is_granted_by_half_windows_and_none_when_all_buffers_wait(rig):
+def test_credit_is_granted_by_half_windows_and_stops_when_all_buffers_wait(rig):
     rig.credit.fill()
     for _ in range(6):
         rig.arrive()
@@ -88,7 +88,7 @@ def test_the_producer_never_starves_while_there_is_memory(steps, maximum, window
         used = len(rig.granted) and sum(rig.granted) - rig.credit.outstanding
         assert used >= 0
         assert rig.credit.outstanding <= window
-        # Conservation: what the pool lent is queued, or lies ready.
+        # Conservation: each segment that the pool lent is queued, or lies ready.
         assert rig.pool.lent_segments <= min(maximum, len(rig.queued) + window)
         if rig.credit.outstanding == 0:
             assert len(rig.queued) == maximum

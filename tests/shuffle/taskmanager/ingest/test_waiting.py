@@ -1,3 +1,5 @@
+"""Times of waits, added up while they last."""
+
 from __future__ import annotations
 
 import pytest

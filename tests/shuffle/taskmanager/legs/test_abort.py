@@ -1,4 +1,4 @@
-"""AbortPartition at the worst moment: the answer says what became of the map output."""
+"""AbortPartition during the commit: the answer tells whether the map output is committed."""
 
 from __future__ import annotations
 

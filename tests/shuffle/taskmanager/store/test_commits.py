@@ -11,7 +11,7 @@ from sluice.shuffle.taskmanager.store import journal_writer
 from sluice.shuffle.taskmanager.store.errors import (
     DuplicateMapOutput,
     JournalWriteFailed,
-    ShuffleReleased,
+    ReleasedDuringCommit,
     StorageClosed,
 )
 from sluice.shuffle.taskmanager.store.journal import Journal
@@ -95,7 +95,7 @@ async def test_a_release_fails_the_commits_under_way(opened, monkeypatch, whole_
     gate.proceed.set()
     await kept
     for future, region in ((written, regions[0]), (queued, regions[1])):
-        with pytest.raises(ShuffleReleased):
+        with pytest.raises(ReleasedDuringCommit):
             await future
         region.release()  # it still belongs to the caller
     assert store.map_outputs(KEY) == {}

@@ -11,7 +11,7 @@ from sluice.shuffle.names import ShuffleKey
 from sluice.shuffle.taskmanager.store.disk_tier import DiskTier
 from sluice.shuffle.taskmanager.store.errors import (
     CorruptRegion,
-    RegionMismatch,
+    OutsideRegion,
     StorageClosed,
     StorageFull,
     StorageReadFailed,
@@ -116,10 +116,10 @@ async def test_bytes_outside_a_region_are_refused(opened):
     for length in (100, 2 * MIB):
         writer = store.begin_region(KEY, 0, [length])
         for offset, size in ((length, 1), (-1, 1), (1, length)):
-            with pytest.raises(RegionMismatch) as caught:
+            with pytest.raises(OutsideRegion) as caught:
                 await writer.write(offset, [memoryview(bytes(size))])
             assert caught.value.limit == length
-        with pytest.raises(RegionMismatch):
+        with pytest.raises(OutsideRegion):
             await store.read(writer._extent, length - 1, [memoryview(bytearray(2))])
         writer.abort()
 

@@ -1,4 +1,4 @@
-"""What a producer of a pipelined partition must not send: that partition fails, and no other."""
+"""A wrong message of a producer fails its pipelined partition, and no other."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ async def test_events_that_nobody_reads_are_bounded(tmp_path):
 async def test_partitions_that_cannot_be_opened(
     tmp_path, partition_type, consumption, subpartitions, code
 ):
-    """P14: only valid combinations; M5: only what can be promised its memory."""
+    """Type and consumption must go together, and the memory must be there to be promised."""
     async with mini_cluster(tmp_path, 1) as cluster:
         client = await cluster.producer(0)
         with pytest.raises(RemoteError) as caught:

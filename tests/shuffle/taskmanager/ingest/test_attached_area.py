@@ -1,4 +1,4 @@
-"""Regions that a producer on the same host puts into a region area."""
+"""Regions that a producer on the same host puts into a region area are copied out of it."""
 
 from __future__ import annotations
 
@@ -121,10 +121,8 @@ async def test_regions_are_copied_out_of_the_area(tmp_path, memory_tier_bytes, s
     async with mini_cluster(tmp_path, 1, memory_tier_bytes=memory_tier_bytes) as cluster:
         client, area = await producer(cluster)
         for number, parts in enumerate(regions):
-            put(
-                client, area, number, parts, 4096 * (number % 2)
-            )  # secured: its place is free again
-            await secure(client, number)
+            put(client, area, number, parts, 4096 * (number % 2))
+            await secure(client, number)  # its place in the area is free again
         await finish(cluster, client, regions)
         assert cluster[0].counters.region_area_bytes_in == 3 * (size + 700)
         assert cluster[0].counters.producer_bytes_in == 3 * (size + 700)
@@ -143,7 +141,7 @@ async def test_regions_of_the_area_and_of_the_socket_mix(tmp_path, memory_tier_b
         await finish(cluster, client, regions)
 
 
-async def test_the_file_is_nobody_elses(tmp_path):
+async def test_the_file_cannot_be_found_by_others(tmp_path):
     async with mini_cluster(tmp_path, 1) as cluster:
         area = await attach(await cluster.producer(0))
         path = Path(area.path)
@@ -240,7 +238,7 @@ async def test_a_map_output_goes_on_by_socket_or_area_after_a_restart(tmp_path):
 
 @both_tiers
 @both_sizes
-async def test_what_is_wrong_is_not_committed(tmp_path, memory_tier_bytes, size):
+async def test_a_region_with_a_wrong_checksum_is_not_committed(tmp_path, memory_tier_bytes, size):
     async with mini_cluster(tmp_path, 1, memory_tier_bytes=memory_tier_bytes) as cluster:
         client, area = await producer(cluster)
         put(client, area, 0, parts_of(size), 0, checksum=1)
@@ -312,7 +310,7 @@ async def test_giving_up_during_the_copy_leaves_nothing(tmp_path, memory_tier_by
 
 
 async def test_a_connection_lost_while_its_area_is_made_leaves_nothing(tmp_path, monkeypatch):
-    # Without a memory tier nobody else allots pages.
+    # Without a memory tier no other thread allots pages.
     async with mini_cluster(tmp_path, 1, memory_tier_bytes=DISK_ONLY) as cluster:
         gate = Gate(monkeypatch, os, "posix_fallocate")
         client = await cluster.producer(0)

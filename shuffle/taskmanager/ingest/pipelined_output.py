@@ -1,103 +1,81 @@
-"""The producer leg of pipelined partitions: what a client writes is read while it still writes.
-
-::
-
-    state       PipelinedData   FinishPartition   abort, client lost   released, last reader gone
-    OPEN        OPEN            FINISHING         GONE                 GONE
-    FINISHING   ✗               ✗                 GONE                 GONE
-    FINISHED    –               –                 –                    GONE
-
-✗ fails the partition. In FINISHED its number is free and it belongs to no connection any more; it
-goes with its last reader. A partition that goes before it is finished has failed: its readers are
-told, and so are those who ask for it a little later.
+"""A pipelined partition that a client writes while its readers already read.
 
 A data buffer is received straight into the segment that was granted for it, and queued as it is. If
-the one before it still waits and has room for its bytes they are copied there instead, and the
-segment is free again: flushes that find their reader busy do not become messages of their own.
+the buffer before it still waits and has room for the bytes, they are copied there instead, and the
+segment is free again. So flushes that find their reader busy do not become messages of their own.
 """
 
-import enum
+import asyncio
 from collections import deque
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
 
-from sluice.protocol.errors import CreditExceeded, InvalidEvent, SluiceError, UnexpectedMessage
+from sluice.protocol.errors import CreditExceeded, InvalidEvent, SluiceError
 from sluice.protocol.events import EndOfPartition, decode_event
+from sluice.protocol.framing import PayloadMemory
 from sluice.protocol.limits import MAX_EVENT_BYTES
 from sluice.protocol.messages import (
     DATA,
     EVERY_SUBPARTITION,
-    AddCredit,
     FinishPartition,
     NewBufferSize,
     OpenPipelinedPartition,
+    PartitionFinished,
+    PartitionOpened,
     PipelinedData,
     TaskEvent,
 )
-from sluice.shuffle.errors import EndOfPartitionMismatch, InvalidRequest, PartitionReleased
+from sluice.shuffle.errors import (
+    EndOfPartitionMismatch,
+    InvalidRequest,
+    PartitionReleased,
+    ProducerFailed,
+    failure_of,
+)
 from sluice.shuffle.gate.task_events import MAX_KEPT_TASK_EVENTS, TooManyTaskEvents
 from sluice.shuffle.memory import MemorySegment
-from sluice.shuffle.names import ShuffleKey
 from sluice.shuffle.partition.partition_type import checked_partition_type, pool_bounds
 from sluice.shuffle.partition.pipelined_result_partition import (
     PartitionListeners,
     PipelinedResultPartition,
 )
 from sluice.shuffle.partition.result_partition_writer import ALL_SUBPARTITIONS
+from sluice.shuffle.taskmanager.ingest.incoming_output import IncomingOutput, OpenOutputs
 from sluice.shuffle.taskmanager.ingest.pipelined_credit import PipelinedCredit
+from sluice.shuffle.taskmanager.ingest.states import (
+    PIPELINED,
+    DataMessage,
+    OutputMessage,
+    PipelinedState,
+    after_pipelined,
+    not_open,
+)
 from sluice.shuffle.taskmanager.ingest.waiting import Waiter
-from sluice.transport.connection import Connection
-
-if TYPE_CHECKING:
-    from sluice.shuffle.taskmanager.ingest.written_output import ProducerServices
 
 
-class ProducerState(enum.Enum):
-    """States of a pipelined partition on the producer leg; the table is above."""
-
-    OPEN = "open"
-    FINISHING = "finishing"
-    FINISHED = "finished"
-    GONE = "gone"
-
-
-class PipelinedProducer:
+class PipelinedOutput(IncomingOutput):
     """One pipelined partition and its client.
 
     Args:
-        services: The TaskManager's parts.
-        connection: The connection to the client.
-        message: What the client asked for.
-        ended: Told why the partition has gone before the client finished it, when that was nobody's
-            doing on this connection: its readers have gone, or its shuffle was released.
+        outputs: All outputs of the connection.
+        message: The message that opens this one; :meth:`open` is next.
 
     Raises:
         InvalidPartitionType: Type and consumption do not go together.
         InsufficientNetworkBuffers: The memory for it cannot be promised.
-        DuplicateMapOutput: There is a partition of that name.
+        DuplicateMapOutput: A partition of that name is registered.
     """
 
-    def __init__(
-        self,
-        services: "ProducerServices",
-        connection: Connection,
-        message: OpenPipelinedPartition,
-        ended: Callable[[SluiceError], None],
-    ) -> None:
-        self.state = ProducerState.OPEN
-        self.number: Final = message.partition
-        self.key: Final = ShuffleKey(connection.application_id, message.shuffle_id)
-        self.map_attempt_id: Final = message.map_attempt_id
+    def __init__(self, outputs: OpenOutputs, message: OpenPipelinedPartition) -> None:
+        services = outputs.services
+        super().__init__(
+            outputs, message, frozenset(PIPELINED), Waiter(services.pipelined_credit_wait)
+        )
+        self.state = PipelinedState.OPEN
         self.total_bytes = 0
-        """Bytes of data that have come; of a broadcast buffer once."""
-        self._services = services
-        self._connection = connection
-        self._ended = ended
+        """Bytes of data that have arrived; a broadcast buffer counts once."""
         self._arriving: MemorySegment | bytearray | None = None
+        self._finishing: asyncio.Task[None] | None = None
         self._task_events: deque[tuple[int, bytes]] = deque()
         self._new_buffer_size_bytes: int | None = None
-        self.credit_wait: Final = Waiter(services.pipelined_credit_wait)
-        """The producer waits while there is no memory for another buffer."""
         kind, consumption = checked_partition_type(message.partition_type, message.consumption)
         config = services.config
         self._pool = services.network_pool.create_local_pool(
@@ -110,7 +88,7 @@ class PipelinedProducer:
             ),
             kind="pipelined",
         )
-        self._credit = PipelinedCredit(self._pool, self._grant)
+        self._credit = PipelinedCredit(self._pool, self.grant)
         try:
             self.partition = PipelinedResultPartition(
                 self._pool.name,
@@ -130,14 +108,17 @@ class PipelinedProducer:
             raise
         services.task_events.register(self.key, message.map_attempt_id, self._task_event_came)
 
-    def start(self) -> None:
-        """Grant the first credit."""
+    def open(self) -> None:
+        """Acknowledge the partition, and grant its first credit."""
+        self._outputs.by_number[self.number] = self
+        self._counters.pipelined_partitions_opened += 1
+        self._connection.send(PartitionOpened(self.number))
         self._credit.fill()
 
     @property
     def is_open(self) -> bool:
         """True until the partition is finished or gone."""
-        return self.state in (ProducerState.OPEN, ProducerState.FINISHING)
+        return self.state in (PipelinedState.OPEN, PipelinedState.FINISHING)
 
     @property
     def available_credit(self) -> int:
@@ -146,20 +127,22 @@ class PipelinedProducer:
 
     @property
     def ready_segments(self) -> int:
-        """Segments of the pool that lie ready for its next buffers."""
+        """Segments of the pool that lie ready for the next buffers."""
         return self._credit.ready
 
-    # ---- what the client sends -------------------------------------------------------------------
+    # ---- from the client -------------------------------------------------------------------------
 
-    def payload_buffer(self, message: PipelinedData, length: int) -> memoryview:
-        """Supply the place for a buffer or an event.
+    def payload_buffer(self, message: DataMessage, length: int) -> PayloadMemory:
+        """Supply the memory for a buffer or an event.
 
         Raises:
+            UnexpectedMessage: The client has finished the partition.
             CreditExceeded: A data buffer for which no credit was granted.
             InvalidRequest: An unknown subpartition, or more than a segment holds.
             InvalidEvent: An event above the size limit.
         """
-        self._require_open("PipelinedData")
+        if self.state is not PipelinedState.OPEN or type(message) is not PipelinedData:
+            raise not_open(self.state, type(message), self.number)
         self._check_subpartition(message.subpartition)
         if message.data_type != DATA:
             if length > MAX_EVENT_BYTES:
@@ -175,15 +158,22 @@ class PipelinedProducer:
         self._arriving = segment
         return segment.room
 
-    def received(self, message: PipelinedData, length: int) -> None:
-        """Queue what has arrived.
+    def data_received(self, message: DataMessage, length: int) -> None:
+        """Queue the buffer or event that has arrived.
 
         Raises:
-            InvalidRequest: Without content.
-            InvalidEvent: No event, an unknown one, or the end, which only FinishPartition sets.
+            UnexpectedMessage: The client has finished the partition.
+            InvalidRequest: The message has no content.
+            InvalidEvent: An unknown event, or the end, which only FinishPartition sets.
             TooManyEvents: Too many wait for a reader.
         """
-        self._require_open("PipelinedData")
+        if type(message) is not PipelinedData:
+            raise not_open(self.state, type(message), self.number)
+        if message.data_type == DATA:
+            self._counters.producer_bytes_in += length
+            self._counters.producer_buffers_in += 1
+        if self.state is not PipelinedState.OPEN:
+            raise not_open(self.state, PipelinedData, self.number)
         arriving, self._arriving = self._arriving, None
         if arriving is None:
             raise InvalidRequest("PipelinedData without content", value=0, limit="1 byte")
@@ -205,75 +195,90 @@ class PipelinedProducer:
             return
         payload = bytes(arriving)
         event = decode_event(payload)
-        self._services.counters.events_by_type.bump(type(event).__name__)
+        self._counters.events_by_type.bump(type(event).__name__)
         if type(event) is EndOfPartition:
             raise InvalidEvent(
                 "EndOfPartition came as PipelinedData", remedy="FinishPartition ends it"
             )
         self.partition.emit_event(payload, message.data_type, subpartition)
 
-    def begin_finish(self, message: FinishPartition) -> None:
-        """Take no more data; :meth:`finish` is next.
+    def received(self, message: OutputMessage) -> None:
+        """Take no more data, and end the partition.
 
         Raises:
-            EndOfPartitionMismatch: Other totals than what came.
-            InvalidRequest: Regions, which a pipelined partition has not.
-            UnexpectedMessage: It was told before.
+            UnexpectedMessage: The client has finished the partition already.
+            InvalidRequest: The end has regions.
+            EndOfPartitionMismatch: The end has other totals than the data that came.
         """
-        self._require_open("FinishPartition")
+        after = after_pipelined(self.state, type(message), self.number)
+        if type(message) is not FinishPartition:
+            return
         if message.regions:
             raise InvalidRequest(
                 "A pipelined partition has no regions", value=message.regions, limit=0
             )
         if message.total_bytes != self.total_bytes:
             raise EndOfPartitionMismatch(
-                "Pipelined partition ended with other totals than what came",
+                "Pipelined partition ended with other totals than the data that came",
                 value=f"{message.total_bytes} bytes",
                 limit=f"{self.total_bytes} bytes",
                 map_attempt_id=self.map_attempt_id,
             )
-        self.state = ProducerState.FINISHING
+        self.state = after
         self._credit.close()
+        self._finishing = asyncio.get_running_loop().create_task(self._answer_finish())
 
-    async def finish(self) -> None:
-        """End the output: the ends follow what is queued.
-
-        Raises:
-            SluiceError: The partition has failed meanwhile.
-
-        Cancellation: the partition is to be given up then.
-        """
-        await self.partition.finish()
-        self.state = ProducerState.FINISHED
-        self._leave_client()
+    async def _answer_finish(self) -> None:
+        """End the partition behind the queued buffers, and acknowledge it."""
+        failure: SluiceError | None = None
+        try:
+            await self.partition.finish()
+            self.state = PipelinedState.FINISHED
+            self._leave_client()
+        except Exception as error:  # noqa: BLE001
+            failure = failure_of(error, "finishing a pipelined partition")
+        self._finishing = None
+        if not self._outputs.contains(self):
+            return
+        if failure is not None:
+            self._outputs.fail(self.number, failure)
+            return
+        self._outputs.remove(self)
+        self._counters.pipelined_partitions_finished += 1
+        self._connection.send(PartitionFinished(self.number))
 
     # ---- the end ---------------------------------------------------------------------------------
 
-    def fail(self, error: SluiceError) -> None:
-        """Give the partition up before it is finished; its readers are told. Idempotent."""
-        self._give_up(error)
+    def give_up(self, why: str, value: str | None) -> None:
+        """Give the partition up before it is finished; its readers are told the reason."""
+        self._outputs.remove(self)
+        self._counters.pipelined_partitions_failed += 1
+        if self._finishing is not None:
+            self._finishing.cancel()
+            self._finishing = None
+        self._let_go(ProducerFailed(why, value=value, map_attempt_id=self.map_attempt_id))
 
     def release(self, error: SluiceError) -> None:
         """Give the partition up because its shuffle is released; the manager has forgotten it."""
         was_open = self.is_open
-        self._give_up(error)
+        self._let_go(error)
         if was_open:
-            self._ended(error)
+            self._outputs.fail(self.number, error)
 
     def drop_arriving(self) -> None:
-        """Give back the memory of a buffer that does not arrive whole, or too late."""
+        """Give back the memory of a buffer that arrives too late, or not whole. Idempotent."""
         arriving, self._arriving = self._arriving, None
         if isinstance(arriving, MemorySegment):
             self._pool.recycle(arriving)
 
     def _consumable(self) -> None:
-        """Its constraint lets readers in now (the partition calls this)."""
+        """Let readers in; the partition calls this when its consumption allows it."""
         self._services.partitions.wake(self.key)
 
     def _consumed(self) -> None:
-        """The last reader has gone (the partition calls this)."""
-        if self.state is ProducerState.FINISHED:
-            self._give_up(None)
+        """Release the partition; it calls this when its last reader has gone."""
+        if self.state is PipelinedState.FINISHED:
+            self._let_go(None)
         elif self.is_open:
             error = PartitionReleased(
                 "All readers of the pipelined partition have gone",
@@ -281,14 +286,14 @@ class PipelinedProducer:
                 remedy="See why: the tasks that read it have failures of their own",
                 map_attempt_id=self.map_attempt_id,
             )
-            self._give_up(error)
-            self._ended(error)
+            self._let_go(error)
+            self._outputs.fail(self.number, error)
 
-    def _give_up(self, failure: SluiceError | None) -> None:
-        if self.state is ProducerState.GONE:
+    def _let_go(self, failure: SluiceError | None) -> None:
+        if self.state is PipelinedState.GONE:
             return
         failed = failure if self.is_open else None
-        self.state = ProducerState.GONE
+        self.state = PipelinedState.GONE
         self._credit.close()
         self._leave_client()
         self._services.partitions.unregister_pipelined(
@@ -299,7 +304,7 @@ class PipelinedProducer:
         self.partition.release()
 
     def _leave_client(self) -> None:
-        """Nothing goes to the client of this partition any more."""
+        """Send nothing more to the client."""
         self.credit_wait.end()
         self.partition.memory.hard_back_pressured_seconds = self.credit_wait.seconds
         self._task_events.clear()
@@ -309,7 +314,7 @@ class PipelinedProducer:
     # ---- to the client ---------------------------------------------------------------------------
 
     def writable(self) -> None:
-        """The connection can be written again: send what has been kept."""
+        """Send the buffer size and the task events that had to wait for the connection."""
         if self._new_buffer_size_bytes is not None:
             self._connection.send(NewBufferSize(self.number, self._new_buffer_size_bytes))
             self._new_buffer_size_bytes = None
@@ -317,16 +322,11 @@ class PipelinedProducer:
             event_type, payload = self._task_events.popleft()
             self._connection.send(TaskEvent(self.number, event_type), payload)
 
-    def _grant(self, credit: int) -> None:
-        self.credit_wait.end()
-        self._services.counters.credits_sent += credit
-        self._connection.send(AddCredit(self.number, credit))
-
     def _task_event_came(self, event_type: int, payload: bytes) -> None:
-        """Pass an event of a reader on; a few are kept for a client that does not read.
+        """Pass an event of a reader on, or keep a few while the client does not read.
 
         Raises:
-            TooManyTaskEvents: No more are kept.
+            TooManyTaskEvents: As many as are kept wait already.
         """
         if not self._connection.writable and len(self._task_events) >= MAX_KEPT_TASK_EVENTS:
             raise TooManyTaskEvents(
@@ -341,21 +341,13 @@ class PipelinedProducer:
             self.writable()
 
     def _buffer_size_announced(self, size_bytes: int) -> None:
-        """Its readers want buffers of at most this size (the partition calls this)."""
-        if self.state is ProducerState.OPEN:
+        """Tell the client the largest buffer that the readers want; the partition calls this."""
+        if self.state is PipelinedState.OPEN:
             self._new_buffer_size_bytes = size_bytes  # only the last one counts
             if self._connection.writable:
                 self.writable()
 
     # ---- inner workings --------------------------------------------------------------------------
-
-    def _require_open(self, what: str) -> None:
-        if self.state is not ProducerState.OPEN:
-            raise UnexpectedMessage(
-                f"{what} for a pipelined partition that is {self.state.value}",
-                value=self.number,
-                limit=ProducerState.OPEN.value,
-            )
 
     def _check_subpartition(self, subpartition: int) -> None:
         most = self.partition.num_subpartitions

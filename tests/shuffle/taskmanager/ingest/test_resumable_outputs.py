@@ -1,4 +1,4 @@
-"""Map outputs that go on on another connection or in the next process; and zombies."""
+"""Map outputs that go on, on another connection or in the next process; and late writers."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import random
 from typing import TYPE_CHECKING
 
 import pytest
+from crc32c import crc32c
 
+from sluice.protocol.codec import encode
 from sluice.protocol.errors import ErrorCode
 from sluice.protocol.messages import (
     AbortPartition,
+    AddCredit,
     BeginRegion,
     FinishPartition,
     OpenPartition,
@@ -17,6 +20,7 @@ from sluice.protocol.messages import (
     PartitionFinished,
     PartitionOpened,
     PartitionResumed,
+    RegionData,
     RegionSecured,
     ReleaseApplication,
     ReleaseShuffle,
@@ -24,11 +28,13 @@ from sluice.protocol.messages import (
     SecureRegion,
 )
 from sluice.protocol.remote_error import RemoteError
+from sluice.shuffle.taskmanager.ingest.producer_handler import ProducerHandler
 from sluice.shuffle.taskmanager.store import journal_writer
 from tests.support.clients import read_gate, write_region
 from tests.support.mini_cluster import (
     DISK_ONLY,
     MEMORY_TIER,
+    SEGMENT_SIZE_BYTES,
     eventually,
     mini_cluster,
     storage_leftovers,
@@ -93,7 +99,7 @@ async def restart(cluster: MiniCluster, **settings: float) -> None:
 async def test_a_map_output_goes_on_after_a_lost_connection(tmp_path, memory_tier_bytes):
     async with mini_cluster(tmp_path, 1, memory_tier_bytes=memory_tier_bytes) as cluster:
         before = await begin(cluster, 2)
-        await write(before, range(2, 3), secure=False)  # complete, but nobody was told so
+        await write(before, range(2, 3), secure=False)  # complete, but not acknowledged
         before.vanish()
         await eventually(lambda: cluster[0].resumable.parked == 1)
         client, answer = await resume(cluster)
@@ -138,7 +144,7 @@ async def test_secured_regions_survive_a_new_journal(tmp_path, monkeypatch):
         await finish(cluster, client)
 
 
-async def test_nothing_secured_begins_anew(tmp_path):
+async def test_a_map_output_without_secured_regions_begins_anew(tmp_path):
     async with mini_cluster(tmp_path, 1) as cluster:
         before = await begin(cluster, 2, secure=False)
         before.vanish()
@@ -160,7 +166,30 @@ async def test_a_connection_that_still_writes_loses_the_map_output(tmp_path):
         await finish(cluster, client)
 
 
-async def test_nobody_writes_into_a_committed_map_output(tmp_path):
+@both_tiers
+async def test_a_payload_of_the_writer_before_reaches_no_memory_of_others(
+    tmp_path, memory_tier_bytes
+):
+    """The rest of it arrives when its region has been given up, and the next one has its place."""
+    data = b"".join(REGIONS[1])
+    async with mini_cluster(tmp_path, 1, memory_tier_bytes=memory_tier_bytes) as cluster:
+        zombie = await begin(cluster, 1)
+        (handler,) = cluster[0].handlers.values()
+        assert isinstance(handler, ProducerHandler)
+        zombie.send(BeginRegion(0, 1, 0, [len(part) for part in REGIONS[1]], crc32c(data)))
+        await zombie.expect(AddCredit)
+        frame = encode(RegionData(0, 0), SEGMENT_SIZE_BYTES) + bytes(SEGMENT_SIZE_BYTES)
+        zombie._transport.write(frame[:-3000])
+        await eventually(lambda: handler._arriving is not None)
+        client, answer = await resume(cluster)
+        assert answer == stored(1)
+        await write(client, range(1, 4))
+        zombie._transport.write(frame[-3000:])
+        await eventually(lambda: cluster[0].counters.late_messages == {"RegionData": 1})
+        await finish(cluster, client)
+
+
+async def test_a_committed_map_output_takes_no_more_regions(tmp_path):
     async with mini_cluster(tmp_path, 1) as cluster:
         client = await begin(cluster, 4)
         await finish(cluster, client)
@@ -175,7 +204,7 @@ async def test_nobody_writes_into_a_committed_map_output(tmp_path):
         with pytest.raises(RemoteError) as refused:
             await again.expect(PartitionFinished)
         assert refused.value.code == ErrorCode.DUPLICATE_MAP_OUTPUT
-        # One with another number is another map output: who did not ask for it never sees it.
+        # Another attempt is another map output: readers of the first one never see it.
         again.send(OpenPartition(0, SHUFFLE, ATTEMPT + 1, 3))
         await write_region(again, 0, 0, [b"other", b"", b""])
         again.send(FinishPartition(0, 5, 1))
@@ -196,7 +225,7 @@ async def test_a_second_writer_cannot_secure_into_a_begun_map_output(tmp_path):
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-async def test_what_nobody_comes_back_for_is_given_up(tmp_path, restarted):
+async def test_a_map_output_whose_producer_stays_away_is_given_up(tmp_path, restarted):
     async with mini_cluster(tmp_path, 1, map_output_resume_timeout_seconds=0.05) as cluster:
         client = await begin(cluster, 2)
         if restarted:
@@ -210,7 +239,7 @@ async def test_what_nobody_comes_back_for_is_given_up(tmp_path, restarted):
 
 
 @pytest.mark.parametrize("how", ["abort", "shuffle", "application"])
-async def test_what_is_given_up_does_not_come_back(tmp_path, how):
+async def test_a_map_output_that_was_given_up_does_not_come_back(tmp_path, how):
     async with mini_cluster(tmp_path, 1) as cluster:
         client = await begin(cluster, 2)
         driver = await cluster.driver(0)

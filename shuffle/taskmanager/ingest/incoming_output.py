@@ -1,0 +1,248 @@
+"""An output that a client writes on the producer leg, and all of those of one connection."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+from sluice.protocol.errors import ChannelInUse, SluiceError, UnexpectedMessage
+from sluice.protocol.framing import PayloadMemory
+from sluice.protocol.limits import RECEIVE_TAIL_BYTES
+from sluice.protocol.messages import (
+    AddCredit,
+    OpenPartition,
+    OpenPipelinedPartition,
+    PartitionAborted,
+    PipelinedData,
+    ResumePartition,
+)
+from sluice.protocol.remote_error import error_response
+from sluice.shuffle.counters import Counters
+from sluice.shuffle.errors import LimitExceeded, ShuttingDown
+from sluice.shuffle.gate.task_events import TaskEventDispatcher
+from sluice.shuffle.memory import NetworkBufferPool
+from sluice.shuffle.names import ShuffleKey
+from sluice.shuffle.taskmanager.ingest.attached_area import AttachedArea
+from sluice.shuffle.taskmanager.ingest.resumable_outputs import ResumableOutputs
+from sluice.shuffle.taskmanager.ingest.states import DataMessage, MessageType, OutputMessage
+from sluice.shuffle.taskmanager.ingest.waiting import Waiter, Waiting
+from sluice.shuffle.taskmanager.sections import NetworkMemoryConfig
+from sluice.shuffle.taskmanager.serve.result_partition_manager import ResultPartitionManager
+from sluice.shuffle.taskmanager.store.region_area import RegionAreas
+from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
+from sluice.transport.connection import Connection
+
+MOST_FAILED_OUTPUTS: Final = 1024
+"""Numbers of failed outputs that a connection remembers, to tell late messages from wrong ones."""
+
+OpeningMessage: TypeAlias = OpenPartition | ResumePartition | OpenPipelinedPartition
+
+
+def _nothing() -> None:
+    """Do nothing: no service waits for an idle connection."""
+
+
+@dataclass(slots=True)
+class ProducerServices:
+    """The parts of a TaskManager that its producer legs use."""
+
+    store: ShuffleStore
+    partitions: ResultPartitionManager
+    network_pool: NetworkBufferPool
+    task_events: TaskEventDispatcher
+    resumable: ResumableOutputs
+    region_areas: RegionAreas
+    counters: Counters
+    config: NetworkMemoryConfig
+    verify_checksums: bool
+    draining: bool = False
+    on_idle: Callable[[], None] = _nothing
+    """Called when a connection writes no output any more."""
+    map_output_credit_wait: Waiting = field(default_factory=Waiting)
+    pipelined_credit_wait: Waiting = field(default_factory=Waiting)
+
+
+class IncomingOutput:
+    """One output while a client writes it; the leg calls a method for each message to it.
+
+    An error that a method raises fails the output, and the client is told.
+
+    Args:
+        outputs: All outputs of the connection.
+        message: The message that opens this one.
+        messages: The messages that it takes.
+        credit_wait: Counts the time that the client waits for credit.
+    """
+
+    def __init__(
+        self,
+        outputs: "OpenOutputs",
+        message: OpeningMessage,
+        messages: frozenset[MessageType],
+        credit_wait: Waiter,
+    ) -> None:
+        self.number: Final = message.partition
+        self.key: Final = ShuffleKey(outputs.connection.application_id, message.shuffle_id)
+        self.map_attempt_id: Final = message.map_attempt_id
+        self.messages: Final = messages
+        self.credit_wait: Final = credit_wait
+        self._outputs: Final = outputs
+        self._connection: Final = outputs.connection
+        self._services: Final = outputs.services
+        self._counters: Final = outputs.services.counters
+
+    @property
+    def available_credit(self) -> int:
+        """Credits that the client has left."""
+        raise NotImplementedError
+
+    def payload_buffer(self, message: DataMessage, length: int) -> PayloadMemory:
+        """Supply the memory for a payload that arrives."""
+        raise NotImplementedError
+
+    def data_received(self, message: DataMessage, length: int) -> None:
+        """Take data; the payload has arrived in the memory supplied for it."""
+        raise NotImplementedError
+
+    def received(self, message: OutputMessage) -> None:
+        """Take a message that has no payload."""
+        raise NotImplementedError
+
+    def drop_arriving(self) -> None:
+        """Give back the memory of a payload that arrives too late, or not whole. Idempotent."""
+        raise NotImplementedError
+
+    def abort(self) -> None:
+        """Give the output up because its client says so, and answer."""
+        self.give_up("The producer gave its partition up", None)
+        self._outputs.answer_abort(self.number)
+
+    def give_up(self, why: str, value: str | None) -> None:
+        """Free the output, which is neither finished nor committed.
+
+        Args:
+            why: The reason that its readers are told, if it has any already.
+            value: The value that belongs to the reason.
+        """
+        raise NotImplementedError
+
+    def connection_lost(self, error: SluiceError) -> None:
+        """Give the output up, or keep the part of it with which its client can go on."""
+        self.give_up("The producer's connection was lost", str(error))
+
+    def writable(self) -> None:
+        """Send messages that had to wait for the connection."""
+
+    def grant(self, credit: int) -> None:
+        """Grant the client credit."""
+        self.credit_wait.end()
+        self._counters.credits_sent += credit
+        self._connection.send(AddCredit(self.number, credit))
+
+
+class OpenOutputs:
+    """The outputs that one connection writes, by the numbers that its client gave them.
+
+    Args:
+        connection: The connection to the client.
+        services: The parts of the TaskManager.
+    """
+
+    def __init__(self, connection: Connection, services: ProducerServices) -> None:
+        self.connection: Final = connection
+        self.services: Final = services
+        self.attached_area: Final = AttachedArea(connection, services.region_areas)
+        self.by_number: Final[dict[int, IncomingOutput]] = {}
+        self.closed = False
+        """True when the connection is lost."""
+        self._failed: dict[int, None] = {}
+        self._discard: memoryview | None = None
+
+    def find(self, message: DataMessage | OutputMessage) -> IncomingOutput | None:
+        """Find the output that a message is for; None if it has failed and the message is late.
+
+        Raises:
+            UnexpectedMessage: No output that takes such messages was opened by that number.
+        """
+        output = self.by_number.get(message.partition)
+        if output is None:
+            if message.partition in self._failed:
+                return None
+        elif type(message) in output.messages:
+            return output
+        if type(message) is PipelinedData:
+            raise UnexpectedMessage("Pipelined partition is not open", value=message.partition)
+        raise UnexpectedMessage("Partition is not open", value=message.partition)
+
+    def contains(self, output: IncomingOutput) -> bool:
+        """Tell whether an output is open: not finished, failed or given up."""
+        return self.by_number.get(output.number) is output
+
+    def may_open(self, number: int, *, begun: bool = False) -> bool:
+        """Tell whether an output may be opened; if not, its number has failed.
+
+        Args:
+            number: Its number.
+            begun: Whether a part of it is secured here already.
+
+        Raises:
+            ChannelInUse: An output with that number is open.
+        """
+        if number in self.by_number:
+            raise ChannelInUse("Partition number is in use on this connection", value=number)
+        self._failed.pop(number, None)
+        if self.services.draining and not begun:
+            self.fail(
+                number,
+                ShuttingDown("TaskManager is draining", remedy="Write to another TaskManager"),
+            )
+            return False
+        most = self.services.config.max_partitions_per_connection
+        if len(self.by_number) >= most:
+            self.fail(
+                number,
+                LimitExceeded(
+                    "Too many partitions are being written on one connection",
+                    value=len(self.by_number) + 1,
+                    limit=most,
+                    remedy="Finish some first, use another connection, or raise "
+                    "max_partitions_per_connection",
+                ),
+            )
+            return False
+        return True
+
+    def fail(self, number: int, error: SluiceError) -> None:
+        """Give up the output with a number, if it is open, and tell the client the error."""
+        output = self.by_number.get(number)
+        if output is not None:
+            output.give_up("The producer failed", f"{error.code.name}: {error}")
+        if len(self._failed) >= MOST_FAILED_OUTPUTS:
+            del self._failed[next(iter(self._failed))]
+        self._failed[number] = None
+        self.services.counters.errors_by_code.bump(error.code.name)
+        self.connection.send(error_response(number, error))
+
+    def remove(self, output: IncomingOutput) -> None:
+        """Forget an output that has ended; its number is free again."""
+        if self.contains(output):
+            del self.by_number[output.number]
+            if not self.by_number:
+                self.services.on_idle()
+
+    def answer_abort(self, number: int) -> None:
+        """Acknowledge that a number is given up: nothing that comes for it is late any more."""
+        self._failed.pop(number, None)
+        self.connection.send(PartitionAborted(number))
+
+    def count_late(self, message: DataMessage) -> None:
+        """Count data for an output that had failed, or was complete, when it arrived."""
+        self.services.counters.late_messages.bump(type(message).__name__)
+
+    def discarded(self) -> memoryview:
+        """Supply memory for a payload that is thrown away."""
+        if self._discard is None:
+            largest = max(
+                self.connection.large_payload_bytes, self.services.config.segment_size_bytes
+            )
+            self._discard = memoryview(bytearray(largest + RECEIVE_TAIL_BYTES))
+        return self._discard

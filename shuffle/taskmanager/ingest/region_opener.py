@@ -1,0 +1,176 @@
+"""Opening the regions of a map output: checks an announcement, and finds a place for the bytes."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from sluice.protocol.errors import SluiceError
+from sluice.protocol.limits import MAX_U64
+from sluice.protocol.messages import EVERY_SUBPARTITION, BeginRegion, SharedRegion
+from sluice.shuffle.errors import LimitExceeded, MapOutputMismatch
+from sluice.shuffle.memory import LocalBufferPool
+from sluice.shuffle.names import MapAttemptKey
+from sluice.shuffle.taskmanager.ingest.attached_area import CopiedRegion
+from sluice.shuffle.taskmanager.ingest.disk_region import DiskRegion
+from sluice.shuffle.taskmanager.ingest.incoming_output import ProducerServices
+from sluice.shuffle.taskmanager.ingest.incoming_region import (
+    MemoryRegion,
+    ReceivedRegion,
+    ReceiveSettings,
+)
+
+if TYPE_CHECKING:
+    from sluice.shuffle.taskmanager.store.region_area import RegionArea
+    from sluice.shuffle.taskmanager.store.region_writer import RegionWriter
+
+RegionAnnouncement: TypeAlias = BeginRegion | SharedRegion
+
+
+class RegionOpener:
+    """Opens the regions of one map output, one behind the other.
+
+    Args:
+        services: The parts of the TaskManager.
+        attempt: The map attempt.
+        num_subpartitions: Subpartitions of the shuffle.
+        settings: How regions are received on this connection.
+    """
+
+    def __init__(
+        self,
+        services: ProducerServices,
+        attempt: MapAttemptKey,
+        num_subpartitions: int,
+        settings: ReceiveSettings,
+    ) -> None:
+        self._services: Final = services
+        self._attempt: Final = attempt
+        self._num_subpartitions: Final = num_subpartitions
+        self._settings: Final = settings
+        self._pool: LocalBufferPool | None = None
+
+    @property
+    def pool(self) -> LocalBufferPool:
+        """The segments for writes to the disk tier, which are promised when they are needed first.
+
+        Raises:
+            InsufficientNetworkBuffers: They cannot be promised.
+        """
+        if self._pool is None:
+            self._pool = self._services.network_pool.create_local_pool(
+                f"map output {self._attempt.map_attempt_id}",
+                1,
+                self._services.config.write_segments_per_partition,
+                kind="map_output",
+            )
+        return self._pool
+
+    def close(self) -> None:
+        """Give the segments back. Idempotent."""
+        if self._pool is not None:
+            self._pool.destroy()
+
+    def check_limit(self, announced: RegionAnnouncement) -> None:
+        """Check that a map output may have a region of this number.
+
+        Raises:
+            LimitExceeded: The number is above the configured limit.
+        """
+        most = self._services.config.max_regions_per_partition
+        if announced.region >= most:
+            raise LimitExceeded(
+                "Map output has too many regions",
+                value=announced.region + 1,
+                limit=most,
+                remedy="Write larger regions, or raise max_regions_per_partition",
+                map_attempt_id=self._attempt.map_attempt_id,
+            )
+
+    def receive(
+        self,
+        announced: BeginRegion,
+        regions: int,
+        grant: Callable[[int], None],
+        failed: Callable[[SluiceError], None],
+    ) -> ReceivedRegion:
+        """Open a region whose bytes come in messages.
+
+        Args:
+            announced: The message about the region.
+            regions: Regions that the map output has already.
+            grant: Sends credit to the producer.
+            failed: Called with the error when the disk has failed.
+
+        Raises:
+            MapOutputMismatch: The announcement is wrong.
+            StorageFull: No tier has room for it.
+            InsufficientNetworkBuffers: The memory for writes to the disk tier cannot be promised.
+        """
+        writer = self._place(announced, regions)
+        if writer.in_memory:
+            return MemoryRegion(writer, announced.crc32c, self._settings, grant)
+        try:
+            pool = self.pool
+        except SluiceError:
+            writer.abort()
+            raise
+        return DiskRegion(writer, announced.crc32c, self._settings, pool, grant, failed)
+
+    def copy(self, announced: SharedRegion, regions: int, area: "RegionArea") -> CopiedRegion:
+        """Open a region whose bytes lie in a region area; a failed copy shows when it is flushed.
+
+        Args:
+            announced: The message about the region.
+            regions: Regions that the map output has already.
+            area: The region area of the connection.
+
+        Raises:
+            MapOutputMismatch: The announcement is wrong.
+            StorageFull: No tier has room for it.
+        """
+        writer = self._place(announced, regions)
+        verify = self._settings.verify_checksums
+        return CopiedRegion(writer, announced.crc32c, verify, area, announced.area_offset)
+
+    def _place(self, announced: RegionAnnouncement, regions: int) -> "RegionWriter":
+        """Check an announcement, and allot the region's extent.
+
+        With ``EVERY_SUBPARTITION`` as the first one, the bytes are those of each subpartition.
+
+        Raises:
+            MapOutputMismatch: It is not the next region, has lengths for more subpartitions than
+                there are, or not exactly one length for every subpartition.
+            StorageFull: No tier has room for it.
+        """
+        first, lengths = announced.first_subpartition, announced.lengths
+        map_attempt_id = self._attempt.map_attempt_id
+        if announced.region != regions:
+            raise MapOutputMismatch(
+                "Regions of a map output must be numbered from 0 without gaps",
+                value=announced.region,
+                limit=regions,
+                map_attempt_id=map_attempt_id,
+            )
+        if first == EVERY_SUBPARTITION:
+            if len(lengths) != 1:
+                raise MapOutputMismatch(
+                    "Region of every subpartition must have one length",
+                    value=len(lengths),
+                    limit=1,
+                    map_attempt_id=map_attempt_id,
+                )
+        elif first + len(lengths) > self._num_subpartitions:
+            raise MapOutputMismatch(
+                "Region has lengths for more subpartitions than the shuffle has",
+                value=first + len(lengths),
+                limit=self._num_subpartitions,
+                map_attempt_id=map_attempt_id,
+            )
+        try:
+            return self._services.store.begin_region(self._attempt.shuffle, first, lengths)
+        except ValueError as error:
+            raise MapOutputMismatch(
+                "Lengths of a region do not add up to a size",
+                value=error,
+                limit=f"{MAX_U64} bytes",
+                map_attempt_id=map_attempt_id,
+            ) from error

@@ -1,0 +1,102 @@
+"""A region on the disk tier: payloads of several segments, credit, and a disk that fails."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from sluice.protocol.errors import CreditExceeded, ErrorCode, SluiceError
+from sluice.protocol.messages import RegionData
+from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore, release_regions
+from tests.shuffle.taskmanager.ingest.rig import DATA, SEGMENT, StoredRig
+from tests.support.mini_cluster import DISK_ONLY, configs
+
+
+@pytest.mark.parametrize("length", [1, SEGMENT + 1, 3 * SEGMENT, 21 * SEGMENT + 5])
+async def test_a_payload_fills_several_segments(grouped, length):
+    data = (DATA * 3)[:length]
+    grouped.begin([length], data)
+    segments = -(-length // SEGMENT)
+    assert grouped.payload_bytes == min(4, segments) * SEGMENT
+    assert sum(grouped.granted) == min(2, -(-segments // 4))
+    await grouped.send(data)
+    assert sum(grouped.granted) == -(-segments // 4)
+    output = await grouped.complete(length, 1)
+    content = bytearray(length)
+    assert output.regions[0].extent is not None
+    await grouped.store.read(output.regions[0].extent, 0, [memoryview(content)])
+    assert content == data
+    assert grouped.pool.lent_segments == 0
+    release_regions(output.regions)
+
+
+async def test_a_payload_fills_segments_that_are_no_neighbours(grouped):
+    taken = [grouped.pool.request_segment_nowait() for _ in range(8)]
+    for segment in taken[::2]:
+        grouped.pool.recycle(segment)
+    data = DATA[: 10 * SEGMENT]
+    grouped.begin([len(data)], data)
+    assert isinstance(grouped.output.payload_buffer(RegionData(0, 0), 4 * SEGMENT), list)
+    await grouped.send(data)
+    output = await grouped.complete(len(data), 1)  # with the right checksum
+    release_regions(output.regions)
+    grouped.pool.recycle_together(taken[1::2])
+
+
+async def test_a_region_goes_on_with_the_segments_it_began_with(grouped):
+    """Segments for a payload stay with the region, even if others take the rest of the pool."""
+    data = (DATA * 2)[: 20 * SEGMENT]
+    grouped.begin([len(data)], data)
+    grouped.pool.set_limit(1)
+    await grouped.send(data)
+    release_regions((await grouped.complete(len(data), 1)).regions)
+
+
+async def test_payloads_are_as_small_as_the_pool_at_the_beginning(grouped):
+    taken = [grouped.pool.request_segment_nowait() for _ in range(7)]
+    data = DATA[: 5 * SEGMENT]
+    grouped.begin([len(data)], data)
+    assert (grouped.payload_bytes, grouped.granted) == (SEGMENT, [1])
+    await grouped.send(data)
+    release_regions((await grouped.complete(len(data), 1)).regions)
+    grouped.pool.recycle_together(taken)
+
+
+async def test_a_failed_write_is_told_at_once(failing):
+    """The region would never be complete, for want of credit."""
+    failing.begin([len(DATA)], DATA)
+    failing.payload(0, DATA[:SEGMENT])
+    await failing.failed()
+    (failure,) = failing.failures
+    assert failure.code is ErrorCode.STORAGE_UNAVAILABLE
+    with pytest.raises(SluiceError, match="No space left"):
+        failing.output.payload_buffer(RegionData(0, SEGMENT), 1)
+
+
+async def test_a_failure_waits_for_the_payload_that_is_arriving(failing):
+    """The segment must not be lent to anybody else while the transport fills it."""
+    failing.begin([len(DATA)], DATA)
+    failing.payload(0, DATA[:SEGMENT])
+    failing.output.payload_buffer(RegionData(0, SEGMENT), SEGMENT)
+    async with asyncio.timeout(10):
+        while failing.output._failure is None:  # noqa: ASYNC110 - nobody is told yet
+            await asyncio.sleep(0)
+    assert failing.failures == []
+    with pytest.raises(SluiceError, match="No space left"):
+        failing.output.data_received(RegionData(0, SEGMENT), SEGMENT)
+
+
+async def test_data_without_credit_on_the_disk_tier(tmp_path):
+    store = ShuffleStore.open(configs(tmp_path, memory_tier_bytes=DISK_ONLY)[2])
+    rig = StoredRig(store, 2, 2)
+    rig.begin([len(DATA)], DATA)
+    assert rig.granted == [2]
+    rig.payload(0, DATA[:10])
+    rig.payload(10, DATA[10:20])
+    with pytest.raises(CreditExceeded):
+        rig.output.payload_buffer(RegionData(0, 20), 10)
+    rig.close()
+    await store.close()
+    await asyncio.sleep(0)
+    assert rig.network_pool.available_segments == 2

@@ -1,0 +1,40 @@
+"""Announcements of regions that are wrong, or for which there is no memory."""
+
+from __future__ import annotations
+
+import pytest
+
+from sluice.protocol.messages import BeginRegion
+from sluice.shuffle.errors import MapOutputMismatch
+from sluice.shuffle.memory import InsufficientNetworkBuffers
+from sluice.shuffle.taskmanager.ingest.states import StoredState
+from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
+from tests.shuffle.taskmanager.ingest.rig import DATA, StoredRig
+from tests.support.mini_cluster import DISK_ONLY, configs
+
+
+@pytest.mark.parametrize(
+    ("region", "first", "lengths"),
+    [(1, 0, [1]), (0, 4, [1]), (0, 0, [1] * 5), (0, 2**32 - 1, []), (0, 0, [2**64 - 1] * 2)],
+)
+async def test_regions_that_do_not_add_up(rig, region, first, lengths):
+    with pytest.raises(MapOutputMismatch):
+        rig.output.received(BeginRegion(0, region, first, lengths, 0))
+    assert rig.output.state is StoredState.OPEN
+    assert rig.used_bytes() == 0
+
+
+async def test_memory_for_the_disk_tier_that_is_not_there_costs_no_extent(tmp_path):
+    store = ShuffleStore.open(configs(tmp_path, memory_tier_bytes=DISK_ONLY)[2])
+    rig = StoredRig(store, 2, 1)
+    other = rig.network_pool.create_local_pool("another map output", 1, 1)
+    with pytest.raises(InsufficientNetworkBuffers):
+        rig.begin([100], DATA[:100])
+    assert rig.used_bytes() == 0
+    assert rig.output.state is StoredState.OPEN
+    other.destroy()
+    rig.begin([100], DATA[:100])
+    rig.close()
+    assert rig.used_bytes() == 0
+    await store.close()
+    assert rig.network_pool.available_segments == 1
