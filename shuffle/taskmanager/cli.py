@@ -7,6 +7,7 @@ standard error, never a traceback. Packages above this one add commands by the e
 
 from __future__ import annotations
 
+import http.client
 import importlib.metadata
 import json
 import logging
@@ -20,11 +21,20 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from sluice.protocol.errors import SluiceError
-from sluice.shuffle.taskmanager.config import CONFIG_FILE_VARIABLE, ConfigError, Key, keys, load
+from sluice.shuffle.taskmanager.config import (
+    CONFIG_FILE_VARIABLE,
+    ConfigError,
+    Key,
+    foreign_variables,
+    keys,
+    load,
+)
 from sluice.shuffle.taskmanager.watch.status import InvalidStatus, TaskManagerStatus
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+_log = logging.getLogger(__name__)
 
 COMMANDS_GROUP: Final = "sluice.commands"
 DRAIN_HEADER: Final = "X-Sluice-Drain"
@@ -120,6 +130,11 @@ def taskmanager(config_file: Path | None, **flags: str | None) -> None:
             click.echo(f"sluice: configuration: {problem}", err=True)
         sys.exit(BAD_CONFIGURATION)
     logging.basicConfig(level=config.log_level.upper(), format=LOG_FORMAT, stream=sys.stderr)
+    foreign = foreign_variables(os.environ)
+    if foreign:
+        _log.info(
+            "Variables of Docker Compose or Kubernetes are passed over: %s", ", ".join(foreign)
+        )
 
     from sluice.shuffle.taskmanager import service
 
@@ -139,10 +154,9 @@ def status(url: str, as_json: bool) -> None:
 
     URL may be given without http://; without any it is the default port of this host.
     """
-    if "://" not in url:
-        url = f"http://{url}"
+    url = _with_scheme(url)
     try:
-        document = _fetch_json(f"{url.rstrip('/')}/api/v1/status")
+        document = _fetch_json(url, "/api/v1/status")
         snapshot = TaskManagerStatus.from_json(document)
     except InvalidStatus as error:
         raise click.ClickException(
@@ -175,14 +189,10 @@ def drain(url: str, wait_seconds: float) -> None:
     New map outputs go to other TaskManagers. What is being written is finished, and readers are
     served until the TaskManager is stopped. Exit code 1 if something is still under way at the end.
     """
-    if "://" not in url:
-        url = f"http://{url}"
-    query = f"/api/v1/drain?wait_seconds={wait_seconds:g}"
-    request = urllib.request.Request(  # noqa: S310 - any URL is the user's own choice
-        url.rstrip("/") + query, headers={DRAIN_HEADER: "1"}, method="POST"
-    )
+    url = _with_scheme(url)
+    path = f"/api/v1/drain?wait_seconds={wait_seconds:g}"
     try:
-        answer = _fetch_json(request, wait_seconds + STATUS_TIMEOUT_SECONDS)
+        answer = _fetch_json(url, path, "POST", wait_seconds + STATUS_TIMEOUT_SECONDS)
     except InvalidStatus as error:
         raise click.ClickException(f"{url} does not drain: {error}") from None
     if not isinstance(answer, dict) or answer.get("busy") is not False:
@@ -193,19 +203,38 @@ def drain(url: str, wait_seconds: float) -> None:
     click.echo("drained: nothing is written or read")
 
 
+def _with_scheme(url: str) -> str:
+    return (url if "://" in url else f"http://{url}").rstrip("/")
+
+
 def _fetch_json(
-    url: str | urllib.request.Request, timeout_seconds: float = STATUS_TIMEOUT_SECONDS
+    url: str, path: str, method: str = "GET", timeout_seconds: float = STATUS_TIMEOUT_SECONDS
 ) -> object:
-    """Return what ``url`` answers, asked directly: daemons are inside, proxies lead outside."""
+    """Return the answer of the server at ``url``, asked directly and never through a proxy.
+
+    Raises:
+        InvalidStatus: The server is no TaskManager, or its answer is an error.
+        click.ClickException: No server answers.
+    """
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with opener.open(url, timeout=timeout_seconds) as answer:
+        request = urllib.request.Request(  # noqa: S310 - any URL is the user's own choice
+            url + path, headers={DRAIN_HEADER: "1"} if method == "POST" else {}, method=method
+        )
+        with opener.open(request, timeout=timeout_seconds) as answer:
             return json.load(answer)
     except urllib.error.HTTPError as error:
         error.close()
         raise InvalidStatus(f"it answered {error.code} {error.reason}") from None
     except json.JSONDecodeError:
         raise InvalidStatus("it did not answer JSON") from None
+    except http.client.InvalidURL as error:
+        raise click.ClickException(f"{url} is not a URL: {error}. Write HOST:PORT") from None
+    except (http.client.HTTPException, UnicodeDecodeError):
+        raise InvalidStatus(
+            "it did not answer in HTTP, as a data port does not. The HTTP port is http_port of "
+            "the TaskManager, 7338 by default"
+        ) from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "reason", error)
         raise click.ClickException(

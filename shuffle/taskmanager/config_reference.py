@@ -43,14 +43,16 @@ names are unique, so flags and variables leave the table out.
 
 An unknown key, table or `SLUICE_` variable, a wrong unit and a value out of bounds are refused at
 the start: every mistake is listed with its value, its limit and where it came from, and the exit
-code is 2.
+code is 2. Variables of `docker-compose.yml` (`SLUICE_IMAGE`) and those that Kubernetes makes of a
+service's name (`SLUICE_DATA_PORT=tcp://10.0.0.1:7337` for `sluice-data`) are passed over, with a
+line in the log.
 
 ```toml
 log_level = "info"
 
 [transport]
 data_port = 7337
-socket_path = "/run/sluice/sluice.sock"
+socket_path = "/run/sluice/taskmanager.sock"
 
 [memory]
 network_segments = 4096

@@ -14,7 +14,9 @@ import pytest
 from aiohttp import web
 from click.testing import CliRunner
 
-from sluice.protocol.errors import SluiceError
+from sluice.protocol.codec import encode
+from sluice.protocol.errors import ErrorCode, SluiceError
+from sluice.protocol.messages import ErrorResponse
 from sluice.shuffle.taskmanager import cli
 from sluice.shuffle.taskmanager.config import HttpConfig, keys
 from sluice.shuffle.taskmanager.watch.http import HttpServer
@@ -108,6 +110,29 @@ def page_serving(body: str, code: int = 200):
     return serving(start)
 
 
+def data_port():
+    """Answer anything as a TaskManager's data port answers what is not its protocol."""
+
+    async def start():
+        async def answer(reader, writer):
+            await reader.read(8)
+            writer.write(
+                encode(ErrorResponse(None, ErrorCode.FRAME_TOO_LARGE, 0, False, "", "", "", None))
+            )
+            await writer.drain()
+            writer.close()
+
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+
+        async def close():
+            server.close()
+            await server.wait_closed()
+
+        return server.sockets[0].getsockname()[1], close
+
+    return serving(start)
+
+
 class TestTaskmanager:
     def test_flags_environment_and_file_reach_the_daemon(self, run, service, tmp_path):
         path = tmp_path / "sluice.toml"
@@ -130,6 +155,16 @@ class TestTaskmanager:
     def test_every_key_has_a_documented_flag(self, run):
         help_text = run("taskmanager", "--help").output
         assert [key.flag for key in keys().values() if key.flag not in help_text] == []
+
+    def test_variables_of_the_platform_are_passed_over_with_one_line(self, run, service, caplog):
+        variables = {"SLUICE_IMAGE": "sluice:1", "SLUICE_DATA_PORT": "tcp://10.0.0.1:7337"}
+        with caplog.at_level("INFO"):
+            assert run("taskmanager", env=variables).exit_code == 0
+        assert service.config.transport.data_port == 7337
+        assert caplog.messages == [
+            "Variables of Docker Compose or Kubernetes are passed over: "
+            "SLUICE_DATA_PORT, SLUICE_IMAGE"
+        ]
 
     def test_the_exit_code_is_the_daemons(self, run, service):
         service.exit_code = 3
@@ -206,11 +241,30 @@ class TestStatus:
             f"Error: http://127.0.0.1:{port} is not the HTTP port of a TaskManager: {reason}\n"
         )
 
-    @pytest.mark.parametrize("url", ["127.0.0.1:1", "http://no-such-host.invalid:1", "x://y"])
-    def test_no_answer_is_one_line_with_the_remedy(self, run, url):
-        result = run("status", url)
+    @pytest.mark.parametrize("command", ["status", "drain"])
+    def test_a_data_port_is_one_line_with_the_remedy(self, run, command):
+        with data_port() as port:
+            result = run(command, f"127.0.0.1:{port}")
         assert result.exit_code == 1
-        assert result.stderr.startswith("Error: no TaskManager answers at ")
+        assert result.stderr.startswith(f"Error: http://127.0.0.1:{port} ")
+        assert "it did not answer in HTTP, as a data port does not" in result.stderr
+        assert "7338 by default" in result.stderr
+        assert result.stderr.count("\n") == 1
+
+    @pytest.mark.parametrize("command", ["status", "drain"])
+    def test_a_url_that_is_none_is_one_line(self, run, command):
+        result = run(command, "127.0.0.1:http")
+        assert result.exit_code == 1
+        assert result.stderr.startswith("Error: http://127.0.0.1:http is not a URL: ")
+        assert result.stderr.endswith(" Write HOST:PORT\n")
+
+    @pytest.mark.parametrize("command", ["status", "drain"])
+    @pytest.mark.parametrize("url", ["127.0.0.1:1", "http://no-such-host.invalid:1", "x://y"])
+    def test_no_answer_is_one_line_with_the_remedy(self, run, url, command):
+        result = run(command, url)
+        assert result.exit_code == 1
+        shown = url if "://" in url else f"http://{url}"
+        assert result.stderr.startswith(f"Error: no TaskManager answers at {shown}: ")
         assert result.stderr.count("\n") == 1
         assert "sluice taskmanager" in result.stderr
 
