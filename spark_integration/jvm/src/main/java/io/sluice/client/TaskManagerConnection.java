@@ -2,6 +2,7 @@ package io.sluice.client;
 
 import java.io.IOException;
 import java.nio.ByteBuffer;
+import java.nio.channels.UnresolvedAddressException;
 
 /**
  * One connection to a TaskManager, driven by the thread that uses it.
@@ -52,8 +53,16 @@ public final class TaskManagerConnection implements AutoCloseable {
       }
       throw e instanceof ClientException.Interrupted interrupted
           ? interrupted
-          : new ClientException.ConnectFailed(endpoint.toString(), String.valueOf(e.getMessage()), e);
+          : new ClientException.ConnectFailed(endpoint.toString(), reason(e), e);
     }
+  }
+
+  /** The reason of a failure; NIO gives none for a host name that it cannot resolve. */
+  private static String reason(Exception failure) {
+    if (failure instanceof UnresolvedAddressException) {
+      return "no host of this name is known";
+    }
+    return failure.getMessage() == null ? failure.getClass().getSimpleName() : failure.getMessage();
   }
 
   private void shakeHands() throws IOException {
