@@ -12,30 +12,30 @@ import importlib.metadata
 import json
 import logging
 import os
+import shutil
 import sys
 import urllib.error
 import urllib.request
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import click
+from click import shell_completion
 
 from sluice.protocol.errors import SluiceError
 from sluice.shuffle.taskmanager.config import (
     CONFIG_FILE_VARIABLE,
     ConfigError,
-    Key,
     foreign_variables,
-    keys,
     load,
 )
+from sluice.shuffle.taskmanager.key_options import SectionedCommand, key_options
 from sluice.shuffle.taskmanager.watch.status import InvalidStatus, TaskManagerStatus
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from sluice.shuffle.taskmanager.watch.table import render
 
 _log = logging.getLogger(__name__)
 
+PROGRAM: Final = "sluice"
 COMMANDS_GROUP: Final = "sluice.commands"
 DRAIN_HEADER: Final = "X-Sluice-Drain"
 DEFAULT_URL: Final = "http://127.0.0.1:7338"
@@ -84,31 +84,12 @@ def _broken(name: str, reason: str) -> click.Command:
 
 
 @click.group(cls=_OpenGroup)
-@click.version_option(package_name="sluice-shuffle", prog_name="sluice")
+@click.version_option(package_name="sluice-shuffle", prog_name=PROGRAM)
 def main() -> None:
     """A networked shuffle service for Spark."""
 
 
-def _key_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add one option for every configuration key."""
-    for key in reversed(keys().values()):
-        command = click.option(
-            key.flag,
-            key.name,
-            metavar=_metavar(key),
-            help=" ".join((key.field.description or "").replace("`", "").split()),
-        )(command)
-    return command
-
-
-def _metavar(key: Key) -> str:
-    for ending, metavar in (("_bytes", "SIZE"), ("_seconds", "SECONDS"), ("_port", "PORT")):
-        if key.name.endswith(ending):
-            return metavar
-    return "VALUE"
-
-
-@main.command()
+@main.command(cls=SectionedCommand)
 @click.option(
     "--config",
     "config_file",
@@ -116,7 +97,7 @@ def _metavar(key: Key) -> str:
     envvar=CONFIG_FILE_VARIABLE,
     help=f"TOML file; also by {CONFIG_FILE_VARIABLE}.",
 )
-@_key_options
+@key_options
 def taskmanager(config_file: Path | None, **flags: str | None) -> None:
     """Run a TaskManager until SIGTERM or SIGINT.
 
@@ -152,7 +133,8 @@ def taskmanager(config_file: Path | None, **flags: str | None) -> None:
 def status(url: str, as_json: bool) -> None:
     """Show partitions, gates, pools and connections of the TaskManager whose HTTP port is at URL.
 
-    URL may be given without http://; without any it is the default port of this host.
+    URL may be given without http://; without any it is the default port of this host. In a pipe
+    the columns stand at least two blanks apart and no line is cut or wrapped.
     """
     url = _with_scheme(url)
     try:
@@ -165,12 +147,11 @@ def status(url: str, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(document, indent=2))
         return
-
-    from rich.console import Console  # tables are for people only
-
-    from sluice.shuffle.taskmanager.watch.table import render
-
-    Console(highlight=False).print(render(snapshot))
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    for title, lines in render(snapshot, width):
+        if title:
+            click.echo(f"\n{click.style(title, bold=True)}")
+        click.echo("\n".join(lines))
 
 
 @main.command()
@@ -201,6 +182,22 @@ def drain(url: str, wait_seconds: float) -> None:
             f"look at it with: sluice status {url}"
         )
     click.echo("drained: nothing is written or read")
+
+
+@main.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print a script that lets SHELL complete commands and options of sluice.
+
+    \b
+    bash: put into ~/.bashrc    eval "$(sluice completion bash)"
+    zsh:  put into ~/.zshrc     eval "$(sluice completion zsh)"
+    fish: run once              sluice completion fish > ~/.config/fish/completions/sluice.fish
+    """  # noqa: D301 - click keeps the lines that follow a backspace
+    script = shell_completion.get_completion_class(shell)
+    if script is None:
+        raise click.ClickException(f"this version of click does not complete for {shell}")
+    click.echo(script(main, {}, PROGRAM, f"_{PROGRAM.upper()}_COMPLETE").source())
 
 
 def _with_scheme(url: str) -> str:
