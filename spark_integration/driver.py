@@ -8,11 +8,14 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from typing import Any
+from typing import Any, Final
 
 from sluice.spark_integration import spark_home
 from sluice.spark_integration.errors import SparkIntegrationError
 from sluice.spark_integration.submit_command import SubmitCommand
+
+_LOADERS_THAT_GROW: Final = ("MutableURLClassLoader", "ChildFirstURLClassLoader")
+"""Class loaders that spark-submit makes for a driver."""
 
 
 def running_settings() -> dict[str, str] | None:
@@ -49,21 +52,17 @@ def add_jar(path: str, name: str) -> None:
     Raises:
         SparkIntegrationError: Its class loader takes no jar.
     """
-    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-
     jvm = _jvm()
     loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
-    try:
-        loader.loadClass(name)
-    except Py4JError:
-        try:
-            loader.addURL(jvm.java.io.File(path).toURI().toURL())
-        except Py4JError:
-            raise SparkIntegrationError(
-                "The driver runs already, and takes no further jar",
-                value=path,
-                remedy="Start it with: spark-submit $(sluice spark-conf)",
-            ) from None
+    if loader.getResource(f"{name.replace('.', '/')}.class") is not None:
+        return
+    if loader.getClass().getSimpleName() not in _LOADERS_THAT_GROW:
+        raise SparkIntegrationError(
+            "The driver runs already, and takes no further jar",
+            value=path,
+            remedy="Start it with: spark-submit $(sluice spark-conf)",
+        )
+    loader.addURL(jvm.java.io.File(path).toURI().toURL())
 
 
 def require_java() -> None:
