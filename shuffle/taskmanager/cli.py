@@ -61,7 +61,7 @@ class _OpenGroup(click.Group):
         except (ImportError, AttributeError) as error:
             return _broken(cmd_name, f"{entry.value} cannot be loaded: {error}")
         if not isinstance(command, click.Command):
-            return _broken(cmd_name, f"{entry.value} is no command")
+            return _broken(cmd_name, f"{entry.value} is not a command")
         return command
 
 
@@ -178,7 +178,7 @@ def drain(url: str, wait_seconds: float) -> None:
         raise click.ClickException(f"{url} does not drain: {error}") from None
     if not isinstance(answer, dict) or answer.get("busy") is not False:
         raise click.ClickException(
-            f"it drains, and something is still written or read after {wait_seconds:g} s; "
+            f"the TaskManager drains, but transfers are still under way after {wait_seconds:g} s; "
             f"look at it with: sluice status {url}"
         )
     click.echo("drained: nothing is written or read")

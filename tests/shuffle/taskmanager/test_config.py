@@ -158,7 +158,7 @@ def test_a_key_in_the_wrong_table_is_told_where_it_belongs(toml):
     ]
 
 
-def test_an_unknown_table_and_a_table_that_is_none(toml):
+def test_an_unknown_table_and_a_key_that_must_be_a_table(toml):
     path = toml("storage = 3\n[memry]\na = 1\n")
     assert problems(path) == [
         f"storage = 3 must be a table: write [storage] [{path}]",
