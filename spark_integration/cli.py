@@ -79,7 +79,9 @@ def spark_conf(
 
 
 @click.command(
-    "submit", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False}
+    "submit",
+    short_help="Run spark-submit with Sluice.",
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
 )
 @_endpoints_option
 @click.argument("arguments", nargs=-1, required=True, type=click.UNPROCESSED)
@@ -96,7 +98,8 @@ def submit(endpoints: str | None, arguments: tuple[str, ...]) -> None:
         home = spark_home.installed_pyspark()
         configuration = spark_home.conf_directory(os.environ, home)
         user = command.settings(configuration)
-        endpoints = endpoints or command.conf().get(ENDPOINTS)
+        if endpoints is None:
+            endpoints = command.conf().get(ENDPOINTS)
         settings = submit_conf(make_spark_conf(endpoints), user)
         spark_home.require_java(os.environ, configuration)
         if endpoints is None:

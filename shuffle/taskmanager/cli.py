@@ -127,7 +127,7 @@ def taskmanager(config_file: Path | None, **flags: str | None) -> None:
     sys.exit(exit_code)
 
 
-@main.command()
+@main.command(short_help="Show the state of a TaskManager.")
 @click.argument("url", default=DEFAULT_URL)
 @click.option("--json", "as_json", is_flag=True, help="Print the status as JSON.")
 def status(url: str, as_json: bool) -> None:
@@ -154,7 +154,7 @@ def status(url: str, as_json: bool) -> None:
         click.echo("\n".join(lines))
 
 
-@main.command()
+@main.command(short_help="Let a TaskManager take no new map outputs.")
 @click.argument("url", default=DEFAULT_URL)
 @click.option(
     "--wait",
@@ -184,7 +184,7 @@ def drain(url: str, wait_seconds: float) -> None:
     click.echo("drained: nothing is written or read")
 
 
-@main.command()
+@main.command(short_help="Print a completion script for a shell.")
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
     """Print a script that lets SHELL complete commands and options of sluice.

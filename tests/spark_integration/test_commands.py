@@ -113,6 +113,14 @@ def test_another_shuffle_manager_is_one_line(fake_spark: Path, command: click.Co
 
 
 @pytest.mark.parametrize("command", [cli.spark_conf, cli.submit])
+def test_an_empty_list_of_endpoints_is_one_line(fake_spark: Path, command: click.Command) -> None:
+    words = ["--endpoints", ""] + (["job.py"] if command is cli.submit else [])
+    result = CliRunner().invoke(command, words)
+    assert result.exit_code == 1
+    assert result.stderr.startswith("Error: No endpoint is given")
+
+
+@pytest.mark.parametrize("command", [cli.spark_conf, cli.submit])
 def test_an_endpoint_without_a_port_is_one_line(fake_spark: Path, command: click.Command) -> None:
     words = ["--endpoints", "tm1"] + (["job.py"] if command is cli.submit else [])
     result = CliRunner().invoke(command, words)

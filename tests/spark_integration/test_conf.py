@@ -244,3 +244,12 @@ def test_a_missing_jar_names_the_remedy(tmp_path: Path, monkeypatch: pytest.Monk
     jar = tmp_path / "jars" / "sluice-spark.jar"
     jar.touch()
     assert sluice.spark_integration.jar_path() == jar
+
+
+def test_configure_without_java_is_told_before_pyspark_starts_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sql = pytest.importorskip("pyspark.sql")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(SparkIntegrationError, match="JAVA_HOME is not the directory of a Java"):
+        configure(sql.SparkSession.builder, "tm:1", "4.3.0", "/opt/s.jar")
