@@ -36,6 +36,13 @@ from sluice.protocol.messages import DATA, BufferResponse, Message, PipelinedDat
 
 _unpack_prefix = Struct(">II").unpack_from
 
+_HTTP_REQUESTS = frozenset(
+    int.from_bytes(method, "big")
+    for method in (b"GET ", b"HEAD", b"POST", b"PUT ", b"PATC", b"DELE", b"OPTI", b"CONN", b"PRI ")
+)
+_HTTP_ANSWER = int.from_bytes(b"HTTP", "big")
+"""How the first bytes of HTTP look when they are read as a length."""
+
 _NO_PIECES: Iterator[memoryview] = iter(())
 """Stands for the pieces between payloads, so that the memory of the last one is not kept."""
 
@@ -325,6 +332,16 @@ class FrameDecoder:
             self._target = piece[: left + RECEIVE_TAIL_BYTES]
 
     def _refuse_lengths(self, control_length: int, payload_length: int) -> NoReturn:
+        if control_length in _HTTP_REQUESTS:
+            raise FrameTooLarge(
+                "A request in HTTP came to the data port, which speaks the Sluice protocol",
+                remedy="Ask the HTTP port instead: http_port, 7338 by default",
+            )
+        if control_length == _HTTP_ANSWER:
+            raise FrameTooLarge(
+                "The answer is in HTTP and not in the Sluice protocol: this is an HTTP port",
+                remedy="Connect to the data port instead: data_port, 7337 by default",
+            )
         if control_length > self.max_control_bytes:
             raise FrameTooLarge(
                 "Control part of a frame is too large",

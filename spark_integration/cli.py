@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import os
+import re
 import shlex
 import signal
 import subprocess
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
 
-from sluice.spark_integration.conf import SparkIntegrationError
+from sluice.spark_integration import spark_home
+from sluice.spark_integration.conf import ENDPOINTS, submit_conf
 from sluice.spark_integration.conf import spark_conf as make_spark_conf
+from sluice.spark_integration.errors import SparkIntegrationError
 from sluice.spark_integration.local_taskmanager import LocalTaskManager
+from sluice.spark_integration.submit_command import SubmitCommand
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from types import FrameType
 
 FORWARDED_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+_READ_BY_SHELLS: Final = re.compile(r"[\s'\"\\&;|<>()$`]")
+"""Characters that eval reads, and that $(...) splits words at or keeps the quotes of."""
 
 _endpoints_option = click.option(
     "--endpoints",
@@ -34,58 +39,91 @@ _endpoints_option = click.option(
 @click.command("spark-conf")
 @_endpoints_option
 @click.option("--spark-version", metavar="VERSION", help="Default: the installed PySpark's.")
-@click.option("--jar", metavar="PATH", help="Path of the jar where Spark runs, if it is another.")
-def spark_conf(endpoints: str | None, spark_version: str | None, jar: str | None) -> None:
+@click.option("--jar", metavar="PATH", help="Path of the plugin's jar where Spark runs.")
+@click.option("--jars", metavar="LIST", help="Your own jars, as for spark-submit.")
+@click.option("--driver-class-path", metavar="PATH", help="As for spark-submit.")
+@click.option("--properties-file", metavar="FILE", help="As for spark-submit.")
+@click.option("--conf", "-c", metavar="KEY=VALUE", multiple=True, help="As for spark-submit.")
+def spark_conf(
+    endpoints: str | None,
+    spark_version: str | None,
+    jar: str | None,
+    conf: tuple[str, ...],
+    **own_options: str | None,
+) -> None:
     """Print the spark-submit options that turn Sluice on.
 
     Use: spark-submit $(sluice spark-conf --endpoints tm1:7337,tm2:7337) JOB.py
+
+    Jars and plugins of spark-defaults.conf are in them. Give your own --jars to this command: it
+    prints them with Sluice's. Behind it spark-submit still runs with Sluice where the hosts have
+    the plugin's jar at the same path, for the options put it on the class path too. If a value has
+    a blank: eval "spark-submit $(sluice spark-conf ...) JOB.py"
     """
+    options = [(f"--{name.replace('_', '-')}", text) for name, text in own_options.items() if text]
+    options += [("--conf", text) for text in conf]
+    command = SubmitCommand(tuple(options), ())
     with _expected_failures():
-        conf = make_spark_conf(endpoints, spark_version, jar)
-    for option in _submit_options(conf):
-        click.echo(option)
+        settings = make_spark_conf(endpoints, spark_version, jar)
+        configuration = spark_home.conf_directory(os.environ)
+        merged = submit_conf(settings, command.settings(configuration), spark_version)
+    words = [*_conf_words(merged), *command.without(merged)]
+    for name, value in zip(words[::2], words[1::2], strict=True):
+        click.echo(f"{name} {shlex.quote(value) if _READ_BY_SHELLS.search(value) else value}")
+    if any(map(_READ_BY_SHELLS.search, words)):
+        click.echo(
+            "sluice: a value has a character that the shell would read in its own way: write "
+            'eval "spark-submit $(sluice spark-conf ...) JOB.py"',
+            err=True,
+        )
 
 
 @click.command(
-    "submit", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False}
+    "submit",
+    short_help="Run spark-submit with Sluice.",
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
 )
 @_endpoints_option
 @click.argument("arguments", nargs=-1, required=True, type=click.UNPROCESSED)
 def submit(endpoints: str | None, arguments: tuple[str, ...]) -> None:
     """Run spark-submit with Sluice: sluice submit [--endpoints LIST] -- [OPTIONS] JOB.py [ARGS].
 
-    What comes after -- goes to spark-submit of the installed PySpark as it is. Without --endpoints
-    a TaskManager is started for this run and stopped after it. The exit code is spark-submit's.
+    The words after -- go to spark-submit of the installed PySpark; your jars and plugins are kept
+    beside Sluice's. The job runs in this Python unless PYSPARK_PYTHON or spark.pyspark.python names
+    another. Without --endpoints a TaskManager is started for this run and stopped after it. The
+    exit code is spark-submit's.
     """
+    command = SubmitCommand.parse(arguments)
     with _expected_failures(), contextlib.ExitStack() as stack:
-        home = _spark_home()
+        home = spark_home.installed_pyspark()
+        configuration = spark_home.conf_directory(os.environ, home)
+        user = command.settings(configuration)
         if endpoints is None:
-            endpoints = stack.enter_context(LocalTaskManager()).endpoint
-        options = shlex.split(" ".join(_submit_options(make_spark_conf(endpoints))))
-        command = [str(home / "bin" / "spark-submit"), *options, *arguments]
-        exit_code = _run(command, {**os.environ, "SPARK_HOME": str(home)})
+            endpoints = command.conf().get(ENDPOINTS)
+        settings = submit_conf(make_spark_conf(endpoints), user)
+        spark_home.require_java(os.environ, configuration)
+        if endpoints is None:
+            settings[ENDPOINTS] = stack.enter_context(LocalTaskManager()).endpoint
+        options = [*_conf_words(settings), *command.without(settings)]
+        exit_code = _run(
+            [str(home / "bin" / "spark-submit"), *options, *command.job],
+            {**os.environ, "SPARK_HOME": str(home), **_python(os.environ, user)},
+        )
     sys.exit(exit_code)
 
 
-def _submit_options(conf: dict[str, str]) -> list[str]:
-    """One option a line; ``spark.jars`` becomes --jars, which spark-submit merges with its own."""
-    return [
-        f"--jars {shlex.quote(value)}"
-        if key == "spark.jars"
-        else f"--conf {shlex.quote(f'{key}={value}')}"
-        for key, value in conf.items()
-    ]
+def _conf_words(settings: Mapping[str, str]) -> list[str]:
+    return [word for key, value in settings.items() for word in ("--conf", f"{key}={value}")]
 
 
-def _spark_home() -> Path:
-    spec = importlib.util.find_spec("pyspark")
-    if spec is None or spec.origin is None:
-        raise SparkIntegrationError(
-            "PySpark is not installed in this environment",
-            value=sys.prefix,
-            remedy="Install it with: pip install 'sluice[spark]'",
-        )
-    return Path(spec.origin).parent
+def _python(environment: Mapping[str, str], user: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that make Spark run this Python, unless the user has named another."""
+    if environment.get("PYSPARK_PYTHON") or user.get("spark.pyspark.python"):
+        return {}  # The driver's Python follows that one.
+    variables = {"PYSPARK_PYTHON": sys.executable}
+    if not (environment.get("PYSPARK_DRIVER_PYTHON") or user.get("spark.pyspark.driver.python")):
+        variables["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    return variables
 
 
 def _run(command: list[str], environment: dict[str, str]) -> int:

@@ -7,10 +7,11 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
-from sluice.protocol.errors import ErrorCode, SluiceError
+from sluice.spark_integration import driver
+from sluice.spark_integration.errors import SparkIntegrationError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
 PLUGIN: Final = "io.sluice.spark.SluicePlugin"
 SHUFFLE_MANAGER: Final = "io.sluice.spark.SluiceShuffleManager"
@@ -21,17 +22,44 @@ NEWEST_SPARK: Final = (4, 3)
 PLUGIN_SETS_THE_REST: Final = (4, 0)
 """From this version on plugins are loaded before the shuffle manager and `spark.jars` before it."""
 
+ENDPOINTS: Final = "spark.sluice.endpoints"
+PLUGINS: Final = "spark.plugins"
+DEFAULT_PLUGINS: Final = "spark.plugins.defaultList"
+"""Plugins that Spark loads before those of `spark.plugins`."""
+JARS: Final = "spark.jars"
+CLASS_PATHS: Final = ("spark.driver.extraClassPath", "spark.executor.extraClassPath")
+DEFAULT_CLASS_PATHS: Final = (
+    "spark.driver.defaultExtraClassPath",
+    "spark.executor.defaultExtraClassPath",
+)
+"""Class paths that Spark adds to those of the user."""
+DEFAULT_CLASS_PATHS_SINCE: Final = (4, 1)
+"""Spark 4.0 has them too, and keeps jars of its own there."""
+
+_LISTS: Final = {
+    PLUGINS: ",",
+    DEFAULT_PLUGINS: ",",
+    JARS: ",",
+    **dict.fromkeys((*CLASS_PATHS, *DEFAULT_CLASS_PATHS), ":"),
+}
+"""Settings that are lists, with what separates the entries."""
+
+_ONLY_SLUICE: Final = {
+    "spark.shuffle.manager": (SHUFFLE_MANAGER, "sort"),
+    "spark.shuffle.sort.io.plugin.class": (
+        DATA_IO,
+        "org.apache.spark.shuffle.sort.io.LocalDiskShuffleDataIO",
+    ),
+}
+"""Settings that have one value, with Sluice's and Spark's default."""
+
 _VERSION = re.compile(r"(\d+)\.(\d+)")
-
-
-class SparkIntegrationError(SluiceError):
-    """Spark cannot be set up for Sluice."""
-
-    code = ErrorCode.CONFIGURATION
+_HIGHEST_PORT: Final = 65535
+_MAX_SOCKET_PATH_BYTES: Final = 107
 
 
 class SessionBuilder(Protocol):
-    """What :func:`configure` needs of ``SparkSession.builder``."""
+    """The part of ``SparkSession.builder`` that :func:`configure` needs."""
 
     def config(self, key: str, value: str) -> object:
         """Set one setting."""
@@ -71,32 +99,23 @@ def spark_conf(
         jar: Path of the jar as the application's hosts see it. None: this package's own.
 
     Raises:
-        SparkIntegrationError: An unsupported version, an empty endpoint list, or no jar.
+        SparkIntegrationError: An unsupported version, an endpoint that cannot be one, or no jar.
     """
-    version = _supported(spark_version or _installed_spark())
+    version = supported_version(spark_version)
     path = str(jar) if jar is not None else str(jar_path())
-    conf = {"spark.plugins": PLUGIN}
+    _require_listable(path, version)
+    conf = {PLUGINS: PLUGIN}
     if version >= PLUGIN_SETS_THE_REST:
-        conf["spark.jars"] = path
+        conf[JARS] = path
     else:
         # 3.5 makes the shuffle manager before plugins and before it fetches spark.jars.
         conf |= {
-            "spark.driver.extraClassPath": path,
-            "spark.executor.extraClassPath": path,
-            "spark.shuffle.manager": SHUFFLE_MANAGER,
-            "spark.shuffle.sort.io.plugin.class": DATA_IO,
+            **dict.fromkeys(CLASS_PATHS, path),
+            **{key: values[0] for key, values in _ONLY_SLUICE.items()},
             "spark.dynamicAllocation.shuffleTracking.enabled": "false",
         }
     if endpoints is not None:
-        listed = endpoints.split(",") if isinstance(endpoints, str) else list(endpoints)
-        text = ",".join(endpoint.strip() for endpoint in listed if endpoint.strip())
-        if not text:
-            raise SparkIntegrationError(
-                "No endpoint is given",
-                value=endpoints,
-                remedy="Write HOST:PORT or unix:/PATH, several with commas between them",
-            )
-        conf["spark.sluice.endpoints"] = text
+        conf[ENDPOINTS] = _endpoint_list(endpoints)
     return conf
 
 
@@ -105,15 +124,121 @@ def configure(
     endpoints: str | Iterable[str] | None = None,
     spark_version: str | None = None,
     jar: str | Path | None = None,
+    *,
+    restart: bool = False,
 ) -> Builder:
     """Turn Sluice on for a session that is about to be built; returns the same builder.
 
-    Arguments and errors are those of :func:`spark_conf`. Must come before ``getOrCreate()`` makes
-    the first session of the process: a running SparkContext cannot change its shuffle manager.
+    Jars and plugins that the user has set stay: in the builder, on the command line of
+    ``spark-submit`` and in ``spark-defaults.conf``. Call it after the builder's other settings.
+    The other arguments are those of :func:`spark_conf`.
+
+    Args:
+        builder: ``SparkSession.builder``, or one with settings.
+        endpoints: Where TaskManagers listen.
+        spark_version: Version of the Spark that will run the application.
+        jar: Path of the jar as the application's hosts see it.
+        restart: Stop the SparkContext that is running, if there is one.
+
+    Raises:
+        SparkIntegrationError: As :func:`spark_conf`; also a SparkContext that runs without Sluice,
+            a setting of the user's that excludes Sluice, or no usable Java.
     """
-    for key, value in spark_conf(endpoints, spark_version, jar).items():
+    conf = spark_conf(endpoints, spark_version, jar)
+    running = driver.running_settings()
+    if running is not None and restart:
+        driver.stop()
+    elif running is not None and not _has(conf, running):
+        raise SparkIntegrationError(
+            "A SparkContext is running, and its settings for shuffles can no longer be changed",
+            value=running.get("spark.app.name"),
+            remedy="Call configure() before the first session is built, or with restart=True, "
+            "which stops it",
+        )
+    if running is None or restart:
+        path = str(jar) if jar is not None else str(jar_path())
+        class_path = _local_path(path)
+        if driver.is_jvm_running():
+            if class_path is not None:
+                driver.add_jar(class_path, PLUGIN)
+        elif type(builder).__module__.startswith("pyspark."):
+            driver.require_java()
+        if JARS in conf and class_path is not None and driver.has_jars_option():
+            # The option decides alone which of spark.jars the driver's class path has.
+            conf[_class_paths(supported_version(spark_version))[0]] = class_path
+    user = driver.user_settings() | driver.builder_settings(builder)
+    for key, value in added(conf, user).items():
         builder.config(key, value)
     return builder
+
+
+def submit_conf(
+    conf: Mapping[str, str], user: Mapping[str, str], spark_version: str | None = None
+) -> dict[str, str]:
+    """Make the settings of a spark-submit command line out of those of :func:`spark_conf`.
+
+    They hold even where later ones replace `spark.plugins` or `spark.jars`: an option that is
+    typed behind them, or the job itself.
+
+    Raises:
+        SparkIntegrationError: A setting of the user's excludes Sluice.
+    """
+    conf = dict(conf)
+    if PLUGIN not in _entries(user.get(PLUGINS, ""), ","):
+        conf[DEFAULT_PLUGINS] = conf.pop(PLUGINS)
+    path = _local_path(conf[JARS]) if JARS in conf else None
+    if path is not None:
+        conf |= dict.fromkeys(_class_paths(supported_version(spark_version)), path)
+    return added(conf, user)
+
+
+def added(conf: Mapping[str, str], user: Mapping[str, str]) -> dict[str, str]:
+    """Return ``conf`` with the user's entries in front of its own where a setting is a list.
+
+    Of jars with one file name only the one of ``conf`` stays: Spark distributes jars by file name.
+
+    Raises:
+        SparkIntegrationError: A setting of the user's excludes Sluice.
+    """
+    for key, allowed in _ONLY_SLUICE.items():
+        value = user.get(key, allowed[0])
+        if value not in allowed:
+            raise SparkIntegrationError(
+                f"{key} is set to another class than Sluice's",
+                value=value,
+                remedy=f"Remove {key}, or run this application without Sluice",
+            )
+    result = dict(conf)
+    for key in conf.keys() & _LISTS.keys():
+        separator = _LISTS[key]
+        own = _entries(conf[key], separator)
+        names = {_file_name(entry) for entry in own}
+        theirs = _entries(user.get(key, ""), separator)
+        result[key] = separator.join(
+            [*(entry for entry in theirs if _file_name(entry) not in names), *own]
+        )
+    return result
+
+
+def supported_version(version: str | None) -> tuple[int, int]:
+    """Return the numbers of a version of Spark; None means the installed PySpark's.
+
+    Raises:
+        SparkIntegrationError: The plugin does not support it.
+    """
+    text = version or _installed_spark()
+    match = _VERSION.match(text)
+    number = (int(match[1]), int(match[2])) if match else (0, 0)
+    if not OLDEST_SPARK <= number <= NEWEST_SPARK:
+        raise SparkIntegrationError(
+            "This version of Spark is not supported",
+            value=text,
+            limit="3.5, 4.0, 4.1, 4.2, 4.3",
+            remedy="Use one of these, written like 4.3.0"
+            if version
+            else "Install one of these: pip install 'pyspark==4.3.*'",
+        )
+    return number
 
 
 def _installed_spark() -> str:
@@ -123,14 +248,92 @@ def _installed_spark() -> str:
         return ".".join(map(str, NEWEST_SPARK))
 
 
-def _supported(version: str) -> tuple[int, int]:
-    match = _VERSION.match(version)
-    number = (int(match[1]), int(match[2])) if match else (0, 0)
-    if not OLDEST_SPARK <= number <= NEWEST_SPARK:
+def _has(conf: Mapping[str, str], running: Mapping[str, str]) -> bool:
+    """Tell whether a running application shuffles through Sluice, and through these endpoints."""
+    plugins = f"{running.get(DEFAULT_PLUGINS, '')},{running.get(PLUGINS, '')}"
+    return PLUGIN in _entries(plugins, ",") and (
+        ENDPOINTS not in conf or conf[ENDPOINTS] == running.get(ENDPOINTS)
+    )
+
+
+def _entries(text: str, separator: str) -> list[str]:
+    return [entry.strip() for entry in text.split(separator) if entry.strip()]
+
+
+def _class_paths(version: tuple[int, int]) -> tuple[str, str]:
+    """Return the settings of driver and executor that a user's own replace least."""
+    return DEFAULT_CLASS_PATHS if version >= DEFAULT_CLASS_PATHS_SINCE else CLASS_PATHS
+
+
+def _file_name(entry: str) -> str:
+    """Return a jar's file name; what is no path is returned whole."""
+    return entry if entry.endswith("*") else entry.rpartition("/")[2]
+
+
+def _local_path(jar: str) -> str | None:
+    """Return the path that a class path can have, or None for a jar that is fetched."""
+    scheme, colon, path = jar.partition(":")
+    if not colon:
+        return jar
+    return "/" + path.lstrip("/") if scheme in ("file", "local") else None
+
+
+def _require_listable(jar: str, version: tuple[int, int]) -> None:
+    """Refuse a path that the lists of Spark would cut in two.
+
+    Raises:
+        SparkIntegrationError: It has a comma, or on Spark 3.5 a colon.
+    """
+    separators = "," if version >= PLUGIN_SETS_THE_REST else ",:"
+    if any(separator in jar for separator in separators):
         raise SparkIntegrationError(
-            "This version of Spark is not supported",
-            value=version,
-            limit="3.5, 4.0, 4.1, 4.2, 4.3",
-            remedy="Use one of these, written like 4.3.0",
+            "Spark would take this path of the jar for several",
+            value=jar,
+            remedy=f"Put the jar where its path has none of: {' '.join(separators)}",
         )
-    return number
+
+
+def _endpoint_list(endpoints: str | Iterable[str]) -> str:
+    listed = endpoints.split(",") if isinstance(endpoints, str) else list(endpoints)
+    text = ",".join(_endpoint(each.strip()) for each in listed if each.strip())
+    if not text:
+        raise SparkIntegrationError(
+            "No endpoint is given",
+            value=endpoints,
+            remedy="Write HOST:PORT or unix:/PATH, several with commas between them",
+        )
+    return text
+
+
+def _endpoint(text: str) -> str:
+    """Check an endpoint as the plugin does.
+
+    Raises:
+        SparkIntegrationError: It is neither HOST:PORT nor unix:/PATH.
+    """
+    if text.startswith("unix:"):
+        path = text.removeprefix("unix:")
+        if path.startswith("/") and len(path.encode()) <= _MAX_SOCKET_PATH_BYTES:
+            return text
+        raise SparkIntegrationError(
+            "The path of a socket is not usable",
+            value=text,
+            limit=f"absolute, at most {_MAX_SOCKET_PATH_BYTES} bytes",
+            remedy="Write unix:/PATH",
+        )
+    host, _, port = text.rpartition(":")
+    bracketed = host.startswith("[") and host.endswith("]")
+    if (
+        host
+        and (bracketed or ":" not in host)
+        and port.isascii()
+        and port.isdigit()
+        and 1 <= int(port) <= _HIGHEST_PORT
+    ):
+        return text
+    raise SparkIntegrationError(
+        "An endpoint has no host or no port",
+        value=text,
+        limit="port 1 to 65535",
+        remedy="Write HOST:PORT, such as tm1:7337, or unix:/PATH",
+    )

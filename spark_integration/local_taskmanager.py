@@ -1,4 +1,4 @@
-"""A TaskManager for one local run: started as a process of its own, stopped and removed after."""
+"""Runs a TaskManager for one local run in a process of its own, and removes its files after it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from sluice.spark_integration.conf import SparkIntegrationError
+from sluice.spark_integration.errors import SparkIntegrationError
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -29,8 +29,8 @@ _TAIL_LINES: Final = 20
 class LocalTaskManager:
     """Runs ``sluice taskmanager`` on loopback with free ports and its own directories.
 
-    A context manager; ``endpoint`` is valid inside. Its log goes to a file below its directory and,
-    when it does not start, into the error.
+    A context manager; ``endpoint`` is valid inside. When the TaskManager does not start, the error
+    has the end of its log.
     """
 
     def __init__(self) -> None:
@@ -47,14 +47,14 @@ class LocalTaskManager:
 
     @property
     def endpoint(self) -> str:
-        """Where it listens, in the form of ``spark.sluice.endpoints``."""
+        """Where the TaskManager listens, in the form of ``spark.sluice.endpoints``."""
         return f"unix:{self._socket}"
 
     def __enter__(self) -> LocalTaskManager:
-        """Start it and wait until it is ready.
+        """Start the TaskManager and wait until it is ready.
 
         Raises:
-            SparkIntegrationError: It did not become ready within 30 seconds.
+            SparkIntegrationError: The TaskManager was not ready within 30 seconds.
         """
         command = [
             *(
@@ -69,7 +69,7 @@ class LocalTaskManager:
             *("--memory-directory", str(self._memory)),
         ]
         try:
-            # Its own process group: Ctrl-C reaches spark-submit first, this is stopped after it.
+            # In its own process group, because Ctrl-C shall reach spark-submit first.
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -91,11 +91,11 @@ class LocalTaskManager:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Stop it and remove its directories."""
+        """Stop the TaskManager and remove its directories."""
         self.close()
 
     def close(self) -> None:
-        """Stop it (SIGTERM, after 40 seconds SIGKILL) and remove its directories. Idempotent."""
+        """Stop the TaskManager (SIGTERM, after 40 s SIGKILL) and remove its files. Idempotent."""
         process = self._process
         if process is not None and process.poll() is None:
             process.terminate()
@@ -108,7 +108,7 @@ class LocalTaskManager:
             shutil.rmtree(directory, ignore_errors=True)
 
     def _collect(self) -> None:
-        """Read the log as it comes, so that the pipe never fills."""
+        """Read the log while the TaskManager runs, so that the pipe never fills."""
         process = self._process
         if process is None or process.stderr is None:
             return

@@ -7,25 +7,35 @@ standard error, never a traceback. Packages above this one add commands by the e
 
 from __future__ import annotations
 
+import http.client
 import importlib.metadata
 import json
 import logging
 import os
+import shutil
 import sys
 import urllib.error
 import urllib.request
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import click
+from click import shell_completion
 
 from sluice.protocol.errors import SluiceError
-from sluice.shuffle.taskmanager.config import CONFIG_FILE_VARIABLE, ConfigError, Key, keys, load
+from sluice.shuffle.taskmanager.config import (
+    CONFIG_FILE_VARIABLE,
+    ConfigError,
+    foreign_variables,
+    load,
+)
+from sluice.shuffle.taskmanager.key_options import SectionedCommand, key_options
 from sluice.shuffle.taskmanager.watch.status import InvalidStatus, TaskManagerStatus
+from sluice.shuffle.taskmanager.watch.table import render
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+_log = logging.getLogger(__name__)
 
+PROGRAM: Final = "sluice"
 COMMANDS_GROUP: Final = "sluice.commands"
 DRAIN_HEADER: Final = "X-Sluice-Drain"
 DEFAULT_URL: Final = "http://127.0.0.1:7338"
@@ -51,7 +61,7 @@ class _OpenGroup(click.Group):
         except (ImportError, AttributeError) as error:
             return _broken(cmd_name, f"{entry.value} cannot be loaded: {error}")
         if not isinstance(command, click.Command):
-            return _broken(cmd_name, f"{entry.value} is no command")
+            return _broken(cmd_name, f"{entry.value} is not a command")
         return command
 
 
@@ -74,31 +84,12 @@ def _broken(name: str, reason: str) -> click.Command:
 
 
 @click.group(cls=_OpenGroup)
-@click.version_option(package_name="sluice-shuffle", prog_name="sluice")
+@click.version_option(package_name="sluice-shuffle", prog_name=PROGRAM)
 def main() -> None:
     """A networked shuffle service for Spark."""
 
 
-def _key_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add one option for every configuration key."""
-    for key in reversed(keys().values()):
-        command = click.option(
-            key.flag,
-            key.name,
-            metavar=_metavar(key),
-            help=" ".join((key.field.description or "").replace("`", "").split()),
-        )(command)
-    return command
-
-
-def _metavar(key: Key) -> str:
-    for ending, metavar in (("_bytes", "SIZE"), ("_seconds", "SECONDS"), ("_port", "PORT")):
-        if key.name.endswith(ending):
-            return metavar
-    return "VALUE"
-
-
-@main.command()
+@main.command(cls=SectionedCommand)
 @click.option(
     "--config",
     "config_file",
@@ -106,7 +97,7 @@ def _metavar(key: Key) -> str:
     envvar=CONFIG_FILE_VARIABLE,
     help=f"TOML file; also by {CONFIG_FILE_VARIABLE}.",
 )
-@_key_options
+@key_options
 def taskmanager(config_file: Path | None, **flags: str | None) -> None:
     """Run a TaskManager until SIGTERM or SIGINT.
 
@@ -120,6 +111,11 @@ def taskmanager(config_file: Path | None, **flags: str | None) -> None:
             click.echo(f"sluice: configuration: {problem}", err=True)
         sys.exit(BAD_CONFIGURATION)
     logging.basicConfig(level=config.log_level.upper(), format=LOG_FORMAT, stream=sys.stderr)
+    foreign = foreign_variables(os.environ)
+    if foreign:
+        _log.info(
+            "Variables of Docker Compose or Kubernetes are passed over: %s", ", ".join(foreign)
+        )
 
     from sluice.shuffle.taskmanager import service
 
@@ -131,18 +127,18 @@ def taskmanager(config_file: Path | None, **flags: str | None) -> None:
     sys.exit(exit_code)
 
 
-@main.command()
+@main.command(short_help="Show the state of a TaskManager.")
 @click.argument("url", default=DEFAULT_URL)
 @click.option("--json", "as_json", is_flag=True, help="Print the status as JSON.")
 def status(url: str, as_json: bool) -> None:
     """Show partitions, gates, pools and connections of the TaskManager whose HTTP port is at URL.
 
-    URL may be given without http://; without any it is the default port of this host.
+    URL may be given without http://; without any it is the default port of this host. In a pipe
+    the columns stand at least two blanks apart and no line is cut or wrapped.
     """
-    if "://" not in url:
-        url = f"http://{url}"
+    url = _with_scheme(url)
     try:
-        document = _fetch_json(f"{url.rstrip('/')}/api/v1/status")
+        document = _fetch_json(url, "/api/v1/status")
         snapshot = TaskManagerStatus.from_json(document)
     except InvalidStatus as error:
         raise click.ClickException(
@@ -151,15 +147,14 @@ def status(url: str, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(document, indent=2))
         return
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    for title, lines in render(snapshot, width):
+        if title:
+            click.echo(f"\n{click.style(title, bold=True)}")
+        click.echo("\n".join(lines))
 
-    from rich.console import Console  # tables are for people only
 
-    from sluice.shuffle.taskmanager.watch.table import render
-
-    Console(highlight=False).print(render(snapshot))
-
-
-@main.command()
+@main.command(short_help="Let a TaskManager take no new map outputs.")
 @click.argument("url", default=DEFAULT_URL)
 @click.option(
     "--wait",
@@ -175,37 +170,68 @@ def drain(url: str, wait_seconds: float) -> None:
     New map outputs go to other TaskManagers. What is being written is finished, and readers are
     served until the TaskManager is stopped. Exit code 1 if something is still under way at the end.
     """
-    if "://" not in url:
-        url = f"http://{url}"
-    query = f"/api/v1/drain?wait_seconds={wait_seconds:g}"
-    request = urllib.request.Request(  # noqa: S310 - any URL is the user's own choice
-        url.rstrip("/") + query, headers={DRAIN_HEADER: "1"}, method="POST"
-    )
+    url = _with_scheme(url)
+    path = f"/api/v1/drain?wait_seconds={wait_seconds:g}"
     try:
-        answer = _fetch_json(request, wait_seconds + STATUS_TIMEOUT_SECONDS)
+        answer = _fetch_json(url, path, "POST", wait_seconds + STATUS_TIMEOUT_SECONDS)
     except InvalidStatus as error:
         raise click.ClickException(f"{url} does not drain: {error}") from None
     if not isinstance(answer, dict) or answer.get("busy") is not False:
         raise click.ClickException(
-            f"it drains, and something is still written or read after {wait_seconds:g} s; "
+            f"the TaskManager drains, but transfers are still under way after {wait_seconds:g} s; "
             f"look at it with: sluice status {url}"
         )
     click.echo("drained: nothing is written or read")
 
 
+@main.command(short_help="Print a completion script for a shell.")
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print a script that lets SHELL complete commands and options of sluice.
+
+    \b
+    bash: put into ~/.bashrc    eval "$(sluice completion bash)"
+    zsh:  put into ~/.zshrc     eval "$(sluice completion zsh)"
+    fish: run once              sluice completion fish > ~/.config/fish/completions/sluice.fish
+    """  # noqa: D301 - click keeps the lines that follow a backspace
+    script = shell_completion.get_completion_class(shell)
+    if script is None:
+        raise click.ClickException(f"this version of click does not complete for {shell}")
+    click.echo(script(main, {}, PROGRAM, f"_{PROGRAM.upper()}_COMPLETE").source())
+
+
+def _with_scheme(url: str) -> str:
+    return (url if "://" in url else f"http://{url}").rstrip("/")
+
+
 def _fetch_json(
-    url: str | urllib.request.Request, timeout_seconds: float = STATUS_TIMEOUT_SECONDS
+    url: str, path: str, method: str = "GET", timeout_seconds: float = STATUS_TIMEOUT_SECONDS
 ) -> object:
-    """Return what ``url`` answers, asked directly: daemons are inside, proxies lead outside."""
+    """Return the answer of the server at ``url``, asked directly and never through a proxy.
+
+    Raises:
+        InvalidStatus: The server is no TaskManager, or its answer is an error.
+        click.ClickException: No server answers.
+    """
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with opener.open(url, timeout=timeout_seconds) as answer:
+        request = urllib.request.Request(  # noqa: S310 - any URL is the user's own choice
+            url + path, headers={DRAIN_HEADER: "1"} if method == "POST" else {}, method=method
+        )
+        with opener.open(request, timeout=timeout_seconds) as answer:
             return json.load(answer)
     except urllib.error.HTTPError as error:
         error.close()
         raise InvalidStatus(f"it answered {error.code} {error.reason}") from None
     except json.JSONDecodeError:
         raise InvalidStatus("it did not answer JSON") from None
+    except http.client.InvalidURL as error:
+        raise click.ClickException(f"{url} is not a URL: {error}. Write HOST:PORT") from None
+    except (http.client.HTTPException, UnicodeDecodeError):
+        raise InvalidStatus(
+            "it did not answer in HTTP, as a data port does not. The HTTP port is http_port of "
+            "the TaskManager, 7338 by default"
+        ) from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "reason", error)
         raise click.ClickException(

@@ -37,10 +37,17 @@ ENVIRONMENT_PREFIX: Final = "SLUICE_"
 CONFIG_FILE_VARIABLE: Final = "SLUICE_CONFIG"
 """Names the configuration file when there is no ``--config``."""
 
+COMPOSE_VARIABLES: Final = frozenset(
+    {"SLUICE_IMAGE", "SLUICE_SPARK_IMAGE", "SLUICE_PUBLISH_ADDRESS"}
+)
+"""Variables that docker-compose.yml reads; a shell that exports them may start a TaskManager."""
+
 _SERVICE_LINK = re.compile(
-    r".*_(SERVICE_(HOST|PORT)(_\w+)?|PORT_\d+_(TCP|UDP)(_(PROTO|PORT|ADDR))?)"
+    r".*_(SERVICE_(HOST|PORT)(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)"
 )
 """Variables that Kubernetes sets for a service whose name begins with "sluice"."""
+_SERVICE_ADDRESS = re.compile(r"(tcp|udp|sctp)://\S+:\d+")
+"""The value of a further one: of the service sluice-data it is called SLUICE_DATA_PORT."""
 
 
 class HttpConfig(Settings):
@@ -180,6 +187,19 @@ def load(
     return given.validated()
 
 
+def foreign_variables(env: Mapping[str, str]) -> list[str]:
+    """Return the variables that look like Sluice's and belong to Docker Compose or Kubernetes."""
+    return [name for name, value in sorted(env.items()) if _is_foreign(name, value)]
+
+
+def _is_foreign(variable: str, value: str) -> bool:
+    if not variable.startswith(ENVIRONMENT_PREFIX):
+        return False
+    if variable.endswith("_PORT") and _SERVICE_ADDRESS.fullmatch(value):
+        return True
+    return variable in COMPOSE_VARIABLES or _SERVICE_LINK.fullmatch(variable) is not None
+
+
 class _Given:
     """Collects values with their origins, then validates them together."""
 
@@ -231,10 +251,12 @@ class _Given:
         for variable, value in sorted(env.items()):
             if not variable.startswith(ENVIRONMENT_PREFIX) or variable == CONFIG_FILE_VARIABLE:
                 continue
+            if _is_foreign(variable, value):
+                continue
             key = by_variable.get(variable)
             if key is not None:
                 self._set(key, value, variable)
-            elif not (_SERVICE_LINK.fullmatch(variable) or value.startswith("tcp://")):
+            else:
                 suggestion = _suggestion(variable, list(by_variable))
                 self.problems.append(
                     ConfigProblem(f"unknown variable {variable}{suggestion}", "environment")

@@ -28,8 +28,8 @@ class NetworkMemoryConfig(Settings):
     """Segments that the channels of a gate share, given to where the backlog is."""
 
     floating_buffers_per_stored_gate: Count = Field(32, ge=0, le=65536)
-    """The same for a gate of stored map outputs. All of them can be sent at once and no barrier
-    waits behind them, so it may have enough under way that the next answers come meanwhile."""
+    """The same for a gate of stored map outputs. No barrier waits behind these, so the gate may
+    have so many buffers under way that a sender never waits for credit."""
 
     max_overdraft_buffers: Count = Field(5, ge=0, le=65536)
     """Segments that a pipelined partition may use beyond its share, while others leave some free,
@@ -40,13 +40,13 @@ class NetworkMemoryConfig(Settings):
     no further record."""
 
     max_open_channels_per_gate: Count = Field(64, ge=1, le=1 << 24)
-    """Remote channels of stored map outputs that a gate reads at a time; the others are opened as
-    these end. So the memory of a reduce task does not grow with the number of hosts."""
+    """Remote channels of stored map outputs that a gate reads at a time. The others are opened as
+    these end, so the memory of a reduce task does not grow with the number of hosts."""
 
     debloat_target_seconds: Annotated[Annotated[Seconds, Field(gt=0)] | None, NONE_ALLOWED] = None
-    """Buffers of pipelined partitions are made small enough that the reader of a gate needs this
-    time for what is in flight; none: they are always full ones. A client that announces sizes of
-    its own decides for its gates."""
+    """Buffers of pipelined partitions are made so small that the reader of a gate needs this time
+    for the buffers in flight. None: buffers are always full. A client that announces sizes of its
+    own decides for its gates."""
 
     debloat_period_seconds: Seconds = Field(0.2, ge=0.001, le=3600)
     """Time between two looks at a gate's throughput."""
@@ -80,7 +80,7 @@ class NetworkMemoryConfig(Settings):
     lost, or after a restart, for the producer to come back and go on."""
 
     def pool_ceiling_segments(self, channels: int) -> int:
-        """Return the most segments that a gate or partition of so many channels can use."""
+        """Return the most segments that a gate or partition with ``channels`` channels can use."""
         return channels * self.exclusive_buffers_per_channel + self.floating_buffers_per_gate
 
     @property
@@ -131,22 +131,22 @@ class StorageConfig(Settings):
         default_factory=lambda: _own_directory("/dev/shm"),  # noqa: S108 - made private at start
         json_schema_extra={"default_text": "`/dev/shm/sluice-<user id>`"},
     )
-    """Directory of the memory tier, on tmpfs so that it outlives a killed daemon. None: no memory
-    tier."""
+    """Directory of the memory tier, on tmpfs, so that the tier outlives a killed daemon. None: no
+    memory tier."""
 
     memory_tier_bytes: Bytes = Field(512 * 1024 * 1024, ge=0)
     """Size of the memory tier, touched once at start; 0 means none."""
 
     region_areas_bytes: Bytes = Field(256 * 1024 * 1024, ge=0)
-    """Most memory shared with producers on this host, beside the memory tier: they put regions
-    there instead of sending them. 0: they send them all."""
+    """Most memory shared with producers on this host, beside the memory tier: producers put regions
+    there instead of sending them. 0: producers send all regions."""
 
     region_areas_directory: Annotated[FilePath | None, NONE_ALLOWED] = None
     """Directory of that memory, on a tmpfs that producers see under the same path: in containers, a
     volume that both mount. None: below `memory_directory`."""
 
     disk_quota_bytes: Annotated[Annotated[Bytes, Field(ge=1)] | None, NONE_ALLOWED] = None
-    """Most bytes used in each data directory. None: as the disk allows."""
+    """Most bytes used in each data directory. None: the disk is the limit."""
 
     min_free_bytes: Bytes = Field(1024 * 1024 * 1024, ge=0)
     """Bytes left free on the disk of each data directory."""
@@ -155,7 +155,7 @@ class StorageConfig(Settings):
     """Threads that read and write the disk tier."""
 
     verify_checksums: bool = True
-    """Check the checksum of every region as it arrives. Reduce tasks check blocks in any case."""
+    """Verify the checksum of every region as it arrives. Reduce tasks verify blocks in any case."""
 
     @model_validator(mode="after")
     def _directories_differ(self) -> StorageConfig:

@@ -1,4 +1,4 @@
-"""Running a TaskManager as a process: signals, exit code, the ladder down."""
+"""Runs a TaskManager as a process: signals, exit code, and the steps of the stop."""
 
 import asyncio
 import logging
@@ -11,22 +11,26 @@ from sluice.transport import loop as event_loop
 _log = logging.getLogger(__name__)
 
 STORAGE_SECONDS = 10.0
-"""For what threads are writing when everything else has ended."""
+"""Time that threads get to end their writes when everything else has ended."""
 
 
 def run(config: TaskManagerConfig) -> int:
     """Run a TaskManager until SIGTERM or SIGINT.
 
-    The ladder: drain, which is to take no new map outputs and to end what is being written or read,
-    for ``drain_timeout_seconds`` at most; then flush and close connections and close the storage,
-    which have deadlines of their own. When these are over, or at a second signal, the process ends
-    at once: committed data is safe in either case.
+    A signal starts these steps:
+
+    1. Drain, for ``drain_timeout_seconds`` at most: new map outputs are refused, and transfers that
+       have begun may end.
+    2. Flush and close connections, then close the storage. Both have deadlines of their own.
+
+    When the deadlines are over, or at a second signal, the process ends at once. Committed data is
+    safe in either case.
 
     Returns:
-        The exit code: 0 after an orderly end, 1 if the ladder had to be cut short.
+        The exit code: 0 after an orderly end, 1 if a step was cut short.
 
     Raises:
-        SluiceError: It could not start.
+        SluiceError: The TaskManager could not start.
     """
     return event_loop.run(_serve(config), config.transport.event_loop)
 

@@ -1,4 +1,4 @@
-"""The TaskManager daemon: the network environment, the HTTP port, and their life."""
+"""The TaskManager daemon: starts and stops the network environment and the HTTP port."""
 
 import importlib.metadata
 import logging
@@ -66,9 +66,10 @@ class TaskManager:
         )
 
     async def drain(self) -> None:
-        """Take nothing new, and wait until nothing is being written or read. Serves on after it.
+        """Refuse new map outputs, and wait until nothing is being written or read.
 
-        Cancellation: safe; it goes on draining.
+        The TaskManager goes on serving readers afterwards. Cancelling ends the wait and not the
+        draining.
         """
         if not self.environment.is_draining:
             self.state = "draining"
@@ -82,7 +83,7 @@ class TaskManager:
         return take_snapshot(self.environment, vitals)
 
     async def stop(self) -> None:
-        """Stop: no new map outputs, connections flushed and closed, files closed. Idempotent."""
+        """Refuse new map outputs, flush and close connections, close files. Idempotent."""
         if self.state == "stopped":
             return
         self.state = "draining"

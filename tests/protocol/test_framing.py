@@ -432,6 +432,26 @@ def test_garbage_is_a_violation(garbage: bytes) -> None:
         feed(FrameDecoder(RecordingSink(), 1000), garbage)
 
 
+@pytest.mark.parametrize(
+    ("garbage", "told"),
+    [
+        (b"GET /metrics HTTP/1.1\r\n\r\n", "Ask the HTTP port instead"),
+        (b"POST /api HTTP/1.1\r\n\r\n", "Ask the HTTP port instead"),
+        (b"HTTP/1.1 400 Bad Request\r\n", "Connect to the data port instead"),
+    ],
+)
+@pytest.mark.parametrize("ready", [False, True], ids=["in the handshake", "after it"])
+def test_http_is_told_by_its_name_and_not_as_a_length(
+    garbage: bytes, told: str, ready: bool
+) -> None:
+    decoder = FrameDecoder(RecordingSink(), 1000)
+    if ready:
+        decoder.handshake_done()
+    with pytest.raises(FrameTooLarge, match=told) as caught:
+        feed(decoder, garbage)
+    assert caught.value.value is None
+
+
 def test_a_control_part_that_is_not_a_message() -> None:
     with pytest.raises(MalformedMessage):
         feed(new_decoder(RecordingSink()), _prefix(3, 0) + b"abc")

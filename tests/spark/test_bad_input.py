@@ -31,7 +31,8 @@ def nobody() -> Iterator[str]:
 
 
 def test_all_wrong_settings_are_told_at_the_start(directory: Path):
-    settings = spark_conf("tm1:7337:9") | {
+    settings = spark_conf() | {
+        "spark.sluice.endpoints": "tm1:7337:9",
         "spark.sluice.fallback.policy": "maybe",
         "spark.sluice.io.timeout": "soon",
         "spark.sluice.writer.regionSize": "1g",

@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 DRAIN_HEADER: Final = "X-Sluice-Drain"
 
 MOST_DRAIN_WAIT_SECONDS: Final = 3600.0
-"""Longest time a request to drain waits for the end of what is under way."""
+"""Longest time for which a request to drain waits until transfers have ended."""
 
 LISTEN_BACKLOG: Final = 128
-"""Requests that may wait to be accepted; a scraper or two, and people."""
+"""Requests that may wait to be accepted: those of a scraper or two, and of people."""
 
 CLOSE_TIMEOUT_SECONDS: Final = 1.0
 """Time that requests under way get when the server closes; each takes milliseconds."""
@@ -55,7 +55,7 @@ class HttpServer:
     Args:
         config: Where to listen.
         status: Builds a snapshot; called on the event-loop thread, once per request.
-        drain: Begins to drain, and ends when that is done.
+        drain: Begins to drain, and returns when nothing is written or read any more.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class HttpServer:
 def create_app(
     status: Callable[[], TaskManagerStatus], drain: Callable[[], Awaitable[None]]
 ) -> web.Application:
-    """Return the application; ``status`` is called once per request, ``drain`` when it is asked."""
+    """Return the application; ``status`` is called for every request, ``drain`` on request."""
     metrics = registry(status)
 
     async def serve_metrics(request: web.Request) -> web.Response:
@@ -132,7 +132,7 @@ def create_app(
         try:
             wait_seconds = float(request.query.get("wait_seconds", "0"))
         except ValueError:
-            return web.json_response({"error": "wait_seconds is no number"}, status=400)
+            return web.json_response({"error": "wait_seconds is not a number"}, status=400)
         busy = False
         try:
             async with asyncio.timeout(min(max(wait_seconds, 0.0), MOST_DRAIN_WAIT_SECONDS)):
@@ -155,7 +155,7 @@ def create_app(
 
 
 def _is_from_this_host(request: web.Request) -> bool:
-    """Tell whether a request comes over the loopback, or from the very address it came to."""
+    """Tell whether a request comes over the loopback, or from the address that it was sent to."""
     transport = request.transport
     own = None if transport is None else transport.get_extra_info("sockname")
     if request.remote is None or own is None:

@@ -1,27 +1,88 @@
-"""The status of a TaskManager as tables for a terminal."""
+"""The status of a TaskManager as text: aligned columns, for terminals and for pipes.
+
+Columns stand at least two blanks apart and no cell has two blanks in a row, so that a program can
+split a line. In a terminal a table that is wider than the terminal becomes one paragraph for each
+row, with the name of the column before each value.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from rich.console import Group
-from rich.table import Table
-from rich.text import Text
+import itertools
+import textwrap
+from typing import TYPE_CHECKING, Final
 
 from sluice.transport.settings import SIZE_UNITS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from rich.console import RenderableType
+    from collections.abc import Iterable, Iterator
 
     from sluice.shuffle.taskmanager.watch.status import TaskManagerStatus
 
+_GAP: Final = "  "
+_INDENT: Final = "    "
 
-def render(status: TaskManagerStatus) -> Group:
-    """Return head, network memory, storage and whatever else there is anything of."""
-    parts: list[RenderableType] = [_head(status), _network_memory(status), _storage(status)]
-    for table in (
+
+class Table:
+    """A titled table of texts.
+
+    Args:
+        title: Stands above the table.
+        columns: Names of the columns as words, with ``_`` for a blank.
+        numeric: Those columns that are aligned to the right.
+    """
+
+    __slots__ = ("_columns", "_numeric", "_rows", "title")
+
+    def __init__(self, title: str, columns: str, numeric: str = "") -> None:
+        self.title = title
+        self._columns = [column.replace("_", " ") for column in columns.split()]
+        self._numeric = [column in numeric.split() for column in columns.split()]
+        self._rows: list[list[str]] = []
+
+    @property
+    def row_count(self) -> int:
+        """Rows so far."""
+        return len(self._rows)
+
+    def add(self, *cells: object) -> None:
+        """Add a row."""
+        self._rows.append([_clean(str(cell)) for cell in cells])
+
+    def lines(self, width: int | None) -> Iterator[str]:
+        """Yield the lines below the title.
+
+        Args:
+            width: Columns of the terminal; None: lines may have any length.
+        """
+        table = [self._columns, *self._rows]
+        widths = [max(map(len, cells)) for cells in zip(*table, strict=True)]
+        if width is not None and sum(widths) + len(_GAP) * (len(widths) - 1) > width:
+            for row in self._rows:
+                yield from _paragraph(self._columns, row, width)
+            return
+        for row in table:
+            cells = (
+                cell.rjust(size) if right else cell.ljust(size)
+                for cell, size, right in zip(row, widths, self._numeric, strict=True)
+            )
+            yield _GAP.join(cells).rstrip()
+
+
+def render(status: TaskManagerStatus, width: int | None = None) -> Iterator[tuple[str, list[str]]]:
+    """Yield title and lines of each part: the head, and each table that has rows.
+
+    Args:
+        status: A snapshot.
+        width: Columns of the terminal; None: lines are not wrapped.
+    """
+    head = _clean(_head(status))
+    if width is None:
+        yield "", [head]
+    else:
+        yield "", textwrap.wrap(head, width, break_long_words=False, break_on_hyphens=False)
+    for make in (
+        _network_memory,
+        _storage,
         _partitions,
         _pipelined_partitions,
         _gates,
@@ -29,12 +90,11 @@ def render(status: TaskManagerStatus) -> Group:
         _pools,
         _connections,
         _applications,
+        _traffic,
     ):
-        rendered = table(status)
-        if rendered.row_count:
-            parts.append(rendered)
-    parts.append(_traffic(status))
-    return Group(*parts)
+        table = make(status)
+        if table.row_count:
+            yield table.title, list(table.lines(width))
 
 
 def approximate_size(size_bytes: int) -> str:
@@ -46,42 +106,39 @@ def approximate_size(size_bytes: int) -> str:
     return f"{size_bytes} B"
 
 
-def _table(title: str, columns: str, numeric: str = "") -> Table:
-    """Return an empty table; columns and those of them with numbers are given as words."""
-    table = Table(title=title, title_justify="left", title_style="bold", header_style="dim")
-    for column in columns.split():
-        right = column in numeric.split()
-        table.add_column(
-            column.replace("_", " "), justify="right" if right else "left", no_wrap=right
-        )
-    return table
+def _clean(text: str) -> str:
+    """Replace control characters, and runs of blanks: names come from the network."""
+    printable = "".join(character if character.isprintable() else "?" for character in text)
+    return " ".join(printable.split()) or "-"
 
 
-def _add(table: Table, *cells: object) -> None:
-    table.add_row(*(Text(str(cell)) for cell in cells))  # Text: names are data, not markup
+def _paragraph(columns: list[str], row: list[str], width: int) -> Iterator[str]:
+    """Write a row as name and value, over as many lines as it needs."""
+    line = ""
+    for part in itertools.starmap("{} {}".format, zip(columns, row, strict=True)):
+        if line and len(line) + len(_GAP) + len(part) > width:
+            yield line
+            line = _INDENT + part
+        else:
+            line = f"{line}{_GAP}{part}" if line else part
+    yield line
 
 
-def _head(status: TaskManagerStatus) -> Text:
-    colour = {"ready": "green", "stopped": "red"}.get(status.state, "yellow")
+def _head(status: TaskManagerStatus) -> str:
     socket = f", socket {status.socket_path}" if status.socket_path else ""
-    return Text.assemble(
-        ("TaskManager ", "bold"),
-        status.taskmanager_id,
-        " is ",
-        (status.state, colour),
-        f" on {status.address}{socket}; version {status.version}, "
-        f"data path {status.data_path}, "
+    return (
+        f"TaskManager {status.taskmanager_id} is {status.state} on {status.address}{socket}; "
+        f"version {status.version}, data path {status.data_path}, "
         f"up {status.uptime_seconds:.0f} s, "
-        f"event loop at most {status.event_loop.max_lag_seconds * 1000:.0f} ms late\n",
+        f"event loop at most {status.event_loop.max_lag_seconds * 1000:.0f} ms late"
     )
 
 
 def _network_memory(status: TaskManagerStatus) -> Table:
     pool = status.network_pool
-    numbers = "segments segment_size free lent in_flight wanted waiting refused local_pools"
-    table = _table("Network memory", numbers, numbers)
-    _add(
-        table,
+    numbers = "segments size free lent in_flight wanted waiting refused pools"
+    table = Table("Network memory", numbers, numbers)
+    table.add(
         pool.total_segments,
         approximate_size(pool.segment_size_bytes),
         pool.available_segments,
@@ -96,21 +153,20 @@ def _network_memory(status: TaskManagerStatus) -> Table:
 
 
 def _storage(status: TaskManagerStatus) -> Table:
-    table = _table("Storage", "tier directory used capacity free state", "used capacity free")
+    table = Table("Storage", "tier directory used capacity free state", "used capacity free")
     for tier in status.storage:
         capacity = "-" if tier.capacity_bytes is None else approximate_size(tier.capacity_bytes)
         used, free = approximate_size(tier.used_bytes), approximate_size(tier.free_bytes)
         state = "healthy" if tier.healthy else "out of use"
-        _add(table, tier.tier, tier.directory, used, capacity, free, state)
+        table.add(tier.tier, tier.directory, used, capacity, free, state)
     return table
 
 
 def _partitions(status: TaskManagerStatus) -> Table:
     numbers = "committed open regions bytes"
-    table = _table("Partitions", f"application shuffle {numbers}", f"shuffle {numbers}")
+    table = Table("Partitions", f"application shuffle {numbers}", f"shuffle {numbers}")
     for shuffle in status.partitions:
-        _add(
-            table,
+        table.add(
             shuffle.application_id,
             shuffle.shuffle_id,
             shuffle.committed_map_outputs,
@@ -123,7 +179,7 @@ def _partitions(status: TaskManagerStatus) -> Table:
 
 def _pipelined_partitions(status: TaskManagerStatus) -> Table:
     numbers = "shuffle attempt parts queued longest used limit overdraft bytes_out"
-    table = _table(
+    table = Table(
         "Pipelined partitions",
         "application shuffle attempt type state parts queued longest used limit overdraft "
         "back-pressured bytes_out",
@@ -131,8 +187,7 @@ def _pipelined_partitions(status: TaskManagerStatus) -> Table:
     )
     for each in status.pipelined_partitions:
         waited = f"{each.back_pressured_seconds:.1f} s"
-        _add(
-            table,
+        table.add(
             each.application_id,
             each.shuffle_id,
             each.map_attempt_id,
@@ -152,7 +207,7 @@ def _pipelined_partitions(status: TaskManagerStatus) -> Table:
 
 def _gates(status: TaskManagerStatus) -> Table:
     numbers = "gate shuffle channels exclusive floating queued longest idle busy back-pressured"
-    table = _table(
+    table = Table(
         "Gates",
         "gate application shuffle channels exclusive floating queued longest "
         "idle busy back-pressured",
@@ -160,8 +215,7 @@ def _gates(status: TaskManagerStatus) -> Table:
     )
     for gate in status.gates:
         queues = [channel.queued_buffers for channel in gate.channels]
-        _add(
-            table,
+        table.add(
             gate.gate_id,
             gate.application_id,
             gate.shuffle_id,
@@ -179,15 +233,14 @@ def _gates(status: TaskManagerStatus) -> Table:
 
 def _channels(status: TaskManagerStatus) -> Table:
     numbers = "gate channel queued credit unannounced backlog bytes_in buffers_in"
-    table = _table(
+    table = Table(
         "Channels of gates",
         "gate channel kind source queued credit unannounced backlog bytes_in buffers_in",
         numbers,
     )
     for gate in status.gates:
         for channel in gate.channels:
-            _add(
-                table,
+            table.add(
                 gate.gate_id,
                 channel.channel,
                 channel.kind,
@@ -204,11 +257,10 @@ def _channels(status: TaskManagerStatus) -> Table:
 
 def _pools(status: TaskManagerStatus) -> Table:
     numbers = "size required most lent overdraft full_channels waiting"
-    table = _table("Local pools", f"pool kind {numbers}", numbers)
+    table = Table("Local pools", f"pool kind {numbers}", numbers)
     for pool in status.pools:
         most = "-" if pool.maximum_segments is None else pool.maximum_segments
-        _add(
-            table,
+        table.add(
             pool.name,
             pool.kind,
             pool.size_segments,
@@ -224,10 +276,9 @@ def _pools(status: TaskManagerStatus) -> Table:
 
 def _connections(status: TaskManagerStatus) -> Table:
     numbers = "channels bytes_in bytes_out unsent"
-    table = _table("Connections", f"remote leg role flow_control {numbers} writable", numbers)
+    table = Table("Connections", f"remote leg role flow_control {numbers} writable", numbers)
     for connection in status.connections:
-        _add(
-            table,
+        table.add(
             connection.remote,
             connection.leg,
             connection.role,
@@ -242,11 +293,10 @@ def _connections(status: TaskManagerStatus) -> Table:
 
 
 def _applications(status: TaskManagerStatus) -> Table:
-    table = _table("Applications", "application connections bytes expires", "connections bytes")
+    table = Table("Applications", "application connections bytes expires", "connections bytes")
     for application in status.applications:
         left = application.expires_in_seconds
-        _add(
-            table,
+        table.add(
             application.application_id,
             application.connections,
             approximate_size(application.stored_bytes),
@@ -272,7 +322,7 @@ def _traffic(status: TaskManagerStatus) -> Table:
             counters.consumer_buffers_out_remote,
         ),
     )
-    table = _table("Traffic since start", "leg bytes buffers", "bytes buffers")
+    table = Table("Traffic since start", "leg bytes buffers", "bytes buffers")
     for leg, size_bytes, buffers in rows:
-        _add(table, leg, approximate_size(size_bytes), buffers)
+        table.add(leg, approximate_size(size_bytes), buffers)
     return table

@@ -2,10 +2,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import importlib.metadata
 import json
+import os
+import pty
+import re
+import struct
 import subprocess
 import sys
+import termios
 import threading
 import types
 from pathlib import Path
@@ -14,12 +20,13 @@ import pytest
 from aiohttp import web
 from click.testing import CliRunner
 
-from sluice.protocol.errors import SluiceError
+from sluice.protocol.codec import encode
+from sluice.protocol.errors import ErrorCode, SluiceError
+from sluice.protocol.messages import ErrorResponse
 from sluice.shuffle.taskmanager import cli
 from sluice.shuffle.taskmanager.config import HttpConfig, keys
 from sluice.shuffle.taskmanager.watch.http import HttpServer
 from sluice.shuffle.taskmanager.watch.status import TaskManagerStatus
-from sluice.shuffle.taskmanager.watch.table import approximate_size
 from tests.shuffle.taskmanager.watch.samples import EMPTY_STATUS, STATUS, no_drain
 
 ROOT = Path(__file__).parents[3]
@@ -108,6 +115,49 @@ def page_serving(body: str, code: int = 200):
     return serving(start)
 
 
+def data_port():
+    """Answer anything as a TaskManager's data port answers what is not its protocol."""
+
+    async def start():
+        async def answer(reader, writer):
+            await reader.read(8)
+            writer.write(
+                encode(ErrorResponse(None, ErrorCode.FRAME_TOO_LARGE, 0, False, "", "", "", None))
+            )
+            await writer.drain()
+            writer.close()
+
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+
+        async def close():
+            server.close()
+            await server.wait_closed()
+
+        return server.sockets[0].getsockname()[1], close
+
+    return serving(start)
+
+
+def in_terminal(columns: int, *arguments: str) -> str:
+    """Run the console script in a terminal and return what it shows."""
+    leader, follower = pty.openpty()
+    environment = {name: text for name, text in os.environ.items() if name != "COLUMNS"}
+    script = Path(sys.executable).with_name("sluice")
+    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 25, columns, 0, 0))
+    process = subprocess.Popen(
+        [script, *arguments], stdin=follower, stdout=follower, cwd=ROOT, env=environment
+    )
+    os.close(follower)
+    shown = b""
+    # A terminal that nobody has open any more ends with an error.
+    with contextlib.suppress(OSError):
+        while data := os.read(leader, 65536):
+            shown += data
+    os.close(leader)
+    assert process.wait(60) == 0
+    return shown.decode().replace("\r\n", "\n")
+
+
 class TestTaskmanager:
     def test_flags_environment_and_file_reach_the_daemon(self, run, service, tmp_path):
         path = tmp_path / "sluice.toml"
@@ -130,6 +180,16 @@ class TestTaskmanager:
     def test_every_key_has_a_documented_flag(self, run):
         help_text = run("taskmanager", "--help").output
         assert [key.flag for key in keys().values() if key.flag not in help_text] == []
+
+    def test_variables_of_the_platform_are_passed_over_with_one_line(self, run, service, caplog):
+        variables = {"SLUICE_IMAGE": "sluice:1", "SLUICE_DATA_PORT": "tcp://10.0.0.1:7337"}
+        with caplog.at_level("INFO"):
+            assert run("taskmanager", env=variables).exit_code == 0
+        assert service.config.transport.data_port == 7337
+        assert caplog.messages == [
+            "Variables of Docker Compose or Kubernetes are passed over: "
+            "SLUICE_DATA_PORT, SLUICE_IMAGE"
+        ]
 
     def test_the_exit_code_is_the_daemons(self, run, service):
         service.exit_code = 3
@@ -176,6 +236,23 @@ class TestStatus:
         ):  # fmt: skip
             assert shown in result.stdout
 
+    def test_a_pipe_gets_whole_lines_whatever_the_columns(self, run):
+        with taskmanager_serving(STATUS) as port:
+            wide, narrow = (
+                run("status", f"127.0.0.1:{port}", env={"COLUMNS": columns}).stdout
+                for columns in ("200", "20")
+            )
+        assert wide == narrow
+        assert "\x1b" not in wide
+
+    def test_a_terminal_of_80_columns_gets_no_longer_line(self):
+        with taskmanager_serving(STATUS) as port:
+            shown = in_terminal(80, "status", f"127.0.0.1:{port}")
+        lines = re.sub(r"\x1b\[[0-9;]*m", "", shown).splitlines()
+        assert max(map(len, lines)) <= 80
+        assert "Pipelined partitions" in lines
+        assert any(line.startswith("gate 7  channel 2  kind remote") for line in lines)
+
     def test_an_idle_taskmanager_shows_no_empty_tables(self, run):
         with taskmanager_serving(EMPTY_STATUS) as port:
             result = run("status", f"127.0.0.1:{port}")
@@ -206,11 +283,30 @@ class TestStatus:
             f"Error: http://127.0.0.1:{port} is not the HTTP port of a TaskManager: {reason}\n"
         )
 
-    @pytest.mark.parametrize("url", ["127.0.0.1:1", "http://no-such-host.invalid:1", "x://y"])
-    def test_no_answer_is_one_line_with_the_remedy(self, run, url):
-        result = run("status", url)
+    @pytest.mark.parametrize("command", ["status", "drain"])
+    def test_a_data_port_is_one_line_with_the_remedy(self, run, command):
+        with data_port() as port:
+            result = run(command, f"127.0.0.1:{port}")
         assert result.exit_code == 1
-        assert result.stderr.startswith("Error: no TaskManager answers at ")
+        assert result.stderr.startswith(f"Error: http://127.0.0.1:{port} ")
+        assert "it did not answer in HTTP, as a data port does not" in result.stderr
+        assert "7338 by default" in result.stderr
+        assert result.stderr.count("\n") == 1
+
+    @pytest.mark.parametrize("command", ["status", "drain"])
+    def test_a_url_that_is_none_is_one_line(self, run, command):
+        result = run(command, "127.0.0.1:http")
+        assert result.exit_code == 1
+        assert result.stderr.startswith("Error: http://127.0.0.1:http is not a URL: ")
+        assert result.stderr.endswith(" Write HOST:PORT\n")
+
+    @pytest.mark.parametrize("command", ["status", "drain"])
+    @pytest.mark.parametrize("url", ["127.0.0.1:1", "http://no-such-host.invalid:1", "x://y"])
+    def test_no_answer_is_one_line_with_the_remedy(self, run, url, command):
+        result = run(command, url)
+        assert result.exit_code == 1
+        shown = url if "://" in url else f"http://{url}"
+        assert result.stderr.startswith(f"Error: no TaskManager answers at {shown}: ")
         assert result.stderr.count("\n") == 1
         assert "sluice taskmanager" in result.stderr
 
@@ -254,6 +350,35 @@ class TestCommandsOfOtherPackages:
         }
 
 
+class TestCompletion:
+    @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+    def test_a_script_for_each_shell(self, run, shell):
+        result = run("completion", shell)
+        assert result.exit_code == 0
+        assert f"_SLUICE_COMPLETE={shell}_complete" in result.stdout
+
+    def test_another_shell_is_wrong_usage(self, run):
+        result = run("completion", "tcsh")
+        assert result.exit_code == 2
+        assert "'bash', 'zsh', 'fish'" in result.stderr
+
+    def test_bash_completes_commands_and_keys(self):
+        line = (
+            'eval "$(sluice completion bash)"; COMP_WORDS=(sluice {0}); COMP_CWORD={1}; '
+            '_sluice_completion sluice; echo "${{COMPREPLY[@]}}"'
+        )
+        scripts = Path(sys.executable).parent
+        shown = [
+            subprocess.run(
+                ["bash", "-c", line.format(words, position)],
+                capture_output=True, text=True, timeout=60, check=True, cwd=ROOT,
+                env=os.environ | {"PATH": f"{scripts}:{os.environ['PATH']}"},
+            ).stdout.split()
+            for words, position in (("sta", 1), ("taskmanager --data", 2))
+        ]  # fmt: skip
+        assert shown == [["status"], ["--data-port", "--data-directories"]]
+
+
 def test_the_console_script_fails_without_a_traceback():
     script = Path(sys.executable).with_name("sluice")
     done = subprocess.run(
@@ -265,18 +390,3 @@ def test_the_console_script_fails_without_a_traceback():
         "sluice: configuration: configuration file /no/such/file.toml cannot be read: "
         "No such file or directory\n"
     )
-
-
-@pytest.mark.parametrize(
-    ("size_bytes", "text"),
-    [
-        (0, "0 B"),
-        (1023, "1023 B"),
-        (1024, "1 KiB"),
-        (1536, "1.5 KiB"),
-        (1023 << 10, "1023 KiB"),
-        (5 << 30, "5 GiB"),
-    ],
-)
-def test_a_size_for_people(size_bytes, text):
-    assert approximate_size(size_bytes) == text

@@ -8,7 +8,14 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from sluice.shuffle.taskmanager.config import ConfigError, Key, TaskManagerConfig, keys, load
+from sluice.shuffle.taskmanager.config import (
+    ConfigError,
+    Key,
+    TaskManagerConfig,
+    foreign_variables,
+    keys,
+    load,
+)
 from sluice.shuffle.taskmanager.sections import NetworkMemoryConfig, StorageConfig
 from sluice.transport.config import MAX_SOCKET_PATH_BYTES, TransportConfig
 from sluice.transport.settings import format_size
@@ -151,7 +158,7 @@ def test_a_key_in_the_wrong_table_is_told_where_it_belongs(toml):
     ]
 
 
-def test_an_unknown_table_and_a_table_that_is_none(toml):
+def test_an_unknown_table_and_a_key_that_must_be_a_table(toml):
     path = toml("storage = 3\n[memry]\na = 1\n")
     assert problems(path) == [
         f"storage = 3 must be a table: write [storage] [{path}]",
@@ -171,6 +178,49 @@ def test_an_unknown_variable_is_refused_unless_the_platform_sets_it():
     assert problems(env={"SLUICE_DATA_PROT": "1"}) == [
         "unknown variable SLUICE_DATA_PROT: did you mean SLUICE_DATA_PORT? [environment]"
     ]
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"SLUICE_IMAGE": "sluice:1", "SLUICE_SPARK_IMAGE": "x", "SLUICE_PUBLISH_ADDRESS": "::"},
+        {
+            "SLUICE_DATA_PORT": "tcp://10.0.0.1:7337",
+            "SLUICE_DATA_SERVICE_HOST": "10.0.0.1",
+            "SLUICE_DATA_SERVICE_PORT": "7337",
+            "SLUICE_DATA_SERVICE_PORT_DATA": "7337",
+            "SLUICE_DATA_PORT_7337_TCP": "tcp://10.0.0.1:7337",
+            "SLUICE_DATA_PORT_7337_TCP_PROTO": "tcp",
+            "SLUICE_DATA_PORT_7337_TCP_PORT": "7337",
+            "SLUICE_DATA_PORT_7337_TCP_ADDR": "10.0.0.1",
+        },
+        {"SLUICE_HTTP_PORT": "tcp://[fd00::1]:7338"},
+    ],
+    ids=["docker compose", "service sluice-data", "service sluice-http"],
+)
+def test_variables_of_the_platform_are_passed_over(variables):
+    assert load(None, variables, {}) == TaskManagerConfig()
+    assert foreign_variables(variables | {"HOME": "/", "SLUICE_IO_THREADS": "1"}) == sorted(
+        variables
+    )
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "nearest"),
+    [
+        ("SLUICE_DATA_PROT", "tcp://10.0.0.1:7337", "SLUICE_DATA_PORT"),
+        ("SLUICE_DATA_PORTS", "7337", "SLUICE_DATA_PORT"),
+        ("SLUICE_SOCKETPATH", "/run/s.sock", "SLUICE_SOCKET_PATH"),
+    ],
+)
+def test_a_variable_that_is_nearly_a_key_is_refused(variable, value, nearest):
+    answer = f"unknown variable {variable}: did you mean {nearest}? [environment]"
+    assert problems(env={variable: value}) == [answer]
+
+
+def test_an_address_where_a_key_takes_a_port_is_refused_when_the_platform_does_not_write_it():
+    (answer,) = problems(env={"SLUICE_DATA_PORT": "10.0.0.1:7337"})
+    assert answer.startswith('data_port = "10.0.0.1:7337": must be a whole number')
 
 
 @pytest.mark.parametrize(

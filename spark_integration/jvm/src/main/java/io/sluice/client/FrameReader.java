@@ -10,6 +10,9 @@ import java.nio.ByteBuffer;
  * checked.
  */
 final class FrameReader {
+    /** The first bytes of an answer in HTTP, read as a length. */
+    private static final int HTTP = 0x48545450;
+
     private final ChunkPool chunks;
     private final MessageDecoder decoder = new MessageDecoder();
     private final byte[] prefix = new byte[Frames.PREFIX_BYTES];
@@ -91,6 +94,13 @@ final class FrameReader {
     private void begin() throws ClientException.Protocol {
         controlLength = Blocks.getInt(prefix, 0);
         payloadLength = Blocks.getInt(prefix, 4);
+        if (controlLength == HTTP) {
+            throw new ClientException.Protocol(
+                    ErrorCode.FRAME_TOO_LARGE,
+                    "the answer is in HTTP: this is an HTTP port, write the TaskManager's data port"
+                            + " (7337 by default)",
+                    null);
+        }
         if (controlLength < 1 || controlLength > Frames.MAX_CONTROL_BYTES) {
             throw tooLarge("control part", controlLength, Frames.MAX_CONTROL_BYTES);
         }

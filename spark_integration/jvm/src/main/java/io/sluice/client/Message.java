@@ -3,8 +3,8 @@ package io.sluice.client;
 import java.util.Objects;
 
 /**
- * Declares every message of the wire protocol (docs/reference/wire.md). The components of a record are in the
- * order on the wire.
+ * Declares every message of the wire protocol (docs/reference/wire.md). The components of a record
+ * are in the order on the wire.
  *
  * <p>A {@code long} carries unsigned 32-bit numbers as they are, and unsigned 64-bit numbers in its
  * bits.

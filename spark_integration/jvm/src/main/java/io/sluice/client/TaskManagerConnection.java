@@ -2,6 +2,7 @@ package io.sluice.client;
 
 import java.io.IOException;
 import java.nio.ByteBuffer;
+import java.nio.channels.UnresolvedAddressException;
 
 /**
  * A connection to a TaskManager, driven by the thread that uses it.
@@ -55,9 +56,18 @@ public final class TaskManagerConnection implements AutoCloseable {
             }
             throw e instanceof ClientException.Interrupted interrupted
                     ? interrupted
-                    : new ClientException.ConnectFailed(
-                            endpoint.toString(), String.valueOf(e.getMessage()), e);
+                    : new ClientException.ConnectFailed(endpoint.toString(), reason(e), e);
         }
+    }
+
+    /** Returns the reason of a failure; NIO gives none for an unknown host name. */
+    private static String reason(Exception failure) {
+        if (failure instanceof UnresolvedAddressException) {
+            return "no host of this name is known";
+        }
+        return failure.getMessage() == null
+                ? failure.getClass().getSimpleName()
+                : failure.getMessage();
     }
 
     private void shakeHands() throws IOException {

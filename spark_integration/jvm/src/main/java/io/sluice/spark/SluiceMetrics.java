@@ -9,8 +9,8 @@ import java.util.concurrent.atomic.LongAdder;
 
 /**
  * Counts on an executor or the driver. Spark's metrics system shows the counters under the plugin's
- * name, and the driver's page sums them over executors. docs/reference/metrics.md lists each name with its
- * meaning.
+ * name, and the driver's page sums them over executors. docs/reference/metrics.md lists each name
+ * with its meaning.
  */
 public final class SluiceMetrics {
     public static final SluiceMetrics INSTANCE = new SluiceMetrics();

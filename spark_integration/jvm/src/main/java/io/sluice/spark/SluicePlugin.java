@@ -38,6 +38,25 @@ public final class SluicePlugin implements SparkPlugin {
         return new Executor();
     }
 
+    /**
+     * Checks that the line of Spark has all that the plugin needs.
+     *
+     * @throws IllegalStateException it is older than 3.5
+     */
+    static void requireSupported(String version) {
+        String[] numbers = version.split("\\.", -1);
+        int major = Integer.parseInt(numbers[0]);
+        if (major < 3 || (major == 3 && Integer.parseInt(numbers[1]) < 5)) {
+            throw new IllegalStateException(
+                    "Spark "
+                            + version
+                            + " is not supported by this sluice-spark.jar (3.5 to 4.3 are): use one"
+                            + " of these, or remove "
+                            + SluicePlugin.class.getName()
+                            + " from spark.plugins");
+        }
+    }
+
     private static void require(SparkConf conf, String key, String wanted, String sparkDefault) {
         String value = conf.get(key, sparkDefault);
         if (!value.equals(wanted) && !value.equals(sparkDefault)) {
@@ -56,6 +75,7 @@ public final class SluicePlugin implements SparkPlugin {
 
         @Override
         public Map<String, String> init(SparkContext context, PluginContext pluginContext) {
+            requireSupported(context.version());
             SparkConf conf = context.conf();
             SluiceSettings settings = SluiceSettings.of(conf);
             String manager = SluiceShuffleManager.class.getName();

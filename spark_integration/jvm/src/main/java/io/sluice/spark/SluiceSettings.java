@@ -125,7 +125,10 @@ public record SluiceSettings(
     /** A setting for the reference page: key, default, unit or form, meaning. */
     public record Entry(String key, String defaultValue, String form, String meaning) {}
 
-    /** All settings, in the order of the reference page (docs/reference/spark-settings.md; a test compares them). */
+    /**
+     * All settings, in the order of the reference page (docs/reference/spark-settings.md; a test
+     * compares them).
+     */
     public static final List<Entry> ENTRIES =
             List.of(
                     new Entry(

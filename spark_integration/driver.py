@@ -1,0 +1,111 @@
+"""The Spark driver of this process: the settings it has, and the JVM that it runs in.
+
+PySpark is used only where it is imported already or a builder of it is at hand.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from typing import Any, Final
+
+from sluice.spark_integration import spark_home
+from sluice.spark_integration.errors import SparkIntegrationError
+from sluice.spark_integration.submit_command import SubmitCommand
+
+_LOADERS_THAT_GROW: Final = ("MutableURLClassLoader", "ChildFirstURLClassLoader")
+"""Class loaders that spark-submit makes for a driver."""
+
+
+def running_settings() -> dict[str, str] | None:
+    """Return the settings of the SparkContext that runs in this process, or None."""
+    context = _context_class()
+    running = None if context is None else context._active_spark_context
+    return None if running is None else dict(running.getConf().getAll())
+
+
+def stop() -> None:
+    """Stop the SparkContext that runs in this process, and its sessions."""
+    from pyspark.sql import SparkSession
+
+    context = _context_class()
+    running = None if context is None else context._active_spark_context
+    session = SparkSession.getActiveSession() or SparkSession._instantiatedSession
+    if session is not None:
+        session.stop()
+    if running is not None:
+        running.stop()
+
+
+def is_jvm_running() -> bool:
+    """Tell whether the driver's JVM runs: it then keeps its class path."""
+    context = _context_class()
+    return "PYSPARK_GATEWAY_PORT" in os.environ or (
+        context is not None and context._gateway is not None
+    )
+
+
+def add_jar(path: str, name: str) -> None:
+    """Add a jar to the class path of the running JVM unless it has the class ``name``.
+
+    Raises:
+        SparkIntegrationError: Its class loader takes no jar.
+    """
+    jvm = _jvm()
+    loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
+    if loader.getResource(f"{name.replace('.', '/')}.class") is not None:
+        return
+    if loader.getClass().getSimpleName() not in _LOADERS_THAT_GROW:
+        raise SparkIntegrationError(
+            "The driver runs already, and takes no further jar",
+            value=path,
+            remedy="Start it with: spark-submit $(sluice spark-conf)",
+        )
+    loader.addURL(jvm.java.io.File(path).toURI().toURL())
+
+
+def require_java() -> None:
+    """Check that PySpark will find a Java that the plugin runs on.
+
+    Raises:
+        SparkIntegrationError: It finds none, or one that is too old.
+    """
+    spark_home.require_java(os.environ, spark_home.conf_directory(os.environ))
+
+
+def has_jars_option() -> bool:
+    """Tell whether PySpark starts its JVM with ``--jars``."""
+    return not is_jvm_running() and _submit_arguments().has("--jars")
+
+
+def user_settings() -> dict[str, str]:
+    """Return the settings of ``spark-submit``'s command line and of ``spark-defaults.conf``."""
+    if is_jvm_running():
+        from pyspark import SparkConf
+
+        return dict(SparkConf(_jvm=_jvm()).getAll())
+    return _submit_arguments().settings(spark_home.conf_directory(os.environ))
+
+
+def builder_settings(builder: object) -> dict[str, str]:
+    """Return the settings that a session builder of PySpark has; those of another are unknown."""
+    options = getattr(builder, "_options", None)
+    return {key: str(value) for key, value in options.items()} if options else {}
+
+
+def _submit_arguments() -> SubmitCommand:
+    """Return the arguments with which PySpark starts its JVM."""
+    return SubmitCommand.parse(shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "")))
+
+
+def _context_class() -> Any:
+    """Return PySpark's SparkContext, or None when this process has not imported it."""
+    return getattr(sys.modules.get("pyspark"), "SparkContext", None)
+
+
+def _jvm() -> Any:
+    from pyspark import SparkContext
+
+    SparkContext._ensure_initialized()
+    return SparkContext._jvm

@@ -1,0 +1,9 @@
+"""The error of this package."""
+
+from sluice.protocol.errors import ErrorCode, SluiceError
+
+
+class SparkIntegrationError(SluiceError):
+    """Spark cannot be set up for Sluice."""
+
+    code = ErrorCode.CONFIGURATION

@@ -1,0 +1,55 @@
+"""The help of ``sluice taskmanager``."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from click.testing import CliRunner
+
+from sluice.shuffle.taskmanager.cli import main
+from sluice.shuffle.taskmanager.config import keys, sections
+from sluice.shuffle.taskmanager.key_options import first_sentence
+
+
+def help_text(option: str) -> str:
+    result = CliRunner().invoke(main, ["taskmanager", option])
+    assert result.exit_code == 0
+    return result.stdout
+
+
+@pytest.mark.parametrize("option", ["--help", "--help-all"])
+def test_the_options_of_a_section_stand_below_its_heading(option):
+    blocks = re.split(r"\n(?=\S)", help_text(option))
+    for section, _ in sections():
+        (block,) = [b for b in blocks if b.startswith(f"[{section}] " if section else "Process:")]
+        flags = re.findall(r"^  (--[a-z-]+)", block, re.MULTILINE)
+        assert flags == [key.flag for key in keys().values() if key.section == section]
+    (general,) = [block for block in blocks if block.startswith("Options:")]
+    assert re.findall(r"^  (--[a-z-]+)", general, re.MULTILINE) == [
+        "--config",
+        "--help-all",
+        "--help",
+    ]
+
+
+def test_help_has_the_first_sentence_and_help_all_the_whole_text():
+    short, long = (" ".join(help_text(option).split()) for option in ("--help", "--help-all"))
+    assert "Unix socket for clients on the same host --" in short
+    assert "The file of a daemon that is gone is replaced" not in short
+    assert "The file of a daemon that is gone is replaced." in long
+    for key in keys().values():
+        assert " ".join((key.field.description or "").replace("`", "").split()) in long
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("One. Two.", "One"),
+        ("One; two.", "One"),
+        ("At 0.5 s. More.", "At 0.5 s"),
+        ("No stop", "No stop"),
+    ],
+)
+def test_the_first_sentence(text, sentence):
+    assert first_sentence(text) == sentence
