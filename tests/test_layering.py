@@ -34,10 +34,10 @@ THIRD_PARTY = {
     "shuffle.partition": {"crc32c", "lz4"},  # blocks of stored partitions
     "shuffle.records": {"msgpack", "crc32c", "pyarrow"},  # values; pyarrow at its first use
     "shuffle.client": {"pydantic"},
-    "shuffle.taskmanager": {"click", "pydantic", "pydantic_core", "rich"},
+    "shuffle.taskmanager": {"click", "pydantic", "pydantic_core"},
     "shuffle.taskmanager.store": {"msgpack", "crc32c"},  # the rows of its journal
     "shuffle.taskmanager.ingest": {"crc32c"},
-    "shuffle.taskmanager.watch": {"aiohttp", "prometheus_client", "rich"},
+    "shuffle.taskmanager.watch": {"aiohttp", "prometheus_client"},
     "spark_integration": {"click", "pyspark"},
 }
 ANYWHERE = frozenset({"mypy_extensions"})
