@@ -59,7 +59,7 @@ _MODULES = {
     "configure": "sluice.spark_integration.conf",
     "spark_conf": "sluice.spark_integration.conf",
 }
-"""Where each public name is defined."""
+"""The module in which each public name is defined."""
 
 __all__ = [
     "ArrowSerializer",

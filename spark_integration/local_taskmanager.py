@@ -47,7 +47,7 @@ class LocalTaskManager:
 
     @property
     def endpoint(self) -> str:
-        """Where the TaskManager listens, in the form of ``spark.sluice.endpoints``."""
+        """The TaskManager's address, in the form of ``spark.sluice.endpoints``."""
         return f"unix:{self._socket}"
 
     def __enter__(self) -> LocalTaskManager:

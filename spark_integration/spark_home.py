@@ -1,4 +1,4 @@
-"""Where Spark and Java are, as Spark's own scripts find them."""
+"""Finds Spark and Java as Spark's own scripts find them."""
 
 from __future__ import annotations
 

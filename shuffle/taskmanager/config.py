@@ -146,9 +146,9 @@ class ConfigProblem:
     """One mistake in a configuration."""
 
     text: str
-    """What is wrong, with value, limit and remedy."""
+    """The mistake, with value, limit and remedy."""
     origin: str = ""
-    """Where the value came from: a file, a variable or a flag."""
+    """The origin of the value: a file, a variable or a flag."""
 
     def __str__(self) -> str:
         return f"{self.text} [{self.origin}]" if self.origin else self.text

@@ -100,7 +100,7 @@ class NetworkEnvironment:
 
     @property
     def address(self) -> Address:
-        """Where others reach the data port."""
+        """The address at which others reach the data port."""
         return Address(self._transport.reachable_host(), self.listener.port)
 
     async def start(self) -> None:

@@ -116,7 +116,7 @@ def _own_directory(parent: str) -> Path:
 
 
 class StorageConfig(Settings):
-    """Where committed map outputs live: a memory tier and, behind it, disks."""
+    """Storage of committed map outputs: a memory tier and, behind it, disks."""
 
     data_directories: Annotated[
         tuple[FilePath, ...], BeforeValidator(_split_directories), Field(min_length=1)

@@ -62,7 +62,7 @@ CLEAN_SECONDS = 2.0
 LOOK_AGAIN_SECONDS = 0.001
 
 MOST_STORED_BYTES = 2 * 1024 * 1024
-"""What the fuzzer may commit before everything is released."""
+"""Bytes that the fuzzer may commit before everything is released."""
 
 CONFIG = TransportConfig(write_low_watermark_bytes=4096, write_high_watermark_bytes=8192)
 KEY = ShuffleKey("app", SHUFFLE)
