@@ -38,7 +38,8 @@ _log = logging.getLogger(__name__)
 PROGRAM: Final = "sluice"
 COMMANDS_GROUP: Final = "sluice.commands"
 DRAIN_HEADER: Final = "X-Sluice-Drain"
-DEFAULT_URL: Final = "http://127.0.0.1:7338"
+DEFAULT_HTTP_PORT: Final = 7338
+DEFAULT_URL: Final = f"http://127.0.0.1:{DEFAULT_HTTP_PORT}"
 STATUS_TIMEOUT_SECONDS: Final = 10.0
 FAILURE: Final = 1
 BAD_CONFIGURATION: Final = 2
@@ -136,7 +137,7 @@ def status(url: str, as_json: bool) -> None:
     URL may be given without http://; without any it is the default port of this host. In a pipe
     the columns stand at least two blanks apart and no line is cut or wrapped.
     """
-    url = _with_scheme(url)
+    url = _http_url(url)
     try:
         document = _fetch_json(url, "/api/v1/status")
         snapshot = TaskManagerStatus.from_json(document)
@@ -170,7 +171,7 @@ def drain(url: str, wait_seconds: float) -> None:
     New map outputs go to other TaskManagers. What is being written is finished, and readers are
     served until the TaskManager is stopped. Exit code 1 if something is still under way at the end.
     """
-    url = _with_scheme(url)
+    url = _http_url(url)
     path = f"/api/v1/drain?wait_seconds={wait_seconds:g}"
     try:
         answer = _fetch_json(url, path, "POST", wait_seconds + STATUS_TIMEOUT_SECONDS)
@@ -200,8 +201,15 @@ def completion(shell: str) -> None:
     click.echo(script(main, {}, PROGRAM, f"_{PROGRAM.upper()}_COMPLETE").source())
 
 
-def _with_scheme(url: str) -> str:
-    return (url if "://" in url else f"http://{url}").rstrip("/")
+def _http_url(typed: str) -> str:
+    """Complete what a user typed: a URL as it is, HOST:PORT, or HOST with the default port."""
+    if "://" in typed:
+        return typed.rstrip("/")
+    host = typed.rstrip("/")
+    if host.count(":") > 1 and not host.startswith("["):  # an IPv6 address
+        host = f"[{host}]"
+    has_port = ":" in host.rpartition("]")[2]
+    return f"http://{host}" if has_port else f"http://{host}:{DEFAULT_HTTP_PORT}"
 
 
 def _fetch_json(

@@ -16,6 +16,7 @@ import threading
 import types
 from pathlib import Path
 
+import click
 import pytest
 from aiohttp import web
 from click.testing import CliRunner
@@ -390,3 +391,27 @@ def test_the_console_script_fails_without_a_traceback():
         "sluice: configuration: configuration file /no/such/file.toml cannot be read: "
         "No such file or directory\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("typed", "asked"),
+    [
+        ("host2", "http://host2:7338"),
+        ("host2:7400", "http://host2:7400"),
+        ("::1", "http://[::1]:7338"),
+        ("[::1]:7400", "http://[::1]:7400"),
+        ("http://host2/", "http://host2"),
+    ],
+)
+def test_status_completes_the_address_that_a_user_types(
+    monkeypatch: pytest.MonkeyPatch, typed: str, asked: str
+) -> None:
+    urls: list[str] = []
+
+    def fetch(url: str, path: str) -> object:
+        urls.append(url)
+        raise click.ClickException("nobody is there")
+
+    monkeypatch.setattr(cli, "_fetch_json", fetch)
+    assert CliRunner().invoke(cli.main, ["status", typed]).exit_code == 1
+    assert urls == [asked]
