@@ -1,4 +1,4 @@
-"""One connection per peer: network-case 17, reference counts, cancellation at every point."""
+"""One connection per peer: shared users, reference counts, cancellation at every point."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Connections between uses and attempts between failures: network-case 17 with real connections."""
+"""Real connections between two uses, and attempts to connect between failures."""
 
 from __future__ import annotations
 

@@ -235,7 +235,7 @@ def test_a_listener_may_queue_itself_again():
     assert local.waiting_listeners == 0
 
 
-# ---- destroy, network case 24
+# ---- destroy
 
 
 @pytest.mark.network_case(24)

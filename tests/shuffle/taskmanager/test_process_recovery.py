@@ -48,7 +48,7 @@ def address(daemon: Daemon) -> Address:
 
 @one_loop
 async def test_committed_data_survives_a_kill(daemons, tmp_path):
-    """D2: adopted under the same id and served byte by byte; what was not committed is gone."""
+    """It is adopted under the same id and served byte by byte; uncommitted data is gone."""
     first = daemons(tmp_path)
     writer = await producer(address(first))
     for attempt, data in enumerate(DATA):
