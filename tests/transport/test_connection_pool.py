@@ -10,7 +10,7 @@ import pytest
 from sluice.transport.connection_pool import ConnectionPool
 from sluice.transport.connector import Address, connect
 from sluice.transport.errors import ConnectFailed
-from tests.transport.peers import (
+from tests.support.peers import (
     PATIENCE_SECONDS,
     SEGMENT,
     RecordingHandler,

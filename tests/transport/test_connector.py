@@ -12,8 +12,7 @@ from sluice.protocol.errors import UnexpectedMessage
 from sluice.protocol.remote_error import RemoteError
 from sluice.transport.connector import Address
 from sluice.transport.errors import ConnectFailed
-from tests.support.tcp_proxy import Cut, Fault, FaultProxy
-from tests.transport.peers import (
+from tests.support.peers import (
     PATIENCE_SECONDS,
     RawPeer,
     Service,
@@ -23,6 +22,7 @@ from tests.transport.peers import (
     open_client,
     turns,
 )
+from tests.support.tcp_proxy import Cut, Fault, FaultProxy
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,7 +10,7 @@ from sluice.shuffle.memory import (
     PoolDestroyed,
     SegmentNotLent,
 )
-from tests.shuffle.memory.segments import Waiter, conserved, declining, drained, take
+from tests.shuffle.memory.rig import Waiter, conserved, declining, drained, take
 
 
 def no_listener_failed(caplog):

@@ -9,7 +9,7 @@ from sluice.shuffle.memory import (
     NetworkBufferTimeout,
     PoolDestroyed,
 )
-from tests.shuffle.memory.segments import Waiter, conserved, declining, drained
+from tests.shuffle.memory.rig import Waiter, conserved, declining, drained
 
 LONG_SECONDS = 30.0  # never reached: the tested event comes first
 SHORT_SECONDS = 0.02

@@ -13,7 +13,7 @@ from sluice.shuffle.memory import (
     SegmentNotLent,
 )
 from sluice.shuffle.taskmanager.sections import NetworkMemoryConfig
-from tests.shuffle.memory.segments import conserved, declining, take
+from tests.shuffle.memory.rig import conserved, declining, take
 
 LONG_SECONDS = 30.0  # never reached: the tested event comes first
 SHORT_SECONDS = 0.02

@@ -7,6 +7,15 @@ import socket
 
 import pytest
 
+from benchmarks.wire_clients import (
+    Client,
+    consumer,
+    driver,
+    open_gate,
+    producer,
+    read_gate,
+    write_map_output,
+)
 from sluice.protocol.errors import ErrorCode
 from sluice.protocol.messages import ROLE_CONSUMER
 from sluice.shuffle.taskmanager.config import TaskManagerConfig
@@ -16,15 +25,6 @@ from sluice.shuffle.taskmanager.watch.http import HttpAddressUnavailable
 from sluice.transport.config import TransportConfig
 from sluice.transport.connector import Address
 from sluice.transport.errors import AddressUnavailable, ConnectFailed
-from tests.support.clients import (
-    Client,
-    consumer,
-    driver,
-    open_gate,
-    producer,
-    read_gate,
-    write_map_output,
-)
 from tests.support.mini_cluster import (
     DISK_ONLY,
     MEMORY_TIER,

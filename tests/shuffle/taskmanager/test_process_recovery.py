@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.wire_clients import consumer as connect_consumer
+from benchmarks.wire_clients import open_gate, producer, read_gate, write_map_output
 from sluice.protocol.errors import ErrorCode
 from sluice.protocol.messages import BeginRegion, OpenPartition
 from sluice.protocol.remote_error import RemoteError
 from sluice.transport.connector import Address
-from tests.shuffle.taskmanager.test_process import SLUICE, TIMEOUT_SECONDS, Daemon, arguments, run
-from tests.support.clients import consumer as connect_consumer
-from tests.support.clients import open_gate, producer, read_gate, write_map_output
+from tests.support.daemon import SLUICE, TIMEOUT_SECONDS, Daemon, arguments, run
 
 one_loop = pytest.mark.asyncio(loop_factories=["uvloop"])
 

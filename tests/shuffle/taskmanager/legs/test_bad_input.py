@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import random
-from typing import TYPE_CHECKING
 
 import pytest
 from crc32c import crc32c
 
+from benchmarks.wire_clients import read_gate
 from sluice.protocol.codec import encode
 from sluice.protocol.errors import ErrorCode
 from sluice.protocol.limits import MAX_CONTROL_BYTES, MAX_HANDSHAKE_CONTROL_BYTES
@@ -25,7 +24,6 @@ from sluice.protocol.messages import (
     CloseGate,
     ErrorResponse,
     FinishPartition,
-    GateChannel,
     GateClosed,
     HelloAck,
     Message,
@@ -41,7 +39,7 @@ from sluice.protocol.messages import (
     ReleaseShuffle,
     TaskEvent,
 )
-from tests.support.clients import read_gate
+from tests.support.bad_input import DATA, beside_a_good_client, gate_to
 from tests.support.mini_cluster import (
     DISK_ONLY,
     MEMORY_TIER,
@@ -52,31 +50,9 @@ from tests.support.mini_cluster import (
 )
 from tests.support.raw_client import RawClient, acknowledged
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from tests.support.mini_cluster import MiniCluster
-
-DATA = random.Random(3).randbytes(20 * SEGMENT_SIZE_BYTES)
-
 both_tiers = pytest.mark.parametrize(
     "memory_tier_bytes", [MEMORY_TIER, DISK_ONLY], ids=["memory", "disk"]
 )
-
-
-@contextlib.asynccontextmanager
-async def beside_a_good_client(cluster: MiniCluster) -> AsyncIterator[RawClient]:
-    """Give a raw client; at the end a good client reads and writes as usual."""
-    ack = await cluster.write(0, 1, [[DATA]])
-    consumer = await cluster.consumer(0)
-    bad = await RawClient.connect(cluster[0].address)
-    try:
-        yield bad
-    finally:
-        await bad.close()
-    assert await read_gate(consumer, 1, [(ack, [1])], 0, 1) == [DATA]
-    await cluster.write(0, 2, [[b"more"]])
-    assert await read_gate(consumer, 1, [(ack, [2])], 0, 1) == [b"more"]
 
 
 GARBAGE = {
@@ -452,20 +428,6 @@ async def test_a_draining_taskmanager_takes_no_map_output_and_goes_on_serving(tm
 
 
 # ---- the consumer leg ---------------------------------------------------------------------------
-
-
-def gate_to(ack: HelloAck, gate: int, *channels: int, attempt: int = 1) -> OpenGate:
-    return OpenGate(
-        gate,
-        1,
-        0,
-        1,
-        1,
-        [
-            GateChannel(number, ack.taskmanager_id, "127.0.0.1", ack.data_port, [attempt])
-            for number in channels
-        ],
-    )
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ from sluice.protocol import messages as m
 from sluice.protocol.codec import encode
 from sluice.protocol.errors import ErrorCode
 from sluice.protocol.limits import MAX_CREDIT
-from tests.fuzz.harness import Target, sent, target
-from tests.fuzz.streams import REMOTE_ID, SEGMENT_SIZE_BYTES, SHUFFLE, frame, hello
-from tests.shuffle.taskmanager.legs.test_bad_input import beside_a_good_client, gate_to
+from tests.support.bad_input import asked, beside_a_good_client, check_the_other_channel, gate_to
+from tests.support.fuzz_streams import SEGMENT_SIZE_BYTES, frame
+from tests.support.fuzz_target import sent, target
 from tests.support.mini_cluster import mini_cluster
 from tests.support.raw_client import RawClient, acknowledged
 
@@ -100,28 +100,6 @@ async def test_a_gate_of_nested_arrays_is_refused(tmp_path):
 
 
 # ---- what a TaskManager that was asked may answer ------------------------------------------------
-
-
-async def asked(made: Target):
-    """A consumer with a gate of two channels of another TaskManager, and that one's connection."""
-    client = made.accept()
-    channels = [m.GateChannel(n, REMOTE_ID, "127.0.0.1", 1, [n + 1]) for n in range(2)]
-    assert await client.feed(
-        hello(m.ROLE_CONSUMER) + frame(m.OpenGate(4, SHUFFLE, 0, 1, 2, channels))
-    )
-    peer = await made.peers.get()
-    await _turns()
-    assert [type(said) for said in sent(peer)] == [m.Hello, *[m.PartitionRequest] * 2]
-    return client, peer
-
-
-async def check_the_other_channel(made: Target, client, peer) -> None:
-    """Channel 1 brings data to the consumer, and the connection is alive."""
-    assert await peer.feed(frame(m.BufferResponse(1, 0, 0, m.DATA), b"for channel 1"))
-    assert await peer.feed(frame(m.Ping(5)))
-    assert m.Pong(5) in sent(peer)
-    await _turns()
-    assert m.BufferResponse(1, 0, 0, m.DATA) in sent(client)
 
 
 async def _turns() -> None:

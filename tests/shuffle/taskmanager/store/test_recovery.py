@@ -16,7 +16,7 @@ from sluice.shuffle.taskmanager.store.outputs import MapOutput
 from sluice.shuffle.taskmanager.store.recovery import open_storage
 from sluice.shuffle.taskmanager.store.rows import pack_commit
 from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
-from tests.shuffle.taskmanager.store.support import (
+from tests.support.store import (
     KEY,
     config,
     content,
@@ -61,7 +61,7 @@ def run_and_kill(directory, seed, *, after_lines):
         [
             sys.executable,
             "-m",
-            "tests.shuffle.taskmanager.store.killed_daemon",
+            "tests.support.killed_daemon",
             str(directory),
             str(seed),
         ],

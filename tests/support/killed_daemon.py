@@ -13,7 +13,7 @@ import uvloop
 from sluice.shuffle.names import ShuffleKey
 from sluice.shuffle.taskmanager.store.outputs import MapOutput
 from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
-from tests.shuffle.taskmanager.store.support import config, content, put, write_region
+from tests.support.store import config, content, put, write_region
 
 
 async def commit_two_regions(store: ShuffleStore, attempt: int, key: ShuffleKey) -> None:
