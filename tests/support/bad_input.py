@@ -6,13 +6,15 @@ import contextlib
 import random
 from typing import TYPE_CHECKING
 
+import msgpack
+
 from benchmarks.wire_clients import read_gate
 from sluice.protocol import messages as m
 from tests.support.fuzz_streams import REMOTE_ID, SHUFFLE, frame, hello
 from tests.support.fuzz_target import Target, sent
 from tests.support.mini_cluster import SEGMENT_SIZE_BYTES
 from tests.support.peers import turns
-from tests.support.raw_client import RawClient
+from tests.support.raw_client import RawClient, acknowledged
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -71,3 +73,17 @@ async def check_the_other_channel(made: Target, client, peer) -> None:
     assert m.Pong(5) in sent(peer)
     await turns(10)
     assert m.BufferResponse(1, 0, 0, m.DATA) in sent(client)
+
+
+PEER = {"role": m.ROLE_PEER, "application_id": "", "segment_size_bytes": SEGMENT_SIZE_BYTES}
+CONSUMER = {"role": m.ROLE_CONSUMER}
+
+
+def control(*fields: object) -> bytes:
+    """Encode a frame of any fields."""
+    packed: bytes = msgpack.packb(fields)
+    return len(packed).to_bytes(4) + bytes(4) + packed
+
+
+async def greet(client: RawClient, greeting: dict) -> m.HelloAck:
+    return acknowledged(await client.greet(**greeting))
