@@ -105,7 +105,10 @@ async def serve_partitions(directory: Path, partitions: int) -> None:
 async def read_slowly(
     running: NetworkEnvironment, source: ChannelSource, seconds: float
 ) -> dict[str, float]:
-    """Read a partition for a while, but until some barriers came; return their figures."""
+    """Read a partition and return the figures of its barriers.
+
+    The measurement takes ``seconds``, and longer if ``LEAST_BARRIERS`` have not come by then.
+    """
     taken_at: list[int] = []
     began = microseconds()
     latencies: list[float] = []

@@ -27,9 +27,8 @@ def classes_of(module: Path) -> dict[str, list[str]]:
 
 def test_every_module_named_for_mypyc_exists() -> None:
     modules = compiled_modules()
-    assert (
-        REPOSITORY / "sluice/protocol/framing.py" in modules
-    )  # by which sluice.shuffle.taskmanager.watch.status tells
+    # The status of a TaskManager tells by this module whether its data path is compiled.
+    assert REPOSITORY / "sluice/protocol/framing.py" in modules
     assert all(module.is_file() for module in modules)
 
 

@@ -119,6 +119,16 @@ def test_test_modules_do_not_import_each_other():
     ]
 
 
+def test_a_rig_beside_tests_is_used_by_its_folder_only():
+    assert not [
+        f"{found.place} imports {found.module}"
+        for path in sources("tests")
+        for found in imports_of(path)
+        if ".rig." in f"{found.module}."
+        and found.module.partition(".rig")[0] != ".".join(path.parent.relative_to(ROOT).parts)
+    ]
+
+
 @pytest.mark.parametrize("folder", TASK_ORDER)
 def test_a_folder_of_shuffle_imports_only_itself_and_those_below(folder):
     above = (*TASK_ORDER[TASK_ORDER.index(folder) + 1 :], "taskmanager")

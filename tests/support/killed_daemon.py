@@ -1,4 +1,4 @@
-"""A daemon to be killed: commits as fast as it can and says what was acknowledged.
+"""A daemon to be killed: it commits as fast as it can and names each acknowledged output.
 
 Writes one line per acknowledged commit or requested release. Usage: killed_daemon DIRECTORY SEED
 """

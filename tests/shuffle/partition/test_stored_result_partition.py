@@ -283,7 +283,7 @@ async def test_a_shared_buffer_is_not_overwritten_by_its_compressed_block():
 
 
 @pytest.mark.interpreted
-async def test_what_does_not_exist_is_refused(monkeypatch):
+async def test_unknown_subpartitions_and_too_many_events_are_refused(monkeypatch):
     rig = Rig()
     for subpartition in (-2, 3):
         with pytest.raises(InvalidRequest, match="limit 2"):

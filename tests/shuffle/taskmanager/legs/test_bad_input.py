@@ -349,7 +349,7 @@ BROKEN_CONNECTIONS: dict[str, tuple[Script, ErrorCode, str]] = {
 
 
 @pytest.mark.parametrize("name", BROKEN_CONNECTIONS)
-async def test_what_no_producer_may_say_closes_its_connection(tmp_path, name):
+async def test_a_forbidden_message_of_a_producer_closes_its_connection(tmp_path, name):
     messages, code, value = BROKEN_CONNECTIONS[name]
     async with mini_cluster(tmp_path, 1) as cluster, beside_a_good_client(cluster) as bad:
         acknowledged(await bad.greet(ROLE_PRODUCER))
