@@ -21,6 +21,7 @@ from crc32c import crc32c
 from benchmarks.processes import stop_on_termination
 from benchmarks.report import Report, open_console
 from benchmarks.taskmanagers import TaskManagers
+from benchmarks.wire_clients import Client, consumer, producer
 from sluice.protocol.errors import SluiceError
 from sluice.protocol.events import decode_end_of_partition
 from sluice.protocol.messages import (
@@ -41,7 +42,6 @@ from sluice.protocol.messages import (
 )
 from sluice.protocol.remote_error import RemoteError
 from sluice.transport.connector import Address
-from tests.support.clients import Client, consumer, producer
 
 MIB = 1024 * 1024
 POOL_BYTES = 2048 * 32 * 1024

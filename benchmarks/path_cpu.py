@@ -41,13 +41,13 @@ from benchmarks.line_process import (
 from benchmarks.processes import stop_on_termination
 from benchmarks.report import Report, median_and_spread, open_console
 from benchmarks.taskmanagers import TaskManagers
+from benchmarks.wire_clients import driver
 from sluice.protocol.messages import DATA, ReleaseShuffle, ShuffleReleased
 from sluice.shuffle.client.client import ShuffleClient
 from sluice.shuffle.client.config import parse_endpoint
 from sluice.shuffle.client.partition_location import PartitionLocation
 from sluice.shuffle.partition.blocks import BlockCodec
 from sluice.shuffle.partition.partition_type import ResultPartitionType
-from tests.support.clients import driver
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence

@@ -3,30 +3,16 @@
 from __future__ import annotations
 
 import ast
-import tomllib
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-REPOSITORY = Path(__file__).resolve().parent.parent
+from tests.support.compiled_modules import REPOSITORY, compiled_modules, modules_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
 PACKAGES = tuple(
     f"sluice/{layer}" for layer in ("protocol", "transport", "shuffle", "spark_integration")
 )
-
-
-def modules_of(entry: str) -> list[Path]:
-    path = REPOSITORY / entry
-    return sorted(path.rglob("*.py")) if path.is_dir() else [path]
-
-
-def compiled_modules() -> set[Path]:
-    with (REPOSITORY / "pyproject.toml").open("rb") as file:
-        hook = tomllib.load(file)["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]["mypyc"]
-    excluded = set(hook["exclude"])
-    return {
-        module
-        for entry in hook["include"]
-        for module in modules_of(entry)
-        if module.name not in excluded and str(module.relative_to(REPOSITORY)) not in excluded
-    }
 
 
 def classes_of(module: Path) -> dict[str, list[str]]:
@@ -41,9 +27,8 @@ def classes_of(module: Path) -> dict[str, list[str]]:
 
 def test_every_module_named_for_mypyc_exists() -> None:
     modules = compiled_modules()
-    assert (
-        REPOSITORY / "sluice/protocol/framing.py" in modules
-    )  # by which sluice.shuffle.taskmanager.watch.status tells
+    # The status of a TaskManager tells by this module whether its data path is compiled.
+    assert REPOSITORY / "sluice/protocol/framing.py" in modules
     assert all(module.is_file() for module in modules)
 
 

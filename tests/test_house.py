@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.test_compiled_modules import compiled_modules
+from tests.support.compiled_modules import compiled_modules
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -100,7 +100,33 @@ def wrong_imports(package: str, banned: tuple[str, ...]) -> list[str]:
 @pytest.mark.parametrize("layer", LAYERS)
 def test_a_layer_imports_only_itself_and_those_below(layer):
     above = LAYERS[LAYERS.index(layer) + 1 :]
-    assert not wrong_imports(layer, (*above, "tests", "benchmarks"))
+    assert not wrong_imports(layer, (*above, "tests", "benchmarks", "examples", "tools"))
+
+
+@pytest.mark.parametrize("folder", ["benchmarks", "examples", "tools"])
+def test_programs_beside_the_layers_import_nothing_of_the_tests(folder):
+    """Tests may import them, as they do the clients of `benchmarks/wire_clients.py`."""
+    assert not wrong_imports(folder, ("tests",))
+
+
+def test_test_modules_do_not_import_each_other():
+    """Whatever tests share is in `tests/support`, or in the `rig.py` of their folder."""
+    assert not [
+        f"{found.place} imports {found.module}"
+        for path in sources("tests")
+        for found in imports_of(path)
+        if found.top == "tests" and any(p.startswith("test_") for p in found.module.split(".")[:-1])
+    ]
+
+
+def test_a_rig_beside_tests_is_used_by_its_folder_only():
+    assert not [
+        f"{found.place} imports {found.module}"
+        for path in sources("tests")
+        for found in imports_of(path)
+        if ".rig." in f"{found.module}."
+        and found.module.partition(".rig")[0] != ".".join(path.parent.relative_to(ROOT).parts)
+    ]
 
 
 @pytest.mark.parametrize("folder", TASK_ORDER)

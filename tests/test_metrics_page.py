@@ -8,8 +8,8 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 
 from sluice.protocol.errors import ErrorCode
 from sluice.shuffle.taskmanager.watch.metrics import TaskManagerCollector
-from tests.shuffle.taskmanager.watch.samples import STATUS
 from tools.docs.metrics_page import PAGE, page
+from tools.docs.sample_status import STATUS
 
 COMMITTED = PAGE.read_text(encoding="utf-8")
 GUIDE = (PAGE.parents[1] / "operate" / "metrics.md").read_text(encoding="utf-8")

@@ -12,7 +12,7 @@ from prometheus_client import generate_latest
 from benchmarks.metrics import MetricMissing, Moved, parse, scrape
 from sluice.shuffle.counters import Counters
 from sluice.shuffle.taskmanager.watch.metrics import registry
-from tests.shuffle.taskmanager.watch.samples import STATUS
+from tools.docs.sample_status import STATUS
 
 
 def page(counters: Counters) -> str:

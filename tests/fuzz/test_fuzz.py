@@ -22,10 +22,19 @@ from hypothesis import strategies as st
 from sluice.protocol import messages as m
 from sluice.protocol.errors import ProtocolViolation
 from sluice.protocol.framing import FrameDecoder
-from tests.fuzz.harness import Target, target
-from tests.fuzz.streams import REMOTE_ID, SHUFFLE, Step, answers, frame, hello, requests, steps
-from tests.protocol.decoding import RecordingSink
-from tests.protocol.strategies import FRAMES
+from tests.support.decoding import RecordingSink
+from tests.support.fuzz_streams import (
+    REMOTE_ID,
+    SHUFFLE,
+    Step,
+    answers,
+    frame,
+    hello,
+    requests,
+    steps,
+)
+from tests.support.fuzz_target import Target, target
+from tests.support.strategies import FRAMES
 
 if TYPE_CHECKING:
     from collections.abc import Callable

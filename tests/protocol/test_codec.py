@@ -18,7 +18,7 @@ from sluice.protocol.limits import (
     PREFIX_BYTES,
     RECEIVE_TAIL_BYTES,
 )
-from tests.protocol.strategies import MESSAGES, MESSAGES_BY_TYPE
+from tests.support.strategies import MESSAGES, MESSAGES_BY_TYPE
 
 VALUES = st.recursive(
     st.none()

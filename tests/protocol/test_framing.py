@@ -14,7 +14,8 @@ from sluice.protocol.limits import (
     PREFIX_BYTES,
     RECEIVE_TAIL_BYTES,
 )
-from tests.protocol.decoding import (
+from tests.protocol.wire_vectors import MESSAGES
+from tests.support.decoding import (
     Frame,
     RecordingSink,
     feed,
@@ -23,7 +24,6 @@ from tests.protocol.decoding import (
     pieces_of,
     wire,
 )
-from tests.protocol.wire_vectors import MESSAGES
 
 EVERY_MESSAGE = pytest.mark.parametrize(
     "frame", [(message, payload) for _, message, payload in MESSAGES], ids=[v[0] for v in MESSAGES]

@@ -11,8 +11,8 @@ from sluice.protocol.codec import CARRIES_PAYLOAD, encode
 from sluice.protocol.errors import ProtocolViolation
 from sluice.protocol.framing import FrameDecoder
 from sluice.protocol.limits import PREFIX_BYTES, RECEIVE_TAIL_BYTES
-from tests.protocol.decoding import RecordingSink, feed, feed_pieces, new_decoder, pieces_of, wire
-from tests.protocol.strategies import FRAMES, Frame
+from tests.support.decoding import RecordingSink, feed, feed_pieces, new_decoder, pieces_of, wire
+from tests.support.strategies import FRAMES, Frame
 
 TAILS = st.sampled_from([0, 1, 17, RECEIVE_TAIL_BYTES - 1, RECEIVE_TAIL_BYTES, 1000])
 FRACTIONS = st.lists(st.floats(0, 1), max_size=12)

@@ -175,3 +175,7 @@ class Ended:
 
     def on_ended(self, reader: CreditBasedViewReader, error: SluiceError | None) -> None:
         self.ended.append((reader.channel, error))
+
+
+async def no_drain() -> None:
+    """Stand in for the draining of a TaskManager that has nothing to do."""

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.wire_clients import Client, consumer, driver, producer, write_map_output
 from sluice.shuffle.taskmanager.environment import NetworkEnvironment
 from sluice.shuffle.taskmanager.sections import (
     ApplicationConfig,
@@ -18,7 +19,6 @@ from sluice.shuffle.taskmanager.sections import (
 )
 from sluice.shuffle.taskmanager.serve.consumer_handler import ConsumerHandler
 from sluice.transport.config import TransportConfig
-from tests.support.clients import Client, consumer, driver, producer, write_map_output
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from benchmarks.wire_clients import close_gate
 from sluice.protocol.events import decode_end_of_partition, is_end_of_partition
 from sluice.protocol.messages import (
     CONSUME_WHEN_REGISTERED,
@@ -24,13 +25,12 @@ from sluice.protocol.messages import (
     PipelinedData,
 )
 from sluice.protocol.remote_error import RemoteError
-from tests.support.clients import close_gate
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from benchmarks.wire_clients import Client
     from sluice.protocol.messages import HelloAck
-    from tests.support.clients import Client
 
 
 class PipelinedWriter:

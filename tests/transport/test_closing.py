@@ -12,8 +12,7 @@ from sluice.protocol.messages import DATA, BufferResponse, CloseRequest, ErrorRe
 from sluice.protocol.remote_error import RemoteError, error_response
 from sluice.transport.connector import Address
 from sluice.transport.errors import ConnectionLost
-from tests.support.tcp_proxy import Cut, Fault, FaultProxy
-from tests.transport.peers import (
+from tests.support.peers import (
     PATIENCE_SECONDS,
     SEGMENT,
     RawPeer,
@@ -23,6 +22,7 @@ from tests.transport.peers import (
     small_send_buffer,
     turns,
 )
+from tests.support.tcp_proxy import Cut, Fault, FaultProxy
 
 
 async def test_close_flushes_what_was_sent() -> None:

@@ -22,8 +22,7 @@ from sluice.transport import connection as connection_module
 from sluice.transport.connector import Address
 from sluice.transport.errors import ConnectionLost
 from tests.support.memory_supplier import MemorySupplier
-from tests.support.tcp_proxy import Fault, FaultProxy
-from tests.transport.peers import (
+from tests.support.peers import (
     PATIENCE_SECONDS,
     SEGMENT,
     RawPeer,
@@ -36,6 +35,7 @@ from tests.transport.peers import (
     small_send_buffer,
     turns,
 )
+from tests.support.tcp_proxy import Fault, FaultProxy
 
 PRODUCER: dict[str, Any] = {"role": ROLE_PRODUCER, "application_id": "app"}
 

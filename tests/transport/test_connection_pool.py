@@ -1,4 +1,4 @@
-"""One connection per peer: network-case 17, reference counts, cancellation at every point."""
+"""One connection per peer: shared users, reference counts, cancellation at every point."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from sluice.transport.connection_pool import ConnectionPool
 from sluice.transport.connector import Address, connect
 from sluice.transport.errors import ConnectFailed
-from tests.transport.peers import (
+from tests.support.peers import (
     PATIENCE_SECONDS,
     SEGMENT,
     RecordingHandler,

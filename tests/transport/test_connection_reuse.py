@@ -1,4 +1,4 @@
-"""Connections between uses and attempts between failures: network-case 17 with real connections."""
+"""Real connections between two uses, and attempts to connect between failures."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from sluice.protocol.messages import CloseRequest
 from sluice.transport.connection_pool import ConnectionPool
 from sluice.transport.connector import Address, connect
 from sluice.transport.errors import ConnectFailed
-from tests.support.tcp_proxy import Fault, FaultProxy
-from tests.transport.peers import (
+from tests.support.peers import (
     PATIENCE_SECONDS,
     SEGMENT,
     RecordingHandler,
@@ -22,6 +21,7 @@ from tests.transport.peers import (
     a_service,
     turns,
 )
+from tests.support.tcp_proxy import Fault, FaultProxy
 
 if TYPE_CHECKING:
     from sluice.protocol.messages import Hello, HelloAck

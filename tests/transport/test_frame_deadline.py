@@ -19,8 +19,7 @@ from sluice.protocol.messages import (
 from sluice.transport.connector import Address
 from sluice.transport.errors import DeadlineExceeded
 from tests.support.memory_supplier import MemorySupplier
-from tests.support.tcp_proxy import Fault, FaultProxy
-from tests.transport.peers import (
+from tests.support.peers import (
     SEGMENT,
     RawPeer,
     RecordingHandler,
@@ -29,6 +28,7 @@ from tests.transport.peers import (
     a_service,
     turns,
 )
+from tests.support.tcp_proxy import Fault, FaultProxy
 
 DRIP_SECONDS = 0.02
 PRODUCER: dict[str, Any] = {"role": ROLE_PRODUCER, "application_id": "app"}

@@ -28,7 +28,7 @@ from sluice.protocol.remote_error import RemoteError
 from sluice.transport.connector import Address, connect
 from sluice.transport.errors import ConnectFailed, DeadlineExceeded
 from sluice.transport.listener import Listener
-from tests.transport.peers import (
+from tests.support.peers import (
     PATIENCE_SECONDS,
     SEGMENT,
     RawPeer,

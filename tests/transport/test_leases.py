@@ -16,7 +16,8 @@ from sluice.transport.loop_protocol import LoopProtocol
 from sluice.transport.write_side import WriteSide
 from tests.support.intercepting_transport import InterceptingTransport, intercept
 from tests.support.memory_supplier import MemorySupplier
-from tests.transport.peers import (
+from tests.support.peers import (
+    BUFFERS,
     PATIENCE_SECONDS,
     SEGMENT,
     RawPeer,
@@ -26,7 +27,9 @@ from tests.transport.peers import (
     a_producer,
     a_service,
     end,
+    pattern,
     small_send_buffer,
+    start_sending,
     turns,
     until,
 )
@@ -39,32 +42,6 @@ if TYPE_CHECKING:
 
 EVENT = RegionData(0, 0)
 HEAD = len(encode(EVENT))
-BUFFERS = 400
-
-
-def pattern(number: int) -> bytes:
-    return number.to_bytes(4, "big") * (SEGMENT // 4)
-
-
-def start_sending(handler: RecordingHandler, supplier: MemorySupplier, buffers: int) -> None:
-    """Send numbered buffers while writable; each release scribbles over its memory at once."""
-    connection = handler.connection
-    sent = 0
-
-    def send_on() -> None:
-        nonlocal sent
-        while connection.writable and sent < buffers:
-            memory = supplier.take()
-            if memory is None:
-                return
-            memory[:SEGMENT] = pattern(sent)
-            message = BufferResponse(0, sent, 0, DATA)
-            sent += 1  # before the send: it may release, and so come back here
-            connection.send(message, memory[:SEGMENT], functools.partial(supplier.give, memory))
-
-    handler.on_writable = send_on
-    supplier.on_free = send_on
-    send_on()
 
 
 async def wrong_buffers(service: Service, address: Address | Path, segments: int) -> int:

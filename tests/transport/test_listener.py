@@ -17,7 +17,7 @@ from sluice.transport.connection import Connection
 from sluice.transport.connector import Address
 from sluice.transport.errors import AddressUnavailable
 from sluice.transport.loop_protocol import LoopProtocol
-from tests.transport.peers import (
+from tests.support.peers import (
     PATIENCE_SECONDS,
     SEGMENT,
     RawPeer,

@@ -14,7 +14,7 @@ import uvloop
 from sluice.transport.connector import Address
 from sluice.transport.errors import ConnectFailed
 from sluice.transport.name_lookup import look_up
-from tests.transport.peers import a_config, open_client
+from tests.support.peers import a_config, open_client
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

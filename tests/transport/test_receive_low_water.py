@@ -16,7 +16,7 @@ from sluice.transport.receive_low_water import (
     ReceiveLowWater,
     kernel_makes_room,
 )
-from tests.transport.peers import RawPeer, Service, a_config, a_service, turns
+from tests.support.peers import RawPeer, Service, a_config, a_service, turns
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,7 +10,7 @@ import pytest
 
 from sluice.transport import socket_options
 from sluice.transport.connector import Address
-from tests.transport.peers import a_config, a_service, end, open_client
+from tests.support.peers import a_config, a_service, end, open_client
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sluice.transport.connector import Address
+from tests.support.peers import PATIENCE_SECONDS, RawPeer
 from tests.support.tcp_proxy import Cut, Fault, FaultProxy
-from tests.transport.peers import PATIENCE_SECONDS, RawPeer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -29,9 +29,7 @@ from sluice.transport.connector import Address
 from sluice.transport.errors import DeadlineExceeded
 from sluice.transport.tls import TlsRefused, load_tls
 from tests.support.certificates import YESTERDAY, Authority, fingerprint_of
-from tests.support.tcp_proxy import Fault as LinkFault
-from tests.support.tcp_proxy import FaultProxy
-from tests.transport.peers import (
+from tests.support.peers import (
     PATIENCE_SECONDS,
     SEGMENT,
     RawPeer,
@@ -42,6 +40,8 @@ from tests.transport.peers import (
     open_client,
     until,
 )
+from tests.support.tcp_proxy import Fault as LinkFault
+from tests.support.tcp_proxy import FaultProxy
 
 if TYPE_CHECKING:
     from pathlib import Path

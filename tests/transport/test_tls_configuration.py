@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from sluice.protocol.errors import ErrorCode
 from sluice.transport.tls import TlsConfigurationError, load_tls
 from tests.support.certificates import YESTERDAY, Authority, fingerprint_of
-from tests.transport.peers import Service, a_config
+from tests.support.peers import Service, a_config
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,7 +13,7 @@ import pytest
 from sluice.protocol.remote_error import RemoteError
 from sluice.transport.tls import TlsConfigurationError, load_tls
 from tests.support.certificates import fingerprint_of
-from tests.transport.peers import a_config, a_service, end, open_client
+from tests.support.peers import a_config, a_service, end, open_client
 
 if TYPE_CHECKING:
     from collections.abc import Callable

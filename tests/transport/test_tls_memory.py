@@ -25,7 +25,8 @@ from sluice.transport.tls_transport import TlsTransport
 from tests.support.certificates import Authority
 from tests.support.intercepting_transport import InterceptingTransport, intercept
 from tests.support.memory_supplier import MemorySupplier
-from tests.transport.peers import (
+from tests.support.peers import (
+    BUFFERS,
     SEGMENT,
     RawPeer,
     RecordingHandler,
@@ -35,11 +36,12 @@ from tests.transport.peers import (
     a_service,
     end,
     open_client,
+    pattern,
     small_send_buffer,
+    start_sending,
     turns,
     until,
 )
-from tests.transport.test_leases import BUFFERS, pattern, start_sending
 
 if TYPE_CHECKING:
     import socket

@@ -12,7 +12,7 @@ from sluice.protocol.messages import Pong, RegionData
 from sluice.transport.connection import Connection
 from sluice.transport.loop_protocol import LoopProtocol
 from tests.support.intercepting_transport import InterceptingTransport, intercept
-from tests.transport.peers import (
+from tests.support.peers import (
     SEGMENT,
     RawPeer,
     RecordingHandler,

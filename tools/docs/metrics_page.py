@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from sluice.shuffle.taskmanager.watch.metrics import TaskManagerCollector
-from tests.shuffle.taskmanager.watch.samples import STATUS
+from tools.docs.sample_status import STATUS
 
 if TYPE_CHECKING:
     from prometheus_client import Metric

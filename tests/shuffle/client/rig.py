@@ -5,13 +5,28 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from sluice.protocol.events import encode_end_of_partition
 from sluice.protocol.limits import FEATURE_BUFFER_GROUPS, FEATURE_LARGE_PAYLOADS, VERSION
-from sluice.protocol.messages import FLOW_CREDIT, HelloAck, OpenPipelinedPartition, PartitionOpened
+from sluice.protocol.messages import (
+    DATA,
+    EVENT,
+    FLOW_CREDIT,
+    BufferResponse,
+    HelloAck,
+    OpenGate,
+    OpenPipelinedPartition,
+    PartitionOpened,
+)
+from sluice.shuffle.client.client_channel_opener import ClientChannelOpener
 from sluice.shuffle.client.consumer_leg import ConsumerLeg
 from sluice.shuffle.client.pipelined_writer import PipelinedWriter
 from sluice.shuffle.client.producer_leg import ProducerLeg
 from sluice.shuffle.counters import Counters
+from sluice.shuffle.gate.channel_opener import ChannelSource, GateMemory
+from sluice.shuffle.gate.input_gate import InputGate
 from sluice.shuffle.memory import NetworkBufferPool
+from sluice.shuffle.names import ShuffleKey, SubpartitionRange
+from sluice.transport.connector import Address
 from tests.support.fakes import FakeConnection
 
 if TYPE_CHECKING:
@@ -30,6 +45,10 @@ ACK = HelloAck(
     "host",
     1,
 )
+
+
+SHUFFLE = ShuffleKey("app", 1)
+SOURCES = [ChannelSource("tm", Address("host", 1), (attempt,)) for attempt in (7, 8)]
 
 
 class LegConnection(FakeConnection):
@@ -102,3 +121,50 @@ async def turns(count: int = 3) -> None:
     """Let the event loop run some turns, in which queued messages are sent."""
     for _ in range(count):
         await asyncio.sleep(0)
+
+
+class ConsumerRig:
+    """A gate of two channels over a leg."""
+
+    def __init__(self, answer_timeout_seconds: float = 30, floating: int = 2) -> None:
+        self.leg, self.connection = consumer_leg(answer_timeout_seconds)
+        self.network = NetworkBufferPool(SEGMENTS, SEGMENT_SIZE_BYTES)
+        self.gate = self.new_gate(floating)
+
+    def new_gate(
+        self, floating: int = 2, exclusive: int = 2, timeout_seconds: float = 30
+    ) -> InputGate:
+        memory = GateMemory(self.network, exclusive, floating, timeout_seconds)
+        return InputGate(
+            ClientChannelOpener("gate", SubpartitionRange(SHUFFLE, 0, 1), memory, self.leg)
+        )
+
+    async def opening(self) -> OpenGate:
+        for source in SOURCES:
+            self.gate.add_channel(source)
+        await turns()
+        (message,) = self.connection.take(OpenGate)
+        return message
+
+    async def read_one(self) -> tuple[int, bytes]:
+        """Take the next buffer, give it back, and return its channel and its content."""
+        taken = await self.gate.next_buffer_or_event()
+        assert taken is not None
+        content = bytes(taken.buffer.payload)
+        assert taken.buffer.release is not None
+        taken.buffer.release()
+        return taken.channel_index, content
+
+    def data(self, channel: int, number: int, content: bytes) -> None:
+        message = BufferResponse(channel, number, 0, DATA)
+        fill(self.leg.payload_buffer(message, len(content)), content)
+        self.leg.message_received(message, len(content))
+
+    def end(self, channel: int, number: int, *totals: int) -> None:
+        payload = encode_end_of_partition(*totals)
+        message = BufferResponse(channel, number, 0, EVENT)
+        fill(self.leg.payload_buffer(message, len(payload)), payload)
+        self.leg.message_received(message, len(payload))
+
+    def all_memory_is_back(self) -> bool:
+        return self.network.statistics().free_segments == SEGMENTS

@@ -1,4 +1,4 @@
-"""Adaptive buffer sizes from client to client: the bytes in flight, and the time of a barrier."""
+"""Adaptive buffer sizes from client to client: the bytes in flight, and those before a barrier."""
 
 from __future__ import annotations
 
@@ -54,9 +54,10 @@ class Exchange:
         self._consumer = consumer
         self.written = 0
         self.read: list[bytes] = []
-        self.barrier_seconds = 0.0
+        self.read_before_barrier = 0
+        """Records that the reader still had to read when the barrier was sent."""
         self._barrier_wanted = asyncio.Event()
-        self._barrier_sent = 0.0
+        self._barrier_sent = False
         self._barrier_read = False
 
     async def run(
@@ -75,7 +76,7 @@ class Exchange:
                 while (element := await reader.next()) is not None:
                     if isinstance(element, ChannelEvent):
                         if isinstance(element.event, CheckpointBarrier):
-                            self.barrier_seconds = time.monotonic() - self._barrier_sent
+                            self.read_before_barrier = len(self.read) - element.event.checkpoint_id
                             self._barrier_read = True
                             bytes_per_second = None
                         continue
@@ -107,8 +108,8 @@ class Exchange:
         writer = partition.record_writer(BytesSerializer())
         while not self._barrier_read:
             if self._barrier_wanted.is_set() and not self._barrier_sent:
-                self._barrier_sent = time.monotonic()
-                writer.broadcast_event(CheckpointBarrier(1, 2, False))
+                self._barrier_sent = True
+                writer.broadcast_event(CheckpointBarrier(len(self.read), 2, False))
             if (pending := writer.emit(RECORD)) is not None:
                 await pending
             self.written += 1
@@ -144,7 +145,9 @@ async def exchange(
 
 
 @READ_AT
-async def test_a_slow_reader_has_little_in_flight_and_its_barrier_comes_soon(tmp_path, reader_at):
+async def test_a_slow_reader_has_little_in_flight_and_its_barrier_waits_behind_little(
+    tmp_path, reader_at
+):
     before, undebloated = await exchange(tmp_path / "1", reader_at, SLOW_BYTES_PER_SECOND, full)
     assert before.announced_bytes is None
     assert before.statistics.buffer_size_bytes is None
@@ -161,7 +164,8 @@ async def test_a_slow_reader_has_little_in_flight_and_its_barrier_comes_soon(tmp
     _, debloated = await exchange(
         tmp_path / "2", reader_at, SLOW_BYTES_PER_SECOND, little_in_flight, **DEBLOATING
     )
-    assert debloated.barrier_seconds < undebloated.barrier_seconds / 2
+    assert undebloated.read_before_barrier * len(RECORD) > SEGMENT_SIZE_BYTES
+    assert debloated.read_before_barrier < undebloated.read_before_barrier / 2
 
 
 @READ_AT

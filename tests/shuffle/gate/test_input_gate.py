@@ -8,6 +8,7 @@ import random
 
 import pytest
 
+from benchmarks.wire_clients import write_map_output
 from sluice.protocol.errors import ErrorCode, SluiceError
 from sluice.protocol.messages import DATA
 from sluice.shuffle.errors import PartitionNotFound
@@ -17,7 +18,6 @@ from sluice.shuffle.names import ShuffleKey, SubpartitionRange
 from sluice.shuffle.taskmanager.serve.stored_partition_view import ReadPool
 from sluice.shuffle.taskmanager.serve.taskmanager_channel_opener import TaskManagerChannelOpener
 from sluice.transport.connector import Address
-from tests.support.clients import write_map_output
 from tests.support.mini_cluster import DISK_ONLY, MEMORY_TIER, SEGMENT_SIZE_BYTES, mini_cluster
 
 KEY = ShuffleKey("app", 1)

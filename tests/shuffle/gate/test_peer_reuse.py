@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from benchmarks.wire_clients import read_gate
 from sluice.protocol.messages import ROLE_PEER
-from tests.support.clients import read_gate
 from tests.support.mini_cluster import DISK_ONLY, eventually, mini_cluster
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from sluice.shuffle.memory import (
     NetworkBufferTimeout,
     PoolDestroyed,
 )
-from tests.shuffle.memory.segments import keeping, take, take_many
+from tests.shuffle.memory.rig import keeping, take, take_many
 
 LONG_SECONDS = 30.0  # never reached: the tested event comes first
 SHORT_SECONDS = 0.02

@@ -8,7 +8,7 @@ from sluice.shuffle.memory import (
     SegmentNotLent,
 )
 from sluice.shuffle.memory.segment import SegmentMapping
-from tests.shuffle.memory.segments import take
+from tests.shuffle.memory.rig import take
 
 
 @pytest.fixture

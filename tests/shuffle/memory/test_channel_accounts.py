@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from sluice.shuffle.memory import InvalidPoolSize, NetworkBufferPool, SegmentNotLent
-from tests.shuffle.memory.segments import take
+from tests.shuffle.memory.rig import take
 
 LONG_SECONDS = 30.0  # never reached: the tested event comes first
 

@@ -10,7 +10,7 @@ from sluice.shuffle.memory import (
     PoolDestroyed,
     SegmentNotLent,
 )
-from tests.shuffle.memory.segments import Waiter, conserved, declining, drained, take
+from tests.shuffle.memory.rig import Waiter, conserved, declining, drained, take
 
 
 def no_listener_failed(caplog):
@@ -235,7 +235,7 @@ def test_a_listener_may_queue_itself_again():
     assert local.waiting_listeners == 0
 
 
-# ---- destroy, network case 24
+# ---- destroy
 
 
 @pytest.mark.network_case(24)

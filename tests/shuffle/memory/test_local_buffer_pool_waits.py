@@ -9,7 +9,7 @@ from sluice.shuffle.memory import (
     NetworkBufferTimeout,
     PoolDestroyed,
 )
-from tests.shuffle.memory.segments import Waiter, conserved, declining, drained
+from tests.shuffle.memory.rig import Waiter, conserved, declining, drained
 
 LONG_SECONDS = 30.0  # never reached: the tested event comes first
 SHORT_SECONDS = 0.02
@@ -191,7 +191,7 @@ async def test_destroy_fails_a_waiting_request():
 
 @pytest.mark.network_case(25)
 async def test_concurrent_release_and_arrival_lose_no_segment():
-    """Network case 25 for the pools: tasks, cancels and destroys at the same time."""
+    """Tasks, cancels and destroys coincide."""
     network = NetworkBufferPool(8, 64)
     pools = [network.create_local_pool(str(i), 1) for i in range(3)]
 

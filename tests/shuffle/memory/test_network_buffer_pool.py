@@ -13,7 +13,7 @@ from sluice.shuffle.memory import (
     SegmentNotLent,
 )
 from sluice.shuffle.taskmanager.sections import NetworkMemoryConfig
-from tests.shuffle.memory.segments import conserved, declining, take
+from tests.shuffle.memory.rig import conserved, declining, take
 
 LONG_SECONDS = 30.0  # never reached: the tested event comes first
 SHORT_SECONDS = 0.02
@@ -71,7 +71,7 @@ def test_a_local_pool_of_impossible_size_is_refused(required, maximum):
     assert pool.statistics().local_pools == ()
 
 
-# ---- distribution, network case 22
+# ---- distribution
 
 
 @pytest.mark.network_case(22)
@@ -208,7 +208,7 @@ def check_distribution(pool, alive, exclusive):
         assert p.bounds.maximum_segments is None or p.size_segments <= p.bounds.maximum_segments
 
 
-# ---- exclusive segments, network case 23
+# ---- exclusive segments
 
 
 @pytest.mark.network_case(23)

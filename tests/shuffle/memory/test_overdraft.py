@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from sluice.shuffle.memory import InvalidPoolSize, MemorySegment, NetworkBufferPool
-from tests.shuffle.memory.segments import conserved, keeping, take, take_many
+from tests.shuffle.memory.rig import conserved, keeping, take, take_many
 
 LONG_SECONDS = 30.0  # never reached: the tested event comes first
 

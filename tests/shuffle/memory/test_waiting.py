@@ -12,7 +12,7 @@ from sluice.shuffle.memory.waiting import (
     SegmentQueue,
     SegmentRequest,
 )
-from tests.shuffle.memory.segments import declining, keeping
+from tests.shuffle.memory.rig import declining, keeping
 
 LONG_SECONDS = 30.0  # never reached: the tested event comes first
 SHORT_SECONDS = 0.01

@@ -8,7 +8,7 @@ import pytest
 
 from sluice.shuffle.gate.remote_input_channel import RemoteInputChannel
 from sluice.shuffle.records.record_reader import ChannelRecord
-from tests.shuffle.model.pipe import PATIENCE_SECONDS, full_record, pipe
+from tests.shuffle.model.rig import PATIENCE_SECONDS, full_record, pipe
 from tests.support.mini_cluster import eventually
 
 BUFFERS = 10

@@ -27,9 +27,9 @@ from sluice.shuffle.taskmanager.serve.partition_request_queue import PartitionRe
 from sluice.shuffle.taskmanager.serve.stored_partition_view import ReadPool
 from sluice.shuffle.taskmanager.serve.taskmanager_channel_opener import TaskManagerChannelOpener
 from sluice.transport.connection import Connection
-from tests.shuffle.model.pipe import ATTEMPT, KEY, PATIENCE_SECONDS, full_record, pipe
-from tests.shuffle.model.trace import Trace
+from tests.shuffle.model.rig import ATTEMPT, KEY, PATIENCE_SECONDS, full_record, pipe
 from tests.support.mini_cluster import eventually, mini_cluster
+from tests.support.trace import Trace
 
 RECORD = b"A" * 50
 

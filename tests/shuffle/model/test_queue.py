@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sluice.shuffle.records.record_reader import ChannelEvent, ChannelRecord
-from tests.shuffle.model.pipe import PATIENCE_SECONDS, POOL_2, full_record, pipe
+from tests.shuffle.model.rig import PATIENCE_SECONDS, POOL_2, full_record, pipe
 from tests.support.mini_cluster import SEGMENT_SIZE_BYTES, eventually
 
 if TYPE_CHECKING:
-    from tests.shuffle.model.pipe import Pipe
+    from tests.shuffle.model.rig import Pipe
 
 SEGMENTS = 5
 remotes = pytest.mark.parametrize("remote", [False, True], ids=["local", "remote"])

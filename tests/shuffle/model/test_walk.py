@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from sluice.shuffle.records.record_reader import ChannelEvent, ChannelRecord
 from sluice.shuffle.records.serializers import ViewSerializer
-from tests.shuffle.model.pipe import (
+from tests.shuffle.model.rig import (
     EXCLUSIVE,
     FULL_RECORD_BYTES,
     PATIENCE_SECONDS,

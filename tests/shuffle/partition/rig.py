@@ -1,10 +1,20 @@
-"""A pool, and subpartitions that record what they are told, for tests of pipelined partitions."""
+"""Memory, a sink for regions, and subpartitions that record what they are told."""
 
 from __future__ import annotations
 
+import asyncio
+from typing import TYPE_CHECKING
+
+from crc32c import crc32c
+
+from sluice.protocol.errors import SluiceError
 from sluice.shuffle.memory import NetworkBuffer, NetworkBufferPool
+from sluice.shuffle.partition.blocks import BlockDecoder
 from sluice.shuffle.partition.pipelined_subpartition import PipelinedSubpartition
 from sluice.shuffle.partition.shared_buffer import BufferBuilder, BufferConsumer, finished_consumer
+
+if TYPE_CHECKING:
+    from sluice.shuffle.partition.region_builder import OutgoingRegion
 
 
 class Notifications:
@@ -84,3 +94,51 @@ def read(view, credit: int = 1000) -> bytes | None:
     if buffer.release is not None:
         buffer.release()
     return content
+
+
+class MemorySink:
+    """Keeps copies of the regions; a test can hold it up, or make it fail."""
+
+    def __init__(self, takes_broadcast: bool = False) -> None:
+        self.takes_broadcast = takes_broadcast
+        self.regions: list[tuple[OutgoingRegion, bytes]] = []
+        self.totals: tuple[int, int] | None = None
+        self.aborted = 0
+        self.failure: Exception | None = None
+        self.entered = asyncio.Event()
+        self.proceed = asyncio.Event()
+        self.proceed.set()
+
+    async def write_region(self, region: OutgoingRegion) -> None:
+        self.entered.set()
+        await self.proceed.wait()
+        if self.failure is not None:
+            raise self.failure
+        content = b"".join(region.parts)
+        assert crc32c(content) == region.crc32c
+        assert sum(region.lengths) == len(content)
+        assert region.number == len(self.regions)
+        self.regions.append((region, content))
+
+    async def finish(self, total_bytes: int, regions: int) -> None:
+        if self.failure is not None:
+            raise self.failure
+        assert self.totals is None
+        self.totals = (total_bytes, regions)
+
+    def abort(self) -> None:
+        self.aborted += 1
+        self.failure = self.failure or SluiceError("aborted")
+        self.proceed.set()
+
+    def content(self, subpartition: int) -> list[tuple[bytes, int]]:
+        """Decode the blocks of one subpartition, as its reader does."""
+        decoder = BlockDecoder()
+        blocks = []
+        for region, content in self.regions:
+            which = 0 if region.is_broadcast else subpartition
+            start = sum(region.lengths[:which])
+            piece = content[start : start + region.lengths[which]]
+            blocks += [(bytes(b.payload), b.data_type) for b in decoder.feed(piece)]
+            decoder.finish()  # a region holds whole blocks
+        return blocks

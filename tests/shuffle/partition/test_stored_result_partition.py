@@ -6,7 +6,6 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -32,6 +31,7 @@ from sluice.shuffle.partition.stored_result_partition import StoredResultPartiti
 from sluice.shuffle.taskmanager.serve.result_partition_manager import ResultPartitionManager
 from sluice.shuffle.taskmanager.store.outputs import MapOutput, Region
 from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
+from tests.shuffle.partition.rig import MemorySink
 from tests.support.mini_cluster import DISK_ONLY, MEMORY_TIER, configs
 
 if TYPE_CHECKING:
@@ -39,54 +39,6 @@ if TYPE_CHECKING:
 
 KEY = ShuffleKey("app", 1)
 SIZE = 64
-
-
-class MemorySink:
-    """Keeps copies of the regions; a test can hold it up, or make it fail."""
-
-    def __init__(self, takes_broadcast: bool = False) -> None:
-        self.takes_broadcast = takes_broadcast
-        self.regions: list[tuple[OutgoingRegion, bytes]] = []
-        self.totals: tuple[int, int] | None = None
-        self.aborted = 0
-        self.failure: Exception | None = None
-        self.entered = asyncio.Event()
-        self.proceed = asyncio.Event()
-        self.proceed.set()
-
-    async def write_region(self, region: OutgoingRegion) -> None:
-        self.entered.set()
-        await self.proceed.wait()
-        if self.failure is not None:
-            raise self.failure
-        content = b"".join(region.parts)
-        assert crc32c(content) == region.crc32c
-        assert sum(region.lengths) == len(content)
-        assert region.number == len(self.regions)
-        self.regions.append((region, content))
-
-    async def finish(self, total_bytes: int, regions: int) -> None:
-        if self.failure is not None:
-            raise self.failure
-        assert self.totals is None
-        self.totals = (total_bytes, regions)
-
-    def abort(self) -> None:
-        self.aborted += 1
-        self.failure = self.failure or SluiceError("aborted")
-        self.proceed.set()
-
-    def content(self, subpartition: int) -> list[tuple[bytes, int]]:
-        """Decode the blocks of one subpartition, as its reader does."""
-        decoder = BlockDecoder()
-        blocks = []
-        for region, content in self.regions:
-            which = 0 if region.is_broadcast else subpartition
-            start = sum(region.lengths[:which])
-            piece = content[start : start + region.lengths[which]]
-            blocks += [(bytes(b.payload), b.data_type) for b in decoder.feed(piece)]
-            decoder.finish()  # a region holds whole blocks
-        return blocks
 
 
 class Rig:
@@ -331,7 +283,7 @@ async def test_a_shared_buffer_is_not_overwritten_by_its_compressed_block():
 
 
 @pytest.mark.interpreted
-async def test_what_does_not_exist_is_refused(monkeypatch):
+async def test_unknown_subpartitions_and_too_many_events_are_refused(monkeypatch):
     rig = Rig()
     for subpartition in (-2, 3):
         with pytest.raises(InvalidRequest, match="limit 2"):

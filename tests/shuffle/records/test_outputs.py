@@ -25,7 +25,7 @@ from sluice.shuffle.records.stream_elements import (
     StreamStatus,
     Watermark,
 )
-from tests.shuffle.records.fakes import FakePartition
+from tests.shuffle.records.rig import FakePartition
 
 LATE = OutputTag("late")
 MARKER = LatencyMarker(1, bytes(16), 2)

@@ -14,7 +14,7 @@ from sluice.shuffle.records.record_reader import ChannelRecord, ChannelRecords, 
 from sluice.shuffle.records.record_writer import RecordWriter
 from sluice.shuffle.records.serializers import BytesSerializer, ViewSerializer
 from sluice.shuffle.records.spanning_deserializer import SpillFile
-from tests.shuffle.records.fakes import FakeEvent, FakeGate, FakePartition
+from tests.shuffle.records.rig import FakeEvent, FakeGate, FakePartition
 
 pytestmark = pytest.mark.network_case(28)
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sluice.shuffle.errors import MalformedElement, RecordTooLarge
 from sluice.shuffle.partition.shared_buffer import BufferBuilder
 from sluice.shuffle.records.spanning_serializer import SerializationResult, SpanningRecordSerializer
-from tests.shuffle.records.fakes import FakePartition
+from tests.shuffle.records.rig import FakePartition
 
 PARTIAL = SerializationResult.PARTIAL_RECORD_MEMORY_SEGMENT_FULL
 FULL_BOTH = SerializationResult.FULL_RECORD_MEMORY_SEGMENT_FULL

@@ -28,7 +28,8 @@ from sluice.shuffle.taskmanager import cli
 from sluice.shuffle.taskmanager.config import HttpConfig, keys
 from sluice.shuffle.taskmanager.watch.http import HttpServer
 from sluice.shuffle.taskmanager.watch.status import TaskManagerStatus
-from tests.shuffle.taskmanager.watch.samples import EMPTY_STATUS, STATUS, no_drain
+from tests.support.fakes import no_drain
+from tools.docs.sample_status import EMPTY_STATUS, STATUS
 
 ROOT = Path(__file__).parents[3]
 START_TIMEOUT_SECONDS = 10
@@ -231,7 +232,7 @@ class TestStatus:
         assert result.exit_code == 0
         for shown in (
             "TaskManager tm-1 is ready on node-1:7337", "Network memory", "2018",
-            "/dev/shm/sluice-1", "out of use", "app-1", "121 KiB", "node-2:7337", "gate 7",
+            "/memory/1", "out of use", "app-1", "121 KiB", "node-2:7337", "gate 7",
             "in 12 s", "from map tasks", "Pipelined partitions", "PIPELINED_BOUNDED", "33.5 s, now",
             "40/40", "Channels of gates", "watermark", "event loop at most 750 ms late",
         ):  # fmt: skip

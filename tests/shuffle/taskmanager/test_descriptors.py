@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from benchmarks.wire_clients import consumer, producer, read_gate, write_map_output
 from sluice.protocol.messages import ROLE_PRODUCER, HelloAck
 from sluice.transport.connector import Address
-from tests.shuffle.taskmanager.test_process import TIMEOUT_SECONDS, Daemon
-from tests.support.clients import consumer, producer, read_gate, write_map_output
+from tests.support.daemon import TIMEOUT_SECONDS, Daemon
 from tests.support.raw_client import RawClient
 
 if TYPE_CHECKING:

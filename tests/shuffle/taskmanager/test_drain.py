@@ -9,6 +9,7 @@ import urllib.request
 
 import pytest
 
+from benchmarks.wire_clients import open_gate, producer, read_gate, write_region
 from sluice.protocol.errors import ErrorCode, SluiceError
 from sluice.protocol.messages import (
     FinishPartition,
@@ -22,8 +23,7 @@ from sluice.protocol.messages import (
 )
 from sluice.protocol.remote_error import RemoteError
 from sluice.transport.connector import Address
-from tests.shuffle.taskmanager.test_process import SLUICE, Daemon, run
-from tests.support.clients import open_gate, producer, read_gate, write_region
+from tests.support.daemon import SLUICE, Daemon, run
 from tests.support.mini_cluster import mini_cluster
 
 DATA = b"d" * 20_000

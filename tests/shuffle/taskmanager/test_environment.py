@@ -7,6 +7,15 @@ import socket
 
 import pytest
 
+from benchmarks.wire_clients import (
+    Client,
+    consumer,
+    driver,
+    open_gate,
+    producer,
+    read_gate,
+    write_map_output,
+)
 from sluice.protocol.errors import ErrorCode
 from sluice.protocol.messages import ROLE_CONSUMER
 from sluice.shuffle.taskmanager.config import TaskManagerConfig
@@ -16,15 +25,6 @@ from sluice.shuffle.taskmanager.watch.http import HttpAddressUnavailable
 from sluice.transport.config import TransportConfig
 from sluice.transport.connector import Address
 from sluice.transport.errors import AddressUnavailable, ConnectFailed
-from tests.support.clients import (
-    Client,
-    consumer,
-    driver,
-    open_gate,
-    producer,
-    read_gate,
-    write_map_output,
-)
 from tests.support.mini_cluster import (
     DISK_ONLY,
     MEMORY_TIER,
@@ -57,7 +57,7 @@ def config(directory, **settings) -> TaskManagerConfig:
 
 @both_tiers
 async def test_a_restart_adopts_what_was_committed(tmp_path, memory_tier_bytes):
-    """D2: same id, same bytes; what was not committed is gone."""
+    """The id and the bytes stay the same; uncommitted data is gone."""
     settings = {"memory_tier_bytes": memory_tier_bytes}
     first = NetworkEnvironment(*configs(tmp_path, **settings))
     await first.start()
@@ -95,7 +95,7 @@ async def test_a_port_in_use_leaves_nothing_open(tmp_path):
 
 
 async def test_closing_ends_every_connection_and_gives_everything_back(tmp_path):
-    """M4: in the middle of everything: a gate that reads, one that waits, a region half written."""
+    """It closes while one gate reads, another waits and a region is half written."""
     async with mini_cluster(tmp_path, check=False) as cluster:
         data = b"x" * (50 * SEGMENT_SIZE_BYTES)
         ack = await cluster.write(0, 1, [[data]])

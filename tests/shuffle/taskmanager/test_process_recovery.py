@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.wire_clients import consumer as connect_consumer
+from benchmarks.wire_clients import open_gate, producer, read_gate, write_map_output
 from sluice.protocol.errors import ErrorCode
 from sluice.protocol.messages import BeginRegion, OpenPartition
 from sluice.protocol.remote_error import RemoteError
 from sluice.transport.connector import Address
-from tests.shuffle.taskmanager.test_process import SLUICE, TIMEOUT_SECONDS, Daemon, arguments, run
-from tests.support.clients import consumer as connect_consumer
-from tests.support.clients import open_gate, producer, read_gate, write_map_output
+from tests.support.daemon import SLUICE, TIMEOUT_SECONDS, Daemon, arguments, run
 
 one_loop = pytest.mark.asyncio(loop_factories=["uvloop"])
 
@@ -48,7 +48,7 @@ def address(daemon: Daemon) -> Address:
 
 @one_loop
 async def test_committed_data_survives_a_kill(daemons, tmp_path):
-    """D2: adopted under the same id and served byte by byte; what was not committed is gone."""
+    """It is adopted under the same id and served byte by byte; uncommitted data is gone."""
     first = daemons(tmp_path)
     writer = await producer(address(first))
     for attempt, data in enumerate(DATA):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import pytest
 from crc32c import crc32c
 
+from benchmarks.wire_clients import read_gate, write_region
 from sluice.protocol.errors import ErrorCode
 from sluice.protocol.messages import (
     AbortPartition,
@@ -29,14 +30,13 @@ from sluice.protocol.messages import (
 )
 from sluice.protocol.remote_error import RemoteError
 from sluice.shuffle.taskmanager.store.region_writer import DIRECT_COPY_BYTES
-from tests.shuffle.taskmanager.store.support import Gate
-from tests.support.clients import read_gate, write_region
 from tests.support.mini_cluster import DISK_ONLY, MEMORY_TIER, eventually, mini_cluster
+from tests.support.store import Gate
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tests.support.clients import Client
+    from benchmarks.wire_clients import Client
     from tests.support.mini_cluster import MiniCluster
 
 both_tiers = pytest.mark.parametrize("memory_tier_bytes", [MEMORY_TIER, DISK_ONLY])

@@ -22,11 +22,12 @@ from sluice.protocol.messages import (
     PipelinedData,
     RegionData,
 )
+from sluice.protocol.remote_error import RemoteError
 from sluice.shuffle.taskmanager.ingest.producer_handler import ProducerHandler
 from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
 from sluice.transport.errors import ConnectionLost
 from tests.shuffle.taskmanager.ingest.rig import SEGMENT, ProducerConnection, producer_services
-from tests.support.mini_cluster import MEMORY_TIER, configs
+from tests.support.mini_cluster import MEMORY_TIER, configs, mini_cluster
 
 SEGMENTS = 64
 STORED, PIPELINED = 0, 1
@@ -160,3 +161,17 @@ async def test_an_abort_is_answered_whatever_it_names(rig):
         assert isinstance(answer, PartitionAborted)
         assert answer.partition == number
     assert not rig.handler.is_busy
+
+
+async def test_regions_of_a_map_output_are_bounded(tmp_path):
+    async with mini_cluster(tmp_path, 1, max_regions_per_partition=2) as cluster:
+        client = await cluster.producer(0)
+        client.send(OpenPartition(0, 1, 1, 1))
+        await client.expect(PartitionOpened)
+        for region in range(3):
+            client.send(BeginRegion(0, region, 0, [0], 0))
+        with pytest.raises(RemoteError, match="too many regions") as caught:
+            await client.expect(BeginRegion)
+        error = caught.value
+        assert (error.code, error.value, error.limit) == (ErrorCode.LIMIT_EXCEEDED, "3", "2")
+        assert "max_regions_per_partition" in str(error)

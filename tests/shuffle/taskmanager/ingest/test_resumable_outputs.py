@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from crc32c import crc32c
 
+from benchmarks.wire_clients import read_gate, write_region
 from sluice.protocol.codec import encode
 from sluice.protocol.errors import ErrorCode
 from sluice.protocol.messages import (
@@ -30,7 +31,6 @@ from sluice.protocol.messages import (
 from sluice.protocol.remote_error import RemoteError
 from sluice.shuffle.taskmanager.ingest.producer_handler import ProducerHandler
 from sluice.shuffle.taskmanager.store import journal_writer
-from tests.support.clients import read_gate, write_region
 from tests.support.mini_cluster import (
     DISK_ONLY,
     MEMORY_TIER,
@@ -42,8 +42,8 @@ from tests.support.mini_cluster import (
 )
 
 if TYPE_CHECKING:
+    from benchmarks.wire_clients import Client
     from sluice.protocol.messages import Message
-    from tests.support.clients import Client
     from tests.support.mini_cluster import MiniCluster
 
 both_tiers = pytest.mark.parametrize("memory_tier_bytes", [MEMORY_TIER, DISK_ONLY])

@@ -8,6 +8,7 @@ import threading
 
 import pytest
 
+from benchmarks.wire_clients import read_gate, write_map_output, write_region
 from sluice.protocol.errors import ErrorCode
 from sluice.protocol.messages import (
     AbortPartition,
@@ -18,7 +19,6 @@ from sluice.protocol.messages import (
     PartitionFinished,
     PartitionOpened,
 )
-from tests.support.clients import read_gate, write_map_output, write_region
 from tests.support.mini_cluster import mini_cluster
 
 PATIENCE_SECONDS = 20

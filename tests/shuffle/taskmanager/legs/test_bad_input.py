@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import random
-from typing import TYPE_CHECKING
 
 import pytest
 from crc32c import crc32c
 
+from benchmarks.wire_clients import read_gate
 from sluice.protocol.codec import encode
 from sluice.protocol.errors import ErrorCode
 from sluice.protocol.limits import MAX_CONTROL_BYTES, MAX_HANDSHAKE_CONTROL_BYTES
@@ -21,12 +20,8 @@ from sluice.protocol.messages import (
     AddCredit,
     BeginRegion,
     BufferResponse,
-    CancelPartitionRequest,
-    CloseGate,
     ErrorResponse,
     FinishPartition,
-    GateChannel,
-    GateClosed,
     HelloAck,
     Message,
     OpenGate,
@@ -36,12 +31,11 @@ from sluice.protocol.messages import (
     PartitionOpened,
     PartitionRequest,
     Ping,
-    Pong,
     RegionData,
     ReleaseShuffle,
     TaskEvent,
 )
-from tests.support.clients import read_gate
+from tests.support.bad_input import DATA, beside_a_good_client
 from tests.support.mini_cluster import (
     DISK_ONLY,
     MEMORY_TIER,
@@ -52,31 +46,9 @@ from tests.support.mini_cluster import (
 )
 from tests.support.raw_client import RawClient, acknowledged
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from tests.support.mini_cluster import MiniCluster
-
-DATA = random.Random(3).randbytes(20 * SEGMENT_SIZE_BYTES)
-
 both_tiers = pytest.mark.parametrize(
     "memory_tier_bytes", [MEMORY_TIER, DISK_ONLY], ids=["memory", "disk"]
 )
-
-
-@contextlib.asynccontextmanager
-async def beside_a_good_client(cluster: MiniCluster) -> AsyncIterator[RawClient]:
-    """Give a raw client; at the end a good client reads and writes as usual."""
-    ack = await cluster.write(0, 1, [[DATA]])
-    consumer = await cluster.consumer(0)
-    bad = await RawClient.connect(cluster[0].address)
-    try:
-        yield bad
-    finally:
-        await bad.close()
-    assert await read_gate(consumer, 1, [(ack, [1])], 0, 1) == [DATA]
-    await cluster.write(0, 2, [[b"more"]])
-    assert await read_gate(consumer, 1, [(ack, [2])], 0, 1) == [b"more"]
 
 
 GARBAGE = {
@@ -377,7 +349,7 @@ BROKEN_CONNECTIONS: dict[str, tuple[Script, ErrorCode, str]] = {
 
 
 @pytest.mark.parametrize("name", BROKEN_CONNECTIONS)
-async def test_what_no_producer_may_say_closes_its_connection(tmp_path, name):
+async def test_a_forbidden_message_of_a_producer_closes_its_connection(tmp_path, name):
     messages, code, value = BROKEN_CONNECTIONS[name]
     async with mini_cluster(tmp_path, 1) as cluster, beside_a_good_client(cluster) as bad:
         acknowledged(await bad.greet(ROLE_PRODUCER))
@@ -449,99 +421,3 @@ async def test_a_draining_taskmanager_takes_no_map_output_and_goes_on_serving(tm
         assert (message.channel, message.code) == (0, ErrorCode.SHUTTING_DOWN)
         assert message.retryable
         assert await read_gate(await cluster.consumer(0), 1, [(ack, [1])], 0, 1) == [DATA]
-
-
-# ---- the consumer leg ---------------------------------------------------------------------------
-
-
-def gate_to(ack: HelloAck, gate: int, *channels: int, attempt: int = 1) -> OpenGate:
-    return OpenGate(
-        gate,
-        1,
-        0,
-        1,
-        1,
-        [
-            GateChannel(number, ack.taskmanager_id, "127.0.0.1", ack.data_port, [attempt])
-            for number in channels
-        ],
-    )
-
-
-@pytest.mark.parametrize(
-    "numbers", [[(0, 1), (0, 2)], [(0, 1), (2, 1)], [(0, 0)], [(0, 1, 1)], [(0, 1), (1, 2)]]
-)
-async def test_numbers_in_use_close_the_connection(tmp_path, numbers):
-    async with mini_cluster(tmp_path, 1) as cluster, beside_a_good_client(cluster) as bad:
-        ack = acknowledged(await bad.greet(ROLE_CONSUMER))
-        for gate, *channels in numbers:
-            bad.send_message(gate_to(ack, gate, *channels))
-        error = await bad.until_refused()
-        assert error is not None
-        assert error.code == ErrorCode.CHANNEL_IN_USE
-
-
-async def test_a_channel_number_is_free_after_its_end(tmp_path):
-    """Closing the first gate must not close a channel of the second one of the same number."""
-    async with mini_cluster(tmp_path, 1) as cluster:
-        ack = await cluster.write(0, 1, [[b"short"]])
-        await cluster.write(0, 2, [[DATA]])
-        client = await cluster.consumer(0)
-        client.send(gate_to(ack, 0, 1))
-        while True:
-            message, _ = await client.receive()
-            if isinstance(message, BufferResponse) and message.data_type:
-                break
-        client.send(gate_to(ack, 5, 1, attempt=2))
-        client.send(CloseGate(0))
-        await client.expect(GateClosed)
-        client.send(AddCredit(1, 100))
-        content = b""
-        while True:
-            message, payload = await client.receive()
-            if isinstance(message, BufferResponse):
-                if message.data_type:
-                    break
-                content += payload
-        assert DATA.endswith(content)
-        assert len(DATA) - len(content) <= SEGMENT_SIZE_BYTES  # the first came before GateClosed
-
-
-@pytest.mark.parametrize("role", [ROLE_CONSUMER, ROLE_PEER])
-async def test_too_much_credit_closes_the_connection(tmp_path, role):
-    async with mini_cluster(tmp_path, 1) as cluster, beside_a_good_client(cluster) as bad:
-        if role == ROLE_PEER:
-            acknowledged(await bad.greet(role, "", segment_size_bytes=SEGMENT_SIZE_BYTES))
-            bad.send_message(PartitionRequest(1, "app", 1, [9], 0, 1, 1))
-        else:
-            ack = acknowledged(await bad.greet(role))
-            bad.send_message(gate_to(ack, 0, 1, attempt=9))
-        bad.send_message(AddCredit(1, 2**31 - 1))
-        error = await bad.until_refused()
-        assert error is not None
-        assert error.code == ErrorCode.CREDIT_OVERFLOW
-        assert error.limit == str(2**31 - 1)
-
-
-async def test_late_messages_are_counted_and_dropped(tmp_path):
-    """Credit, cancels and events for channels that are gone."""
-    async with mini_cluster(tmp_path, 1) as cluster, beside_a_good_client(cluster) as late:
-        acknowledged(await late.greet(ROLE_PEER, "", segment_size_bytes=SEGMENT_SIZE_BYTES))
-        late.send_message(AddCredit(1, 1))
-        late.send_message(CancelPartitionRequest(1))
-        late.send_message(CancelPartitionRequest(1))
-        late.send_message(TaskEvent(1, 4), b"for nobody")
-        late.send_message(Ping(3))
-        assert await late.receive() == (Pong(3), b"")
-        assert cluster[0].counters.late_messages == {
-            "AddCredit": 1,
-            "CancelPartitionRequest": 2,
-            "TaskEvent": 1,
-        }
-
-
-async def test_a_gate_that_is_not_open_can_be_closed(tmp_path):
-    async with mini_cluster(tmp_path, 1) as cluster:
-        client = await cluster.consumer(0)
-        client.send(CloseGate(12))
-        assert await client.receive() == (GateClosed(12), b"")

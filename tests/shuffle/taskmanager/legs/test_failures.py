@@ -7,6 +7,7 @@ import random
 import pytest
 from crc32c import crc32c
 
+from benchmarks.wire_clients import open_gate, producer, read_gate, write_map_output
 from sluice.protocol.errors import ErrorCode
 from sluice.protocol.messages import (
     AddCredit,
@@ -20,7 +21,6 @@ from sluice.protocol.messages import (
 )
 from sluice.protocol.remote_error import RemoteError
 from sluice.shuffle.names import ShuffleKey
-from tests.support.clients import open_gate, producer, read_gate, write_map_output
 from tests.support.mini_cluster import (
     DISK_ONLY,
     MEMORY_TIER,

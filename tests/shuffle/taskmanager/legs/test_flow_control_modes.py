@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from benchmarks.wire_clients import Client, Gate, open_gate, read_gate
 from sluice.protocol.errors import ErrorCode
 from sluice.protocol.messages import (
     FLOW_CREDIT,
@@ -29,7 +30,6 @@ from sluice.shuffle.gate.partition_request_client import (
 from sluice.shuffle.taskmanager.serve.peer_handler import PeerHandler
 from sluice.shuffle.taskmanager.watch.snapshot import _connections
 from sluice.transport.errors import ConnectionLost
-from tests.support.clients import Client, Gate, open_gate, read_gate
 from tests.support.mini_cluster import (
     DISK_ONLY,
     MEMORY_TIER,

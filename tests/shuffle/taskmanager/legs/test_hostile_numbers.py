@@ -4,75 +4,25 @@ from __future__ import annotations
 
 import asyncio
 
-import msgpack
 import pytest
 
 from sluice.protocol import messages as m
 from sluice.protocol.codec import encode
 from sluice.protocol.errors import ErrorCode
-from sluice.protocol.limits import MAX_CREDIT
-from tests.fuzz.harness import Target, sent, target
-from tests.fuzz.streams import REMOTE_ID, SEGMENT_SIZE_BYTES, SHUFFLE, frame, hello
-from tests.shuffle.taskmanager.legs.test_bad_input import beside_a_good_client, gate_to
+from tests.support.bad_input import (
+    CONSUMER,
+    asked,
+    beside_a_good_client,
+    check_the_other_channel,
+    control,
+    gate_to,
+    greet,
+)
+from tests.support.fuzz_streams import frame
+from tests.support.fuzz_target import sent, target
 from tests.support.mini_cluster import mini_cluster
-from tests.support.raw_client import RawClient, acknowledged
 
 one_loop = pytest.mark.asyncio(loop_factories=["uvloop"])
-
-PEER = {"role": m.ROLE_PEER, "application_id": "", "segment_size_bytes": SEGMENT_SIZE_BYTES}
-CONSUMER = {"role": m.ROLE_CONSUMER}
-
-
-def control(*fields: object) -> bytes:
-    """Encode a frame of any fields."""
-    packed: bytes = msgpack.packb(fields)
-    return len(packed).to_bytes(4) + bytes(4) + packed
-
-
-async def greet(client: RawClient, greeting: dict) -> m.HelloAck:
-    return acknowledged(await client.greet(**greeting))
-
-
-@pytest.mark.parametrize("greeting", [PEER, CONSUMER], ids=["peer", "consumer"])
-@pytest.mark.parametrize("credit", [-1, 0, 2**32, 2**64 - 1, -(2**63), True, 1.5, None], ids=repr)
-async def test_malformed_credit_closes_its_connection(tmp_path, greeting, credit):
-    async with mini_cluster(tmp_path, 1) as cluster, beside_a_good_client(cluster) as bad:
-        await greet(bad, greeting)
-        bad.send_bytes(control(5, 1, credit))
-        error = await bad.until_refused()
-        assert error is not None
-        assert error.code == ErrorCode.MALFORMED_MESSAGE
-        assert "AddCredit.credit" in error.message
-
-
-@pytest.mark.parametrize("greeting", [PEER, CONSUMER], ids=["peer", "consumer"])
-async def test_credit_for_an_unknown_channel_is_counted_and_dropped(tmp_path, greeting):
-    async with mini_cluster(tmp_path, 1) as cluster, beside_a_good_client(cluster) as bad:
-        await greet(bad, greeting)
-        bad.send_message(m.AddCredit(2**32 - 1, MAX_CREDIT))
-        bad.send_message(m.Ping(1))
-        assert await bad.receive() == (m.Pong(1), b"")
-        assert cluster[0].counters.late_messages == {"AddCredit": 1}
-
-
-@pytest.mark.parametrize("credit", [MAX_CREDIT + 1, 2**32 - 1])
-async def test_too_much_initial_credit_closes_the_connection(tmp_path, credit):
-    async with mini_cluster(tmp_path, 1) as cluster, beside_a_good_client(cluster) as bad:
-        await greet(bad, PEER)
-        bad.send_message(m.PartitionRequest(1, "app", 1, [1], 0, 1, credit))
-        error = await bad.until_refused()
-        assert error is not None
-        assert (error.code, error.limit) == (ErrorCode.CREDIT_OVERFLOW, str(MAX_CREDIT))
-
-
-async def test_a_channel_number_used_twice_closes_the_connection_of_a_peer(tmp_path):
-    async with mini_cluster(tmp_path, 1) as cluster, beside_a_good_client(cluster) as bad:
-        await greet(bad, PEER)
-        for _ in range(2):
-            bad.send_message(m.PartitionRequest(7, "app", 1, [9], 0, 1, 1))
-        error = await bad.until_refused()
-        assert error is not None
-        assert (error.code, error.value) == (ErrorCode.CHANNEL_IN_USE, "7")
 
 
 async def test_a_hello_with_everything_wrong(tmp_path):
@@ -100,28 +50,6 @@ async def test_a_gate_of_nested_arrays_is_refused(tmp_path):
 
 
 # ---- what a TaskManager that was asked may answer ------------------------------------------------
-
-
-async def asked(made: Target):
-    """A consumer with a gate of two channels of another TaskManager, and that one's connection."""
-    client = made.accept()
-    channels = [m.GateChannel(n, REMOTE_ID, "127.0.0.1", 1, [n + 1]) for n in range(2)]
-    assert await client.feed(
-        hello(m.ROLE_CONSUMER) + frame(m.OpenGate(4, SHUFFLE, 0, 1, 2, channels))
-    )
-    peer = await made.peers.get()
-    await _turns()
-    assert [type(said) for said in sent(peer)] == [m.Hello, *[m.PartitionRequest] * 2]
-    return client, peer
-
-
-async def check_the_other_channel(made: Target, client, peer) -> None:
-    """Channel 1 brings data to the consumer, and the connection is alive."""
-    assert await peer.feed(frame(m.BufferResponse(1, 0, 0, m.DATA), b"for channel 1"))
-    assert await peer.feed(frame(m.Ping(5)))
-    assert m.Pong(5) in sent(peer)
-    await _turns()
-    assert m.BufferResponse(1, 0, 0, m.DATA) in sent(client)
 
 
 async def _turns() -> None:

@@ -8,6 +8,7 @@ import contextlib
 import pytest
 
 import sluice.transport.connection as connection_module
+from benchmarks.wire_clients import read_gate, write_map_output
 from sluice.protocol.codec import encode
 from sluice.protocol.errors import ErrorCode
 from sluice.protocol.messages import (
@@ -18,8 +19,7 @@ from sluice.protocol.messages import (
     OpenPartition,
     Ping,
 )
-from tests.shuffle.taskmanager.legs.test_bad_input import DATA, beside_a_good_client, gate_to
-from tests.support.clients import read_gate, write_map_output
+from tests.support.bad_input import DATA, beside_a_good_client, gate_to
 from tests.support.mini_cluster import eventually, mini_cluster
 from tests.support.raw_client import RawClient, acknowledged
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from crc32c import crc32c
 
+from benchmarks.wire_clients import read_gate
 from sluice.protocol.errors import ErrorCode
 from sluice.protocol.events import decode_end_of_partition
 from sluice.protocol.limits import FEATURE_LARGE_PAYLOADS, MAX_LARGE_PAYLOAD_BYTES
@@ -28,7 +29,6 @@ from sluice.protocol.messages import (
     RegionOpened,
 )
 from sluice.shuffle.taskmanager.serve.stored_partition_view import READ_AHEAD_SEGMENTS
-from tests.support.clients import read_gate
 from tests.support.mini_cluster import (
     DISK_ONLY,
     MEMORY_TIER,

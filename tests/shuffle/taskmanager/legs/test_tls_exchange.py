@@ -6,12 +6,12 @@ import random
 
 import pytest
 
+from benchmarks.wire_clients import consumer, producer, read_gate, write_map_output
 from sluice.protocol.errors import ErrorCode
 from sluice.protocol.remote_error import RemoteError
 from sluice.transport.connector import Address
 from sluice.transport.tls import TlsRefused
 from tests.support.certificates import Authority
-from tests.support.clients import consumer, producer, read_gate, write_map_output
 from tests.support.mini_cluster import DISK_ONLY, MEMORY_TIER, configs, mini_cluster
 
 pytestmark = pytest.mark.network_case(20)

@@ -9,9 +9,9 @@ import pytest
 
 from sluice.protocol import messages as m
 from sluice.protocol.errors import ErrorCode
-from tests.fuzz.harness import sent, target
-from tests.fuzz.streams import frame
-from tests.shuffle.taskmanager.legs.test_hostile_numbers import asked, check_the_other_channel
+from tests.support.bad_input import asked, check_the_other_channel
+from tests.support.fuzz_streams import frame
+from tests.support.fuzz_target import sent, target
 
 one_loop = pytest.mark.asyncio(loop_factories=["uvloop"])
 

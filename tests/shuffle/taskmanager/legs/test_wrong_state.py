@@ -14,10 +14,10 @@ from sluice.protocol.states import ALLOWED_WHEN_OPEN, ROLES, Side
 from sluice.shuffle.counters import Counters
 from sluice.shuffle.gate.partition_request_client import PartitionRequestClient
 from sluice.transport.connection import Connection
-from tests.fuzz.harness import CONFIG, sent, target
-from tests.fuzz.memory_transport import MemoryTransport
-from tests.fuzz.streams import REMOTE_ID, SEGMENT_SIZE_BYTES, frame, hello
-from tests.transport.peers import RecordingHandler
+from tests.support.fuzz_streams import REMOTE_ID, SEGMENT_SIZE_BYTES, frame, hello
+from tests.support.fuzz_target import CONFIG, sent, target
+from tests.support.memory_transport import MemoryTransport
+from tests.support.peers import RecordingHandler
 
 if TYPE_CHECKING:
     from sluice.transport.connection import ConnectionHandler

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from benchmarks.wire_clients import close_gate, open_gate, read_gate
 from sluice.protocol.messages import CancelPartitionRequest
-from tests.support.clients import close_gate, open_gate, read_gate
 from tests.support.mini_cluster import SEGMENT_SIZE_BYTES, eventually, mini_cluster
 
 OUTPUTS = 12

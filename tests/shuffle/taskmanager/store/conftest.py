@@ -3,7 +3,7 @@
 import pytest
 
 from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
-from tests.shuffle.taskmanager.store.support import config
+from tests.support.store import config
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from sluice.shuffle.taskmanager.store.errors import (
 from sluice.shuffle.taskmanager.store.journal import Journal
 from sluice.shuffle.taskmanager.store.outputs import MapOutput
 from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore, release_regions
-from tests.shuffle.taskmanager.store.support import (
+from tests.support.store import (
     KEY,
     Gate,
     content,

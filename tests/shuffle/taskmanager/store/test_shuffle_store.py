@@ -20,7 +20,7 @@ from sluice.shuffle.taskmanager.store.errors import (
 from sluice.shuffle.taskmanager.store.extent_reader import ExtentRead
 from sluice.shuffle.taskmanager.store.memory_tier import MemoryTier
 from sluice.shuffle.taskmanager.store.outputs import MapOutput
-from tests.shuffle.taskmanager.store.support import (
+from tests.support.store import (
     KEY,
     Gate,
     content,

@@ -10,7 +10,8 @@ import pytest
 from sluice.shuffle.taskmanager.config import HttpConfig
 from sluice.shuffle.taskmanager.watch.http import HttpAddressUnavailable, HttpServer
 from sluice.shuffle.taskmanager.watch.status import TaskManagerStatus
-from tests.shuffle.taskmanager.watch.samples import STATUS, no_drain
+from tests.support.fakes import no_drain
+from tools.docs.sample_status import STATUS
 
 LOCAL = HttpConfig(http_host="127.0.0.1", http_port=0)
 

@@ -11,8 +11,9 @@ import pytest
 from sluice.protocol.messages import ROLE_PRODUCER, BeginRegion
 from sluice.shuffle.taskmanager.config import HttpConfig
 from sluice.shuffle.taskmanager.watch.http import HttpServer
-from tests.fuzz.streams import frame, hello
-from tests.shuffle.taskmanager.watch.samples import STATUS, no_drain
+from tests.support.fakes import no_drain
+from tests.support.fuzz_streams import frame, hello
+from tools.docs.sample_status import STATUS
 
 PATIENCE_SECONDS = 20
 

@@ -10,8 +10,8 @@ from prometheus_client import generate_latest
 
 from sluice.shuffle.counters import Counters, ServingSeconds
 from sluice.shuffle.taskmanager.watch.metrics import registry
-from tests.shuffle.taskmanager.watch.metric_values import families, values
-from tests.shuffle.taskmanager.watch.samples import EMPTY_STATUS, STATUS
+from tests.shuffle.taskmanager.watch.rig import families, values
+from tools.docs.sample_status import EMPTY_STATUS, STATUS
 
 PROMTOOL_TIMEOUT_SECONDS = 30
 
@@ -41,11 +41,11 @@ PROMTOOL_TIMEOUT_SECONDS = 30
         ('sluice_local_pool_overdraft_segments{kind="pipelined"}', 2),
         ("sluice_local_pool_full_channels", 1),
         ("sluice_local_pool_waiting_listeners", 3),
-        ('sluice_storage_capacity_bytes{directory="/dev/shm/sluice-1",tier="memory"}', 1 << 29),
+        ('sluice_storage_capacity_bytes{directory="/memory/1",tier="memory"}', 1 << 29),
         ('sluice_storage_used_bytes{directory="/data/1",tier="disk"}', 5 << 30),
         ('sluice_storage_free_bytes{directory="/data/1",tier="disk"}', 0),
         ('sluice_storage_healthy{directory="/data/1",tier="disk"}', 0),
-        ('sluice_storage_healthy{directory="/dev/shm/sluice-1",tier="memory"}', 1),
+        ('sluice_storage_healthy{directory="/memory/1",tier="memory"}', 1),
         ("sluice_applications", 2),
         ("sluice_shuffles", 2),
         ('sluice_map_outputs{state="committed"}', 12),

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from benchmarks.wire_clients import consumer, open_gate, producer, write_map_output
 from sluice.protocol.errors import ErrorCode
 from sluice.protocol.events import CheckpointBarrier, encode_event
 from sluice.protocol.messages import EVENT, TaskEvent
@@ -19,9 +20,8 @@ from sluice.protocol.remote_error import RemoteError
 from sluice.shuffle.taskmanager.config import TaskManagerConfig
 from sluice.shuffle.taskmanager.taskmanager import TaskManager
 from sluice.transport.connector import Address
-from tests.shuffle.taskmanager.test_process import TIMEOUT_SECONDS, Daemon
-from tests.shuffle.taskmanager.watch.metric_values import families_of, samples, values
-from tests.support.clients import consumer, open_gate, producer, write_map_output
+from tests.shuffle.taskmanager.watch.rig import families_of, samples, values
+from tests.support.daemon import TIMEOUT_SECONDS, Daemon
 from tests.support.mini_cluster import SEGMENT_SIZE_BYTES, configs, eventually
 from tests.support.pipelined_clients import PipelinedReader, PipelinedWriter
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from tests.support.clients import Client
+    from benchmarks.wire_clients import Client
 
 one_loop = pytest.mark.asyncio(loop_factories=["uvloop"])
 

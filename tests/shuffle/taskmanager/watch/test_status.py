@@ -7,7 +7,7 @@ import pytest
 
 from sluice.shuffle.counters import MAX_KEYS, OTHER_KEY, BoundedCounts, Counters, ServingSeconds
 from sluice.shuffle.taskmanager.watch.status import InvalidStatus, TaskManagerStatus
-from tests.shuffle.taskmanager.watch.samples import EMPTY_STATUS, STATUS
+from tools.docs.sample_status import EMPTY_STATUS, STATUS
 
 
 @pytest.mark.parametrize("status", [STATUS, EMPTY_STATUS])

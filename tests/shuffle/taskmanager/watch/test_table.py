@@ -8,7 +8,7 @@ import re
 import pytest
 
 from sluice.shuffle.taskmanager.watch.table import Table, approximate_size, render
-from tests.shuffle.taskmanager.watch.samples import EMPTY_STATUS, STATUS
+from tools.docs.sample_status import EMPTY_STATUS, STATUS
 
 TITLES = [
     "",

@@ -32,8 +32,7 @@ from sluice.protocol.states import ALLOWED_WHEN_OPEN, Side
 from sluice.shuffle.names import ShuffleKey
 from sluice.transport.config import TransportConfig
 from sluice.transport.connection import Connection, HandlerFactory
-from tests.fuzz.memory_transport import MemoryTransport
-from tests.fuzz.streams import (
+from tests.support.fuzz_streams import (
     REMOTE_ID,
     SEGMENT_SIZE_BYTES,
     SHUFFLE,
@@ -41,6 +40,7 @@ from tests.fuzz.streams import (
     hello,
     map_output,
 )
+from tests.support.memory_transport import MemoryTransport
 from tests.support.mini_cluster import (
     eventually,
     mini_cluster,
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sluice.shuffle.taskmanager.environment import NetworkEnvironment
-    from tests.fuzz.streams import Step
+    from tests.support.fuzz_streams import Step
 
 CLEAN_SECONDS = 2.0
 """Time in which everything must be given back; it takes milliseconds."""

@@ -24,7 +24,7 @@ from sluice.protocol.limits import (
     MAX_EVENT_BYTES,
     VERSION,
 )
-from tests.protocol.strategies import frames
+from tests.support.strategies import frames
 
 SEGMENT_SIZE_BYTES = 4096
 REMOTE_ID = "0123456789abcdef"

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import socket
 import struct
 from typing import TYPE_CHECKING, Any
 
 from sluice.protocol.codec import decode_control, encode
 from sluice.protocol.limits import MAGIC, PREFIX_BYTES, VERSION
-from sluice.protocol.messages import FLOW_CREDIT, ROLE_PEER, ROLE_PRODUCER, Hello, HelloAck, Message
+from sluice.protocol.messages import (
+    DATA,
+    FLOW_CREDIT,
+    ROLE_PEER,
+    ROLE_PRODUCER,
+    BufferResponse,
+    Hello,
+    HelloAck,
+    Message,
+)
 from sluice.transport.config import TransportConfig
 from sluice.transport.connector import Address, connect
 from sluice.transport.listener import Listener
@@ -24,6 +34,8 @@ if TYPE_CHECKING:
     from sluice.transport.connection import Connection
 
 SEGMENT = 4096
+BUFFERS = 400
+"""Buffers of a long transfer."""
 PATIENCE_SECONDS = 10.0
 """Longest wait of a test for an event that must come."""
 
@@ -279,3 +291,28 @@ def small_send_buffer(connection: Connection) -> None:
     assert transport is not None
     sock = transport.get_extra_info("socket")
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+
+
+def pattern(number: int) -> bytes:
+    return number.to_bytes(4, "big") * (SEGMENT // 4)
+
+
+def start_sending(handler: RecordingHandler, supplier: MemorySupplier, buffers: int) -> None:
+    """Send numbered buffers while writable; each release scribbles over its memory at once."""
+    connection = handler.connection
+    sent = 0
+
+    def send_on() -> None:
+        nonlocal sent
+        while connection.writable and sent < buffers:
+            memory = supplier.take()
+            if memory is None:
+                return
+            memory[:SEGMENT] = pattern(sent)
+            message = BufferResponse(0, sent, 0, DATA)
+            sent += 1  # before the send: it may release, and so come back here
+            connection.send(message, memory[:SEGMENT], functools.partial(supplier.give, memory))
+
+    handler.on_writable = send_on
+    supplier.on_free = send_on
+    send_on()

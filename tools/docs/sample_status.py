@@ -1,4 +1,4 @@
-"""A TaskManager's status with a different number in every field, for tests."""
+"""A TaskManager's status with a different number in every field, for the pages and for tests."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ STATUS = TaskManagerStatus(
     ),
     network_pool=NetworkPoolStatus(2048, 32768, 2018, 28, 2, 3, 2100, 4, 41, 42, 43),
     storage=(
-        TierStatus("memory", "/dev/shm/sluice-1", 1 << 29, 3 << 20, True, 509 << 20),
+        TierStatus("memory", "/memory/1", 1 << 29, 3 << 20, True, 509 << 20),
         TierStatus("disk", "/data/1", None, 5 << 30, False, 0),
     ),
     partitions=(
@@ -170,7 +170,3 @@ EMPTY_STATUS = TaskManagerStatus(
     event_loop=EventLoopStatus(0.0, 0.0),
     counters=Counters(),
 )
-
-
-async def no_drain() -> None:
-    """Stand in for the draining of a TaskManager that has nothing to do."""

@@ -1,4 +1,4 @@
-"""Clients of a TaskManager that speak the wire as executors do, for tests and benchmarks."""
+"""Clients of a TaskManager that speak the wire as executors do. Tests use them as well."""
 
 import asyncio
 from collections import deque
@@ -60,6 +60,7 @@ class Client:
         application_id: str = "app",
         config: TransportConfig | None = None,
     ) -> "Client":
+        """Connect and exchange greetings."""
         client = cls()
         hello = Hello(
             MAGIC, VERSION, VERSION, role, application_id, b"", 0, FLOW_CREDIT, 0, "test client"
@@ -74,6 +75,7 @@ class Client:
         return client
 
     def send(self, message: Message, payload: bytes | memoryview = b"") -> None:
+        """Send a message."""
         self.connection.send(message, payload)
 
     def stop_reading(self) -> None:
@@ -81,6 +83,7 @@ class Client:
         self._transport.pause_reading()
 
     def resume_reading(self) -> None:
+        """Read from the socket again."""
         self._transport.resume_reading()
 
     def vanish(self) -> None:
@@ -90,7 +93,8 @@ class Client:
     @property
     def _transport(self) -> asyncio.Transport:
         transport = self.connection._transport
-        assert transport is not None
+        if transport is None:
+            raise AssertionError("the connection is closed")
         return transport
 
     async def receive(self, timeout: float = DEADLINE_SECONDS) -> tuple[Message, bytes]:
@@ -117,6 +121,7 @@ class Client:
                 raise RemoteError(message)
 
     async def close(self) -> None:
+        """Close the connection and wait for its end."""
         self.connection.close()
         await self.until_lost()
 
@@ -124,22 +129,27 @@ class Client:
         """Wait for the end of the connection; return why it ended."""
         async with asyncio.timeout(timeout):
             await self._ended.wait()
-        assert self.lost is not None
+        if self.lost is None:
+            raise AssertionError("the connection ended without an error")
         return self.lost
 
     # ConnectionHandler
     def payload_buffer(self, message: Message, length: int) -> memoryview | None:
+        """Return memory for a payload."""
         if length > len(self._payload):
             self._payload = bytearray(length + MAX_EVENT_BYTES)
         return memoryview(self._payload)
 
     def message_received(self, message: Message, payload_length: int) -> None:
+        """Keep a message until it is taken."""
         self._messages.append((message, bytes(self._payload[:payload_length])))
         self._wake()
 
-    def writable(self) -> None: ...
+    def writable(self) -> None:
+        """Ignore it: a client never waits to write."""
 
     def connection_lost(self, error: SluiceError) -> None:
+        """Wake everybody who waits."""
         self.lost = error
         self._ended.set()
         self._wake()
@@ -152,18 +162,21 @@ class Client:
 async def producer(
     address: Address, application_id: str = "app", config: TransportConfig | None = None
 ) -> Client:
+    """Connect as a producer."""
     return await Client.connect(address, ROLE_PRODUCER, application_id, config)
 
 
 async def consumer(
     address: Address, application_id: str = "app", config: TransportConfig | None = None
 ) -> Client:
+    """Connect as a consumer."""
     return await Client.connect(address, ROLE_CONSUMER, application_id, config)
 
 
 async def driver(
     address: Address, application_id: str = "app", config: TransportConfig | None = None
 ) -> Client:
+    """Connect as a driver."""
     return await Client.connect(address, ROLE_DRIVER, application_id, config)
 
 
@@ -179,7 +192,8 @@ async def write_region(
     for offset in range(0, len(data), size):
         while credit == 0:
             message = await client.expect(AddCredit)
-            assert isinstance(message, AddCredit)
+            if not isinstance(message, AddCredit):
+                raise TypeError(message)
             credit += message.credit
         credit -= 1
         client.send(RegionData(partition, offset), data[offset : offset + size])
@@ -288,24 +302,26 @@ class Gate:
         message, payload = await self._client.receive()
         if type(message) is ErrorResponse:
             error = RemoteError(message)
-            if raise_failures or message.channel in (None, self.number):
+            if raise_failures or message.channel is None or message.channel == self.number:
                 raise error
-            assert message.channel is not None
             self.failures[message.channel - self.number - 1] = error
             self.open -= 1
             return False
         if type(message) is not BufferResponse:
             return False
         index = message.channel - self.number - 1
-        assert message.sequence_number == self._sequence[index]
+        if message.sequence_number != self._sequence[index]:
+            raise AssertionError(f"sequence: {message}, expected {self._sequence[index]}")
         self._sequence[index] += 1
         if message.data_type != DATA:
             totals = decode_end_of_partition(payload)
-            assert totals == (len(self.content[index]), self.buffers[index])
+            if totals != (len(self.content[index]), self.buffers[index]):
+                raise AssertionError(f"totals: {totals}")
             self.open -= 1
             return False
         self._credit[index] -= 1
-        assert self._credit[index] >= 0, "data without credit"
+        if self._credit[index] < 0:
+            raise AssertionError("data without credit")
         self.content[index] += payload
         self.buffers[index] += 1
         self.backlogs[index].append(message.backlog)
@@ -315,6 +331,7 @@ class Gate:
         return True
 
     def add_credit(self, index: int, credit: int) -> None:
+        """Announce credit of a channel."""
         self._credit[index] += credit
         self._client.send(AddCredit(self.number + 1 + index, credit))
 

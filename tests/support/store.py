@@ -1,4 +1,4 @@
-"""Helpers of the storage tests."""
+"""A small store, and map outputs written to it."""
 
 import asyncio
 import os

@@ -1,23 +1,27 @@
-"""Messages of consumers to producers over real connections, and the limits of a connection."""
+"""What both serving legs share: credit, cancels, and messages of consumers to producers."""
 
 from __future__ import annotations
 
 import pytest
 
+from sluice.protocol import messages as m
 from sluice.protocol.errors import ErrorCode
+from sluice.protocol.limits import MAX_CREDIT
 from sluice.protocol.messages import (
-    BeginRegion,
-    BufferResponse,
-    GateChannel,
-    OpenGate,
-    OpenPartition,
-    PartitionOpened,
+    ROLE_CONSUMER,
+    ROLE_PEER,
+    AddCredit,
+    CancelPartitionRequest,
+    PartitionRequest,
+    Ping,
+    Pong,
     ResumeConsumption,
     TaskEvent,
 )
-from sluice.protocol.remote_error import RemoteError
-from tests.support.mini_cluster import eventually, mini_cluster
+from tests.support.bad_input import CONSUMER, PEER, beside_a_good_client, control, gate_to, greet
+from tests.support.mini_cluster import SEGMENT_SIZE_BYTES, eventually, mini_cluster
 from tests.support.pipelined_clients import PipelinedReader, PipelinedWriter
+from tests.support.raw_client import acknowledged
 
 READ_AT = pytest.mark.parametrize("reader_at", [0, 1], ids=["local", "remote"])
 
@@ -89,34 +93,56 @@ async def test_messages_for_channels_that_do_not_exist_are_late(tmp_path):
         assert client.lost is None
 
 
-async def test_regions_of_a_map_output_are_bounded(tmp_path):
-    async with mini_cluster(tmp_path, 1, max_regions_per_partition=2) as cluster:
-        client = await cluster.producer(0)
-        client.send(OpenPartition(0, 1, 1, 1))
-        await client.expect(PartitionOpened)
-        for region in range(3):
-            client.send(BeginRegion(0, region, 0, [0], 0))
-        with pytest.raises(RemoteError, match="too many regions") as caught:
-            await client.expect(BeginRegion)
-        error = caught.value
-        assert (error.code, error.value, error.limit) == (ErrorCode.LIMIT_EXCEEDED, "3", "2")
-        assert "max_regions_per_partition" in str(error)
+@pytest.mark.parametrize("role", [ROLE_CONSUMER, ROLE_PEER])
+async def test_too_much_credit_closes_the_connection(tmp_path, role):
+    async with mini_cluster(tmp_path, 1) as cluster, beside_a_good_client(cluster) as bad:
+        if role == ROLE_PEER:
+            acknowledged(await bad.greet(role, "", segment_size_bytes=SEGMENT_SIZE_BYTES))
+            bad.send_message(PartitionRequest(1, "app", 1, [9], 0, 1, 1))
+        else:
+            ack = acknowledged(await bad.greet(role))
+            bad.send_message(gate_to(ack, 0, 1, attempt=9))
+        bad.send_message(AddCredit(1, 2**31 - 1))
+        error = await bad.until_refused()
+        assert error is not None
+        assert error.code == ErrorCode.CREDIT_OVERFLOW
+        assert error.limit == str(2**31 - 1)
 
 
-async def test_channels_of_a_consumer_are_bounded(tmp_path):
-    """A gate and its channels count; a gate too many is refused, the others live on."""
-    async with mini_cluster(tmp_path, 1, max_channels_per_connection=3) as cluster:
-        ack = await cluster.write(0, 1, [[b"x"]])
-        client = await cluster.consumer(0)
-        reader = PipelinedReader(client, [(ack, 1)], credit=1)
-        here = GateChannel(21, ack.taskmanager_id, ack.advertised_host, ack.data_port, [1])
-        client.send(OpenGate(20, 1, 0, 1, 1, [here, here._replace(channel=22)]))
-        with pytest.raises(RemoteError, match="Too many channels") as caught:
-            await client.expect(BufferResponse)
-        assert (caught.value.code, caught.value.limit) == (ErrorCode.LIMIT_EXCEEDED, "3")
-        assert "max_channels_per_connection" in str(caught.value)
-        await reader.close()
-        again = PipelinedReader(client, [(ack, 1)], first_number=20)
-        await again.read_all()
-        assert again.data() == b"x"
-        await again.close()
+async def test_late_messages_are_counted_and_dropped(tmp_path):
+    """Credit, cancels and events for channels that are gone."""
+    async with mini_cluster(tmp_path, 1) as cluster, beside_a_good_client(cluster) as late:
+        acknowledged(await late.greet(ROLE_PEER, "", segment_size_bytes=SEGMENT_SIZE_BYTES))
+        late.send_message(AddCredit(1, 1))
+        late.send_message(CancelPartitionRequest(1))
+        late.send_message(CancelPartitionRequest(1))
+        late.send_message(TaskEvent(1, 4), b"for nobody")
+        late.send_message(Ping(3))
+        assert await late.receive() == (Pong(3), b"")
+        assert cluster[0].counters.late_messages == {
+            "AddCredit": 1,
+            "CancelPartitionRequest": 2,
+            "TaskEvent": 1,
+        }
+
+
+@pytest.mark.parametrize("greeting", [PEER, CONSUMER], ids=["peer", "consumer"])
+@pytest.mark.parametrize("credit", [-1, 0, 2**32, 2**64 - 1, -(2**63), True, 1.5, None], ids=repr)
+async def test_malformed_credit_closes_its_connection(tmp_path, greeting, credit):
+    async with mini_cluster(tmp_path, 1) as cluster, beside_a_good_client(cluster) as bad:
+        await greet(bad, greeting)
+        bad.send_bytes(control(5, 1, credit))
+        error = await bad.until_refused()
+        assert error is not None
+        assert error.code == ErrorCode.MALFORMED_MESSAGE
+        assert "AddCredit.credit" in error.message
+
+
+@pytest.mark.parametrize("greeting", [PEER, CONSUMER], ids=["peer", "consumer"])
+async def test_credit_for_an_unknown_channel_is_counted_and_dropped(tmp_path, greeting):
+    async with mini_cluster(tmp_path, 1) as cluster, beside_a_good_client(cluster) as bad:
+        await greet(bad, greeting)
+        bad.send_message(m.AddCredit(2**32 - 1, MAX_CREDIT))
+        bad.send_message(m.Ping(1))
+        assert await bad.receive() == (m.Pong(1), b"")
+        assert cluster[0].counters.late_messages == {"AddCredit": 1}

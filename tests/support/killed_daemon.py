@@ -1,4 +1,4 @@
-"""A daemon to be killed: commits as fast as it can and says what was acknowledged.
+"""A daemon to be killed: it commits as fast as it can and names each acknowledged output.
 
 Writes one line per acknowledged commit or requested release. Usage: killed_daemon DIRECTORY SEED
 """
@@ -13,7 +13,7 @@ import uvloop
 from sluice.shuffle.names import ShuffleKey
 from sluice.shuffle.taskmanager.store.outputs import MapOutput
 from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
-from tests.shuffle.taskmanager.store.support import config, content, put, write_region
+from tests.support.store import config, content, put, write_region
 
 
 async def commit_two_regions(store: ShuffleStore, attempt: int, key: ShuffleKey) -> None:

@@ -1,0 +1,86 @@
+"""The opener of a client's gates: channels of one turn, memory, and a release meanwhile."""
+
+from __future__ import annotations
+
+import pytest
+
+from sluice.protocol.errors import SluiceError
+from sluice.protocol.messages import (
+    CloseGate,
+    GateChannel,
+    GateOpened,
+    OpenGate,
+)
+from sluice.shuffle.client.client_channel_opener import ClientChannelOpener
+from sluice.shuffle.errors import InvalidRequest
+from sluice.shuffle.gate.channel_opener import GateMemory
+from sluice.shuffle.memory import InsufficientNetworkBuffers, NetworkBufferPool
+from sluice.shuffle.names import SubpartitionRange
+from tests.shuffle.client.rig import (
+    SEGMENTS,
+    SHUFFLE,
+    SOURCES,
+    ConsumerRig,
+    consumer_leg,
+    turns,
+)
+
+
+async def test_channels_of_one_turn_are_one_gate_and_are_read_to_their_end():
+    rig = ConsumerRig()
+    message = await rig.opening()
+    assert message == OpenGate(
+        0, 1, 0, 1, 2, [GateChannel(1, "tm", "host", 1, [7]), GateChannel(2, "tm", "host", 1, [8])]
+    )
+    rig.leg.message_received(GateOpened(0), 0)
+    rig.data(1, 0, b"abc")
+    assert await rig.read_one() == (0, b"abc")
+    rig.end(1, 1, 3, 1)
+    rig.end(2, 0, 0, 0)
+    assert [await rig.gate.next_buffer_or_event() is None for _ in range(3)] == [False, False, True]
+    rig.gate.release()
+    assert rig.connection.take(CloseGate) == [CloseGate(0)]
+    assert rig.all_memory_is_back()
+
+
+@pytest.mark.parametrize("when", ["at once", "waiting for segments"])
+async def test_a_gate_that_is_released_while_it_opens_leaves_nothing(when):
+    rig = ConsumerRig()
+    taken = rig.network.request_segments(SEGMENTS - 3) if when != "at once" else []
+    for source in SOURCES:
+        rig.gate.add_channel(source)
+    if taken:
+        await turns()
+        assert rig.network.statistics().waiting_requests == 1
+    rig.gate.release()
+    await turns()
+    assert rig.connection.sent == []
+    rig.network.recycle_segments(taken)
+    assert rig.all_memory_is_back()
+
+
+async def test_too_little_memory_is_a_typed_error():
+    rig = ConsumerRig(floating=0)
+    gate = rig.new_gate(floating=0, exclusive=SEGMENTS, timeout_seconds=0.02)
+    for source in SOURCES:
+        gate.add_channel(source)
+    with pytest.raises(SluiceError, match="16"):
+        await gate.next_buffer_or_event()
+    assert rig.connection.sent == []
+    gate.release()
+    pool = rig.network.create_local_pool("all", SEGMENTS, SEGMENTS)
+    with pytest.raises(InsufficientNetworkBuffers):
+        rig.new_gate().add_channel(SOURCES[0])
+    pool.destroy()
+    assert rig.all_memory_is_back()
+
+
+async def test_an_empty_range_is_refused():
+    leg, _ = consumer_leg()
+    with pytest.raises(InvalidRequest, match="3 to 3"):
+        ClientChannelOpener(
+            "gate",
+            SubpartitionRange(SHUFFLE, 3, 3),
+            GateMemory(NetworkBufferPool(2, 64), 1, 0),
+            leg,
+        )

@@ -1,0 +1,96 @@
+"""Statistics of gates: sums over channels and gates, and receive buffers in use."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from sluice.shuffle.gate.buffer_debloater import BufferSizeCalculator, DebloatSettings
+from sluice.shuffle.gate.buffer_manager import BufferManager
+from sluice.shuffle.gate.statistics import (
+    BufferUsage,
+    GateStatistics,
+    buffer_usage,
+    channel_statistics,
+    sum_up,
+)
+from sluice.shuffle.memory import NetworkBufferPool
+
+SIZE = 32
+
+
+class Channel(NamedTuple):
+    is_local: bool
+    bytes_in: int
+    buffers_in: int
+
+
+class IgnoredCredit:
+    def credit_available(self, buffers: int) -> None:
+        pass
+
+
+def test_usage_of_a_gate_without_channels_is_nothing():
+    assert buffer_usage([]) == BufferUsage(0, 0, 0, 0)
+
+
+def test_usage_without_floating_buffers_counts_exclusive_ones():
+    network = NetworkBufferPool(8, SIZE)
+    manager = BufferManager(network, None, network.request_segments(2), IgnoredCredit())
+    assert manager.take(1) is not None
+    assert buffer_usage([manager]) == BufferUsage(2, 1, 0, 0)
+
+
+def test_usage_adds_up_the_channels_that_share_floating_buffers():
+    network = NetworkBufferPool(16, SIZE)
+    pool = network.create_local_pool("gate", 1, 4)
+    managers = [
+        BufferManager(network, pool, network.request_segments(2), IgnoredCredit()) for _ in range(2)
+    ]
+    assert buffer_usage(managers) == BufferUsage(4, 0, 4, 0)
+    managers[0].on_backlog(3)
+    # The lent buffers can take data: they are not used yet.
+    assert (pool.lent_segments, managers[0].floating_available) == (3, 3)
+    assert buffer_usage(managers) == BufferUsage(4, 0, 4, 0)
+    taken = managers[0].take(4 * SIZE)
+    assert taken is not None
+    # Floating buffers are filled first.
+    assert buffer_usage(managers) == BufferUsage(4, 1, 4, 3)
+    assert managers[1].take(1) is not None
+    assert buffer_usage(managers) == BufferUsage(4, 2, 4, 3)
+
+
+def test_usage_is_above_the_limit_for_a_while_after_it_has_fallen():
+    network = NetworkBufferPool(6, SIZE)
+    pool = network.create_local_pool("gate", 1, 4)
+    manager = BufferManager(network, pool, network.request_segments(1), IgnoredCredit())
+    manager.on_backlog(4)
+    assert manager.take(4 * SIZE) is not None
+    network.create_local_pool("other", 3, 3)
+    assert pool.size_segments < 4
+    assert buffer_usage([manager]) == BufferUsage(1, 0, pool.size_segments, 4)
+
+
+def test_channels_are_counted_by_their_origin():
+    channels = [Channel(True, 10, 1), Channel(False, 200, 2), Channel(True, 30, 3)]
+    assert channel_statistics(channels, 2, 1.5) == GateStatistics(3, 2, 40, 4, 200, 2, 1.5)
+
+
+def test_channels_of_a_debloated_gate_tell_its_size_and_the_time_in_flight():
+    calculator = BufferSizeCalculator(DebloatSettings(1.0, 0.1, 64, 4096))
+    assert channel_statistics([], 0, 0.0, calculator).in_flight_seconds is None
+    calculator.throughput, calculator.buffers_in_use, calculator.size_bytes = 1000.0, 5.0, 100
+    found = channel_statistics([], 0, 0.0, calculator)
+    assert (found.buffer_size_bytes, found.in_flight_seconds) == (100, 0.5)
+
+
+def test_gates_are_added_up_with_the_idle_time_of_their_reader():
+    parts = [
+        GateStatistics(3, 2, 40, 4, 200, 2, 9.0, 4096, 0.5),
+        GateStatistics(1, 0, 1, 1, 0, 0, 8.0, 1024, None),
+        GateStatistics(1, 1, 0, 0, 5, 1, 7.0),
+    ]
+    assert sum_up(parts, 2.5) == GateStatistics(5, 3, 41, 5, 205, 3, 2.5, 1024, 0.5)
+
+
+def test_gates_without_debloating_have_no_size_and_no_time():
+    assert sum_up([], 0.0) == GateStatistics(0, 0, 0, 0, 0, 0, 0.0)

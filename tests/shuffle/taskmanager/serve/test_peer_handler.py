@@ -1,0 +1,199 @@
+"""Partition requests of another TaskManager: early ones, cancelled ones, and impossible ones."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from sluice.protocol import messages as m
+from sluice.protocol.errors import ErrorCode, SluiceError
+from sluice.protocol.limits import MAX_CREDIT
+from sluice.shuffle.counters import Counters
+from sluice.shuffle.errors import InvalidRequest
+from sluice.shuffle.gate.task_events import TaskEventDispatcher
+from sluice.shuffle.memory import NetworkBufferPool
+from sluice.shuffle.names import ShuffleKey
+from sluice.shuffle.partition.pipelined_result_partition import (
+    PartitionListeners,
+    PipelinedResultPartition,
+)
+from sluice.shuffle.taskmanager.serve.peer_handler import PeerHandler
+from sluice.shuffle.taskmanager.serve.result_partition_manager import ResultPartitionManager
+from sluice.shuffle.taskmanager.serve.stored_partition_view import ReadPool
+from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
+from tests.support.bad_input import PEER, beside_a_good_client, greet
+from tests.support.fakes import FakeConnection
+from tests.support.mini_cluster import configs, mini_cluster
+from tests.support.peers import turns
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+KEY = ShuffleKey("app", 1)
+SIZE = 64
+SEGMENTS = 8
+REQUEST = m.PartitionRequest(3, "app", 1, [7], 0, 1, 2)
+
+
+class Rig:
+    """A handler over a connection that records, and a partition that can be registered."""
+
+    def __init__(self, directory: Path, max_channels: int = 4) -> None:
+        self.store = ShuffleStore.open(configs(directory)[2])
+        self.partitions = ResultPartitionManager(self.store, SIZE, 5)
+        self.events = TaskEventDispatcher()
+        self.network = NetworkBufferPool(SEGMENTS, SIZE)
+        self.connection = FakeConnection()
+        self.connection.max_payload_bytes = self.connection.large_payload_bytes = SIZE
+        self.counters = Counters()
+        self.lost = 0
+        self.sizes: list[int] = []
+        self.handler = PeerHandler(
+            self.connection,
+            self.partitions,
+            self.events,
+            ReadPool(self.network, "read", 2),
+            self.counters,
+            self._lost,
+            max_channels,
+        )
+
+    def _lost(self) -> None:
+        self.lost += 1
+
+    def register(self) -> PipelinedResultPartition:
+        pool = self.network.create_local_pool("partition", 1, 4)
+        listeners = PartitionListeners(buffer_size_announced=self.sizes.append)
+        partition = PipelinedResultPartition("p", 1, pool, listeners=listeners)
+        self.partitions.register_pipelined(KEY, 7, partition, partition.fail)
+        return partition
+
+    def told(self, message: m.Message, payload: bytes = b"") -> None:
+        if payload:
+            memory = self.handler.payload_buffer(message, len(payload))
+            assert memory is not None
+            memory[:] = payload
+        self.handler.message_received(message, len(payload))
+
+    def errors(self) -> list[tuple[int | None, int]]:
+        return [(e.channel, e.code) for e in self.connection.sent if type(e) is m.ErrorResponse]
+
+
+@pytest.fixture
+async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
+    rig = Rig(tmp_path)
+    yield rig
+    if not rig.lost:
+        rig.handler.connection_lost(SluiceError("the end"))
+    await turns(3)
+    await rig.store.close()
+
+
+def write(partition: PipelinedResultPartition, content: bytes) -> None:
+    builder = partition.request_builder(0)
+    assert builder is not None
+    partition.add_consumer(builder.create_consumer(), 0)
+    builder.append_and_commit(content)
+    builder.finish()
+
+
+async def test_an_early_request_keeps_messages_to_the_producer_until_it_is_there(rig):
+    rig.told(REQUEST)
+    rig.told(m.NewBufferSize(3, 32))
+    rig.told(m.TaskEvent(3, 5), b"early")
+    await turns(3)
+    assert rig.partitions.waiting_requests == 1
+    heard: list[tuple[int, bytes]] = []
+    rig.events.register(KEY, 7, lambda event_type, payload: heard.append((event_type, payload)))
+    partition = rig.register()
+    write(partition, b"data")
+    await turns(5)
+    assert rig.sizes == [32]
+    assert heard == [(5, b"early")]
+    assert rig.connection.sent == [m.BufferResponse(3, 0, 0, m.DATA)]
+    assert rig.connection.payloads == [b"data"]
+    assert (rig.counters.peer_bytes_out, rig.counters.peer_buffers_out) == (4, 1)
+    rig.told(m.TaskEvent(3, 6), b"later")
+    rig.told(m.NewBufferSize(3, 48))
+    assert heard[1:] == [(6, b"later")]
+    assert rig.sizes == [32, 48]
+    partition.release()
+
+
+async def test_a_cancelled_request_waits_no_longer(rig):
+    rig.told(REQUEST)
+    await turns(3)
+    rig.told(m.CancelPartitionRequest(3))
+    await turns(3)
+    assert rig.partitions.waiting_requests == 0
+    assert not rig.handler.is_busy
+    partition = rig.register()
+    write(partition, b"data")
+    await turns(5)
+    assert rig.connection.sent == []
+    partition.release()
+
+
+async def test_a_lost_connection_cancels_its_requests(rig):
+    rig.told(REQUEST)
+    await turns(3)
+    rig.handler.connection_lost(SluiceError("gone"))
+    await turns(3)
+    assert rig.partitions.waiting_requests == 0
+    assert (rig.lost, rig.handler.is_busy) == (1, False)
+
+
+async def test_a_request_that_cannot_be_served_fails_its_channel_and_frees_the_number(rig):
+    partition = rig.register()
+    rig.told(REQUEST._replace(start_subpartition=1, end_subpartition=2))
+    await turns(5)
+    assert rig.errors() == [(3, ErrorCode.MALFORMED_MESSAGE)]
+    rig.told(REQUEST)
+    write(partition, b"data")
+    await turns(5)
+    assert rig.connection.payloads[-1] == b"data"
+    partition.release()
+
+
+async def test_a_channel_too_many_is_refused_and_the_others_live_on(rig):
+    for number in range(5):
+        rig.told(REQUEST._replace(channel=number, map_attempt_ids=[number]))
+    assert rig.errors() == [(4, ErrorCode.LIMIT_EXCEEDED)]
+    await turns(3)
+    assert rig.partitions.waiting_requests == 4
+
+
+async def test_a_channel_that_is_not_blocked_has_nothing_to_resume(rig):
+    rig.told(REQUEST)
+    await turns(3)
+    with pytest.raises(InvalidRequest, match="not blocked"):
+        rig.handler.resume_consumption(rig.handler.readers[3])
+    rig.told(m.ResumeConsumption(3))
+    assert rig.counters.late_messages == {"ResumeConsumption": 1}
+
+
+async def test_a_closing_peer_closes_the_connection(rig):
+    rig.told(m.CloseRequest())
+    assert rig.connection.closing
+
+
+@pytest.mark.parametrize("credit", [MAX_CREDIT + 1, 2**32 - 1])
+async def test_too_much_initial_credit_closes_the_connection(tmp_path, credit):
+    async with mini_cluster(tmp_path, 1) as cluster, beside_a_good_client(cluster) as bad:
+        await greet(bad, PEER)
+        bad.send_message(m.PartitionRequest(1, "app", 1, [1], 0, 1, credit))
+        error = await bad.until_refused()
+        assert error is not None
+        assert (error.code, error.limit) == (ErrorCode.CREDIT_OVERFLOW, str(MAX_CREDIT))
+
+
+async def test_a_channel_number_used_twice_closes_the_connection_of_a_peer(tmp_path):
+    async with mini_cluster(tmp_path, 1) as cluster, beside_a_good_client(cluster) as bad:
+        await greet(bad, PEER)
+        for _ in range(2):
+            bad.send_message(m.PartitionRequest(7, "app", 1, [9], 0, 1, 1))
+        error = await bad.until_refused()
+        assert error is not None
+        assert (error.code, error.value) == (ErrorCode.CHANNEL_IN_USE, "7")
