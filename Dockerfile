@@ -50,7 +50,7 @@ RUN apt-get update \
  && { [ -f "$(python -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h" ] \
       || apt-get install -y --no-install-recommends python3-dev; } \
  && rm -rf /var/lib/apt/lists/*
-COPY pyproject.toml constraints.txt hatch_build.py README.md CHANGELOG.md LICENSE NOTICE ./
+COPY pyproject.toml constraints.txt hatch_build.py mypyc.ini README.md CHANGELOG.md LICENSE NOTICE ./
 COPY sluice sluice
 COPY protocol protocol
 COPY transport transport

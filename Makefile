@@ -70,7 +70,7 @@ $(COMPILED_STAMP): $(shell find protocol transport shuffle spark_integration slu
 	@echo "Compiling the data path into $(COMPILED) (about two minutes)"
 	@# Of a copy, because extension modules are left beside what they were made of.
 	@rm -rf build/source $(COMPILED) && mkdir -p build/source/sluice
-	@cp pyproject.toml hatch_build.py README.md CHANGELOG.md LICENSE NOTICE build/source
+	@cp pyproject.toml hatch_build.py mypyc.ini README.md CHANGELOG.md LICENSE NOTICE build/source
 	@tar -chf - --exclude=sluice/spark_integration/jvm --exclude=__pycache__ sluice | tar -xf - -C build/source
 	HATCH_BUILD_HOOKS_ENABLE=1 PIP_CONSTRAINT=$(CURDIR)/constraints.txt PIP_BUILD_CONSTRAINT=$(CURDIR)/constraints.txt \
 	  $(BIN)/python -m pip install --quiet --no-deps --target $(COMPILED) build/source
