@@ -180,11 +180,11 @@ async def test_the_end_of_a_region_under_way(waiting_for, end):
 
 
 async def test_credit_that_comes_slowly_does_not_exceed_the_deadline():
-    rig = ProducerRig(answer_timeout_seconds=0.1)
+    rig = ProducerRig(answer_timeout_seconds=1.0)
     sink = await a_sink(rig)
     writing = asyncio.create_task(sink.write_region(region()))
     for _ in range(4):
-        await asyncio.sleep(0.05)  # all together it takes longer than an answer may
+        await asyncio.sleep(0.3)  # all together it takes longer than an answer may
         rig.leg.message_received(AddCredit(0, 1), 0)
     await writing
 
