@@ -90,7 +90,7 @@ async def test_sluice_drain_and_the_signal_wait_for_what_is_under_way(tmp_path):
         command = [str(SLUICE), "drain", daemon.url]
         busy = await asyncio.to_thread(run, [*command, "--wait", "0.2"])
         assert busy.returncode == 1
-        assert "still written or read after 0.2 s" in busy.stderr
+        assert "transfers are still under way after 0.2 s" in busy.stderr
         with pytest.raises(urllib.error.HTTPError) as not_ready:
             await asyncio.to_thread(urllib.request.urlopen, f"{daemon.url}/readyz", timeout=20)
         not_ready.value.close()

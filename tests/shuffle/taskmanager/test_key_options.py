@@ -36,8 +36,8 @@ def test_the_options_of_a_section_stand_below_its_heading(option):
 def test_help_has_the_first_sentence_and_help_all_the_whole_text():
     short, long = (" ".join(help_text(option).split()) for option in ("--help", "--help-all"))
     assert "Unix socket for clients on the same host --" in short
-    assert "The file of a daemon that is gone is replaced" not in short
-    assert "The file of a daemon that is gone is replaced." in long
+    assert "The socket file of a dead daemon is replaced" not in short
+    assert "The socket file of a dead daemon is replaced." in long
     for key in keys().values():
         assert " ".join((key.field.description or "").replace("`", "").split()) in long
 
