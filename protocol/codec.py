@@ -11,9 +11,9 @@ from typing import Any, Final, TypeAlias
 
 import msgpack
 
-from sluice.protocol.errors import MalformedMessage
-from sluice.protocol.limits import MAX_I64, MAX_NAME_CHARACTERS, MAX_U32, MAX_U64, MIN_I64
-from sluice.protocol.messages import (
+from .errors import MalformedMessage
+from .limits import MAX_I64, MAX_NAME_CHARACTERS, MAX_U32, MAX_U64, MIN_I64
+from .messages import (
     BLOCKING_EVENT,
     DATA,
     AbortPartition,
@@ -59,7 +59,7 @@ from sluice.protocol.messages import (
     ShuffleReleased,
     TaskEvent,
 )
-from sluice.protocol.unpacking import FLAT_BYTES, WrongField, unpack_by_fields, unpack_flat
+from .unpacking import FLAT_BYTES, WrongField, unpack_by_fields, unpack_flat
 
 Check: TypeAlias = Callable[[Any], bool]
 

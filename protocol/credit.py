@@ -12,8 +12,8 @@ that one message may take (:class:`Uncounted`).
 
 from typing import Final
 
-from sluice.protocol.errors import CreditExceeded, CreditOverflow
-from sluice.protocol.limits import DEFAULT_SEGMENT_SIZE_BYTES, MAX_CREDIT, MAX_LARGE_PAYLOAD_BYTES
+from .errors import CreditExceeded, CreditOverflow
+from .limits import DEFAULT_SEGMENT_SIZE_BYTES, MAX_CREDIT, MAX_LARGE_PAYLOAD_BYTES
 
 MOST_WITHHELD_BUFFERS: Final = MAX_LARGE_PAYLOAD_BYTES // DEFAULT_SEGMENT_SIZE_BYTES
 """Number of free buffers that is always announced: as many of the default size fill the largest

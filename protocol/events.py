@@ -12,8 +12,8 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgpack
 
-from sluice.protocol.errors import InvalidEvent
-from sluice.protocol.limits import MAX_EVENT_BYTES, MAX_NAME_CHARACTERS, MAX_U64
+from .errors import InvalidEvent
+from .limits import MAX_EVENT_BYTES, MAX_NAME_CHARACTERS, MAX_U64
 
 END_OF_PARTITION: Final = 1
 

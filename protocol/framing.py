@@ -22,9 +22,9 @@ from collections.abc import Iterator
 from struct import Struct
 from typing import NoReturn, Protocol, TypeAlias
 
-from sluice.protocol.codec import CARRIES_PAYLOAD, decode_control
-from sluice.protocol.errors import FrameTooLarge, MalformedMessage
-from sluice.protocol.limits import (
+from .codec import CARRIES_PAYLOAD, decode_control
+from .errors import FrameTooLarge, MalformedMessage
+from .limits import (
     HEAD_BYTES,
     MAX_CONTROL_BYTES,
     MAX_EVENT_BYTES,
@@ -32,7 +32,7 @@ from sluice.protocol.limits import (
     PREFIX_BYTES,
     RECEIVE_TAIL_BYTES,
 )
-from sluice.protocol.messages import DATA, BufferResponse, Message, PipelinedData, TaskEvent
+from .messages import DATA, BufferResponse, Message, PipelinedData, TaskEvent
 
 _unpack_prefix = Struct(">II").unpack_from
 

@@ -1,8 +1,8 @@
 """Errors on the wire: turns errors into ErrorResponses and back."""
 
-from sluice.protocol.errors import ErrorCode, Fault, SluiceError
-from sluice.protocol.limits import MAX_ERROR_TEXT_CHARACTERS
-from sluice.protocol.messages import ErrorResponse
+from .errors import ErrorCode, Fault, SluiceError
+from .limits import MAX_ERROR_TEXT_CHARACTERS
+from .messages import ErrorResponse
 
 
 class RemoteError(SluiceError):

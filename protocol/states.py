@@ -14,14 +14,14 @@ violation that closes the connection. This module does not know the meaning of m
 import enum
 from typing import Final
 
-from sluice.protocol import messages as m
-from sluice.protocol.errors import (
+from . import messages as m
+from .errors import (
     MalformedMessage,
     SegmentSizeMismatch,
     UnexpectedMessage,
     UnsupportedVersion,
 )
-from sluice.protocol.limits import (
+from .limits import (
     FEATURE_BUFFER_GROUPS,
     FEATURE_LARGE_PAYLOADS,
     MAGIC,

@@ -17,7 +17,7 @@ from typing import Any, Final, NoReturn, TypeAlias
 
 import msgpack
 
-from sluice.protocol.limits import MAX_GATE_CHANNELS, MAX_HANDSHAKE_CONTROL_BYTES
+from .limits import MAX_GATE_CHANNELS, MAX_HANDSHAKE_CONTROL_BYTES
 
 MOST_FIELDS: Final = 15
 """Longest array of a message without arrays among its fields; the longest message has 11."""

@@ -47,7 +47,7 @@ The store of a TaskManager has errors of its own (``sluice.shuffle.taskmanager.s
 
 import logging
 
-from sluice.protocol.errors import ErrorCode, Fault, SluiceError
+from ..protocol.errors import ErrorCode, Fault, SluiceError
 
 _log = logging.getLogger(__name__)
 

@@ -3,7 +3,7 @@
 Needs no PySpark to be imported.
 """
 
-from sluice.spark_integration.conf import configure, jar_path, spark_conf
-from sluice.spark_integration.errors import SparkIntegrationError
+from .conf import configure, jar_path, spark_conf
+from .errors import SparkIntegrationError
 
 __all__ = ["SparkIntegrationError", "configure", "jar_path", "spark_conf"]

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from sluice.spark_integration import spark_home
-from sluice.spark_integration.conf import ENDPOINTS, submit_conf
-from sluice.spark_integration.conf import spark_conf as make_spark_conf
-from sluice.spark_integration.errors import SparkIntegrationError
-from sluice.spark_integration.local_taskmanager import LocalTaskManager
-from sluice.spark_integration.submit_command import SubmitCommand
+from . import spark_home
+from .conf import ENDPOINTS, submit_conf
+from .conf import spark_conf as make_spark_conf
+from .errors import SparkIntegrationError
+from .local_taskmanager import LocalTaskManager
+from .submit_command import SubmitCommand
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

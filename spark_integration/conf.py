@@ -7,8 +7,8 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
-from sluice.spark_integration import driver
-from sluice.spark_integration.errors import SparkIntegrationError
+from . import driver
+from .errors import SparkIntegrationError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

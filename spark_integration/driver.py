@@ -10,9 +10,9 @@ import shlex
 import sys
 from typing import Any, Final
 
-from sluice.spark_integration import spark_home
-from sluice.spark_integration.errors import SparkIntegrationError
-from sluice.spark_integration.submit_command import SubmitCommand
+from . import spark_home
+from .errors import SparkIntegrationError
+from .submit_command import SubmitCommand
 
 _LOADERS_THAT_GROW: Final = ("MutableURLClassLoader", "ChildFirstURLClassLoader")
 """Class loaders that spark-submit makes for a driver."""

@@ -1,6 +1,6 @@
 """The error of this package."""
 
-from sluice.protocol.errors import ErrorCode, SluiceError
+from ..protocol.errors import ErrorCode, SluiceError
 
 
 class SparkIntegrationError(SluiceError):

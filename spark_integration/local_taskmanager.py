@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from sluice.spark_integration.errors import SparkIntegrationError
+from .errors import SparkIntegrationError
 
 if TYPE_CHECKING:
     from types import TracebackType

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from sluice.spark_integration.errors import SparkIntegrationError
+from .errors import SparkIntegrationError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -60,22 +60,35 @@ def sources(package: str) -> list[Path]:
 
 
 def imports_of(path: Path) -> list[Import]:
-    """Return every import, also inside functions and under TYPE_CHECKING."""
-    place = path.relative_to(ROOT).as_posix()
+    """Return every import, also inside functions and under TYPE_CHECKING.
+
+    Imports inside a layer are relative, so that they mean the same in a checkout, where the layers
+    lie at the top level, and in the wheel, where they lie in ``sluice/``.
+    """
+    relative = path.relative_to(ROOT)
+    package = relative.parent.parts
+    inside = package[:1] and package[0] in LAYERS
     found = []
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))):
+        place = f"{relative.as_posix()}:{getattr(node, 'lineno', 0)}"
         if isinstance(node, ast.Import):
             names = [name.name for name in node.names]
         elif isinstance(node, ast.ImportFrom):
+            below = package[: len(package) + 1 - node.level] if node.level else ()
+            base = ".".join((*below, *([node.module] if node.module else [])))
+            names = [f"{base}.{name.name}" for name in node.names]
             if node.level:
-                pytest.fail(f"{place}:{node.lineno}: relative import; write the whole name")
-            names = [f"{node.module}.{name.name}" for name in node.names]
+                found += [Import(name, place) for name in names]
+                continue
         else:
             continue
         for name in names:
-            if name.partition(".")[0] in LAYERS:
-                pytest.fail(f"{place}:{node.lineno}: import {name} as sluice.{name}")
-            found.append(Import(name.removeprefix("sluice."), f"{place}:{node.lineno}"))
+            top = name.partition(".")[0]
+            if top in LAYERS:
+                pytest.fail(f"{place}: import {name} as sluice.{name}")
+            if top == "sluice" and inside:
+                pytest.fail(f"{place}: import {name} relatively, a layer has two places")
+            found.append(Import(name.removeprefix("sluice."), place))
     return found
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from sluice.transport.settings import (
+from .settings import (
     NONE_ALLOWED,
     Bytes,
     Count,

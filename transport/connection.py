@@ -12,11 +12,11 @@ from typing import Final, Protocol, cast
 
 from mypy_extensions import mypyc_attr
 
-from sluice.protocol.codec import encode
-from sluice.protocol.errors import ProtocolViolation, SluiceError
-from sluice.protocol.framing import FrameDecoder, PayloadMemory
-from sluice.protocol.limits import DEFAULT_SEGMENT_SIZE_BYTES
-from sluice.protocol.messages import (
+from ..protocol.codec import encode
+from ..protocol.errors import ProtocolViolation, SluiceError
+from ..protocol.framing import FrameDecoder, PayloadMemory
+from ..protocol.limits import DEFAULT_SEGMENT_SIZE_BYTES
+from ..protocol.messages import (
     FLOW_CREDIT,
     ROLE_CONSUMER,
     ErrorResponse,
@@ -26,8 +26,8 @@ from sluice.protocol.messages import (
     Ping,
     Pong,
 )
-from sluice.protocol.remote_error import RemoteError, error_response
-from sluice.protocol.states import (
+from ..protocol.remote_error import RemoteError, error_response
+from ..protocol.states import (
     CONTROL_LIMITS,
     ConnectionState,
     Side,
@@ -37,13 +37,13 @@ from sluice.protocol.states import (
     large_payload_limit,
     payload_limit,
 )
-from sluice.transport import socket_options
-from sluice.transport.config import TransportConfig
-from sluice.transport.errors import ConnectionLost, DeadlineExceeded
-from sluice.transport.frame_deadline import FrameDeadline
-from sluice.transport.receive_low_water import ReceiveLowWater
-from sluice.transport.traffic import Traffic
-from sluice.transport.write_side import Release, WriteSide
+from . import socket_options
+from .config import TransportConfig
+from .errors import ConnectionLost, DeadlineExceeded
+from .frame_deadline import FrameDeadline
+from .receive_low_water import ReceiveLowWater
+from .traffic import Traffic
+from .write_side import Release, WriteSide
 
 _log = logging.getLogger(__name__)
 

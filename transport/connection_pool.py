@@ -9,8 +9,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Generic, Protocol, TypeVar
 
-from sluice.transport.connector import Address
-from sluice.transport.errors import ConnectFailed
+from .connector import Address
+from .errors import ConnectFailed
 
 
 class Client(Protocol):

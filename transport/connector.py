@@ -5,15 +5,15 @@ import random
 from collections.abc import Callable
 from typing import NamedTuple
 
-from sluice.protocol.errors import SluiceError
-from sluice.protocol.messages import Hello, HelloAck
-from sluice.transport.config import TransportConfig
-from sluice.transport.connection import Connection, HandlerFactory
-from sluice.transport.errors import ConnectFailed, ConnectionLost
-from sluice.transport.loop_protocol import LoopProtocol
-from sluice.transport.name_lookup import look_up
-from sluice.transport.tls import load_tls
-from sluice.transport.tls_transport import TlsTransport
+from ..protocol.errors import SluiceError
+from ..protocol.messages import Hello, HelloAck
+from .config import TransportConfig
+from .connection import Connection, HandlerFactory
+from .errors import ConnectFailed, ConnectionLost
+from .loop_protocol import LoopProtocol
+from .name_lookup import look_up
+from .tls import load_tls
+from .tls_transport import TlsTransport
 
 _FIRST_PAUSE_SECONDS = 0.05
 _LONGEST_PAUSE_SECONDS = 1.0

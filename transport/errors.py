@@ -1,6 +1,6 @@
 """Errors of connections. Root: :class:`sluice.protocol.errors.SluiceError`."""
 
-from sluice.protocol.errors import ErrorCode, Fault, SluiceError
+from ..protocol.errors import ErrorCode, Fault, SluiceError
 
 
 class TransportError(SluiceError):

@@ -9,9 +9,9 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from sluice.protocol.errors import SluiceError
-from sluice.protocol.framing import FrameDecoder
-from sluice.transport.errors import DeadlineExceeded
+from ..protocol.errors import SluiceError
+from ..protocol.framing import FrameDecoder
+from .errors import DeadlineExceeded
 
 _ANY_FRAME: Final = -1
 

@@ -10,15 +10,15 @@ import stat
 from collections.abc import Callable
 from pathlib import Path
 
-from sluice.protocol.messages import HelloAck
-from sluice.transport.acceptor import Acceptor, bind, listen
-from sluice.transport.config import TransportConfig
-from sluice.transport.connection import Connection, HandlerFactory
-from sluice.transport.errors import AddressUnavailable, TooManyConnections
-from sluice.transport.loop_protocol import LoopProtocol
-from sluice.transport.tls import load_tls
-from sluice.transport.tls_transport import TlsTransport
-from sluice.transport.traffic import Traffic
+from ..protocol.messages import HelloAck
+from .acceptor import Acceptor, bind, listen
+from .config import TransportConfig
+from .connection import Connection, HandlerFactory
+from .errors import AddressUnavailable, TooManyConnections
+from .loop_protocol import LoopProtocol
+from .tls import load_tls
+from .tls_transport import TlsTransport
+from .traffic import Traffic
 
 _log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ attributes, so the loop calls them directly.
 import asyncio
 from typing import Final
 
-from sluice.transport.connection import Connection
+from .connection import Connection
 
 CALLED_BY_LOOPS: Final = (
     "connection_made",

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import socket
 
-from sluice.transport.config import TransportConfig
+from .config import TransportConfig
 
 _log = logging.getLogger(__name__)
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
-from sluice.protocol.errors import ErrorCode, SluiceError
-from sluice.transport.config import TransportConfig
-from sluice.transport.errors import TransportError
+from ..protocol.errors import ErrorCode, SluiceError
+from .config import TransportConfig
+from .errors import TransportError
 
 _MINIMUM_VERSIONS: Final = {
     "1.2": ssl.TLSVersion.TLSv1_2,

@@ -25,9 +25,9 @@ import threading
 from collections.abc import Iterable
 from typing import Any, Final, cast
 
-from sluice.transport.connection import Connection
-from sluice.transport.errors import DeadlineExceeded
-from sluice.transport.tls import Tls, TlsRefused, pin_refusal, refusal
+from .connection import Connection
+from .errors import DeadlineExceeded
+from .tls import Tls, TlsRefused, pin_refusal, refusal
 
 _log = logging.getLogger(__name__)
 

@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Self
 
-from sluice.protocol.limits import FEATURE_BUFFER_GROUPS, FEATURE_LARGE_PAYLOADS, MAGIC, VERSION
-from sluice.protocol.messages import (
+from ...protocol.limits import FEATURE_BUFFER_GROUPS, FEATURE_LARGE_PAYLOADS, MAGIC, VERSION
+from ...protocol.messages import (
     FLOW_CREDIT,
     ROLE_CONSUMER,
     ROLE_PRODUCER,
@@ -17,32 +17,32 @@ from sluice.protocol.messages import (
     OpenPartition,
     OpenPipelinedPartition,
 )
-from sluice.shuffle.client.client_channel_opener import ClientChannelOpener
-from sluice.shuffle.client.client_gate import ClientGate
-from sluice.shuffle.client.config import ClientConfig, parse_endpoint
-from sluice.shuffle.client.consumer_leg import ConsumerLeg
-from sluice.shuffle.client.partition_location import PartitionLocation
-from sluice.shuffle.client.pipelined_writer import PipelinedWriter
-from sluice.shuffle.client.producer_leg import ProducerLeg
-from sluice.shuffle.client.region_sender import RegionSender
-from sluice.shuffle.client.result_partition import ResultPartition
-from sluice.shuffle.counters import Counters
-from sluice.shuffle.errors import InvalidRequest
-from sluice.shuffle.gate.buffer_debloater import debloat_settings
-from sluice.shuffle.gate.channel_opener import GateMemory
-from sluice.shuffle.gate.input_gate import InputGate
-from sluice.shuffle.memory import NetworkBufferPool
-from sluice.shuffle.names import ShuffleKey, SubpartitionRange
-from sluice.shuffle.partition.blocks import BlockCodec
-from sluice.shuffle.partition.output_flusher import OutputFlusher
-from sluice.shuffle.partition.partition_type import (
+from ...transport.connection import Connection, ConnectionHandler
+from ...transport.connector import Address, connect
+from ..counters import Counters
+from ..errors import InvalidRequest
+from ..gate.buffer_debloater import debloat_settings
+from ..gate.channel_opener import GateMemory
+from ..gate.input_gate import InputGate
+from ..memory import NetworkBufferPool
+from ..names import ShuffleKey, SubpartitionRange
+from ..partition.blocks import BlockCodec
+from ..partition.output_flusher import OutputFlusher
+from ..partition.partition_type import (
     ConsumptionConstraint,
     ResultPartitionType,
     checked_partition_type,
 )
-from sluice.shuffle.partition.stored_result_partition import StoredResultPartition
-from sluice.transport.connection import Connection, ConnectionHandler
-from sluice.transport.connector import Address, connect
+from ..partition.stored_result_partition import StoredResultPartition
+from .client_channel_opener import ClientChannelOpener
+from .client_gate import ClientGate
+from .config import ClientConfig, parse_endpoint
+from .consumer_leg import ConsumerLeg
+from .partition_location import PartitionLocation
+from .pipelined_writer import PipelinedWriter
+from .producer_leg import ProducerLeg
+from .region_sender import RegionSender
+from .result_partition import ResultPartition
 
 
 class ShuffleClient:

@@ -5,18 +5,18 @@ Channels that are added in one turn make one gate at the TaskManager, which fetc
 
 import asyncio
 
-from sluice.shuffle.client.consumer_leg import ConsumerLeg
-from sluice.shuffle.gate.channel_opener import (
+from ..gate.channel_opener import (
     ChannelOpener,
     ChannelSource,
     GateMemory,
     OpenableChannel,
     Opening,
 )
-from sluice.shuffle.gate.local_input_channel import LocalInputChannel
-from sluice.shuffle.gate.remote_input_channel import RemoteInputChannel
-from sluice.shuffle.names import SubpartitionRange
-from sluice.shuffle.partition.view import DataListener
+from ..gate.local_input_channel import LocalInputChannel
+from ..gate.remote_input_channel import RemoteInputChannel
+from ..names import SubpartitionRange
+from ..partition.view import DataListener
+from .consumer_leg import ConsumerLeg
 
 
 class ClientChannelOpener(ChannelOpener):

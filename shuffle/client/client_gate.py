@@ -5,15 +5,15 @@ from collections.abc import AsyncIterator
 from types import TracebackType
 from typing import Self, TypeVar
 
-from sluice.protocol.errors import SluiceError
-from sluice.protocol.events import EndOfPartition, decode_event, is_end_of_partition
-from sluice.protocol.messages import DATA
-from sluice.shuffle.gate.input_gate import InputGate
-from sluice.shuffle.gate.readable_gate import BufferOrEvent
-from sluice.shuffle.partition.blocks import BlockDecoder
-from sluice.shuffle.partition.view import OutgoingBuffer
-from sluice.shuffle.records.record_reader import BufferSource, ChannelRecords, RecordReader
-from sluice.shuffle.records.serializers import ValueSerializer
+from ...protocol.errors import SluiceError
+from ...protocol.events import EndOfPartition, decode_event, is_end_of_partition
+from ...protocol.messages import DATA
+from ..gate.input_gate import InputGate
+from ..gate.readable_gate import BufferOrEvent
+from ..partition.blocks import BlockDecoder
+from ..partition.view import OutgoingBuffer
+from ..records.record_reader import BufferSource, ChannelRecords, RecordReader
+from ..records.serializers import ValueSerializer
 
 
 class BlockSource:

@@ -4,10 +4,10 @@ from typing import Annotated
 
 from pydantic import Field
 
-from sluice.protocol.errors import ErrorCode, SluiceError
-from sluice.transport.config import TransportConfig
-from sluice.transport.connector import Address
-from sluice.transport.settings import NONE_ALLOWED, Bytes, Count, Seconds, Settings
+from ...protocol.errors import ErrorCode, SluiceError
+from ...transport.config import TransportConfig
+from ...transport.connector import Address
+from ...transport.settings import NONE_ALLOWED, Bytes, Count, Seconds, Settings
 
 
 class ClientConfig(Settings):

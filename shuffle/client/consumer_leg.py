@@ -9,8 +9,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from sluice.protocol.errors import SluiceError
-from sluice.protocol.messages import (
+from ...protocol.errors import SluiceError
+from ...protocol.messages import (
     CloseGate,
     ErrorResponse,
     GateChannel,
@@ -20,14 +20,14 @@ from sluice.protocol.messages import (
     Message,
     OpenGate,
 )
-from sluice.protocol.remote_error import RemoteError
-from sluice.shuffle.counters import Counters
-from sluice.shuffle.gate.channel_opener import ChannelSource
-from sluice.shuffle.gate.partition_request_client import PartitionRequestClient
-from sluice.shuffle.gate.remote_input_channel import RemoteInputChannel
-from sluice.shuffle.names import SubpartitionRange
-from sluice.transport.connection import Connection
-from sluice.transport.errors import ConnectionLost, DeadlineExceeded
+from ...protocol.remote_error import RemoteError
+from ...transport.connection import Connection
+from ...transport.errors import ConnectionLost, DeadlineExceeded
+from ..counters import Counters
+from ..gate.channel_opener import ChannelSource
+from ..gate.partition_request_client import PartitionRequestClient
+from ..gate.remote_input_channel import RemoteInputChannel
+from ..names import SubpartitionRange
 
 
 class _Gate(NamedTuple):

@@ -7,9 +7,9 @@ import threading
 from collections.abc import Coroutine
 from typing import Any, Final, TypeVar
 
-from sluice.shuffle.errors import InvalidRequest
-from sluice.transport.errors import ConnectionLost, DeadlineExceeded
-from sluice.transport.loop import run
+from ...transport.errors import ConnectionLost, DeadlineExceeded
+from ...transport.loop import run
+from ..errors import InvalidRequest
 
 T = TypeVar("T")
 

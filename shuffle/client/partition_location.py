@@ -4,10 +4,10 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from sluice.protocol.errors import ErrorCode, SluiceError
-from sluice.shuffle.gate.channel_opener import ChannelSource
-from sluice.shuffle.partition.partition_type import ResultPartitionType
-from sluice.transport.connector import Address
+from ...protocol.errors import ErrorCode, SluiceError
+from ...transport.connector import Address
+from ..gate.channel_opener import ChannelSource
+from ..partition.partition_type import ResultPartitionType
 
 
 class InvalidLocation(SluiceError):

@@ -21,26 +21,26 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from sluice.protocol.errors import InvalidEvent, SluiceError
-from sluice.protocol.limits import MAX_EVENT_BYTES
-from sluice.protocol.messages import (
+from ...protocol.errors import InvalidEvent, SluiceError
+from ...protocol.limits import MAX_EVENT_BYTES
+from ...protocol.messages import (
     DATA,
     EVERY_SUBPARTITION,
     AbortPartition,
     FinishPartition,
     PipelinedData,
 )
-from sluice.shuffle.client.producer_leg import ProducerLeg, wake
-from sluice.shuffle.client.send_queue import SendQueue
-from sluice.shuffle.errors import internal_error
-from sluice.shuffle.memory import LocalBufferPool, NetworkBuffer
-from sluice.shuffle.partition.output_flusher import DEFAULT_INTERVAL_SECONDS, OutputFlusher
-from sluice.shuffle.partition.result_partition_writer import (
+from ..errors import internal_error
+from ..memory import LocalBufferPool, NetworkBuffer
+from ..partition.output_flusher import DEFAULT_INTERVAL_SECONDS, OutputFlusher
+from ..partition.result_partition_writer import (
     ALL_SUBPARTITIONS,
     BufferWritingPartition,
 )
-from sluice.shuffle.partition.shared_buffer import BufferBuilder, BufferConsumer
-from sluice.shuffle.partition.states import UNFINISHED, PartitionState
+from ..partition.shared_buffer import BufferBuilder, BufferConsumer
+from ..partition.states import UNFINISHED, PartitionState
+from .producer_leg import ProducerLeg, wake
+from .send_queue import SendQueue
 
 _log = logging.getLogger(__name__)
 

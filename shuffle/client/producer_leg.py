@@ -6,9 +6,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from sluice.protocol.errors import MalformedMessage, SluiceError, UnexpectedMessage
-from sluice.protocol.limits import FEATURE_LARGE_PAYLOADS, MAX_EVENT_BYTES, MAX_U32
-from sluice.protocol.messages import (
+from ...protocol.errors import MalformedMessage, SluiceError, UnexpectedMessage
+from ...protocol.limits import FEATURE_LARGE_PAYLOADS, MAX_EVENT_BYTES, MAX_U32
+from ...protocol.messages import (
     AbortPartition,
     AddCredit,
     CloseRequest,
@@ -22,10 +22,10 @@ from sluice.protocol.messages import (
     RegionOpened,
     TaskEvent,
 )
-from sluice.protocol.remote_error import RemoteError
-from sluice.shuffle.errors import internal_error
-from sluice.transport.connection import Connection
-from sluice.transport.errors import ConnectionLost, DeadlineExceeded
+from ...protocol.remote_error import RemoteError
+from ...transport.connection import Connection
+from ...transport.errors import ConnectionLost, DeadlineExceeded
+from ..errors import internal_error
 
 _log = logging.getLogger(__name__)
 

@@ -14,18 +14,18 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from sluice.protocol.errors import SluiceError
-from sluice.protocol.messages import (
+from ...protocol.errors import SluiceError
+from ...protocol.messages import (
     EVERY_SUBPARTITION,
     AbortPartition,
     BeginRegion,
     FinishPartition,
     RegionData,
 )
-from sluice.shuffle.client.producer_leg import ProducerLeg, wake
-from sluice.shuffle.errors import PartitionReleased
-from sluice.shuffle.partition.region_builder import OutgoingRegion
-from sluice.transport.errors import DeadlineExceeded
+from ...transport.errors import DeadlineExceeded
+from ..errors import PartitionReleased
+from ..partition.region_builder import OutgoingRegion
+from .producer_leg import ProducerLeg, wake
 
 
 class RegionSender:

@@ -3,14 +3,14 @@
 from types import TracebackType
 from typing import Self, TypeVar
 
-from sluice.protocol.errors import SluiceError
-from sluice.shuffle.client.partition_location import PartitionLocation
-from sluice.shuffle.client.pipelined_writer import PipelinedWriter
-from sluice.shuffle.errors import PartitionReleased
-from sluice.shuffle.partition.stored_result_partition import StoredResultPartition
-from sluice.shuffle.records.record_writer import RecordWriter
-from sluice.shuffle.records.selectors import ChannelSelector
-from sluice.shuffle.records.serializers import ValueSerializer
+from ...protocol.errors import SluiceError
+from ..errors import PartitionReleased
+from ..partition.stored_result_partition import StoredResultPartition
+from ..records.record_writer import RecordWriter
+from ..records.selectors import ChannelSelector
+from ..records.serializers import ValueSerializer
+from .partition_location import PartitionLocation
+from .pipelined_writer import PipelinedWriter
 
 T = TypeVar("T")
 

@@ -13,11 +13,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, NamedTuple
 
-from sluice.protocol.messages import DATA, PRIORITY_EVENT
-from sluice.shuffle.errors import TooManyEvents
-from sluice.shuffle.partition.result_partition_writer import ALL_SUBPARTITIONS
-from sluice.shuffle.partition.shared_buffer import BufferConsumer
-from sluice.shuffle.partition.view import OutgoingBuffer
+from ...protocol.messages import DATA, PRIORITY_EVENT
+from ..errors import TooManyEvents
+from ..partition.result_partition_writer import ALL_SUBPARTITIONS
+from ..partition.shared_buffer import BufferConsumer
+from ..partition.view import OutgoingBuffer
 
 MAX_WAITING_EVENTS: Final = 1024
 """Events that may wait. No pool holds them, so this constant bounds them."""

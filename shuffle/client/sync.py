@@ -20,24 +20,24 @@ from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
 
-from sluice.protocol.errors import SluiceError
-from sluice.protocol.events import Event
-from sluice.protocol.messages import EVENT
-from sluice.shuffle.client.client import ShuffleClient
-from sluice.shuffle.client.client_gate import ClientGate
-from sluice.shuffle.client.config import ClientConfig
-from sluice.shuffle.client.loop_thread import LoopThread
-from sluice.shuffle.client.partition_location import PartitionLocation
-from sluice.shuffle.client.result_partition import ResultPartition
-from sluice.shuffle.errors import InvalidRequest, PartitionReleased
-from sluice.shuffle.partition.partition_type import ConsumptionConstraint, ResultPartitionType
-from sluice.shuffle.records.record_reader import ChannelEvent, ChannelRecords
-from sluice.shuffle.records.selectors import ChannelSelector
-from sluice.shuffle.records.serializers import ValueSerializer
-from sluice.transport.connector import Address
+from ...protocol.errors import SluiceError
+from ...protocol.events import Event
+from ...protocol.messages import EVENT
+from ...transport.connector import Address
+from ..errors import InvalidRequest, PartitionReleased
+from ..partition.partition_type import ConsumptionConstraint, ResultPartitionType
+from ..records.record_reader import ChannelEvent, ChannelRecords
+from ..records.selectors import ChannelSelector
+from ..records.serializers import ValueSerializer
+from .client import ShuffleClient
+from .client_gate import ClientGate
+from .config import ClientConfig
+from .loop_thread import LoopThread
+from .partition_location import PartitionLocation
+from .result_partition import ResultPartition
 
 if TYPE_CHECKING:
-    from sluice.shuffle.records.record_writer import RecordWriter
+    from ..records.record_writer import RecordWriter
 
 T = TypeVar("T")
 R = TypeVar("R")

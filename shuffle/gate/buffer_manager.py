@@ -8,8 +8,8 @@ Each buffer that becomes available here is one credit for the sender.
 from collections.abc import Sequence
 from typing import Protocol
 
-from sluice.shuffle.memory import ListenerHandle, LocalBufferPool, MemorySegment, NetworkBufferPool
-from sluice.shuffle.memory.buffer import BufferGroup, group_neighbours
+from ..memory import ListenerHandle, LocalBufferPool, MemorySegment, NetworkBufferPool
+from ..memory.buffer import BufferGroup, group_neighbours
 
 
 class CreditListener(Protocol):

@@ -13,14 +13,14 @@ from typing import Final, NamedTuple
 
 from mypy_extensions import mypyc_attr
 
-from sluice.shuffle.errors import InvalidRequest, failure_of
-from sluice.shuffle.gate.buffer_manager import BufferManager
-from sluice.shuffle.gate.local_input_channel import LocalInputChannel
-from sluice.shuffle.gate.remote_input_channel import CreditSender, RemoteInputChannel
-from sluice.shuffle.memory import LocalBufferPool, NetworkBufferPool
-from sluice.shuffle.names import SubpartitionRange
-from sluice.shuffle.partition.view import DataListener
-from sluice.transport.connector import Address
+from ...transport.connector import Address
+from ..errors import InvalidRequest, failure_of
+from ..memory import LocalBufferPool, NetworkBufferPool
+from ..names import SubpartitionRange
+from ..partition.view import DataListener
+from .buffer_manager import BufferManager
+from .local_input_channel import LocalInputChannel
+from .remote_input_channel import CreditSender, RemoteInputChannel
 
 EXCLUSIVE_REQUEST_TIMEOUT_SECONDS: Final = 30.0
 """Time for which a channel waits for segments that other gates and partitions hold."""

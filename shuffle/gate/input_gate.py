@@ -10,20 +10,20 @@ from functools import partial
 
 from mypy_extensions import mypyc_attr
 
-from sluice.protocol.errors import SluiceError
-from sluice.protocol.events import is_end_of_partition
-from sluice.protocol.limits import MAX_CREDIT
-from sluice.protocol.messages import DATA
-from sluice.shuffle.errors import InvalidRequest
-from sluice.shuffle.gate.buffer_debloater import BufferDebloater, DebloatSettings
-from sluice.shuffle.gate.channel_opener import UNKNOWN_SOURCE, ChannelOpener, ChannelSource
-from sluice.shuffle.gate.local_input_channel import LocalInputChannel
-from sluice.shuffle.gate.readable_gate import BufferOrEvent, ReadableGate
-from sluice.shuffle.gate.remote_input_channel import RemoteInputChannel
-from sluice.shuffle.gate.statistics import GateStatistics, channel_statistics
-from sluice.shuffle.gate.task_events import send_to_all
-from sluice.shuffle.gate.unknown_input_channel import UnknownInputChannel
-from sluice.shuffle.partition.view import DataListener, OutgoingBuffer
+from ...protocol.errors import SluiceError
+from ...protocol.events import is_end_of_partition
+from ...protocol.limits import MAX_CREDIT
+from ...protocol.messages import DATA
+from ..errors import InvalidRequest
+from ..partition.view import DataListener, OutgoingBuffer
+from .buffer_debloater import BufferDebloater, DebloatSettings
+from .channel_opener import UNKNOWN_SOURCE, ChannelOpener, ChannelSource
+from .local_input_channel import LocalInputChannel
+from .readable_gate import BufferOrEvent, ReadableGate
+from .remote_input_channel import RemoteInputChannel
+from .statistics import GateStatistics, channel_statistics
+from .task_events import send_to_all
+from .unknown_input_channel import UnknownInputChannel
 
 InputChannel = LocalInputChannel | RemoteInputChannel | UnknownInputChannel
 

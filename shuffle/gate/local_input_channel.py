@@ -7,17 +7,17 @@ the producer.
 
 from collections.abc import Callable
 
-from sluice.protocol.errors import SluiceError
-from sluice.protocol.messages import DATA
-from sluice.shuffle.errors import InvalidRequest
-from sluice.shuffle.gate.buffer_debloater import QueuedData
-from sluice.shuffle.gate.task_events import KeptTaskEvents, UnknownProducer, check_task_event
-from sluice.shuffle.partition.view import (
+from ...protocol.errors import SluiceError
+from ...protocol.messages import DATA
+from ..errors import InvalidRequest
+from ..partition.view import (
     DataListener,
     OutgoingBuffer,
     PipelinedView,
     SubpartitionView,
 )
+from .buffer_debloater import QueuedData
+from .task_events import KeptTaskEvents, UnknownProducer, check_task_event
 
 TaskEventPublisher = Callable[[int, bytes], None]
 """Passes an event's type and payload to the producer; raises UnknownProducer without one."""

@@ -21,11 +21,11 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from sluice.protocol.credit import Uncounted
-from sluice.protocol.errors import CreditExceeded, MalformedMessage, SluiceError, UnexpectedMessage
-from sluice.protocol.framing import PayloadMemory
-from sluice.protocol.limits import MAX_EVENT_BYTES, MAX_U32, RECEIVE_TAIL_BYTES
-from sluice.protocol.messages import (
+from ...protocol.credit import Uncounted
+from ...protocol.errors import CreditExceeded, MalformedMessage, SluiceError, UnexpectedMessage
+from ...protocol.framing import PayloadMemory
+from ...protocol.limits import MAX_EVENT_BYTES, MAX_U32, RECEIVE_TAIL_BYTES
+from ...protocol.messages import (
     DATA,
     FLOW_CREDIT,
     AddCredit,
@@ -41,14 +41,14 @@ from sluice.protocol.messages import (
     ResumeConsumption,
     TaskEvent,
 )
-from sluice.protocol.remote_error import RemoteError
-from sluice.shuffle.counters import Counters
-from sluice.shuffle.gate.remote_input_channel import RemoteInputChannel
-from sluice.shuffle.gate.task_events import TooManyTaskEvents
-from sluice.shuffle.memory.buffer import BufferGroup, memory_to_receive
-from sluice.shuffle.names import SubpartitionRange
-from sluice.transport.connection import Connection
-from sluice.transport.errors import ConnectionLost
+from ...protocol.remote_error import RemoteError
+from ...transport.connection import Connection
+from ...transport.errors import ConnectionLost
+from ..counters import Counters
+from ..memory.buffer import BufferGroup, memory_to_receive
+from ..names import SubpartitionRange
+from .remote_input_channel import RemoteInputChannel
+from .task_events import TooManyTaskEvents
 
 MOST_WAITING_TASK_EVENTS: Final = 1024
 """Task events kept while the connection takes nothing: 1 MiB of the longest ones."""

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from mypy_extensions import mypyc_attr
 
-from sluice.shuffle.partition.view import OutgoingBuffer
+from ..partition.view import OutgoingBuffer
 
 
 class Availability:

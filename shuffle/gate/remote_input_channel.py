@@ -11,17 +11,17 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-from sluice.protocol.credit import ReceiverCredit
-from sluice.protocol.errors import CreditExceeded, InvalidEvent, SequenceGap, SluiceError
-from sluice.protocol.events import EndOfPartition, decode_event, encode_end_of_partition
-from sluice.protocol.limits import MAX_U32
-from sluice.protocol.messages import BLOCKING_EVENT, DATA, EVENT, PRIORITY_EVENT, BufferResponse
-from sluice.shuffle.errors import EndOfPartitionMismatch, InvalidRequest, detached
-from sluice.shuffle.gate.buffer_debloater import QueuedData
-from sluice.shuffle.gate.buffer_manager import BufferManager
-from sluice.shuffle.gate.task_events import KeptTaskEvents, UnknownProducer, check_task_event
-from sluice.shuffle.memory.buffer import BufferGroup
-from sluice.shuffle.partition.view import DataListener, OutgoingBuffer
+from ...protocol.credit import ReceiverCredit
+from ...protocol.errors import CreditExceeded, InvalidEvent, SequenceGap, SluiceError
+from ...protocol.events import EndOfPartition, decode_event, encode_end_of_partition
+from ...protocol.limits import MAX_U32
+from ...protocol.messages import BLOCKING_EVENT, DATA, EVENT, PRIORITY_EVENT, BufferResponse
+from ..errors import EndOfPartitionMismatch, InvalidRequest, detached
+from ..memory.buffer import BufferGroup
+from ..partition.view import DataListener, OutgoingBuffer
+from .buffer_debloater import QueuedData
+from .buffer_manager import BufferManager
+from .task_events import KeptTaskEvents, UnknownProducer, check_task_event
 
 
 class CreditSender(Protocol):

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
-from sluice.shuffle.gate.buffer_debloater import BufferSizeCalculator
-from sluice.shuffle.gate.buffer_manager import BufferManager
+from .buffer_debloater import BufferSizeCalculator
+from .buffer_manager import BufferManager
 
 
 class GateStatistics(NamedTuple):

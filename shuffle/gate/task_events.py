@@ -9,10 +9,10 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 
-from sluice.protocol.errors import ErrorCode, InvalidEvent, SluiceError
-from sluice.protocol.limits import MAX_EVENT_BYTES, MAX_U32
-from sluice.shuffle.errors import PartitionError
-from sluice.shuffle.names import ShuffleKey
+from ...protocol.errors import ErrorCode, InvalidEvent, SluiceError
+from ...protocol.limits import MAX_EVENT_BYTES, MAX_U32
+from ..errors import PartitionError
+from ..names import ShuffleKey
 
 MAX_KEPT_TASK_EVENTS: Final = 64
 """Events kept for one channel that is not open yet: 64 KiB of the longest ones."""

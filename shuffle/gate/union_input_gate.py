@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from functools import partial
 from itertools import accumulate
 
-from sluice.shuffle.errors import InvalidRequest
-from sluice.shuffle.gate.input_gate import InputGate
-from sluice.shuffle.gate.readable_gate import BufferOrEvent, ReadableGate
-from sluice.shuffle.gate.statistics import GateStatistics, sum_up
-from sluice.shuffle.gate.task_events import send_to_all
+from ..errors import InvalidRequest
+from .input_gate import InputGate
+from .readable_gate import BufferOrEvent, ReadableGate
+from .statistics import GateStatistics, sum_up
+from .task_events import send_to_all
 
 
 class UnionInputGate(ReadableGate):

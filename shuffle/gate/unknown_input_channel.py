@@ -4,11 +4,11 @@ It takes the place of the channel in its gate and keeps the messages of the cons
 producer, until ``InputGate.update_channel`` puts a local or a remote channel there.
 """
 
-from sluice.protocol.errors import SluiceError
-from sluice.shuffle.errors import InvalidRequest
-from sluice.shuffle.gate.buffer_debloater import QueuedData
-from sluice.shuffle.gate.task_events import KeptTaskEvents, check_task_event
-from sluice.shuffle.partition.view import DataListener, OutgoingBuffer
+from ...protocol.errors import SluiceError
+from ..errors import InvalidRequest
+from ..partition.view import DataListener, OutgoingBuffer
+from .buffer_debloater import QueuedData
+from .task_events import KeptTaskEvents, check_task_event
 
 
 class UnknownInputChannel:

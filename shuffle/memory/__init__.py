@@ -14,7 +14,7 @@ Everything here belongs to one event-loop thread and takes no locks. This always
 - ``channel_accounts``: how many segments of a pool each channel has.
 """
 
-from sluice.shuffle.errors import (
+from ..errors import (
     BufferAlreadyRecycled,
     InsufficientNetworkBuffers,
     InvalidPoolSize,
@@ -23,7 +23,7 @@ from sluice.shuffle.errors import (
     PoolDestroyed,
     SegmentNotLent,
 )
-from sluice.shuffle.memory.buffer import (
+from .buffer import (
     BufferGroup,
     GroupRecycler,
     NetworkBuffer,
@@ -31,17 +31,17 @@ from sluice.shuffle.memory.buffer import (
     memory_to_receive,
     runs_of_neighbours,
 )
-from sluice.shuffle.memory.channel_accounts import NO_CHANNEL
-from sluice.shuffle.memory.distribution import (
+from .channel_accounts import NO_CHANNEL
+from .distribution import (
     LocalBufferPoolStatistics,
     MemoryDemand,
     NetworkBufferPoolStatistics,
     PoolBounds,
 )
-from sluice.shuffle.memory.local_buffer_pool import LocalBufferPool
-from sluice.shuffle.memory.network_buffer_pool import NetworkBufferPool
-from sluice.shuffle.memory.segment import MemorySegment
-from sluice.shuffle.memory.waiting import ListenerHandle, SegmentListener
+from .local_buffer_pool import LocalBufferPool
+from .network_buffer_pool import NetworkBufferPool
+from .segment import MemorySegment
+from .waiting import ListenerHandle, SegmentListener
 
 __all__ = [
     "NO_CHANNEL",

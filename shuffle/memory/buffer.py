@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
 from typing import Generic, Self, TypeAlias, TypeVar
 
-from sluice.shuffle.errors import BufferAlreadyRecycled, InvalidPoolSize
-from sluice.shuffle.memory.segment import MemorySegment
+from ..errors import BufferAlreadyRecycled, InvalidPoolSize
+from .segment import MemorySegment
 
 Lent = TypeVar("Lent")
 

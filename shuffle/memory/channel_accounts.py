@@ -2,8 +2,8 @@
 
 from typing import Final
 
-from sluice.shuffle.errors import SegmentNotLent
-from sluice.shuffle.memory.segment import MemorySegment
+from ..errors import SegmentNotLent
+from .segment import MemorySegment
 
 NO_CHANNEL: Final = -1
 """Channel number of a segment that no channel is charged for."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Generic, Protocol, TypeVar
 
-from sluice.shuffle.errors import InvalidPoolSize
+from ..errors import InvalidPoolSize
 
 logger = logging.getLogger(__name__)
 

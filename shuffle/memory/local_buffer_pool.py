@@ -18,11 +18,11 @@ waiting listeners and segments it could give them.
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
-from sluice.shuffle.errors import PoolDestroyed
-from sluice.shuffle.memory.buffer import NetworkBuffer
-from sluice.shuffle.memory.channel_accounts import NO_CHANNEL, ChannelAccounts
-from sluice.shuffle.memory.distribution import LocalBufferPoolStatistics, PoolBounds
-from sluice.shuffle.memory.waiting import (
+from ..errors import PoolDestroyed
+from .buffer import NetworkBuffer
+from .channel_accounts import NO_CHANNEL, ChannelAccounts
+from .distribution import LocalBufferPoolStatistics, PoolBounds
+from .waiting import (
     ListenerHandle,
     SegmentListener,
     SegmentQueue,
@@ -30,8 +30,8 @@ from sluice.shuffle.memory.waiting import (
 )
 
 if TYPE_CHECKING:
-    from sluice.shuffle.memory.network_buffer_pool import NetworkBufferPool
-    from sluice.shuffle.memory.segment import MemorySegment
+    from .network_buffer_pool import NetworkBufferPool
+    from .segment import MemorySegment
 
 
 class LocalBufferPool:

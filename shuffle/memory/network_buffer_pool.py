@@ -14,21 +14,21 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Final
 
-from sluice.shuffle.errors import (
+from ..errors import (
     InsufficientNetworkBuffers,
     InvalidPoolSize,
     PoolDestroyed,
     SegmentNotLent,
 )
-from sluice.shuffle.memory.distribution import (
+from .distribution import (
     MemoryDemand,
     NetworkBufferPoolStatistics,
     PoolBounds,
     Sharing,
 )
-from sluice.shuffle.memory.local_buffer_pool import LocalBufferPool
-from sluice.shuffle.memory.segment import MemorySegment, SegmentMapping, from_the_end
-from sluice.shuffle.memory.waiting import ExclusiveRequest
+from .local_buffer_pool import LocalBufferPool
+from .segment import MemorySegment, SegmentMapping, from_the_end
+from .waiting import ExclusiveRequest
 
 _NAME: Final = "the network buffer pool"
 

@@ -4,7 +4,7 @@ import mmap
 from contextlib import suppress
 from typing import Final
 
-from sluice.protocol.limits import RECEIVE_TAIL_BYTES
+from ...protocol.limits import RECEIVE_TAIL_BYTES
 
 
 class MemorySegment:

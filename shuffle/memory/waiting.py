@@ -14,8 +14,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final, Generic, TypeAlias, TypeVar
 
-from sluice.shuffle.errors import NetworkBufferTimeout, PoolDestroyed
-from sluice.shuffle.memory.segment import MemorySegment
+from ..errors import NetworkBufferTimeout, PoolDestroyed
+from .segment import MemorySegment
 
 logger = logging.getLogger(__name__)
 

@@ -17,8 +17,8 @@ from typing import Final, NamedTuple
 import lz4.block
 from crc32c import crc32c
 
-from sluice.protocol.messages import DATA
-from sluice.shuffle.errors import BlockCorrupt
+from ...protocol.messages import DATA
+from ..errors import BlockCorrupt
 
 _HEAD: Final = Struct(">IIB")
 _CHECKSUM: Final = Struct(">I")

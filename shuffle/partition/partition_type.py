@@ -15,7 +15,7 @@ end would fill its pool and never come to its end. The numbers are those of the 
 import enum
 from typing import Final, NamedTuple
 
-from sluice.protocol.messages import (
+from ...protocol.messages import (
     CONSUME_AT_FIRST_OUTPUT,
     CONSUME_WHEN_FINISHED,
     CONSUME_WHEN_REGISTERED,
@@ -23,7 +23,7 @@ from sluice.protocol.messages import (
     PARTITION_PIPELINED,
     PARTITION_PIPELINED_BOUNDED,
 )
-from sluice.shuffle.errors import InvalidPartitionType
+from ..errors import InvalidPartitionType
 
 
 class ResultPartitionType(enum.IntEnum):

@@ -10,26 +10,26 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from sluice.protocol.errors import SluiceError
-from sluice.shuffle.errors import InvalidPartitionType, InvalidRequest, TooManyEvents
-from sluice.shuffle.memory import LocalBufferPool, LocalBufferPoolStatistics, NetworkBuffer
-from sluice.shuffle.partition.output_flusher import OutputFlusher
-from sluice.shuffle.partition.partition_type import (
+from ...protocol.errors import SluiceError
+from ..errors import InvalidPartitionType, InvalidRequest, TooManyEvents
+from ..memory import LocalBufferPool, LocalBufferPoolStatistics, NetworkBuffer
+from .output_flusher import OutputFlusher
+from .partition_type import (
     ConsumptionConstraint,
     ResultPartitionType,
     checked_partition_type,
 )
-from sluice.shuffle.partition.pipelined_subpartition import (
+from .pipelined_subpartition import (
     PipelinedSubpartition,
     PipelinedSubpartitionView,
 )
-from sluice.shuffle.partition.result_partition_writer import (
+from .result_partition_writer import (
     ALL_SUBPARTITIONS,
     BufferWritingPartition,
 )
-from sluice.shuffle.partition.shared_buffer import BufferBuilder, BufferConsumer, check_buffer_size
-from sluice.shuffle.partition.states import PartitionState
-from sluice.shuffle.partition.view import DataListener
+from .shared_buffer import BufferBuilder, BufferConsumer, check_buffer_size
+from .states import PartitionState
+from .view import DataListener
 
 
 class PartitionListeners(NamedTuple):

@@ -23,20 +23,20 @@ that knows of data but has no credit for it is told of the first one.
 from collections import deque
 from typing import Final, Protocol
 
-from sluice.protocol.errors import SluiceError
-from sluice.protocol.events import encode_end_of_partition
-from sluice.protocol.limits import MAX_U32
-from sluice.protocol.messages import BLOCKING_EVENT, DATA, EVENT, PRIORITY_EVENT
-from sluice.shuffle.errors import (
+from ...protocol.errors import SluiceError
+from ...protocol.events import encode_end_of_partition
+from ...protocol.limits import MAX_U32
+from ...protocol.messages import BLOCKING_EVENT, DATA, EVENT, PRIORITY_EVENT
+from ..errors import (
     InvalidRequest,
     PartitionAlreadyFinished,
     PartitionReleased,
     SubpartitionAlreadyConsumed,
     TooManyEvents,
 )
-from sluice.shuffle.partition.shared_buffer import BufferBuilder, BufferConsumer, check_buffer_size
-from sluice.shuffle.partition.states import SubpartitionState
-from sluice.shuffle.partition.view import DataListener, OutgoingBuffer
+from .shared_buffer import BufferBuilder, BufferConsumer, check_buffer_size
+from .states import SubpartitionState
+from .view import DataListener, OutgoingBuffer
 
 MAX_QUEUED_EVENTS: Final = 1024
 """Events that may wait in a subpartition, 1 MiB at most. Neither credit nor a pool bounds them."""

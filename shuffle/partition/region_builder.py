@@ -10,10 +10,10 @@ from typing import Final, NamedTuple, Protocol
 
 from crc32c import crc32c
 
-from sluice.protocol.messages import DATA
-from sluice.shuffle.partition.blocks import BlockEncoder, EncodedBlock
-from sluice.shuffle.partition.result_partition_writer import ALL_SUBPARTITIONS
-from sluice.shuffle.partition.shared_buffer import BufferSlice
+from ...protocol.messages import DATA
+from .blocks import BlockEncoder, EncodedBlock
+from .result_partition_writer import ALL_SUBPARTITIONS
+from .shared_buffer import BufferSlice
 
 BLOCKS_A_TURN: Final = 8
 """Blocks encoded before the event loop gets a turn: half a millisecond at 32 KiB with LZ4."""

@@ -26,17 +26,17 @@ import abc
 from time import monotonic
 from typing import Final, Protocol
 
-from sluice.protocol.errors import SluiceError
-from sluice.protocol.messages import BLOCKING_EVENT, DATA, EVENT, PRIORITY_EVENT
-from sluice.shuffle.errors import InvalidRequest, PartitionAlreadyFinished, PartitionReleased
-from sluice.shuffle.memory import (
+from ...protocol.errors import SluiceError
+from ...protocol.messages import BLOCKING_EVENT, DATA, EVENT, PRIORITY_EVENT
+from ..errors import InvalidRequest, PartitionAlreadyFinished, PartitionReleased
+from ..memory import (
     LocalBufferPool,
     NetworkBuffer,
     NetworkBufferTimeout,
     PoolDestroyed,
 )
-from sluice.shuffle.partition.shared_buffer import BufferBuilder, BufferConsumer, finished_consumer
-from sluice.shuffle.partition.states import NEXT_STATES, PartitionState
+from .shared_buffer import BufferBuilder, BufferConsumer, finished_consumer
+from .states import NEXT_STATES, PartitionState
 
 ALL_SUBPARTITIONS: Final = -1
 """Stands for every subpartition, where one is named; a broadcast buffer is stored once."""

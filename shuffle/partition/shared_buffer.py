@@ -16,9 +16,9 @@ closed and every slice recycled.
 from collections.abc import Callable
 from typing import Final
 
-from sluice.protocol.messages import DATA
-from sluice.shuffle.errors import BufferBuilderFinished, InvalidRequest, PartitionError
-from sluice.shuffle.memory import BufferAlreadyRecycled, NetworkBuffer
+from ...protocol.messages import DATA
+from ..errors import BufferBuilderFinished, InvalidRequest, PartitionError
+from ..memory import BufferAlreadyRecycled, NetworkBuffer
 
 
 def check_buffer_size(size_bytes: int) -> None:

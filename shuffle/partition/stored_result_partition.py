@@ -14,24 +14,24 @@ import asyncio
 import logging
 from typing import Final
 
-from sluice.protocol.errors import SluiceError
-from sluice.shuffle.errors import TooManyEvents, internal_error
-from sluice.shuffle.memory import LocalBufferPool
-from sluice.shuffle.partition.blocks import BlockCodec, BlockEncoder
-from sluice.shuffle.partition.partition_type import ResultPartitionType
-from sluice.shuffle.partition.region_builder import (
+from ...protocol.errors import SluiceError
+from ..errors import TooManyEvents, internal_error
+from ..memory import LocalBufferPool
+from .blocks import BlockCodec, BlockEncoder
+from .partition_type import ResultPartitionType
+from .region_builder import (
     Gathered,
     GatheredBuffer,
     GatheredEvent,
     RegionSink,
     build_region,
 )
-from sluice.shuffle.partition.result_partition_writer import (
+from .result_partition_writer import (
     ALL_SUBPARTITIONS,
     BufferWritingPartition,
 )
-from sluice.shuffle.partition.shared_buffer import BufferBuilder, BufferConsumer
-from sluice.shuffle.partition.states import UNFINISHED, PartitionState
+from .shared_buffer import BufferBuilder, BufferConsumer
+from .states import UNFINISHED, PartitionState
 
 _log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ event buffer) and *failed* (``failure`` is set).
 from collections.abc import Callable
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from sluice.protocol.errors import SluiceError
+from ...protocol.errors import SluiceError
 
 
 class OutgoingBuffer(NamedTuple):

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Final, NamedTuple, TypeAlias
 
-from sluice.shuffle.errors import MalformedElement, RecordTooLarge, no_such_subpartition
-from sluice.shuffle.partition.result_partition_writer import ALL_SUBPARTITIONS
+from ..errors import MalformedElement, RecordTooLarge, no_such_subpartition
+from ..partition.result_partition_writer import ALL_SUBPARTITIONS
 
 BytesLike: TypeAlias = bytes | bytearray | memoryview
 """Memory of single bytes. A memoryview is borrowed; bytes and bytearrays belong to the receiver."""

@@ -12,8 +12,8 @@ that meet none.
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
-from sluice.shuffle.records.record_writer import RecordWriter
-from sluice.shuffle.records.stream_elements import (
+from .record_writer import RecordWriter
+from .stream_elements import (
     LatencyMarker,
     StreamElement,
     StreamRecord,

@@ -10,19 +10,19 @@ import time
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
-from sluice.protocol.events import EndOfPartition, Event, decode_event
-from sluice.protocol.messages import DATA
-from sluice.shuffle.errors import GateReleased
-from sluice.shuffle.records.framing import DEFAULT_MAXIMUM_RECORD_BYTES
-from sluice.shuffle.records.serializers import ValueSerializer
-from sluice.shuffle.records.spanning_deserializer import (
+from ...protocol.events import EndOfPartition, Event, decode_event
+from ...protocol.messages import DATA
+from ..errors import GateReleased
+from .framing import DEFAULT_MAXIMUM_RECORD_BYTES
+from .serializers import ValueSerializer
+from .spanning_deserializer import (
     DEFAULT_SPILL_THRESHOLD_BYTES,
     DeserializationResult,
     SpanningRecordDeserializer,
 )
 
 if TYPE_CHECKING:
-    from sluice.shuffle.gate.readable_gate import BufferOrEvent
+    from ..gate.readable_gate import BufferOrEvent
 
 T = TypeVar("T")
 T_contra = TypeVar("T_contra", contravariant=True)

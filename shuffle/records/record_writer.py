@@ -21,15 +21,15 @@ import random
 from collections.abc import Coroutine, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 
-from sluice.protocol.errors import SluiceError
-from sluice.protocol.events import Event, encode_event
-from sluice.protocol.messages import EVENT
-from sluice.shuffle.errors import RecordTooLarge, WriterBusy, WriterUnusable, no_such_subpartition
-from sluice.shuffle.partition.result_partition_writer import (
+from ...protocol.errors import SluiceError
+from ...protocol.events import Event, encode_event
+from ...protocol.messages import EVENT
+from ..errors import RecordTooLarge, WriterBusy, WriterUnusable, no_such_subpartition
+from ..partition.result_partition_writer import (
     ALL_SUBPARTITIONS,
     ResultPartitionWriter,
 )
-from sluice.shuffle.records.framing import (
+from .framing import (
     DEFAULT_MAXIMUM_RECORD_BYTES,
     LENGTH,
     LENGTH_BYTES,
@@ -37,16 +37,16 @@ from sluice.shuffle.records.framing import (
     BytesLike,
     batch_parts,
 )
-from sluice.shuffle.records.selectors import ChannelSelector, RoundRobinSelector
-from sluice.shuffle.records.serializers import ValueSerializer
-from sluice.shuffle.records.spanning_serializer import (
+from .selectors import ChannelSelector, RoundRobinSelector
+from .serializers import ValueSerializer
+from .spanning_serializer import (
     SerializationResult,
     SpanningRecordSerializer,
     flat,
 )
 
 if TYPE_CHECKING:
-    from sluice.shuffle.partition.shared_buffer import BufferBuilder
+    from ..partition.shared_buffer import BufferBuilder
 
 T = TypeVar("T")
 

@@ -10,9 +10,9 @@ from typing import Generic, TypeVar
 
 from crc32c import crc32c
 
-from sluice.shuffle.errors import InvalidSubpartition
-from sluice.shuffle.partition.result_partition_writer import ALL_SUBPARTITIONS
-from sluice.shuffle.records.framing import BytesLike
+from ..errors import InvalidSubpartition
+from ..partition.result_partition_writer import ALL_SUBPARTITIONS
+from .framing import BytesLike
 
 T = TypeVar("T")
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
 
 import msgpack
 
-from sluice.shuffle.errors import MalformedElement
-from sluice.shuffle.records.framing import BytesLike
+from ..errors import MalformedElement
+from .framing import BytesLike
 
 if TYPE_CHECKING:
     import pyarrow

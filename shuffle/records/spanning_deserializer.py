@@ -15,8 +15,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
-from sluice.shuffle.errors import BufferUnread, IncompleteRecord, RecordTooLarge, SpillFailed
-from sluice.shuffle.records.framing import (
+from ..errors import BufferUnread, IncompleteRecord, RecordTooLarge, SpillFailed
+from .framing import (
     DEFAULT_MAXIMUM_RECORD_BYTES,
     LENGTH,
     LENGTH_BYTES,

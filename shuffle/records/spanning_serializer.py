@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
-from sluice.shuffle.errors import MalformedElement, RecordTooLarge
-from sluice.shuffle.records.framing import (
+from ..errors import MalformedElement, RecordTooLarge
+from .framing import (
     DEFAULT_MAXIMUM_RECORD_BYTES,
     LENGTH,
     LENGTH_BYTES,
@@ -20,7 +20,7 @@ from sluice.shuffle.records.framing import (
 )
 
 if TYPE_CHECKING:
-    from sluice.shuffle.partition.shared_buffer import BufferBuilder
+    from ..partition.shared_buffer import BufferBuilder
 
 _JOINED_BYTES: Final = 64 << 10
 """Up to this length prefix and record are copied into one piece: one append instead of two."""

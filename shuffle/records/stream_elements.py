@@ -19,9 +19,9 @@ import enum
 import struct
 from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar
 
-from sluice.shuffle.errors import MalformedElement
-from sluice.shuffle.records.framing import BytesLike
-from sluice.shuffle.records.serializers import ValueSerializer
+from ..errors import MalformedElement
+from .framing import BytesLike
+from .serializers import ValueSerializer
 
 T = TypeVar("T")
 

@@ -22,16 +22,16 @@ from typing import Final
 import click
 from click import shell_completion
 
-from sluice.protocol.errors import SluiceError
-from sluice.shuffle.taskmanager.config import (
+from ...protocol.errors import SluiceError
+from .config import (
     CONFIG_FILE_VARIABLE,
     ConfigError,
     foreign_variables,
     load,
 )
-from sluice.shuffle.taskmanager.key_options import SectionedCommand, key_options
-from sluice.shuffle.taskmanager.watch.status import InvalidStatus, TaskManagerStatus
-from sluice.shuffle.taskmanager.watch.table import render
+from .key_options import SectionedCommand, key_options
+from .watch.status import InvalidStatus, TaskManagerStatus
+from .watch.table import render
 
 _log = logging.getLogger(__name__)
 
@@ -118,7 +118,7 @@ def taskmanager(config_file: Path | None, **flags: str | None) -> None:
             "Variables of Docker Compose or Kubernetes are passed over: %s", ", ".join(foreign)
         )
 
-    from sluice.shuffle.taskmanager import service
+    from . import service
 
     try:
         exit_code = service.run(config)

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
-from sluice.protocol.errors import ErrorCode, SluiceError
-from sluice.shuffle.taskmanager.sections import (
+from ...protocol.errors import ErrorCode, SluiceError
+from ...transport.config import TransportConfig
+from ...transport.settings import Port, Seconds, Settings, format_size
+from .sections import (
     ApplicationConfig,
     NetworkMemoryConfig,
     StorageConfig,
 )
-from sluice.transport.config import TransportConfig
-from sluice.transport.settings import Port, Seconds, Settings, format_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

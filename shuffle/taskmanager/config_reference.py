@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Union, get_args, get_orig
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from sluice.shuffle.taskmanager.config import CONFIG_FILE_VARIABLE, Key, keys, sections
-from sluice.transport.settings import format_size
+from ...transport.settings import format_size
+from .config import CONFIG_FILE_VARIABLE, Key, keys, sections
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from sluice.protocol.errors import SluiceError, UnexpectedMessage
-from sluice.protocol.messages import (
+from ...protocol.errors import SluiceError, UnexpectedMessage
+from ...protocol.messages import (
     ApplicationReleased,
     CloseRequest,
     Message,
@@ -11,10 +11,10 @@ from sluice.protocol.messages import (
     ReleaseShuffle,
     ShuffleReleased,
 )
-from sluice.shuffle.names import ShuffleKey
-from sluice.shuffle.taskmanager.applications import Applications
-from sluice.shuffle.taskmanager.serve.result_partition_manager import ResultPartitionManager
-from sluice.transport.connection import Connection
+from ...transport.connection import Connection
+from ..names import ShuffleKey
+from .applications import Applications
+from .serve.result_partition_manager import ResultPartitionManager
 
 
 class DriverHandler:

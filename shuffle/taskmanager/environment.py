@@ -9,8 +9,8 @@ import os
 import socket
 from pathlib import Path
 
-from sluice.protocol.errors import SegmentSizeMismatch
-from sluice.protocol.limits import (
+from ...protocol.errors import SegmentSizeMismatch
+from ...protocol.limits import (
     FEATURE_BUFFER_GROUPS,
     FEATURE_LARGE_PAYLOADS,
     FEATURE_REGION_AREAS,
@@ -18,7 +18,7 @@ from sluice.protocol.limits import (
     MAGIC,
     VERSION,
 )
-from sluice.protocol.messages import (
+from ...protocol.messages import (
     FLOW_CREDIT,
     FLOW_WATERMARK,
     ROLE_CONSUMER,
@@ -27,36 +27,36 @@ from sluice.protocol.messages import (
     Hello,
     HelloAck,
 )
-from sluice.shuffle.counters import Counters
-from sluice.shuffle.errors import ShuttingDown
-from sluice.shuffle.gate.partition_request_client import (
+from ...transport.config import TransportConfig
+from ...transport.connection import Connection, ConnectionHandler
+from ...transport.connection_pool import ConnectionPool
+from ...transport.connector import Address, connect
+from ...transport.listener import Listener
+from ..counters import Counters
+from ..errors import ShuttingDown
+from ..gate.partition_request_client import (
     PartitionRequestClient,
     UncreditedPartitionRequestClient,
 )
-from sluice.shuffle.gate.task_events import TaskEventDispatcher
-from sluice.shuffle.memory import NetworkBufferPool
-from sluice.shuffle.taskmanager.applications import Applications
-from sluice.shuffle.taskmanager.driver_handler import DriverHandler
-from sluice.shuffle.taskmanager.ingest.incoming_output import ProducerServices
-from sluice.shuffle.taskmanager.ingest.producer_handler import ProducerHandler
-from sluice.shuffle.taskmanager.ingest.resumable_outputs import ResumableOutputs
-from sluice.shuffle.taskmanager.sections import (
+from ..gate.task_events import TaskEventDispatcher
+from ..memory import NetworkBufferPool
+from .applications import Applications
+from .driver_handler import DriverHandler
+from .ingest.incoming_output import ProducerServices
+from .ingest.producer_handler import ProducerHandler
+from .ingest.resumable_outputs import ResumableOutputs
+from .sections import (
     ApplicationConfig,
     NetworkMemoryConfig,
     StorageConfig,
 )
-from sluice.shuffle.taskmanager.serve.consumer_handler import ConsumerHandler
-from sluice.shuffle.taskmanager.serve.peer_handler import PeerHandler
-from sluice.shuffle.taskmanager.serve.result_partition_manager import ResultPartitionManager
-from sluice.shuffle.taskmanager.serve.stored_partition_view import ReadPool
-from sluice.shuffle.taskmanager.serve.taskmanager_channel_opener import GateServices
-from sluice.shuffle.taskmanager.store.region_area import RegionAreas
-from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
-from sluice.transport.config import TransportConfig
-from sluice.transport.connection import Connection, ConnectionHandler
-from sluice.transport.connection_pool import ConnectionPool
-from sluice.transport.connector import Address, connect
-from sluice.transport.listener import Listener
+from .serve.consumer_handler import ConsumerHandler
+from .serve.peer_handler import PeerHandler
+from .serve.result_partition_manager import ResultPartitionManager
+from .serve.stored_partition_view import ReadPool
+from .serve.taskmanager_channel_opener import GateServices
+from .store.region_area import RegionAreas
+from .store.shuffle_store import ShuffleStore
 
 Handler = ConsumerHandler | DriverHandler | PeerHandler | ProducerHandler
 

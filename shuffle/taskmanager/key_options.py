@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from sluice.shuffle.taskmanager.config import Key, keys, sections
+from .config import Key, keys, sections
 
 if TYPE_CHECKING:
     from collections.abc import Callable

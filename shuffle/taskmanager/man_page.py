@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from sluice.shuffle.taskmanager.cli import PROGRAM, main
+from .cli import PROGRAM, main
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from sluice.transport.settings import NONE_ALLOWED, Bytes, Count, FilePath, Seconds, Settings
+from ...transport.settings import NONE_ALLOWED, Bytes, Count, FilePath, Seconds, Settings
 
 
 class NetworkMemoryConfig(Settings):

@@ -4,9 +4,9 @@ import asyncio
 import logging
 import signal
 
-from sluice.shuffle.taskmanager.config import TaskManagerConfig
-from sluice.shuffle.taskmanager.taskmanager import TaskManager
-from sluice.transport import loop as event_loop
+from ...transport import loop as event_loop
+from .config import TaskManagerConfig
+from .taskmanager import TaskManager
 
 _log = logging.getLogger(__name__)
 

@@ -4,12 +4,12 @@ import importlib.metadata
 import logging
 import time
 
-from sluice.shuffle.taskmanager.config import TaskManagerConfig
-from sluice.shuffle.taskmanager.environment import NetworkEnvironment
-from sluice.shuffle.taskmanager.watch.event_loop_lag import EventLoopLag
-from sluice.shuffle.taskmanager.watch.http import HttpServer
-from sluice.shuffle.taskmanager.watch.snapshot import Vitals, take_snapshot
-from sluice.shuffle.taskmanager.watch.status import TaskManagerState, TaskManagerStatus, data_path
+from .config import TaskManagerConfig
+from .environment import NetworkEnvironment
+from .watch.event_loop_lag import EventLoopLag
+from .watch.http import HttpServer
+from .watch.snapshot import Vitals, take_snapshot
+from .watch.status import TaskManagerState, TaskManagerStatus, data_path
 
 _log = logging.getLogger(__name__)
 

@@ -4,13 +4,13 @@ import asyncio
 import logging
 from typing import Final
 
-from sluice.protocol.errors import SluiceError, UnexpectedMessage
-from sluice.protocol.messages import AttachRegionArea, RegionAreaAttached
-from sluice.shuffle.errors import ChecksumMismatch, MapOutputMismatch, failure_of
-from sluice.shuffle.taskmanager.ingest.incoming_region import IncomingRegion
-from sluice.shuffle.taskmanager.store.region_area import RegionArea, RegionAreas
-from sluice.shuffle.taskmanager.store.region_writer import RegionWriter
-from sluice.transport.connection import Connection
+from ....protocol.errors import SluiceError, UnexpectedMessage
+from ....protocol.messages import AttachRegionArea, RegionAreaAttached
+from ....transport.connection import Connection
+from ...errors import ChecksumMismatch, MapOutputMismatch, failure_of
+from ..store.region_area import RegionArea, RegionAreas
+from ..store.region_writer import RegionWriter
+from .incoming_region import IncomingRegion
 
 _log = logging.getLogger(__name__)
 

@@ -4,10 +4,10 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from sluice.protocol.errors import CreditExceeded, SluiceError
-from sluice.protocol.framing import PayloadMemory
-from sluice.shuffle.errors import MapOutputMismatch, failure_of
-from sluice.shuffle.memory import (
+from ....protocol.errors import CreditExceeded, SluiceError
+from ....protocol.framing import PayloadMemory
+from ...errors import MapOutputMismatch, failure_of
+from ...memory import (
     BufferGroup,
     ListenerHandle,
     LocalBufferPool,
@@ -15,8 +15,8 @@ from sluice.shuffle.memory import (
     group_neighbours,
     memory_to_receive,
 )
-from sluice.shuffle.taskmanager.ingest.incoming_region import ReceivedRegion, ReceiveSettings
-from sluice.shuffle.taskmanager.store.region_writer import RegionWriter
+from ..store.region_writer import RegionWriter
+from .incoming_region import ReceivedRegion, ReceiveSettings
 
 
 class DiskRegion(ReceivedRegion):

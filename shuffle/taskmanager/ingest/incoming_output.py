@@ -4,10 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from sluice.protocol.errors import ChannelInUse, SluiceError, UnexpectedMessage
-from sluice.protocol.framing import PayloadMemory
-from sluice.protocol.limits import RECEIVE_TAIL_BYTES
-from sluice.protocol.messages import (
+from ....protocol.errors import ChannelInUse, SluiceError, UnexpectedMessage
+from ....protocol.framing import PayloadMemory
+from ....protocol.limits import RECEIVE_TAIL_BYTES
+from ....protocol.messages import (
     AddCredit,
     OpenPartition,
     OpenPipelinedPartition,
@@ -15,21 +15,21 @@ from sluice.protocol.messages import (
     PipelinedData,
     ResumePartition,
 )
-from sluice.protocol.remote_error import error_response
-from sluice.shuffle.counters import Counters
-from sluice.shuffle.errors import LimitExceeded, ShuttingDown
-from sluice.shuffle.gate.task_events import TaskEventDispatcher
-from sluice.shuffle.memory import NetworkBufferPool
-from sluice.shuffle.names import ShuffleKey
-from sluice.shuffle.taskmanager.ingest.attached_area import AttachedArea
-from sluice.shuffle.taskmanager.ingest.resumable_outputs import ResumableOutputs
-from sluice.shuffle.taskmanager.ingest.states import DataMessage, MessageType, OutputMessage
-from sluice.shuffle.taskmanager.ingest.waiting import Waiter, Waiting
-from sluice.shuffle.taskmanager.sections import NetworkMemoryConfig
-from sluice.shuffle.taskmanager.serve.result_partition_manager import ResultPartitionManager
-from sluice.shuffle.taskmanager.store.region_area import RegionAreas
-from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
-from sluice.transport.connection import Connection
+from ....protocol.remote_error import error_response
+from ....transport.connection import Connection
+from ...counters import Counters
+from ...errors import LimitExceeded, ShuttingDown
+from ...gate.task_events import TaskEventDispatcher
+from ...memory import NetworkBufferPool
+from ...names import ShuffleKey
+from ..sections import NetworkMemoryConfig
+from ..serve.result_partition_manager import ResultPartitionManager
+from ..store.region_area import RegionAreas
+from ..store.shuffle_store import ShuffleStore
+from .attached_area import AttachedArea
+from .resumable_outputs import ResumableOutputs
+from .states import DataMessage, MessageType, OutputMessage
+from .waiting import Waiter, Waiting
 
 MOST_FAILED_OUTPUTS: Final = 1024
 """Numbers of failed outputs that a connection remembers, to tell late messages from wrong ones."""

@@ -5,11 +5,11 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c as update_crc32c
 
-from sluice.protocol.framing import PayloadMemory
-from sluice.protocol.limits import RECEIVE_TAIL_BYTES
-from sluice.shuffle.errors import ChecksumMismatch, MapOutputMismatch
-from sluice.shuffle.taskmanager.store.outputs import Region
-from sluice.shuffle.taskmanager.store.region_writer import RegionWriter
+from ....protocol.framing import PayloadMemory
+from ....protocol.limits import RECEIVE_TAIL_BYTES
+from ...errors import ChecksumMismatch, MapOutputMismatch
+from ..store.outputs import Region
+from ..store.region_writer import RegionWriter
 
 
 class ReceiveSettings(NamedTuple):

@@ -9,7 +9,7 @@ source. Nothing polls.
 from collections.abc import Callable
 from typing import Final
 
-from sluice.shuffle.memory import ListenerHandle, LocalBufferPool, MemorySegment
+from ...memory import ListenerHandle, LocalBufferPool, MemorySegment
 
 CREDIT_WINDOW_BUFFERS: Final = 16
 """Most buffers granted and not arrived: 512 KiB at the default size, more than a Unix socket

@@ -8,11 +8,11 @@ segment is free again. So flushes that find their reader busy do not become mess
 import asyncio
 from collections import deque
 
-from sluice.protocol.errors import CreditExceeded, InvalidEvent, SluiceError
-from sluice.protocol.events import EndOfPartition, decode_event
-from sluice.protocol.framing import PayloadMemory
-from sluice.protocol.limits import MAX_EVENT_BYTES
-from sluice.protocol.messages import (
+from ....protocol.errors import CreditExceeded, InvalidEvent, SluiceError
+from ....protocol.events import EndOfPartition, decode_event
+from ....protocol.framing import PayloadMemory
+from ....protocol.limits import MAX_EVENT_BYTES
+from ....protocol.messages import (
     DATA,
     EVERY_SUBPARTITION,
     FinishPartition,
@@ -23,24 +23,24 @@ from sluice.protocol.messages import (
     PipelinedData,
     TaskEvent,
 )
-from sluice.shuffle.errors import (
+from ...errors import (
     EndOfPartitionMismatch,
     InvalidRequest,
     PartitionReleased,
     ProducerFailed,
     failure_of,
 )
-from sluice.shuffle.gate.task_events import MAX_KEPT_TASK_EVENTS, TooManyTaskEvents
-from sluice.shuffle.memory import MemorySegment
-from sluice.shuffle.partition.partition_type import checked_partition_type, pool_bounds
-from sluice.shuffle.partition.pipelined_result_partition import (
+from ...gate.task_events import MAX_KEPT_TASK_EVENTS, TooManyTaskEvents
+from ...memory import MemorySegment
+from ...partition.partition_type import checked_partition_type, pool_bounds
+from ...partition.pipelined_result_partition import (
     PartitionListeners,
     PipelinedResultPartition,
 )
-from sluice.shuffle.partition.result_partition_writer import ALL_SUBPARTITIONS
-from sluice.shuffle.taskmanager.ingest.incoming_output import IncomingOutput, OpenOutputs
-from sluice.shuffle.taskmanager.ingest.pipelined_credit import PipelinedCredit
-from sluice.shuffle.taskmanager.ingest.states import (
+from ...partition.result_partition_writer import ALL_SUBPARTITIONS
+from .incoming_output import IncomingOutput, OpenOutputs
+from .pipelined_credit import PipelinedCredit
+from .states import (
     PIPELINED,
     DataMessage,
     OutputMessage,
@@ -48,7 +48,7 @@ from sluice.shuffle.taskmanager.ingest.states import (
     after_pipelined,
     not_open,
 )
-from sluice.shuffle.taskmanager.ingest.waiting import Waiter
+from .waiting import Waiter
 
 
 class PipelinedOutput(IncomingOutput):

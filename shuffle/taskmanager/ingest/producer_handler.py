@@ -10,9 +10,9 @@ One data message takes these steps::
 from collections.abc import Callable
 from typing import Final
 
-from sluice.protocol.errors import SluiceError, UnexpectedMessage
-from sluice.protocol.framing import PayloadMemory
-from sluice.protocol.messages import (
+from ....protocol.errors import SluiceError, UnexpectedMessage
+from ....protocol.framing import PayloadMemory
+from ....protocol.messages import (
     AbortPartition,
     AttachRegionArea,
     BeginRegion,
@@ -28,16 +28,16 @@ from sluice.protocol.messages import (
     SecureRegion,
     SharedRegion,
 )
-from sluice.shuffle.names import MapAttemptKey, ShuffleKey
-from sluice.shuffle.taskmanager.ingest.incoming_output import (
+from ....transport.connection import Connection
+from ...names import MapAttemptKey, ShuffleKey
+from .incoming_output import (
     IncomingOutput,
     OpenOutputs,
     ProducerServices,
 )
-from sluice.shuffle.taskmanager.ingest.pipelined_output import PipelinedOutput
-from sluice.shuffle.taskmanager.ingest.states import DataMessage, OutputMessage
-from sluice.shuffle.taskmanager.ingest.stored_output import StoredOutput
-from sluice.transport.connection import Connection
+from .pipelined_output import PipelinedOutput
+from .states import DataMessage, OutputMessage
+from .stored_output import StoredOutput
 
 
 class ProducerHandler:

@@ -3,24 +3,24 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from sluice.protocol.errors import SluiceError
-from sluice.protocol.limits import MAX_U64
-from sluice.protocol.messages import EVERY_SUBPARTITION, BeginRegion, SharedRegion
-from sluice.shuffle.errors import LimitExceeded, MapOutputMismatch
-from sluice.shuffle.memory import LocalBufferPool
-from sluice.shuffle.names import MapAttemptKey
-from sluice.shuffle.taskmanager.ingest.attached_area import CopiedRegion
-from sluice.shuffle.taskmanager.ingest.disk_region import DiskRegion
-from sluice.shuffle.taskmanager.ingest.incoming_output import ProducerServices
-from sluice.shuffle.taskmanager.ingest.incoming_region import (
+from ....protocol.errors import SluiceError
+from ....protocol.limits import MAX_U64
+from ....protocol.messages import EVERY_SUBPARTITION, BeginRegion, SharedRegion
+from ...errors import LimitExceeded, MapOutputMismatch
+from ...memory import LocalBufferPool
+from ...names import MapAttemptKey
+from .attached_area import CopiedRegion
+from .disk_region import DiskRegion
+from .incoming_output import ProducerServices
+from .incoming_region import (
     MemoryRegion,
     ReceivedRegion,
     ReceiveSettings,
 )
 
 if TYPE_CHECKING:
-    from sluice.shuffle.taskmanager.store.region_area import RegionArea
-    from sluice.shuffle.taskmanager.store.region_writer import RegionWriter
+    from ..store.region_area import RegionArea
+    from ..store.region_writer import RegionWriter
 
 RegionAnnouncement: TypeAlias = BeginRegion | SharedRegion
 

@@ -8,8 +8,8 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from sluice.shuffle.names import MapAttemptKey
-from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
+from ...names import MapAttemptKey
+from ..store.shuffle_store import ShuffleStore
 
 _log = logging.getLogger(__name__)
 

@@ -34,8 +34,8 @@ told, and so are requests that come for it a little later.
 import enum
 from typing import Final, TypeAlias
 
-from sluice.protocol.errors import UnexpectedMessage
-from sluice.protocol.messages import (
+from ....protocol.errors import UnexpectedMessage
+from ....protocol.messages import (
     BeginRegion,
     FinishPartition,
     PipelinedData,
@@ -43,7 +43,7 @@ from sluice.protocol.messages import (
     SecureRegion,
     SharedRegion,
 )
-from sluice.shuffle.errors import MapOutputMismatch
+from ...errors import MapOutputMismatch
 
 DataMessage: TypeAlias = RegionData | PipelinedData
 """A message whose payload is a part of an output."""

@@ -4,10 +4,10 @@ import asyncio
 from functools import partial
 from typing import Final
 
-from sluice.protocol.errors import SluiceError, UnexpectedMessage
-from sluice.protocol.framing import PayloadMemory
-from sluice.protocol.limits import FEATURE_LARGE_PAYLOADS
-from sluice.protocol.messages import (
+from ....protocol.errors import SluiceError, UnexpectedMessage
+from ....protocol.framing import PayloadMemory
+from ....protocol.limits import FEATURE_LARGE_PAYLOADS
+from ....protocol.messages import (
     BeginRegion,
     FinishPartition,
     OpenPartition,
@@ -21,19 +21,22 @@ from sluice.protocol.messages import (
     SecureRegion,
     SharedRegion,
 )
-from sluice.shuffle.errors import MapOutputMismatch, PartitionReleased, failure_of
-from sluice.shuffle.names import MapAttemptKey
-from sluice.shuffle.taskmanager.ingest.incoming_output import (
+from ...errors import MapOutputMismatch, PartitionReleased, failure_of
+from ...names import MapAttemptKey
+from ..store.errors import DuplicateMapOutput, ReleasedDuringCommit
+from ..store.outputs import MapOutput, Region
+from ..store.shuffle_store import release_regions
+from .incoming_output import (
     IncomingOutput,
     OpenOutputs,
 )
-from sluice.shuffle.taskmanager.ingest.incoming_region import (
+from .incoming_region import (
     IncomingRegion,
     ReceivedRegion,
     ReceiveSettings,
 )
-from sluice.shuffle.taskmanager.ingest.region_opener import RegionAnnouncement, RegionOpener
-from sluice.shuffle.taskmanager.ingest.states import (
+from .region_opener import RegionAnnouncement, RegionOpener
+from .states import (
     STORED,
     DataMessage,
     MessageType,
@@ -42,10 +45,7 @@ from sluice.shuffle.taskmanager.ingest.states import (
     after_stored,
     not_allowed,
 )
-from sluice.shuffle.taskmanager.ingest.waiting import Waiter
-from sluice.shuffle.taskmanager.store.errors import DuplicateMapOutput, ReleasedDuringCommit
-from sluice.shuffle.taskmanager.store.outputs import MapOutput, Region
-from sluice.shuffle.taskmanager.store.shuffle_store import release_regions
+from .waiting import Waiter
 
 
 class StoredOutput(IncomingOutput):

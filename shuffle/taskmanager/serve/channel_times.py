@@ -11,7 +11,7 @@ The clock is read when a channel begins or ceases to send, not for each buffer.
 from time import monotonic
 from typing import Final
 
-from sluice.shuffle.counters import ServingSeconds
+from ...counters import ServingSeconds
 
 WAITING_FOR_DATA: Final = 0
 WAITING_FOR_CREDIT: Final = 1

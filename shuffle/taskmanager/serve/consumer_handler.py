@@ -8,9 +8,9 @@ connection has sent it. So a reduce task that stops reading stops its own channe
 from collections.abc import Callable
 from typing import cast
 
-from sluice.protocol.errors import ChannelInUse, SluiceError
-from sluice.protocol.limits import FEATURE_BUFFER_GROUPS
-from sluice.protocol.messages import (
+from ....protocol.errors import ChannelInUse, SluiceError
+from ....protocol.limits import FEATURE_BUFFER_GROUPS
+from ....protocol.messages import (
     CloseGate,
     CloseRequest,
     GateClosed,
@@ -18,25 +18,25 @@ from sluice.protocol.messages import (
     Message,
     OpenGate,
 )
-from sluice.protocol.remote_error import error_response
-from sluice.shuffle.counters import Counters
-from sluice.shuffle.errors import InvalidRequest
-from sluice.shuffle.gate.buffer_debloater import debloat_settings
-from sluice.shuffle.gate.channel_opener import ChannelSource
-from sluice.shuffle.gate.input_gate import InputChannel, InputGate
-from sluice.shuffle.gate.local_input_channel import LocalInputChannel
-from sluice.shuffle.names import ShuffleKey, SubpartitionRange
-from sluice.shuffle.taskmanager.serve.channel_times import ChannelTimes
-from sluice.shuffle.taskmanager.serve.credit_based_view_reader import CreditBasedViewReader
-from sluice.shuffle.taskmanager.serve.serving_handler import ServingHandler
-from sluice.shuffle.taskmanager.serve.stored_partition_view import ReadPool
-from sluice.shuffle.taskmanager.serve.taskmanager_channel_opener import (
+from ....protocol.remote_error import error_response
+from ....transport.connection import Connection
+from ....transport.connector import Address
+from ...counters import Counters
+from ...errors import InvalidRequest
+from ...gate.buffer_debloater import debloat_settings
+from ...gate.channel_opener import ChannelSource
+from ...gate.input_gate import InputChannel, InputGate
+from ...gate.local_input_channel import LocalInputChannel
+from ...names import ShuffleKey, SubpartitionRange
+from .channel_times import ChannelTimes
+from .credit_based_view_reader import CreditBasedViewReader
+from .serving_handler import ServingHandler
+from .stored_partition_view import ReadPool
+from .taskmanager_channel_opener import (
     GateLimits,
     GateServices,
     TaskManagerChannelOpener,
 )
-from sluice.transport.connection import Connection
-from sluice.transport.connector import Address
 
 
 class ConsumerHandler(ServingHandler):

@@ -2,13 +2,13 @@
 
 from typing import TYPE_CHECKING
 
-from sluice.protocol.credit import SenderCredit
-from sluice.protocol.errors import SluiceError
-from sluice.protocol.limits import MAX_U32
-from sluice.shuffle.counters import ServingSeconds
-from sluice.shuffle.errors import detached
-from sluice.shuffle.partition.view import OutgoingBuffer, SubpartitionView
-from sluice.shuffle.taskmanager.serve.channel_times import (
+from ....protocol.credit import SenderCredit
+from ....protocol.errors import SluiceError
+from ....protocol.limits import MAX_U32
+from ...counters import ServingSeconds
+from ...errors import detached
+from ...partition.view import OutgoingBuffer, SubpartitionView
+from .channel_times import (
     SENDING,
     WAITING_FOR_CREDIT,
     WAITING_FOR_DATA,

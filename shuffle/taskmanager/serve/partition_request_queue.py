@@ -9,14 +9,14 @@ import contextlib
 from collections import deque
 from collections.abc import Callable
 
-from sluice.protocol.errors import SluiceError
-from sluice.protocol.events import is_end_of_partition
-from sluice.protocol.messages import DATA, BufferResponse
-from sluice.protocol.remote_error import error_response
-from sluice.shuffle.errors import failure_of
-from sluice.shuffle.partition.view import OutgoingBuffer
-from sluice.shuffle.taskmanager.serve.credit_based_view_reader import CreditBasedViewReader
-from sluice.transport.connection import Connection
+from ....protocol.errors import SluiceError
+from ....protocol.events import is_end_of_partition
+from ....protocol.messages import DATA, BufferResponse
+from ....protocol.remote_error import error_response
+from ....transport.connection import Connection
+from ...errors import failure_of
+from ...partition.view import OutgoingBuffer
+from .credit_based_view_reader import CreditBasedViewReader
 
 MOST_BYTES_A_TURN = 1024 * 1024
 """Bytes sent before other connections get a turn of the event loop: 32 buffers of 32 KiB."""

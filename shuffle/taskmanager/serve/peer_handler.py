@@ -3,23 +3,23 @@
 import asyncio
 from collections.abc import Callable
 
-from sluice.protocol.errors import SluiceError
-from sluice.protocol.messages import FLOW_WATERMARK, CloseRequest, Message, PartitionRequest
-from sluice.protocol.remote_error import error_response
-from sluice.shuffle.counters import Counters
-from sluice.shuffle.errors import InvalidRequest, LimitExceeded, failure_of
-from sluice.shuffle.gate.task_events import KeptTaskEvents, TaskEventDispatcher, UnknownProducer
-from sluice.shuffle.names import ShuffleKey, SubpartitionRange
-from sluice.shuffle.partition.view import PipelinedView
-from sluice.shuffle.taskmanager.serve.channel_times import ChannelTimes
-from sluice.shuffle.taskmanager.serve.credit_based_view_reader import (
+from ....protocol.errors import SluiceError
+from ....protocol.messages import FLOW_WATERMARK, CloseRequest, Message, PartitionRequest
+from ....protocol.remote_error import error_response
+from ....transport.connection import Connection
+from ...counters import Counters
+from ...errors import InvalidRequest, LimitExceeded, failure_of
+from ...gate.task_events import KeptTaskEvents, TaskEventDispatcher, UnknownProducer
+from ...names import ShuffleKey, SubpartitionRange
+from ...partition.view import PipelinedView
+from .channel_times import ChannelTimes
+from .credit_based_view_reader import (
     CreditBasedViewReader,
     UncreditedViewReader,
 )
-from sluice.shuffle.taskmanager.serve.result_partition_manager import ResultPartitionManager
-from sluice.shuffle.taskmanager.serve.serving_handler import ServingHandler
-from sluice.shuffle.taskmanager.serve.stored_partition_view import ReadPool
-from sluice.transport.connection import Connection
+from .result_partition_manager import ResultPartitionManager
+from .serving_handler import ServingHandler
+from .stored_partition_view import ReadPool
 
 
 class _Waiting:

@@ -16,15 +16,15 @@ from typing import Final, NamedTuple, Protocol
 
 from mypy_extensions import mypyc_attr
 
-from sluice.protocol.errors import SluiceError
-from sluice.shuffle.errors import InvalidRequest, PartitionNotFound, PartitionReleased
-from sluice.shuffle.memory import LocalBufferPool
-from sluice.shuffle.names import ShuffleKey, SubpartitionRange
-from sluice.shuffle.partition.view import DataListener, PipelinedView, SubpartitionView
-from sluice.shuffle.taskmanager.serve.stored_partition_view import ReadSizes, StoredPartitionView
-from sluice.shuffle.taskmanager.store.errors import DuplicateMapOutput
-from sluice.shuffle.taskmanager.store.outputs import MapOutput
-from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore, release_regions
+from ....protocol.errors import SluiceError
+from ...errors import InvalidRequest, PartitionNotFound, PartitionReleased
+from ...memory import LocalBufferPool
+from ...names import ShuffleKey, SubpartitionRange
+from ...partition.view import DataListener, PipelinedView, SubpartitionView
+from ..store.errors import DuplicateMapOutput
+from ..store.outputs import MapOutput
+from ..store.shuffle_store import ShuffleStore, release_regions
+from .stored_partition_view import ReadSizes, StoredPartitionView
 
 MOST_FAILURES_KEPT: Final = 1024
 """Failures remembered, the latest ones: a client cannot make the registry grow without bound."""

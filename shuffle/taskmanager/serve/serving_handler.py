@@ -4,8 +4,8 @@ import abc
 import logging
 from collections.abc import Callable
 
-from sluice.protocol.errors import ChannelInUse, SluiceError, UnexpectedMessage
-from sluice.protocol.messages import (
+from ....protocol.errors import ChannelInUse, SluiceError, UnexpectedMessage
+from ....protocol.messages import (
     AddCredit,
     CancelPartitionRequest,
     Message,
@@ -13,14 +13,14 @@ from sluice.protocol.messages import (
     ResumeConsumption,
     TaskEvent,
 )
-from sluice.shuffle.counters import Counters
-from sluice.shuffle.errors import InvalidRequest, LimitExceeded
-from sluice.shuffle.gate.task_events import UnknownProducer
-from sluice.shuffle.taskmanager.serve.channel_times import ChannelTimes
-from sluice.shuffle.taskmanager.serve.credit_based_view_reader import CreditBasedViewReader
-from sluice.shuffle.taskmanager.serve.partition_request_queue import PartitionRequestQueue
-from sluice.shuffle.taskmanager.serve.stored_partition_view import ReadPool
-from sluice.transport.connection import Connection
+from ....transport.connection import Connection
+from ...counters import Counters
+from ...errors import InvalidRequest, LimitExceeded
+from ...gate.task_events import UnknownProducer
+from .channel_times import ChannelTimes
+from .credit_based_view_reader import CreditBasedViewReader
+from .partition_request_queue import PartitionRequestQueue
+from .stored_partition_view import ReadPool
 
 _log = logging.getLogger(__name__)
 

@@ -15,12 +15,12 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
-from sluice.protocol.errors import SluiceError
-from sluice.protocol.events import encode_end_of_partition
-from sluice.protocol.limits import MAX_U32
-from sluice.protocol.messages import DATA, EVENT
-from sluice.shuffle.errors import failure_of
-from sluice.shuffle.memory import (
+from ....protocol.errors import SluiceError
+from ....protocol.events import encode_end_of_partition
+from ....protocol.limits import MAX_U32
+from ....protocol.messages import DATA, EVENT
+from ...errors import failure_of
+from ...memory import (
     BufferGroup,
     ListenerHandle,
     LocalBufferPool,
@@ -28,12 +28,12 @@ from sluice.shuffle.memory import (
     NetworkBufferPool,
     runs_of_neighbours,
 )
-from sluice.shuffle.names import SubpartitionRange
-from sluice.shuffle.partition.view import DataListener, OutgoingBuffer
-from sluice.shuffle.taskmanager.store.extent_reader import ExtentRead
-from sluice.shuffle.taskmanager.store.outputs import MapOutput
-from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
-from sluice.shuffle.taskmanager.store.tier import Extent
+from ...names import SubpartitionRange
+from ...partition.view import DataListener, OutgoingBuffer
+from ..store.extent_reader import ExtentRead
+from ..store.outputs import MapOutput
+from ..store.shuffle_store import ShuffleStore
+from ..store.tier import Extent
 
 READ_AHEAD_SEGMENTS: Final = 8
 """Segments of one read: 256 KiB at the default size, enough to hide a thread's round trip."""

@@ -6,29 +6,29 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from sluice.shuffle.errors import InvalidRequest
-from sluice.shuffle.gate.channel_opener import (
+from ....transport.connection_pool import ConnectionPool
+from ....transport.errors import TaskManagerMismatch
+from ...errors import InvalidRequest
+from ...gate.channel_opener import (
     ChannelOpener,
     ChannelSource,
     GateMemory,
     OpenableChannel,
     Opening,
 )
-from sluice.shuffle.gate.local_input_channel import LocalInputChannel
-from sluice.shuffle.gate.partition_request_client import PartitionRequestClient
-from sluice.shuffle.gate.remote_input_channel import RemoteInputChannel
-from sluice.shuffle.gate.task_events import TaskEventDispatcher
-from sluice.shuffle.memory import NetworkBufferPool
-from sluice.shuffle.names import SubpartitionRange
-from sluice.shuffle.partition.view import DataListener
-from sluice.shuffle.taskmanager.sections import NetworkMemoryConfig
-from sluice.shuffle.taskmanager.serve.result_partition_manager import ResultPartitionManager
-from sluice.shuffle.taskmanager.serve.stored_partition_view import ReadPool
-from sluice.transport.connection_pool import ConnectionPool
-from sluice.transport.errors import TaskManagerMismatch
+from ...gate.local_input_channel import LocalInputChannel
+from ...gate.partition_request_client import PartitionRequestClient
+from ...gate.remote_input_channel import RemoteInputChannel
+from ...gate.task_events import TaskEventDispatcher
+from ...memory import NetworkBufferPool
+from ...names import SubpartitionRange
+from ...partition.view import DataListener
+from ..sections import NetworkMemoryConfig
+from .result_partition_manager import ResultPartitionManager
+from .stored_partition_view import ReadPool
 
 if TYPE_CHECKING:
-    from sluice.transport.connector import Address
+    from ....transport.connector import Address
 
 
 @dataclass(frozen=True, slots=True)

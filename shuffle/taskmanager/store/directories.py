@@ -9,7 +9,7 @@ import stat
 from collections.abc import Iterable
 from pathlib import Path
 
-from sluice.shuffle.taskmanager.store.errors import StorageInUse, StorageUnavailable
+from .errors import StorageInUse, StorageUnavailable
 
 LOCK_NAME = "lock"
 ID_NAME = "taskmanager-id"

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sluice.shuffle.taskmanager.store.errors import (
+from .errors import (
     StorageReadFailed,
     StorageWriteFailed,
 )
-from sluice.shuffle.taskmanager.store.tier import Extent, Tier, TierStatistics, open_arena
+from .tier import Extent, Tier, TierStatistics, open_arena
 
 if TYPE_CHECKING:
     from collections.abc import Callable

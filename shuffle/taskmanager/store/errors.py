@@ -22,7 +22,7 @@ All of them concern one map output or one directory; the store goes on serving t
 
 from pathlib import Path
 
-from sluice.protocol.errors import ErrorCode, SluiceError
+from ....protocol.errors import ErrorCode, SluiceError
 
 
 class StorageError(SluiceError):

@@ -5,15 +5,15 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from sluice.shuffle.taskmanager.store.disk_tier import DiskTier
-from sluice.shuffle.taskmanager.store.errors import (
+from .disk_tier import DiskTier
+from .errors import (
     CorruptRegion,
     OutsideRegion,
     StorageReadFailed,
 )
-from sluice.shuffle.taskmanager.store.io_threads import IoThreads
-from sluice.shuffle.taskmanager.store.outputs import Region
-from sluice.shuffle.taskmanager.store.tier import Extent
+from .io_threads import IoThreads
+from .outputs import Region
+from .tier import Extent
 
 _VERIFY_BYTES = 1024 * 1024
 

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from crc32c import crc32c
 
-from sluice.shuffle.taskmanager.store.errors import CorruptJournal, StorageUnavailable
+from .errors import CorruptJournal, StorageUnavailable
 
 logger = logging.getLogger(__name__)
 

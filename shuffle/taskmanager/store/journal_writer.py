@@ -16,20 +16,20 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 
-from sluice.shuffle.names import MapAttemptKey, ShuffleKey
-from sluice.shuffle.taskmanager.store.errors import (
+from ...names import MapAttemptKey, ShuffleKey
+from .errors import (
     JournalWriteFailed,
     MapOutputDropped,
     ReleasedDuringCommit,
     StorageClosed,
     StorageError,
 )
-from sluice.shuffle.taskmanager.store.io_threads import IoThreads
-from sluice.shuffle.taskmanager.store.journal import Journal, record_bytes
-from sluice.shuffle.taskmanager.store.output_index import OutputIndex
-from sluice.shuffle.taskmanager.store.outputs import MapOutput, Region
-from sluice.shuffle.taskmanager.store.rows import pack_commit, pack_drop, pack_secure
-from sluice.shuffle.taskmanager.store.tiers import Tiers
+from .io_threads import IoThreads
+from .journal import Journal, record_bytes
+from .output_index import OutputIndex
+from .outputs import MapOutput, Region
+from .rows import pack_commit, pack_drop, pack_secure
+from .tiers import Tiers
 
 logger = logging.getLogger(__name__)
 

@@ -7,8 +7,8 @@ import mmap
 import os
 from pathlib import Path
 
-from sluice.shuffle.taskmanager.store.errors import StorageUnavailable
-from sluice.shuffle.taskmanager.store.tier import ALIGNMENT_BYTES, Extent, Tier, open_arena
+from .errors import StorageUnavailable
+from .tier import ALIGNMENT_BYTES, Extent, Tier, open_arena
 
 logger = logging.getLogger(__name__)
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from sluice.shuffle.names import MapAttemptKey, ShuffleKey
-from sluice.shuffle.taskmanager.store.outputs import MapOutput, OpenOutput, Region
+from ...names import MapAttemptKey, ShuffleKey
+from .outputs import MapOutput, OpenOutput, Region
 
 _NOTHING: Mapping[int, MapOutput] = MappingProxyType({})
 

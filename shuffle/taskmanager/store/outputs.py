@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from sluice.protocol.messages import EVERY_SUBPARTITION
-from sluice.shuffle.names import ShuffleKey
+from ....protocol.messages import EVERY_SUBPARTITION
+from ...names import ShuffleKey
 
 if TYPE_CHECKING:
-    from sluice.shuffle.taskmanager.store.tier import Extent
+    from .tier import Extent
 
 
 def cumulative_offsets(lengths: Sequence[int]) -> "array[int]":

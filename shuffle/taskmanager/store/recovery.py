@@ -7,23 +7,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sluice.shuffle.names import MapAttemptKey, ShuffleKey
-from sluice.shuffle.taskmanager.sections import StorageConfig
-from sluice.shuffle.taskmanager.store.directories import DirectoryLock, taskmanager_id
-from sluice.shuffle.taskmanager.store.disk_tier import DiskTier
-from sluice.shuffle.taskmanager.store.errors import CorruptJournal, StorageInUse, StorageUnavailable
-from sluice.shuffle.taskmanager.store.journal import (
+from ...names import MapAttemptKey, ShuffleKey
+from ..sections import StorageConfig
+from .directories import DirectoryLock, taskmanager_id
+from .disk_tier import DiskTier
+from .errors import CorruptJournal, StorageInUse, StorageUnavailable
+from .journal import (
     Journal,
     find_journals,
     generation_of,
     open_journal,
     record_bytes,
 )
-from sluice.shuffle.taskmanager.store.journal_writer import COMPACTION_FLOOR_BYTES
-from sluice.shuffle.taskmanager.store.memory_tier import MemoryTier
-from sluice.shuffle.taskmanager.store.output_index import OutputIndex
-from sluice.shuffle.taskmanager.store.outputs import MapOutput, Region
-from sluice.shuffle.taskmanager.store.rows import (
+from .journal_writer import COMPACTION_FLOOR_BYTES
+from .memory_tier import MemoryTier
+from .output_index import OutputIndex
+from .outputs import MapOutput, Region
+from .rows import (
     CommitRow,
     DropRow,
     ReleaseApplicationRow,
@@ -33,7 +33,7 @@ from sluice.shuffle.taskmanager.store.rows import (
     pack_secure,
     unpack,
 )
-from sluice.shuffle.taskmanager.store.tier import Extent, Tier, TierStatistics
+from .tier import Extent, Tier, TierStatistics
 
 logger = logging.getLogger(__name__)
 

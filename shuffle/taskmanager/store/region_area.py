@@ -17,15 +17,15 @@ import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sluice.shuffle.taskmanager.store.directories import DirectoryLock
-from sluice.shuffle.taskmanager.store.errors import StorageUnavailable
-from sluice.shuffle.taskmanager.store.io_threads import IoThreads
-from sluice.shuffle.taskmanager.store.tier import Referenced
+from .directories import DirectoryLock
+from .errors import StorageUnavailable
+from .io_threads import IoThreads
+from .tier import Referenced
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sluice.shuffle.taskmanager.sections import StorageConfig
+    from ..sections import StorageConfig
 
 logger = logging.getLogger(__name__)
 

@@ -5,18 +5,18 @@ from typing import TYPE_CHECKING
 
 from crc32c import crc32c
 
-from sluice.shuffle.names import ShuffleKey
-from sluice.shuffle.taskmanager.store.disk_tier import DiskTier
-from sluice.shuffle.taskmanager.store.errors import OutsideRegion, StorageError, StorageReadFailed
-from sluice.shuffle.taskmanager.store.extent_reader import disk_tier_of
-from sluice.shuffle.taskmanager.store.io_threads import IoThreads
-from sluice.shuffle.taskmanager.store.outputs import Region
-from sluice.shuffle.taskmanager.store.tier import Extent
+from ...names import ShuffleKey
+from .disk_tier import DiskTier
+from .errors import OutsideRegion, StorageError, StorageReadFailed
+from .extent_reader import disk_tier_of
+from .io_threads import IoThreads
+from .outputs import Region
+from .tier import Extent
 
 if TYPE_CHECKING:
     from array import array
 
-    from sluice.shuffle.taskmanager.store.region_area import RegionArea
+    from .region_area import RegionArea
 
 
 DIRECT_COPY_BYTES = 256 * 1024

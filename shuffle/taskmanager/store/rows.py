@@ -22,8 +22,8 @@ from typing import Any
 
 import msgpack
 
-from sluice.shuffle.names import ShuffleKey
-from sluice.shuffle.taskmanager.store.outputs import MapOutput, Region
+from ...names import ShuffleKey
+from .outputs import MapOutput, Region
 
 _COMMIT = 0
 _RELEASE_SHUFFLE = 1

@@ -19,36 +19,36 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Self
 
-from sluice.shuffle.names import MapAttemptKey, ShuffleKey
-from sluice.shuffle.taskmanager.sections import StorageConfig
-from sluice.shuffle.taskmanager.store.errors import (
+from ...names import MapAttemptKey, ShuffleKey
+from ..sections import StorageConfig
+from .errors import (
     DuplicateMapOutput,
     StorageClosed,
 )
-from sluice.shuffle.taskmanager.store.extent_reader import (
+from .extent_reader import (
     ExtentRead,
     read_cached,
     read_extents,
     verify_region,
 )
-from sluice.shuffle.taskmanager.store.io_threads import IoThreads
-from sluice.shuffle.taskmanager.store.journal_writer import JournalWriter
-from sluice.shuffle.taskmanager.store.output_index import (
+from .io_threads import IoThreads
+from .journal_writer import JournalWriter
+from .output_index import (
     ShuffleEntry,
     ShuffleStatistics,
     StoreStatistics,
 )
-from sluice.shuffle.taskmanager.store.outputs import (
+from .outputs import (
     MapOutput,
     OpenOutput,
     Region,
     cumulative_offsets,
 )
-from sluice.shuffle.taskmanager.store.recovery import OpenedStorage, open_storage
-from sluice.shuffle.taskmanager.store.region_writer import RegionWriter
-from sluice.shuffle.taskmanager.store.rows import pack_release_application, pack_release_shuffle
-from sluice.shuffle.taskmanager.store.tier import Extent, TierStatistics
-from sluice.shuffle.taskmanager.store.tiers import Tiers
+from .recovery import OpenedStorage, open_storage
+from .region_writer import RegionWriter
+from .rows import pack_release_application, pack_release_shuffle
+from .tier import Extent, TierStatistics
+from .tiers import Tiers
 
 
 class ShuffleStore:

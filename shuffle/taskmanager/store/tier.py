@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from sluice.shuffle.taskmanager.store.errors import StorageUnavailable
-from sluice.shuffle.taskmanager.store.extent_allocator import ExtentAllocator
+from .errors import StorageUnavailable
+from .extent_allocator import ExtentAllocator
 
 logger = logging.getLogger(__name__)
 

@@ -6,11 +6,11 @@ from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
-from sluice.shuffle.taskmanager.store.disk_tier import DiskTier
-from sluice.shuffle.taskmanager.store.errors import StorageFull
-from sluice.shuffle.taskmanager.store.io_threads import IoThreads
-from sluice.shuffle.taskmanager.store.memory_tier import MemoryTier
-from sluice.shuffle.taskmanager.store.tier import Extent, Tier, TierStatistics
+from .disk_tier import DiskTier
+from .errors import StorageFull
+from .io_threads import IoThreads
+from .memory_tier import MemoryTier
+from .tier import Extent, Tier, TierStatistics
 
 logger = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from prometheus_client import Metric
 
-    from sluice.shuffle.taskmanager.watch.status import TaskManagerStatus
+    from .status import TaskManagerStatus
 
 
 CHANNEL_KINDS: Final = ("local", "remote")

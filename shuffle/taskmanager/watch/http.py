@@ -19,17 +19,17 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from aiohttp import web
 from prometheus_client.exposition import choose_encoder
 
-from sluice.protocol.errors import ErrorCode, SluiceError
-from sluice.shuffle.taskmanager.watch.metrics import registry
-from sluice.transport.acceptor import Acceptor, bind, listen
+from ....protocol.errors import ErrorCode, SluiceError
+from ....transport.acceptor import Acceptor, bind, listen
+from .metrics import registry
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from prometheus_client import CollectorRegistry
 
-    from sluice.shuffle.taskmanager.config import HttpConfig
-    from sluice.shuffle.taskmanager.watch.status import TaskManagerStatus
+    from ..config import HttpConfig
+    from .status import TaskManagerStatus
 
 DRAIN_HEADER: Final = "X-Sluice-Drain"
 

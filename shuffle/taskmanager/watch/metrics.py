@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily
 from prometheus_client.registry import Collector
 
-from sluice.shuffle.taskmanager.watch.exchange_metrics import (
+from .exchange_metrics import (
     exchange_metrics,
     gauge,
     gauges,
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from prometheus_client import Metric
 
-    from sluice.shuffle.taskmanager.watch.status import PoolStatus, TaskManagerStatus
+    from .status import PoolStatus, TaskManagerStatus
 
 STATES: Final = ("starting", "ready", "draining", "stopped")
 POOL_KINDS: Final = ("gate", "pipelined", "map_output", "read", "other")

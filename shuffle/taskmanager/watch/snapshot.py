@@ -2,25 +2,26 @@
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from sluice.protocol.messages import (
+from ....protocol.messages import (
     FLOW_WATERMARK,
     ROLE_CONSUMER,
     ROLE_DRIVER,
     ROLE_PEER,
     ROLE_PRODUCER,
 )
-from sluice.shuffle.counters import Counters
-from sluice.shuffle.taskmanager.environment import NetworkEnvironment
-from sluice.shuffle.taskmanager.ingest.producer_handler import ProducerHandler
-from sluice.shuffle.taskmanager.serve.serving_handler import ServingHandler
-from sluice.shuffle.taskmanager.watch.event_loop_lag import EventLoopLag
-from sluice.shuffle.taskmanager.watch.snapshot_exchange import (
+from ....transport.connection import Connection
+from ...counters import Counters
+from ..environment import NetworkEnvironment
+from ..ingest.producer_handler import ProducerHandler
+from ..serve.serving_handler import ServingHandler
+from .event_loop_lag import EventLoopLag
+from .snapshot_exchange import (
     gate_statuses,
     pipelined_statuses,
     producer_statuses,
     served_channels,
 )
-from sluice.shuffle.taskmanager.watch.status import (
+from .status import (
     ApplicationStatus,
     ConnectionStatus,
     EventLoopStatus,
@@ -35,10 +36,9 @@ from sluice.shuffle.taskmanager.watch.status import (
     TrafficStatus,
     data_path,
 )
-from sluice.transport.connection import Connection
 
 if TYPE_CHECKING:
-    from sluice.shuffle.names import ShuffleKey
+    from ...names import ShuffleKey
 
 _ROLES = {
     0: "handshake",

@@ -1,23 +1,23 @@
 """The exchange in a status snapshot: gates, pipelined partitions, credit."""
 
-from sluice.protocol.messages import ROLE_PEER
-from sluice.shuffle.gate.input_gate import InputGate
-from sluice.shuffle.gate.remote_input_channel import RemoteInputChannel
-from sluice.shuffle.gate.statistics import buffer_usage
-from sluice.shuffle.names import ShuffleKey
-from sluice.shuffle.partition.pipelined_result_partition import PipelinedResultPartition
-from sluice.shuffle.taskmanager.environment import NetworkEnvironment
-from sluice.shuffle.taskmanager.ingest.pipelined_output import PipelinedOutput
-from sluice.shuffle.taskmanager.ingest.producer_handler import ProducerHandler
-from sluice.shuffle.taskmanager.serve.channel_times import (
+from ....protocol.messages import ROLE_PEER
+from ...gate.input_gate import InputGate
+from ...gate.remote_input_channel import RemoteInputChannel
+from ...gate.statistics import buffer_usage
+from ...names import ShuffleKey
+from ...partition.pipelined_result_partition import PipelinedResultPartition
+from ..environment import NetworkEnvironment
+from ..ingest.pipelined_output import PipelinedOutput
+from ..ingest.producer_handler import ProducerHandler
+from ..serve.channel_times import (
     SENDING,
     WAITING_FOR_CREDIT,
     WAITING_FOR_DATA,
 )
-from sluice.shuffle.taskmanager.serve.consumer_handler import ConsumerHandler
-from sluice.shuffle.taskmanager.serve.credit_based_view_reader import CreditBasedViewReader
-from sluice.shuffle.taskmanager.serve.serving_handler import ServingHandler
-from sluice.shuffle.taskmanager.watch.status import (
+from ..serve.consumer_handler import ConsumerHandler
+from ..serve.credit_based_view_reader import CreditBasedViewReader
+from ..serve.serving_handler import ServingHandler
+from .status import (
     ChannelStatus,
     GateStatus,
     PipelinedPartitionStatus,

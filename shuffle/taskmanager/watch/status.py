@@ -13,9 +13,9 @@ import typing
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Literal, TypeAlias
 
-from sluice.protocol import framing
-from sluice.protocol.errors import ErrorCode, Fault, SluiceError
-from sluice.shuffle.counters import BoundedCounts, Counters
+from ....protocol import framing
+from ....protocol.errors import ErrorCode, Fault, SluiceError
+from ...counters import BoundedCounts, Counters
 
 TaskManagerState: TypeAlias = Literal["starting", "ready", "draining", "stopped"]
 ChannelKind: TypeAlias = Literal["local", "remote"]

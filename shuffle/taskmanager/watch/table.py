@@ -11,12 +11,12 @@ import itertools
 import textwrap
 from typing import TYPE_CHECKING, Final
 
-from sluice.transport.settings import SIZE_UNITS
+from ....transport.settings import SIZE_UNITS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from sluice.shuffle.taskmanager.watch.status import TaskManagerStatus
+    from .status import TaskManagerStatus
 
 _GAP: Final = "  "
 _INDENT: Final = "    "
