@@ -66,7 +66,7 @@ assert protocol.MINE and shuffle.MINE
 spark = SparkSession.builder.getOrCreate()
 rows = spark.sparkContext.parallelize(range(1000), 4).map(lambda n: (n % 7, 1))
 print("counts", sorted(rows.reduceByKey(lambda a, b: a + b, 3).collect()))
-print("manager", spark.conf.get("spark.plugins"))
+print("manager", spark.sparkContext._jsc.sc().conf().get("spark.shuffle.manager"))
 """
 
 
@@ -226,4 +226,4 @@ def test_a_job_is_submitted_beside_modules_of_the_same_names(installation: Insta
     done = run(command, cwd=installation.folder)
     counts = dict(re.findall(r"\((\d), (\d+)\)", done.stdout))
     assert sum(int(count) for count in counts.values()) == 1000
-    assert "manager io.sluice.spark.SluicePlugin" in done.stdout
+    assert "manager io.sluice.spark.SluiceShuffleManager" in done.stdout
