@@ -1,5 +1,5 @@
 """The top level of a checkout is the package ``sluice`` (docs/decisions/001-the-house.md).
 
-Python finds the package in ``sluice/``, whose links lead back here. This file is for tools that read
-relative imports as text: ``from ...protocol`` in ``shuffle/gate/`` means ``protocol/`` beside it.
+Python finds the package in ``sluice/``, whose links lead back here. This file is for tools that
+read relative imports as text: ``from ...protocol`` in ``shuffle/gate/`` is ``protocol/`` beside it.
 """
