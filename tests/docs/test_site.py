@@ -1,4 +1,4 @@
-"""What the site adds to its pages: a navigation of directories, docstrings as Markdown."""
+"""The hooks of the site: a navigation of directories, and docstrings as Markdown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What both serving legs share: credit, cancels, and messages of consumers to producers."""
+"""The half that both serving legs share: credit, cancels, messages of consumers to producers."""
 
 from __future__ import annotations
 
