@@ -12,7 +12,7 @@ from typing import Any, Final, TypeAlias
 import msgpack
 
 from .errors import MalformedMessage
-from .limits import MAX_I64, MAX_NAME_CHARACTERS, MAX_U32, MAX_U64, MIN_I64
+from .limits import MAX_I64, MAX_NAME_CHARACTERS, MAX_U32, MAX_U64, MIN_I64, NONCE_BYTES
 from .messages import (
     BLOCKING_EVENT,
     DATA,
@@ -24,6 +24,7 @@ from .messages import (
     BeginRegion,
     BufferResponse,
     CancelPartitionRequest,
+    Challenge,
     CloseGate,
     CloseRequest,
     ErrorResponse,
@@ -46,6 +47,7 @@ from .messages import (
     Ping,
     PipelinedData,
     Pong,
+    Proof,
     RegionAreaAttached,
     RegionData,
     RegionOpened,
@@ -87,6 +89,10 @@ def _is_text(value: object) -> bool:
 
 def _is_bytes(value: object) -> bool:
     return type(value) is bytes
+
+
+def _is_nonce(value: object) -> bool:
+    return type(value) is bytes and len(value) == NONCE_BYTES
 
 
 def _is_bool(value: object) -> bool:
@@ -182,6 +188,8 @@ _FORMAT: Final[dict[int, tuple[type[Message], tuple[Check, ...]]]] = {
     34: (AttachRegionArea, (_is_name, _U64)),
     35: (RegionAreaAttached, (_is_name, _is_text, _U64)),
     36: (SharedRegion, (_U32, _U32, _U32, _are_lengths, _U32, _U64)),
+    37: (Challenge, (_is_nonce,)),
+    38: (Proof, (_is_nonce,)),
     40: (ReleaseShuffle, (_U32,)),
     41: (ShuffleReleased, (_U32, _U64)),
     42: (ReleaseApplication, ()),

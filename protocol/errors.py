@@ -9,6 +9,10 @@
     │   ├── MalformedMessage
     │   ├── UnexpectedMessage
     │   ├── SegmentSizeMismatch
+    │   ├── AuthenticationFailed     somebody does not prove who it is, or may not do what it asks
+    │   │   ├── AuthenticationRequired
+    │   │   ├── CredentialExpired
+    │   │   └── NotPermitted
     │   ├── ChannelInUse
     │   ├── CreditOverflow
     │   └── CreditExceeded
@@ -62,6 +66,10 @@ class ErrorCode(enum.IntEnum):
     SHUTTING_DOWN = 61
     TOO_MANY_CONNECTIONS = 62
     LIMIT_EXCEEDED = 63
+    AUTHENTICATION_REQUIRED = 70
+    AUTHENTICATION_FAILED = 71
+    CREDENTIAL_EXPIRED = 72
+    NOT_PERMITTED = 73
 
 
 class Fault(enum.IntEnum):
@@ -147,6 +155,47 @@ class SegmentSizeMismatch(ProtocolViolation):
     """Two TaskManagers are configured with different segment sizes."""
 
     code = ErrorCode.SEGMENT_SIZE_MISMATCH
+
+
+class AuthenticationFailed(ProtocolViolation):
+    """The other side does not prove who it is; subclasses say more.
+
+    Attributes:
+        reason: A word for the counter of refused connections. It stays on this side: what is sent
+            does not tell an attacker which part of a guess was right.
+    """
+
+    code = ErrorCode.AUTHENTICATION_FAILED
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        reason: str,
+        value: object = None,
+        limit: object = None,
+        remedy: str = "",
+    ) -> None:
+        super().__init__(message, value=value, limit=limit, remedy=remedy)
+        self.reason = reason
+
+
+class AuthenticationRequired(AuthenticationFailed):
+    """A connection without a credential where one is required."""
+
+    code = ErrorCode.AUTHENTICATION_REQUIRED
+
+
+class CredentialExpired(AuthenticationFailed):
+    """A submit token that has expired, for an application that is not known yet."""
+
+    code = ErrorCode.CREDENTIAL_EXPIRED
+
+
+class NotPermitted(AuthenticationFailed):
+    """Who it is, is proven; and it may not do what it asks for."""
+
+    code = ErrorCode.NOT_PERMITTED
 
 
 class ChannelInUse(ProtocolViolation):

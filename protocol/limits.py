@@ -47,6 +47,12 @@ MAX_CREDIT: Final = 2**31 - 1
 MAX_NAME_CHARACTERS: Final = 256
 """Longest application id, TaskManager id, host or connection name."""
 
+MAX_SUBJECT_BYTES: Final = 512
+"""Longest subject of a credential: a user's name, or the address of a TaskManager."""
+
+NONCE_BYTES: Final = 32
+"""Length of a nonce and of a proof in a handshake: that of an HMAC-SHA-256."""
+
 FEATURE_LARGE_PAYLOADS: Final = 1
 """Feature bit: payloads above the segment size on client legs, which use no segments."""
 
@@ -58,6 +64,9 @@ FEATURE_RESUMABLE_OUTPUTS: Final = 4
 
 FEATURE_REGION_AREAS: Final = 8
 """Feature bit: a producer on the same host may put regions into memory shared by both sides."""
+
+FEATURE_ENCRYPTED_PEERS: Final = 16
+"""Feature bit: the TaskManager speaks TLS with all others."""
 
 MAX_LARGE_PAYLOAD_BYTES: Final = 256 * 1024
 """Largest payload with FEATURE_LARGE_PAYLOADS: eight segments of the default size cost one message,

@@ -61,6 +61,18 @@ class HelloAck(NamedTuple):
     data_port: int
 
 
+class Challenge(NamedTuple):
+    """Answer of the accepting side to a Hello with a claim, which is to be proven."""
+
+    nonce: bytes
+
+
+class Proof(NamedTuple):
+    """Shows that its sender has the key that the Hello claimed; both sides send one."""
+
+    proof: bytes
+
+
 class PartitionRequest(NamedTuple):
     """Asks for a range of subpartitions of some map attempts' output, with the first credit."""
 
@@ -367,6 +379,8 @@ class ApplicationReleased(NamedTuple):
 Message: TypeAlias = (
     Hello
     | HelloAck
+    | Challenge
+    | Proof
     | PartitionRequest
     | BufferResponse
     | AddCredit

@@ -4,31 +4,29 @@ A connection is made for one *role*, named in the Hello of the side that connect
 
 ::
 
-    AWAIT_HELLO ──recv Hello──▶ OPEN ──▶ CLOSED        the side that accepted
-    AWAIT_ACK ──recv HelloAck─▶ OPEN ──▶ CLOSED        the side that connected
+    the side that accepted
+        AWAIT_HELLO ──Hello──▶ OPEN                                  without a claim
+        AWAIT_HELLO ──Hello──▶ AWAIT_PROOF ──Proof──▶ OPEN           with a claim
+    the side that connected
+        AWAIT_ACK ──HelloAck──▶ OPEN                                 without a claim
+        AWAIT_CHALLENGE ──Challenge──▶ AWAIT_PROOF ──Proof──▶ AWAIT_ACK ──HelloAck──▶ OPEN
 
-The tables name every message that a peer may send in a state and a role; any other message is a
-violation that closes the connection. This module does not know the meaning of messages.
+and from anywhere to CLOSED. The tables name every message that the other side may send in a state
+and a role; any other message is a violation that closes the connection. This module does not know
+the meaning of messages.
 """
 
 import enum
 from typing import Final
 
 from . import messages as m
-from .errors import (
-    MalformedMessage,
-    SegmentSizeMismatch,
-    UnexpectedMessage,
-    UnsupportedVersion,
-)
+from .errors import UnexpectedMessage
 from .limits import (
     FEATURE_BUFFER_GROUPS,
     FEATURE_LARGE_PAYLOADS,
-    MAGIC,
     MAX_CONTROL_BYTES,
     MAX_HANDSHAKE_CONTROL_BYTES,
     MAX_LARGE_PAYLOAD_BYTES,
-    VERSION,
 )
 
 
@@ -36,6 +34,8 @@ class State(enum.Enum):
     """States of a connection."""
 
     AWAIT_HELLO = "await hello"
+    AWAIT_CHALLENGE = "await challenge"
+    AWAIT_PROOF = "await proof"
     AWAIT_ACK = "await ack"
     OPEN = "open"
     CLOSED = "closed"
@@ -111,11 +111,17 @@ messages of a driver, and all messages back on any leg, are shorter than a Hello
 
 ROLES: Final = frozenset({m.ROLE_PEER, m.ROLE_PRODUCER, m.ROLE_CONSUMER, m.ROLE_DRIVER})
 
-_BEFORE_OPEN: Final[dict[State, _Types]] = {
-    State.AWAIT_HELLO: frozenset({m.Hello}),
-    State.AWAIT_ACK: frozenset({m.HelloAck, m.ErrorResponse}),
-    State.CLOSED: frozenset(),
+BEFORE_OPEN: Final[dict[tuple[Side, State], _Types]] = {
+    (Side.ACCEPTED, State.AWAIT_HELLO): frozenset({m.Hello}),
+    (Side.ACCEPTED, State.AWAIT_PROOF): frozenset({m.Proof, m.ErrorResponse}),
+    # The HelloAck of a side that proves nothing is refused with the reason.
+    (Side.CONNECTED, State.AWAIT_CHALLENGE): frozenset({m.Challenge, m.HelloAck, m.ErrorResponse}),
+    (Side.CONNECTED, State.AWAIT_PROOF): frozenset({m.Proof, m.ErrorResponse}),
+    (Side.CONNECTED, State.AWAIT_ACK): frozenset({m.HelloAck, m.ErrorResponse}),
 }
+"""Messages that may be received in each state of the handshake."""
+
+_NOTHING: Final[_Types] = frozenset()
 
 
 class ConnectionState:
@@ -124,15 +130,19 @@ class ConnectionState:
     Args:
         side: The end that this process is.
         role: The connection's role if this side connected; otherwise the Hello sets it.
+        claims: Whether this side connected and has a claim to prove.
     """
 
     __slots__ = ("allowed", "role", "side", "state")
 
-    def __init__(self, side: Side, role: int = 0) -> None:
+    def __init__(self, side: Side, role: int = 0, *, claims: bool = False) -> None:
         self.side = side
         self.role = role
-        self.state = State.AWAIT_HELLO if side is Side.ACCEPTED else State.AWAIT_ACK
-        self.allowed: _Types = _BEFORE_OPEN[self.state]
+        if side is Side.ACCEPTED:
+            self.state = State.AWAIT_HELLO
+        else:
+            self.state = State.AWAIT_CHALLENGE if claims else State.AWAIT_ACK
+        self.allowed: _Types = BEFORE_OPEN[side, self.state]
 
     def check(self, message: m.Message) -> None:
         """Check that a message may be received now; call it for every message.
@@ -147,6 +157,11 @@ class ConnectionState:
                 limit=", ".join(sorted(kind.__name__ for kind in self.allowed)) or "nothing",
             )
 
+    def await_next(self, state: State) -> None:
+        """Enter another state of the handshake."""
+        self.state = state
+        self.allowed = BEFORE_OPEN[self.side, state]
+
     def open(self, role: int, flow_control: int = m.FLOW_CREDIT) -> None:
         """Enter OPEN after a good handshake, with the agreed flow control."""
         self.role = role
@@ -158,81 +173,7 @@ class ConnectionState:
     def close(self) -> None:
         """Enter CLOSED, in which no message may be received."""
         self.state = State.CLOSED
-        self.allowed = _BEFORE_OPEN[State.CLOSED]
-
-
-def answer_hello(hello: m.Hello, offer: m.HelloAck) -> m.HelloAck:
-    """Decide on a Hello.
-
-    Args:
-        hello: The Hello of the connecting side.
-        offer: This side's own numbers; its version is the newest that this side knows.
-
-    Returns:
-        The HelloAck to send.
-
-    Raises:
-        MalformedMessage: The magic is wrong, the role or the flow control is unknown, or the
-            application is missing.
-        UnsupportedVersion: The two sides have no common version.
-        SegmentSizeMismatch: A peer has another segment size.
-    """
-    if hello.magic != MAGIC:
-        raise MalformedMessage("Hello has the wrong magic", value=hello.magic, limit=MAGIC)
-    if not hello.version_min <= VERSION <= hello.version_max:
-        raise UnsupportedVersion(
-            "No common protocol version",
-            value=f"{hello.version_min} to {hello.version_max}",
-            limit=VERSION,
-            remedy="Use the same release of Sluice on both sides",
-        )
-    if hello.role not in ROLES:
-        raise MalformedMessage("Hello has an unknown role", value=hello.role, limit="1 to 4")
-    if (hello.role == m.ROLE_PEER) != (hello.application_id == ""):
-        raise MalformedMessage(
-            "The Hello of a client must name an application, that of a peer must not",
-            value=f"role {hello.role}, application {hello.application_id!r}",
-        )
-    if hello.flow_control not in (m.FLOW_CREDIT, m.FLOW_WATERMARK):
-        raise MalformedMessage(
-            "Hello has an unknown flow control mode",
-            value=hello.flow_control,
-            limit="0 or 1",
-        )
-    if hello.role == m.ROLE_PEER and hello.segment_size_bytes != offer.segment_size_bytes:
-        raise SegmentSizeMismatch(
-            "TaskManagers have different segment sizes",
-            value=hello.segment_size_bytes,
-            limit=offer.segment_size_bytes,
-            remedy="Set memory.segment_size_bytes to the same value on all TaskManagers",
-        )
-    return offer._replace(
-        features=hello.features & offer.features,
-        # Clients are always served by credit, also if they ask for watermark mode.
-        flow_control=hello.flow_control if hello.role == m.ROLE_PEER else m.FLOW_CREDIT,
-    )
-
-
-def check_ack(hello: m.Hello, ack: m.HelloAck) -> None:
-    """Check the answer of the accepting side to a Hello.
-
-    Raises:
-        UnsupportedVersion: The version was not offered.
-        MalformedMessage: The flow control mode is neither credit nor the requested one.
-    """
-    if ack.version != VERSION:
-        raise UnsupportedVersion(
-            "HelloAck names a version that was not offered",
-            value=ack.version,
-            limit=VERSION,
-            remedy="Use the same release of Sluice on both sides",
-        )
-    if ack.flow_control not in (m.FLOW_CREDIT, hello.flow_control):
-        raise MalformedMessage(
-            "HelloAck names a flow control mode that was not asked for",
-            value=ack.flow_control,
-            limit=f"{m.FLOW_CREDIT} or {hello.flow_control}",
-        )
+        self.allowed = _NOTHING
 
 
 def payload_limit(own: int, other: int) -> int:

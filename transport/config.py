@@ -21,6 +21,9 @@ from .settings import (
     split_list,
 )
 
+LOOPBACK: Final = "127.0.0.1"
+EVERY_ADDRESS: Final = "0.0.0.0"
+
 MAX_SOCKET_PATH_BYTES: Final = 107
 """Longest path of a Unix socket: ``sun_path`` has 108 bytes on Linux, the last one is a zero."""
 
@@ -31,8 +34,9 @@ _HEXADECIMAL: Final = frozenset("0123456789abcdef")
 class TransportConfig(Settings):
     """How a TaskManager listens, connects and writes."""
 
-    bind_host: str = Field("0.0.0.0", min_length=1)
-    """Address that the data port listens on."""
+    bind_host: Annotated[Annotated[str, Field(min_length=1)] | None, NONE_ALLOWED] = None
+    """Address that the data port listens on. None: `0.0.0.0` on a TaskManager with a cluster secret
+    or with `allow_anonymous`, `127.0.0.1` on any other."""
 
     data_port: Port = 7337
     """TCP port for other TaskManagers and for clients without a Unix socket; 0 takes a free one."""
@@ -178,8 +182,22 @@ class TransportConfig(Settings):
         """Return the host to which others are told to connect."""
         if self.advertised_host is not None:
             return self.advertised_host
+        host = self.bind_host or LOOPBACK
         try:
-            unspecified = ipaddress.ip_address(self.bind_host).is_unspecified
+            unspecified = ipaddress.ip_address(host).is_unspecified
         except ValueError:  # a name, and so concrete
             unspecified = False
-        return socket.gethostname() if unspecified else self.bind_host
+        return socket.gethostname() if unspecified else host
+
+
+class AuthConfig(Settings):
+    """Who may connect."""
+
+    cluster_secret_files: Annotated[tuple[FilePath, ...], BeforeValidator(split_list)] = ()
+    """Files with the secrets that the TaskManagers of a cluster share, made with `sluice secret
+    create`. The first is proven to others, each is accepted. Empty: nobody proves anything. As a
+    flag or variable: separated by commas."""
+
+    allow_anonymous: bool = False
+    """Serve clients and TaskManagers that prove nothing, also from other hosts: whoever reaches a
+    port reads, writes and removes the data of those applications."""

@@ -15,6 +15,7 @@ from mypy_extensions import mypyc_attr
 from ..protocol.codec import encode
 from ..protocol.errors import ProtocolViolation, SluiceError
 from ..protocol.framing import FrameDecoder, PayloadMemory
+from ..protocol.identity import Credential
 from ..protocol.limits import DEFAULT_SEGMENT_SIZE_BYTES
 from ..protocol.messages import (
     FLOW_CREDIT,
@@ -32,15 +33,15 @@ from ..protocol.states import (
     ConnectionState,
     Side,
     State,
-    answer_hello,
-    check_ack,
     large_payload_limit,
     payload_limit,
 )
 from . import socket_options
+from .access import Accepting
 from .config import TransportConfig
-from .errors import ConnectionLost, DeadlineExceeded
+from .errors import ConnectionLost
 from .frame_deadline import FrameDeadline
+from .greeting import Greeting
 from .receive_low_water import ReceiveLowWater
 from .traffic import Traffic
 from .write_side import Release, WriteSide
@@ -90,8 +91,8 @@ class Connection:
             client that makes its memory when it knows that.
         handler_factory: Called once, after a good handshake, with the other side's Hello or ack.
         hello: First message of the side that connects.
-        offer: Answer of the side that accepts to a good Hello.
-        refusal: Error that is sent to the other side in place of a handshake, before the close.
+        credential: What the side that connects proves; None: nothing.
+        accepting: Answer and rules of the side that accepts.
         on_closed: Called once when the connection is gone, in whatever state it was.
     """
 
@@ -102,12 +103,14 @@ class Connection:
         handler_factory: HandlerFactory,
         *,
         hello: Hello | None = None,
-        offer: HelloAck | None = None,
-        refusal: SluiceError | None = None,
+        credential: Credential | None = None,
+        accepting: Accepting | None = None,
         on_closed: Callable[["Connection"], None] | None = None,
     ) -> None:
         side = Side.ACCEPTED if hello is None else Side.CONNECTED
-        self.state = ConnectionState(side, 0 if hello is None else hello.role)
+        self.state = ConnectionState(
+            side, 0 if hello is None else hello.role, claims=credential is not None
+        )
         self.remote = "?"
         self.name = ""
         self.application_id = ""
@@ -125,9 +128,7 @@ class Connection:
             *config.write_watermarks(segment_size_bytes or DEFAULT_SEGMENT_SIZE_BYTES)
         )
         self._handler_factory = handler_factory
-        self._hello = hello
-        self._offer = offer
-        self._refusal = refusal
+        self._greeting = Greeting(hello, credential, accepting, self.fail)
         self._on_closed = on_closed
         self._decoder = FrameDecoder(self, segment_size_bytes)
         self._handler: ConnectionHandler | None = None
@@ -135,7 +136,6 @@ class Connection:
         self._low_water: ReceiveLowWater | None = None
         self._error: SluiceError | None = None
         self._frame_deadline = FrameDeadline(self._decoder, config.frame_timeout_seconds, self.fail)
-        self._handshake_timer: asyncio.TimerHandle | None = None
         self._close_timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
         if hello is not None:
@@ -147,6 +147,11 @@ class Connection:
     def role(self) -> int:
         """The role of the connection, 0 before the handshake."""
         return self.state.role
+
+    @property
+    def error(self) -> SluiceError | None:
+        """The reason for the end of the connection, if it was an error."""
+        return self._error
 
     @property
     def closing(self) -> bool:
@@ -286,14 +291,13 @@ class Connection:
         if self.closing:  # closed before it was made
             self._transport.close()
             return
-        if self._refusal is not None:
-            self.fail(self._refusal)
+        try:
+            hello = self._greeting.begin(transport, self._config.handshake_timeout_seconds)
+        except SluiceError as refusal:
+            self.fail(refusal)
             return
-        self._handshake_timer = self._loop.call_later(
-            self._config.handshake_timeout_seconds, self._handshake_late
-        )
-        if self._hello is not None:
-            self.send(self._hello)
+        if hello is not None:
+            self.send(hello)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return the memory for the next bytes."""
@@ -334,9 +338,9 @@ class Connection:
         """End every lease and tell all waiters that the connection is gone."""
         self._enter_closed()
         self._frame_deadline.cancel()
-        for timer in (self._handshake_timer, self._close_timer):
-            if timer is not None:
-                timer.cancel()
+        self._greeting.end()
+        if self._close_timer is not None:
+            self._close_timer.cancel()
         self._transport = None
         self._out.lost()
         error = self._error or ConnectionLost(
@@ -393,23 +397,27 @@ class Connection:
         self.state.check(message)
         if type(message) is ErrorResponse:
             self.abort(RemoteError(message))
-        elif type(message) is Hello and self._offer is not None:
-            ack = answer_hello(message, self._offer)
-            self.name = message.name
-            self.application_id = message.application_id
-            self._open(message.role, message, ack)
-            self.send(ack)
-        elif type(message) is HelloAck and self._hello is not None:
-            check_ack(self._hello, message)
-            self._open(self.state.role, message, message)
+            return
+        step = self._greeting.receive(message)
+        if step.agreed is None:
+            self.state.await_next(step.state)
+            self.send_together(step.replies)
+            return
+        greeting = self._greeting.other_side(step.agreed)
+        if isinstance(greeting, Hello):
+            self.name = greeting.name
+            self.application_id = self._greeting.application_id
+            self._open(greeting.role, greeting, step.agreed)
+            self.send_together(step.replies)
+        else:
+            self._open(self.state.role, greeting, step.agreed)
             if self.opened is not None and not self.opened.done():
-                self.opened.set_result(message)
+                self.opened.set_result(greeting)
 
     def _open(self, role: int, greeting: Hello | HelloAck, agreed: HelloAck) -> None:
         self.features = agreed.features
         self.flow_control = agreed.flow_control
-        if self._handshake_timer is not None:
-            self._handshake_timer.cancel()
+        self._greeting.end()
         self._decoder.handshake_done(CONTROL_LIMITS[self.state.side, role])
         self._other_segment_size_bytes = greeting.segment_size_bytes
         self.state.open(role, self.flow_control)
@@ -435,14 +443,5 @@ class Connection:
                 f"Connection {self.remote} was dropped: the other side does not read",
                 value=unsent,
                 limit=self._out.high_bytes + MAX_UNSENT_BYTES,
-            )
-        )
-
-    def _handshake_late(self) -> None:
-        self.fail(
-            DeadlineExceeded(
-                "No handshake in time",
-                limit=f"{self._config.handshake_timeout_seconds} s",
-                remedy="Check that the other side speaks the Sluice protocol",
             )
         )

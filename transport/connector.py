@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from ..protocol.errors import SluiceError
+from ..protocol.identity import Credential
 from ..protocol.messages import Hello, HelloAck
 from .config import TransportConfig
 from .connection import Connection, HandlerFactory
@@ -35,8 +36,11 @@ async def connect(
     handler_factory: HandlerFactory,
     config: TransportConfig,
     segment_size_bytes: int,
+    credential: Credential | None = None,
 ) -> tuple[Connection, HelloAck]:
     """Connect and shake hands.
+
+    With a credential both sides prove who they are; a TaskManager that proves nothing is refused.
 
     An attempt that is refused, or that ends without an answer, is repeated, with growing pauses,
     ``connect_retries`` times or until ``connect_timeout_seconds`` are over. A TaskManager that is
@@ -61,7 +65,10 @@ async def connect(
     while True:
         try:
             async with asyncio.timeout_at(deadline):
-                return await _attempt(address, hello, handler_factory, config, segment_size_bytes)
+                connection = Connection(
+                    config, segment_size_bytes, handler_factory, hello=hello, credential=credential
+                )
+                return connection, await _attempt(address, connection, config)
         except (OSError, ConnectionLost) as error:  # TimeoutError is an OSError
             # The pause has jitter, so that many waiters do not come back at the same instant.
             pause_now = pause * random.uniform(0.5, 1.0)  # noqa: S311
@@ -93,15 +100,8 @@ async def _connect_tcp(factory: Callable[[], asyncio.BaseProtocol], address: Add
     await loop.create_connection(factory, *last)
 
 
-async def _attempt(
-    address: Address,
-    hello: Hello,
-    handler_factory: HandlerFactory,
-    config: TransportConfig,
-    segment_size_bytes: int,
-) -> tuple[Connection, HelloAck]:
+async def _attempt(address: Address, connection: Connection, config: TransportConfig) -> HelloAck:
     loop = asyncio.get_running_loop()
-    connection = Connection(config, segment_size_bytes, handler_factory, hello=hello)
     tls = load_tls(config) if address.port else None
 
     def factory() -> asyncio.BaseProtocol:
@@ -116,7 +116,7 @@ async def _attempt(
     if connection.opened is None:
         raise SluiceError("The connection has a Hello and no handshake to wait for")
     try:
-        return connection, await asyncio.shield(connection.opened)
+        return await asyncio.shield(connection.opened)
     except BaseException:
         connection.abort(ConnectFailed(f"The handshake with {address} was given up"))
         raise

@@ -7,12 +7,15 @@ import logging
 import os
 import socket
 import stat
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+from ..protocol.errors import AuthenticationFailed
 from ..protocol.messages import HelloAck
 from .acceptor import Acceptor, bind, listen
-from .config import TransportConfig
+from .access import Accepting, Access
+from .config import LOOPBACK, TransportConfig
 from .connection import Connection, HandlerFactory
 from .errors import AddressUnavailable, TooManyConnections
 from .loop_protocol import LoopProtocol
@@ -31,6 +34,8 @@ class Listener:
         segment_size_bytes: Largest payload to accept.
         handler_factory: Makes the handler of a connection from its Hello.
         offer: Makes the answer to a good Hello; called for each connection.
+        access: Who may connect; by default, whoever reaches the port, and on the Unix socket this
+            process's user and group.
     """
 
     def __init__(
@@ -39,11 +44,13 @@ class Listener:
         segment_size_bytes: int,
         handler_factory: HandlerFactory,
         offer: Callable[[], HelloAck],
+        access: Access | None = None,
     ) -> None:
         self._config = config
         self._segment_size_bytes = segment_size_bytes
         self._handler_factory = handler_factory
         self._offer = offer
+        self._access = Access() if access is None else access
         self._acceptors: list[Acceptor] = []
         self._socket_file: tuple[int, int] | None = None
         """Device and inode of the Unix socket file that this listener made."""
@@ -52,6 +59,8 @@ class Listener:
         self.connections: set[Connection] = set()
         self.accepted_total = 0
         self.refused_total = 0
+        self.unproven_total: Counter[str] = Counter()
+        """Connections whose side did not prove who it is, by reason."""
         self._ended: dict[int, Traffic] = {}
         """Traffic of connections that are gone, by role."""
         self.port = 0
@@ -111,7 +120,7 @@ class Listener:
             await self._changed.wait()
 
     async def _start_tcp(self) -> None:
-        host, port = self._config.bind_host, self._config.data_port
+        host, port = self._config.bind_host or LOOPBACK, self._config.data_port
         tls = load_tls(self._config, accepts=True)
 
         def accept() -> asyncio.BaseProtocol:
@@ -171,8 +180,7 @@ class Listener:
             self._config,
             self._segment_size_bytes,
             self._handler_factory,
-            offer=self._offer(),
-            refusal=refusal,
+            accepting=Accepting(self._offer(), self._access, refusal),
             on_closed=self._closed,
         )
         self.connections.add(connection)
@@ -184,6 +192,8 @@ class Listener:
     def _closed(self, connection: Connection) -> None:
         self.connections.discard(connection)
         self._ended.setdefault(connection.role, Traffic()).add(connection.traffic)
+        if isinstance(connection.error, AuthenticationFailed):
+            self.unproven_total[connection.error.reason] += 1
         self._changed.set()
 
 

@@ -71,9 +71,10 @@ def _ask(
         found = list(dict.fromkeys((str(info[4][0]), port) for info in infos))
     except (OSError, UnicodeError) as error:  # UnicodeError: no host can have that name
         found = error if isinstance(error, OSError) else socket.gaierror(str(error))
+    # First, so that whoever has the answer and asks again does not get it a second time.
+    _under_way.pop((loop, host, port), None)
     with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
         loop.call_soon_threadsafe(_settle, future, found)
-    _under_way.pop((loop, host, port), None)
 
 
 def _settle(

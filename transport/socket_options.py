@@ -3,6 +3,8 @@
 import asyncio
 import logging
 import socket
+import struct
+from typing import NamedTuple
 
 from .config import TransportConfig
 
@@ -10,6 +12,12 @@ _log = logging.getLogger(__name__)
 
 _KEEPALIVE_PROBES = 4
 """Unanswered probes before the kernel gives the connection up."""
+
+_UCRED = struct.Struct("3i")
+_GID = struct.Struct("I")
+_SO_PEERGROUPS = 59
+_MOST_GROUPS = 4096
+"""Groups of a process that are looked at; the kernel allows 65536, and refuses when it has more."""
 
 _LONGEST_KEEPALIVE_SECONDS = 32767
 """Linux refuses more."""
@@ -47,6 +55,27 @@ def apply(sock: socket.socket, config: TransportConfig) -> None:
                 config.congestion_control,
                 error,
             )
+
+
+class SocketUser(NamedTuple):
+    """The user of the process at the other end of a Unix socket, when it connected."""
+
+    uid: int
+    gids: tuple[int, ...]
+
+
+def peer_user(sock: socket.socket) -> SocketUser | None:
+    """Return the user at the other end of a Unix socket; None where the kernel does not tell."""
+    if not hasattr(socket, "SO_PEERCRED"):
+        return None
+    credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
+    _, uid, gid = _UCRED.unpack(credentials)
+    try:
+        packed = sock.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _MOST_GROUPS * _GID.size)
+    except OSError:  # a kernel before 4.13
+        packed = b""
+    others = (group for (group,) in _GID.iter_unpack(packed))
+    return SocketUser(uid, tuple(dict.fromkeys((gid, *others))))
 
 
 def describe_peer(transport: asyncio.BaseTransport) -> str:

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Self
 
+from ...protocol.identity import Credential
 from ...protocol.limits import FEATURE_BUFFER_GROUPS, FEATURE_LARGE_PAYLOADS, MAGIC, VERSION
 from ...protocol.messages import (
     FLOW_CREDIT,
@@ -38,6 +39,7 @@ from .client_channel_opener import ClientChannelOpener
 from .client_gate import ClientGate
 from .config import ClientConfig, parse_endpoint
 from .consumer_leg import ConsumerLeg
+from .credentials import client_credential
 from .partition_location import PartitionLocation
 from .pipelined_writer import PipelinedWriter
 from .producer_leg import ProducerLeg
@@ -73,17 +75,30 @@ class ShuffleClient:
 
     @classmethod
     async def connect(
-        cls, endpoint: str | Address, application_id: str, config: ClientConfig | None = None
+        cls,
+        endpoint: str | Address,
+        application_id: str,
+        config: ClientConfig | None = None,
+        *,
+        credential: str | Credential | None = None,
     ) -> Self:
         """Connect to a TaskManager.
+
+        With a credential both sides prove who they are. Processes that share the data of an
+        application name the same application and have the same credential.
 
         Args:
             endpoint: ``unix:/path`` or ``host:port``; best of a TaskManager on this host.
             application_id: Partitions are found, and released, by application.
             config: Memory and deadlines.
+            credential: A submit token, or any other text that gives a credential. By default that
+                of the variable ``SLUICE_CREDENTIAL``, or of the file that
+                ``SLUICE_CREDENTIAL_FILE`` names; without these, none.
 
         Raises:
             InvalidEndpoint: The endpoint has neither form.
+            InvalidCredential: The text or the file has no credential.
+            AuthenticationFailed: The TaskManager proves nothing; what it refuses is a RemoteError.
             ConnectFailed: The TaskManager did not answer in time.
             SluiceError: The TaskManager refused.
 
@@ -91,6 +106,7 @@ class ShuffleClient:
         """
         address = parse_endpoint(endpoint) if isinstance(endpoint, str) else endpoint
         config = ClientConfig() if config is None else config
+        proven = client_credential(credential, application_id, os.environ)
         counters = Counters()
         legs: list[ProducerLeg | ConsumerLeg] = []
 
@@ -121,7 +137,7 @@ class ShuffleClient:
                     features,
                     f"python client {os.getpid()}",
                 )
-                _, ack = await connect(address, hello, factory, config.transport, 0)
+                _, ack = await connect(address, hello, factory, config.transport, 0, proven)
         except BaseException:
             for leg in legs:
                 leg.close()

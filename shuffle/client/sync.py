@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
 
 from ...protocol.errors import SluiceError
 from ...protocol.events import Event
+from ...protocol.identity import Credential
 from ...protocol.messages import EVENT
 from ...transport.connector import Address
 from ..errors import InvalidRequest, PartitionReleased
@@ -64,8 +65,10 @@ class SyncShuffleClient:
         config: ClientConfig | None = None,
         *,
         timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
+        credential: str | Credential | None = None,
     ) -> None:
         self.timeout_seconds: Final = timeout_seconds
+        self._credential = credential
         self._endpoint = endpoint
         self._application_id = application_id
         self._config = config
@@ -81,7 +84,13 @@ class SyncShuffleClient:
         self._thread.start(self.timeout_seconds)
         try:
             self._client = self.call(
-                ShuffleClient.connect(self._endpoint, self._application_id, self._config), "connect"
+                ShuffleClient.connect(
+                    self._endpoint,
+                    self._application_id,
+                    self._config,
+                    credential=self._credential,
+                ),
+                "connect",
             )
         except BaseException:
             self._thread.close(self.timeout_seconds)

@@ -43,6 +43,10 @@ class Applications:
         if application.connections == 0 and application.expiry is None:
             self._start_deadline(application_id, application)
 
+    def knows(self, application_id: str) -> bool:
+        """Return whether an application has connections, data, or its deadline before it."""
+        return application_id in self._applications
+
     def connected(self, application_id: str) -> None:
         """Count a connection of the application."""
         application = self._applications.setdefault(application_id, _Application())

@@ -23,6 +23,7 @@ import click
 from click import shell_completion
 
 from ...protocol.errors import SluiceError
+from . import secret_commands
 from .config import (
     CONFIG_FILE_VARIABLE,
     ConfigError,
@@ -88,6 +89,10 @@ def _broken(name: str, reason: str) -> click.Command:
 @click.version_option(package_name="sluice-shuffle", prog_name=PROGRAM)
 def main() -> None:
     """A networked shuffle service for Spark."""
+
+
+main.add_command(secret_commands.secret)
+main.add_command(secret_commands.token)
 
 
 @main.command(cls=SectionedCommand)

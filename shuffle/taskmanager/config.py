@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import difflib
 import functools
+import ipaddress
 import re
 import tomllib
 from dataclasses import dataclass
@@ -18,8 +19,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from ...protocol.errors import ErrorCode, SluiceError
-from ...transport.config import TransportConfig
-from ...transport.settings import Port, Seconds, Settings, format_size
+from ...transport.config import EVERY_ADDRESS, LOOPBACK, AuthConfig, TransportConfig
+from ...transport.settings import NONE_ALLOWED, Port, Seconds, Settings, format_size
 from .sections import (
     ApplicationConfig,
     NetworkMemoryConfig,
@@ -42,6 +43,9 @@ COMPOSE_VARIABLES: Final = frozenset(
 )
 """Variables that docker-compose.yml reads; a shell that exports them may start a TaskManager."""
 
+CLIENT_VARIABLES: Final = frozenset({"SLUICE_CREDENTIAL", "SLUICE_CREDENTIAL_FILE"})
+"""Variables that clients read; a shell that exports them may start a TaskManager."""
+
 _SERVICE_LINK = re.compile(
     r".*_(SERVICE_(HOST|PORT)(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)"
 )
@@ -53,8 +57,8 @@ _SERVICE_ADDRESS = re.compile(r"(tcp|udp|sctp)://\S+:\d+")
 class HttpConfig(Settings):
     """The HTTP port: metrics, health and status."""
 
-    http_host: str = Field("0.0.0.0", min_length=1)
-    """Address that the HTTP port listens on."""
+    http_host: Annotated[Annotated[str, Field(min_length=1)] | None, NONE_ALLOWED] = None
+    """Address that the HTTP port listens on. None: as for `bind_host`."""
 
     http_port: Port = 7338
     """TCP port of the HTTP server; 0 takes a free one."""
@@ -64,6 +68,7 @@ class TaskManagerConfig(Settings):
     """Everything that can be set on a TaskManager."""
 
     transport: TransportConfig = Field(default_factory=TransportConfig)
+    auth: AuthConfig = Field(default_factory=AuthConfig)
     memory: NetworkMemoryConfig = Field(default_factory=NetworkMemoryConfig)
     storage: StorageConfig = Field(default_factory=StorageConfig)
     applications: ApplicationConfig = Field(default_factory=ApplicationConfig)
@@ -87,6 +92,37 @@ class TaskManagerConfig(Settings):
                 "lower the one or raise the other (defaults: one segment + 1, two segments)"
             )
         return self
+
+    @model_validator(mode="after")
+    def _loopback_only_without_identity(self) -> TaskManagerConfig:
+        if self._is_open_to_others:
+            return self
+        for name, host in (
+            ("bind_host", self.transport.bind_host),
+            ("http_host", self.http.http_host),
+        ):
+            if host is not None and not _is_loopback(host):
+                raise ValueError(
+                    f"{name} = {host} is open to other hosts, where anybody could read and remove "
+                    f"data: make a cluster secret with sluice secret create FILE and set "
+                    f"cluster_secret_files, or set allow_anonymous = true, or {name} = {LOOPBACK}"
+                )
+        return self
+
+    @property
+    def _is_open_to_others(self) -> bool:
+        return bool(self.auth.cluster_secret_files) or self.auth.allow_anonymous
+
+    def with_addresses(self) -> TaskManagerConfig:
+        """Return this configuration with the addresses to listen on filled in."""
+        host = EVERY_ADDRESS if self._is_open_to_others else LOOPBACK
+        bind_host, http_host = self.transport.bind_host or host, self.http.http_host or host
+        return self.model_copy(
+            update={
+                "transport": self.transport.model_copy(update={"bind_host": bind_host}),
+                "http": self.http.model_copy(update={"http_host": http_host}),
+            }
+        )
 
     @model_validator(mode="after")
     def _ports_differ(self) -> TaskManagerConfig:
@@ -192,6 +228,13 @@ def foreign_variables(env: Mapping[str, str]) -> list[str]:
     return [name for name, value in sorted(env.items()) if _is_foreign(name, value)]
 
 
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:  # a name
+        return host == "localhost"
+
+
 def _is_foreign(variable: str, value: str) -> bool:
     if not variable.startswith(ENVIRONMENT_PREFIX):
         return False
@@ -251,7 +294,7 @@ class _Given:
         for variable, value in sorted(env.items()):
             if not variable.startswith(ENVIRONMENT_PREFIX) or variable == CONFIG_FILE_VARIABLE:
                 continue
-            if _is_foreign(variable, value):
+            if variable in CLIENT_VARIABLES or _is_foreign(variable, value):
                 continue
             key = by_variable.get(variable)
             if key is not None:

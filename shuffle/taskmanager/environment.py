@@ -27,7 +27,8 @@ from ...protocol.messages import (
     Hello,
     HelloAck,
 )
-from ...transport.config import TransportConfig
+from ...transport.access import Access
+from ...transport.config import AuthConfig, TransportConfig
 from ...transport.connection import Connection, ConnectionHandler
 from ...transport.connection_pool import ConnectionPool
 from ...transport.connector import Address, connect
@@ -69,6 +70,7 @@ class NetworkEnvironment:
         memory: The network buffer pool.
         storage: Where map outputs live.
         applications: How long they live.
+        auth: Who may connect; by default, whoever reaches an address.
     """
 
     def __init__(
@@ -77,12 +79,14 @@ class NetworkEnvironment:
         memory: NetworkMemoryConfig,
         storage: StorageConfig,
         applications: ApplicationConfig,
+        auth: AuthConfig | None = None,
     ) -> None:
         self.counters = Counters()
         self._transport = transport
         self._memory = memory
         self._storage_config = storage
         self._application_config = applications
+        self._auth = AuthConfig() if auth is None else auth
         self._idle = asyncio.Event()
         """Set when a connection may have become idle."""
         self.handlers: dict[Connection, Handler] = {}
@@ -110,6 +114,7 @@ class NetworkEnvironment:
             SluiceError: The storage or an address cannot be used; nothing is left open.
         """
         loop = asyncio.get_running_loop()
+        self.access = Access.open(self._auth)
         self.store, self.region_areas = await loop.run_in_executor(
             None, _open_storage, self._storage_config
         )
@@ -169,6 +174,7 @@ class NetworkEnvironment:
         self.applications = Applications(
             self._application_config.application_expiry_seconds, self.partitions.release_application
         )
+        self.access.knows_application = self.applications.knows
         for application_id in self.store.applications():
             self.applications.adopt(application_id)
         self.counters.map_outputs_adopted = self.store.statistics().adopted_map_outputs
@@ -199,7 +205,7 @@ class NetworkEnvironment:
             verify_checksums=self._storage_config.verify_checksums,
         )
         self.listener = Listener(
-            self._transport, memory.segment_size_bytes, self._accepted, self._offer
+            self._transport, memory.segment_size_bytes, self._accepted, self._offer, self.access
         )
 
     def _offer(self) -> HelloAck:
@@ -304,7 +310,8 @@ class NetworkEnvironment:
             FEATURE_BUFFER_GROUPS,
             f"{socket.gethostname()} {os.getpid()}",
         )
-        await connect(address, hello, handler, self._transport, segment_size_bytes)
+        credential = self.access.peer_credential(*address)
+        await connect(address, hello, handler, self._transport, segment_size_bytes, credential)
         return clients[0]
 
 

@@ -22,9 +22,9 @@ class TaskManager:
     """
 
     def __init__(self, config: TaskManagerConfig) -> None:
-        self.config = config
+        self.config = config = config.with_addresses()
         self.environment = NetworkEnvironment(
-            config.transport, config.memory, config.storage, config.applications
+            config.transport, config.memory, config.storage, config.applications, config.auth
         )
         self.state: TaskManagerState = "starting"
         self.version = importlib.metadata.version("sluice-shuffle")
@@ -63,6 +63,25 @@ class TaskManager:
             self.config.transport.socket_path,
             self.environment.counters.map_outputs_adopted,
             data_path(),
+        )
+        _log.log(*self._who_may_connect())
+
+    def _who_may_connect(self) -> tuple[int, str]:
+        """Return severity and text of what users of this TaskManager need to know."""
+        auth = self.config.auth
+        if auth.allow_anonymous:
+            return logging.WARNING, (
+                "allow_anonymous is set: whoever reaches a port reads, writes and removes data"
+            )
+        if auth.cluster_secret_files:
+            path = auth.cluster_secret_files[0]
+            return logging.INFO, (
+                "applications need a credential; make one with: "
+                f"sluice token create --secret-file {path} --subject NAME"
+            )
+        return logging.INFO, (
+            "there is no cluster secret: only this host is served; for more hosts: "
+            "sluice secret create FILE, and cluster_secret_files = [FILE] on each"
         )
 
     async def drain(self) -> None:

@@ -1,4 +1,4 @@
-"""State × role × side × message, the answer to a Hello, and the payload limit."""
+"""State × role × side × message, and the payload limit."""
 
 import itertools
 
@@ -7,17 +7,12 @@ import pytest
 from sluice.protocol import messages as m
 from sluice.protocol.codec import TYPE_IDS
 from sluice.protocol.errors import (
-    MalformedMessage,
-    ProtocolViolation,
-    SegmentSizeMismatch,
     UnexpectedMessage,
-    UnsupportedVersion,
 )
 from sluice.protocol.limits import (
     FEATURE_BUFFER_GROUPS,
     FEATURE_LARGE_PAYLOADS,
     MAX_LARGE_PAYLOAD_BYTES,
-    MAX_U32,
 )
 from sluice.protocol.states import (
     ALLOWED_WHEN_OPEN,
@@ -25,8 +20,6 @@ from sluice.protocol.states import (
     ConnectionState,
     Side,
     State,
-    answer_hello,
-    check_ack,
     large_payload_limit,
     payload_limit,
 )
@@ -85,6 +78,10 @@ ACCEPTOR_SENDS: dict[int, set[type[m.Message]]] = {
 def _expected(side: Side, role: int, state: State) -> set[type[m.Message]]:
     if state is State.AWAIT_HELLO:
         return {m.Hello}
+    if state is State.AWAIT_CHALLENGE:
+        return {m.Challenge, m.HelloAck, m.ErrorResponse}
+    if state is State.AWAIT_PROOF:
+        return {m.Proof, m.ErrorResponse}
     if state is State.AWAIT_ACK:
         return {m.HelloAck, m.ErrorResponse}
     if state is State.CLOSED:
@@ -93,7 +90,11 @@ def _expected(side: Side, role: int, state: State) -> set[type[m.Message]]:
 
 
 def _connection(side: Side, role: int, state: State) -> ConnectionState:
-    connection = ConnectionState(side, 0 if side is Side.ACCEPTED else role)
+    connected = side is Side.CONNECTED
+    claims = connected and state is State.AWAIT_CHALLENGE
+    connection = ConnectionState(side, role if connected else 0, claims=claims)
+    if state is State.AWAIT_PROOF:
+        connection.await_next(state)
     if state is State.OPEN:
         connection.open(role)
     elif state is State.CLOSED:
@@ -104,7 +105,12 @@ def _connection(side: Side, role: int, state: State) -> ConnectionState:
 REACHABLE = [
     (side, role, state)
     for side, role, state in itertools.product(Side, sorted(ROLES), State)
-    if (side, state) not in {(Side.ACCEPTED, State.AWAIT_ACK), (Side.CONNECTED, State.AWAIT_HELLO)}
+    if (side, state)
+    not in {
+        (Side.ACCEPTED, State.AWAIT_ACK),
+        (Side.ACCEPTED, State.AWAIT_CHALLENGE),
+        (Side.CONNECTED, State.AWAIT_HELLO),
+    }
 ]
 
 
@@ -129,7 +135,7 @@ def test_allowed_or_unexpected(side: Side, role: int, state: State, kind: type[m
 
 
 def test_every_message_is_allowed_somewhere() -> None:
-    somewhere = {m.Hello, m.HelloAck}.union(*ALLOWED_WHEN_OPEN.values())
+    somewhere = {m.Hello, m.HelloAck, m.Challenge, m.Proof}.union(*ALLOWED_WHEN_OPEN.values())
     assert somewhere == set(TYPE_IDS)
 
 
@@ -149,90 +155,6 @@ def test_closed_before_the_handshake(side: Side) -> None:
         with pytest.raises(UnexpectedMessage) as caught:
             connection.check(message)
         assert caught.value.limit == "nothing"
-
-
-# ---- answer_hello ----------------------------------------------------------------------------
-
-OFFER = m.HelloAck(1, "tm-a", 32768, m.FLOW_CREDIT, 0, "host-a", 7337)
-PEER = m.Hello("sluice", 1, 1, m.ROLE_PEER, "", b"", 32768, m.FLOW_CREDIT, 0, "tm-b")
-CLIENT = PEER._replace(role=m.ROLE_CONSUMER, application_id="app-1", segment_size_bytes=0)
-
-
-@pytest.mark.parametrize(
-    "hello",
-    [
-        PEER,
-        CLIENT,
-        CLIENT._replace(role=m.ROLE_PRODUCER),
-        CLIENT._replace(role=m.ROLE_DRIVER),
-        CLIENT._replace(segment_size_bytes=1024),  # a client may receive less, or more
-        CLIENT._replace(segment_size_bytes=MAX_U32),
-        CLIENT._replace(flow_control=m.FLOW_WATERMARK),  # answered with credit
-        CLIENT._replace(version_min=0, version_max=9),
-        CLIENT._replace(features=MAX_U32),  # unknown features are not agreed to
-        CLIENT._replace(token=b"reserved"),
-        CLIENT._replace(name=""),
-    ],
-)
-def test_good_hello(hello: m.Hello) -> None:
-    assert answer_hello(hello, OFFER) == OFFER
-
-
-@pytest.mark.parametrize(
-    ("hello", "error", "value"),
-    [
-        (PEER._replace(magic="slurp"), MalformedMessage, "slurp"),
-        (PEER._replace(magic="SLUICE"), MalformedMessage, "SLUICE"),
-        (PEER._replace(magic="", version_min=2), MalformedMessage, ""),
-        (PEER._replace(version_min=2, version_max=3), UnsupportedVersion, "2 to 3"),
-        (PEER._replace(version_min=0, version_max=0), UnsupportedVersion, "0 to 0"),
-        (PEER._replace(version_min=2, version_max=0), UnsupportedVersion, "2 to 0"),
-        (PEER._replace(role=0), MalformedMessage, 0),
-        (PEER._replace(role=5), MalformedMessage, 5),
-        (PEER._replace(application_id="app-1"), MalformedMessage, None),
-        (CLIENT._replace(application_id=""), MalformedMessage, None),
-        (CLIENT._replace(role=m.ROLE_PRODUCER, application_id=""), MalformedMessage, None),
-        (CLIENT._replace(role=m.ROLE_DRIVER, application_id=""), MalformedMessage, None),
-        (CLIENT._replace(flow_control=2), MalformedMessage, 2),
-        (PEER._replace(segment_size_bytes=0), SegmentSizeMismatch, 0),
-        (PEER._replace(segment_size_bytes=32767), SegmentSizeMismatch, 32767),
-        (PEER._replace(segment_size_bytes=65536), SegmentSizeMismatch, 65536),
-    ],
-)
-def test_refused_hello(hello: m.Hello, error: type[ProtocolViolation], value: object) -> None:
-    with pytest.raises(error) as caught:
-        answer_hello(hello, OFFER)
-    assert type(caught.value) is error
-    if value is not None:
-        assert caught.value.value == value
-        assert caught.value.limit is not None
-
-
-def test_a_peer_gets_the_flow_control_that_it_asks_for() -> None:
-    """The accepting side agrees to either mode."""
-    asked = PEER._replace(flow_control=m.FLOW_WATERMARK)
-    assert answer_hello(asked, OFFER) == OFFER._replace(flow_control=m.FLOW_WATERMARK)
-    assert answer_hello(PEER, OFFER._replace(flow_control=m.FLOW_WATERMARK)) == OFFER
-
-
-@pytest.mark.parametrize("asked", [m.FLOW_CREDIT, m.FLOW_WATERMARK])
-@pytest.mark.parametrize("answered", [m.FLOW_CREDIT, m.FLOW_WATERMARK, 2])
-def test_an_answer_is_what_was_asked_for_or_credit(asked: int, answered: int) -> None:
-    """A side without watermark mode answers with credit, and that is then in force."""
-    hello = PEER._replace(flow_control=asked)
-    ack = OFFER._replace(flow_control=answered)
-    if answered in (m.FLOW_CREDIT, asked):
-        check_ack(hello, ack)
-    else:
-        with pytest.raises(MalformedMessage) as caught:
-            check_ack(hello, ack)
-        assert caught.value.value == answered
-
-
-def test_an_answer_with_another_version_is_refused() -> None:
-    with pytest.raises(UnsupportedVersion) as caught:
-        check_ack(PEER, OFFER._replace(version=2))
-    assert (caught.value.value, caught.value.limit) == (2, 1)
 
 
 @pytest.mark.parametrize("side", list(Side))

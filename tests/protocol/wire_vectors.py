@@ -70,6 +70,8 @@ MESSAGES: tuple[tuple[str, m.Message, bytes], ...] = (
         m.HelloAck(MAX_U32, LONGEST, MAX_U32, MAX_U32, MAX_U32, UNICODE, 65535),
         b"",
     ),
+    ("challenge", m.Challenge(bytes(range(32))), b""),
+    ("proof", m.Proof(bytes(range(255, 223, -1))), b""),
     ("partition request", m.PartitionRequest(1, "app-1", 3, [7, 9, 1000], 0, 4, 2), b""),
     (
         "partition request with the largest values and no credit",

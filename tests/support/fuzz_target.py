@@ -30,6 +30,7 @@ from sluice.protocol.messages import (
 )
 from sluice.protocol.states import ALLOWED_WHEN_OPEN, Side
 from sluice.shuffle.names import ShuffleKey
+from sluice.transport.access import Accepting
 from sluice.transport.config import TransportConfig
 from sluice.transport.connection import Connection, HandlerFactory
 from tests.support.fuzz_streams import (
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
+    from sluice.protocol.identity import Credential
     from sluice.shuffle.taskmanager.environment import NetworkEnvironment
     from tests.support.fuzz_streams import Step
 
@@ -107,7 +109,10 @@ class Target:
         environment = self.environment
         return self._keep(
             Connection(
-                CONFIG, SEGMENT_SIZE_BYTES, environment._accepted, offer=environment._offer()
+                CONFIG,
+                SEGMENT_SIZE_BYTES,
+                environment._accepted,
+                accepting=Accepting(environment._offer(), environment.access),
             )
         )
 
@@ -118,6 +123,7 @@ class Target:
         handler_factory: HandlerFactory,
         config: TransportConfig,
         segment_size_bytes: int,
+        credential: Credential | None,
     ) -> tuple[Connection, HelloAck]:
         """Stand in for sluice.transport.connector.connect: another TaskManager shakes hands."""
         connection = Connection(config, segment_size_bytes, handler_factory, hello=hello)

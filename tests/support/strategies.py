@@ -43,10 +43,13 @@ GATE_CHANNEL = st.builds(m.GateChannel, U32, NAME, NAME, PORT, ATTEMPTS)
 
 DATA_TYPE = st.sampled_from([m.DATA, m.EVENT, m.PRIORITY_EVENT, m.BLOCKING_EVENT])
 CHOICE = st.integers(0, 2)
+NONCE = st.binary(min_size=32, max_size=32)
 
 _FIELDS: dict[type[m.Message], tuple[st.SearchStrategy[Any], ...]] = {
     m.Hello: (NAME, U32, U32, U32, NAME, st.binary(max_size=40), U32, U32, U32, NAME),
     m.HelloAck: (U32, NAME, U32, U32, U32, NAME, PORT),
+    m.Challenge: (NONCE,),
+    m.Proof: (NONCE,),
     m.PartitionRequest: (U32, NAME, U32, ATTEMPTS, U32, U32, U32),
     m.BufferResponse: (U32, U32, U32, DATA_TYPE),
     m.AddCredit: (U32, POSITIVE),

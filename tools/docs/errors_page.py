@@ -147,6 +147,20 @@ ENTRIES: Final = {
     ErrorCode.LIMIT_EXCEEDED: Entry(
         "reader and writer", "More is open on one connection, or waits, than a limit allows."
     ),
+    ErrorCode.AUTHENTICATION_REQUIRED: Entry(
+        CLIENT, "The TaskManager has a cluster secret, and the other side names no credential."
+    ),
+    ErrorCode.AUTHENTICATION_FAILED: Entry(
+        CLIENT,
+        "A proof is wrong: the credential is of another cluster, was altered, or came through "
+        "somebody in between. Or the TaskManager proves nothing.",
+    ),
+    ErrorCode.CREDENTIAL_EXPIRED: Entry(
+        CLIENT, "The submit token has expired before the application reached this TaskManager."
+    ),
+    ErrorCode.NOT_PERMITTED: Entry(
+        CLIENT, "The credential is good, and not for this role, this address or this name."
+    ),
 }
 
 

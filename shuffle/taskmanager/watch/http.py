@@ -21,6 +21,7 @@ from prometheus_client.exposition import choose_encoder
 
 from ....protocol.errors import ErrorCode, SluiceError
 from ....transport.acceptor import Acceptor, bind, listen
+from ....transport.config import LOOPBACK
 from .metrics import registry
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ class HttpServer:
         factory = self._runner.server
         if factory is None:
             raise RuntimeError("the runner has no server after its setup")
-        host, port = self._config.http_host, self._config.http_port
+        host, port = self._config.http_host or LOOPBACK, self._config.http_port
         try:
             sockets = await bind(host, port)
             port = int(sockets[0].getsockname()[1])

@@ -1,0 +1,142 @@
+"""``sluice secret`` and ``sluice token``: make what TaskManagers and applications prove."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import time
+from pathlib import Path
+from typing import Final, TextIO
+
+import click
+
+from ...protocol.errors import SluiceError
+from ...protocol.identity import (
+    SECRET_BYTES,
+    TOKEN_ID_BYTES,
+    InvalidCredential,
+    SubmitToken,
+    parse_token,
+    secret_to_text,
+)
+from ...transport.access import read_secret
+
+SECRET_FILES_VARIABLE: Final = "SLUICE_CLUSTER_SECRET_FILES"  # noqa: S105
+
+_DURATION = re.compile(r"([0-9]{1,6})([smhd])")
+_UNIT_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_FILE_MODE: Final = 0o600
+
+
+@click.group(short_help="Make the secret of a cluster.")
+def secret() -> None:
+    """Make the secret that the TaskManagers of a cluster share."""
+
+
+@secret.command("create")
+@click.argument("file", type=click.Path(path_type=Path), required=False)
+def create_secret(file: Path | None) -> None:
+    """Write a new secret to FILE, or print it.
+
+    FILE is made for its owner alone; one that exists is left as it is. Copy it to every TaskManager
+    of the cluster and set cluster_secret_files there.
+    """
+    text = secret_to_text(secrets.token_bytes(SECRET_BYTES))
+    if file is None:
+        click.echo(text)
+        return
+    try:
+        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _FILE_MODE)
+        with open(descriptor, "w", encoding="ascii") as output:
+            output.write(text + "\n")
+    except FileExistsError:
+        raise click.ClickException(
+            f"{file} exists and is left as it is: a cluster keeps its secret. Name another file"
+        ) from None
+    except OSError as error:
+        raise click.ClickException(f"{file} cannot be written: {error.strerror}") from None
+    click.echo(f"A new cluster secret is in {file}. Each TaskManager needs a copy, and the setting")
+    click.echo(f'cluster_secret_files = ["{file}"]')
+
+
+@click.group(short_help="Make and show submit tokens.")
+def token() -> None:
+    """Make and show the tokens with which users run applications on a cluster."""
+
+
+@token.command("create")
+@click.option(
+    "--secret-file",
+    type=click.Path(path_type=Path),
+    help=f"The cluster secret. Default: the first file of {SECRET_FILES_VARIABLE}.",
+)
+@click.option("--subject", default="", metavar="NAME", help="Whoever gets the token; for logs.")
+@click.option(
+    "--expires",
+    default="7d",
+    show_default=True,
+    metavar="TIME",
+    help="Time until no application can begin with it: 30m, 12h, 7d, or never.",
+)
+def create_token(secret_file: Path | None, subject: str, expires: str) -> None:
+    """Print a new submit token.
+
+    An application that a TaskManager knows goes on after the token has expired; one that reaches a
+    TaskManager for the first time does not. Give it to Spark by spark.sluice.auth.tokenFile, to a
+    Python client by SLUICE_CREDENTIAL_FILE or SLUICE_CREDENTIAL.
+    """
+    try:
+        made = SubmitToken.make(
+            read_secret(_secret_file(secret_file)),
+            subject,
+            _expires_at(expires),
+            secrets.token_bytes(TOKEN_ID_BYTES),
+        )
+    except SluiceError as error:
+        raise click.ClickException(str(error)) from None
+    click.echo(made.to_text())
+
+
+@token.command("show")
+@click.argument("file", type=click.File("r"), default="-")
+def show_token(file: TextIO) -> None:
+    """Show subject and expiry of the token in FILE, or of the one that is piped in."""
+    try:
+        shown = parse_token(file.read(4096))
+    except InvalidCredential as error:
+        raise click.ClickException(str(error)) from None
+    click.echo(f"subject  {shown.subject or '-'}")
+    click.echo(f"secret   {shown.secret_id.hex()}")
+    at = shown.expires_at_seconds
+    if at == 0:
+        click.echo("expires  never")
+        return
+    try:
+        text = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(at))
+    except (OverflowError, ValueError, OSError):  # beyond the years that this platform knows
+        text = f"{at} seconds after 1970"
+    click.echo(f"expires  {text}{' (it has expired)' if at < time.time() else ''}")
+
+
+def _secret_file(given: Path | None) -> Path:
+    if given is not None:
+        return given
+    first = os.environ.get(SECRET_FILES_VARIABLE, "").split(",")[0].strip()
+    if not first:
+        raise click.UsageError(
+            f"there is no cluster secret: give --secret-file FILE, or set {SECRET_FILES_VARIABLE}"
+        )
+    return Path(first)
+
+
+def _expires_at(text: str) -> int:
+    """Return the time of an expiry in seconds since 1970; 0 for ``never``."""
+    if text == "never":
+        return 0
+    match = _DURATION.fullmatch(text)
+    if match is None or int(match[1]) == 0:
+        raise click.BadParameter(
+            f'"{text}" is no time: write 30m, 12h, 7d or never', param_hint="--expires"
+        )
+    return int(time.time()) + int(match[1]) * _UNIT_SECONDS[match[2]]

@@ -1,0 +1,469 @@
+"""The handshake: numbers that both sides agree on, proofs, and everything that is refused."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sluice.protocol import messages as m
+from sluice.protocol.codec import encode
+from sluice.protocol.errors import (
+    AuthenticationFailed,
+    AuthenticationRequired,
+    CredentialExpired,
+    MalformedMessage,
+    NotPermitted,
+    ProtocolViolation,
+    SegmentSizeMismatch,
+    UnsupportedVersion,
+)
+from sluice.protocol.handshake import (
+    AcceptingHandshake,
+    Admission,
+    ConnectingHandshake,
+    answer_hello,
+    check_ack,
+)
+from sluice.protocol.identity import (
+    ClusterSecrets,
+    Credential,
+    SubmitToken,
+    is_scoped,
+)
+from sluice.protocol.limits import MAX_U32, PREFIX_BYTES
+from sluice.protocol.states import State
+from tests.protocol import identity_vectors as vectors
+
+GOLDEN: dict[str, list[dict[str, Any]]] = json.loads(vectors.VECTORS.read_text(encoding="utf-8"))
+
+OFFER = m.HelloAck(1, "tm-a", 32768, m.FLOW_CREDIT, 0, "host-a", 7337)
+PEER = m.Hello("sluice", 1, 1, m.ROLE_PEER, "", b"", 32768, m.FLOW_CREDIT, 0, "tm-b")
+CLIENT = PEER._replace(role=m.ROLE_CONSUMER, application_id="app-1", segment_size_bytes=0)
+
+
+@pytest.mark.parametrize(
+    "hello",
+    [
+        PEER,
+        CLIENT,
+        CLIENT._replace(role=m.ROLE_PRODUCER),
+        CLIENT._replace(role=m.ROLE_DRIVER),
+        CLIENT._replace(segment_size_bytes=1024),  # a client may receive less, or more
+        CLIENT._replace(segment_size_bytes=MAX_U32),
+        CLIENT._replace(flow_control=m.FLOW_WATERMARK),  # answered with credit
+        CLIENT._replace(version_min=0, version_max=9),
+        CLIENT._replace(features=MAX_U32),  # unknown features are not agreed to
+        CLIENT._replace(name=""),
+    ],
+)
+def test_good_hello(hello: m.Hello) -> None:
+    assert answer_hello(hello, OFFER) == OFFER
+
+
+@pytest.mark.parametrize(
+    ("hello", "error", "value"),
+    [
+        (PEER._replace(magic="slurp"), MalformedMessage, "slurp"),
+        (PEER._replace(magic="SLUICE"), MalformedMessage, "SLUICE"),
+        (PEER._replace(magic="", version_min=2), MalformedMessage, ""),
+        (PEER._replace(version_min=2, version_max=3), UnsupportedVersion, "2 to 3"),
+        (PEER._replace(version_min=0, version_max=0), UnsupportedVersion, "0 to 0"),
+        (PEER._replace(version_min=2, version_max=0), UnsupportedVersion, "2 to 0"),
+        (PEER._replace(role=0), MalformedMessage, 0),
+        (PEER._replace(role=5), MalformedMessage, 5),
+        (PEER._replace(application_id="app-1"), MalformedMessage, None),
+        (CLIENT._replace(application_id=""), MalformedMessage, None),
+        (CLIENT._replace(role=m.ROLE_PRODUCER, application_id=""), MalformedMessage, None),
+        (CLIENT._replace(role=m.ROLE_DRIVER, application_id=""), MalformedMessage, None),
+        (CLIENT._replace(flow_control=2), MalformedMessage, 2),
+        (PEER._replace(segment_size_bytes=0), SegmentSizeMismatch, 0),
+        (PEER._replace(segment_size_bytes=32767), SegmentSizeMismatch, 32767),
+        (PEER._replace(segment_size_bytes=65536), SegmentSizeMismatch, 65536),
+    ],
+)
+def test_refused_hello(hello: m.Hello, error: type[ProtocolViolation], value: object) -> None:
+    with pytest.raises(error) as caught:
+        answer_hello(hello, OFFER)
+    assert type(caught.value) is error
+    if value is not None:
+        assert caught.value.value == value
+        assert caught.value.limit is not None
+
+
+def test_a_peer_gets_the_flow_control_that_it_asks_for() -> None:
+    """The accepting side agrees to either mode."""
+    asked = PEER._replace(flow_control=m.FLOW_WATERMARK)
+    assert answer_hello(asked, OFFER) == OFFER._replace(flow_control=m.FLOW_WATERMARK)
+    assert answer_hello(PEER, OFFER._replace(flow_control=m.FLOW_WATERMARK)) == OFFER
+
+
+@pytest.mark.parametrize("asked", [m.FLOW_CREDIT, m.FLOW_WATERMARK])
+@pytest.mark.parametrize("answered", [m.FLOW_CREDIT, m.FLOW_WATERMARK, 2])
+def test_an_answer_is_what_was_asked_for_or_credit(asked: int, answered: int) -> None:
+    """A side without watermark mode answers with credit, and that is then in force."""
+    hello = PEER._replace(flow_control=asked)
+    ack = OFFER._replace(flow_control=answered)
+    if answered in (m.FLOW_CREDIT, asked):
+        check_ack(hello, ack)
+    else:
+        with pytest.raises(MalformedMessage) as caught:
+            check_ack(hello, ack)
+        assert caught.value.value == answered
+
+
+def test_an_answer_with_another_version_is_refused() -> None:
+    with pytest.raises(UnsupportedVersion) as caught:
+        check_ack(PEER, OFFER._replace(version=2))
+    assert (caught.value.value, caught.value.limit) == (2, 1)
+
+
+# ---- proofs ----------------------------------------------------------------------------------
+
+SECRET, OTHER = vectors.SECRET, vectors.OTHER_SECRET
+TOKEN = SubmitToken.make(SECRET, "alice", 1000, vectors.TOKEN_ID)
+DRIVER = TOKEN.application(vectors.SALT)
+TASK = DRIVER.for_tasks()
+CONSUMER_HELLO = CLIENT
+DRIVER_HELLO = CLIENT._replace(role=m.ROLE_DRIVER)
+ADDRESS = "host-a:7337"
+NONCE_A, NONCE_B = bytes(32), bytes(range(32))
+
+
+class Exchange:
+    """Both sides of one handshake, and the messages between them."""
+
+    def __init__(
+        self,
+        hello: m.Hello,
+        credential: Credential | None,
+        admission: Admission | None = None,
+        bindings: tuple[bytes, bytes] = (b"", b""),
+        now_seconds: float = 0,
+    ) -> None:
+        self.connects = ConnectingHandshake(hello, credential, NONCE_A)
+        self.accepts = AcceptingHandshake(
+            OFFER, vectors.admission(SECRET) if admission is None else admission, NONCE_B
+        )
+        self.bindings = bindings
+        self.now_seconds = now_seconds
+        self.sent: list[m.Message] = [self.connects.hello]
+
+    def accept(self, message: m.Message) -> tuple[m.Message, ...]:
+        """Let the accepting side take a message; return its answers."""
+        step = self.accepts.receive(message, self.bindings[1], self.now_seconds)
+        self.sent += step.replies
+        self.accepted = step
+        return step.replies
+
+    def connect(self, message: m.Message) -> tuple[m.Message, ...]:
+        """Let the connecting side take a message; return its answers."""
+        step = self.connects.receive(message, self.bindings[0], self.now_seconds)
+        self.sent += step.replies
+        self.connected = step
+        return step.replies
+
+    def run(self) -> "Exchange":
+        """Pass every message on."""
+        waiting = self.accept(self.connects.hello)
+        while waiting:
+            answers: list[m.Message] = []
+            for message in waiting:
+                answers += self.connect(message)
+            waiting = tuple(each for answer in answers for each in self.accept(answer))
+        return self
+
+
+@pytest.mark.parametrize(
+    ("hello", "credential"),
+    [
+        (CONSUMER_HELLO, TASK),
+        (CONSUMER_HELLO._replace(role=m.ROLE_PRODUCER), TASK),
+        (DRIVER_HELLO, DRIVER),
+        (PEER, ClusterSecrets([SECRET]).peer(ADDRESS)),
+        (PEER, ClusterSecrets([SECRET]).peer("HOST-A:7337")),
+    ],
+)
+@pytest.mark.parametrize("binding", [b"", b"certificate"])
+def test_both_sides_open(hello: m.Hello, credential: Credential, binding: bytes) -> None:
+    done = Exchange(hello, credential, bindings=(binding, binding)).run()
+    assert done.accepted.state is done.connected.state is State.OPEN
+    assert done.connected.agreed == done.accepted.agreed == OFFER
+    assert [type(each) for each in done.sent] == [
+        m.Hello,
+        m.Challenge,
+        m.Proof,
+        m.Proof,
+        m.HelloAck,
+    ]
+    if hello.role == m.ROLE_PEER:
+        assert done.accepts.application_id == ""
+    else:
+        name, _, namespace = done.accepts.application_id.partition("@")
+        assert (name, len(namespace)) == ("app-1", 16)
+        assert is_scoped(done.accepts.application_id)
+
+
+def test_all_roles_of_an_application_share_its_namespace() -> None:
+    names = {
+        Exchange(hello, credential).run().accepts.application_id
+        for hello, credential in (
+            (CONSUMER_HELLO, TASK),
+            (CONSUMER_HELLO._replace(role=m.ROLE_PRODUCER), TASK),
+            (DRIVER_HELLO, DRIVER),
+        )
+    }
+    assert len(names) == 1
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        TOKEN.application(bytes(16)),
+        SubmitToken.make(SECRET, "alice", 1001, vectors.TOKEN_ID).application(vectors.SALT),
+        SubmitToken.make(SECRET, "bob", 1000, vectors.TOKEN_ID).application(vectors.SALT),
+        SubmitToken.make(SECRET, "alice", 1000, bytes(16)).application(vectors.SALT),
+    ],
+)
+def test_another_key_of_the_same_name_has_another_namespace(other: Credential) -> None:
+    ours = Exchange(DRIVER_HELLO, DRIVER).run().accepts.application_id
+    theirs = Exchange(DRIVER_HELLO, other).run().accepts.application_id
+    assert ours != theirs
+    assert ours.partition("@")[0] == theirs.partition("@")[0]
+
+
+@pytest.mark.parametrize(
+    ("hello", "credential", "reason"),
+    [
+        (CONSUMER_HELLO, DRIVER, "wrong role"),
+        (DRIVER_HELLO, TASK, "wrong role"),
+        (PEER, TASK, "wrong role"),
+        (PEER, DRIVER, "wrong role"),
+        (CONSUMER_HELLO, ClusterSecrets([SECRET]).peer(ADDRESS), "wrong role"),
+        (DRIVER_HELLO, ClusterSecrets([SECRET]).peer(ADDRESS), "wrong role"),
+        (PEER, ClusterSecrets([SECRET]).peer("host-b:7337"), "wrong address"),
+        (PEER, ClusterSecrets([SECRET]).peer("host-a:7338"), "wrong address"),
+        (PEER, ClusterSecrets([OTHER]).peer(ADDRESS), "unknown secret"),
+        (DRIVER_HELLO, Credential(DRIVER.claim, TASK.key), "wrong proof"),
+        (CONSUMER_HELLO, Credential(TASK.claim, DRIVER.key), "wrong proof"),
+        (CONSUMER_HELLO, Credential(TASK.claim, bytes(32)), "wrong proof"),
+        (CONSUMER_HELLO, Credential(TASK.claim._replace(salt=bytes(16)), TASK.key), "wrong proof"),
+        (CONSUMER_HELLO, Credential(TASK.claim._replace(subject="bob"), TASK.key), "wrong proof"),
+        (
+            CONSUMER_HELLO,
+            Credential(TASK.claim._replace(expires_at_seconds=0), TASK.key),
+            "wrong proof",
+        ),
+        (CONSUMER_HELLO._replace(application_id="a" * 240), TASK, "long name"),
+    ],
+)
+def test_refused(hello: m.Hello, credential: Credential, reason: str) -> None:
+    exchange = Exchange(hello, credential)
+    with pytest.raises(AuthenticationFailed) as caught:
+        exchange.run()
+    assert caught.value.reason == reason
+    assert caught.value.remedy
+    assert exchange.accepts.claim is None or reason in ("wrong address", "long name")
+    assert m.HelloAck not in map(type, exchange.sent)
+
+
+def test_a_wrong_key_and_an_unknown_secret_are_told_alike() -> None:
+    texts = set()
+    for credential in (
+        Credential(TASK.claim, bytes(32)),
+        SubmitToken.make(OTHER).application(vectors.SALT).for_tasks(),
+    ):
+        with pytest.raises(AuthenticationFailed) as caught:
+            Exchange(CONSUMER_HELLO, credential).run()
+        texts.add(str(caught.value))
+    assert len(texts) == 1
+
+
+def test_nobody_without_a_credential_where_one_is_required() -> None:
+    with pytest.raises(AuthenticationRequired) as caught:
+        Exchange(CONSUMER_HELLO, None).run()
+    assert caught.value.reason == "no credential"
+
+
+def test_anybody_where_that_is_allowed() -> None:
+    done = Exchange(CONSUMER_HELLO, None, vectors.admission(SECRET, anonymous=True)).run()
+    assert done.accepts.application_id == "app-1"
+    assert done.connected.agreed == OFFER
+
+
+def test_a_name_of_a_namespace_is_not_to_be_had_without_its_key() -> None:
+    owner = Exchange(CONSUMER_HELLO, TASK).run()
+    hello = CONSUMER_HELLO._replace(application_id=owner.accepts.application_id)
+    with pytest.raises(NotPermitted) as caught:
+        Exchange(hello, None, vectors.admission(SECRET, anonymous=True)).run()
+    assert caught.value.reason == "reserved name"
+
+
+def test_a_claim_where_there_is_no_secret() -> None:
+    with pytest.raises(AuthenticationFailed) as caught:
+        Exchange(CONSUMER_HELLO, TASK, vectors.admission(anonymous=True)).run()
+    assert caught.value.reason == "no cluster secret here"
+
+
+@pytest.mark.parametrize("now_seconds", [0, 999.9, 1000])
+def test_a_token_counts_until_it_expires(now_seconds: float) -> None:
+    assert Exchange(DRIVER_HELLO, DRIVER, now_seconds=now_seconds).run().connected.agreed
+
+
+def test_an_expired_token_begins_nothing() -> None:
+    with pytest.raises(CredentialExpired) as caught:
+        Exchange(DRIVER_HELLO, DRIVER, now_seconds=1001).run()
+    assert caught.value.value == "1 s ago, by this TaskManager's clock"
+
+
+def test_an_expired_token_ends_nothing() -> None:
+    known = vectors.admission(SECRET, known=True)
+    assert Exchange(DRIVER_HELLO, DRIVER, known, now_seconds=1001).run().connected.agreed
+
+
+def test_a_secret_is_replaced_step_by_step() -> None:
+    both = vectors.admission(OTHER, SECRET)
+    for secret in (SECRET, OTHER):
+        credential = ClusterSecrets([secret, SECRET]).peer(ADDRESS)
+        assert Exchange(PEER, credential, both).run().connected.agreed
+    with pytest.raises(AuthenticationFailed):
+        Exchange(PEER, ClusterSecrets([SECRET]).peer(ADDRESS), vectors.admission(OTHER)).run()
+
+
+def test_a_side_that_proves_nothing_is_refused() -> None:
+    connects = ConnectingHandshake(CONSUMER_HELLO, TASK, NONCE_A)
+    with pytest.raises(AuthenticationFailed) as caught:
+        connects.receive(OFFER, b"", 0)
+    assert caught.value.reason == "unproven TaskManager"
+
+
+@pytest.mark.parametrize("bindings", [(b"a", b"b"), (b"", b"b"), (b"a", b"")])
+def test_a_proof_does_not_pass_from_one_tls_connection_to_another(
+    bindings: tuple[bytes, bytes],
+) -> None:
+    with pytest.raises(AuthenticationFailed):
+        Exchange(CONSUMER_HELLO, TASK, bindings=bindings).run()
+
+
+def test_a_recorded_proof_is_worth_nothing() -> None:
+    recorded = Exchange(CONSUMER_HELLO, TASK).run().sent
+    accepts = AcceptingHandshake(OFFER, vectors.admission(SECRET), bytes(31) + b"x")
+    accepts.receive(recorded[0], b"", 0)
+    with pytest.raises(AuthenticationFailed):
+        accepts.receive(recorded[2], b"", 0)
+
+
+def test_a_proof_cannot_be_sent_back_to_its_maker() -> None:
+    """Reflection: an attacker without a key answers with what the connecting side has sent."""
+    connects = ConnectingHandshake(CONSUMER_HELLO, TASK, NONCE_A)
+    step = connects.receive(m.Challenge(NONCE_A), b"", 0)
+    connects.receive(step.replies[0], b"", 0)
+    with pytest.raises(AuthenticationFailed):
+        connects.receive(OFFER, b"", 0)
+
+
+FORGERIES = st.one_of(
+    st.builds(m.Proof, st.binary(min_size=32, max_size=32)),
+    st.builds(m.Challenge, st.binary(min_size=32, max_size=32)),
+    st.builds(lambda token: CONSUMER_HELLO._replace(token=token), st.binary(max_size=200)),
+    st.sampled_from([OFFER, CONSUMER_HELLO, DRIVER_HELLO, PEER, m.Ping(1), m.CloseRequest()]),
+)
+
+
+@given(st.lists(FORGERIES, max_size=4))
+def test_nobody_gets_in_without_the_key(forgeries: list[m.Message]) -> None:
+    accepts = AcceptingHandshake(OFFER, vectors.admission(SECRET), NONCE_B)
+    for message in forgeries:
+        try:
+            step = accepts.receive(message, b"", 0)
+        except ProtocolViolation:
+            return
+        assert step.state is State.AWAIT_PROOF
+        assert step.agreed is None
+
+
+@given(st.lists(FORGERIES, max_size=4))
+def test_no_taskmanager_is_believed_without_the_key(forgeries: list[m.Message]) -> None:
+    connects = ConnectingHandshake(CONSUMER_HELLO, TASK, NONCE_A)
+    for message in forgeries:
+        try:
+            step = connects.receive(message, b"", 0)
+        except ProtocolViolation:
+            return
+        assert step.agreed is None
+
+
+@given(st.integers(0, 4), st.integers(0, 511), st.integers(1, 255))
+def test_a_changed_byte_ends_the_handshake(which: int, at: int, change: int) -> None:
+    """An attacker in between changes any byte of any message that he passes on."""
+    exchange = Exchange(CONSUMER_HELLO, TASK)
+    number = 0
+
+    def altered(message: m.Message) -> m.Message:
+        nonlocal number
+        number += 1
+        return _with_changed_byte(message, at, change) if number == which + 1 else message
+
+    try:
+        (challenge,) = exchange.accept(altered(exchange.connects.hello))
+        (proof,) = exchange.connect(altered(challenge))
+        answer, ack = exchange.accept(altered(proof))
+        exchange.connect(altered(answer))
+        exchange.connect(altered(ack))
+    except ProtocolViolation:
+        return
+    assert exchange.sent == Exchange(CONSUMER_HELLO, TASK).run().sent
+    pytest.fail("the change was not noticed")
+
+
+def _with_changed_byte(message: m.Message, at: int, change: int) -> m.Message:
+    fields = list(message)
+    places = [place for place, field in enumerate(fields) if isinstance(field, bytes | str | int)]
+    place = places[at % len(places)]
+    field = fields[place]
+    if isinstance(field, bytes) and field:
+        index = at % len(field)
+        fields[place] = field[:index] + bytes([field[index] ^ change]) + field[index + 1 :]
+    elif isinstance(field, str):
+        fields[place] = field + chr(change)
+    elif isinstance(field, int):
+        fields[place] = field ^ change
+    else:
+        fields[place] = bytes([change])
+    return type(message)(*fields)  # type: ignore[arg-type]
+
+
+# ---- golden vectors --------------------------------------------------------------------------
+
+
+def test_the_file_is_what_the_command_would_write() -> None:
+    assert vectors.build() == GOLDEN
+
+
+@pytest.mark.parametrize("vector", GOLDEN["handshakes"], ids=lambda vector: vector["name"])
+def test_a_golden_proof_is_computed_independently(vector: dict[str, Any]) -> None:
+    """Written from docs/reference/wire.md, without the code that makes the file."""
+    import hashlib
+    import hmac
+
+    def proof(label: bytes, *kinds: str) -> str:
+        parts = [label, *(bytes.fromhex(vector[f"{kind}_control_hex"]) for kind in kinds)]
+        parts.append(bytes.fromhex(vector["binding_hex"]))
+        text = b"".join(len(part).to_bytes(4, "big") + part for part in parts)
+        return hmac.new(bytes.fromhex(vector["key_hex"]), text, hashlib.sha256).hexdigest()
+
+    said = ("hello", "challenge")
+    # [38, bytes 32]
+    assert vector["proof_control_hex"] == "9226c420" + proof(
+        b"sluice proof of the side that connects", *said
+    )
+    assert vector["answer_control_hex"] == "9226c420" + proof(
+        b"sluice proof of the side that accepts", *said, "proof", "ack"
+    )
+    hello = bytes.fromhex(vector["hello_control_hex"])
+    assert bytes.fromhex(vector["nonce_hex"] + vector["claim_hex"]) in hello
+    assert (
+        encode(m.Challenge(vectors.ACCEPTOR_NONCE))[PREFIX_BYTES:].hex()
+        == (vector["challenge_control_hex"])
+    )

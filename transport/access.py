@@ -1,0 +1,153 @@
+"""Who may connect to a TaskManager, and what it proves to others.
+
+Without a cluster secret a TaskManager lets in whoever reaches it, and so listens where only its own
+host does: on the loopback, and on a Unix socket for its own user and group.
+"""
+
+import logging
+import os
+import secrets
+import socket
+import stat
+from collections.abc import Callable  # noqa: TC003 - the attribute's type is public
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from ..protocol.errors import AuthenticationRequired, ErrorCode, SluiceError
+from ..protocol.handshake import AcceptingHandshake, Admission, ConnectingHandshake
+from ..protocol.identity import ClusterSecrets, Credential, InvalidCredential, parse_secret
+from ..protocol.limits import NONCE_BYTES
+from ..protocol.messages import Hello, HelloAck
+from .config import AuthConfig
+from .socket_options import peer_user
+
+_log = logging.getLogger(__name__)
+
+_MOST_SECRET_FILE_BYTES: Final = 4096
+
+
+class SecretUnusable(SluiceError):
+    """The file of a cluster secret cannot be read, holds none, or is open to other users."""
+
+    code = ErrorCode.CONFIGURATION
+
+
+class Access:
+    """The rules by which a TaskManager accepts connections, and its own credential.
+
+    Args:
+        secrets: The cluster secrets; None: claims cannot be checked.
+        allow_anonymous: Whether to let in who claims nothing, from anywhere.
+    """
+
+    def __init__(
+        self, secrets: ClusterSecrets | None = None, *, allow_anonymous: bool = False
+    ) -> None:
+        self.secrets = secrets
+        self.allows_anonymous = allow_anonymous
+        self.knows_application: Callable[[str], bool] = _knows_none
+        """Tells whether an application has data or connections; its owner sets it."""
+
+    @classmethod
+    def open(cls, config: AuthConfig) -> "Access":
+        """Read the secrets of a configuration.
+
+        Raises:
+            SecretUnusable: A file cannot be read, holds no secret, or is open to other users.
+        """
+        found = [read_secret(path) for path in config.cluster_secret_files]
+        return cls(ClusterSecrets(found) if found else None, allow_anonymous=config.allow_anonymous)
+
+    def peer_credential(self, host: str, port: int) -> Credential | None:
+        """Return what to prove to the TaskManager at an address; None without a secret."""
+        return None if self.secrets is None else self.secrets.peer(f"{host}:{port}")
+
+    def admission(self, sock: socket.socket | None) -> Admission:
+        """Return the rules for a connection.
+
+        Raises:
+            AuthenticationRequired: The other end of a Unix socket is of another user and group,
+                and no credential could help it.
+        """
+        if self.secrets is not None or self.allows_anonymous:
+            return Admission(self.secrets, self.allows_anonymous, self.knows_application)
+        if sock is not None and sock.family == socket.AF_UNIX:
+            _require_own_user(sock)
+        return Admission(None, True, self.knows_application)
+
+
+class Accepting(NamedTuple):
+    """What the side that accepts brings into a connection."""
+
+    offer: HelloAck
+    access: Access
+    refusal: SluiceError | None = None
+    """Error that is sent to the other side in place of a handshake, before the close."""
+
+    def handshake(self, sock: socket.socket | None) -> AcceptingHandshake:
+        """Begin the handshake of an accepted connection.
+
+        Raises:
+            AuthenticationRequired: The other side is not let in, whatever it says.
+        """
+        return AcceptingHandshake(self.offer, self.access.admission(sock), _nonce())
+
+
+def connecting_handshake(hello: Hello, credential: Credential | None) -> ConnectingHandshake:
+    """Begin the handshake of a connection that this side makes."""
+    return ConnectingHandshake(hello, credential, _nonce())
+
+
+def _nonce() -> bytes:
+    return secrets.token_bytes(NONCE_BYTES)
+
+
+def _knows_none(application_id: str) -> bool:
+    return False
+
+
+def _require_own_user(sock: socket.socket) -> None:
+    user = peer_user(sock)
+    if user is None or user.uid in (0, os.geteuid()) or os.getegid() in user.gids:
+        return
+    raise AuthenticationRequired(
+        "This socket serves the user and the group of its TaskManager only",
+        reason="other user",
+        value=f"user {user.uid}, groups {', '.join(map(str, user.gids))}",
+        limit=f"user {os.geteuid()} or group {os.getegid()}",
+        remedy="Run as that user, join the group, or give the TaskManager a cluster secret and "
+        "this side a credential",
+    )
+
+
+def read_secret(path: Path) -> bytes:
+    """Read the file of a cluster secret.
+
+    Raises:
+        SecretUnusable: It cannot be read, holds no secret, or is open to other users.
+    """
+    try:
+        with path.open("rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            text = file.read(_MOST_SECRET_FILE_BYTES).decode(errors="replace")
+    except OSError as error:
+        raise SecretUnusable(
+            "The file of a cluster secret cannot be read",
+            value=f"{path}: {error.strerror or error}",
+            remedy="Make one with: sluice secret create FILE",
+        ) from error
+    if stat.S_ISREG(mode) and mode & 0o007:
+        raise SecretUnusable(
+            "The file of a cluster secret is open to every user of this host",
+            value=f"{path}: mode {stat.S_IMODE(mode):04o}",
+            limit="0640",
+            remedy=f"chmod 0600 {path}",
+        )
+    try:
+        return parse_secret(text)
+    except InvalidCredential as error:
+        raise SecretUnusable(
+            "The file of a cluster secret holds none",
+            value=path,
+            remedy="Make one with: sluice secret create FILE",
+        ) from error

@@ -1,0 +1,98 @@
+"""The handshake of one connection: its deadline, its clock, and what binds it to the transport."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Final
+
+from ..protocol.errors import SluiceError
+from ..protocol.handshake import AcceptingHandshake, ConnectingHandshake, Step
+from ..protocol.identity import Credential
+from ..protocol.messages import Hello, HelloAck, Message
+from .access import Accepting, connecting_handshake
+from .errors import DeadlineExceeded
+
+CHANNEL_BINDING: Final = "channel_binding"
+"""Extra info of a transport: bytes that both ends know and no other connection has."""
+
+
+class Greeting:
+    """One side's handshake.
+
+    Args:
+        hello: First message of the side that connects; None on the side that accepts.
+        credential: What the side that connects proves; None: nothing.
+        accepting: Answer and rules of the side that accepts.
+        fail: Called with the error when the deadline has passed.
+    """
+
+    def __init__(
+        self,
+        hello: Hello | None,
+        credential: Credential | None,
+        accepting: Accepting | None,
+        fail: Callable[[SluiceError], None],
+    ) -> None:
+        self._accepting = accepting
+        self._handshake: ConnectingHandshake | AcceptingHandshake | None = (
+            None if hello is None else connecting_handshake(hello, credential)
+        )
+        self._fail = fail
+        self._transport: asyncio.BaseTransport | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def application_id(self) -> str:
+        """The application of an accepted connection, in its namespace; empty before the end."""
+        handshake = self._handshake
+        return handshake.application_id if isinstance(handshake, AcceptingHandshake) else ""
+
+    def begin(self, transport: asyncio.BaseTransport, timeout_seconds: float) -> Hello | None:
+        """Start the deadline; return what the side that connects says first.
+
+        Raises:
+            SluiceError: The other side is refused, whatever it says.
+        """
+        self._transport = transport
+        loop = asyncio.get_running_loop()
+        accepting = self._accepting
+        if accepting is not None:
+            if accepting.refusal is not None:
+                raise accepting.refusal
+            self._handshake = accepting.handshake(transport.get_extra_info("socket"))
+        self._timer = loop.call_later(timeout_seconds, self._late, timeout_seconds)
+        handshake = self._handshake
+        return handshake.hello if isinstance(handshake, ConnectingHandshake) else None
+
+    def receive(self, message: Message) -> Step:
+        """Take a message of the handshake.
+
+        Raises:
+            ProtocolViolation: The handshake fails; the error is for the other side.
+        """
+        if self._handshake is None or self._transport is None:
+            raise RuntimeError("a message before the handshake began")
+        binding = self._transport.get_extra_info(CHANNEL_BINDING) or b""
+        return self._handshake.receive(message, binding, time.time())
+
+    def other_side(self, agreed: HelloAck) -> Hello | HelloAck:
+        """Return what the other side said of itself, at the end of the handshake."""
+        handshake = self._handshake
+        if isinstance(handshake, AcceptingHandshake) and handshake.hello is not None:
+            return handshake.hello
+        return agreed
+
+    def end(self) -> None:
+        """Stop the deadline: the handshake is over, or the connection is. Idempotent."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _late(self, timeout_seconds: float) -> None:
+        self._fail(
+            DeadlineExceeded(
+                "No handshake in time",
+                limit=f"{timeout_seconds} s",
+                remedy="Check that the other side speaks the Sluice protocol",
+            )
+        )
