@@ -149,7 +149,7 @@ class Connection:
         return self.state.role
 
     @property
-    def error(self) -> SluiceError | None:
+    def close_reason(self) -> SluiceError | None:
         """The reason for the end of the connection, if it was an error."""
         return self._error
 

@@ -192,8 +192,8 @@ class Listener:
     def _closed(self, connection: Connection) -> None:
         self.connections.discard(connection)
         self._ended.setdefault(connection.role, Traffic()).add(connection.traffic)
-        if isinstance(connection.error, AuthenticationFailed):
-            self.unproven_total[connection.error.reason] += 1
+        if isinstance(connection.close_reason, AuthenticationFailed):
+            self.unproven_total[connection.close_reason.reason] += 1
         self._changed.set()
 
 
