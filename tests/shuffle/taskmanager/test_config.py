@@ -65,7 +65,7 @@ def test_every_key_can_be_given_in_each_way(key: Key, toml):
         "write_high_watermark_bytes": "1 MiB", "segment_size_bytes": "16 KiB",
         "tls_enabled": "true", "tls_require_client_certificate": "no",
         "tls_check_host_name": "no", "tls_pinned_fingerprints": "ab" * 32,
-        "tls_minimum_version": "1.2",
+        "tls_minimum_version": "1.2", "allow_anonymous": "true",
     }.get(key.name, "37")  # fmt: skip
     needed = {"SLUICE_TLS_CA_FILE": "/ca"} if key.name == "tls_enabled" else {}
     heading = f"[{key.section}]\n" if key.section else ""
@@ -254,7 +254,6 @@ def test_an_address_where_a_key_takes_a_port_is_refused_when_the_platform_does_n
             {"verify_checksums": "maybe"},
             'verify_checksums = "maybe": must be true or false [--verify-checksums]',
         ),
-        ({"http_host": ""}, 'http_host = "": must not be empty [--http-host]'),
         ({"data_directories": ""}, 'data_directories = "": must not be empty [--data-directories]'),
         ({"bind_host": 3}, "bind_host = 3: must be a text [--bind-host]"),
         (
@@ -318,3 +317,40 @@ def test_a_file_that_cannot_be_read(tmp_path, content, answer):
     (problem,) = problems(path)
     assert str(path) in problem
     assert answer in problem
+
+
+@pytest.mark.parametrize("key", ["bind_host", "http_host"])
+@pytest.mark.parametrize("host", ["0.0.0.0", "10.0.0.7", "::", "node-1"])
+def test_a_taskmanager_without_a_secret_serves_its_own_host_only(key: str, host: str):
+    with pytest.raises(ConfigError) as caught:
+        load(None, {}, {key: host})
+    (problem,) = caught.value.problems
+    assert f"{key} = {host} is open to other hosts" in str(problem)
+    assert "sluice secret create" in str(problem)
+    for allowed in ({"allow_anonymous": "true"}, {"cluster_secret_files": "/secret"}):
+        load(None, {}, {key: host} | allowed)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.9", "::1", "localhost"])
+def test_the_loopback_needs_no_secret(host: str):
+    config = load(None, {}, {"bind_host": host, "http_host": host}).with_addresses()
+    assert config.transport.bind_host == config.http.http_host == host
+
+
+@pytest.mark.parametrize(
+    ("given", "host"),
+    [
+        ({}, "127.0.0.1"),
+        ({"allow_anonymous": "true"}, "0.0.0.0"),
+        ({"cluster_secret_files": "/secret"}, "0.0.0.0"),
+    ],
+)
+def test_the_default_addresses_follow_from_who_may_connect(given: dict[str, str], host: str):
+    config = load(None, {}, given).with_addresses()
+    assert config.transport.bind_host == config.http.http_host == host
+
+
+def test_a_shell_with_a_credential_may_start_a_taskmanager():
+    assert load(None, {"SLUICE_CREDENTIAL": "x", "SLUICE_CREDENTIAL_FILE": "y"}, {}) == load(
+        None, {}, {}
+    )
