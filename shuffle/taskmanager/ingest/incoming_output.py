@@ -1,5 +1,6 @@
 """An output that a client writes on the producer leg, and all of those of one connection."""
 
+import abc
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
@@ -91,31 +92,32 @@ class IncomingOutput:
         self._counters: Final = outputs.services.counters
 
     @property
+    @abc.abstractmethod
     def available_credit(self) -> int:
         """Credits that the client has left."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def payload_buffer(self, message: DataMessage, length: int) -> PayloadMemory:
         """Supply the memory for a payload that arrives."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def data_received(self, message: DataMessage, length: int) -> None:
         """Take data; the payload has arrived in the memory supplied for it."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def received(self, message: OutputMessage) -> None:
         """Take a message that has no payload."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def drop_arriving(self) -> None:
         """Give back the memory of a payload that arrives too late, or not whole. Idempotent."""
-        raise NotImplementedError
 
     def abort(self) -> None:
         """Give the output up because its client says so, and answer."""
         self.give_up("The producer gave its partition up", None)
         self._outputs.answer_abort(self.number)
 
+    @abc.abstractmethod
     def give_up(self, why: str, value: str | None) -> None:
         """Free the output, which is neither finished nor committed.
 
@@ -123,7 +125,6 @@ class IncomingOutput:
             why: The reason that its readers are told, if it has any already.
             value: The value that belongs to the reason.
         """
-        raise NotImplementedError
 
     def connection_lost(self, error: SluiceError) -> None:
         """Give the output up, or keep the part of it with which its client can go on."""

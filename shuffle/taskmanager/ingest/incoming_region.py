@@ -1,5 +1,6 @@
 """One region of a map output on its way in, and the kind of it that is received into memory."""
 
+import abc
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
@@ -73,10 +74,11 @@ class ReceivedRegion(IncomingRegion):
         self._computed_crc32c = 0
         self._verify_checksums: Final = verify_checksums
 
+    @abc.abstractmethod
     def begin(self) -> None:
         """Grant the first credit."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def payload_buffer(self, offset: int, length: int) -> PayloadMemory:
         """Supply the memory for the next bytes.
 
@@ -84,11 +86,10 @@ class ReceivedRegion(IncomingRegion):
             MapOutputMismatch: They are not the next bytes, or too many.
             CreditExceeded: No credit was granted for them.
         """
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def received(self, length: int) -> bool:
         """Take the bytes that have arrived; True when the region is complete."""
-        raise NotImplementedError
 
     def stop(self) -> None:
         """Grant no more credit; :meth:`abort` follows when the payload under way has arrived."""
