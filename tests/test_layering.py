@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import subprocess
 import sys
 from pathlib import Path
@@ -59,6 +60,7 @@ def sources(package: str) -> list[Path]:
     return sorted((ROOT / package).rglob("*.py"))
 
 
+@functools.cache
 def imports_of(path: Path) -> list[Import]:
     """Return every import, also inside functions and under TYPE_CHECKING.
 

@@ -17,6 +17,8 @@ from click.testing import CliRunner
 from sluice.spark_integration import SparkIntegrationError, cli, local_taskmanager
 from sluice.spark_integration.local_taskmanager import LocalTaskManager
 
+pytestmark = pytest.mark.slow  # all of it together
+
 if TYPE_CHECKING:
     import click
 

@@ -116,6 +116,8 @@ class PartitionMachine(RuleBasedStateMachine):
         content = b"%d," % self.number
         builder = self.open[subpartition]
         content = content[: builder.append_and_commit(content)]
+        if not content:  # the buffer was full
+            return
         for target in self.targets(subpartition):
             channel = self.expected[target]
             if channel and isinstance(channel[-1], bytes):

@@ -16,7 +16,7 @@ from sluice.shuffle.records.serializers import BytesSerializer, ViewSerializer
 from sluice.shuffle.records.spanning_deserializer import SpillFile
 from tests.shuffle.records.rig import FakeEvent, FakeGate, FakePartition
 
-pytestmark = pytest.mark.network_case(28)
+pytestmark = [pytest.mark.network_case(28), pytest.mark.slow]
 
 SEGMENTS = (1, 31, 64, 127, 32 << 10)
 SPILL_THRESHOLD_BYTES = 50_000

@@ -17,6 +17,8 @@ from sluice.transport.connector import Address
 from tests.support.daemon import TIMEOUT_SECONDS, Daemon
 from tests.support.raw_client import RawClient
 
+pytestmark = pytest.mark.slow  # all of it together
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path

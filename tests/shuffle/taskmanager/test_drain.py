@@ -26,6 +26,8 @@ from sluice.transport.connector import Address
 from tests.support.daemon import SLUICE, Daemon, run
 from tests.support.mini_cluster import mini_cluster
 
+pytestmark = pytest.mark.slow  # all of it together
+
 DATA = b"d" * 20_000
 
 

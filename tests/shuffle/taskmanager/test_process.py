@@ -13,6 +13,8 @@ import pytest
 from tests.support.certificates import Authority
 from tests.support.daemon import SLUICE, TIMEOUT_SECONDS, Daemon, arguments, run
 
+pytestmark = pytest.mark.slow  # all of it together
+
 
 @pytest.fixture
 def daemon(tmp_path):

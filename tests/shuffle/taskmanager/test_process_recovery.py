@@ -21,6 +21,8 @@ from sluice.protocol.remote_error import RemoteError
 from sluice.transport.connector import Address
 from tests.support.daemon import SLUICE, TIMEOUT_SECONDS, Daemon, arguments, run
 
+pytestmark = pytest.mark.slow  # all of it together
+
 one_loop = pytest.mark.asyncio(loop_factories=["uvloop"])
 
 LOOK_AGAIN_SECONDS = 0.02

@@ -23,6 +23,8 @@ from tests.support.bad_input import DATA, beside_a_good_client, gate_to
 from tests.support.mini_cluster import eventually, mini_cluster
 from tests.support.raw_client import RawClient, acknowledged
 
+pytestmark = pytest.mark.slow  # all of it together
+
 SILENT = 1000
 FRAME_TIMEOUT_SECONDS = 0.3
 BYTE_PAUSE_SECONDS = 0.02
