@@ -1,4 +1,4 @@
-"""Cost of a buffer in protocol and pools, without sockets: ``python -m benchmarks.micro``.
+"""Cost of a buffer and a handshake, without sockets: ``python -m benchmarks.micro``.
 
 Each number is the best of many short rounds, in microseconds per operation, on one thread. The two
 framing rows include the copies that stand for ``recv()``; the row before has their cost.
@@ -14,7 +14,22 @@ from typing import Final
 from sluice.protocol import messages as m
 from sluice.protocol.codec import decode_control, encode
 from sluice.protocol.framing import FrameDecoder
-from sluice.protocol.limits import DEFAULT_SEGMENT_SIZE_BYTES, PREFIX_BYTES, RECEIVE_TAIL_BYTES
+from sluice.protocol.handshake import AcceptingHandshake, Admission, ConnectingHandshake
+from sluice.protocol.identity import (
+    SALT_BYTES,
+    SECRET_BYTES,
+    ClusterSecrets,
+    Credential,
+    SubmitToken,
+)
+from sluice.protocol.limits import (
+    DEFAULT_SEGMENT_SIZE_BYTES,
+    MAGIC,
+    NONCE_BYTES,
+    PREFIX_BYTES,
+    RECEIVE_TAIL_BYTES,
+    VERSION,
+)
 from sluice.shuffle.memory import MemorySegment, NetworkBufferPool
 
 FRAMES: Final = 64
@@ -167,12 +182,38 @@ def measure_pools(rounds: int = 100, count: int = 2_000) -> Iterable[tuple[str, 
         yield name, _best_us(_repeated(call, count), count, rounds)
 
 
+def measure_handshake(rounds: int = 100, count: int = 20) -> Iterable[tuple[str, float]]:
+    """Measure handshakes, both sides together and without sockets; rows as :func:`measure`."""
+    hello = m.Hello(MAGIC, VERSION, VERSION, m.ROLE_CONSUMER, "application", b"", 0, 0, 0, "task")
+    offer = m.HelloAck(VERSION, "taskmanager", 32768, m.FLOW_CREDIT, 0, "host", 7337)
+    secret = bytes(SECRET_BYTES)
+    rules = Admission(ClusterSecrets([secret]), anonymous=True, knows_application=lambda _: False)
+    task = SubmitToken.make(secret).application(bytes(SALT_BYTES)).for_tasks()
+
+    def shake_hands(credential: Credential | None) -> None:
+        connects = ConnectingHandshake(hello, credential, bytes(NONCE_BYTES))
+        accepts = AcceptingHandshake(offer, rules, bytes(NONCE_BYTES))
+        waiting: tuple[m.Message, ...] = (connects.hello,)
+        while waiting:
+            answers = [each for one in waiting for each in accepts.receive(one, b"", 0).replies]
+            waiting = tuple(
+                each for one in answers for each in connects.receive(one, b"", 0).replies
+            )
+
+    for name, credential in (("handshake: no credential", None), ("handshake: proofs", task)):
+        call = partial(shake_hands, credential)
+        yield name, _best_us(_repeated(call, count), count, rounds)
+
+
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--rounds", type=int, default=100, help="measurements of each row")
     arguments = parser.parse_args()
-    for name, microseconds in chain(measure(arguments.rounds), measure_pools(arguments.rounds)):
+    rounds = arguments.rounds
+    for name, microseconds in chain(
+        measure(rounds), measure_pools(rounds), measure_handshake(rounds)
+    ):
         print(f"{name:<34} {microseconds:8.3f} µs")
 
 

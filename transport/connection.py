@@ -13,7 +13,7 @@ from typing import Final, Protocol, cast
 from mypy_extensions import mypyc_attr
 
 from ..protocol.codec import encode
-from ..protocol.errors import ProtocolViolation, SluiceError
+from ..protocol.errors import AuthenticationFailed, ProtocolViolation, SluiceError
 from ..protocol.framing import FrameDecoder, PayloadMemory
 from ..protocol.identity import Credential
 from ..protocol.limits import DEFAULT_SEGMENT_SIZE_BYTES
@@ -266,7 +266,8 @@ class Connection:
         if self.state.state is State.CLOSED:
             return
         self._error = error
-        _log.warning("closing connection %s: %s: %s", self.remote, error.code.name, error)
+        why = f" ({error.reason})" if isinstance(error, AuthenticationFailed) else ""
+        _log.warning("closing connection %s: %s%s: %s", self.remote, error.code.name, why, error)
         self.send(error_response(None, error))
         self.close()
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from ...protocol.errors import SegmentSizeMismatch
 from ...protocol.limits import (
     FEATURE_BUFFER_GROUPS,
+    FEATURE_ENCRYPTED_PEERS,
     FEATURE_LARGE_PAYLOADS,
     FEATURE_REGION_AREAS,
     FEATURE_RESUMABLE_OUTPUTS,
@@ -217,7 +218,8 @@ class NetworkEnvironment:
             FEATURE_LARGE_PAYLOADS
             | FEATURE_BUFFER_GROUPS
             | FEATURE_RESUMABLE_OUTPUTS
-            | FEATURE_REGION_AREAS,
+            | FEATURE_REGION_AREAS
+            | (FEATURE_ENCRYPTED_PEERS if self._transport.tls_enabled else 0),
             *self.address,
         )
 
