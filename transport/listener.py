@@ -16,7 +16,7 @@ from .config import TransportConfig
 from .connection import Connection, HandlerFactory
 from .errors import AddressUnavailable, TooManyConnections
 from .loop_protocol import LoopProtocol
-from .tls import load_tls
+from .tls import ReloadingTls, reloading_tls
 from .tls_transport import TlsTransport
 from .traffic import Traffic
 
@@ -56,6 +56,8 @@ class Listener:
         """Traffic of connections that are gone, by role."""
         self.port = 0
         """The TCP port that is bound, once started."""
+        self.tls: ReloadingTls | None = None
+        """Certificates of the TCP port, once started; None without TLS."""
 
     async def start(self) -> None:
         """Bind and listen.
@@ -112,13 +114,13 @@ class Listener:
 
     async def _start_tcp(self) -> None:
         host, port = self._config.bind_host, self._config.data_port
-        tls = load_tls(self._config, accepts=True)
+        tls = self.tls = reloading_tls(self._config, accepts=True)
 
         def accept() -> asyncio.BaseProtocol:
             connection = self._accept()
             if tls is None:
                 return LoopProtocol(connection)
-            return TlsTransport(connection, tls, self._config.handshake_timeout_seconds)
+            return TlsTransport(connection, tls.current(), self._config.handshake_timeout_seconds)
 
         try:
             sockets = await bind(host, port)

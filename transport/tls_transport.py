@@ -19,6 +19,7 @@ messages from before the end of the TLS handshake are kept until then.
 import asyncio
 import contextlib
 import enum
+import hashlib
 import logging
 import ssl
 import threading
@@ -30,6 +31,11 @@ from .errors import DeadlineExceeded
 from .tls import Tls, TlsRefused, pin_refusal, refusal
 
 _log = logging.getLogger(__name__)
+
+SSL_OBJECT: Final = "ssl_object"
+PEER_CERTIFICATE: Final = "peer_certificate_der"
+CHANNEL_BINDING: Final = "channel_binding"
+"""Names for :meth:`TlsTransport.get_extra_info`."""
 
 _RECEIVE_BYTES: Final = 256 * 1024
 _LINGER_SECONDS: Final = 1.0
@@ -85,6 +91,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         self._connection = connection
         self._handshake_timeout_seconds = handshake_timeout_seconds
         self._pins = tls.pins
+        self._own = tls.certificate
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
         if host is not None:
@@ -99,6 +106,8 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         self._close_when_open = False
         self._reading_paused = False
         self._heard = False
+        self._peer_certificate: bytes | None = None
+        self._channel_binding: bytes | None = None
         self._early: list[bytes] = []
         """Bytes written before TLS was up: a Hello, or an error that refuses the connection."""
         self._loop = asyncio.get_running_loop()
@@ -216,8 +225,23 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         return self._close_when_open or self._transport.is_closing()
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """Return ``ssl_object``, or the plain transport's information."""
-        return self._tls if name == "ssl_object" else self._transport.get_extra_info(name, default)
+        """Return information about TLS, or that of the plain transport.
+
+        ``ssl_object``: the ``ssl.SSLObject``.
+
+        ``peer_certificate_der``: the certificate of the other side as DER bytes; None until the
+        TLS handshake is over and for a client that shows none.
+
+        ``channel_binding``: the SHA-256 digest of the certificate of the side that accepts, so that
+        both ends know the same bytes; None until the TLS handshake is over.
+        """
+        if name == SSL_OBJECT:
+            return self._tls
+        if name == PEER_CERTIFICATE:
+            return default if self._peer_certificate is None else self._peer_certificate
+        if name == CHANNEL_BINDING:
+            return default if self._channel_binding is None else self._channel_binding
+        return self._transport.get_extra_info(name, default)
 
     # ---- internal ----------------------------------------------------------------------------
 
@@ -233,6 +257,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         self._flush()
         self._cancel_timer()
         self._state = _State.OPEN
+        self._note_certificates()
         early, self._early = self._early, []
         unpinned = pin_refusal(self._tls, self._pins)
         if unpinned is not None:
@@ -244,6 +269,14 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
             self.close()
         else:
             self._deliver()  # bytes that came with the last flight
+
+    def _note_certificates(self) -> None:
+        shown = self._tls.getpeercert(binary_form=True)
+        self._peer_certificate = shown
+        if not self._tls.server_side:
+            self._channel_binding = None if shown is None else hashlib.sha256(shown).digest()
+        elif self._own is not None:
+            self._channel_binding = self._own.digest
 
     def _deliver(self) -> bool:
         """Decrypt into the connection's buffers until all is delivered or reading is paused.
