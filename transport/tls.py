@@ -6,6 +6,7 @@ configured, the same pinned fingerprints. When a file changes, the next connecti
 ones; :class:`ReloadingTls` has the rules.
 """
 
+import datetime
 import hashlib
 import logging
 import ssl
@@ -121,6 +122,15 @@ class ReloadingTls:
         with self._lock:
             return self._load_anew()
 
+    def __str__(self) -> str:
+        """Return the files, and the fingerprint and the end of the certificate."""
+        shown = self._tls.certificate
+        files = ", ".join(map(str, self._settings.files))
+        if shown is None:
+            return files
+        end = datetime.datetime.fromtimestamp(shown.expires_at, datetime.UTC)
+        return f"{files} (certificate {shown.digest.hex()}, good until {end:%Y-%m-%d %H:%M} UTC)"
+
     def _load_anew(self) -> bool:
         self._seen = self._settings.file_status()
         try:
@@ -131,7 +141,7 @@ class ReloadingTls:
             return False
         self._tls = loaded
         self.reloads += 1
-        _log.info("TLS files were loaded again: %s", self._settings.describe())
+        _log.info("New connections use %s", self)
         return True
 
 
@@ -268,9 +278,6 @@ class _Settings(NamedTuple):
     def file_status(self) -> tuple[tuple[int, ...] | None, ...]:
         """Return a value that differs after any file has been replaced or written to."""
         return tuple(map(_file_status, self.files))
-
-    def describe(self) -> str:
-        return ", ".join(map(str, self.files))
 
 
 _made: Final[dict[_Settings, ReloadingTls]] = {}
