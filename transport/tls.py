@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
 from ..protocol.errors import ErrorCode, SluiceError
+from . import certificate_roles
 from .config import TransportConfig
 from .errors import TransportError
 
@@ -294,6 +295,8 @@ def _file_status(path: Path) -> tuple[int, ...] | None:
 
 def _load(settings: _Settings) -> Tls:
     shown = None
+    if settings.accepts:
+        certificate_roles.prepare()
     client = _context(ssl.PROTOCOL_TLS_CLIENT, settings.minimum_version, settings.ca)
     server = _context(ssl.PROTOCOL_TLS_SERVER, settings.minimum_version, settings.ca)
     if settings.certificate is not None and settings.key is not None:

@@ -38,6 +38,9 @@ CHANNEL_BINDING: Final = "channel_binding"
 """Names for :meth:`TlsTransport.get_extra_info`."""
 
 _RECEIVE_BYTES: Final = 256 * 1024
+_RECORD_BYTES: Final = 16 * 1024
+"""Most plain bytes in one TLS record (RFC 8446, section 5.1)."""
+
 _LINGER_SECONDS: Final = 1.0
 """Time for the other side to receive the alert with the reason of the refusal."""
 
@@ -170,10 +173,19 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
     def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
         """Encrypt and send, in one write."""
         if self._state is _State.OPEN:
-            encrypt = self._tls.write
+            # A record costs more than the copy of the bytes in it, in calls and in bytes on the
+            # wire. So neighbours that fit into one record together are joined: the head of a
+            # message and its small payload, or many messages without one.
+            together: list[bytes | bytearray | memoryview] = []
+            size = 0
             for data in list_of_data:
-                if len(data):
-                    encrypt(data)
+                if size + len(data) > _RECORD_BYTES:
+                    self._encrypt(together)
+                    together.clear()
+                    size = 0
+                together.append(data)
+                size += len(data)
+            self._encrypt(together)
             self._transport.write(self._outgoing.read())
         elif self._state is _State.HANDSHAKE:
             self._early.extend(map(bytes, list_of_data))
@@ -244,6 +256,11 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         return self._transport.get_extra_info(name, default)
 
     # ---- internal ----------------------------------------------------------------------------
+
+    def _encrypt(self, together: list[bytes | bytearray | memoryview]) -> None:
+        data = together[0] if len(together) == 1 else b"".join(together)
+        if len(data):  # an empty record would be sent
+            self._tls.write(data)
 
     def _shake_hands(self) -> None:
         try:
