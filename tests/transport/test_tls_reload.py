@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import re
-import shutil
-import ssl
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -24,6 +22,7 @@ from tests.support.peers import (
     open_client,
     pattern,
 )
+from tests.support.tls_files import TlsFiles, der, replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,62 +37,19 @@ pytestmark = pytest.mark.network_case(20)
 PRODUCER: dict[str, Any] = {"role": ROLE_PRODUCER, "application_id": "app"}
 
 
-class Files:
-    """The three files of a process, replaced as tools for certificates replace them."""
-
-    def __init__(self, directory: Path, authority: Authority) -> None:
-        directory.mkdir()
-        self.authority = authority
-        self.certificate = directory / "shown.pem"
-        self.key = directory / "shown.key"
-        self.ca = directory / "ca.pem"
-        shutil.copy(authority.ca_file, self.ca)
-        self.renew(authority)
-
-    def renew(self, authority: Authority, **issue: Any) -> None:
-        certificate, key = authority.issue(**issue)
-        replace(self.key, key.read_bytes())
-        replace(self.certificate, certificate.read_bytes())
-
-    @property
-    def shown(self) -> bytes:
-        return der(self.certificate)
-
-    def config(self, **changes: Any) -> TransportConfig:
-        return a_config(
-            **{
-                "tls_enabled": True,
-                "tls_certificate_file": self.certificate,
-                "tls_key_file": self.key,
-                "tls_ca_file": self.ca,
-            }
-            | changes
-        )
-
-
-def replace(path: Path, content: bytes) -> None:
-    """Replace a file in one step."""
-    beside = path.with_suffix(".new")
-    beside.write_bytes(content)
-    beside.rename(path)
-
-
-def der(certificate: Path) -> bytes:
-    """Return the first certificate of a file."""
-    pem = certificate.read_text(encoding="ascii")
-    end = "-----END CERTIFICATE-----"
-    return ssl.PEM_cert_to_DER_cert(pem[: pem.index(end) + len(end)])
+@pytest.fixture
+def files(tmp_path: Path) -> TlsFiles:
+    return TlsFiles(tmp_path / "server", Authority(tmp_path / "authority"))
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> Files:
-    return Files(tmp_path / "server", Authority(tmp_path / "authority"))
-
-
-@pytest.fixture
-def client_config(files: Files) -> TransportConfig:
+def client_config(files: TlsFiles) -> TransportConfig:
     """A client with files of its own, so that the server's are looked at by the server alone."""
     return a_config(**files.authority.settings())
+
+
+def config_of(files: TlsFiles, **changes: Any) -> TransportConfig:
+    return a_config(**(files.settings | changes))
 
 
 def info(handler: RecordingHandler, name: str) -> Any:
@@ -110,8 +66,8 @@ async def pair(
     return client, await service.handler(index)
 
 
-def loaded(files: Files) -> ReloadingTls:
-    found = reloading_tls(files.config(), accepts=True)
+def loaded(files: TlsFiles) -> ReloadingTls:
+    found = reloading_tls(config_of(files), accepts=True)
     assert found is not None
     return found
 
@@ -120,9 +76,9 @@ def loaded(files: Files) -> ReloadingTls:
 
 
 async def test_both_ends_know_the_channel_binding_and_each_others_certificate(
-    files: Files, client_config: TransportConfig
+    files: TlsFiles, client_config: TransportConfig
 ) -> None:
-    async with a_service(files.config()) as service:
+    async with a_service(config_of(files)) as service:
         client, server = await pair(service, client_config)
         binding = hashlib.sha256(files.shown).digest()
         assert info(client, CHANNEL_BINDING) == info(server, CHANNEL_BINDING) == binding
@@ -134,10 +90,10 @@ async def test_both_ends_know_the_channel_binding_and_each_others_certificate(
 
 
 async def test_another_server_has_another_channel_binding_and_a_renewed_one_too(
-    files: Files, client_config: TransportConfig, tmp_path: Path
+    files: TlsFiles, client_config: TransportConfig, tmp_path: Path
 ) -> None:
-    other = Files(tmp_path / "other", files.authority)
-    async with a_service(files.config()) as service, a_service(other.config()) as second:
+    other = TlsFiles(tmp_path / "other", files.authority)
+    async with a_service(config_of(files)) as service, a_service(config_of(other)) as second:
         pairs = [await pair(service, client_config), await pair(second, client_config)]
         files.renew(files.authority)
         pairs.append(await pair(service, client_config))
@@ -150,8 +106,8 @@ async def test_another_server_has_another_channel_binding_and_a_renewed_one_too(
             await end(client)
 
 
-async def test_a_client_without_certificate_is_known_by_none(files: Files) -> None:
-    async with a_service(files.config(tls_require_client_certificate=False)) as service:
+async def test_a_client_without_certificate_is_known_by_none(files: TlsFiles) -> None:
+    async with a_service(config_of(files, tls_require_client_certificate=False)) as service:
         config = a_config(tls_enabled=True, tls_ca_file=files.ca)
         client, server = await pair(service, config)
         assert info(server, PEER_CERTIFICATE) is None
@@ -175,9 +131,9 @@ async def test_without_tls_there_is_no_channel_binding(tmp_path: Path) -> None:
 
 
 async def test_a_new_connection_shows_the_new_certificate_and_an_old_one_goes_on(
-    files: Files, client_config: TransportConfig
+    files: TlsFiles, client_config: TransportConfig
 ) -> None:
-    async with a_service(files.config()) as service:
+    async with a_service(config_of(files)) as service:
         old, old_server = await pair(service, client_config, **PRODUCER)
         before = files.shown
         files.renew(files.authority)
@@ -193,19 +149,19 @@ async def test_a_new_connection_shows_the_new_certificate_and_an_old_one_goes_on
 
 
 async def test_the_side_that_connects_shows_its_new_certificate(
-    files: Files, tmp_path: Path
+    files: TlsFiles, tmp_path: Path
 ) -> None:
-    mine = Files(tmp_path / "client", files.authority)
-    async with a_service(files.config()) as service:
+    mine = TlsFiles(tmp_path / "client", files.authority)
+    async with a_service(config_of(files)) as service:
         for _ in range(2):
-            client, server = await pair(service, mine.config())
+            client, server = await pair(service, config_of(mine))
             assert info(server, PEER_CERTIFICATE) == mine.shown
             await end(client)
             mine.renew(files.authority)
 
 
 async def test_another_authority_takes_over_without_a_gap(
-    files: Files, client_config: TransportConfig, tmp_path: Path
+    files: TlsFiles, client_config: TransportConfig, tmp_path: Path
 ) -> None:
     """Old and new authority in the bundle, then the new certificate, then the new one alone."""
     successor = Authority(tmp_path / "successor")
@@ -213,7 +169,7 @@ async def test_another_authority_takes_over_without_a_gap(
     both = files.ca.read_bytes() + successor.ca_file.read_bytes()
     bundle = tmp_path / "both.pem"
     bundle.write_bytes(both)
-    async with a_service(files.config()) as service:
+    async with a_service(config_of(files)) as service:
         with pytest.raises(TlsRefused, match=r"unknown ca|not accepted"):
             await open_client(service.address, new_clients)
         replace(files.ca, both)
@@ -232,36 +188,36 @@ async def test_another_authority_takes_over_without_a_gap(
 # ---- files that cannot be used -----------------------------------------------------------------
 
 
-def half(files: Files, _: Path) -> None:
+def half(files: TlsFiles, _: Path) -> None:
     content = files.certificate.read_bytes()
     files.certificate.write_bytes(content[: len(content) // 2])
 
 
-def empty(files: Files, _: Path) -> None:
+def empty(files: TlsFiles, _: Path) -> None:
     files.key.write_bytes(b"")
 
 
-def mismatch(files: Files, _: Path) -> None:
+def mismatch(files: TlsFiles, _: Path) -> None:
     replace(files.key, files.authority.issue()[1].read_bytes())
 
 
-def expired(files: Files, _: Path) -> None:
+def expired(files: TlsFiles, _: Path) -> None:
     files.renew(files.authority, not_after=YESTERDAY)
 
 
-def of_a_stranger(files: Files, directory: Path) -> None:
+def of_a_stranger(files: TlsFiles, directory: Path) -> None:
     files.renew(Authority(directory / "stranger"))
 
 
-def gone(files: Files, _: Path) -> None:
+def gone(files: TlsFiles, _: Path) -> None:
     files.certificate.unlink()
 
 
-def no_authorities(files: Files, _: Path) -> None:
+def no_authorities(files: TlsFiles, _: Path) -> None:
     files.ca.write_bytes(b"nothing")
 
 
-SPOILT: dict[str, tuple[Callable[[Files, Path], None], str]] = {
+SPOILT: dict[str, tuple[Callable[[TlsFiles, Path], None], str]] = {
     "half written": (half, r"shown\.pem.*PEM form"),
     "empty": (empty, r"shown\.key.*PEM form"),
     "mismatched": (mismatch, r"does not belong to .*shown\.key"),
@@ -274,7 +230,7 @@ SPOILT: dict[str, tuple[Callable[[Files, Path], None], str]] = {
 
 @pytest.mark.parametrize("case", SPOILT)
 async def test_files_that_cannot_be_used_change_nothing_and_are_told_once(
-    files: Files,
+    files: TlsFiles,
     client_config: TransportConfig,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
@@ -283,7 +239,7 @@ async def test_files_that_cannot_be_used_change_nothing_and_are_told_once(
     spoil, reason = SPOILT[case]
     good = [path.read_bytes() for path in (files.certificate, files.key, files.ca)]
     before = files.shown
-    async with a_service(files.config()) as service:
+    async with a_service(config_of(files)) as service:
         spoil(files, tmp_path)
         for _ in range(3):
             client, server = await pair(service, client_config)
@@ -303,12 +259,12 @@ async def test_files_that_cannot_be_used_change_nothing_and_are_told_once(
 
 
 async def test_a_key_that_is_replaced_before_its_certificate(
-    files: Files, client_config: TransportConfig
+    files: TlsFiles, client_config: TransportConfig
 ) -> None:
     """Between the two the old pair serves; with the second file the new one does."""
     certificate, key = files.authority.issue()
     before = files.shown
-    async with a_service(files.config()) as service:
+    async with a_service(config_of(files)) as service:
         replace(files.key, key.read_bytes())
         first, _ = await pair(service, client_config)
         replace(files.certificate, certificate.read_bytes())
@@ -320,12 +276,12 @@ async def test_a_key_that_is_replaced_before_its_certificate(
     assert (loaded(files).reloads, loaded(files).failures) == (1, 1)
 
 
-async def test_a_link_to_another_directory_is_a_change(files: Files, tmp_path: Path) -> None:
+async def test_a_link_to_another_directory_is_a_change(files: TlsFiles, tmp_path: Path) -> None:
     """Kubernetes renews a mounted secret so."""
-    second = Files(tmp_path / "second", files.authority)
+    second = TlsFiles(tmp_path / "second", files.authority)
     link = tmp_path / "current"
     link.symlink_to(files.certificate.parent)
-    linked = files.config(
+    linked = config_of(files,
         tls_certificate_file=link / "shown.pem", tls_key_file=link / "shown.key",
         tls_ca_file=link / "ca.pem",
     )  # fmt: skip
@@ -347,7 +303,7 @@ async def test_a_link_to_another_directory_is_a_change(files: Files, tmp_path: P
 
 
 def test_files_are_not_read_while_they_are_the_same(
-    files: Files, monkeypatch: pytest.MonkeyPatch
+    files: TlsFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tls = loaded(files)
     before = tls.current()
@@ -356,7 +312,7 @@ def test_files_are_not_read_while_they_are_the_same(
 
 
 def test_a_reload_reads_files_that_have_not_changed(
-    files: Files, caplog: pytest.LogCaptureFixture
+    files: TlsFiles, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     tls = loaded(files)
@@ -373,7 +329,7 @@ def test_a_reload_reads_files_that_have_not_changed(
     assert tls.failures == 1  # told already
 
 
-def test_the_end_of_the_certificate_in_use_is_known(files: Files) -> None:
+def test_the_end_of_the_certificate_in_use_is_known(files: TlsFiles) -> None:
     from cryptography import x509
 
     tls = loaded(files)
@@ -382,25 +338,25 @@ def test_the_end_of_the_certificate_in_use_is_known(files: Files) -> None:
     assert tls.in_use.certificate.expires_at == end_of.timestamp()
 
 
-def test_a_process_that_accepts_connects_with_the_same_contexts(files: Files) -> None:
+def test_a_process_that_accepts_connects_with_the_same_contexts(files: TlsFiles) -> None:
     tls = loaded(files)
-    assert reloading_tls(files.config()) is tls
-    other = Files(files.ca.parent.parent / "other", files.authority)
-    assert reloading_tls(other.config()) is not tls
+    assert reloading_tls(config_of(files)) is tls
+    other = TlsFiles(files.ca.parent.parent / "other", files.authority)
+    assert reloading_tls(config_of(other)) is not tls
 
 
-def test_a_first_load_that_fails_is_an_error_and_is_tried_again(files: Files) -> None:
+def test_a_first_load_that_fails_is_an_error_and_is_tried_again(files: TlsFiles) -> None:
     good = files.certificate.read_bytes()
     half(files, files.ca)
     with pytest.raises(TlsConfigurationError, match="PEM form"):
-        load_tls(files.config(), accepts=True)
+        load_tls(config_of(files), accepts=True)
     files.certificate.write_bytes(good)
-    assert load_tls(files.config(), accepts=True) is not None
+    assert load_tls(config_of(files), accepts=True) is not None
 
 
-def test_the_contexts_of_old_settings_are_let_go(files: Files) -> None:
-    first = load_tls(files.config(tls_pinned_fingerprints=["00" * 32]))
+def test_the_contexts_of_old_settings_are_let_go(files: TlsFiles) -> None:
+    first = load_tls(config_of(files, tls_pinned_fingerprints=["00" * 32]))
     for number in range(1, 70):
         load_tls(a_config(tls_enabled=True, tls_ca_file=files.ca,
                           tls_pinned_fingerprints=[f"{number:064x}"]))  # fmt: skip
-    assert load_tls(files.config(tls_pinned_fingerprints=["00" * 32])) is not first
+    assert load_tls(config_of(files, tls_pinned_fingerprints=["00" * 32])) is not first
