@@ -190,12 +190,13 @@ def read_names(certificate_der: bytes) -> CertificateNames:
         ValueError: It is not a certificate, or its names or uses cannot be read.
     """
     from cryptography import x509
+    from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
     try:
         certificate = x509.load_der_x509_certificate(certificate_der)
         names = [
             ("CN", _text(attribute.value))
-            for attribute in certificate.subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)
+            for attribute in certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
         ]
         extensions = certificate.extensions
         try:
@@ -208,7 +209,7 @@ def read_names(certificate_der: bytes) -> CertificateNames:
         except x509.ExtensionNotFound:
             serves = True
         else:
-            serves = x509.ExtendedKeyUsageOID.SERVER_AUTH in uses
+            serves = ExtendedKeyUsageOID.SERVER_AUTH in uses
     except (x509.DuplicateExtension, x509.UnsupportedGeneralNameType) as error:
         raise ValueError(str(error)) from error
     return CertificateNames(tuple(names), serves)

@@ -10,6 +10,7 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from pydantic import ValidationError
 
 from sluice.protocol.errors import ErrorCode
@@ -26,9 +27,9 @@ from sluice.transport.config import TransportConfig
 pytestmark = pytest.mark.network_case(20)
 
 KEY = ec.generate_private_key(ec.SECP256R1())
-SERVER = x509.ExtendedKeyUsageOID.SERVER_AUTH
-CLIENT = x509.ExtendedKeyUsageOID.CLIENT_AUTH
-ANY = x509.ExtendedKeyUsageOID.ANY_EXTENDED_KEY_USAGE
+SERVER = ExtendedKeyUsageOID.SERVER_AUTH
+CLIENT = ExtendedKeyUsageOID.CLIENT_AUTH
+ANY = ExtendedKeyUsageOID.ANY_EXTENDED_KEY_USAGE
 START = datetime.datetime(2026, 1, 1)
 
 
@@ -39,7 +40,7 @@ def a_certificate(
     extensions: tuple[x509.ExtensionType, ...] = (),
 ) -> bytes:
     """Return a certificate in DER form."""
-    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, cn) for cn in common_names])
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, cn) for cn in common_names])
     builder = (
         x509.CertificateBuilder()
         .subject_name(subject)
@@ -162,7 +163,7 @@ def test_a_certificate_with_many_names_does_not_fill_the_log() -> None:
         ((SERVER,), True),
         (None, True),
         ((CLIENT,), False),
-        ((x509.ExtendedKeyUsageOID.CODE_SIGNING,), False),
+        ((ExtendedKeyUsageOID.CODE_SIGNING,), False),
         # OpenSSL does not take such a certificate for a server's either.
         ((ANY,), False),
     ],

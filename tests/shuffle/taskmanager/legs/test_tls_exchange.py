@@ -113,6 +113,7 @@ async def test_files_of_another_authority_are_taken_up_while_data_flows(tmp_path
     files = TlsFiles(tmp_path / "files", authority)
     async with mini_cluster(tmp_path, 2, **files.settings) as cluster:
         tls = cluster[0].listener.tls
+        assert tls is not None
         source = (await cluster.write(0, 1, regions(1)), [1])
         client = await cluster.consumer(1)
         gate = open_gate(client, 1, [source], 0, 5, credit=1)
