@@ -15,12 +15,15 @@ import fnmatch
 import functools
 import ipaddress
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from ..protocol.errors import ErrorCode, ProtocolViolation
 from ..protocol.messages import ROLE_CONSUMER, ROLE_DRIVER, ROLE_PEER, ROLE_PRODUCER
+
+if TYPE_CHECKING:
+    from cryptography import x509
 
 ROLES: Final = {
     "peer": ROLE_PEER,
@@ -199,11 +202,7 @@ def read_names(certificate_der: bytes) -> CertificateNames:
             for attribute in certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
         ]
         extensions = certificate.extensions
-        try:
-            others = extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-        except x509.ExtensionNotFound:
-            others = ()
-        names += _alternative_names(others)
+        names += _alternative_names(extensions)
         try:
             uses = extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
         except x509.ExtensionNotFound:
@@ -215,16 +214,22 @@ def read_names(certificate_der: bytes) -> CertificateNames:
     return CertificateNames(tuple(names), serves)
 
 
-def _alternative_names(names: Iterable[Any]) -> list[tuple[str, str]]:
+def _alternative_names(extensions: "x509.Extensions") -> Iterator[tuple[str, str]]:
     from cryptography import x509
 
-    kinds = {
-        x509.DNSName: "DNS",
-        x509.IPAddress: "IP",
-        x509.UniformResourceIdentifier: "URI",
-        x509.RFC822Name: "email",
-    }
-    return [(kinds[type(name)], str(name.value)) for name in names if type(name) in kinds]
+    try:
+        names = extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return
+    for name in names:
+        for kind, form in (
+            ("DNS", x509.DNSName),
+            ("IP", x509.IPAddress),
+            ("URI", x509.UniformResourceIdentifier),
+            ("email", x509.RFC822Name),
+        ):
+            if isinstance(name, form):
+                yield kind, str(name.value)
 
 
 def _text(value: str | bytes) -> str:
