@@ -100,6 +100,10 @@ class Counters:
     connections_accepted: int = 0
     connections_refused: int = 0
     """Connections closed before their handshake was done: limit reached, bad hello, deadline."""
+    tls_reloads: int = 0
+    """Times that changed TLS files were loaded."""
+    tls_reload_failures: int = 0
+    """Times that changed TLS files could not be used, so that the ones before stay in use."""
     applications_expired: int = 0
     """Applications whose data was dropped because no client of theirs was left."""
 

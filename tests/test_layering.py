@@ -30,7 +30,7 @@ DATA_PLANE_BANNED = frozenset(
 )
 THIRD_PARTY = {
     "protocol": {"msgpack"},
-    "transport": {"uvloop", "pydantic"},
+    "transport": {"uvloop", "pydantic", "cryptography"},
     "shuffle": set(),
     "shuffle.partition": {"crc32c", "lz4"},  # blocks of stored partitions
     "shuffle.records": {"msgpack", "crc32c", "pyarrow"},  # values; pyarrow at its first use

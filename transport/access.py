@@ -83,6 +83,8 @@ class Accepting(NamedTuple):
     access: Access
     refusal: SluiceError | None = None
     """Error that is sent to the other side in place of a handshake, before the close."""
+    certificate_roles: tuple[str, ...] = ()
+    """Rules that a certificate must satisfy, as ``tls_certificate_roles`` has them."""
 
     def handshake(self, sock: socket.socket | None) -> AcceptingHandshake:
         """Begin the handshake of an accepted connection.

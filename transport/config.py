@@ -9,6 +9,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
+from .certificate_roles import parse_rule
 from .settings import (
     NONE_ALLOWED,
     Bytes,
@@ -19,6 +20,7 @@ from .settings import (
     Seconds,
     Settings,
     split_list,
+    split_rules,
 )
 
 LOOPBACK: Final = "127.0.0.1"
@@ -130,6 +132,12 @@ class TransportConfig(Settings):
     tls_minimum_version: Literal["1.2", "1.3"] = "1.3"
     """Oldest version of TLS to speak."""
 
+    tls_certificate_roles: Annotated[tuple[str, ...], BeforeValidator(split_rules)] = ()
+    """Rules of the form `ROLE, ... [of APPLICATION] = KIND:PATTERN` that bind certificates to roles
+    and applications, such as `peer = DNS:tm*.cluster.example`, see `docs/operate/tls.md`. A TLS
+    connection that no rule allows is refused. Empty: a trusted certificate may have any role. As a
+    flag or variable: separated by semicolons."""
+
     @field_validator("socket_path")
     @classmethod
     def _short_enough(cls, path: FilePath | None) -> FilePath | None:
@@ -153,6 +161,13 @@ class TransportConfig(Settings):
                 )
             pins.append(pin)
         return tuple(pins)
+
+    @field_validator("tls_certificate_roles")
+    @classmethod
+    def _rules(cls, given: tuple[str, ...]) -> tuple[str, ...]:
+        for rule in given:
+            parse_rule(rule)
+        return given
 
     @model_validator(mode="after")
     def _tls_complete(self) -> TransportConfig:

@@ -19,7 +19,7 @@ from .config import LOOPBACK, TransportConfig
 from .connection import Connection, HandlerFactory
 from .errors import AddressUnavailable, TooManyConnections
 from .loop_protocol import LoopProtocol
-from .tls import load_tls
+from .tls import ReloadingTls, reloading_tls
 from .tls_transport import TlsTransport
 from .traffic import Traffic
 
@@ -65,6 +65,8 @@ class Listener:
         """Traffic of connections that are gone, by role."""
         self.port = 0
         """The TCP port that is bound, once started."""
+        self.tls: ReloadingTls | None = None
+        """Certificates of the TCP port, once started; None without TLS."""
 
     async def start(self) -> None:
         """Bind and listen.
@@ -121,13 +123,13 @@ class Listener:
 
     async def _start_tcp(self) -> None:
         host, port = self._config.bind_host or LOOPBACK, self._config.data_port
-        tls = load_tls(self._config, accepts=True)
+        tls = self.tls = reloading_tls(self._config, accepts=True)
 
         def accept() -> asyncio.BaseProtocol:
             connection = self._accept()
             if tls is None:
                 return LoopProtocol(connection)
-            return TlsTransport(connection, tls, self._config.handshake_timeout_seconds)
+            return TlsTransport(connection, tls.current(), self._config.handshake_timeout_seconds)
 
         try:
             sockets = await bind(host, port)
@@ -180,7 +182,9 @@ class Listener:
             self._config,
             self._segment_size_bytes,
             self._handler_factory,
-            accepting=Accepting(self._offer(), self._access, refusal),
+            accepting=Accepting(
+                self._offer(), self._access, refusal, self._config.tls_certificate_roles
+            ),
             on_closed=self._closed,
         )
         self.connections.add(connection)

@@ -100,6 +100,13 @@ def split_list(value: object) -> object:
     return tuple(part.strip() for part in value.split(",") if part.strip())
 
 
+def split_rules(value: object) -> object:
+    """Split ``"a; b"``, the form of a list whose parts have commas of their own."""
+    if not isinstance(value, str):
+        return value
+    return tuple(part.strip() for part in value.split(";") if part.strip())
+
+
 Bytes = Annotated[int, BeforeValidator(_parse_size)]
 """A size in bytes; also read from a text with a binary unit."""
 

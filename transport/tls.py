@@ -1,21 +1,26 @@
-"""TLS: makes contexts of the settings, tries them out at the start, and explains refusals.
+"""TLS: makes contexts of the settings, tries them out, renews them, and explains refusals.
 
 Both sides show a certificate: the accepting side requires one of the connecting side, unless it is
 configured not to. Each is checked against the same certificate authorities and, if any are
-configured, the same pinned fingerprints. Certificates are read once; a renewed one is used from the
-next start on.
+configured, the same pinned fingerprints. When a file changes, the next connection uses the new
+ones; :class:`ReloadingTls` has the rules.
 """
 
-import functools
+import datetime
 import hashlib
+import logging
 import ssl
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
 from ..protocol.errors import ErrorCode, SluiceError
+from . import certificate_roles
 from .config import TransportConfig
 from .errors import TransportError
+
+_log = logging.getLogger(__name__)
 
 _MINIMUM_VERSIONS: Final = {
     "1.2": ssl.TLSVersion.TLSv1_2,
@@ -23,6 +28,9 @@ _MINIMUM_VERSIONS: Final = {
 }
 _HANDSHAKE_TURNS: Final = 8
 """A handshake needs two or three flights from each side."""
+
+_MOST_KEPT: Final = 64
+"""Settings whose contexts a process keeps for connections to come."""
 
 _HOST_NAME_MISMATCHES: Final = (62, 64)
 """OpenSSL's verification codes for a host name or an address that the certificate lacks."""
@@ -54,21 +62,117 @@ class Tls:
     """For the side that accepts; None in a process that only connects."""
     pins: frozenset[str]
     """SHA-256 fingerprints of the certificates to accept; empty: every trusted certificate."""
+    certificate: "OwnCertificate | None"
+    """The certificate that the contexts show; None in a process that shows none."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnCertificate:
+    """The certificate that this process shows."""
+
+    digest: bytes
+    """SHA-256 of its DER form, 32 bytes."""
+    expires_at: float
+    """Its last second, in seconds since 1970."""
+
+
+class ReloadingTls:
+    """The contexts of some settings, made again when their files change.
+
+    1. Each new connection compares the status of the three files with the one before the last
+       attempt. Nothing is read while it is the same.
+    2. After a change the files are read and tried out as at the start. New connections use the new
+       contexts, and open connections keep theirs.
+    3. Files that cannot be used leave the contexts as they are. The log and a counter tell of it
+       once, and the next change is the next attempt: a key and its certificate are two files, so
+       one of them is always replaced first.
+
+    All connections of a process with the same settings share one, from any thread.
+    """
+
+    def __init__(self, settings: "_Settings") -> None:
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._seen = settings.file_status()  # before they are read: a later change is seen
+        self._tls = _load(settings)
+        self.reloads = 0
+        """Reloads since the start."""
+        self.failures = 0
+        """Changes since the start that could not be used."""
+
+    @property
+    def in_use(self) -> Tls:
+        """The contexts of the last files that could be used."""
+        return self._tls
+
+    def current(self) -> Tls:
+        """Return the contexts for a new connection, after a look at the files."""
+        if self._settings.file_status() != self._seen:
+            with self._lock:
+                # Another thread may have been faster.
+                if self._settings.file_status() != self._seen:
+                    self._load_anew()
+        return self._tls
+
+    def reload(self) -> bool:
+        """Read the files now, whether or not they have changed.
+
+        Returns:
+            False if they cannot be used, so that the contexts stay; the log has the reason.
+        """
+        with self._lock:
+            return self._load_anew()
+
+    def __str__(self) -> str:
+        """Return the files, and the fingerprint and the end of the certificate."""
+        shown = self._tls.certificate
+        files = ", ".join(map(str, self._settings.files))
+        if shown is None:
+            return files
+        end = datetime.datetime.fromtimestamp(shown.expires_at, datetime.UTC)
+        return f"{files} (certificate {shown.digest.hex()}, good until {end:%Y-%m-%d %H:%M} UTC)"
+
+    def _load_anew(self) -> bool:
+        self._seen = self._settings.file_status()
+        try:
+            loaded = _load(self._settings)
+        except (TlsConfigurationError, OSError) as error:  # a file may go while it is read
+            self.failures += 1
+            _log.error("TLS goes on with the certificates that were loaded before: %s", error)
+            return False
+        self._tls = loaded
+        self.reloads += 1
+        _log.info("New connections use %s", self)
+        return True
 
 
 def load_tls(config: TransportConfig, *, accepts: bool = False) -> Tls | None:
-    """Return the TLS contexts of a configuration, None when TLS is off.
+    """Return the TLS contexts for a new connection, None when TLS is off.
 
     The first call with given settings reads the files and tries a handshake with itself; later
-    calls return the same contexts.
+    calls return the same contexts until a file changes.
 
     Args:
         config: The settings.
         accepts: Whether this process accepts connections, and so needs a certificate.
 
     Raises:
-        TlsConfigurationError: A file is missing or unreadable, a key does not match, or a
-            certificate is expired, not signed by any of the authorities or not fit for its use.
+        TlsConfigurationError: At the first call, a file is missing or unreadable, a key does not
+            match, or a certificate is expired, not signed by any of the authorities or not fit for
+            its use.
+    """
+    tls = reloading_tls(config, accepts=accepts)
+    return None if tls is None else tls.current()
+
+
+def reloading_tls(config: TransportConfig, *, accepts: bool = False) -> ReloadingTls | None:
+    """Return the contexts of a configuration and their renewal, None when TLS is off.
+
+    The same settings give the same object. A process that accepts connections makes its own with
+    the certificate that it shows to others.
+
+    Raises:
+        TlsConfigurationError: As for :func:`load_tls`.
     """
     if not config.tls_enabled:
         return None
@@ -81,18 +185,24 @@ def load_tls(config: TransportConfig, *, accepts: bool = False) -> Tls | None:
             remedy="Set transport.tls_certificate_file and transport.tls_key_file, or "
             "transport.tls_enabled = false",
         )
-    return _load(
-        _Settings(
-            certificate=config.tls_certificate_file,
-            key=config.tls_key_file,
-            ca=config.tls_ca_file,
-            accepts=accepts,
-            require_client_certificate=config.tls_require_client_certificate,
-            check_host_name=config.tls_check_host_name,
-            minimum_version=config.tls_minimum_version,
-            pins=frozenset(config.tls_pinned_fingerprints),
-        )
+    settings = _Settings(
+        certificate=config.tls_certificate_file,
+        key=config.tls_key_file,
+        ca=config.tls_ca_file,
+        accepts=accepts,
+        require_client_certificate=config.tls_require_client_certificate,
+        check_host_name=config.tls_check_host_name,
+        minimum_version=config.tls_minimum_version,
+        pins=frozenset(config.tls_pinned_fingerprints),
     )
+    with _making:
+        if not accepts:
+            settings = settings._replace(accepts=settings._replace(accepts=True) in _made)
+        found = _made.pop(settings, None) or ReloadingTls(settings)
+        _made[settings] = found  # the one used last is the last one
+        if len(_made) > _MOST_KEPT:
+            del _made[next(iter(_made))]
+        return found
 
 
 def fingerprint(certificate: bytes) -> str:
@@ -162,9 +272,31 @@ class _Settings(NamedTuple):
     minimum_version: Literal["1.2", "1.3"]
     pins: frozenset[str]
 
+    @property
+    def files(self) -> tuple[Path, ...]:
+        return tuple(path for path in (self.certificate, self.key, self.ca) if path is not None)
 
-@functools.lru_cache(maxsize=64)
+    def file_status(self) -> tuple[tuple[int, ...] | None, ...]:
+        """Return a value that differs after any file has been replaced or written to."""
+        return tuple(map(_file_status, self.files))
+
+
+_made: Final[dict[_Settings, ReloadingTls]] = {}
+_making: Final = threading.Lock()
+
+
+def _file_status(path: Path) -> tuple[int, ...] | None:
+    try:
+        found = path.stat()  # follows links: a mounted secret is renewed by a change of its link
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
 def _load(settings: _Settings) -> Tls:
+    shown = None
+    if settings.accepts:
+        certificate_roles.prepare()
     client = _context(ssl.PROTOCOL_TLS_CLIENT, settings.minimum_version, settings.ca)
     server = _context(ssl.PROTOCOL_TLS_SERVER, settings.minimum_version, settings.ca)
     if settings.certificate is not None and settings.key is not None:
@@ -174,12 +306,12 @@ def _load(settings: _Settings) -> Tls:
         client.check_hostname = False
         if not settings.accepts:  # a certificate for clients alone is enough
             client.verify_mode = ssl.CERT_NONE
-        _try_out(server, client, settings.certificate, settings.ca)
+        shown = _try_out(server, client, settings.certificate, settings.ca)
     client.verify_mode = ssl.CERT_REQUIRED
     client.check_hostname = settings.check_host_name
     if not settings.require_client_certificate:
         server.verify_mode = ssl.CERT_NONE
-    return Tls(client, server if settings.accepts else None, settings.pins)
+    return Tls(client, server if settings.accepts else None, settings.pins, shown)
 
 
 def _context(side: int, minimum_version: str, ca: Path) -> ssl.SSLContext:
@@ -242,17 +374,21 @@ def _check_readable(key: str, path: Path) -> None:
         ) from error
 
 
-def _try_out(server: ssl.SSLContext, client: ssl.SSLContext, certificate: Path, ca: Path) -> None:
+def _try_out(
+    server: ssl.SSLContext, client: ssl.SSLContext, certificate: Path, ca: Path
+) -> OwnCertificate:
     """Try a handshake of this process with itself: it is refused here as others would refuse it.
 
     This finds a certificate that is expired, that no authority in the file has signed, or that must
     not be used by servers or by clients.
+
+    Returns:
+        The certificate as the contexts show it. The file may hold another one by now.
     """
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
-    waiting = [
-        client.wrap_bio(to_client, to_server),
-        server.wrap_bio(to_server, to_client, server_side=True),
-    ]
+    connecting = client.wrap_bio(to_client, to_server)
+    accepting = server.wrap_bio(to_server, to_client, server_side=True)
+    waiting = [connecting, accepting]
     try:
         for _ in range(_HANDSHAKE_TURNS):
             for side in tuple(waiting):
@@ -262,7 +398,7 @@ def _try_out(server: ssl.SSLContext, client: ssl.SSLContext, certificate: Path, 
                 except ssl.SSLWantReadError:
                     continue
             if not waiting:
-                return
+                return _shown(connecting, accepting)
         raise TlsConfigurationError(
             "A handshake of this process with itself does not end", value=certificate
         )
@@ -279,3 +415,13 @@ def _try_out(server: ssl.SSLContext, client: ssl.SSLContext, certificate: Path, 
             "as a client's and, on a TaskManager, as a server's (extendedKeyUsage clientAuth, "
             "serverAuth)",
         ) from error
+
+
+def _shown(connecting: ssl.SSLObject, accepting: ssl.SSLObject) -> OwnCertificate:
+    shown = connecting.getpeercert(binary_form=True)
+    fields = accepting.getpeercert()  # the same certificate; only who verifies it gets its fields
+    if shown is None or fields is None:
+        raise TlsConfigurationError("A handshake of this process with itself shows no certificate")
+    return OwnCertificate(
+        hashlib.sha256(shown).digest(), ssl.cert_time_to_seconds(str(fields["notAfter"]))
+    )

@@ -19,6 +19,7 @@ messages from before the end of the TLS handshake are kept until then.
 import asyncio
 import contextlib
 import enum
+import hashlib
 import logging
 import ssl
 import threading
@@ -27,11 +28,15 @@ from typing import Any, Final, cast
 
 from .connection import Connection
 from .errors import DeadlineExceeded
+from .greeting import CHANNEL_BINDING, PEER_CERTIFICATE, SSL_OBJECT
 from .tls import Tls, TlsRefused, pin_refusal, refusal
 
 _log = logging.getLogger(__name__)
 
 _RECEIVE_BYTES: Final = 256 * 1024
+_RECORD_BYTES: Final = 16 * 1024
+"""Most plain bytes in one TLS record (RFC 8446, section 5.1)."""
+
 _LINGER_SECONDS: Final = 1.0
 """Time for the other side to receive the alert with the reason of the refusal."""
 
@@ -85,6 +90,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         self._connection = connection
         self._handshake_timeout_seconds = handshake_timeout_seconds
         self._pins = tls.pins
+        self._own = tls.certificate
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
         if host is not None:
@@ -99,6 +105,8 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         self._close_when_open = False
         self._reading_paused = False
         self._heard = False
+        self._peer_certificate: bytes | None = None
+        self._channel_binding: bytes | None = None
         self._early: list[bytes] = []
         """Bytes written before TLS was up: a Hello, or an error that refuses the connection."""
         self._loop = asyncio.get_running_loop()
@@ -161,10 +169,19 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
     def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
         """Encrypt and send, in one write."""
         if self._state is _State.OPEN:
-            encrypt = self._tls.write
+            # A record costs more than the copy of the bytes in it, in calls and in bytes on the
+            # wire. So neighbours that fit into one record together are joined: the head of a
+            # message and its small payload, or many messages without one.
+            together: list[bytes | bytearray | memoryview] = []
+            size = 0
             for data in list_of_data:
-                if len(data):
-                    encrypt(data)
+                if size + len(data) > _RECORD_BYTES:
+                    self._encrypt(together)
+                    together.clear()
+                    size = 0
+                together.append(data)
+                size += len(data)
+            self._encrypt(together)
             self._transport.write(self._outgoing.read())
         elif self._state is _State.HANDSHAKE:
             self._early.extend(map(bytes, list_of_data))
@@ -216,10 +233,30 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         return self._close_when_open or self._transport.is_closing()
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """Return ``ssl_object``, or the plain transport's information."""
-        return self._tls if name == "ssl_object" else self._transport.get_extra_info(name, default)
+        """Return information about TLS, or that of the plain transport.
+
+        ``ssl_object``: the ``ssl.SSLObject``.
+
+        ``peer_certificate_der``: the certificate of the other side as DER bytes; None until the
+        TLS handshake is over and for a client that shows none.
+
+        ``channel_binding``: the SHA-256 digest of the certificate of the side that accepts, so that
+        both ends know the same bytes; None until the TLS handshake is over.
+        """
+        if name == SSL_OBJECT:
+            return self._tls
+        if name == PEER_CERTIFICATE:
+            return default if self._peer_certificate is None else self._peer_certificate
+        if name == CHANNEL_BINDING:
+            return default if self._channel_binding is None else self._channel_binding
+        return self._transport.get_extra_info(name, default)
 
     # ---- internal ----------------------------------------------------------------------------
+
+    def _encrypt(self, together: list[bytes | bytearray | memoryview]) -> None:
+        data = together[0] if len(together) == 1 else b"".join(together)
+        if len(data):  # an empty record would be sent
+            self._tls.write(data)
 
     def _shake_hands(self) -> None:
         try:
@@ -233,6 +270,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         self._flush()
         self._cancel_timer()
         self._state = _State.OPEN
+        self._note_certificates()
         early, self._early = self._early, []
         unpinned = pin_refusal(self._tls, self._pins)
         if unpinned is not None:
@@ -244,6 +282,14 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
             self.close()
         else:
             self._deliver()  # bytes that came with the last flight
+
+    def _note_certificates(self) -> None:
+        shown = self._tls.getpeercert(binary_form=True)
+        self._peer_certificate = shown
+        if not self._tls.server_side:
+            self._channel_binding = None if shown is None else hashlib.sha256(shown).digest()
+        elif self._own is not None:
+            self._channel_binding = self._own.digest
 
     def _deliver(self) -> bool:
         """Decrypt into the connection's buffers until all is delivered or reading is paused.

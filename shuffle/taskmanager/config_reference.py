@@ -103,6 +103,7 @@ def _kind(key: Key) -> str:
         ("_directories", "paths"),
         ("_file", "path"),
         ("_fingerprints", "texts"),
+        ("_roles", "texts"),
     ):
         if key.name.endswith(ending):
             return kind

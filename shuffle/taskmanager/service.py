@@ -26,6 +26,8 @@ def run(config: TaskManagerConfig) -> int:
     When the deadlines are over, or at a second signal, the process ends at once. Committed data is
     safe in either case.
 
+    SIGHUP loads the TLS files again.
+
     Returns:
         The exit code: 0 after an orderly end, 1 if a step was cut short.
 
@@ -49,6 +51,7 @@ async def _serve(config: TaskManagerConfig) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, signalled, number)
     taskmanager = TaskManager(config)
+    loop.add_signal_handler(signal.SIGHUP, _reload, taskmanager)
     await taskmanager.start()
     await stop.wait()
     drain_seconds = config.drain_timeout_seconds
@@ -66,6 +69,18 @@ async def _serve(config: TaskManagerConfig) -> int:
     _log.warning("stopping took longer than it may; committed data is safe")
     stopping.cancel()
     return 1
+
+
+def _reload(taskmanager: TaskManager) -> None:
+    if taskmanager.state == "starting":
+        _log.info("SIGHUP received: the files are being read for the first time")
+        return
+    tls = taskmanager.environment.listener.tls
+    if tls is None:
+        _log.info("SIGHUP received: there is nothing to load again without TLS")
+    else:
+        _log.info("SIGHUP received: loading the TLS files again")
+        tls.reload()  # logs the result
 
 
 async def _stop(taskmanager: TaskManager, drain_seconds: float) -> None:

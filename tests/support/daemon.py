@@ -58,6 +58,15 @@ class Daemon:
     def identity(self) -> str:
         return self.log.partition("TaskManager ")[2].split()[0]
 
+    def read_log_until(self, text: str) -> None:
+        """Read the log up to a line with the text; the test's timeout bounds it."""
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.log += line
+            if text in line:
+                return
+        pytest.fail(f"the daemon ended without {text!r}:\n{self.log}")
+
     def end(self, number: signal.Signals = signal.SIGTERM) -> int:
         """Send a signal, wait for the end, and return the exit code."""
         if self.process.poll() is None:

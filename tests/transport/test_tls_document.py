@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from sluice.protocol.messages import ROLE_DRIVER
 from sluice.protocol.remote_error import RemoteError
 from sluice.transport.tls import TlsConfigurationError, load_tls
 from tests.support.certificates import fingerprint_of
@@ -101,7 +102,7 @@ async def test_a_certificate_for_clients_alone_does_for_clients(
 ) -> None:
     config = limited("clientAuth")
     async with a_service(a_config(**settings(made[0]))) as service:
-        await end(await open_client(service.address, config))
+        await end(await open_client(service.address, config, role=ROLE_DRIVER, application_id="a"))
     with pytest.raises(TlsConfigurationError, match="extendedKeyUsage clientAuth, serverAuth"):
         load_tls(config, accepts=True)
 

@@ -59,6 +59,12 @@ RECORD_OVERHEAD = 22
 """Bytes that TLS 1.3 adds to a record: head 5, content type 1, tag 16."""
 
 
+RECORD = 16 * 1024
+"""Most plain bytes in a record."""
+PACE_BYTES = 1500
+"""Encrypted bytes that a slow peer takes at a time."""
+
+
 @pytest.fixture(scope="module")
 def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
     return Authority(tmp_path_factory.mktemp("authority"))
@@ -91,7 +97,8 @@ class TlsPeer(RawPeer):
 
     async def _turn(self, most: int) -> bool:
         await super().send(self._out.read())
-        data = await super().read(most)
+        # A record must be here as a whole before its first byte can be read.
+        data = await super().read(max(most, PACE_BYTES))
         self._in.write(data)
         return bool(data)
 
@@ -125,7 +132,7 @@ async def wrong_buffers(authority: Authority, config: TransportConfig, segments:
             start_sending(handler, supplier, BUFFERS)
             wrong = most_waiting = 0
             for number in range(BUFFERS):
-                message, payload = await peer.read_frame(most=1500)
+                message, payload = await peer.read_frame(most=PACE_BYTES)
                 assert message == BufferResponse(0, number, 0, DATA)
                 wrong += payload != pattern(number)
                 most_waiting = max(most_waiting, handler.connection.write_buffer_bytes)
@@ -182,7 +189,7 @@ async def test_a_lease_ends_when_all_of_its_encrypted_bytes_are_gone(
         connection = handler.connection
         released: list[int] = []
         connection.send(EVENT, bytes(100), lambda: released.append(1))
-        assert connection.write_buffer_bytes == HEAD + 100 + 2 * RECORD_OVERHEAD
+        assert connection.write_buffer_bytes == HEAD + 100 + RECORD_OVERHEAD
         await turns()
         assert transport.limits[-1] == (0, 0)  # the drain watch, at the loop's own transport
         transport.let_through(connection.write_buffer_bytes - 1)
@@ -192,6 +199,37 @@ async def test_a_lease_ends_when_all_of_its_encrypted_bytes_are_gone(
         assert released == [1]
         assert transport.limits[-1] == (SEGMENT + 1, 2 * SEGMENT)
         transport.flow()
+        await end(handler)
+
+
+@pytest.mark.parametrize(
+    ("messages", "payload_bytes", "records"),
+    [
+        (1, 0, 1),
+        (5, 0, 1),
+        (5, 100, 1),
+        (1, SEGMENT, 1),
+        # The head of the last message fits, and its payload does not.
+        (RECORD // SEGMENT, SEGMENT, 2),
+        (RECORD // HEAD, 0, 1),
+        (RECORD // HEAD + 1, 0, 2),
+    ],
+)
+async def test_messages_that_are_sent_together_share_records(
+    config: TransportConfig, messages: int, payload_bytes: int, records: int
+) -> None:
+    async with a_service(config) as service:
+        handler, transport = await held(service, config)
+        connection = handler.connection
+        connection.cork()
+        for _ in range(messages):
+            connection.send(EVENT, bytes(payload_bytes))
+        connection.uncork()
+        plain = messages * (HEAD + payload_bytes)
+        assert connection.write_buffer_bytes == plain + records * RECORD_OVERHEAD
+        transport.flow()
+        server = await service.handler()
+        await server.until(lambda: server.connection.traffic.bytes_in >= plain)
         await end(handler)
 
 

@@ -42,6 +42,8 @@ COUNTERS = Counters(
     gates_opened=1030,
     connections_accepted=1017,
     connections_refused=1018,
+    tls_reloads=1031,
+    tls_reload_failures=1032,
     applications_expired=1019,
     pipelined_partitions_opened=1025,
     pipelined_partitions_finished=1026,
@@ -144,6 +146,7 @@ STATUS = TaskManagerStatus(
         ApplicationStatus("app-2", 0, 12.5, 1000),
     ),
     event_loop=EventLoopStatus(0.25, 0.75),
+    tls_certificate_expires_at=1800000000.0,
     counters=COUNTERS,
 )
 
@@ -168,5 +171,6 @@ EMPTY_STATUS = TaskManagerStatus(
     traffic=(),
     applications=(),
     event_loop=EventLoopStatus(0.0, 0.0),
+    tls_certificate_expires_at=None,
     counters=Counters(),
 )

@@ -63,6 +63,7 @@ class TaskManagerCollector(Collector):
         yield from _storage(status)
         yield from _map_outputs(status)
         yield from exchange_metrics(status)
+        yield from _tls(status)
         yield from _incidents(status)
 
 
@@ -227,6 +228,25 @@ def _map_outputs(status: TaskManagerStatus) -> Iterator[Metric]:
         "applications_expired",
         "Applications whose data was dropped because no client was left.",
         counters.applications_expired,
+    )
+
+
+def _tls(status: TaskManagerStatus) -> Iterator[Metric]:
+    if status.tls_certificate_expires_at is not None:
+        yield gauge(
+            "tls_certificate_expiry_timestamp_seconds",
+            "Time at which the TLS certificate in use expires, since 1970; absent without TLS.",
+            status.tls_certificate_expires_at,
+        )
+    yield totals(
+        "tls_reloads",
+        "Changes of TLS files by what became of them; after a refused one the files loaded before "
+        "stay in use.",
+        ("result",),
+        {
+            ("loaded",): status.counters.tls_reloads,
+            ("refused",): status.counters.tls_reload_failures,
+        },
     )
 
 

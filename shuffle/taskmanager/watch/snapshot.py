@@ -92,8 +92,15 @@ def take_snapshot(environment: NetworkEnvironment, vitals: Vitals) -> TaskManage
         traffic=_traffic(environment),
         applications=_applications(environment),
         event_loop=EventLoopStatus(lag.last_seconds, lag.max_seconds),
+        tls_certificate_expires_at=_certificate_end(environment),
         counters=_counters(environment, lag),
     )
+
+
+def _certificate_end(environment: NetworkEnvironment) -> float | None:
+    tls = environment.listener.tls
+    shown = None if tls is None else tls.in_use.certificate
+    return None if shown is None else shown.expires_at
 
 
 def _counters(environment: NetworkEnvironment, lag: EventLoopLag) -> Counters:
@@ -101,6 +108,10 @@ def _counters(environment: NetworkEnvironment, lag: EventLoopLag) -> Counters:
     counters = environment.counters.snapshot()
     counters.connections_accepted = environment.listener.accepted_total
     counters.connections_refused = environment.listener.refused_total
+    tls = environment.listener.tls
+    if tls is not None:
+        counters.tls_reloads = tls.reloads
+        counters.tls_reload_failures = tls.failures
     counters.applications_expired = environment.applications.expired_total
     counters.event_loop_lag_seconds = lag.total_seconds
     services = environment.producer_services

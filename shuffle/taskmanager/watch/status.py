@@ -289,6 +289,8 @@ class TaskManagerStatus:
     traffic: tuple[TrafficStatus, ...]
     applications: tuple[ApplicationStatus, ...]
     event_loop: EventLoopStatus
+    tls_certificate_expires_at: float | None
+    """The end of the certificate in use, in seconds since 1970; None without TLS."""
     counters: Counters
 
     @property

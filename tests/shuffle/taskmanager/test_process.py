@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import signal
 import socket
@@ -12,6 +13,7 @@ import pytest
 
 from tests.support.certificates import Authority
 from tests.support.daemon import SLUICE, TIMEOUT_SECONDS, Daemon, arguments, run
+from tests.support.tls_files import TlsFiles
 
 pytestmark = pytest.mark.slow  # all of it together
 
@@ -99,3 +101,38 @@ def test_a_certificate_that_cannot_be_used_is_one_line(tmp_path):
     assert last.startswith("sluice: transport.tls_key_file does not belong to ")
     assert str(settings["tls_key_file"]) in last
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.network_case(20)
+def test_a_hangup_signal_loads_the_tls_files_again(tmp_path):
+    files = TlsFiles(tmp_path / "files", Authority(tmp_path / "authority"))
+    daemon = Daemon(tmp_path, **files.settings)
+    try:
+        files.renew(files.authority)
+        daemon.process.send_signal(signal.SIGHUP)
+        daemon.read_log_until("New connections use")
+        assert hashlib.sha256(files.shown).hexdigest() in daemon.log.splitlines()[-1]
+        assert 'sluice_tls_reloads_total{result="loaded"} 1.0' in metrics(daemon)
+        assert "sluice_tls_certificate_expiry_timestamp_seconds" in metrics(daemon)
+        files.key.write_bytes(b"half")
+        daemon.process.send_signal(signal.SIGHUP)
+        daemon.read_log_until("goes on with the certificates that were loaded before")
+        assert str(files.key) in daemon.log.splitlines()[-1]
+        assert 'sluice_tls_reloads_total{result="refused"} 1.0' in metrics(daemon)
+        assert daemon.end() == 0
+        assert "Traceback" not in daemon.log
+    finally:
+        daemon.end(signal.SIGKILL)
+
+
+def test_a_hangup_signal_without_tls_changes_nothing(daemon):
+    daemon.process.send_signal(signal.SIGHUP)
+    daemon.read_log_until("nothing to load again without TLS")
+    assert 'sluice_taskmanager_state{state="ready"} 1.0' in metrics(daemon)
+    assert "sluice_tls_certificate_expiry" not in metrics(daemon)
+    assert daemon.end() == 0
+
+
+def metrics(daemon: Daemon) -> str:
+    with urllib.request.urlopen(f"{daemon.url}/metrics", timeout=TIMEOUT_SECONDS) as answer:
+        return answer.read().decode()

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
+import ssl
 
 import pytest
 
-from benchmarks.wire_clients import consumer, producer, read_gate, write_map_output
+from benchmarks.wire_clients import consumer, open_gate, producer, read_gate, write_map_output
 from sluice.protocol.errors import ErrorCode
 from sluice.protocol.remote_error import RemoteError
 from sluice.transport.connector import Address
 from sluice.transport.tls import TlsRefused
 from tests.support.certificates import Authority
 from tests.support.mini_cluster import DISK_ONLY, MEMORY_TIER, configs, mini_cluster
+from tests.support.tls_files import TlsFiles, der, replace
 
 pytestmark = pytest.mark.network_case(20)
 
@@ -91,3 +94,52 @@ async def test_a_client_with_an_untrusted_certificate_is_refused(tmp_path, autho
             with pytest.raises(TlsRefused, match="unknown ca"):
                 await connect(0)
         assert not cluster[0].handlers
+
+
+async def shown_by(address: Address, authority: Authority) -> bytes:
+    """Return the certificate that a new connection is shown, to a client that is not ours."""
+    context = authority.client_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    _, writer = await asyncio.open_connection(*address, ssl=context)
+    shown = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+    writer.transport.abort()
+    return shown
+
+
+async def test_files_of_another_authority_are_taken_up_while_data_flows(tmp_path, authority):
+    """The exchange that runs goes on; the next one has the new certificates on both sides."""
+    successor = Authority(tmp_path / "successor")
+    files = TlsFiles(tmp_path / "files", authority)
+    async with mini_cluster(tmp_path, 2, **files.settings) as cluster:
+        tls = cluster[0].listener.tls
+        assert tls is not None
+        source = (await cluster.write(0, 1, regions(1)), [1])
+        client = await cluster.consumer(1)
+        gate = open_gate(client, 1, [source], 0, 5, credit=1)
+        while not await gate.read_one(give_credit=0):
+            pass
+        begun = list(cluster[0].listener.connections)
+        old = files.shown
+        assert await shown_by(cluster[0].address, authority) == old
+
+        replace(files.ca, files.ca.read_bytes() + successor.ca_file.read_bytes())
+        files.renew(successor)
+        assert await shown_by(cluster[0].address, authority) == files.shown != old
+        assert (tls.reloads, tls.failures) == (1, 0)
+
+        gate.add_credit(0, 4)
+        await gate.read_all()
+        assert bytes(gate.content[0]) == wanted(1, 0, 5)
+        assert any(connection in cluster[0].listener.connections for connection in begun)
+        await gate.close()
+        # No connection between the two is kept: this exchange shakes hands anew.
+        again = await cluster.consumer(1)
+        assert await read_gate(again, 1, [source], 0, 5) == [wanted(1, 0, 5)]
+
+        new = files.shown
+        files.certificate.write_bytes(files.certificate.read_bytes()[:100])
+        again = await cluster.consumer(1)
+        assert await read_gate(again, 1, [source], 0, 5) == [wanted(1, 0, 5)]
+        assert await shown_by(cluster[0].address, authority) == new != der(authority.issue()[0])
+        assert (tls.reloads, tls.failures) == (1, 1)

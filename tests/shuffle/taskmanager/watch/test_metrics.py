@@ -87,6 +87,7 @@ PROMTOOL_TIMEOUT_SECONDS = 30
         ('sluice_connections_unwritable{leg="peer out"}', 1),
         ('sluice_connections_unwritable{leg="producer"}', 0),
         ('sluice_connection_write_buffer_bytes{leg="peer out"}', 65537),
+        ("sluice_tls_certificate_expiry_timestamp_seconds", 1800000000),
     ],
 )
 def test_a_gauge_shows_the_snapshot(series, value):
@@ -132,6 +133,8 @@ def test_every_counter_has_one_series():
         ),
         ('sluice_map_outputs_finished_total{outcome="adopted"}', "map_outputs_adopted"),
         ("sluice_gates_opened_total", "gates_opened"),
+        ('sluice_tls_reloads_total{result="loaded"}', "tls_reloads"),
+        ('sluice_tls_reloads_total{result="refused"}', "tls_reload_failures"),
         ('sluice_connections_finished_handshake_total{result="refused"}', "connections_refused"),
         (
             'sluice_producer_credit_wait_seconds_total{kind="map_output"}',
