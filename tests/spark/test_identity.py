@@ -189,9 +189,11 @@ def test_a_job_that_is_not_let_in_is_told_why(
     file = tmp_path / "token"
     file.write_text(tokens[name])
     settings = sluice_settings(daemons) | {TOKEN_FILE: str(file) if tokens[name] else ""}
-    with Application(f"stranger-{name}", LOCAL_MASTER, directory, settings) as application:
-        with pytest.raises(ProcessFailed) as failure:
-            application.rows(JOB)
+    with (
+        Application(f"stranger-{name}", LOCAL_MASTER, directory, settings) as application,
+        pytest.raises(ProcessFailed) as failure,
+    ):
+        application.rows(JOB)
     lines = str(failure.value).splitlines()
     line = next(line for line in lines if "no TaskManager is reachable for shuffle" in line)
     for part in told:
