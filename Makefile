@@ -13,7 +13,7 @@ SETUP_STAMP := $(VENV)/.sluice-setup
 PACKAGES := protocol transport shuffle spark_integration sluice
 JVM := spark_integration/jvm
 JAR := spark_integration/jars/sluice-spark.jar
-JVM_SOURCES := $(JVM)/pom.xml $(shell find $(JVM)/src $(JVM)/.mvn 2>/dev/null) tests/vectors/wire.json
+JVM_SOURCES := $(JVM)/pom.xml $(shell find $(JVM)/src $(JVM)/.mvn 2>/dev/null) tests/vectors/wire.json tests/vectors/identity.json
 COMPILED := build/compiled
 COMPILED_STAMP := $(COMPILED)/.complete
 WITH_COMPILED := PYTHONPATH=$(CURDIR)/$(COMPILED):$(CURDIR) PYTHONSAFEPATH=1

@@ -114,9 +114,12 @@ class Demo:
         with StandaloneCluster(self._directory) as cluster:
             self.say(f"Spark cluster at {cluster.master_url}, workers: {', '.join(cluster.hosts)}")
             own = self._run_side(cluster, "own", "Spark's own shuffle", {}, Moved)
-            with TaskManagers(self._directory / "tm", hosts=cluster.hosts) as taskmanagers:
+            with TaskManagers(
+                self._directory / "tm", hosts=cluster.hosts, authenticated=True
+            ) as taskmanagers:
                 self.say("TaskManagers: " + ", ".join(taskmanagers.metrics_urls))
                 settings = spark_conf(taskmanagers.endpoints, installed_spark().version)
+                settings |= taskmanagers.spark_settings
                 sluice = self._run_side(cluster, "sluice", "Sluice", settings, taskmanagers.moved)
         return own, sluice
 

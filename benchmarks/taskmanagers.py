@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import subprocess
 import sys
 import tempfile
 from contextlib import ExitStack
@@ -15,6 +16,7 @@ from benchmarks.cluster import REPOSITORY, WORKER_HOSTS
 from benchmarks.processes import ManagedProcess
 from sluice.protocol import framing
 from sluice.shuffle.taskmanager.watch.status import data_path
+from sluice.spark_integration.conf import TOKEN_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,6 +36,7 @@ class TaskManagers:
         hosts: Addresses to bind, one TaskManager each.
         memory_tier: Size of each memory tier, as the configuration writes it.
         profile: Whether each leaves a profile of its work, ``HOST.profile``, in the directory.
+        authenticated: Whether they let in only those that prove the cluster's secret.
     """
 
     def __init__(
@@ -43,8 +46,10 @@ class TaskManagers:
         hosts: Sequence[str] = WORKER_HOSTS,
         memory_tier: str = "512 MiB",
         profile: bool = False,
+        authenticated: bool = False,
     ) -> None:
         self.directory = directory
+        self._authenticated = authenticated
         self._profile = profile
         self.hosts = tuple(hosts)
         self.metrics_urls: list[str] = []
@@ -57,6 +62,15 @@ class TaskManagers:
         """Return ``spark.sluice.endpoints``: each executor takes its own host's socket."""
         return f"unix:{self.directory}/{{host}}.sock"
 
+    @property
+    def spark_settings(self) -> dict[str, str]:
+        """Return the settings with which a Spark application proves itself to them."""
+        return {TOKEN_FILE: str(self._secret)} if self._authenticated else {}
+
+    @property
+    def _secret(self) -> Path:
+        return self.directory / "cluster.secret"
+
     def moved(self) -> metrics.Moved:
         """Return the bytes that all of them have moved so far."""
         return metrics.scrape(self.metrics_urls)
@@ -67,6 +81,8 @@ class TaskManagers:
 
     def __enter__(self) -> Self:
         self.directory.mkdir(parents=True, exist_ok=True)
+        if self._authenticated:
+            make_secret(self._secret)
         with ExitStack() as starting:
             processes = [
                 starting.enter_context(self._start(host, self._memory_directory(host, starting)))
@@ -110,7 +126,12 @@ class TaskManagers:
     def _start(self, host: str, memory_directory: Path) -> ManagedProcess:
         config = self.directory / f"{host}.toml"
         config.write_text(
-            configuration(host, self.directory, memory_directory, self._memory_tier),
+            configuration(host, self.directory, memory_directory, self._memory_tier)
+            + (
+                f'\n[auth]\ncluster_secret_files = ["{self._secret}"]\n'
+                if self._authenticated
+                else ""
+            ),
             encoding="utf-8",
         )
         program = [str(Path(sys.executable).parent / "sluice")]
@@ -128,6 +149,12 @@ class TaskManagers:
             },
             directory=self.directory,
         )
+
+
+def make_secret(path: Path) -> None:
+    """Write the secret of a new cluster, for its owner alone."""
+    program = Path(sys.executable).parent / "sluice"
+    subprocess.run([str(program), "secret", "create", str(path)], check=True, capture_output=True)
 
 
 def configuration(host: str, directory: Path, memory_directory: Path, memory_tier: str) -> str:

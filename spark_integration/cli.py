@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from . import spark_home
-from .conf import ENDPOINTS, submit_conf
+from .conf import ENDPOINTS, TOKEN, TOKEN_FILE, submit_conf
 from .conf import spark_conf as make_spark_conf
 from .errors import SparkIntegrationError
 from .local_taskmanager import LocalTaskManager
@@ -103,7 +103,11 @@ def submit(endpoints: str | None, arguments: tuple[str, ...]) -> None:
         settings = submit_conf(make_spark_conf(endpoints), user)
         spark_home.require_java(os.environ, configuration)
         if endpoints is None:
-            settings[ENDPOINTS] = stack.enter_context(LocalTaskManager()).endpoint
+            taskmanager = stack.enter_context(LocalTaskManager(authenticated=True))
+            settings[ENDPOINTS] = taskmanager.endpoint
+            settings[TOKEN_FILE] = str(taskmanager.token_file)
+            if TOKEN in user:  # that of another cluster
+                settings[TOKEN] = ""
         options = [*_conf_words(settings), *command.without(settings)]
         exit_code = _run(
             [str(home / "bin" / "spark-submit"), *options, *command.job],

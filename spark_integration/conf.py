@@ -23,6 +23,8 @@ PLUGIN_SETS_THE_REST: Final = (4, 0)
 """From this version on plugins are loaded before the shuffle manager and `spark.jars` before it."""
 
 ENDPOINTS: Final = "spark.sluice.endpoints"
+TOKEN_FILE: Final = "spark.sluice.auth.tokenFile"  # noqa: S105 - the name of a setting
+TOKEN: Final = "spark.sluice.auth.token"  # noqa: S105 - the name of a setting
 PLUGINS: Final = "spark.plugins"
 DEFAULT_PLUGINS: Final = "spark.plugins.defaultList"
 """Plugins that Spark loads before those of `spark.plugins`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
+import secrets
 import shutil
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from ..protocol.identity import SECRET_BYTES, TOKEN_ID_BYTES, SubmitToken, secret_to_text
 from .errors import SparkIntegrationError
 
 if TYPE_CHECKING:
@@ -24,6 +26,7 @@ STOP_TIMEOUT_SECONDS: Final = 40.0
 """More than the daemon's own drain_timeout_seconds."""
 _LOG_LINES: Final = 10_000
 _TAIL_LINES: Final = 20
+_FILE_MODE: Final = 0o600
 
 
 class LocalTaskManager:
@@ -31,9 +34,13 @@ class LocalTaskManager:
 
     A context manager; ``endpoint`` is valid inside. When the TaskManager does not start, the error
     has the end of its log.
+
+    Args:
+        authenticated: Whether it lets in only those that have its token.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, authenticated: bool = False) -> None:
+        self._authenticated = authenticated
         self._directory = Path(tempfile.mkdtemp(prefix="sluice-"))
         shared_memory = Path("/dev/shm")  # noqa: S108 - a fresh name below it, made by mkdtemp
         self._memory = (
@@ -49,6 +56,11 @@ class LocalTaskManager:
     def endpoint(self) -> str:
         """The TaskManager's address, in the form of ``spark.sluice.endpoints``."""
         return f"unix:{self._socket}"
+
+    @property
+    def token_file(self) -> Path:
+        """The file of the submit token for an authenticated TaskManager, readable by its owner."""
+        return self._directory / "token"
 
     def __enter__(self) -> LocalTaskManager:
         """Start the TaskManager and wait until it is ready.
@@ -69,6 +81,8 @@ class LocalTaskManager:
             *("--memory-directory", str(self._memory)),
         ]
         try:
+            if self._authenticated:
+                command += ("--cluster-secret-files", str(self._make_secret()))
             # In its own process group, because Ctrl-C shall reach spark-submit first.
             self._process = subprocess.Popen(
                 command,
@@ -107,6 +121,15 @@ class LocalTaskManager:
         for directory in (self._directory, self._memory):
             shutil.rmtree(directory, ignore_errors=True)
 
+    def _make_secret(self) -> Path:
+        """Write a new secret and a token made of it; returns the secret's file."""
+        secret = secrets.token_bytes(SECRET_BYTES)
+        token = SubmitToken.make(secret, "local run", 0, secrets.token_bytes(TOKEN_ID_BYTES))
+        path = self._directory / "secret"
+        _write_private(path, secret_to_text(secret))
+        _write_private(self.token_file, token.to_text())
+        return path
+
     def _collect(self) -> None:
         """Read the log while the TaskManager runs, so that the pipe never fills."""
         process = self._process
@@ -141,3 +164,9 @@ class LocalTaskManager:
             limit=f"{START_TIMEOUT_SECONDS:.0f} s",
             remedy="Correct what its log says, or give running ones with --endpoints",
         )
+
+
+def _write_private(path: Path, text: str) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _FILE_MODE)
+    with open(descriptor, "w", encoding="ascii") as file:
+        file.write(text + "\n")

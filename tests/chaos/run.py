@@ -111,7 +111,7 @@ class Chaos:
                 options=options,
             ) as daemons:
                 sockets = max(_sockets(daemon) for daemon in daemons)
-                settings = spark_conf(daemons.endpoints) | self._settings
+                settings = spark_conf(daemons.endpoints) | daemons.credentials | self._settings
                 with Application(
                     "chaos", cluster.master_url, self._directory, settings
                 ) as application:

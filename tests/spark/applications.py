@@ -185,7 +185,9 @@ Spark's usual TCP connection to Python workers some 10 MB."""
 
 def sluice_settings(daemons: Daemons) -> dict[str, str]:
     """Return the settings that turn Sluice on, with deadlines for a busy machine."""
-    return spark_conf(daemons.endpoints) | {
+    return {
+        **spark_conf(daemons.endpoints),
+        **daemons.credentials,
         "spark.sluice.io.connectTimeout": "30s",
         # The TaskManagers of the tests let applications expire soon.
         "spark.sluice.driver.pingInterval": "1s",

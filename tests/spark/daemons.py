@@ -20,6 +20,7 @@ from benchmarks import metrics
 from benchmarks.cluster import REPOSITORY, WORKER_HOSTS
 from benchmarks.processes import ManagedProcess
 from sluice.shuffle.taskmanager.watch.status import TaskManagerStatus
+from sluice.spark_integration.conf import TOKEN_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
     from typing import Self
 
 T = TypeVar("T")
+
+AUTHENTICATED = os.environ.get("SLUICE_TEST_AUTHENTICATED", "1") != "0"
+"""Whether TaskManagers have a cluster secret, and applications a token, unless a test says."""
 
 START_TIMEOUT_SECONDS = 60.0
 POLL_SECONDS = 0.1
@@ -183,6 +187,7 @@ class Daemons:
         expiry_seconds: Their ``application_expiry_seconds``.
         memory_tier: Size of each memory tier.
         options: Further settings of single TaskManagers, by host.
+        authenticated: Whether they have a secret.
     """
 
     def __init__(
@@ -193,7 +198,9 @@ class Daemons:
         expiry_seconds: float = 15.0,
         memory_tier: str = "128 MiB",
         options: Mapping[str, Mapping[str, object]] | None = None,
+        authenticated: bool = AUTHENTICATED,
     ) -> None:
+        self._authenticated = authenticated
         self._directory = directory
         self._hosts = tuple(hosts)
         self._expiry_seconds = expiry_seconds
@@ -204,6 +211,11 @@ class Daemons:
 
     def __enter__(self) -> Self:
         self._directory.mkdir(parents=True, exist_ok=True)
+        own: dict[str, object] = {}
+        if self._authenticated:
+            own["cluster-secret-files"] = self.secret_file
+            sluice("secret", "create", str(self.secret_file))
+            self.token_file.write_text(self.token("tests", "1d"), encoding="ascii")
         with ExitStack() as starting:
             for host in self._hosts:
                 parent = _MEMORY_FILE_SYSTEM if _MEMORY_FILE_SYSTEM.is_dir() else self._directory
@@ -215,7 +227,7 @@ class Daemons:
                     memory,
                     self._expiry_seconds,
                     self._memory_tier,
-                    self._options.get(host, {}),
+                    own | dict(self._options.get(host, {})),
                 )
                 starting.callback(daemon.stop)
                 daemon.start()
@@ -242,6 +254,27 @@ class Daemons:
         """Value of ``spark.sluice.endpoints``: each executor takes its own host's socket."""
         return f"unix:{self._directory}/{{host}}.sock"
 
+    @property
+    def secret_file(self) -> Path:
+        """The file of their secret."""
+        return self._directory / "cluster.secret"
+
+    @property
+    def token_file(self) -> Path:
+        """The file of a submit token."""
+        return self._directory / "token"
+
+    def token(self, subject: str, expires: str) -> str:
+        """Make a submit token."""
+        file = str(self.secret_file)
+        words = ("--secret-file", file, "--subject", subject, "--expires", expires)
+        return sluice("token", "create", *words)
+
+    @property
+    def credentials(self) -> dict[str, str]:
+        """Return the settings with which a Spark application proves itself to them."""
+        return {TOKEN_FILE: str(self.token_file)} if self._authenticated else {}
+
     def wait_until(
         self, what: Callable[[list[TaskManagerStatus]], object], timeout_seconds: float
     ) -> list[TaskManagerStatus]:
@@ -262,7 +295,7 @@ class Daemons:
             (shuffle.shuffle_id, number, shuffle.committed_map_outputs)
             for number, daemon in enumerate(self._all)
             for shuffle in daemon.status().partitions
-            if shuffle.application_id == application_id
+            if is_of(application_id, shuffle.application_id)
         ]
         newest = max((shuffle_id for shuffle_id, _, _ in shuffles), default=-1)
         outputs = [0] * len(self._all)
@@ -270,6 +303,23 @@ class Daemons:
             if shuffle_id == newest:
                 outputs[number] = count
         return outputs
+
+
+def is_of(application_id: str, name: str) -> bool:
+    """Tell whether a TaskManager's name for an application is that of this one.
+
+    With a credential it has the namespace of the application's key, too.
+    """
+    return name == application_id or name.startswith(f"{application_id}@")
+
+
+def sluice(*words: str) -> str:
+    """Run the command ``sluice`` and return its output."""
+    program = str(Path(sys.executable).parent / "sluice")
+    done = subprocess.run(
+        [program, *words], check=True, capture_output=True, text=True, timeout=START_TIMEOUT_SECONDS
+    )
+    return done.stdout
 
 
 def leftovers(status: TaskManagerStatus) -> dict[str, object]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.spark.applications import BACK_PRESSURE, Application, sluice_settings
+from tests.spark.daemons import is_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -167,13 +168,13 @@ def stored_for(application: Application, status: TaskManagerStatus) -> list[Shuf
     return [
         shuffle
         for shuffle in status.partitions
-        if shuffle.application_id == application.application_id
+        if is_of(application.application_id, shuffle.application_id)
     ]
 
 
 def gates_of(application: Application, status: TaskManagerStatus) -> list[GateStatus]:
     """The gates that an application has open at a TaskManager."""
-    return [gate for gate in status.gates if gate.application_id == application.application_id]
+    return [gate for gate in status.gates if is_of(application.application_id, gate.application_id)]
 
 
 def test_a_paused_reducer_stalls_only_itself(

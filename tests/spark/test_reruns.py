@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.spark.applications import Application, sluice_settings
+from tests.spark.daemons import is_of
 from tests.spark.jobs.reruns import LAST, MAPS, READERS, RECORDS
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def read_half(
     barrier.wait(f"{point}-", 2 * SLOTS)
     # There is something to lose.
     assert any(
-        shuffle.application_id == application.application_id
+        is_of(application.application_id, shuffle.application_id)
         for shuffle in daemons[1].status().partitions
     )
 

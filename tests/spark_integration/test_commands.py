@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING
 import pytest
 from click.testing import CliRunner
 
+from sluice.protocol.identity import parse_token
 from sluice.spark_integration import SparkIntegrationError, cli, local_taskmanager
+from sluice.spark_integration.conf import TOKEN, TOKEN_FILE
 from sluice.spark_integration.local_taskmanager import LocalTaskManager
 
 pytestmark = pytest.mark.slow  # all of it together
@@ -242,6 +244,38 @@ def test_submit_takes_the_endpoints_of_the_users_settings(fake_spark: Path, tmp_
     assert CliRunner().invoke(cli.submit, words).exit_code == 0
     given = (tmp_path / "arguments").read_text().splitlines()
     assert [word for word in given if "endpoints" in word] == ["spark.sluice.endpoints=tm9:1"]
+
+
+def test_submit_gives_the_job_a_token_of_its_own_taskmanager(
+    fake_spark: Path, tmp_path: Path
+) -> None:
+    write_script(
+        fake_spark,
+        f'printf "%s\\n" "$@" > {tmp_path}/arguments; '
+        f'file="$(grep ^{TOKEN_FILE}= {tmp_path}/arguments)"; file="${{file#*=}}"; '
+        f'stat -c %a "$file" "${{file%/*}}" > {tmp_path}/modes; cat "$file" > {tmp_path}/token; '
+        f"cat /proc/*/cmdline > {tmp_path}/processes 2>/dev/null || true  # some have ended",
+    )
+    theirs = ["--conf", f"{TOKEN}=sluice-token-1-other", "--conf", f"{TOKEN_FILE}=/other"]
+    assert CliRunner().invoke(cli.submit, ["--", *theirs, "job.py"]).exit_code == 0
+    given = (tmp_path / "arguments").read_text().splitlines()
+    assert [word for word in given if word.startswith(f"{TOKEN}=")] == [f"{TOKEN}="]
+    assert len([word for word in given if word.startswith(f"{TOKEN_FILE}=")]) == 1
+    assert (tmp_path / "modes").read_text().split() == ["600", "700"]
+    token = parse_token((tmp_path / "token").read_text())
+    assert token.subject == "local run"
+    assert token.expires_at_seconds == 0
+    processes = (tmp_path / "processes").read_bytes()
+    assert b"--cluster-secret-files" in processes
+    assert (tmp_path / "token").read_bytes().strip() not in processes
+    assert b"sluice-secret-1-" not in processes
+
+
+def test_submit_passes_a_token_on_to_taskmanagers_that_run(
+    fake_spark: Path, tmp_path: Path
+) -> None:
+    words, _ = submitted(fake_spark, tmp_path, "--conf", f"{TOKEN_FILE}=/token", "job.py")
+    assert [word for word in words if "auth" in word] == [f"{TOKEN_FILE}=/token"]
 
 
 def test_submit_without_java_is_one_line(fake_spark: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ Spark has written all events of the job to its event log.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.jobs import serve
@@ -49,6 +50,13 @@ def setting(spark: SparkSession, parameters: dict[str, Any]) -> Sequence[Sequenc
     return [(key, spark.sparkContext.getConf().get(key))]
 
 
+def write_setting(spark: SparkSession, parameters: dict[str, Any]) -> Sequence[Sequence[Any]]:
+    """Write the setting ``key`` to the file ``path``; no row, for rows stay in the directory."""
+    value = spark.sparkContext.getConf().get(str(parameters["key"]))
+    Path(str(parameters["path"])).write_text(str(value), encoding="utf-8")
+    return []
+
+
 def events_written(job: Job) -> Job:
     """The same job; returns when its events are in the event log."""
 
@@ -65,6 +73,7 @@ def events_written(job: Job) -> Job:
 JOBS: dict[str, Job] = {
     "driver": driver,
     "setting": setting,
+    "write_setting": write_setting,
     **rdds.JOBS,
     **jvm.JOBS,
     **frames.JOBS,

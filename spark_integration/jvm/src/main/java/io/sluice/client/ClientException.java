@@ -12,6 +12,7 @@ import java.io.IOException;
  * ├── Deadline        nothing moved for longer than the deadline
  * ├── Interrupted     the thread was interrupted or the operation cancelled
  * ├── Protocol        the TaskManager broke a rule of the protocol
+ * ├── Refused         this side does not go on with a TaskManager, or with this credential
  * └── Remote          the TaskManager answered with an ErrorResponse
  * </pre>
  *
@@ -19,6 +20,8 @@ import java.io.IOException;
  */
 public abstract class ClientException extends IOException {
     private static final long serialVersionUID = 1L;
+
+    private static final String TOKEN_FILE = "spark.sluice.auth.tokenFile";
 
     private final ErrorCode code;
 
@@ -53,13 +56,42 @@ public abstract class ClientException extends IOException {
                             + endpoint
                             + ": "
                             + why
-                            + ". Start one there (sluice taskmanager) or correct"
-                            + " spark.sluice.endpoints",
+                            + (aboutIdentity(cause).isEmpty()
+                                    ? ". Start one there (sluice taskmanager) or correct"
+                                            + " spark.sluice.endpoints"
+                                    : aboutIdentity(cause)),
                     cause);
-            this.summary = endpoint + ": " + why;
+            this.summary = endpoint + ": " + why + aboutIdentity(cause);
         }
 
-        /** Returns endpoint and reason without the remedy, for a list of several failures. */
+        /** Returns the remedy for a failure about who is who; empty for another one. */
+        private static String aboutIdentity(Throwable cause) {
+            if (!(cause instanceof ClientException failure)) {
+                return "";
+            }
+            return switch (failure.code) {
+                case AUTHENTICATION_REQUIRED ->
+                        ". Set "
+                                + TOKEN_FILE
+                                + " to the file of a submit token (sluice token create makes one)";
+                case AUTHENTICATION_FAILED ->
+                        ". Check that "
+                                + TOKEN_FILE
+                                + " holds a token of the cluster to which this TaskManager belongs,"
+                                + " and that it has auth.cluster_secret_files";
+                case CREDENTIAL_EXPIRED ->
+                        ". Write a new token (sluice token create) into "
+                                + TOKEN_FILE
+                                + ", or set the clocks right";
+                case NOT_PERMITTED -> ". Correct " + TOKEN_FILE + " or the application's name";
+                default -> "";
+            };
+        }
+
+        /**
+         * Returns endpoint and reason, for a list of several failures. The remedy is in it only if
+         * it is about who is who, since that of the other failures is the same for all.
+         */
         public String summary() {
             return summary;
         }
@@ -112,6 +144,17 @@ public abstract class ClientException extends IOException {
 
         public Protocol(ErrorCode code, String what, Throwable cause) {
             super(code, what, cause);
+        }
+    }
+
+    /**
+     * This side does not go on: who is at the other end is not proven, or it cannot prove itself.
+     */
+    public static final class Refused extends ClientException {
+        private static final long serialVersionUID = 1L;
+
+        public Refused(ErrorCode code, String what) {
+            super(code, what, null);
         }
     }
 

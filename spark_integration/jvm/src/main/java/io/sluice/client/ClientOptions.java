@@ -8,10 +8,12 @@ package io.sluice.client;
  * @param connectTimeoutMillis deadline of the connect, and of the handshake after it
  * @param ioTimeoutMillis longest wait without any progress
  * @param chunks memory for received buffers
+ * @param credential what connections prove to TaskManagers, and have them prove; null for nothing
  */
 public record ClientOptions(
         String applicationId,
         String name,
         long connectTimeoutMillis,
         long ioTimeoutMillis,
-        ChunkPool chunks) {}
+        ChunkPool chunks,
+        Credential credential) {}

@@ -57,23 +57,41 @@ final class ConnectionWaits implements FrameWriter.Room {
      * @param wakeAtNanos as {@link System#nanoTime}; {@code Long.MAX_VALUE} for never
      */
     void await(BooleanSupplier done, String what, long wakeAtNanos) throws IOException {
-        await(done, what, ioTimeoutMillis, IO_TIMEOUT, wakeAtNanos);
+        await(done, what, new Limit(ioTimeoutMillis, IO_TIMEOUT, true), wakeAtNanos);
     }
 
     /** Waits as above, with the deadline of a connect. */
     void awaitSoon(BooleanSupplier done, String what) throws IOException {
-        await(done, what, connectTimeoutMillis, CONNECT_TIMEOUT, Long.MAX_VALUE);
+        Limit limit = new Limit(connectTimeoutMillis, CONNECT_TIMEOUT, true);
+        await(done, what, limit, Long.MAX_VALUE);
+    }
+
+    /**
+     * Waits for the handshake, with the deadline of a connect for all of it: bytes that trickle in
+     * do not put it off.
+     */
+    void awaitHandshake(BooleanSupplier done) throws IOException {
+        Limit limit = new Limit(connectTimeoutMillis, CONNECT_TIMEOUT, false);
+        await(done, "the handshake", limit, Long.MAX_VALUE);
     }
 
     /** Waits as above for the orderly end of an operation; the caller gives up on failure. */
     void awaitEnd(BooleanSupplier done, String what) throws IOException {
-        await(done, what, END_TIMEOUT_MILLIS, "fixed", Long.MAX_VALUE);
+        Limit limit = new Limit(END_TIMEOUT_MILLIS, "fixed", true);
+        await(done, what, limit, Long.MAX_VALUE);
     }
 
-    private void await(
-            BooleanSupplier done, String what, long timeoutMillis, String setting, long wakeAtNanos)
+    /**
+     * How long to wait.
+     *
+     * @param setting its name in messages
+     * @param isRenewed whether any progress begins it anew
+     */
+    private record Limit(long millis, String setting, boolean isRenewed) {}
+
+    private void await(BooleanSupplier done, String what, Limit limit, long wakeAtNanos)
             throws IOException {
-        long timeoutNanos = TimeUnit.MILLISECONDS.toNanos(timeoutMillis);
+        long timeoutNanos = TimeUnit.MILLISECONDS.toNanos(limit.millis());
         long deadline = System.nanoTime() + timeoutNanos;
         while (true) {
             socket.checkUsable();
@@ -88,12 +106,15 @@ final class ConnectionWaits implements FrameWriter.Room {
             if (wakes && wakeAtNanos - now <= 0) {
                 return;
             }
-            if (wrote || heard) {
+            if ((wrote || heard) && limit.isRenewed()) {
                 deadline = now + timeoutNanos;
+            }
+            if ((wrote || heard) && deadline - now > 0) {
                 continue;
             }
             socket.watchForBoth();
-            pause(deadline, wakes ? wakeAtNanos : deadline, what, timeoutMillis, setting);
+            long wakeAt = wakes ? wakeAtNanos : deadline;
+            pause(deadline, wakeAt, what, limit.millis(), limit.setting());
         }
     }
 

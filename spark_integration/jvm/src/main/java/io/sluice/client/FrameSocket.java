@@ -90,6 +90,14 @@ final class FrameSocket implements AutoCloseable {
         return writer;
     }
 
+    /**
+     * Returns what tells this connection from any other, equal on both sides; empty if there is
+     * nothing of the kind.
+     */
+    byte[] channelBinding() {
+        return new byte[0];
+    }
+
     /** Reads and dispatches available bytes; returns whether there were any. */
     boolean read() throws IOException {
         boolean moved = false;

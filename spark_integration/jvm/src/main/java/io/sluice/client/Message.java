@@ -64,6 +64,33 @@ public sealed interface Message {
             int dataPort)
             implements Message {}
 
+    /** Answers a Hello with a claim, which is to be proven. */
+    record Challenge(byte[] nonce) implements Message {
+        @Override
+        public boolean equals(Object other) {
+            return other instanceof Challenge challenge
+                    && java.util.Arrays.equals(nonce, challenge.nonce);
+        }
+
+        @Override
+        public int hashCode() {
+            return java.util.Arrays.hashCode(nonce);
+        }
+    }
+
+    /** Shows that its sender has the key that the Hello claimed; both sides send one. */
+    record Proof(byte[] proof) implements Message {
+        @Override
+        public boolean equals(Object other) {
+            return other instanceof Proof answer && java.util.Arrays.equals(proof, answer.proof);
+        }
+
+        @Override
+        public int hashCode() {
+            return java.util.Arrays.hashCode(proof);
+        }
+    }
+
     record PartitionRequest(
             long channel,
             String applicationId,

@@ -146,6 +146,14 @@ final class MessageDecoder {
                 expect(type, n, 3);
                 yield new Message.RegionAreaAttached(name(), text(), u64());
             }
+            case 37 -> {
+                expect(type, n, 1);
+                yield new Message.Challenge(nonce());
+            }
+            case 38 -> {
+                expect(type, n, 1);
+                yield new Message.Proof(nonce());
+            }
             case 41 -> {
                 expect(type, n, 2);
                 yield new Message.ShuffleReleased(u32(), u64());
@@ -369,6 +377,14 @@ final class MessageDecoder {
     private byte[] bytes() throws IOException {
         expectType(ValueType.BINARY);
         return unpacker.readPayload(unpacker.unpackBinaryHeader());
+    }
+
+    private byte[] nonce() throws IOException {
+        byte[] value = bytes();
+        if (value.length != Proofs.NONCE_BYTES) {
+            throw malformed(value.length + " bytes, not " + Proofs.NONCE_BYTES, null);
+        }
+        return value;
     }
 
     private void expectType(ValueType wanted) throws IOException {

@@ -61,8 +61,9 @@ final class MessageEncoder {
                     .u(m.versionMax())
                     .u(m.role())
                     .s(m.applicationId());
-            packer.packBinaryHeader(m.token().length).writePayload(m.token());
-            u(m.segmentSizeBytes()).u(m.flowControl()).u(m.features()).s(m.name());
+            bytes(m.token()).u(m.segmentSizeBytes()).u(m.flowControl()).u(m.features()).s(m.name());
+        } else if (message instanceof Message.Proof m) {
+            head(38, 1).bytes(m.proof());
         } else if (message instanceof Message.Ping m) {
             head(12, 1).unsigned64(m.nonce());
         } else if (message instanceof Message.Pong m) {
@@ -87,6 +88,8 @@ final class MessageEncoder {
                     .u(m.segmentSizeBytes())
                     .u(m.flowControl());
             u(m.features()).s(m.advertisedHost()).u(m.dataPort());
+        } else if (message instanceof Message.Challenge m) {
+            head(37, 1).bytes(m.nonce());
         } else if (message instanceof Message.PartitionRequest m) {
             head(3, 7)
                     .u(m.channel())
@@ -188,6 +191,11 @@ final class MessageEncoder {
 
     private MessageEncoder s(String value) throws IOException {
         packer.packString(value);
+        return this;
+    }
+
+    private MessageEncoder bytes(byte[] value) throws IOException {
+        packer.packBinaryHeader(value.length).writePayload(value);
         return this;
     }
 

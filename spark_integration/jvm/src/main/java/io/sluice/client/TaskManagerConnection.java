@@ -71,24 +71,17 @@ public final class TaskManagerConnection implements AutoCloseable {
     }
 
     private void shakeHands() throws IOException {
-        String name = options.name();
-        send(
-                new Message.Hello(
-                        Frames.MAGIC,
-                        Frames.VERSION,
-                        Frames.VERSION,
-                        role,
-                        options.applicationId(),
-                        new byte[0],
-                        0,
-                        0,
-                        Frames.FEATURE_LARGE_PAYLOADS
-                                | Frames.FEATURE_RESUMABLE_OUTPUTS
-                                | Frames.FEATURE_REGION_AREAS,
-                        name.substring(0, Math.min(name.length(), 256))));
-        handler = new HandshakeHandler();
-        waits.awaitSoon(() -> ack != null, "the handshake");
+        Handshake handshake =
+                new Handshake(
+                        hello(),
+                        Handshake.credentialFor(role, options.credential()),
+                        socket.channelBinding(),
+                        this::send);
+        send(handshake.hello());
+        handler = handshake;
+        waits.awaitHandshake(() -> handshake.ack() != null);
         handler = null;
+        ack = handshake.ack();
         if (ack.version() != Frames.VERSION
                 || ack.segmentSizeBytes() < 1
                 || ack.segmentSizeBytes() > Frames.MAX_SEGMENT_BYTES) {
@@ -101,6 +94,23 @@ public final class TaskManagerConnection implements AutoCloseable {
         socket.reader()
                 .allowPayload(
                         segmentBytes(), large ? Frames.MAX_LARGE_PAYLOAD_BYTES : segmentBytes());
+    }
+
+    private Message.Hello hello() {
+        String name = options.name();
+        return new Message.Hello(
+                Frames.MAGIC,
+                Frames.VERSION,
+                Frames.VERSION,
+                role,
+                options.applicationId(),
+                new byte[0],
+                0,
+                0,
+                Frames.FEATURE_LARGE_PAYLOADS
+                        | Frames.FEATURE_RESUMABLE_OUTPUTS
+                        | Frames.FEATURE_REGION_AREAS,
+                name.substring(0, Math.min(name.length(), 256)));
     }
 
     public Endpoint endpoint() {
@@ -282,21 +292,6 @@ public final class TaskManagerConnection implements AutoCloseable {
             if (handler != null) {
                 handler.onEnd(response, event);
             }
-        }
-    }
-
-    private final class HandshakeHandler extends RoleHandler {
-        HandshakeHandler() {
-            super("before the handshake");
-        }
-
-        @Override
-        public void onMessage(Message message) throws IOException {
-            if (!(message instanceof Message.HelloAck answer) || ack != null) {
-                throw new ClientException.Protocol(
-                        ErrorCode.UNEXPECTED_MESSAGE, "expected HelloAck, got " + message, null);
-            }
-            ack = answer;
         }
     }
 }

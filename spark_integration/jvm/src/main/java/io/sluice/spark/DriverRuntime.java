@@ -3,6 +3,7 @@ package io.sluice.spark;
 import io.sluice.client.ChunkPool;
 import io.sluice.client.ClientException;
 import io.sluice.client.ClientOptions;
+import io.sluice.client.Credential;
 import io.sluice.client.Endpoint;
 import io.sluice.client.Message;
 import io.sluice.client.Patience;
@@ -38,6 +39,7 @@ public final class DriverRuntime {
     private static volatile DriverRuntime current;
 
     private final SluiceSettings settings;
+    private final Credential credential;
     private final List<Endpoint> configured;
     private final boolean localMaster;
     private final Reachability reachability;
@@ -57,17 +59,20 @@ public final class DriverRuntime {
     }
 
     /**
+     * @param credential what the driver proves; null for nothing
      * @param localMaster whether tasks run in this process, and reach exactly the TaskManagers that
      *     the driver reaches
      * @param reachability the executors' reports of the TaskManagers they reach
      */
     DriverRuntime(
             SluiceSettings settings,
+            Credential credential,
             String ownHost,
             boolean localMaster,
             Reachability reachability,
             StageCanceller canceller) {
         this.settings = settings;
+        this.credential = credential;
         this.configured = settings.endpointsFor(ownHost);
         this.localMaster = localMaster;
         this.reachability = reachability;
@@ -138,7 +143,8 @@ public final class DriverRuntime {
                         "driver of " + applicationId,
                         settings.io().connectTimeoutMillis(),
                         Math.min(settings.io().timeoutMillis(), 30_000),
-                        new ChunkPool(1));
+                        new ChunkPool(1),
+                        credential);
         addConfigured();
     }
 

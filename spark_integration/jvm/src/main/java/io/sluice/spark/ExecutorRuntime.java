@@ -5,6 +5,7 @@ import io.sluice.client.ClientException;
 import io.sluice.client.ClientOptions;
 import io.sluice.client.ConnectionPool;
 import io.sluice.client.ConnectionSource;
+import io.sluice.client.Credential;
 import io.sluice.client.Endpoint;
 import io.sluice.client.Message;
 import io.sluice.client.Patience;
@@ -49,8 +50,8 @@ public final class ExecutorRuntime implements AutoCloseable {
     private final Penalties penalties = new Penalties(System::nanoTime);
     private final ReachabilityReporter reporter;
 
-    private ExecutorRuntime(PluginContext context, SluiceSettings settings, String applicationId) {
-        this.context = context;
+    private ExecutorRuntime(Installed plugin, SluiceSettings settings, String applicationId) {
+        this.context = plugin.context();
         this.settings = settings;
         // PluginContext.hostname() needs an RPC server, which executors do not have.
         this.hostname = SparkEnv.get().blockManager().blockManagerId().host();
@@ -63,7 +64,8 @@ public final class ExecutorRuntime implements AutoCloseable {
                                 name,
                                 settings.io().connectTimeoutMillis(),
                                 settings.io().timeoutMillis(),
-                                new ChunkPool(IDLE_CHUNKS)),
+                                new ChunkPool(IDLE_CHUNKS),
+                                plugin.credential()),
                         settings.io().idleConnections());
         this.producerConnections =
                 new TaskConnections(
@@ -87,14 +89,21 @@ public final class ExecutorRuntime implements AutoCloseable {
                         context, this::probe, settings.liveness().pingIntervalMillis());
     }
 
-    private static volatile PluginContext pluginContext;
+    /**
+     * What Spark hands to the executor's plugin.
+     *
+     * @param credential what the tasks prove; null for nothing
+     */
+    private record Installed(PluginContext context, Credential credential) {}
+
+    private static volatile Installed installed;
 
     /**
-     * Remembers the context; called by the executor's plugin. The runtime is made later, when the
-     * application's id is known.
+     * Remembers the context and the credential of tasks; called by the executor's plugin. The
+     * runtime is made later, when the application's id is known.
      */
-    static void install(PluginContext context) {
-        pluginContext = context;
+    static void install(PluginContext context, Credential credential) {
+        installed = new Installed(context, credential);
     }
 
     /** Returns the runtime of this executor. */
@@ -105,16 +114,16 @@ public final class ExecutorRuntime implements AutoCloseable {
 
     private static synchronized ExecutorRuntime create() {
         if (current == null) {
-            PluginContext context = pluginContext;
-            if (context == null) {
+            Installed plugin = installed;
+            if (plugin == null) {
                 throw new IllegalStateException(
                         "the Sluice plugin is not loaded on this executor: set spark.plugins="
                                 + SluicePlugin.class.getName());
             }
             current =
                     new ExecutorRuntime(
-                            context,
-                            SluiceSettings.of(context.conf()),
+                            plugin,
+                            SluiceSettings.of(plugin.context().conf()),
                             SparkEnv.get().conf().getAppId());
         }
         return current;
@@ -126,7 +135,7 @@ public final class ExecutorRuntime implements AutoCloseable {
             current.close();
             current = null;
         }
-        pluginContext = null;
+        installed = null;
     }
 
     public SluiceSettings settings() {

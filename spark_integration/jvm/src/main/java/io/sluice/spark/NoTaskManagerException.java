@@ -33,10 +33,12 @@ final class NoTaskManagerException extends IOException {
                         : ", or set "
                                 + SluiceSettings.FALLBACK_POLICY
                                 + "=spark to use Spark's own shuffle";
-        return "no TaskManager is reachable "
-                + who
-                + ": "
-                + reasons
+        String start = "no TaskManager is reachable " + who + ": " + reasons;
+        if (reasons.contains(SluiceSettings.TOKEN_FILE)) {
+            // TaskManagers run there and refuse; the reasons have the remedy.
+            return start + (settings.routing().fallbackToSpark() ? fallback : "");
+        }
+        return start
                 + ". Start TaskManagers (sluice taskmanager) or correct "
                 + SluiceSettings.ENDPOINTS
                 + " (now "

@@ -1,7 +1,7 @@
 package io.sluice.spark;
 
+import io.sluice.client.Credential;
 import io.sluice.spark.ui.StatusTab;
-import java.util.Collections;
 import java.util.Map;
 import org.apache.spark.SparkConf;
 import org.apache.spark.SparkContext;
@@ -78,6 +78,10 @@ public final class SluicePlugin implements SparkPlugin {
             requireSupported(context.version());
             SparkConf conf = context.conf();
             SluiceSettings settings = SluiceSettings.of(conf);
+            Credential credential =
+                    Credentials.ofDriver(key -> conf.get(key, null), System.getenv());
+            // Settings may be a copy of another application's.
+            conf.remove(Credentials.TASK_SETTING);
             String manager = SluiceShuffleManager.class.getName();
             String dataIo = SluiceShuffleDataIO.class.getName();
             require(conf, SHUFFLE_MANAGER, manager, "sort");
@@ -124,6 +128,7 @@ public final class SluicePlugin implements SparkPlugin {
             runtime =
                     new DriverRuntime(
                             settings,
+                            credential,
                             pluginContext.hostname(),
                             localMaster,
                             reachability,
@@ -131,7 +136,7 @@ public final class SluicePlugin implements SparkPlugin {
             context.addSparkListener(new ApplicationListener(reachability, runtime.shuffles()));
             DriverRuntime.install(runtime);
             StatusTab.attach(context, runtime);
-            return Collections.emptyMap();
+            return Credentials.forExecutors(credential);
         }
 
         /**
@@ -198,7 +203,7 @@ public final class SluicePlugin implements SparkPlugin {
         @Override
         public void init(PluginContext context, Map<String, String> extraConf) {
             SluiceSettings.of(context.conf());
-            ExecutorRuntime.install(context);
+            ExecutorRuntime.install(context, Credentials.ofExecutor(extraConf));
             if (context.conf().contains("spark.app.id") && SparkEnv.get() != null) {
                 ExecutorRuntime.get().reportReachability();
             }

@@ -119,6 +119,9 @@ public record SluiceSettings(
     public static final String REACHABILITY_TIMEOUT = "spark.sluice.reachability.timeout";
     public static final String TASK_MANAGER_URL = "spark.sluice.ui.taskManagerUrl";
 
+    public static final String TOKEN_FILE = "spark.sluice.auth.tokenFile";
+    public static final String TOKEN = "spark.sluice.auth.token";
+
     private static final long KIB = 1024;
     private static final long MIB = 1024 * KIB;
 
@@ -247,7 +250,19 @@ public record SluiceSettings(
                             "",
                             "http or https URL, {host} in it replaced, or empty",
                             "where TaskManagers have their own pages; the Sluice page in Spark's UI"
-                                    + " links to them"));
+                                    + " links to them"),
+                    new Entry(
+                            TOKEN_FILE,
+                            "",
+                            "path on the driver's host, or empty",
+                            "the file of a submit token or cluster secret, with which the driver"
+                                    + " proves itself"),
+                    new Entry(
+                            TOKEN,
+                            "",
+                            "text of a submit token, or empty",
+                            "the same without a file; it shows in a command line, and executors get"
+                                    + " it too"));
 
     /** Reads and checks all settings; one message lists everything that is wrong. */
     public static SluiceSettings of(SparkConf conf) {

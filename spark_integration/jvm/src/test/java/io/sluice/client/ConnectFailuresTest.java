@@ -44,7 +44,8 @@ class ConnectFailuresTest {
     }
 
     private static void connect(Endpoint endpoint) throws IOException {
-        ClientOptions options = new ClientOptions("app", "test", 2_000, 2_000, new ChunkPool(64));
+        ClientOptions options =
+                new ClientOptions("app", "test", 2_000, 2_000, new ChunkPool(64), null);
         TaskManagerConnection.connect(endpoint, options, Message.ROLE_DRIVER).close();
     }
 

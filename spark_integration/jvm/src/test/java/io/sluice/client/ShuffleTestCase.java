@@ -28,7 +28,7 @@ abstract class ShuffleTestCase {
     void start() throws IOException {
         daemon = new MockDaemon();
         chunks = new ChunkPool(64);
-        pool = new ConnectionPool(new ClientOptions("app", "test", 2_000, 2_000, chunks), 4);
+        pool = new ConnectionPool(new ClientOptions("app", "test", 2_000, 2_000, chunks, null), 4);
         regions = new RegionPool(64 * 1024, 2, 0);
     }
 
