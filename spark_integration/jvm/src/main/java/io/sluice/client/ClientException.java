@@ -11,6 +11,7 @@ import java.io.IOException;
  * ├── ConnectionLost  the connection ended while it was in use
  * ├── Deadline        nothing moved for longer than the deadline
  * ├── Interrupted     the thread was interrupted or the operation cancelled
+ * ├── Refused         the settings of both sides do not go together
  * ├── Protocol        the TaskManager broke a rule of the protocol
  * └── Remote          the TaskManager answered with an ErrorResponse
  * </pre>
@@ -53,13 +54,18 @@ public abstract class ClientException extends IOException {
                             + endpoint
                             + ": "
                             + why
-                            + ". Start one there (sluice taskmanager) or correct"
-                            + " spark.sluice.endpoints",
+                            + (cause instanceof Refused
+                                    ? ""
+                                    : ". Start one there (sluice taskmanager) or correct"
+                                            + " spark.sluice.endpoints"),
                     cause);
             this.summary = endpoint + ": " + why;
         }
 
-        /** Returns endpoint and reason without the remedy, for a list of several failures. */
+        /**
+         * Returns endpoint and reason, for a list of several failures; without a remedy that all
+         * would have.
+         */
         public String summary() {
             return summary;
         }
@@ -103,6 +109,15 @@ public abstract class ClientException extends IOException {
 
         public Interrupted(String what) {
             super(ErrorCode.CONNECTION_LOST, what, null);
+        }
+    }
+
+    /** The settings of both sides do not go together; the message has the remedy. */
+    public static final class Refused extends ClientException {
+        private static final long serialVersionUID = 1L;
+
+        public Refused(String why, Throwable cause) {
+            super(ErrorCode.CONFIGURATION, why, cause);
         }
     }
 

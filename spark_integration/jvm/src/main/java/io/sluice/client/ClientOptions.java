@@ -8,10 +8,27 @@ package io.sluice.client;
  * @param connectTimeoutMillis deadline of the connect, and of the handshake after it
  * @param ioTimeoutMillis longest wait without any progress
  * @param chunks memory for received buffers
+ * @param tls encryption of TCP connections; null is {@link Tls#OFF}
  */
 public record ClientOptions(
         String applicationId,
         String name,
         long connectTimeoutMillis,
         long ioTimeoutMillis,
-        ChunkPool chunks) {}
+        ChunkPool chunks,
+        Tls tls) {
+
+    public ClientOptions {
+        tls = tls == null ? Tls.OFF : tls;
+    }
+
+    /** Makes options for connections without TLS. */
+    public ClientOptions(
+            String applicationId,
+            String name,
+            long connectTimeoutMillis,
+            long ioTimeoutMillis,
+            ChunkPool chunks) {
+        this(applicationId, name, connectTimeoutMillis, ioTimeoutMillis, chunks, Tls.OFF);
+    }
+}

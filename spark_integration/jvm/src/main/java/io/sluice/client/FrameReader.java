@@ -13,6 +13,9 @@ final class FrameReader {
     /** The first bytes of an answer in HTTP, read as a length. */
     private static final int HTTP = 0x48545450;
 
+    /** The first bytes of an alert of TLS, without its minor version, read as a length. */
+    private static final int TLS_ALERT = 0x1503;
+
     private final ChunkPool chunks;
     private final MessageDecoder decoder = new MessageDecoder();
     private final byte[] prefix = new byte[Frames.PREFIX_BYTES];
@@ -91,7 +94,7 @@ final class FrameReader {
         }
     }
 
-    private void begin() throws ClientException.Protocol {
+    private void begin() throws ClientException {
         controlLength = Blocks.getInt(prefix, 0);
         payloadLength = Blocks.getInt(prefix, 4);
         if (controlLength == HTTP) {
@@ -100,6 +103,9 @@ final class FrameReader {
                     "the answer is in HTTP: this is an HTTP port, write the TaskManager's data port"
                             + " (7337 by default)",
                     null);
+        }
+        if (controlLength >>> 16 == TLS_ALERT) {
+            throw TlsRefusals.needsTls(null);
         }
         if (controlLength < 1 || controlLength > Frames.MAX_CONTROL_BYTES) {
             throw tooLarge("control part", controlLength, Frames.MAX_CONTROL_BYTES);
