@@ -144,8 +144,8 @@ final class FrameSocket implements AutoCloseable {
             moved = true;
             in.flip();
             reader.feed(in, handler);
-            // TLS fills the buffer only nearly, because it delivers whole records.
-            if (n < RECEIVE_BYTES && encrypted == null) {
+            // TLS delivers whole records, which do not fill the buffer to its end.
+            if (encrypted == null ? n < RECEIVE_BYTES : !encrypted.hasReceived()) {
                 break;
             }
         }

@@ -8,7 +8,6 @@ import java.nio.channels.SelectionKey;
 import java.nio.channels.SocketChannel;
 import java.security.GeneralSecurityException;
 import java.security.MessageDigest;
-import java.util.Arrays;
 import javax.net.ssl.SSLEngine;
 import javax.net.ssl.SSLEngineResult;
 import javax.net.ssl.SSLEngineResult.HandshakeStatus;
@@ -262,6 +261,11 @@ final class TlsChannel implements GatheringByteChannel, ReadableByteChannel {
         return unsent.position() < before;
     }
 
+    /** Returns whether received bytes are left to decrypt; they may be a part of a record only. */
+    boolean hasReceived() {
+        return received.hasRemaining();
+    }
+
     /** Returns whether encrypted bytes wait for the socket to take them. */
     boolean hasUnsent() {
         return unsent.position() > 0;
@@ -338,7 +342,6 @@ final class TlsChannel implements GatheringByteChannel, ReadableByteChannel {
             engine.closeOutbound();
             drainAlert();
         }
-        Arrays.fill(binding, (byte) 0);
         channel.close();
     }
 }

@@ -22,7 +22,7 @@ final class TlsRefusals {
 
     private static String why(SSLException failure, boolean showsCertificate) {
         String text = failure.getMessage() == null ? "no reason given" : failure.getMessage();
-        if (text.startsWith("Unsupported or unrecognized SSL message")) {
+        if (text.contains("nrecognized SSL message")) {
             return "it does not speak TLS: set transport.tls_enabled there, or "
                     + TlsSettings.ENABLED
                     + "=false here";

@@ -6,6 +6,7 @@ import io.sluice.client.ClientOptions;
 import io.sluice.client.Endpoint;
 import io.sluice.client.Message;
 import io.sluice.client.Patience;
+import io.sluice.client.Tls;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
@@ -38,6 +39,7 @@ public final class DriverRuntime {
     private static volatile DriverRuntime current;
 
     private final SluiceSettings settings;
+    private final Tls tls;
     private final List<Endpoint> configured;
     private final boolean localMaster;
     private final Reachability reachability;
@@ -68,6 +70,7 @@ public final class DriverRuntime {
             Reachability reachability,
             StageCanceller canceller) {
         this.settings = settings;
+        this.tls = settings.ssl().load();
         this.configured = settings.endpointsFor(ownHost);
         this.localMaster = localMaster;
         this.reachability = reachability;
@@ -138,7 +141,8 @@ public final class DriverRuntime {
                         "driver of " + applicationId,
                         settings.io().connectTimeoutMillis(),
                         Math.min(settings.io().timeoutMillis(), 30_000),
-                        new ChunkPool(1));
+                        new ChunkPool(1),
+                        tls);
         addConfigured();
     }
 

@@ -63,7 +63,8 @@ public final class ExecutorRuntime implements AutoCloseable {
                                 name,
                                 settings.io().connectTimeoutMillis(),
                                 settings.io().timeoutMillis(),
-                                new ChunkPool(IDLE_CHUNKS)),
+                                new ChunkPool(IDLE_CHUNKS),
+                                settings.ssl().load()),
                         settings.io().idleConnections());
         this.producerConnections =
                 new TaskConnections(
