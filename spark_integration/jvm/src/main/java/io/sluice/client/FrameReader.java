@@ -13,8 +13,10 @@ final class FrameReader {
     /** The first bytes of an answer in HTTP, read as a length. */
     private static final int HTTP = 0x48545450;
 
-    /** The first bytes of an alert of TLS, without its minor version, read as a length. */
-    private static final int TLS_ALERT = 0x1503;
+    /** An alert of TLS: type, version and length, then two bytes. */
+    private static final int TLS_ALERT_BYTES = 7;
+
+    private static final byte[] TLS_ALERT = {21, 3};
 
     private final ChunkPool chunks;
     private final MessageDecoder decoder = new MessageDecoder();
@@ -46,6 +48,15 @@ final class FrameReader {
     /** Returns whether the input ends at the border of two frames. */
     boolean atBorder() {
         return prefixHave == 0;
+    }
+
+    /**
+     * Returns whether the input is an alert of TLS, which a server sends to a client without it.
+     */
+    boolean isTlsAlert() {
+        return prefixHave == TLS_ALERT_BYTES
+                && prefix[0] == TLS_ALERT[0]
+                && prefix[1] == TLS_ALERT[1];
     }
 
     /** Consumes all bytes of {@code in} and passes complete frames to {@code handler}. */
@@ -94,7 +105,7 @@ final class FrameReader {
         }
     }
 
-    private void begin() throws ClientException {
+    private void begin() throws ClientException.Protocol {
         controlLength = Blocks.getInt(prefix, 0);
         payloadLength = Blocks.getInt(prefix, 4);
         if (controlLength == HTTP) {
@@ -103,9 +114,6 @@ final class FrameReader {
                     "the answer is in HTTP: this is an HTTP port, write the TaskManager's data port"
                             + " (7337 by default)",
                     null);
-        }
-        if (controlLength >>> 16 == TLS_ALERT) {
-            throw TlsRefusals.needsTls(null);
         }
         if (controlLength < 1 || controlLength > Frames.MAX_CONTROL_BYTES) {
             throw tooLarge("control part", controlLength, Frames.MAX_CONTROL_BYTES);

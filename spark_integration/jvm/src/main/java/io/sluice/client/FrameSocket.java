@@ -130,6 +130,9 @@ final class FrameSocket implements AutoCloseable {
             } catch (IOException e) {
                 throw new ClientException.ConnectionLost(endpoint.toString(), e.getMessage(), e);
             }
+            if (n < 0 && reader.isTlsAlert()) {
+                throw TlsRefusals.needsTls(null);
+            }
             if (n < 0) {
                 throw new ClientException.ConnectionLost(
                         endpoint.toString(),

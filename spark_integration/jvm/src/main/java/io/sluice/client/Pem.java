@@ -98,7 +98,12 @@ final class Pem {
         if (password == null) {
             throw new IOException("the key is encrypted; set " + TlsSettings.PRIVATE_KEY_PASSWORD);
         }
-        EncryptedPrivateKeyInfo info = new EncryptedPrivateKeyInfo(der);
+        EncryptedPrivateKeyInfo info;
+        try {
+            info = new EncryptedPrivateKeyInfo(der);
+        } catch (IOException e) {
+            throw unreadable(e);
+        }
         // The name of PBES2 names no algorithm; the parameters print the one that is in use.
         String algorithm =
                 info.getAlgName().equals("PBES2")
@@ -114,17 +119,22 @@ final class Pem {
                     info.getAlgParameters());
             return info.getKeySpec(cipher);
         } catch (NoSuchAlgorithmException e) {
-            throw new IOException(
-                    "the key is encrypted in a way that this Java cannot read ("
-                            + algorithm
-                            + "); encrypt it anew with openssl pkcs8 -topk8 -v2 aes-256-cbc",
-                    e);
+            throw unreadable(e);
         } catch (GeneralSecurityException e) {
             throw new IOException(
                     "the key cannot be decrypted; correct " + TlsSettings.PRIVATE_KEY_PASSWORD, e);
         } finally {
             spec.clearPassword();
         }
+    }
+
+    private static IOException unreadable(Exception cause) {
+        return new IOException(
+                "the key is encrypted in a way that this Java cannot read ("
+                        + cause.getMessage()
+                        + "); convert it with openssl pkcs8 -topk8 -v2 aes-256-cbc -in KEY -out"
+                        + " NEW",
+                cause);
     }
 
     private static PrivateKey decoded(PKCS8EncodedKeySpec spec)

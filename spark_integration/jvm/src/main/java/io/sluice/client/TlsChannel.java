@@ -245,7 +245,7 @@ final class TlsChannel implements GatheringByteChannel, ReadableByteChannel {
             throw new SSLException("a record is larger than " + recordBytes + " bytes");
         }
         if (result.getStatus() == SSLEngineResult.Status.CLOSED && from != NOTHING) {
-            throw new IOException("the TaskManager has ended TLS");
+            throw new IOException("the TaskManager closed it");
         }
         if (result.getHandshakeStatus() == HandshakeStatus.NEED_TASK) {
             runTasks();

@@ -38,11 +38,6 @@ final class SettingsReader {
         return value.isEmpty() || value.get().isBlank() ? null : value.get();
     }
 
-    /** Returns whether a setting of Spark that is false by default is true. */
-    boolean isTrueInSpark(String key) {
-        return conf.getBoolean(key, false);
-    }
-
     void problem(String text) {
         problems.add(text);
     }

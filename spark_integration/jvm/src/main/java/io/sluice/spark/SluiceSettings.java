@@ -293,7 +293,7 @@ public record SluiceSettings(
                                 reading.time(REACHABILITY_TIMEOUT, 0, 600_000)),
                         new Pipelined(
                                 reading.isTrue(PIPELINED), reading.time(FLUSH_INTERVAL, 0, 10_000)),
-                        SslSettings.read(reading),
+                        SslSettings.read(reading::given, reading.text(ENDPOINTS), reading::problem),
                         reading.url(TASK_MANAGER_URL));
         reading.unknownKeys(PREFIX);
         reading.refuse(

@@ -5,6 +5,9 @@ import io.sluice.client.Tls;
 import io.sluice.client.TlsSettings;
 import java.nio.file.Path;
 import java.util.List;
+import java.util.Locale;
+import java.util.function.Consumer;
+import java.util.function.UnaryOperator;
 import java.util.stream.Stream;
 
 /**
@@ -56,7 +59,10 @@ public record SslSettings(TlsSettings tls, boolean needsEncryptedPeers) {
                             "a key store with this side's key and certificate, in place of PEM"
                                     + " files"),
                     new SluiceSettings.Entry(
-                            TlsSettings.KEY_STORE_PASSWORD, "", "text or empty", "its password"),
+                            TlsSettings.KEY_STORE_PASSWORD,
+                            "",
+                            "text or empty",
+                            "the password of the key store"),
                     new SluiceSettings.Entry(
                             TlsSettings.KEY_PASSWORD,
                             "",
@@ -74,7 +80,10 @@ public record SslSettings(TlsSettings tls, boolean needsEncryptedPeers) {
                             "a store with the certificates of the authorities to trust, in place of"
                                     + " a PEM file"),
                     new SluiceSettings.Entry(
-                            TlsSettings.TRUST_STORE_PASSWORD, "", "text or empty", "its password"),
+                            TlsSettings.TRUST_STORE_PASSWORD,
+                            "",
+                            "text or empty",
+                            "the password of the trust store, if it needs one"),
                     new SluiceSettings.Entry(
                             TlsSettings.TRUST_STORE_TYPE,
                             "PKCS12",
@@ -97,27 +106,32 @@ public record SslSettings(TlsSettings tls, boolean needsEncryptedPeers) {
         return Tls.of(tls, needsEncryptedPeers);
     }
 
-    static SslSettings read(SettingsReader reading) {
-        boolean ofRpc = reading.isTrueInSpark(RPC_SSL);
-        boolean crypto = reading.isTrueInSpark(NETWORK_CRYPTO);
-        boolean enabled =
-                reading.given(TlsSettings.ENABLED) == null
-                        ? ofRpc
-                        : reading.isTrue(TlsSettings.ENABLED);
-        if (!enabled) {
-            String asks = ofRpc ? RPC_SSL : NETWORK_CRYPTO;
-            if (ofRpc || crypto) {
-                refuseTcp(reading, asks);
-            }
-            return new SslSettings(null, ofRpc || crypto);
+    /**
+     * Reads the settings.
+     *
+     * @param given returns a setting, or null if it is not set
+     * @param endpoints the text of {@code spark.sluice.endpoints}, which is valid or known not to
+     *     be
+     * @param problems takes everything that is wrong
+     */
+    static SslSettings read(
+            UnaryOperator<String> given, String endpoints, Consumer<String> problems) {
+        Reading reading = new Reading(given, problems);
+        boolean ofRpc = reading.isTrue(RPC_SSL, false);
+        boolean crypto = reading.isTrue(NETWORK_CRYPTO, false);
+        TlsSettings tls = null;
+        if (reading.isTrue(TlsSettings.ENABLED, ofRpc)) {
+            tls = readTls(reading, ofRpc);
+        } else if (ofRpc || crypto) {
+            refuseTcp(endpoints, ofRpc ? RPC_SSL : NETWORK_CRYPTO, problems);
         }
-        return new SslSettings(readTls(reading, ofRpc), ofRpc || crypto);
+        return new SslSettings(tls, ofRpc || crypto);
     }
 
-    private static void refuseTcp(SettingsReader reading, String asks) {
+    private static void refuseTcp(String text, String asks, Consumer<String> problems) {
         List<Endpoint> endpoints;
         try {
-            endpoints = Endpoint.parseList(reading.text(SluiceSettings.ENDPOINTS), "host");
+            endpoints = Endpoint.parseList(text, "host");
         } catch (IllegalArgumentException e) {
             return; // It is among the problems already.
         }
@@ -127,7 +141,7 @@ public record SslSettings(TlsSettings tls, boolean needsEncryptedPeers) {
                         .map(Endpoint::toString)
                         .toList();
         if (!plain.isEmpty()) {
-            reading.problem(
+            problems.accept(
                     asks
                             + " is true, but connections to "
                             + String.join(", ", plain)
@@ -144,7 +158,7 @@ public record SslSettings(TlsSettings tls, boolean needsEncryptedPeers) {
         }
     }
 
-    private static TlsSettings readTls(SettingsReader reading, boolean ofRpc) {
+    private static TlsSettings readTls(Reading reading, boolean ofRpc) {
         boolean hasOwnKey =
                 isGiven(
                         reading,
@@ -162,7 +176,7 @@ public record SslSettings(TlsSettings tls, boolean needsEncryptedPeers) {
         Path chain = key.path(TlsSettings.CERT_CHAIN);
         Path privateKey = key.path(TlsSettings.PRIVATE_KEY);
         if (store != null && hasOwnKey && (chain != null || privateKey != null)) {
-            reading.problem(
+            reading.problems.accept(
                     "set either "
                             + TlsSettings.KEY_STORE
                             + " or "
@@ -178,14 +192,15 @@ public record SslSettings(TlsSettings tls, boolean needsEncryptedPeers) {
                             key.text(TlsSettings.KEY_STORE_PASSWORD),
                             key.text(TlsSettings.KEY_PASSWORD));
             if (keyStore.password() == null) {
-                reading.problem(TlsSettings.KEY_STORE + " needs " + TlsSettings.KEY_STORE_PASSWORD);
+                reading.problems.accept(
+                        TlsSettings.KEY_STORE + " needs " + TlsSettings.KEY_STORE_PASSWORD);
             }
         } else if (chain != null && privateKey != null) {
             pemKey =
                     new TlsSettings.PemKey(
                             chain, privateKey, key.text(TlsSettings.PRIVATE_KEY_PASSWORD));
         } else if (chain != null || privateKey != null) {
-            reading.problem(
+            reading.problems.accept(
                     TlsSettings.CERT_CHAIN
                             + " and "
                             + TlsSettings.PRIVATE_KEY
@@ -195,13 +210,13 @@ public record SslSettings(TlsSettings tls, boolean needsEncryptedPeers) {
         Path trustStore = trust.path(TlsSettings.TRUST_STORE);
         Path caFile = trust.path(TlsSettings.CA_FILE);
         if (trustStore == null && caFile == null) {
-            reading.problem(
+            reading.problems.accept(
                     "TLS is on, but nothing says whom to trust: set "
                             + TlsSettings.CA_FILE
                             + " or "
                             + TlsSettings.TRUST_STORE);
         } else if (trustStore != null && caFile != null) {
-            reading.problem(
+            reading.problems.accept(
                     "set either "
                             + TlsSettings.CA_FILE
                             + " or "
@@ -220,22 +235,22 @@ public record SslSettings(TlsSettings tls, boolean needsEncryptedPeers) {
                                 null),
                 caFile,
                 protocol(reading, new Taken(reading, ofRpc)),
-                reading.isTrue(TlsSettings.CHECK_HOST_NAME));
+                reading.isTrue(TlsSettings.CHECK_HOST_NAME, true));
     }
 
-    private static boolean isGiven(SettingsReader reading, String... keys) {
-        return Stream.of(keys).anyMatch(key -> reading.given(key) != null);
+    private static boolean isGiven(Reading reading, String... keys) {
+        return Stream.of(keys).anyMatch(key -> reading.given.apply(key) != null);
     }
 
-    private static String protocol(SettingsReader reading, Taken taken) {
+    private static String protocol(Reading reading, Taken taken) {
         String text = taken.textOr(TlsSettings.PROTOCOL, TlsSettings.TLS_1_3);
-        boolean isOwn = reading.given(TlsSettings.PROTOCOL) != null;
+        boolean isOwn = reading.given.apply(TlsSettings.PROTOCOL) != null;
         // Spark's TLS means any version of Java's.
         if (!isOwn && text.equals("TLS")) {
             return TlsSettings.TLS_1_2;
         }
         if (!text.equals(TlsSettings.TLS_1_2) && !text.equals(TlsSettings.TLS_1_3)) {
-            reading.problem(
+            reading.problems.accept(
                     TlsSettings.PROTOCOL
                             + " is '"
                             + text
@@ -246,15 +261,30 @@ public record SslSettings(TlsSettings tls, boolean needsEncryptedPeers) {
         return text;
     }
 
+    /** The settings of an application, and where problems with them go. */
+    private record Reading(UnaryOperator<String> given, Consumer<String> problems) {
+        boolean isTrue(String key, boolean otherwise) {
+            String value = given.apply(key);
+            if (value == null) {
+                return otherwise;
+            }
+            String text = value.trim().toLowerCase(Locale.ROOT);
+            if (!text.equals("true") && !text.equals("false")) {
+                problems.accept(key + " is '" + text + "': must be one of true, false");
+            }
+            return text.equals("true");
+        }
+    }
+
     /** Reads settings of one kind: Sluice's own, and Spark's where these may stand in. */
-    private record Taken(SettingsReader reading, boolean ofSpark) {
+    private record Taken(Reading reading, boolean ofSpark) {
         /** Returns the value, or null. */
         String text(String key) {
-            String value = reading.given(key);
+            String value = reading.given.apply(key);
             if (value == null && ofSpark) {
                 String name = key.substring(TlsSettings.PREFIX.length());
                 for (String prefix : OF_SPARK) {
-                    value = value == null ? reading.given(prefix + name) : value;
+                    value = value == null ? reading.given.apply(prefix + name) : value;
                 }
             }
             return value;
