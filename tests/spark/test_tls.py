@@ -1,4 +1,4 @@
-"""Executors and drivers speak TLS with TaskManagers on TCP, and keep their passwords to themselves."""
+"""Executors and drivers speak TLS with TaskManagers on TCP; their passwords are hidden."""
 
 from __future__ import annotations
 
@@ -108,7 +108,8 @@ def test_a_job_runs_over_mutual_tls_and_tells_no_password(
         assert moved.region_area_bytes == 0, "the Unix socket was used"
         url = json.loads(application.rows("ui_url").read_text(encoding="utf-8"))[0]
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        with opener.open(f"{url}/environment/", timeout=UI_TIMEOUT_SECONDS) as answer:
+        page = f"{url}/api/v1/applications/{application.application_id}/environment"
+        with opener.open(page, timeout=UI_TIMEOUT_SECONDS) as answer:
             environment = answer.read().decode()
         log = application.event_log
     for text in (environment, log.read_text(encoding="utf-8"), application.output):
