@@ -117,18 +117,49 @@ def test_a_job_runs_over_mutual_tls_and_tells_no_password(
     assert "spark.sluice.ssl.keyStorePassword" in environment
 
 
-def test_an_application_trusts_no_other_authority(
-    directory: Path, encrypted: Daemons, authority: Authority
+@pytest.mark.parametrize(
+    ("name", "changes", "reason", "remedy"),
+    [
+        (
+            "strange",
+            {"caFile": "{strange}"},
+            "its certificate is not trusted",
+            "add its authority to spark.sluice.ssl.caFile",
+        ),
+        (
+            "anonymous",
+            {"certChain": "", "privateKey": ""},
+            "it requires a client certificate",
+            "set spark.sluice.ssl.certChain and spark.sluice.ssl.privateKey",
+        ),
+        (
+            "plain",
+            {"enabled": "false"},
+            "this port speaks TLS only",
+            "set spark.sluice.ssl.enabled=true",
+        ),
+    ],
+)
+def test_settings_that_do_not_fit_are_one_line(
+    directory: Path,
+    encrypted: Daemons,
+    authority: Authority,
+    name: str,
+    changes: dict[str, str],
+    reason: str,
+    remedy: str,
 ):
     strange = Authority(directory / "strange")
     settings = tcp_settings(encrypted) | pem_key(authority, directory)
-    settings["spark.sluice.ssl.caFile"] = str(strange.ca_file)
+    settings["spark.sluice.ssl.caFile"] = str(authority.ca_file)
+    for key, value in changes.items():
+        settings[f"spark.sluice.ssl.{key}"] = value.format(strange=strange.ca_file)
     with (
-        Application("tls-strange", LOCAL_MASTER, directory, settings) as application,
-        pytest.raises(ProcessFailed, match="its certificate is not trusted") as failed,
+        Application(f"tls-{name}", LOCAL_MASTER, directory, settings) as application,
+        pytest.raises(ProcessFailed, match=reason) as failed,
     ):
         application.rows("rdd_reduce_by_key")
-    assert "add its authority to spark.sluice.ssl.caFile" in str(failed.value)
+    assert remedy in str(failed.value)
 
 
 def test_an_application_without_a_trust_store_does_not_start(

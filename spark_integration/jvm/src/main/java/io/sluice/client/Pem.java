@@ -54,7 +54,7 @@ final class Pem {
     }
 
     /**
-     * Reads a private key in PKCS #8.
+     * Reads a private key in PKCS8.
      *
      * @param password of an encrypted key, or null
      */
@@ -70,7 +70,7 @@ final class Pem {
                 }
                 case "RSA PRIVATE KEY", "EC PRIVATE KEY" ->
                         throw new IOException(
-                                "the key is not in PKCS #8; convert it with openssl pkcs8 -topk8"
+                                "the key is not in PKCS8; convert it with openssl pkcs8 -topk8"
                                         + " -nocrypt -in KEY -out NEW");
                 default -> {
                     // Parameters of a curve or a certificate may stand in the same file.

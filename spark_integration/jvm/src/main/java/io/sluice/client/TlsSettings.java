@@ -62,7 +62,7 @@ public record TlsSettings(
      * A key and its certificate in PEM files.
      *
      * @param certChain the certificate, followed by those of intermediate authorities
-     * @param privateKey the key in PKCS #8
+     * @param privateKey the key in PKCS8
      * @param password the password of the key, or null
      */
     public record PemKey(Path certChain, Path privateKey, String password) {

@@ -41,7 +41,7 @@ public record SslSettings(TlsSettings tls, boolean needsEncryptedPeers) {
                             TlsSettings.PRIVATE_KEY,
                             "",
                             "path on each host, or empty",
-                            "the key of that certificate: PKCS #8 in PEM form"),
+                            "the key of that certificate: PKCS8 in PEM form"),
                     new SluiceSettings.Entry(
                             TlsSettings.PRIVATE_KEY_PASSWORD,
                             "",
