@@ -162,14 +162,33 @@ def test_settings_that_do_not_fit_are_one_line(
     assert remedy in str(failed.value)
 
 
-def test_an_application_without_a_trust_store_does_not_start(
-    directory: Path, encrypted: Daemons, authority: Authority
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        ("trustless", {}, "TLS is on, but nothing says whom to trust: set spark.sluice.ssl.caFile"),
+        (
+            "crypto",
+            {
+                "spark.authenticate": "true",  # Spark's own condition for the encryption
+                "spark.network.crypto.enabled": "true",
+                "spark.sluice.ssl.enabled": "false",
+            },
+            "spark.network.crypto.enabled is true, but connections to 127.0.0.1:",
+        ),
+    ],
+)
+def test_an_application_without_the_encryption_it_asks_for_does_not_start(
+    directory: Path,
+    encrypted: Daemons,
+    authority: Authority,
+    name: str,
+    changes: dict[str, str],
+    message: str,
 ):
-    settings = tcp_settings(encrypted) | pem_key(authority, directory)
+    settings = tcp_settings(encrypted) | pem_key(authority, directory) | changes
     with (
         pytest.raises(ProcessFailed),
-        Application("tls-trustless", LOCAL_MASTER, directory, settings),
+        Application(f"tls-{name}", LOCAL_MASTER, directory, settings),
     ):
         pass
-    output = (directory / "tls-trustless.log").read_text(encoding="utf-8")
-    assert "TLS is on, but nothing says whom to trust: set spark.sluice.ssl.caFile" in output
+    assert message in (directory / f"tls-{name}.log").read_text(encoding="utf-8")
