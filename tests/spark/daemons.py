@@ -78,6 +78,11 @@ class Daemon:
         return self._process is not None and self._process.running
 
     @property
+    def endpoint(self) -> str:
+        """Its data port, as ``spark.sluice.endpoints`` writes it."""
+        return f"{self.host}:{self._data_port}"
+
+    @property
     def http_url(self) -> str:
         """Its HTTP server."""
         return f"http://{self.host}:{self._http_port}"

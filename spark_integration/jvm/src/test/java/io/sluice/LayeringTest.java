@@ -39,7 +39,8 @@ class LayeringTest {
                     "SluiceShuffleDataIO",
                     "SluiceStreamingShuffleManager");
 
-    private static final List<String> JDK = List.of("java.", "javax.crypto.", "javax.net.ssl.");
+    /** The packages of the JDK: java.base has those of TLS, too. */
+    private static final List<String> JDK = List.of("java.", "javax.net.ssl.", "javax.crypto.");
 
     /** The libraries that the client may use beside the JDK. */
     private static final List<String> CLIENT_LIBRARIES = List.of("org.msgpack.", "org.slf4j.");

@@ -12,7 +12,7 @@ import java.io.IOException;
  * ├── Deadline        nothing moved for longer than the deadline
  * ├── Interrupted     the thread was interrupted or the operation cancelled
  * ├── Protocol        the TaskManager broke a rule of the protocol
- * ├── Refused         this side does not go on with a TaskManager, or with this credential
+ * ├── Refused         settings or credentials of both sides do not go together
  * └── Remote          the TaskManager answered with an ErrorResponse
  * </pre>
  *
@@ -52,19 +52,21 @@ public abstract class ClientException extends IOException {
         public ConnectFailed(String endpoint, String why, Throwable cause) {
             super(
                     ErrorCode.CONNECT_FAILED,
-                    "no connection to the TaskManager at "
-                            + endpoint
-                            + ": "
-                            + why
-                            + (aboutIdentity(cause).isEmpty()
-                                    ? ". Start one there (sluice taskmanager) or correct"
-                                            + " spark.sluice.endpoints"
-                                    : aboutIdentity(cause)),
+                    "no connection to the TaskManager at " + endpoint + ": " + why + remedy(cause),
                     cause);
             this.summary = endpoint + ": " + why + aboutIdentity(cause);
         }
 
-        /** Returns the remedy for a failure about who is who; empty for another one. */
+        /** Returns the remedy; empty for a refusal, whose reason has it. */
+        private static String remedy(Throwable cause) {
+            String about = aboutIdentity(cause);
+            if (!about.isEmpty() || cause instanceof Refused) {
+                return about;
+            }
+            return ". Start one there (sluice taskmanager) or correct spark.sluice.endpoints";
+        }
+
+        /** Returns the remedy for a failure of authentication; empty for another one. */
         private static String aboutIdentity(Throwable cause) {
             if (!(cause instanceof ClientException failure)) {
                 return "";
@@ -90,7 +92,7 @@ public abstract class ClientException extends IOException {
 
         /**
          * Returns endpoint and reason, for a list of several failures. The remedy is in it only if
-         * it is about who is who, since that of the other failures is the same for all.
+         * it is about authentication, since that of the other failures is the same for all.
          */
         public String summary() {
             return summary;
@@ -138,23 +140,26 @@ public abstract class ClientException extends IOException {
         }
     }
 
+    /** Settings or credentials of both sides do not go together. */
+    public static final class Refused extends ClientException {
+        private static final long serialVersionUID = 1L;
+
+        public Refused(String why, Throwable cause) {
+            super(ErrorCode.CONFIGURATION, why, cause);
+        }
+
+        /** One side does not prove who it is, or with too little. */
+        public Refused(ErrorCode code, String why) {
+            super(code, why, null);
+        }
+    }
+
     /** The TaskManager broke a rule of the protocol. */
     public static final class Protocol extends ClientException {
         private static final long serialVersionUID = 1L;
 
         public Protocol(ErrorCode code, String what, Throwable cause) {
             super(code, what, cause);
-        }
-    }
-
-    /**
-     * This side does not go on: who is at the other end is not proven, or it cannot prove itself.
-     */
-    public static final class Refused extends ClientException {
-        private static final long serialVersionUID = 1L;
-
-        public Refused(ErrorCode code, String what) {
-            super(code, what, null);
         }
     }
 

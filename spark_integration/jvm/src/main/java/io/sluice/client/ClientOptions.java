@@ -8,6 +8,7 @@ package io.sluice.client;
  * @param connectTimeoutMillis deadline of the connect, and of the handshake after it
  * @param ioTimeoutMillis longest wait without any progress
  * @param chunks memory for received buffers
+ * @param tls encryption of TCP connections; null is {@link Tls#OFF}
  * @param credential what connections prove to TaskManagers, and have them prove; null for nothing
  */
 public record ClientOptions(
@@ -16,4 +17,20 @@ public record ClientOptions(
         long connectTimeoutMillis,
         long ioTimeoutMillis,
         ChunkPool chunks,
-        Credential credential) {}
+        Tls tls,
+        Credential credential) {
+
+    public ClientOptions {
+        tls = tls == null ? Tls.OFF : tls;
+    }
+
+    /** Makes options for connections without TLS and credential. */
+    public ClientOptions(
+            String applicationId,
+            String name,
+            long connectTimeoutMillis,
+            long ioTimeoutMillis,
+            ChunkPool chunks) {
+        this(applicationId, name, connectTimeoutMillis, ioTimeoutMillis, chunks, Tls.OFF, null);
+    }
+}

@@ -25,13 +25,22 @@ final class ConnectionWaits implements FrameWriter.Room {
         this.ioTimeoutMillis = options.ioTimeoutMillis();
     }
 
-    /** Connects the socket. */
+    /** Connects the socket, and does the handshake of TLS within the same deadline. */
     void connect() throws IOException {
+        long deadline = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(connectTimeoutMillis);
         if (!socket.connect()) {
-            long deadline = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(connectTimeoutMillis);
             while (!socket.finishConnect()) {
                 pause(deadline, deadline, "the connection", connectTimeoutMillis, CONNECT_TIMEOUT);
             }
+        }
+        while (!socket.encrypt()) {
+            socket.watchForBoth();
+            pause(
+                    deadline,
+                    deadline,
+                    "the handshake of TLS",
+                    connectTimeoutMillis,
+                    CONNECT_TIMEOUT);
         }
     }
 

@@ -13,6 +13,11 @@ final class FrameReader {
     /** The first bytes of an answer in HTTP, read as a length. */
     private static final int HTTP = 0x48545450;
 
+    /** An alert of TLS: type, version and length, then two bytes. */
+    private static final int TLS_ALERT_BYTES = 7;
+
+    private static final byte[] TLS_ALERT = {21, 3};
+
     private final ChunkPool chunks;
     private final MessageDecoder decoder = new MessageDecoder();
     private final byte[] prefix = new byte[Frames.PREFIX_BYTES];
@@ -43,6 +48,15 @@ final class FrameReader {
     /** Returns whether the input ends at the border of two frames. */
     boolean atBorder() {
         return prefixHave == 0;
+    }
+
+    /**
+     * Returns whether the input is an alert of TLS, which a server sends to a client without it.
+     */
+    boolean isTlsAlert() {
+        return prefixHave == TLS_ALERT_BYTES
+                && prefix[0] == TLS_ALERT[0]
+                && prefix[1] == TLS_ALERT[1];
     }
 
     /** Consumes all bytes of {@code in} and passes complete frames to {@code handler}. */

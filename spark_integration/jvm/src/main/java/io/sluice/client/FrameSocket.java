@@ -17,6 +17,7 @@ final class FrameSocket implements AutoCloseable {
 
     private final Endpoint endpoint;
     private final SocketChannel channel;
+    private final Tls tls;
     private final Selector selector;
     private final SelectionKey key;
     private final FrameHandler handler;
@@ -24,30 +25,34 @@ final class FrameSocket implements AutoCloseable {
     private final FrameReader reader;
     private final FrameWriter writer;
 
+    /** TLS on the channel, once it is connected; null on a connection without TLS. */
+    private TlsChannel encrypted;
+
     private long waitedNanos;
     private boolean open = true;
     private volatile boolean cancelled;
 
     private FrameSocket(
             Endpoint endpoint,
-            ChunkPool chunks,
+            ClientOptions options,
             FrameHandler handler,
             SocketChannel channel,
             Selector selector)
             throws IOException {
         this.endpoint = endpoint;
+        this.tls = endpoint.isUnix() ? Tls.OFF : options.tls();
         this.channel = channel;
         this.selector = selector;
         this.key = channel.register(selector, SelectionKey.OP_CONNECT);
         this.handler = handler;
-        this.reader = new FrameReader(chunks);
+        this.reader = new FrameReader(options.chunks());
         this.writer = new FrameWriter(endpoint);
     }
 
     /**
      * Opens a socket that is not connected yet; {@code handler} receives the frames that are read.
      */
-    static FrameSocket open(Endpoint endpoint, ChunkPool chunks, FrameHandler handler)
+    static FrameSocket open(Endpoint endpoint, ClientOptions options, FrameHandler handler)
             throws IOException {
         SocketChannel channel = null;
         Selector selector = null;
@@ -62,7 +67,7 @@ final class FrameSocket implements AutoCloseable {
                 channel.setOption(StandardSocketOptions.SO_KEEPALIVE, true);
             }
             selector = Selector.open();
-            return new FrameSocket(endpoint, chunks, handler, channel, selector);
+            return new FrameSocket(endpoint, options, handler, channel, selector);
         } catch (IOException | RuntimeException e) {
             closeQuietly(channel, selector);
             throw e;
@@ -78,6 +83,29 @@ final class FrameSocket implements AutoCloseable {
         return channel.finishConnect();
     }
 
+    /**
+     * Goes on with the handshake of TLS on a connected socket; returns whether it is done. Without
+     * TLS it is done at once.
+     */
+    boolean encrypt() throws IOException {
+        if (!tls.isOn()) {
+            return true;
+        }
+        if (encrypted == null) {
+            encrypted = new TlsChannel(channel, tls.engine(endpoint), tls.hasCertificate());
+        }
+        in.clear();
+        return encrypted.handshake(in);
+    }
+
+    /**
+     * Returns the bytes that bind a proof to this connection: the SHA-256 of the server's
+     * certificate; empty without TLS.
+     */
+    byte[] channelBinding() {
+        return encrypted == null ? new byte[0] : encrypted.binding();
+    }
+
     Endpoint endpoint() {
         return endpoint;
     }
@@ -90,14 +118,6 @@ final class FrameSocket implements AutoCloseable {
         return writer;
     }
 
-    /**
-     * Returns what tells this connection from any other, equal on both sides; empty if there is
-     * nothing of the kind.
-     */
-    byte[] channelBinding() {
-        return new byte[0];
-    }
-
     /** Reads and dispatches available bytes; returns whether there were any. */
     boolean read() throws IOException {
         boolean moved = false;
@@ -106,9 +126,12 @@ final class FrameSocket implements AutoCloseable {
             in.clear();
             int n;
             try {
-                n = channel.read(in);
+                n = encrypted == null ? channel.read(in) : encrypted.read(in);
             } catch (IOException e) {
                 throw new ClientException.ConnectionLost(endpoint.toString(), e.getMessage(), e);
+            }
+            if (n < 0 && reader.isTlsAlert()) {
+                throw TlsRefusals.needsTls(null);
             }
             if (n < 0) {
                 throw new ClientException.ConnectionLost(
@@ -124,7 +147,8 @@ final class FrameSocket implements AutoCloseable {
             moved = true;
             in.flip();
             reader.feed(in, handler);
-            if (n < RECEIVE_BYTES) {
+            // TLS delivers whole records, which do not fill the buffer to its end.
+            if (encrypted == null ? n < RECEIVE_BYTES : !encrypted.hasReceived()) {
                 break;
             }
         }
@@ -134,7 +158,11 @@ final class FrameSocket implements AutoCloseable {
     /** Writes as much as the socket takes; returns whether it took anything. */
     boolean write() throws IOException {
         try {
-            return writer.writeTo(channel);
+            if (encrypted == null) {
+                return writer.writeTo(channel);
+            }
+            boolean moved = encrypted.flush();
+            return writer.writeTo(encrypted) || moved;
         } catch (IOException e) {
             throw whyWriteFailed(e);
         }
@@ -153,6 +181,9 @@ final class FrameSocket implements AutoCloseable {
         } catch (ClientException.Remote | SourceFailure answer) {
             return answer;
         } catch (IOException e) {
+            if (e.getCause() instanceof ClientException.Refused) {
+                return e;
+            }
             failure.addSuppressed(e);
         }
         return new ClientException.ConnectionLost(
@@ -164,10 +195,19 @@ final class FrameSocket implements AutoCloseable {
      * them.
      */
     void watchForBoth() {
-        int interest = SelectionKey.OP_READ | (writer.isWanting() ? SelectionKey.OP_WRITE : 0);
+        boolean wants = writer.isWanting();
+        int interest =
+                encrypted != null
+                        ? encrypted.interest(wants)
+                        : SelectionKey.OP_READ | (wants ? SelectionKey.OP_WRITE : 0);
         if (key.interestOps() != interest) {
             key.interestOps(interest);
         }
+    }
+
+    /** Returns whether the socket has taken everything, encrypted bytes too. */
+    boolean isFlushed() {
+        return writer.isEmpty() && (encrypted == null || !encrypted.hasUnsent());
     }
 
     /** Waits for the socket; 0 waits without limit. */
@@ -222,6 +262,13 @@ final class FrameSocket implements AutoCloseable {
     public void close() {
         open = false;
         reader.discard();
+        try {
+            if (encrypted != null) {
+                encrypted.close();
+            }
+        } catch (IOException e) {
+            // The connection is given up anyway.
+        }
         closeQuietly(channel, selector);
     }
 

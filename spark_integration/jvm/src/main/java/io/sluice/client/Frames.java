@@ -28,6 +28,9 @@ public final class Frames {
     /** Feature bit: a producer on the same host may put regions into memory that both sides map. */
     public static final long FEATURE_REGION_AREAS = 8;
 
+    /** Feature bit: the TaskManager speaks TLS with all others. */
+    public static final long FEATURE_ENCRYPTED_PEERS = 16;
+
     /** The largest payload with {@link #FEATURE_LARGE_PAYLOADS}. */
     public static final int MAX_LARGE_PAYLOAD_BYTES = 256 * 1024;
 

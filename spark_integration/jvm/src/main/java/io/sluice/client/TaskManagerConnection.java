@@ -30,7 +30,7 @@ public final class TaskManagerConnection implements AutoCloseable {
             throws IOException {
         this.options = options;
         this.role = role;
-        this.socket = FrameSocket.open(endpoint, options.chunks(), new Dispatcher());
+        this.socket = FrameSocket.open(endpoint, options, new Dispatcher());
         this.waits = new ConnectionWaits(socket, options);
     }
 
@@ -54,9 +54,11 @@ public final class TaskManagerConnection implements AutoCloseable {
             if (connection != null) {
                 connection.close();
             }
-            throw e instanceof ClientException.Interrupted interrupted
-                    ? interrupted
-                    : new ClientException.ConnectFailed(endpoint.toString(), reason(e), e);
+            if (e instanceof ClientException.Interrupted interrupted) {
+                throw interrupted;
+            }
+            Exception cause = TlsRefusals.in(e);
+            throw new ClientException.ConnectFailed(endpoint.toString(), reason(cause), cause);
         }
     }
 
@@ -90,6 +92,9 @@ public final class TaskManagerConnection implements AutoCloseable {
                     "this client does not support the answer to the handshake: " + ack,
                     null);
         }
+        if (options.tls().needsEncryptedPeers() && !has(Frames.FEATURE_ENCRYPTED_PEERS)) {
+            throw TlsRefusals.unencryptedPeers();
+        }
         boolean large = has(Frames.FEATURE_LARGE_PAYLOADS);
         socket.reader()
                 .allowPayload(
@@ -109,7 +114,8 @@ public final class TaskManagerConnection implements AutoCloseable {
                 0,
                 Frames.FEATURE_LARGE_PAYLOADS
                         | Frames.FEATURE_RESUMABLE_OUTPUTS
-                        | Frames.FEATURE_REGION_AREAS,
+                        | Frames.FEATURE_REGION_AREAS
+                        | Frames.FEATURE_ENCRYPTED_PEERS,
                 name.substring(0, Math.min(name.length(), 256)));
     }
 
@@ -232,7 +238,7 @@ public final class TaskManagerConnection implements AutoCloseable {
      * meanwhile.
      */
     void flush() throws IOException {
-        waits.await(socket.writer()::isEmpty);
+        waits.await(socket::isFlushed);
     }
 
     /**
@@ -245,7 +251,7 @@ public final class TaskManagerConnection implements AutoCloseable {
             socket.checkUsable();
             socket.read();
             socket.write();
-            return socket.isOpen() && socket.writer().isEmpty() && socket.reader().atBorder();
+            return socket.isOpen() && socket.isFlushed() && socket.reader().atBorder();
         } catch (IOException e) {
             return false;
         }

@@ -7,6 +7,7 @@ import io.sluice.client.Credential;
 import io.sluice.client.Endpoint;
 import io.sluice.client.Message;
 import io.sluice.client.Patience;
+import io.sluice.client.Tls;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
@@ -40,6 +41,7 @@ public final class DriverRuntime {
 
     private final SluiceSettings settings;
     private final Credential credential;
+    private final Tls tls;
     private final List<Endpoint> configured;
     private final boolean localMaster;
     private final Reachability reachability;
@@ -73,6 +75,7 @@ public final class DriverRuntime {
             StageCanceller canceller) {
         this.settings = settings;
         this.credential = credential;
+        this.tls = settings.ssl().load();
         this.configured = settings.endpointsFor(ownHost);
         this.localMaster = localMaster;
         this.reachability = reachability;
@@ -144,6 +147,7 @@ public final class DriverRuntime {
                         settings.io().connectTimeoutMillis(),
                         Math.min(settings.io().timeoutMillis(), 30_000),
                         new ChunkPool(1),
+                        tls,
                         credential);
         addConfigured();
     }

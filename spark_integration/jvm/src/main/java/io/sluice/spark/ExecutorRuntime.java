@@ -65,6 +65,7 @@ public final class ExecutorRuntime implements AutoCloseable {
                                 settings.io().connectTimeoutMillis(),
                                 settings.io().timeoutMillis(),
                                 new ChunkPool(IDLE_CHUNKS),
+                                settings.ssl().load(),
                                 plugin.credential()),
                         settings.io().idleConnections());
         this.producerConnections =

@@ -8,6 +8,7 @@ import java.util.Locale;
 import java.util.Map;
 import java.util.function.LongSupplier;
 import org.apache.spark.SparkConf;
+import scala.Option;
 import scala.Tuple2;
 
 /** Reads settings and collects what is wrong with them. */
@@ -23,8 +24,26 @@ final class SettingsReader {
         entries.forEach(entry -> defaults.put(entry.key(), entry.defaultValue()));
     }
 
+    /** Returns a setting or its default, as it is written. */
+    String text(String key) {
+        return conf.get(key, defaults.get(key));
+    }
+
+    /**
+     * Returns a setting of Sluice or Spark as Spark reads its own, with variables in it replaced;
+     * null if it is not set or empty.
+     */
+    String given(String key) {
+        Option<String> value = conf.getWithSubstitution(key);
+        return value.isEmpty() || value.get().isBlank() ? null : value.get();
+    }
+
+    void problem(String text) {
+        problems.add(text);
+    }
+
     String endpoints(String key) {
-        String text = conf.get(key, defaults.get(key));
+        String text = text(key);
         try {
             Endpoint.parseList(text, "host");
         } catch (IllegalArgumentException e) {

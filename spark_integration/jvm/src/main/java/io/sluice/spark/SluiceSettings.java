@@ -1,6 +1,7 @@
 package io.sluice.spark;
 
 import io.sluice.client.Endpoint;
+import java.util.ArrayList;
 import java.util.List;
 import org.apache.spark.SparkConf;
 
@@ -14,6 +15,7 @@ import org.apache.spark.SparkConf;
  * @param reader reduce tasks
  * @param liveness how driver and executors watch the TaskManagers
  * @param pipelined pipelined shuffles (Spark 4.3)
+ * @param ssl encryption of TCP connections
  * @param taskManagerUrl form of the links to TaskManagers' own pages; empty for no links
  */
 public record SluiceSettings(
@@ -23,6 +25,7 @@ public record SluiceSettings(
         Reader reader,
         Liveness liveness,
         Pipelined pipelined,
+        SslSettings ssl,
         String taskManagerUrl) {
 
     /**
@@ -132,137 +135,148 @@ public record SluiceSettings(
      * All settings, in the order of the reference page (docs/reference/spark-settings.md; a test
      * compares them).
      */
-    public static final List<Entry> ENTRIES =
-            List.of(
-                    new Entry(
-                            ENABLED,
-                            "true",
-                            "true or false",
-                            "whether shuffles go through Sluice; a session or a job may say"
-                                    + " otherwise for itself"),
-                    new Entry(
-                            ENDPOINTS,
-                            "127.0.0.1:7337",
-                            "comma list of HOST:PORT and unix:/PATH",
-                            "where TaskManagers listen; {host} in a path is the executor's host"),
-                    new Entry(
-                            FALLBACK_POLICY,
-                            "fail",
-                            "fail or spark",
-                            "what a shuffle does when no TaskManager is reachable at its"
-                                    + " registration"),
-                    new Entry(
-                            FALLBACK_BELOW,
-                            "0",
-                            "size, 0 to 1t",
-                            "a shuffle whose map tasks are known to read less than this is Spark's"
-                                    + " own; 0: none is"),
-                    new Entry(
-                            CONNECT_TIMEOUT,
-                            "5s",
-                            "time, 100ms to 10min",
-                            "deadline of a connect and of a handshake"),
-                    new Entry(
-                            IO_TIMEOUT,
-                            "120s",
-                            "time, 1s to 1h",
-                            "longest wait for a TaskManager without progress"),
-                    new Entry(
-                            IDLE_CONNECTIONS,
-                            "16",
-                            "number, 0 to 1024",
-                            "unused connections an executor keeps"),
-                    new Entry(
-                            WRITER,
-                            "sluice",
-                            "sluice or spark",
-                            "who writes what needs no map-side aggregation and has a relocatable"
-                                    + " serializer; the rest is Spark's writers' anyway"),
-                    new Entry(
-                            WRITER_BUFFER,
-                            "16m",
-                            "size, 256k to 1g",
-                            "records a map task of Sluice's writer keeps, in Spark's execution"
-                                    + " memory, before it sends them"),
-                    new Entry(
-                            BLOCK_SIZE,
-                            "256k",
-                            "size, 4k to 256k",
-                            "most bytes of a block, which is what a reader verifies at a time"),
-                    new Entry(
-                            REGION_SIZE,
-                            "2m",
-                            "size, 64k to 64m",
-                            "a map task's buffer; what is full is sent as one region"),
-                    new Entry(
-                            REGION_AREA,
-                            "true",
-                            "true or false",
-                            "whether a map task fills memory shared with its host's TaskManager,"
-                                    + " when that has a Unix socket, instead of sending regions"),
-                    new Entry(
-                            CREDIT_PER_CHANNEL,
-                            "16",
-                            "number, 2 to 1024",
-                            "buffers a reader may have under way from one TaskManager"),
-                    new Entry(
-                            MAX_READER_BUFFERS,
-                            "1024",
-                            "number, 2 to 65536",
-                            "buffers a reader may have under way in all"),
-                    new Entry(
-                            RETURN_TIMEOUT,
-                            "10s",
-                            "time, 0s to 10min",
-                            "how long a reader waits for a TaskManager that went away before its"
-                                    + " map tasks run again"),
-                    new Entry(
-                            WRITER_RETURN_TIMEOUT,
-                            "10s",
-                            "time, 0s to 10min",
-                            "how long a map task waits for a TaskManager that went away before it"
-                                    + " fails"),
-                    new Entry(
-                            PING_INTERVAL,
-                            "10s",
-                            "time, 1s to 30s",
-                            "signs of life of the driver to each TaskManager"),
-                    new Entry(
-                            PIPELINED,
-                            "false",
-                            "true or false",
-                            "Spark 4.3: whether the pipelined shuffles of real-time queries go"
-                                    + " through TaskManagers too"),
-                    new Entry(
-                            FLUSH_INTERVAL,
-                            "5ms",
-                            "time, 0ms to 10s",
-                            "least time between two flushes of a pipelined partition; a record that"
-                                    + " comes later goes at once"),
-                    new Entry(
-                            REACHABILITY_TIMEOUT,
-                            "30s",
-                            "time, 0s to 10min",
-                            "how long a shuffle waits for the executors' word on TaskManagers when"
-                                    + " the driver cannot tell"),
-                    new Entry(
-                            TASK_MANAGER_URL,
-                            "",
-                            "http or https URL, {host} in it replaced, or empty",
-                            "where TaskManagers have their own pages; the Sluice page in Spark's UI"
-                                    + " links to them"),
-                    new Entry(
-                            TOKEN_FILE,
-                            "",
-                            "path on the driver's host, or empty",
-                            "the file of a submit token or cluster secret, with which the driver"
-                                    + " proves itself"),
-                    new Entry(
-                            TOKEN,
-                            "",
-                            "text of a submit token, or empty",
-                            "the same without a file; it shows in a command line, and executors get"
-                                    + " it too"));
+    public static final List<Entry> ENTRIES = entries();
+
+    private static List<Entry> entries() {
+        List<Entry> entries =
+                new ArrayList<>(
+                        List.of(
+                                new Entry(
+                                        ENABLED,
+                                        "true",
+                                        "true or false",
+                                        "whether shuffles go through Sluice; a session or a job may"
+                                                + " say otherwise for itself"),
+                                new Entry(
+                                        ENDPOINTS,
+                                        "127.0.0.1:7337",
+                                        "comma list of HOST:PORT and unix:/PATH",
+                                        "where TaskManagers listen; {host} in a path is the"
+                                                + " executor's host"),
+                                new Entry(
+                                        FALLBACK_POLICY,
+                                        "fail",
+                                        "fail or spark",
+                                        "what a shuffle does when no TaskManager is reachable at"
+                                                + " its registration"),
+                                new Entry(
+                                        FALLBACK_BELOW,
+                                        "0",
+                                        "size, 0 to 1t",
+                                        "a shuffle whose map tasks are known to read less than this"
+                                                + " is Spark's own; 0: none is"),
+                                new Entry(
+                                        CONNECT_TIMEOUT,
+                                        "5s",
+                                        "time, 100ms to 10min",
+                                        "deadline of a connect and of a handshake"),
+                                new Entry(
+                                        IO_TIMEOUT,
+                                        "120s",
+                                        "time, 1s to 1h",
+                                        "longest wait for a TaskManager without progress"),
+                                new Entry(
+                                        IDLE_CONNECTIONS,
+                                        "16",
+                                        "number, 0 to 1024",
+                                        "unused connections an executor keeps"),
+                                new Entry(
+                                        WRITER,
+                                        "sluice",
+                                        "sluice or spark",
+                                        "who writes what needs no map-side aggregation and has a"
+                                                + " relocatable serializer; the rest is Spark's"
+                                                + " writers' anyway"),
+                                new Entry(
+                                        WRITER_BUFFER,
+                                        "16m",
+                                        "size, 256k to 1g",
+                                        "records a map task of Sluice's writer keeps, in Spark's"
+                                                + " execution memory, before it sends them"),
+                                new Entry(
+                                        BLOCK_SIZE,
+                                        "256k",
+                                        "size, 4k to 256k",
+                                        "most bytes of a block, which is what a reader verifies at"
+                                                + " a time"),
+                                new Entry(
+                                        REGION_SIZE,
+                                        "2m",
+                                        "size, 64k to 64m",
+                                        "a map task's buffer; what is full is sent as one region"),
+                                new Entry(
+                                        REGION_AREA,
+                                        "true",
+                                        "true or false",
+                                        "whether a map task fills memory shared with its host's"
+                                            + " TaskManager, when that has a Unix socket, instead"
+                                            + " of sending regions"),
+                                new Entry(
+                                        CREDIT_PER_CHANNEL,
+                                        "16",
+                                        "number, 2 to 1024",
+                                        "buffers a reader may have under way from one TaskManager"),
+                                new Entry(
+                                        MAX_READER_BUFFERS,
+                                        "1024",
+                                        "number, 2 to 65536",
+                                        "buffers a reader may have under way in all"),
+                                new Entry(
+                                        RETURN_TIMEOUT,
+                                        "10s",
+                                        "time, 0s to 10min",
+                                        "how long a reader waits for a TaskManager that went away"
+                                                + " before its map tasks run again"),
+                                new Entry(
+                                        WRITER_RETURN_TIMEOUT,
+                                        "10s",
+                                        "time, 0s to 10min",
+                                        "how long a map task waits for a TaskManager that went away"
+                                                + " before it fails"),
+                                new Entry(
+                                        PING_INTERVAL,
+                                        "10s",
+                                        "time, 1s to 30s",
+                                        "signs of life of the driver to each TaskManager"),
+                                new Entry(
+                                        PIPELINED,
+                                        "false",
+                                        "true or false",
+                                        "Spark 4.3: whether the pipelined shuffles of real-time"
+                                                + " queries go through TaskManagers too"),
+                                new Entry(
+                                        FLUSH_INTERVAL,
+                                        "5ms",
+                                        "time, 0ms to 10s",
+                                        "least time between two flushes of a pipelined partition; a"
+                                                + " record that comes later goes at once"),
+                                new Entry(
+                                        REACHABILITY_TIMEOUT,
+                                        "30s",
+                                        "time, 0s to 10min",
+                                        "how long a shuffle waits for the executors' word on"
+                                                + " TaskManagers when the driver cannot tell"),
+                                new Entry(
+                                        TASK_MANAGER_URL,
+                                        "",
+                                        "http or https URL, {host} in it replaced, or empty",
+                                        "where TaskManagers have their own pages; the Sluice page"
+                                                + " in Spark's UI links to them"),
+                                new Entry(
+                                        TOKEN_FILE,
+                                        "",
+                                        "path on the driver's host, or empty",
+                                        "the file of a submit token or cluster secret, with which"
+                                                + " the driver proves itself"),
+                                new Entry(
+                                        TOKEN,
+                                        "",
+                                        "text of a submit token, or empty",
+                                        "the same without a file; it shows in a command line, and"
+                                                + " executors get it too")));
+        entries.addAll(SslSettings.ENTRIES);
+        return List.copyOf(entries);
+    }
 
     /** Reads and checks all settings; one message lists everything that is wrong. */
     public static SluiceSettings of(SparkConf conf) {
@@ -294,6 +308,7 @@ public record SluiceSettings(
                                 reading.time(REACHABILITY_TIMEOUT, 0, 600_000)),
                         new Pipelined(
                                 reading.isTrue(PIPELINED), reading.time(FLUSH_INTERVAL, 0, 10_000)),
+                        SslSettings.read(reading::given, reading.text(ENDPOINTS), reading::problem),
                         reading.url(TASK_MANAGER_URL));
         reading.unknownKeys(PREFIX);
         reading.refuse(

@@ -44,8 +44,7 @@ class ConnectFailuresTest {
     }
 
     private static void connect(Endpoint endpoint) throws IOException {
-        ClientOptions options =
-                new ClientOptions("app", "test", 2_000, 2_000, new ChunkPool(64), null);
+        ClientOptions options = new ClientOptions("app", "test", 2_000, 2_000, new ChunkPool(64));
         TaskManagerConnection.connect(endpoint, options, Message.ROLE_DRIVER).close();
     }
 

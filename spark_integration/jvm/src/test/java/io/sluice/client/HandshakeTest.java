@@ -87,7 +87,8 @@ class HandshakeTest {
                                 }
                             });
             ClientOptions options =
-                    new ClientOptions("app", "test", 1_000, 2_000, new ChunkPool(4), credential);
+                    new ClientOptions(
+                            "app", "test", 1_000, 2_000, new ChunkPool(4), null, credential);
             try (TaskManagerConnection connection =
                     TaskManagerConnection.connect(
                             Endpoint.tcp("127.0.0.1", server.getLocalPort()), options, role)) {

@@ -3,6 +3,8 @@ package io.sluice.client;
 import java.io.BufferedInputStream;
 import java.io.DataInputStream;
 import java.io.IOException;
+import java.io.InputStream;
+import java.io.OutputStream;
 import java.io.UncheckedIOException;
 import java.net.InetAddress;
 import java.net.InetSocketAddress;
@@ -24,6 +26,8 @@ import java.util.concurrent.Semaphore;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicReference;
 import java.util.function.Predicate;
+import javax.net.ssl.SSLContext;
+import javax.net.ssl.SSLSocket;
 
 /**
  * A small TaskManager in memory. It keeps map outputs and serves them, with one thread for each
@@ -83,20 +87,29 @@ final class MockDaemon implements AutoCloseable {
     /** The secured regions of map outputs that are not committed, by attempt. */
     final Map<Long, List<TreeMap<Integer, byte[]>>> secured = new ConcurrentHashMap<>();
 
+    /** Accepts TCP connections with TLS, if it is set. */
+    private final SSLContext tls;
+
     private final ServerSocketChannel server;
     private final Endpoint endpoint;
     private final Thread acceptor;
 
     MockDaemon() throws IOException {
-        this(new InetSocketAddress(InetAddress.getLoopbackAddress(), 0));
+        this((SSLContext) null);
+    }
+
+    /** Listens with mutual TLS, or without TLS if {@code tls} is null. */
+    MockDaemon(SSLContext tls) throws IOException {
+        this(new InetSocketAddress(InetAddress.getLoopbackAddress(), 0), tls);
     }
 
     /** Listens on a Unix socket. */
     MockDaemon(Path path) throws IOException {
-        this(UnixDomainSocketAddress.of(path));
+        this(UnixDomainSocketAddress.of(path), null);
     }
 
-    private MockDaemon(SocketAddress address) throws IOException {
+    private MockDaemon(SocketAddress address, SSLContext tls) throws IOException {
+        this.tls = tls;
         boolean unix = address instanceof UnixDomainSocketAddress;
         server =
                 unix
@@ -138,12 +151,24 @@ final class MockDaemon implements AutoCloseable {
 
     private void serve(SocketChannel socket) {
         try (socket) {
-            DataInputStream in =
-                    new DataInputStream(new BufferedInputStream(Channels.newInputStream(socket)));
-            new MockSession(this, in, Channels.newOutputStream(socket)).run();
+            if (tls == null) {
+                serve(Channels.newInputStream(socket), Channels.newOutputStream(socket));
+                return;
+            }
+            try (SSLSocket encrypted =
+                    (SSLSocket)
+                            tls.getSocketFactory().createSocket(socket.socket(), null, 0, true)) {
+                encrypted.setUseClientMode(false);
+                encrypted.setNeedClientAuth(true);
+                serve(encrypted.getInputStream(), encrypted.getOutputStream());
+            }
         } catch (IOException e) {
             // The client went away.
         }
+    }
+
+    private void serve(InputStream in, OutputStream out) throws IOException {
+        new MockSession(this, new DataInputStream(new BufferedInputStream(in)), out).run();
     }
 
     /** Ends all connections so that the client's next write fails. */

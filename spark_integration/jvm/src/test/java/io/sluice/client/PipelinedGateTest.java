@@ -35,7 +35,7 @@ class PipelinedGateTest {
     void start() throws IOException {
         daemon = new PlayedDaemon();
         chunks = new ChunkPool(64);
-        options = new ClientOptions("app", "test", 2_000, 20_000, chunks, null);
+        options = new ClientOptions("app", "test", 2_000, 20_000, chunks);
         pool = new ConnectionPool(options, 4);
     }
 
@@ -280,7 +280,7 @@ class PipelinedGateTest {
 
     @Test
     void aQuietSourceIsAcceptedButASilentTaskManagerFails() throws Exception {
-        options = new ClientOptions("app", "test", 2_000, 400, chunks, null);
+        options = new ClientOptions("app", "test", 2_000, 400, chunks);
         PipelinedGate gate = open(2);
         CompletableFuture<Void> alive =
                 CompletableFuture.runAsync(

@@ -29,7 +29,7 @@ class PipelinedPartitionTest {
     @BeforeEach
     void start() throws IOException {
         daemon = new PlayedDaemon();
-        options = new ClientOptions("app", "test", 2_000, 20_000, new ChunkPool(64), null);
+        options = new ClientOptions("app", "test", 2_000, 20_000, new ChunkPool(64));
         pool = new ConnectionPool(options, 4);
     }
 
@@ -203,7 +203,7 @@ class PipelinedPartitionTest {
 
     @Test
     void aWaitingWriterPingsTheTaskManager() throws Exception {
-        options = new ClientOptions("app", "test", 2_000, 400, new ChunkPool(64), null);
+        options = new ClientOptions("app", "test", 2_000, 400, new ChunkPool(64));
         PipelinedPartition partition = open(1, 0, 0);
         write(partition, 0, 1);
         for (int i = 0; i < 3; i++) {

@@ -69,7 +69,7 @@ class RegionAreasTest {
 
     private static ConnectionPool newPool() {
         return new ConnectionPool(
-                new ClientOptions("app", "test", 2_000, 10_000, new ChunkPool(64), null), 4);
+                new ClientOptions("app", "test", 2_000, 10_000, new ChunkPool(64)), 4);
     }
 
     /** Gives up the idle connections, so that the next one is new. */

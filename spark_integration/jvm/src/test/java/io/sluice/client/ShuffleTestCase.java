@@ -26,9 +26,9 @@ abstract class ShuffleTestCase {
 
     @BeforeEach
     void start() throws IOException {
-        daemon = new MockDaemon();
+        daemon = newDaemon();
         chunks = new ChunkPool(64);
-        pool = new ConnectionPool(new ClientOptions("app", "test", 2_000, 2_000, chunks, null), 4);
+        pool = new ConnectionPool(options(), 4);
         regions = new RegionPool(64 * 1024, 2, 0);
     }
 
@@ -36,6 +36,14 @@ abstract class ShuffleTestCase {
     void stop() throws IOException {
         pool.close();
         daemon.close();
+    }
+
+    MockDaemon newDaemon() throws IOException {
+        return new MockDaemon();
+    }
+
+    ClientOptions options() {
+        return new ClientOptions("app", "test", 2_000, 2_000, chunks);
     }
 
     MapOutputWriter writer(long attempt) {

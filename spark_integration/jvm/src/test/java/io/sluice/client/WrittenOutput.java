@@ -12,7 +12,7 @@ public final class WrittenOutput implements AutoCloseable {
     private final MockDaemon daemon = new MockDaemon();
     private final ConnectionPool pool =
             new ConnectionPool(
-                    new ClientOptions("app", "test", 2_000, 2_000, new ChunkPool(64), null), 4);
+                    new ClientOptions("app", "test", 2_000, 2_000, new ChunkPool(64)), 4);
     private final MapOutputWriter output;
 
     public WrittenOutput(int regionBytes, int blockBytes) throws IOException {
