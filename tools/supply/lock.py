@@ -40,7 +40,8 @@ def main() -> int:
             *("--annotation-style", "line", "--custom-compile-command", "make constraints"),
             *("--output-file", path, *sources, *upgrade),
         ]
-        done = subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL, check=False)
+        words = [str(word) for word in command]
+        done = subprocess.run(words, cwd=ROOT, stdout=subprocess.DEVNULL, check=False)
         if done.returncode:
             return done.returncode
     return 0

@@ -16,7 +16,7 @@ import re
 import subprocess
 import sys
 import tempfile
-import xml.etree.ElementTree as ET  # noqa: S405 - the user's own settings
+import xml.etree.ElementTree as ET
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -69,7 +69,7 @@ def record(sums: Path = SUMS) -> int:
             "-Daether.artifactResolver.postProcessor.trustedChecksums=false",
             *GOALS,
         ]
-        done = subprocess.run([str(word) for word in command], check=False)  # noqa: S603
+        done = subprocess.run([str(word) for word in command], check=False)
         if done.returncode:
             return done.returncode
         new = {
@@ -86,14 +86,14 @@ def record(sums: Path = SUMS) -> int:
 
 
 def local_repository() -> Path:
-    """Return where Maven keeps what it has fetched: as told on its command line, in its settings."""
+    """Return where Maven keeps what it has fetched: the place told by its options or settings."""
     options = " ".join(os.environ.get(name, "") for name in ("MAVEN_OPTS", "MAVEN_ARGS"))
     if told := re.findall(r"-Dmaven\.repo\.local=(\S+)", options):
         return Path(told[-1])
     home = Path.home() / ".m2"
     settings = home / "settings.xml"
     if settings.is_file():
-        place = ET.parse(settings).getroot().findtext(_SETTINGS)  # noqa: S314
+        place = ET.parse(settings).getroot().findtext(_SETTINGS)  # noqa: S314 - the user's own file
         if place:
             return Path(place.strip().replace("${user.home}", str(Path.home())))
     return home / "repository"
