@@ -1,7 +1,8 @@
 # Two images: `--target taskmanager` is the daemon, `--target spark` is Spark with the plugin.
 # Builds on any engine, with or without BuildKit. Package sources other than the public ones come
 # with the base image: give another one with --build-arg PYTHON_IMAGE.
-ARG PYTHON_IMAGE=python:3.11-slim-bookworm
+# What is pinned how, and how it is renewed: docs/operate/supply-chain.md.
+ARG PYTHON_IMAGE=python:3.11-slim-bookworm@sha256:a36c24f9cbdf4fd0f52d67f0823eeac19c2028c637cecc392d97f980d4fec56b
 
 FROM ${PYTHON_IMAGE} AS base
 # One user for daemons and executors: the Unix socket between them is open to its group only.
@@ -19,27 +20,33 @@ FROM base AS jar
 WORKDIR /build
 COPY spark_integration spark_integration
 COPY tests/vectors tests/vectors
+COPY tools/supply/maven.py tools/supply/maven.py
 RUN jar=spark_integration/jars/sluice-spark.jar; \
     if [ ! -f "$jar" ] || [ -n "$(find spark_integration/jvm -type f -newer "$jar" -print -quit)" ]; then \
       apt-get update \
       && apt-get install -y --no-install-recommends maven openjdk-17-jdk-headless \
-      && mvn -q -B -DskipTests -f spark_integration/jvm/pom.xml package || exit 1; \
+      && mvn -q -B -DskipTests -f spark_integration/jvm/pom.xml package \
+      && python tools/supply/maven.py verify || exit 1; \
     fi
 
 
-# Dependencies before sources, so that a changed source does not install them again.
+# Dependencies before sources, so that a changed source does not install them again. Each one is a
+# distribution whose SHA-256 is in requirements/.
 FROM base AS taskmanager-environment
 WORKDIR /build
 RUN python -m venv /opt/sluice
-COPY pyproject.toml constraints.txt ./
-COPY docker/requirements.py docker/requirements.py
-RUN python docker/requirements.py >requirements.txt \
- && pip install --no-cache-dir --constraint constraints.txt --requirement requirements.txt
+COPY requirements requirements
+RUN pip install --no-cache-dir --require-hashes --only-binary :all: --requirement requirements/taskmanager.txt
 
 
+# PySpark has a source distribution only. It is built with what requirements/build.txt pins: in an
+# isolated build, pip would fetch setuptools by name, whatever its hash.
 FROM taskmanager-environment AS spark-environment
-RUN python docker/requirements.py spark >requirements.txt \
- && pip install --no-cache-dir --constraint constraints.txt --requirement requirements.txt
+RUN python -m venv /tmp/build \
+ && /tmp/build/bin/pip install --no-cache-dir --require-hashes --only-binary :all: --requirement requirements/build.txt \
+ && /tmp/build/bin/pip wheel --no-cache-dir --require-hashes --no-build-isolation --wheel-dir /tmp/wheels --requirement requirements/spark.txt \
+ && pip install --no-cache-dir --no-index --find-links /tmp/wheels pyspark \
+ && rm -rf /tmp/build /tmp/wheels
 
 
 # The data path is compiled: the images need no compiler, only what builds their wheel.
@@ -50,15 +57,18 @@ RUN apt-get update \
  && { [ -f "$(python -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h" ] \
       || apt-get install -y --no-install-recommends python3-dev; } \
  && rm -rf /var/lib/apt/lists/*
-COPY pyproject.toml constraints.txt hatch_build.py mypyc.ini README.md CHANGELOG.md LICENSE NOTICE ./
+COPY requirements requirements
+RUN python -m venv /tmp/build \
+ && /tmp/build/bin/pip install --no-cache-dir --require-hashes --only-binary :all: \
+    --requirement requirements/build.txt --requirement requirements/taskmanager.txt
+COPY pyproject.toml hatch_build.py mypyc.ini README.md CHANGELOG.md LICENSE NOTICE ./
 COPY sluice sluice
 COPY protocol protocol
 COPY transport transport
 COPY shuffle shuffle
 COPY --from=jar /build/spark_integration spark_integration
-RUN python -m venv /tmp/build \
- && HATCH_BUILD_HOOKS_ENABLE=1 PIP_CONSTRAINT=/build/constraints.txt PIP_BUILD_CONSTRAINT=/build/constraints.txt \
-    /tmp/build/bin/pip wheel --no-cache-dir --no-deps --wheel-dir /wheels .
+RUN HATCH_BUILD_HOOKS_ENABLE=1 \
+    /tmp/build/bin/pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir /wheels .
 
 
 FROM taskmanager-environment AS taskmanager-installed

@@ -11,6 +11,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 SETUP_STAMP := $(VENV)/.sluice-setup
 PACKAGES := protocol transport shuffle spark_integration sluice
+INSTALL_LOCKED := $(BIN)/python -m pip install --quiet --require-hashes --no-build-isolation
+SUPPLY_VENV := build/supply-chain
+SUPPLY_STAMP := $(SUPPLY_VENV)/.complete
 JVM := spark_integration/jvm
 JAR := spark_integration/jars/sluice-spark.jar
 JVM_SOURCES := $(JVM)/pom.xml $(shell find $(JVM)/src $(JVM)/.mvn 2>/dev/null) tests/vectors/wire.json tests/vectors/identity.json
@@ -23,13 +26,14 @@ FUZZ_SECONDS := 60
 FUZZ_SPARK_PLANS := 300
 FUZZ_SPARK_SECONDS := 1200
 FUZZ_SPARK_SEED := 0
+UPGRADE := --upgrade
 SPARK_LINES :=
 SPARK_LINES_DIRECTORY := .spark-lines
 CHAOS_SECONDS := 240
 CHAOS_SEED := 1
 QUICK_BENCHMARKS := exchange isolation barrier memory
 
-.PHONY: help setup jar compiled demo quick test test-compiled test-matrix fuzz fuzz-spark chaos check format bench charts compose-test docs docs-site constraints changelog clean
+.PHONY: help setup jar compiled demo quick test test-compiled test-matrix fuzz fuzz-spark chaos check format bench charts compose-test docs docs-site constraints maven-checksums sbom audit changelog clean
 
 help: ## list these targets
 	@grep -hE '^[a-z%-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -44,9 +48,13 @@ $(BIN)/python:
 	  echo "No virtual environment could be made in $(VENV): on Debian install python3-venv" >&2; \
 	  rm -rf $(VENV); exit 1; }
 
-$(SETUP_STAMP): pyproject.toml constraints.txt | $(BIN)/python
+# Nothing is installed whose SHA-256 is not in requirements/. The packages that build others come
+# first: in an isolated build, pip would fetch them by name, whatever their hash.
+$(SETUP_STAMP): pyproject.toml requirements/build.txt requirements/development.txt | $(BIN)/python
 	@echo "Installing dependencies into $(VENV) (PySpark is large: a minute or more the first time)"
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[spark,dev,docs]'
+	$(INSTALL_LOCKED) --requirement requirements/build.txt
+	$(INSTALL_LOCKED) --requirement requirements/development.txt
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
 jar: $(JAR) ## the Spark plugin, built and unit-tested by Maven when its sources changed
@@ -61,19 +69,20 @@ $(JAR): $(JVM_SOURCES)
 	@# Renamed into place: a JVM that runs has the old file mapped and must not see it change.
 	@mkdir -p $(dir $(JAR))
 	mvn -q -B -Dstyle.color=never -Dsluice.jar=$(abspath $(JAR)).new -f $(JVM)/pom.xml package
+	@$(PYTHON) -m tools.supply.maven verify
 	@mv -f $(JAR).new $@
 	@touch $@
 
 compiled: $(COMPILED_STAMP) ## the data path as extension modules, in build/compiled: needs a C compiler
 
-$(COMPILED_STAMP): $(shell find protocol transport shuffle spark_integration sluice -name '*.py' -not -path '*/jvm/*') pyproject.toml constraints.txt | setup
+$(COMPILED_STAMP): $(shell find protocol transport shuffle spark_integration sluice -name '*.py' -not -path '*/jvm/*') pyproject.toml requirements/build.txt | setup
 	@echo "Compiling the data path into $(COMPILED) (about two minutes)"
 	@# Of a copy, because extension modules are left beside what they were made of.
 	@rm -rf build/source $(COMPILED) && mkdir -p build/source/sluice
 	@cp pyproject.toml hatch_build.py mypyc.ini README.md CHANGELOG.md LICENSE NOTICE build/source
 	@tar -chf - --exclude=sluice/spark_integration/jvm --exclude=__pycache__ sluice | tar -xf - -C build/source
-	HATCH_BUILD_HOOKS_ENABLE=1 PIP_CONSTRAINT=$(CURDIR)/constraints.txt PIP_BUILD_CONSTRAINT=$(CURDIR)/constraints.txt \
-	  $(BIN)/python -m pip install --quiet --no-deps --target $(COMPILED) build/source
+	HATCH_BUILD_HOOKS_ENABLE=1 \
+	  $(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --target $(COMPILED) build/source
 	@# The jar of the checkout, whenever it is built.
 	@rm -rf $(COMPILED)/sluice/spark_integration/jars
 	@ln -s $(abspath $(dir $(JAR))) $(COMPILED)/sluice/spark_integration/jars
@@ -146,12 +155,24 @@ docs: setup ## regenerate what is generated: settings, errors, metrics, network 
 docs-site: setup ## the documentation as a site in build/site; broken links and anchors fail it
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --clean
 
-constraints: ## pin the newest versions that pyproject.toml allows
-	scratch=$$(mktemp -d); trap 'rm -rf "$$scratch"' EXIT; \
-	$(PYTHON) -m venv "$$scratch"; \
-	"$$scratch/bin/pip" install --quiet '.[spark,dev,docs]'; \
-	{ sed -n 1p constraints.txt; "$$scratch/bin/pip" freeze --exclude sluice-shuffle; } > "$$scratch/pinned"; \
-	cp "$$scratch/pinned" constraints.txt
+# The tools of the three targets below, apart from what Sluice runs with.
+$(SUPPLY_STAMP): requirements/supply-chain.txt
+	@echo "Installing the tools of the supply chain into $(SUPPLY_VENV)"
+	@rm -rf $(SUPPLY_VENV) && $(PYTHON) -m venv $(SUPPLY_VENV)
+	$(SUPPLY_VENV)/bin/python -m pip install --quiet --require-hashes --requirement requirements/supply-chain.txt
+	@touch $@
+
+constraints: $(SUPPLY_STAMP) ## pin the newest versions that pyproject.toml allows, or with UPGRADE= only what is new
+	$(SUPPLY_VENV)/bin/python -m tools.supply.lock $(UPGRADE)
+
+maven-checksums: ## write down the SHA-256 of all that Maven fetches for the jar
+	$(PYTHON) -m tools.supply.maven record
+
+sbom: setup $(SUPPLY_STAMP) ## CycloneDX files of wheel, jar and images in build/sbom
+	$(SUPPLY_VENV)/bin/python -m tools.supply.sbom
+
+audit: $(SUPPLY_STAMP) ## known vulnerabilities of what requirements/ pins
+	$(SUPPLY_VENV)/bin/python -m tools.supply.audit
 
 changelog: setup ## gather the fragments of changes/ into CHANGELOG.md, for VERSION=X.Y.Z
 	$(BIN)/towncrier build --yes --version $(VERSION)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import re
 import shutil
-import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,12 +17,11 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 _PULL_SECONDS = 120
 _BOOTSTRAP_SECONDS = 900
 _BUILD_SECONDS = 900
-_PYTHON_IMAGE = "python:3.11-slim-bookworm"
-_PROMETHEUS_IMAGE = "prom/prometheus:v3.5.0"
 _RELEASE = "bookworm"
 _PACKAGES = ("python3", "python3-venv", "ca-certificates", "netbase", "tzdata")
 _OWN_CERTIFICATES = Path("/usr/local/share/ca-certificates")
-_WHEELS = "opt/wheels"
+_SOURCES = "opt/sources"
+_DEFAULT_IMAGE = re.compile(r"\$\{(PYTHON_IMAGE|PROMETHEUS_IMAGE):-([^}]+)\}")
 
 
 def image_names(engine: Engine, directory: Path, tag: str) -> dict[str, str]:
@@ -32,8 +31,9 @@ def image_names(engine: Engine, directory: Path, tag: str) -> dict[str, str]:
     built into, tagged with ``tag``. With a private one that cannot pull: images made here.
     """
     names = {"SLUICE_IMAGE": f"sluice:{tag}", "SLUICE_SPARK_IMAGE": f"sluice-spark:{tag}"}
-    if not engine.private or _pulled(engine, _PYTHON_IMAGE):
-        return {**names, "PYTHON_IMAGE": _PYTHON_IMAGE, "PROMETHEUS_IMAGE": _PROMETHEUS_IMAGE}
+    public = public_images()
+    if not engine.private or _pulled(engine, public["PYTHON_IMAGE"]):
+        return names | public
     print("no image can be pulled: making a base image out of Debian packages", flush=True)
     base, prometheus = f"python-local:{tag}", f"prometheus-local:{tag}"
     _make_base_image(engine, directory / "rootfs", base)
@@ -44,6 +44,11 @@ def image_names(engine: Engine, directory: Path, tag: str) -> dict[str, str]:
         timeout_seconds=_BUILD_SECONDS,
     )
     return {**names, "PYTHON_IMAGE": base, "PROMETHEUS_IMAGE": prometheus}
+
+
+def public_images() -> dict[str, str]:
+    """The public images that docker-compose.yml names, with their digests, by variable."""
+    return dict(_DEFAULT_IMAGE.findall((REPOSITORY / "docker-compose.yml").read_text()))
 
 
 def _pulled(engine: Engine, image: str) -> bool:
@@ -58,8 +63,8 @@ def _make_base_image(engine: Engine, root: Path, name: str) -> None:
     """Import a Debian with its Python 3.11, and with this machine's ways to packages.
 
     Those are: where apt gets its packages, certificates that the machine trusts beyond Debian's,
-    and the PySpark wheel that pip keeps from an earlier installation, whose source package is
-    hundreds of megabytes.
+    and PySpark's source distribution, hundreds of megabytes that pip keeps from an earlier
+    installation. It has the SHA-256 of the lock file, a wheel made of it here would not.
     """
     sources, mirror = _apt_sources()
     # A mount namespace of its own: what debootstrap mounts ends with it.
@@ -78,11 +83,13 @@ def _make_base_image(engine: Engine, root: Path, name: str) -> None:
         )
         run(["chroot", root, "update-ca-certificates"], timeout_seconds=_PULL_SECONDS)
     (root / "usr/local/bin/python").symlink_to("/usr/bin/python3")
+    requirement = root.with_suffix(".txt")
+    requirement.write_text(_locked("pyspark"))
     run(
         [
-            *(REPOSITORY / ".venv/bin/pip", "wheel", "--quiet", "--no-deps"),
-            *("--wheel-dir", root / _WHEELS, "--constraint", REPOSITORY / "constraints.txt"),
-            *_spark_requirements(),
+            *(REPOSITORY / ".venv/bin/pip", "download", "--quiet", "--no-deps"),
+            *("--no-build-isolation", "--require-hashes", "--requirement", requirement),
+            *("--dest", root / _SOURCES),
         ],
         timeout_seconds=_BUILD_SECONDS,
     )
@@ -97,18 +104,20 @@ def _make_base_image(engine: Engine, root: Path, name: str) -> None:
         "import",
         *("--change", "ENV PATH=/usr/local/bin:/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin"),
         *("--change", "ENV PIP_CERT=/etc/ssl/certs/ca-certificates.crt"),
-        *("--change", f"ENV PIP_FIND_LINKS=/{_WHEELS}"),
+        *("--change", f"ENV PIP_FIND_LINKS=/{_SOURCES}"),
         *(archive, name),
         timeout_seconds=_BUILD_SECONDS,
     )
     archive.unlink()
 
 
-def _spark_requirements() -> list[str]:
-    with (REPOSITORY / "pyproject.toml").open("rb") as file:
-        project = tomllib.load(file)["project"]
-    requirements: list[str] = project["optional-dependencies"]["spark"]
-    return requirements
+def _locked(name: str) -> str:
+    """The lines of a distribution in the lock file: its version and its hashes."""
+    lock = (REPOSITORY / "requirements" / "spark.txt").read_text()
+    found = re.search(rf"^{name}==.*(?:\n .*)*\n", lock, re.MULTILINE)
+    if found is None:
+        raise ComposeTestFailed(f"requirements/spark.txt pins no {name}: run `make constraints`")
+    return found[0]
 
 
 def _apt_sources() -> tuple[Path, str]:
@@ -125,7 +134,7 @@ def _apt_sources() -> tuple[Path, str]:
                 return listing, next(word for word in line.split() if "://" in word)
     raise ComposeTestFailed(
         "this machine names no Debian package source, so no base image can be made: run the test on"
-        f" Debian 12, or with an engine that can pull {_PYTHON_IMAGE}"
+        f" Debian 12, or with an engine that can pull {public_images()['PYTHON_IMAGE']}"
     )
 
 

@@ -49,7 +49,7 @@ def one_worker(request: pytest.FixtureRequest) -> None:
     ):
         pytest.fail(
             "pytest-xdist does not see the group of the Spark tests: this pytest is too new for "
-            "it, install the one of constraints.txt"
+            "it, install the one of requirements/"
         )
 
 
