@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sluice.shuffle.counters import BoundedCounts, Counters, ServingSeconds
+from sluice.shuffle.taskmanager.watch.access_metrics import CONNECTION_REASONS, HTTP_REASONS
 from sluice.shuffle.taskmanager.watch.status import (
     ApplicationStatus,
     ChannelStatus,
@@ -42,6 +43,12 @@ COUNTERS = Counters(
     gates_opened=1030,
     connections_accepted=1017,
     connections_refused=1018,
+    unproven_connections=BoundedCounts(
+        {reason: 1101 + number for number, reason in enumerate(CONNECTION_REASONS)}
+    ),
+    http_refused=BoundedCounts(
+        {reason: 1201 + number for number, reason in enumerate(HTTP_REASONS)}
+    ),
     applications_expired=1019,
     pipelined_partitions_opened=1025,
     pipelined_partitions_finished=1026,
@@ -145,6 +152,7 @@ STATUS = TaskManagerStatus(
     ),
     event_loop=EventLoopStatus(0.25, 0.75),
     counters=COUNTERS,
+    serves="authenticated",
 )
 
 EMPTY_STATUS = TaskManagerStatus(
@@ -169,4 +177,5 @@ EMPTY_STATUS = TaskManagerStatus(
     applications=(),
     event_loop=EventLoopStatus(0.0, 0.0),
     counters=Counters(),
+    serves="this host",
 )

@@ -10,7 +10,7 @@ from ....protocol.messages import (
     ROLE_PRODUCER,
 )
 from ....transport.connection import Connection
-from ...counters import Counters
+from ...counters import BoundedCounts, Counters
 from ..environment import NetworkEnvironment
 from ..ingest.producer_handler import ProducerHandler
 from ..serve.serving_handler import ServingHandler
@@ -29,6 +29,7 @@ from .status import (
     NetworkPoolStatus,
     PoolStatus,
     RegionAreasStatus,
+    Served,
     ShuffleStatus,
     TaskManagerState,
     TaskManagerStatus,
@@ -93,7 +94,14 @@ def take_snapshot(environment: NetworkEnvironment, vitals: Vitals) -> TaskManage
         applications=_applications(environment),
         event_loop=EventLoopStatus(lag.last_seconds, lag.max_seconds),
         counters=_counters(environment, lag),
+        serves=_serves(environment),
     )
+
+
+def _serves(environment: NetworkEnvironment) -> Served:
+    if environment.access.allows_anonymous:
+        return "anonymous"
+    return "this host" if environment.access.secrets is None else "authenticated"
 
 
 def _counters(environment: NetworkEnvironment, lag: EventLoopLag) -> Counters:
@@ -101,6 +109,7 @@ def _counters(environment: NetworkEnvironment, lag: EventLoopLag) -> Counters:
     counters = environment.counters.snapshot()
     counters.connections_accepted = environment.listener.accepted_total
     counters.connections_refused = environment.listener.refused_total
+    counters.unproven_connections = BoundedCounts(environment.listener.unproven_total)
     counters.applications_expired = environment.applications.expired_total
     counters.event_loop_lag_seconds = lag.total_seconds
     services = environment.producer_services

@@ -20,6 +20,7 @@ from ...counters import BoundedCounts, Counters
 TaskManagerState: TypeAlias = Literal["starting", "ready", "draining", "stopped"]
 ChannelKind: TypeAlias = Literal["local", "remote"]
 FlowControl: TypeAlias = Literal["credit", "watermark"]
+Served: TypeAlias = Literal["authenticated", "this host", "anonymous"]
 
 COMPILED: Final = "compiled"
 INTERPRETED: Final = "interpreted"
@@ -290,6 +291,8 @@ class TaskManagerStatus:
     applications: tuple[ApplicationStatus, ...]
     event_loop: EventLoopStatus
     counters: Counters
+    serves: Served
+    """Whose connections are accepted: those with a credential, those of this host, or any."""
 
     @property
     def not_ready_because(self) -> str | None:
