@@ -12,11 +12,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ..protocol.errors import AuthenticationFailed
-from ..protocol.messages import HelloAck
+from ..protocol.messages import Hello, HelloAck
 from .acceptor import Acceptor, bind, listen
 from .access import Accepting, Access
 from .config import LOOPBACK, TransportConfig
-from .connection import Connection, HandlerFactory
+from .connection import Connection, ConnectionHandler, HandlerFactory
 from .errors import AddressUnavailable, TooManyConnections
 from .loop_protocol import LoopProtocol
 from .tls import load_tls
@@ -57,6 +57,10 @@ class Listener:
         self._accepting = False
         self._changed = asyncio.Event()
         self.connections: set[Connection] = set()
+        self._unproven: set[Connection] = set()
+        """Connections that were let in and have not finished their handshake."""
+        self._refused: set[Connection] = set()
+        """Connections that get an error and are closed; they do not count for the limits."""
         self.accepted_total = 0
         self.refused_total = 0
         self.unproven_total: Counter[str] = Counter()
@@ -167,30 +171,49 @@ class Listener:
             ) from error
 
     def _accept(self) -> Connection:
-        refusal = None
-        if len(self.connections) >= self._config.max_connections:
-            self.refused_total += 1
-            refusal = TooManyConnections(
-                "The TaskManager has reached its limit of connections",
-                value=len(self.connections) + 1,
-                limit=self._config.max_connections,
-                remedy="Raise transport.max_connections, and the limit of open files with it",
-            )
+        refusal = self._refusal()
         connection = Connection(
             self._config,
             self._segment_size_bytes,
-            self._handler_factory,
+            self._proven,
             accepting=Accepting(self._offer(), self._access, refusal),
             on_closed=self._closed,
         )
         self.connections.add(connection)
+        (self._unproven if refusal is None else self._refused).add(connection)
         self.accepted_total += 1
         if not self._accepting:
             connection.close()  # the loop had accepted it before stop_accepting()
         return connection
 
+    def _refusal(self) -> TooManyConnections | None:
+        """Return the error for the next connection if a limit is reached."""
+        served = len(self.connections) - len(self._refused)
+        limits = self._config.max_connections, self._config.max_handshakes
+        if served < limits[0] and len(self._unproven) < limits[1]:
+            return None
+        self.refused_total += 1
+        if served < limits[0]:
+            return TooManyConnections(
+                "The TaskManager has reached its limit of unfinished handshakes",
+                value=len(self._unproven) + 1,
+                limit=limits[1],
+                remedy="Try again; if these are no attack, raise transport.max_handshakes",
+            )
+        return TooManyConnections(
+            "The TaskManager has reached its limit of connections",
+            value=served + 1,
+            limit=limits[0],
+            remedy="Raise transport.max_connections, and the limit of open files with it",
+        )
+
+    def _proven(self, connection: Connection, greeting: Hello | HelloAck) -> ConnectionHandler:
+        self._unproven.discard(connection)
+        return self._handler_factory(connection, greeting)
+
     def _closed(self, connection: Connection) -> None:
-        self.connections.discard(connection)
+        for each in (self.connections, self._unproven, self._refused):
+            each.discard(connection)
         self._ended.setdefault(connection.role, Traffic()).add(connection.traffic)
         if isinstance(connection.close_reason, AuthenticationFailed):
             self.unproven_total[connection.close_reason.reason] += 1

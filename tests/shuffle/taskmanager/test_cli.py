@@ -409,10 +409,10 @@ def test_status_completes_the_address_that_a_user_types(
 ) -> None:
     urls: list[str] = []
 
-    def fetch(url: str, path: str) -> object:
+    def fetch(url: str, path: str, *, token: str) -> object:
         urls.append(url)
         raise click.ClickException("nobody is there")
 
-    monkeypatch.setattr(cli, "_fetch_json", fetch)
+    monkeypatch.setattr(cli, "fetch_json", fetch)
     assert CliRunner().invoke(cli.main, ["status", typed]).exit_code == 1
     assert urls == [asked]
