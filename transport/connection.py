@@ -39,7 +39,7 @@ from ..protocol.states import (
 from . import socket_options
 from .access import Accepting
 from .config import TransportConfig
-from .errors import ConnectionLost
+from .errors import ConnectionLost, one_line
 from .frame_deadline import FrameDeadline
 from .greeting import Greeting
 from .receive_low_water import ReceiveLowWater
@@ -266,7 +266,7 @@ class Connection:
         if self.state.state is State.CLOSED:
             return
         self._error = error
-        _log.warning("closing connection %s: %s: %s", self.remote, error.code.name, error)
+        _log.warning("closing connection %s: %s: %s", self.remote, error.code.name, one_line(error))
         self.send(error_response(None, error))
         self.close()
 

@@ -103,6 +103,7 @@ def _kind(key: Key) -> str:
         ("_directories", "paths"),
         ("_file", "path"),
         ("_fingerprints", "texts"),
+        ("_networks", "texts"),
     ):
         if key.name.endswith(ending):
             return kind
