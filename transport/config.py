@@ -85,8 +85,8 @@ class TransportConfig(Settings):
     """Connections served at the same time; more are refused."""
 
     max_handshakes: Count = Field(1024, ge=1)
-    """Connections at the same time that have not proven who they are; more are refused. So those
-    who have no key cannot take all of `max_connections`."""
+    """Connections at the same time that have not proven who they are, over TCP and over the Unix
+    socket each; more are refused. So those who have no key cannot take all of `max_connections`."""
 
     connections_per_peer: Count = Field(1, ge=1, le=64)
     """TCP connections to each other TaskManager."""

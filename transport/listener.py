@@ -57,8 +57,9 @@ class Listener:
         self._accepting = False
         self._changed = asyncio.Event()
         self.connections: set[Connection] = set()
-        self._unproven: set[Connection] = set()
-        """Connections that were let in and have not finished their handshake."""
+        self._unproven: tuple[set[Connection], set[Connection]] = set(), set()
+        """Connections that were let in and have not finished their handshake, over TCP and over the
+        Unix socket: strangers on the network must not shut out this host."""
         self._refused: set[Connection] = set()
         """Connections that get an error and are closed; they do not count for the limits."""
         self.accepted_total = 0
@@ -148,7 +149,7 @@ class Listener:
 
     async def _start_unix(self, path: Path) -> None:
         def accept() -> asyncio.BaseProtocol:
-            return LoopProtocol(self._accept())
+            return LoopProtocol(self._accept(over_tcp=False))
 
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -170,8 +171,9 @@ class Listener:
                 remedy="Stop the TaskManager that has it, or set transport.socket_path",
             ) from error
 
-    def _accept(self) -> Connection:
-        refusal = self._refusal()
+    def _accept(self, *, over_tcp: bool = True) -> Connection:
+        unproven = self._unproven[0 if over_tcp else 1]
+        refusal = self._refusal(len(unproven))
         connection = Connection(
             self._config,
             self._segment_size_bytes,
@@ -180,23 +182,23 @@ class Listener:
             on_closed=self._closed,
         )
         self.connections.add(connection)
-        (self._unproven if refusal is None else self._refused).add(connection)
+        (unproven if refusal is None else self._refused).add(connection)
         self.accepted_total += 1
         if not self._accepting:
             connection.close()  # the loop had accepted it before stop_accepting()
         return connection
 
-    def _refusal(self) -> TooManyConnections | None:
+    def _refusal(self, unproven: int) -> TooManyConnections | None:
         """Return the error for the next connection if a limit is reached."""
         served = len(self.connections) - len(self._refused)
         limits = self._config.max_connections, self._config.max_handshakes
-        if served < limits[0] and len(self._unproven) < limits[1]:
+        if served < limits[0] and unproven < limits[1]:
             return None
         self.refused_total += 1
         if served < limits[0]:
             return TooManyConnections(
                 "The TaskManager has reached its limit of unfinished handshakes",
-                value=len(self._unproven) + 1,
+                value=unproven + 1,
                 limit=limits[1],
                 remedy="Try again; if these are no attack, raise transport.max_handshakes",
             )
@@ -208,11 +210,12 @@ class Listener:
         )
 
     def _proven(self, connection: Connection, greeting: Hello | HelloAck) -> ConnectionHandler:
-        self._unproven.discard(connection)
+        for unproven in self._unproven:
+            unproven.discard(connection)
         return self._handler_factory(connection, greeting)
 
     def _closed(self, connection: Connection) -> None:
-        for each in (self.connections, self._unproven, self._refused):
+        for each in (self.connections, *self._unproven, self._refused):
             each.discard(connection)
         self._ended.setdefault(connection.role, Traffic()).add(connection.traffic)
         if isinstance(connection.close_reason, AuthenticationFailed):

@@ -159,6 +159,16 @@ async def test_silent_connections_do_not_take_the_places_of_proven_ones() -> Non
             await end(client)
 
 
+async def test_silent_connections_over_tcp_leave_room_on_the_unix_socket(tmp_path: Path) -> None:
+    path = tmp_path / "sluice.sock"
+    async with a_service(a_config(max_handshakes=1, socket_path=path)) as service:
+        with await RawPeer.connect(service.address):
+            await until(lambda: service.listener.connections)
+            with pytest.raises(RemoteError, match=r"transport\.max_handshakes"):
+                await open_client(service.address)
+            await end(await open_client(Address(str(path), 0)))
+
+
 async def test_a_finished_handshake_makes_room_for_the_next() -> None:
     async with a_service(a_config(max_handshakes=1)) as service:
         clients = [await open_client(service.address) for _ in range(5)]
