@@ -30,7 +30,6 @@ class NoTaskManager(TransportError):
     """The program at an address does not speak the Sluice protocol."""
 
     code = ErrorCode.CONNECT_FAILED
-    retryable = False
 
 
 class DeadlineExceeded(TransportError):

@@ -16,8 +16,8 @@ from sluice.shuffle.taskmanager.http_client import TOKEN_SECONDS, Given
 from sluice.shuffle.taskmanager.watch.http import HttpServer
 from sluice.shuffle.taskmanager.watch.http_access import DRAIN_HEADER, HttpAccess
 from tests.protocol.identity_vectors import OTHER_SECRET, SECRET
-from tests.shuffle.taskmanager.test_cli import in_terminal, page_serving, serving
 from tests.support.fakes import no_drain
+from tests.support.http_servers import in_terminal, page_serving, serving
 from tools.docs.sample_status import STATUS
 
 NOW = 1_800_000_000

@@ -70,7 +70,6 @@ async def test_a_foreign_answer_does_not_reach_the_client(tmp_path, caplog, name
         ack = await cluster.write(0, 1, [[b"data"]])
         error = await refused(await cluster.consumer(0), ack, port)
         assert error.code is ErrorCode.CONNECT_FAILED
-        assert not error.retryable
         assert parts_of(error) == (
             f"The program at 127.0.0.1:{port} does not speak the Sluice protocol. "
             "Name the data port of a TaskManager, 7337 by default None None"
