@@ -8,7 +8,7 @@ FROM ${PYTHON_IMAGE} AS base
 # One user for daemons and executors: the Unix socket between them is open to its group only.
 RUN groupadd --gid 10001 sluice \
  && useradd --uid 10001 --gid sluice --no-create-home --home-dir /tmp --shell /usr/sbin/nologin sluice \
- && install -d -o sluice -g sluice -m 0750 /run/sluice /var/lib/sluice
+ && install -d -o sluice -g sluice -m 0750 /run/sluice /run/sluice-secret /run/sluice-token /var/lib/sluice
 ENV PATH=/opt/sluice/bin:$PATH \
     PYTHONUNBUFFERED=1 \
     PYTHONDONTWRITEBYTECODE=1

@@ -134,7 +134,7 @@ class Credential:
         prefix = _PREFIX_OF_KIND.get(self.claim.kind)
         if prefix is None:
             raise InvalidCredential("The credential of a peer has no text")
-        return prefix + _encode(self.key + self.claim.pack())
+        return prefix + encode_text(self.key + self.claim.pack())
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +202,7 @@ class SubmitToken:
     def to_text(self) -> str:
         """Return the text that :func:`parse_credential` reads. It holds the key."""
         fields = _TOKEN.pack(self.secret_id, self.expires_at_seconds, self.token_id)
-        return _TOKEN_PREFIX + _encode(self.key + fields + self.subject.encode())
+        return _TOKEN_PREFIX + encode_text(self.key + fields + self.subject.encode())
 
 
 class ClusterSecrets:
@@ -218,6 +218,11 @@ class ClusterSecrets:
     def __init__(self, secrets: Sequence[bytes]) -> None:
         self._first = secrets[0]
         self._by_id = {secret_id(secret): secret for secret in secrets}
+
+    @property
+    def accepted(self) -> tuple[bytes, ...]:
+        """Every secret, in no order."""
+        return tuple(self._by_id.values())
 
     def peer(self, address: str) -> Credential:
         """Return the credential for a connection to a TaskManager at ``host:port``.
@@ -263,7 +268,7 @@ def secret_id(secret: bytes) -> bytes:
 
 def secret_to_text(secret: bytes) -> str:
     """Return the text of a secret, as it stands in its file."""
-    return _SECRET_PREFIX + _encode(secret)
+    return _SECRET_PREFIX + encode_text(secret)
 
 
 def parse_secret(text: str) -> bytes:
@@ -272,7 +277,7 @@ def parse_secret(text: str) -> bytes:
     Raises:
         InvalidCredential: It is not one.
     """
-    secret = _decode(text.strip(), _SECRET_PREFIX, "a cluster secret")
+    secret = decode_text(text.strip(), _SECRET_PREFIX, "a cluster secret")
     if len(secret) != SECRET_BYTES:
         raise InvalidCredential(
             "A cluster secret has the wrong length",
@@ -301,7 +306,7 @@ def parse_credential(text: str, application_id: str) -> Credential:
         return token.application(token.salt_of(application_id))
     for kind, prefix in _PREFIX_OF_KIND.items():
         if text.startswith(prefix):
-            packed = _decode(text, prefix, "a credential")
+            packed = decode_text(text, prefix, "a credential")
             try:
                 claim = Claim.unpack(packed[SECRET_BYTES:])
             except MalformedMessage as error:
@@ -322,7 +327,7 @@ def parse_token(text: str) -> SubmitToken:
     Raises:
         InvalidCredential: It is not one.
     """
-    packed = _decode(text.strip(), _TOKEN_PREFIX, "a submit token")
+    packed = decode_text(text.strip(), _TOKEN_PREFIX, "a submit token")
     try:
         secret, expires_at_seconds, token_id = _TOKEN.unpack_from(packed, SECRET_BYTES)
         subject = packed[SECRET_BYTES + _TOKEN.size :].decode()
@@ -353,11 +358,17 @@ def _key_of_driver(secret: bytes, claim: Claim) -> bytes:
     return _driver_key(token_key, claim.salt)
 
 
-def _encode(raw: bytes) -> str:
+def encode_text(raw: bytes) -> str:
+    """Return bytes as they stand in texts, behind a prefix."""
     return base64.urlsafe_b64encode(raw).decode().rstrip("=")
 
 
-def _decode(text: str, prefix: str, what: str) -> bytes:
+def decode_text(text: str, prefix: str, what: str) -> bytes:
+    """Read the bytes behind a prefix.
+
+    Raises:
+        InvalidCredential: The text is not ``what``.
+    """
     if not text.startswith(prefix):
         raise InvalidCredential(
             f"This is not {what} of Sluice", limit=f"{prefix}…", remedy="Copy the whole text"

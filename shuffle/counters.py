@@ -104,6 +104,10 @@ class Counters:
     """Times that changed TLS files were loaded."""
     tls_reload_failures: int = 0
     """Times that changed TLS files could not be used, so that the ones before stay in use."""
+    unproven_connections: BoundedCounts = field(default_factory=BoundedCounts)
+    """Connections whose side did not prove who it is, or may not do what it asked, by reason."""
+    http_refused: BoundedCounts = field(default_factory=BoundedCounts)
+    """Requests to the HTTP port that proved too little, by reason."""
     applications_expired: int = 0
     """Applications whose data was dropped because no client of theirs was left."""
 
@@ -138,6 +142,8 @@ class Counters:
             self,
             peer_serving=replace(self.peer_serving),
             consumer_serving=replace(self.consumer_serving),
+            unproven_connections=BoundedCounts(self.unproven_connections),
+            http_refused=BoundedCounts(self.http_refused),
             events_by_type=BoundedCounts(self.events_by_type),
             backward_messages=BoundedCounts(self.backward_messages),
             late_messages=BoundedCounts(self.late_messages),

@@ -86,6 +86,10 @@ class TransportConfig(Settings):
     max_connections: Count = Field(8192, ge=1)
     """Connections served at the same time; more are refused."""
 
+    max_handshakes: Count = Field(1024, ge=1)
+    """Connections at the same time that have not proven who they are, over TCP and over the Unix
+    socket each; more are refused. So those who have no key cannot take all of `max_connections`."""
+
     connections_per_peer: Count = Field(1, ge=1, le=64)
     """TCP connections to each other TaskManager."""
 
@@ -216,3 +220,20 @@ class AuthConfig(Settings):
     allow_anonymous: bool = False
     """Serve clients and TaskManagers that prove nothing, also from other hosts: whoever reaches a
     port reads, writes and removes the data of those applications."""
+
+    peer_networks: Annotated[tuple[str, ...], BeforeValidator(split_list)] = ()
+    """Networks in which the gates of clients may name TaskManagers, such as `10.0.0.0/8`. This
+    TaskManager connects to no address outside of them. Empty: any address. As a flag or variable:
+    separated by commas."""
+
+    @field_validator("peer_networks")
+    @classmethod
+    def _networks(cls, given: tuple[str, ...]) -> tuple[str, ...]:
+        for text in given:
+            try:
+                ipaddress.ip_network(text)
+            except ValueError as error:
+                raise ValueError(
+                    f'"{text}" is not a network ({error}): write 10.0.0.0/8 or 2001:db8::/32'
+                ) from None
+        return given

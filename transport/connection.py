@@ -39,7 +39,7 @@ from ..protocol.states import (
 from . import socket_options
 from .access import Accepting
 from .config import TransportConfig
-from .errors import ConnectionLost
+from .errors import ConnectionLost, one_line
 from .frame_deadline import FrameDeadline
 from .greeting import Greeting
 from .receive_low_water import ReceiveLowWater
@@ -267,7 +267,8 @@ class Connection:
             return
         self._error = error
         why = f" ({error.reason})" if isinstance(error, AuthenticationFailed) else ""
-        _log.warning("closing connection %s: %s%s: %s", self.remote, error.code.name, why, error)
+        text = one_line(error)
+        _log.warning("closing connection %s: %s%s: %s", self.remote, error.code.name, why, text)
         self.send(error_response(None, error))
         self.close()
 

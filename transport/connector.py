@@ -13,6 +13,7 @@ from .connection import Connection, HandlerFactory
 from .errors import ConnectFailed, ConnectionLost
 from .loop_protocol import LoopProtocol
 from .name_lookup import look_up
+from .peer_networks import PeerNetworks
 from .tls import load_tls
 from .tls_transport import TlsTransport
 
@@ -37,10 +38,12 @@ async def connect(
     config: TransportConfig,
     segment_size_bytes: int,
     credential: Credential | None = None,
+    networks: PeerNetworks | None = None,
 ) -> tuple[Connection, HelloAck]:
     """Connect and shake hands.
 
     With a credential both sides prove who they are; a TaskManager that proves nothing is refused.
+    With networks no address outside of them is connected to.
 
     An attempt that is refused, or that ends without an answer, is repeated, with growing pauses,
     ``connect_retries`` times or until ``connect_timeout_seconds`` are over. A TaskManager that is
@@ -54,6 +57,7 @@ async def connect(
         ConnectFailed: There was no answer in time, or no retry is left.
         TlsConfigurationError: The TLS settings cannot be used.
         TlsRefused: One side does not trust the other; not repeated.
+        NotPermitted: The address is outside of the networks; not repeated.
         SluiceError: The other side refused the Hello; not repeated.
 
     Cancellation: safe, a half-made connection is dropped.
@@ -68,7 +72,7 @@ async def connect(
                 connection = Connection(
                     config, segment_size_bytes, handler_factory, hello=hello, credential=credential
                 )
-                return connection, await _attempt(address, connection, config)
+                return connection, await _attempt(address, connection, config, networks)
         except (OSError, ConnectionLost) as error:  # TimeoutError is an OSError
             # The pause has jitter, so that many waiters do not come back at the same instant.
             pause_now = pause * random.uniform(0.5, 1.0)  # noqa: S311
@@ -87,10 +91,13 @@ async def connect(
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
 
-async def _connect_tcp(factory: Callable[[], asyncio.BaseProtocol], address: Address) -> None:
-    """Connect to the first address of the host that accepts."""
+async def _connect_tcp(
+    factory: Callable[[], asyncio.BaseProtocol], address: Address, networks: PeerNetworks | None
+) -> None:
+    """Connect to the first permitted address of the host that accepts."""
     loop = asyncio.get_running_loop()
-    *others, last = await look_up(address.host, address.port)
+    found = await look_up(address.host, address.port)
+    *others, last = found if networks is None else networks.permitted(address, found)
     for host, port in others:
         try:
             await loop.create_connection(factory, host, port)
@@ -100,7 +107,12 @@ async def _connect_tcp(factory: Callable[[], asyncio.BaseProtocol], address: Add
     await loop.create_connection(factory, *last)
 
 
-async def _attempt(address: Address, connection: Connection, config: TransportConfig) -> HelloAck:
+async def _attempt(
+    address: Address,
+    connection: Connection,
+    config: TransportConfig,
+    networks: PeerNetworks | None,
+) -> HelloAck:
     loop = asyncio.get_running_loop()
     tls = load_tls(config) if address.port else None
 
@@ -110,7 +122,7 @@ async def _attempt(address: Address, connection: Connection, config: TransportCo
         return TlsTransport(connection, tls, config.handshake_timeout_seconds, address.host)
 
     if address.port:
-        await _connect_tcp(factory, address)
+        await _connect_tcp(factory, address, networks)
     else:
         await loop.create_unix_connection(factory, address.host)
     if connection.opened is None:

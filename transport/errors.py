@@ -1,6 +1,10 @@
 """Errors of connections. Root: :class:`sluice.protocol.errors.SluiceError`."""
 
+from typing import Final
+
 from ..protocol.errors import ErrorCode, Fault, SluiceError
+
+MOST_LOGGED_CHARACTERS: Final = 1000
 
 
 class TransportError(SluiceError):
@@ -20,6 +24,12 @@ class ConnectionLost(TransportError):
     """The connection ended while it was in use."""
 
     code = ErrorCode.CONNECTION_LOST
+
+
+class NoTaskManager(TransportError):
+    """The program at an address does not speak the Sluice protocol."""
+
+    code = ErrorCode.CONNECT_FAILED
 
 
 class DeadlineExceeded(TransportError):
@@ -45,3 +55,12 @@ class AddressUnavailable(SluiceError):
     """A listening address cannot be bound."""
 
     code = ErrorCode.CONFIGURATION
+
+
+def one_line(error: BaseException) -> str:
+    """Return an error for the log: it may hold bytes of the other side, which must not forge lines.
+
+    It is cut to MOST_LOGGED_CHARACTERS.
+    """
+    text = str(error)[:MOST_LOGGED_CHARACTERS]
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -12,11 +12,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ..protocol.errors import AuthenticationFailed
-from ..protocol.messages import HelloAck
+from ..protocol.messages import Hello, HelloAck
 from .acceptor import Acceptor, bind, listen
 from .access import Accepting, Access
 from .config import LOOPBACK, TransportConfig
-from .connection import Connection, HandlerFactory
+from .connection import Connection, ConnectionHandler, HandlerFactory
 from .errors import AddressUnavailable, TooManyConnections
 from .loop_protocol import LoopProtocol
 from .tls import ReloadingTls, reloading_tls
@@ -57,6 +57,11 @@ class Listener:
         self._accepting = False
         self._changed = asyncio.Event()
         self.connections: set[Connection] = set()
+        self._unproven: tuple[set[Connection], set[Connection]] = set(), set()
+        """Connections that were let in and have not finished their handshake, over TCP and over the
+        Unix socket: strangers on the network must not shut out this host."""
+        self._refused: set[Connection] = set()
+        """Connections that get an error and are closed; they do not count for the limits."""
         self.accepted_total = 0
         self.refused_total = 0
         self.unproven_total: Counter[str] = Counter()
@@ -146,7 +151,7 @@ class Listener:
 
     async def _start_unix(self, path: Path) -> None:
         def accept() -> asyncio.BaseProtocol:
-            return LoopProtocol(self._accept())
+            return LoopProtocol(self._accept(over_tcp=False))
 
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -168,33 +173,54 @@ class Listener:
                 remedy="Stop the TaskManager that has it, or set transport.socket_path",
             ) from error
 
-    def _accept(self) -> Connection:
-        refusal = None
-        if len(self.connections) >= self._config.max_connections:
-            self.refused_total += 1
-            refusal = TooManyConnections(
-                "The TaskManager has reached its limit of connections",
-                value=len(self.connections) + 1,
-                limit=self._config.max_connections,
-                remedy="Raise transport.max_connections, and the limit of open files with it",
-            )
+    def _accept(self, *, over_tcp: bool = True) -> Connection:
+        unproven = self._unproven[0 if over_tcp else 1]
+        refusal = self._refusal(len(unproven))
         connection = Connection(
             self._config,
             self._segment_size_bytes,
-            self._handler_factory,
+            self._proven,
             accepting=Accepting(
                 self._offer(), self._access, refusal, self._config.tls_certificate_roles
             ),
             on_closed=self._closed,
         )
         self.connections.add(connection)
+        (unproven if refusal is None else self._refused).add(connection)
         self.accepted_total += 1
         if not self._accepting:
             connection.close()  # the loop had accepted it before stop_accepting()
         return connection
 
+    def _refusal(self, unproven: int) -> TooManyConnections | None:
+        """Return the error for the next connection if a limit is reached."""
+        served = len(self.connections) - len(self._refused)
+        limits = self._config.max_connections, self._config.max_handshakes
+        if served < limits[0] and unproven < limits[1]:
+            return None
+        self.refused_total += 1
+        if served < limits[0]:
+            return TooManyConnections(
+                "The TaskManager has reached its limit of unfinished handshakes",
+                value=unproven + 1,
+                limit=limits[1],
+                remedy="Try again; if these are no attack, raise transport.max_handshakes",
+            )
+        return TooManyConnections(
+            "The TaskManager has reached its limit of connections",
+            value=served + 1,
+            limit=limits[0],
+            remedy="Raise transport.max_connections, and the limit of open files with it",
+        )
+
+    def _proven(self, connection: Connection, greeting: Hello | HelloAck) -> ConnectionHandler:
+        for unproven in self._unproven:
+            unproven.discard(connection)
+        return self._handler_factory(connection, greeting)
+
     def _closed(self, connection: Connection) -> None:
-        self.connections.discard(connection)
+        for each in (self.connections, *self._unproven, self._refused):
+            each.discard(connection)
         self._ended.setdefault(connection.role, Traffic()).add(connection.traffic)
         if isinstance(connection.close_reason, AuthenticationFailed):
             self.unproven_total[connection.close_reason.reason] += 1

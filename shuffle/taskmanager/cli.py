@@ -7,21 +7,19 @@ standard error, never a traceback. Packages above this one add commands by the e
 
 from __future__ import annotations
 
-import http.client
 import importlib.metadata
 import json
 import logging
 import os
 import shutil
 import sys
-import urllib.error
-import urllib.request
 from pathlib import Path
 from typing import Final
 
 import click
 from click import shell_completion
 
+from ...protocol.access_token import SCOPE_ADMIN, SCOPE_STATUS
 from ...protocol.errors import SluiceError
 from . import secret_commands
 from .config import (
@@ -30,18 +28,22 @@ from .config import (
     foreign_variables,
     load,
 )
+from .http_client import (
+    DEFAULT_URL,
+    TIMEOUT_SECONDS,
+    Given,
+    fetch_json,
+    http_url,
+    proof_options,
+)
 from .key_options import SectionedCommand, key_options
 from .watch.status import InvalidStatus, TaskManagerStatus
-from .watch.table import render
+from .watch.table import ANONYMOUS, render
 
 _log = logging.getLogger(__name__)
 
 PROGRAM: Final = "sluice"
 COMMANDS_GROUP: Final = "sluice.commands"
-DRAIN_HEADER: Final = "X-Sluice-Drain"
-DEFAULT_HTTP_PORT: Final = 7338
-DEFAULT_URL: Final = f"http://127.0.0.1:{DEFAULT_HTTP_PORT}"
-STATUS_TIMEOUT_SECONDS: Final = 10.0
 FAILURE: Final = 1
 BAD_CONFIGURATION: Final = 2
 LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
@@ -136,15 +138,20 @@ def taskmanager(config_file: Path | None, **flags: str | None) -> None:
 @main.command(short_help="Show the state of a TaskManager.")
 @click.argument("url", default=DEFAULT_URL)
 @click.option("--json", "as_json", is_flag=True, help="Print the status as JSON.")
-def status(url: str, as_json: bool) -> None:
+@proof_options
+def status(url: str, as_json: bool, secret_file: Path | None, token_file: Path | None) -> None:
     """Show partitions, gates, pools and connections of the TaskManager whose HTTP port is at URL.
 
     URL may be given without http://; without any it is the default port of this host. In a pipe
     the columns stand at least two blanks apart and no line is cut or wrapped.
+
+    A TaskManager with a cluster secret requires an access token; with the secret at hand, this
+    command makes one for itself.
     """
-    url = _http_url(url)
+    url = http_url(url)
+    token = Given(secret_file, token_file).token(SCOPE_STATUS)
     try:
-        document = _fetch_json(url, "/api/v1/status")
+        document = fetch_json(url, "/api/v1/status", token=token)
         snapshot = TaskManagerStatus.from_json(document)
     except InvalidStatus as error:
         raise click.ClickException(
@@ -157,7 +164,13 @@ def status(url: str, as_json: bool) -> None:
     for title, lines in render(snapshot, width):
         if title:
             click.echo(f"\n{click.style(title, bold=True)}")
+        elif snapshot.serves == "anonymous":
+            lines = [_in_red(line) if line.startswith(ANONYMOUS[:9]) else line for line in lines]
         click.echo("\n".join(lines))
+
+
+def _in_red(line: str) -> str:
+    return click.style(line, fg="red", bold=True)
 
 
 @main.command(short_help="Let a TaskManager take no new map outputs.")
@@ -170,16 +183,21 @@ def status(url: str, as_json: bool) -> None:
     show_default=True,
     help="Seconds to wait until nothing is written or read any more.",
 )
-def drain(url: str, wait_seconds: float) -> None:
-    """Let the TaskManager whose HTTP port is at URL take nothing new; to be run on its host.
+@proof_options
+def drain(url: str, wait_seconds: float, secret_file: Path | None, token_file: Path | None) -> None:
+    """Let the TaskManager whose HTTP port is at URL take nothing new.
 
     New map outputs go to other TaskManagers. What is being written is finished, and readers are
     served until the TaskManager is stopped. Exit code 1 if something is still under way at the end.
+
+    A TaskManager with a cluster secret requires an access token; with the secret at hand, this
+    command makes one for itself. One without a secret is drained from its own host only.
     """
-    url = _http_url(url)
+    url = http_url(url)
+    token = Given(secret_file, token_file).token(SCOPE_ADMIN)
     path = f"/api/v1/drain?wait_seconds={wait_seconds:g}"
     try:
-        answer = _fetch_json(url, path, "POST", wait_seconds + STATUS_TIMEOUT_SECONDS)
+        answer = fetch_json(url, path, "POST", wait_seconds + TIMEOUT_SECONDS, token=token)
     except InvalidStatus as error:
         raise click.ClickException(f"{url} does not drain: {error}") from None
     if not isinstance(answer, dict) or answer.get("busy") is not False:
@@ -204,50 +222,3 @@ def completion(shell: str) -> None:
     if script is None:
         raise click.ClickException(f"this version of click does not complete for {shell}")
     click.echo(script(main, {}, PROGRAM, f"_{PROGRAM.upper()}_COMPLETE").source())
-
-
-def _http_url(typed: str) -> str:
-    """Complete what a user typed: a URL as it is, HOST:PORT, or HOST with the default port."""
-    if "://" in typed:
-        return typed.rstrip("/")
-    host = typed.rstrip("/")
-    if host.count(":") > 1 and not host.startswith("["):  # an IPv6 address
-        host = f"[{host}]"
-    has_port = ":" in host.rpartition("]")[2]
-    return f"http://{host}" if has_port else f"http://{host}:{DEFAULT_HTTP_PORT}"
-
-
-def _fetch_json(
-    url: str, path: str, method: str = "GET", timeout_seconds: float = STATUS_TIMEOUT_SECONDS
-) -> object:
-    """Return the answer of the server at ``url``, asked directly and never through a proxy.
-
-    Raises:
-        InvalidStatus: The server is no TaskManager, or its answer is an error.
-        click.ClickException: No server answers.
-    """
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    try:
-        request = urllib.request.Request(  # noqa: S310 - any URL is the user's own choice
-            url + path, headers={DRAIN_HEADER: "1"} if method == "POST" else {}, method=method
-        )
-        with opener.open(request, timeout=timeout_seconds) as answer:
-            return json.load(answer)
-    except urllib.error.HTTPError as error:
-        error.close()
-        raise InvalidStatus(f"it answered {error.code} {error.reason}") from None
-    except json.JSONDecodeError:
-        raise InvalidStatus("it did not answer JSON") from None
-    except http.client.InvalidURL as error:
-        raise click.ClickException(f"{url} is not a URL: {error}. Write HOST:PORT") from None
-    except (http.client.HTTPException, UnicodeDecodeError):
-        raise InvalidStatus(
-            "it did not answer in HTTP, as a data port does not. The HTTP port is http_port of "
-            "the TaskManager, 7338 by default"
-        ) from None
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "reason", error)
-        raise click.ClickException(
-            f"no TaskManager answers at {url}: {reason}. "
-            "Give the URL of its HTTP port, or start one with: sluice taskmanager"
-        ) from None

@@ -43,7 +43,9 @@ COMPOSE_VARIABLES: Final = frozenset(
 )
 """Variables that docker-compose.yml reads; a shell that exports them may start a TaskManager."""
 
-CLIENT_VARIABLES: Final = frozenset({"SLUICE_CREDENTIAL", "SLUICE_CREDENTIAL_FILE"})
+CLIENT_VARIABLES: Final = frozenset(
+    {"SLUICE_CREDENTIAL", "SLUICE_CREDENTIAL_FILE", "SLUICE_ACCESS_TOKEN"}
+)
 """Variables that clients read; a shell that exports them may start a TaskManager."""
 
 _SERVICE_LINK = re.compile(
@@ -62,6 +64,10 @@ class HttpConfig(Settings):
 
     http_port: Port = 7338
     """TCP port of the HTTP server; 0 takes a free one."""
+
+    names_on_loopback: bool = False
+    """Tell this host the names of applications without an access token. Leave it off where other
+    users, or a proxy that others reach, are on this host."""
 
 
 class TaskManagerConfig(Settings):

@@ -104,6 +104,7 @@ def _kind(key: Key) -> str:
         ("_file", "path"),
         ("_fingerprints", "texts"),
         ("_roles", "texts"),
+        ("_networks", "texts"),
     ):
         if key.name.endswith(ending):
             return kind

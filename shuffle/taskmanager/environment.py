@@ -5,11 +5,19 @@ closes them all, in an order in which nothing is used after it is closed.
 """
 
 import asyncio
+import logging
 import os
 import socket
 from pathlib import Path
 
-from ...protocol.errors import SegmentSizeMismatch
+from ...protocol.errors import (
+    AuthenticationFailed,
+    Fault,
+    ProtocolViolation,
+    SegmentSizeMismatch,
+    SluiceError,
+    UnsupportedVersion,
+)
 from ...protocol.limits import (
     FEATURE_BUFFER_GROUPS,
     FEATURE_ENCRYPTED_PEERS,
@@ -25,15 +33,19 @@ from ...protocol.messages import (
     ROLE_CONSUMER,
     ROLE_PEER,
     ROLE_PRODUCER,
+    ErrorResponse,
     Hello,
     HelloAck,
 )
+from ...protocol.remote_error import RemoteError
 from ...transport.access import Access
 from ...transport.config import AuthConfig, TransportConfig
 from ...transport.connection import Connection, ConnectionHandler
 from ...transport.connection_pool import ConnectionPool
 from ...transport.connector import Address, connect
+from ...transport.errors import NoTaskManager, one_line
 from ...transport.listener import Listener
+from ...transport.peer_networks import PeerNetworks
 from ..counters import Counters
 from ..errors import ShuttingDown
 from ..gate.partition_request_client import (
@@ -59,6 +71,8 @@ from .serve.stored_partition_view import ReadPool
 from .serve.taskmanager_channel_opener import GateServices
 from .store.region_area import RegionAreas
 from .store.shuffle_store import ShuffleStore
+
+_log = logging.getLogger(__name__)
 
 Handler = ConsumerHandler | DriverHandler | PeerHandler | ProducerHandler
 
@@ -88,6 +102,7 @@ class NetworkEnvironment:
         self._storage_config = storage
         self._application_config = applications
         self._auth = AuthConfig() if auth is None else auth
+        self._peer_networks = PeerNetworks(self._auth.peer_networks)
         self._idle = asyncio.Event()
         """Set when a connection may have become idle."""
         self.handlers: dict[Connection, Handler] = {}
@@ -313,8 +328,48 @@ class NetworkEnvironment:
             f"{socket.gethostname()} {os.getpid()}",
         )
         credential = self.access.peer_credential(*address)
-        await connect(address, hello, handler, self._transport, segment_size_bytes, credential)
+        try:
+            await connect(
+                address,
+                hello,
+                handler,
+                self._transport,
+                segment_size_bytes,
+                credential,
+                self._peer_networks,
+            )
+        except (ProtocolViolation, RemoteError) as error:
+            raise _without_foreign_bytes(address, error) from error
         return clients[0]
+
+
+def _without_foreign_bytes(address: Address, error: SluiceError) -> SluiceError:
+    """Return the error that a client gets for a connection that failed in its handshake.
+
+    A client names any address. It must not learn what a program there answers that has not proven
+    to be a TaskManager of this cluster: that goes to the log alone.
+    """
+    if isinstance(error, AuthenticationFailed | UnsupportedVersion):
+        return error  # in this TaskManager's own words
+    _log.warning("no TaskManager of this cluster at %s: %s", address, one_line(error))
+    if not isinstance(error, RemoteError):
+        return NoTaskManager(
+            f"The program at {address} does not speak the Sluice protocol",
+            remedy="Name the data port of a TaskManager, 7337 by default",
+        )
+    return RemoteError(
+        ErrorResponse(
+            None,
+            int(error.code),
+            int(Fault.REMOTE if error.fault is Fault.LOCAL else Fault.LOCAL),
+            error.retryable,
+            f"The TaskManager at {address} refuses this one: {error.code.name}. "
+            "See the log of either",
+            "",
+            "",
+            None,
+        )
+    )
 
 
 def _open_storage(config: StorageConfig) -> tuple[ShuffleStore, RegionAreas]:

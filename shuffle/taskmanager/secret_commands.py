@@ -11,6 +11,12 @@ from typing import Final, TextIO
 
 import click
 
+from ...protocol.access_token import (
+    PREFIX,
+    SCOPES,
+    make_access_token,
+    parse_access_token,
+)
 from ...protocol.errors import SluiceError
 from ...protocol.identity import (
     SECRET_BYTES,
@@ -21,8 +27,7 @@ from ...protocol.identity import (
     secret_to_text,
 )
 from ...transport.access import read_secret
-
-SECRET_FILES_VARIABLE: Final = "SLUICE_CLUSTER_SECRET_FILES"  # noqa: S105
+from .http_client import SECRET_FILES_VARIABLE, first_secret_file
 
 _DURATION = re.compile(r"([0-9]{1,6})([smhd])")
 _UNIT_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -60,9 +65,9 @@ def create_secret(file: Path | None) -> None:
     click.echo(f'cluster_secret_files = ["{file}"]')
 
 
-@click.group(short_help="Make and show submit tokens.")
+@click.group(short_help="Make and show tokens.")
 def token() -> None:
-    """Make and show the tokens with which users run applications on a cluster."""
+    """Make and show tokens: to run applications on a cluster, or to ask its HTTP ports."""
 
 
 @token.command("create")
@@ -79,36 +84,55 @@ def token() -> None:
     metavar="TIME",
     help="Time until no application can begin with it: 30m, 12h, 7d, or never.",
 )
-def create_token(secret_file: Path | None, subject: str, expires: str) -> None:
-    """Print a new submit token.
+@click.option(
+    "--access",
+    type=click.Choice(list(SCOPES)),
+    help="Make an access token for HTTP ports instead: status reads, admin drains too.",
+)
+def create_token(secret_file: Path | None, subject: str, expires: str, access: str | None) -> None:
+    """Print a new submit token, or with --access an access token.
 
     An application that a TaskManager knows goes on after the token has expired; one that reaches a
     TaskManager for the first time does not. Give it to Spark by spark.sluice.auth.tokenFile, to a
     Python client by SLUICE_CREDENTIAL_FILE or SLUICE_CREDENTIAL.
+
+    An access token goes to whatever asks the HTTP port, as "Authorization: Bearer TOKEN". It runs
+    no applications.
     """
+    if access is not None and subject:
+        raise click.UsageError("an access token has no subject: leave out --subject or --access")
     try:
-        made = SubmitToken.make(
-            read_secret(_secret_file(secret_file)),
-            subject,
-            _expires_at(expires),
-            secrets.token_bytes(TOKEN_ID_BYTES),
+        secret, at = read_secret(_secret_file(secret_file)), _expires_at(expires)
+        text = (
+            SubmitToken.make(secret, subject, at, secrets.token_bytes(TOKEN_ID_BYTES)).to_text()
+            if access is None
+            else make_access_token(secret, access, at).to_text()
         )
     except SluiceError as error:
         raise click.ClickException(str(error)) from None
-    click.echo(made.to_text())
+    click.echo(text)
 
 
 @token.command("show")
 @click.argument("file", type=click.File("r"), default="-")
 def show_token(file: TextIO) -> None:
-    """Show subject and expiry of the token in FILE, or of the one that is piped in."""
+    """Show what the token in FILE is for, and its expiry; or of the one that is piped in."""
+    text = file.read(4096)
     try:
-        shown = parse_token(file.read(4096))
+        if text.strip().startswith(PREFIX):
+            access = parse_access_token(text)
+            click.echo(f"access   {access.scope}")
+            _show_expiry(access.expires_at_seconds)
+            return
+        shown = parse_token(text)
     except InvalidCredential as error:
         raise click.ClickException(str(error)) from None
     click.echo(f"subject  {shown.subject or '-'}")
     click.echo(f"secret   {shown.secret_id.hex()}")
-    at = shown.expires_at_seconds
+    _show_expiry(shown.expires_at_seconds)
+
+
+def _show_expiry(at: int) -> None:
     if at == 0:
         click.echo("expires  never")
         return
@@ -122,12 +146,12 @@ def show_token(file: TextIO) -> None:
 def _secret_file(given: Path | None) -> Path:
     if given is not None:
         return given
-    first = os.environ.get(SECRET_FILES_VARIABLE, "").split(",")[0].strip()
-    if not first:
+    first = first_secret_file()
+    if first is None:
         raise click.UsageError(
             f"there is no cluster secret: give --secret-file FILE, or set {SECRET_FILES_VARIABLE}"
         )
-    return Path(first)
+    return first
 
 
 def _expires_at(text: str) -> int:

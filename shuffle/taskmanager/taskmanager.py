@@ -8,6 +8,7 @@ from .config import TaskManagerConfig
 from .environment import NetworkEnvironment
 from .watch.event_loop_lag import EventLoopLag
 from .watch.http import HttpServer
+from .watch.http_access import HttpAccess
 from .watch.snapshot import Vitals, take_snapshot
 from .watch.status import TaskManagerState, TaskManagerStatus, data_path
 
@@ -46,7 +47,7 @@ class TaskManager:
         """
         await self.environment.start()
         try:
-            self._http = HttpServer(self.config.http, self.status, self.drain)
+            self._http = HttpServer(self.config.http, self.status, self.drain, self._http_access())
             self.http_port = await self._http.start()
         except BaseException:
             await self.environment.close()
@@ -65,6 +66,13 @@ class TaskManager:
             data_path(),
         )
         _log.log(*self._who_may_connect())
+
+    def _http_access(self) -> HttpAccess:
+        return HttpAccess(
+            self.environment.access.secrets,
+            names_on_loopback=self.config.http.names_on_loopback,
+            refused=self.environment.counters.http_refused,
+        )
 
     def _who_may_connect(self) -> tuple[int, str]:
         """Return severity and text of what users of this TaskManager need to know."""

@@ -10,7 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from tests.compose.commands import ComposeTestFailed, wait_until
-from tests.compose.stack import ADDRESS, SERVICES, TASKMANAGERS, WORKERS, Stack, Submitted
+from tests.compose.stack import (
+    ADDRESS,
+    CREDENTIALS,
+    SERVICES,
+    TASKMANAGERS,
+    WORKERS,
+    Stack,
+    Submitted,
+)
 
 _HTTP_SECONDS = 10
 _JOB_SECONDS = 600
@@ -20,6 +28,8 @@ _RELEASED_SECONDS = 120
 _OWN_SHUFFLE = ("spark-submit", "--properties-file", "/etc/spark/spark-own-shuffle.conf")
 _DEMO = "/opt/jobs/demo.py"
 _JOBS = Path(__file__).resolve().parent / "jobs"
+_STRANGER = Path(__file__).resolve().parent / "stranger.py"
+_ENDPOINTS = ("unix:/run/sluice/taskmanager.sock", *(f"{name}:7337" for name in TASKMANAGERS))
 _MANAGER = "io.sluice.spark.SluiceShuffleManager"
 _PROMETHEUS_PORT = 9090
 _HTTP_PORTS = dict(zip(TASKMANAGERS, (7338, 7339), strict=True))
@@ -39,7 +49,7 @@ _COUNTERS = (
 
 def containers_are_confined(stack: Stack) -> None:
     """No container runs as root, can gain rights, or can write to its image."""
-    for service in SERVICES:
+    for service in (*SERVICES, CREDENTIALS):
         facts = stack.inspect(service)
         user, host = facts["Config"]["User"], facts["HostConfig"]
         expected = _NOBODY if service == "prometheus" else _SLUICE
@@ -50,6 +60,39 @@ def containers_are_confined(stack: Stack) -> None:
             )
         if not host["Memory"] or not host["PidsLimit"]:
             raise ComposeTestFailed(f"{service} has no limit of memory or processes")
+
+
+def stranger_is_refused(stack: Stack) -> None:
+    """Without a credential, or with one of another secret, no port and no socket lets anybody in.
+
+    The same steps work for the owner.
+    """
+    make = "cd /tmp; sluice secret create other >/dev/null; sluice token create --secret-file other"
+    another = stack.exec(WORKERS[0], "sh", "-euc", make)
+    for who, variables, expected in (
+        ("a stranger", {}, "AUTHENTICATION_REQUIRED"),
+        ("a stranger with a token of its own", _credential(another), "AUTHENTICATION_FAILED"),
+        ("the owner", _credential(_submit_token(stack)), "OPEN"),
+    ):
+        command = ("python", "-c", _STRANGER.read_text(encoding="utf-8"), *_ENDPOINTS)
+        said = stack.exec(WORKERS[0], *command, variables=variables).split("\n")
+        if missing := [each for each in _ENDPOINTS if f"{each} {expected}" not in said]:
+            raise ComposeTestFailed(f"{who} did not get {expected} at {missing}: {said}")
+
+
+def names_are_for_the_owner(stack: Stack) -> None:
+    """The status of a TaskManager, which has names, needs a token; its health does not."""
+    for port in _HTTP_PORTS.values():
+        url = f"http://{ADDRESS}:{port}"
+        _get(f"{url}/readyz")
+        _get(f"{url}/api/v1/status", stack.access_token)
+        try:
+            _get(f"{url}/api/v1/status")
+        except ComposeTestFailed as error:
+            if "401" not in str(error):
+                raise
+        else:
+            raise ComposeTestFailed(f"{url} tells names to whoever asks")
 
 
 def same_result_as_spark(stack: Stack) -> str:
@@ -98,7 +141,7 @@ def released_after_jobs(stack: Stack) -> None:
     for name, port in _HTTP_PORTS.items():
 
         def idle(port: int = port) -> bool | str:
-            status = _get(f"http://{ADDRESS}:{port}/api/v1/status")
+            status = _get(f"http://{ADDRESS}:{port}/api/v1/status", stack.access_token)
             used = sum(tier["used_bytes"] for tier in status["storage"])
             left = (status["partitions"], status["gates"], used)
             return left == ([], [], 0) or f"map outputs {left[0]}, gates {left[1]}, {used} B"
@@ -118,7 +161,7 @@ def killed_taskmanager_is_survived(stack: Stack) -> None:
     )
     with stack.submit("interrupted", *command, mount=_JOBS) as job:
         before = json.loads(job.wait_for_line('{"stage": "mapped"', _JOB_SECONDS))
-        held = {name: _map_outputs(port) for name, port in _HTTP_PORTS.items()}
+        held = {name: _map_outputs(stack, port) for name, port in _HTTP_PORTS.items()}
         if not all(held.values()):
             raise ComposeTestFailed(f"not both TaskManagers hold map outputs: {held}")
         stack.kill(victim)
@@ -174,8 +217,8 @@ def _facts(job: Submitted, timeout_seconds: float) -> dict[str, str]:
     return facts
 
 
-def _map_outputs(port: int) -> int:
-    status = _get(f"http://{ADDRESS}:{port}/api/v1/status")
+def _map_outputs(stack: Stack, port: int) -> int:
+    status = _get(f"http://{ADDRESS}:{port}/api/v1/status", stack.access_token)
     return sum(shuffle["committed_map_outputs"] for shuffle in status["partitions"])
 
 
@@ -189,9 +232,19 @@ def _query(expression: str) -> dict[str, float]:
     }
 
 
-def _get(url: str) -> Any:
+def _submit_token(stack: Stack) -> str:
+    return stack.exec(TASKMANAGERS[0], "sluice", "token", "create", "--expires", "30m")
+
+
+def _credential(token: str) -> dict[str, str]:
+    return {"SLUICE_CREDENTIAL": token.strip()}
+
+
+def _get(url: str, token: str | None = None) -> Any:
+    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+    request = urllib.request.Request(url, headers=headers)
     try:
-        with urllib.request.urlopen(url, timeout=_HTTP_SECONDS) as answer:
+        with urllib.request.urlopen(request, timeout=_HTTP_SECONDS) as answer:
             return json.load(answer)
     except (urllib.error.URLError, TimeoutError, ValueError) as error:
         raise ComposeTestFailed(f"{url}: {error}") from error

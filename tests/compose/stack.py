@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import selectors
 import subprocess
@@ -24,6 +25,8 @@ ADDRESS = "127.0.0.1"
 TASKMANAGERS = ("taskmanager-1", "taskmanager-2")
 WORKERS = ("spark-worker-1", "spark-worker-2")
 SERVICES = (*TASKMANAGERS, "spark-master", *WORKERS, "prometheus")
+CREDENTIALS = "credentials"
+"""Makes secret and token, and ends."""
 
 _BUILD_SECONDS = 900
 _UP_SECONDS = 240
@@ -109,6 +112,17 @@ class Stack:
 
         wait_until("all healthy", healthy, timeout_seconds=_HEALTHY_SECONDS)
 
+    def exec(self, service: str, *command: str, variables: Mapping[str, str] | None = None) -> str:
+        """Run a command in the service's container and return what it says."""
+        options = [word for each in (variables or {}).items() for word in ("-e", "=".join(each))]
+        return self.engine.docker("exec", *options, self.container(service), *command)
+
+    @functools.cached_property
+    def access_token(self) -> str:
+        """A token with which the TaskManagers tell their status."""
+        command = ("sluice", "token", "create", "--access", "status", "--expires", "1d")
+        return self.exec(TASKMANAGERS[0], *command).strip()
+
     def kill(self, service: str) -> None:
         """End the service by SIGKILL; the engine does not start it again."""
         self.engine.docker("kill", self.container(service))
@@ -143,7 +157,7 @@ class Stack:
     def save_logs(self, directory: Path) -> None:
         """Write every container's log and the executors' logs below ``directory``."""
         directory.mkdir(parents=True, exist_ok=True)
-        for service in SERVICES:
+        for service in (*SERVICES, CREDENTIALS):
             try:
                 container = self.container(service)
                 log = self.engine.docker("logs", "--timestamps", container, check=False)

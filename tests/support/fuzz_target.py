@@ -56,6 +56,7 @@ if TYPE_CHECKING:
 
     from sluice.protocol.identity import Credential
     from sluice.shuffle.taskmanager.environment import NetworkEnvironment
+    from sluice.transport.peer_networks import PeerNetworks
     from tests.support.fuzz_streams import Step
 
 CLEAN_SECONDS = 2.0
@@ -123,7 +124,7 @@ class Target:
         handler_factory: HandlerFactory,
         config: TransportConfig,
         segment_size_bytes: int,
-        credential: Credential | None,
+        *_: Credential | PeerNetworks | None,
     ) -> tuple[Connection, HelloAck]:
         """Stand in for sluice.transport.connector.connect: another TaskManager shakes hands."""
         connection = Connection(config, segment_size_bytes, handler_factory, hello=hello)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import socket
 import stat
@@ -131,6 +132,59 @@ async def test_connections_above_the_limit_are_refused_with_the_reason() -> None
         third = await open_client(service.address)  # there is room again
         await end(first)
         await end(third)
+
+
+async def test_silent_connections_do_not_take_the_places_of_proven_ones() -> None:
+    """The ones that are refused, and that never close, take no place either."""
+    async with a_service(a_config(max_connections=4, max_handshakes=2)) as service:
+        first = await open_client(service.address)
+        with contextlib.ExitStack() as silent:
+            for _ in range(2):
+                silent.enter_context(await RawPeer.connect(service.address))
+            await until(lambda: len(service.listener.connections) == 3)
+            for number in range(5):
+                peer = silent.enter_context(await RawPeer.connect(service.address))
+                answer, _ = await peer.read_frame()
+                assert isinstance(answer, ErrorResponse)
+                assert answer.code == ErrorCode.TOO_MANY_CONNECTIONS
+                assert answer.retryable
+                assert "transport.max_handshakes" in answer.message
+                assert (answer.value, answer.limit) == ("3", "2")
+                assert service.listener.refused_total == number + 1
+        await until(lambda: len(service.listener.connections) == 1)
+        others = [await open_client(service.address) for _ in range(3)]  # there is room again
+        with pytest.raises(RemoteError, match=r"transport\.max_connections"):
+            await open_client(service.address)
+        for client in (first, *others):
+            await end(client)
+
+
+async def test_silent_connections_over_tcp_leave_room_on_the_unix_socket(tmp_path: Path) -> None:
+    path = tmp_path / "sluice.sock"
+    async with a_service(a_config(max_handshakes=1, socket_path=path)) as service:
+        with await RawPeer.connect(service.address):
+            await until(lambda: service.listener.connections)
+            with pytest.raises(RemoteError, match=r"transport\.max_handshakes"):
+                await open_client(service.address)
+            await end(await open_client(Address(str(path), 0)))
+
+
+async def test_a_finished_handshake_makes_room_for_the_next() -> None:
+    async with a_service(a_config(max_handshakes=1)) as service:
+        clients = [await open_client(service.address) for _ in range(5)]
+        assert service.listener.refused_total == 0
+        for client in clients:
+            await end(client)
+
+
+async def test_a_handshake_that_fails_makes_room_for_the_next() -> None:
+    async with a_service(a_config(max_handshakes=1)) as service:
+        for _ in range(3):
+            with await RawPeer.connect(service.address) as peer:
+                await peer.send(b"no protocol of ours")
+                await peer.read_to_end()
+            await until(lambda: not service.listener.connections)
+        await end(await open_client(service.address))
 
 
 async def test_a_silent_connection_above_the_limit_is_refused_too() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sluice.shuffle.counters import BoundedCounts, Counters, ServingSeconds
+from sluice.shuffle.taskmanager.watch.access_metrics import CONNECTION_REASONS, HTTP_REASONS
 from sluice.shuffle.taskmanager.watch.status import (
     ApplicationStatus,
     ChannelStatus,
@@ -44,6 +45,12 @@ COUNTERS = Counters(
     connections_refused=1018,
     tls_reloads=1031,
     tls_reload_failures=1032,
+    unproven_connections=BoundedCounts(
+        {reason: 1101 + number for number, reason in enumerate(CONNECTION_REASONS)}
+    ),
+    http_refused=BoundedCounts(
+        {reason: 1201 + number for number, reason in enumerate(HTTP_REASONS)}
+    ),
     applications_expired=1019,
     pipelined_partitions_opened=1025,
     pipelined_partitions_finished=1026,
@@ -148,6 +155,7 @@ STATUS = TaskManagerStatus(
     event_loop=EventLoopStatus(0.25, 0.75),
     tls_certificate_expires_at=1800000000.0,
     counters=COUNTERS,
+    serves="authenticated",
 )
 
 EMPTY_STATUS = TaskManagerStatus(
@@ -173,4 +181,5 @@ EMPTY_STATUS = TaskManagerStatus(
     event_loop=EventLoopStatus(0.0, 0.0),
     tls_certificate_expires_at=None,
     counters=Counters(),
+    serves="this host",
 )

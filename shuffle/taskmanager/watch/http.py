@@ -1,27 +1,31 @@
 """The HTTP port of a TaskManager: metrics, health, readiness, status.
 
 =================  =================================================================
-``/metrics``       Prometheus text format
+``/metrics``       Prometheus text format; no label names an application
 ``/healthz``       200 while the process serves: restart it when this fails
 ``/readyz``        200 while it should get new work, else 503 with the reason
-``/api/v1/status`` the whole status as JSON
-``/api/v1/drain``  POST from this host: drain; answers when nothing is written or read any more,
-                   or after ``wait_seconds``
+``/api/v1/status`` the whole status as JSON, with names: needs an access token where there are
+                   any
+``/api/v1/drain``  POST: drain; answers when nothing is written or read any more, or after
+                   ``wait_seconds``; needs an access token, or comes from this host
 =================  =================================================================
+
+:mod:`http_access` has the rules of the last two.
 """
 
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from aiohttp import web
 from prometheus_client.exposition import choose_encoder
 
+from ....protocol.access_token import SCOPE_ADMIN, SCOPE_STATUS
 from ....protocol.errors import ErrorCode, SluiceError
 from ....transport.acceptor import Acceptor, bind, listen
 from ....transport.config import LOOPBACK
+from .http_access import HttpAccess
 from .metrics import registry
 
 if TYPE_CHECKING:
@@ -31,8 +35,6 @@ if TYPE_CHECKING:
 
     from ..config import HttpConfig
     from .status import TaskManagerStatus
-
-DRAIN_HEADER: Final = "X-Sluice-Drain"
 
 MOST_DRAIN_WAIT_SECONDS: Final = 3600.0
 """Longest time for which a request to drain waits until transfers have ended."""
@@ -57,6 +59,7 @@ class HttpServer:
         config: Where to listen.
         status: Builds a snapshot; called on the event-loop thread, once per request.
         drain: Begins to drain, and returns when nothing is written or read any more.
+        access: Who may ask for what; by default there are no tokens, and this host drains.
     """
 
     def __init__(
@@ -64,10 +67,13 @@ class HttpServer:
         config: HttpConfig,
         status: Callable[[], TaskManagerStatus],
         drain: Callable[[], Awaitable[None]],
+        access: HttpAccess | None = None,
     ) -> None:
         self._config = config
         self._runner = web.AppRunner(
-            create_app(status, drain), access_log=None, shutdown_timeout=CLOSE_TIMEOUT_SECONDS
+            create_app(status, drain, access or HttpAccess()),
+            access_log=None,
+            shutdown_timeout=CLOSE_TIMEOUT_SECONDS,
         )
         self._acceptors: list[Acceptor] = []
 
@@ -104,7 +110,9 @@ class HttpServer:
 
 
 def create_app(
-    status: Callable[[], TaskManagerStatus], drain: Callable[[], Awaitable[None]]
+    status: Callable[[], TaskManagerStatus],
+    drain: Callable[[], Awaitable[None]],
+    access: HttpAccess,
 ) -> web.Application:
     """Return the application; ``status`` is called for every request, ``drain`` on request."""
     metrics = registry(status)
@@ -122,14 +130,11 @@ def create_app(
         return web.json_response(body, status=200 if reason is None else 503)
 
     async def serve_status(request: web.Request) -> web.Response:
+        access.require(request, SCOPE_STATUS)
         return web.json_response(status().to_json())
 
     async def serve_drain(request: web.Request) -> web.Response:
-        if not _is_from_this_host(request):
-            reason = "Draining can be asked for from the TaskManager's own host only"
-            return web.json_response({"error": reason}, status=403)
-        if DRAIN_HEADER not in request.headers:  # which no form of a web page can send
-            return web.json_response({"error": f"The header {DRAIN_HEADER} is missing"}, status=400)
+        access.require(request, SCOPE_ADMIN)
         try:
             wait_seconds = float(request.query.get("wait_seconds", "0"))
         except ValueError:
@@ -153,15 +158,6 @@ def create_app(
         ]
     )
     return app
-
-
-def _is_from_this_host(request: web.Request) -> bool:
-    """Tell whether a request comes over the loopback, or from the address that it was sent to."""
-    transport = request.transport
-    own = None if transport is None else transport.get_extra_info("sockname")
-    if request.remote is None or own is None:
-        return False
-    return request.remote == own[0] or ipaddress.ip_address(request.remote).is_loopback
 
 
 def _metrics(metrics: CollectorRegistry, accept: str) -> web.Response:

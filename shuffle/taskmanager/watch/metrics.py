@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily
 from prometheus_client.registry import Collector
 
+from .access_metrics import access_metrics
 from .exchange_metrics import (
     exchange_metrics,
     gauge,
@@ -64,6 +65,7 @@ class TaskManagerCollector(Collector):
         yield from _map_outputs(status)
         yield from exchange_metrics(status)
         yield from _tls(status)
+        yield from access_metrics(status)
         yield from _incidents(status)
 
 

@@ -10,7 +10,7 @@ from ....protocol.messages import (
     ROLE_PRODUCER,
 )
 from ....transport.connection import Connection
-from ...counters import Counters
+from ...counters import BoundedCounts, Counters
 from ..environment import NetworkEnvironment
 from ..ingest.producer_handler import ProducerHandler
 from ..serve.serving_handler import ServingHandler
@@ -29,6 +29,7 @@ from .status import (
     NetworkPoolStatus,
     PoolStatus,
     RegionAreasStatus,
+    Served,
     ShuffleStatus,
     TaskManagerState,
     TaskManagerStatus,
@@ -94,6 +95,7 @@ def take_snapshot(environment: NetworkEnvironment, vitals: Vitals) -> TaskManage
         event_loop=EventLoopStatus(lag.last_seconds, lag.max_seconds),
         tls_certificate_expires_at=_certificate_end(environment),
         counters=_counters(environment, lag),
+        serves=_serves(environment),
     )
 
 
@@ -101,6 +103,12 @@ def _certificate_end(environment: NetworkEnvironment) -> float | None:
     tls = environment.listener.tls
     shown = None if tls is None else tls.in_use.certificate
     return None if shown is None else shown.expires_at
+
+
+def _serves(environment: NetworkEnvironment) -> Served:
+    if environment.access.allows_anonymous:
+        return "anonymous"
+    return "this host" if environment.access.secrets is None else "authenticated"
 
 
 def _counters(environment: NetworkEnvironment, lag: EventLoopLag) -> Counters:
@@ -112,6 +120,7 @@ def _counters(environment: NetworkEnvironment, lag: EventLoopLag) -> Counters:
     if tls is not None:
         counters.tls_reloads = tls.reloads
         counters.tls_reload_failures = tls.failures
+    counters.unproven_connections = BoundedCounts(environment.listener.unproven_total)
     counters.applications_expired = environment.applications.expired_total
     counters.event_loop_lag_seconds = lag.total_seconds
     services = environment.producer_services

@@ -20,6 +20,7 @@ from ...counters import BoundedCounts, Counters
 TaskManagerState: TypeAlias = Literal["starting", "ready", "draining", "stopped"]
 ChannelKind: TypeAlias = Literal["local", "remote"]
 FlowControl: TypeAlias = Literal["credit", "watermark"]
+Served: TypeAlias = Literal["authenticated", "this host", "anonymous"]
 
 COMPILED: Final = "compiled"
 INTERPRETED: Final = "interpreted"
@@ -292,6 +293,8 @@ class TaskManagerStatus:
     tls_certificate_expires_at: float | None
     """The end of the certificate in use, in seconds since 1970; None without TLS."""
     counters: Counters
+    serves: Served
+    """Whose connections are accepted: those with a credential, those of this host, or any."""
 
     @property
     def not_ready_because(self) -> str | None:

@@ -18,6 +18,13 @@ if TYPE_CHECKING:
 
     from .status import TaskManagerStatus
 
+ANONYMOUS: Final = "ANONYMOUS: whoever reaches a port reads and removes data"
+
+_SERVES: Final = {
+    "authenticated": "authenticated: applications need a credential",
+    "this host": "this host only: there is no cluster secret",
+    "anonymous": ANONYMOUS,
+}
 _GAP: Final = "  "
 _INDENT: Final = "    "
 
@@ -75,11 +82,14 @@ def render(status: TaskManagerStatus, width: int | None = None) -> Iterator[tupl
         status: A snapshot.
         width: Columns of the terminal; None: lines are not wrapped.
     """
-    head = _clean(_head(status))
-    if width is None:
-        yield "", [head]
-    else:
-        yield "", textwrap.wrap(head, width, break_long_words=False, break_on_hyphens=False)
+    head = [_clean(_head(status)), _SERVES[status.serves]]
+    if width is not None:
+        head = [
+            line
+            for text in head
+            for line in textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
+        ]
+    yield "", head
     for make in (
         _network_memory,
         _storage,

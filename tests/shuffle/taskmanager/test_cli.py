@@ -1,24 +1,17 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import fcntl
 import importlib.metadata
 import json
 import os
-import pty
 import re
-import struct
 import subprocess
 import sys
-import termios
-import threading
 import types
 from pathlib import Path
 
 import click
 import pytest
-from aiohttp import web
 from click.testing import CliRunner
 
 from sluice.protocol.codec import encode
@@ -29,10 +22,10 @@ from sluice.shuffle.taskmanager.config import HttpConfig, keys
 from sluice.shuffle.taskmanager.watch.http import HttpServer
 from sluice.shuffle.taskmanager.watch.status import TaskManagerStatus
 from tests.support.fakes import no_drain
+from tests.support.http_servers import in_terminal, page_serving, serving
 from tools.docs.sample_status import EMPTY_STATUS, STATUS
 
 ROOT = Path(__file__).parents[3]
-START_TIMEOUT_SECONDS = 10
 
 
 @pytest.fixture
@@ -69,50 +62,12 @@ def service(monkeypatch):
     return fake
 
 
-@contextlib.contextmanager
-def serving(start):
-    """Run ``start() -> (port, close)`` on an event loop in a thread of its own; yield the port."""
-    ready = threading.Event()
-    shared: dict = {}
-
-    async def main() -> None:
-        shared["loop"], shared["stop"] = asyncio.get_running_loop(), asyncio.Event()
-        shared["port"], close = await start()
-        ready.set()
-        await shared["stop"].wait()
-        await close()
-
-    thread = threading.Thread(target=lambda: asyncio.run(main()))
-    thread.start()
-    try:
-        assert ready.wait(START_TIMEOUT_SECONDS)
-        yield shared["port"]
-    finally:
-        shared["loop"].call_soon_threadsafe(shared["stop"].set)
-        thread.join(START_TIMEOUT_SECONDS)
-
-
 def taskmanager_serving(status):
     async def start():
         server = HttpServer(
             HttpConfig(http_host="127.0.0.1", http_port=0), lambda: status, no_drain
         )
         return await server.start(), server.close
-
-    return serving(start)
-
-
-def page_serving(body: str, code: int = 200):
-    async def start():
-        async def answer(request):
-            return web.Response(text=body, status=code)
-
-        app = web.Application()
-        app.add_routes([web.get("/{path:.*}", answer)])
-        runner = web.AppRunner(app, access_log=None)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        return runner.addresses[0][1], runner.cleanup
 
     return serving(start)
 
@@ -138,26 +93,6 @@ def data_port():
         return server.sockets[0].getsockname()[1], close
 
     return serving(start)
-
-
-def in_terminal(columns: int, *arguments: str) -> str:
-    """Run the console script in a terminal and return what it shows."""
-    leader, follower = pty.openpty()
-    environment = {name: text for name, text in os.environ.items() if name != "COLUMNS"}
-    script = Path(sys.executable).with_name("sluice")
-    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 25, columns, 0, 0))
-    process = subprocess.Popen(
-        [script, *arguments], stdin=follower, stdout=follower, cwd=ROOT, env=environment
-    )
-    os.close(follower)
-    shown = b""
-    # A terminal that nobody has open any more ends with an error.
-    with contextlib.suppress(OSError):
-        while data := os.read(leader, 65536):
-            shown += data
-    os.close(leader)
-    assert process.wait(60) == 0
-    return shown.decode().replace("\r\n", "\n")
 
 
 class TestTaskmanager:
@@ -409,10 +344,10 @@ def test_status_completes_the_address_that_a_user_types(
 ) -> None:
     urls: list[str] = []
 
-    def fetch(url: str, path: str) -> object:
+    def fetch(url: str, path: str, *, token: str) -> object:
         urls.append(url)
         raise click.ClickException("nobody is there")
 
-    monkeypatch.setattr(cli, "_fetch_json", fetch)
+    monkeypatch.setattr(cli, "fetch_json", fetch)
     assert CliRunner().invoke(cli.main, ["status", typed]).exit_code == 1
     assert urls == [asked]

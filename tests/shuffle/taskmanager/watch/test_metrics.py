@@ -1,15 +1,20 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import operator
+import re
 import shutil
 import subprocess
 
 import pytest
 from prometheus_client import generate_latest
 
+from sluice.protocol import handshake
 from sluice.shuffle.counters import Counters, ServingSeconds
+from sluice.shuffle.taskmanager.watch.access_metrics import CONNECTION_REASONS
 from sluice.shuffle.taskmanager.watch.metrics import registry
+from sluice.transport import access
 from tests.shuffle.taskmanager.watch.rig import families, values
 from tools.docs.sample_status import EMPTY_STATUS, STATUS
 
@@ -167,6 +172,33 @@ def test_incidents_are_by_type_and_code():
     found = values(STATUS)
     assert found['sluice_late_messages_total{type="AddCredit"}'] == 1023
     assert found['sluice_errors_total{code="PARTITION_NOT_FOUND"}'] == 1024
+
+
+@pytest.mark.parametrize(
+    ("serves", "allowed"), [("authenticated", 0), ("this host", 0), ("anonymous", 1)]
+)
+def test_anonymous_access_is_seen(serves, allowed):
+    found = values(dataclasses.replace(STATUS, serves=serves))
+    assert found["sluice_anonymous_allowed"] == allowed
+
+
+def test_refusals_are_by_reason_and_begin_at_zero():
+    found, begun = values(STATUS), values(EMPTY_STATUS)
+    assert found['sluice_connections_refused_total{reason="wrong proof"}'] == 1105
+    assert found['sluice_http_refused_total{reason="wrong token"}'] == 1202
+    assert begun['sluice_connections_refused_total{reason="wrong proof"}'] == 0
+    assert begun['sluice_http_refused_total{reason="other host"}'] == 0
+
+
+def test_every_reason_for_which_an_accepted_connection_is_refused_has_a_series():
+    """The other side's word, of the side that connects, is not counted here."""
+    sources = [inspect.getsource(module) for module in (handshake, access)]
+    said = {word for text in sources for word in re.findall(r'"([^"]+)"', _reasons(text))}
+    assert said - {"unproven TaskManager"} == set(CONNECTION_REASONS)
+
+
+def _reasons(text: str) -> str:
+    return "\n".join(re.findall(r"reason=(.+)", text))
 
 
 def test_events_are_by_type_and_direction():

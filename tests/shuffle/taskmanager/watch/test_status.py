@@ -38,6 +38,7 @@ def test_another_document_is_refused(document):
     [
         ("address", 7337),
         ("state", "asleep"),
+        ("serves", "nobody"),
         ("uptime_seconds", "61"),
         ("uptime_seconds", True),
         ("pools", {}),

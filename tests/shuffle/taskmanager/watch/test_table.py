@@ -43,6 +43,19 @@ def test_every_part_is_there_and_no_line_is_wider_than_the_terminal(width):
         assert any(shown in line for line in lines)
 
 
+@pytest.mark.parametrize(
+    ("serves", "start"),
+    [
+        ("authenticated", "authenticated: "),
+        ("this host", "this host only: "),
+        ("anonymous", "ANONYMOUS: whoever reaches a port reads and removes data"),
+    ],
+)
+def test_the_head_tells_who_is_served(serves, start):
+    _, head = next(render(dataclasses.replace(STATUS, serves=serves), 80))
+    assert head[-1].startswith(start)
+
+
 def test_parts_without_rows_are_left_out():
     titles = [title for title, _ in render(EMPTY_STATUS)]
     assert titles == ["", "Network memory", "Traffic since start"]

@@ -1,0 +1,63 @@
+"""Metrics of identity: whether anybody is served, and who was refused for which reason."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from ....protocol.access_token import EXPIRED, NO_TOKEN, WRONG_SCOPE, WRONG_TOKEN
+from .exchange_metrics import gauge, totals
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from prometheus_client import Metric
+
+    from .status import TaskManagerStatus
+
+CONNECTION_REASONS: Final = (
+    "no credential",
+    "reserved name",
+    "no cluster secret here",
+    "wrong role",
+    "wrong proof",
+    "unknown secret",
+    "wrong address",
+    "long name",
+    "expired",
+    "other user",
+    "certificate",
+)
+"""Reasons for which an accepted connection is refused."""
+
+OTHER_HOST: Final = "other host"
+NO_HEADER: Final = "no header"
+
+HTTP_REASONS: Final = (NO_TOKEN, WRONG_TOKEN, EXPIRED, WRONG_SCOPE, OTHER_HOST, NO_HEADER)
+"""Reasons for which a request to the HTTP port is refused."""
+
+
+def access_metrics(status: TaskManagerStatus) -> Iterator[Metric]:
+    """Yield the families of one snapshot."""
+    counters = status.counters
+    yield gauge(
+        "anonymous_allowed",
+        "1 if whoever reaches a port is served without a credential.",
+        status.serves == "anonymous",
+    )
+    yield totals(
+        "connections_refused",
+        "Connections that did not prove who they are, or may not do what they asked for.",
+        ("reason",),
+        _by_reason(CONNECTION_REASONS, counters.unproven_connections),
+    )
+    yield totals(
+        "http_refused",
+        "Requests to the HTTP port without a token that allows them, or from another host.",
+        ("reason",),
+        _by_reason(HTTP_REASONS, counters.http_refused),
+    )
+
+
+def _by_reason(reasons: tuple[str, ...], counts: dict[str, int]) -> dict[tuple[str, ...], float]:
+    """Return every reason, also those that have not been seen."""
+    return {(reason,): count for reason, count in (dict.fromkeys(reasons, 0) | counts).items()}
