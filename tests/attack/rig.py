@@ -60,8 +60,6 @@ SHUFFLE = 1
 REQUEST_TIMEOUT_SECONDS = 0.5
 """How long the daemons wait for a partition; a reader of what is not there gets its answer then."""
 
-LOCAL_AREAS = "4 MiB"
-
 
 class Application(NamedTuple):
     """An application, as its owner has it."""
@@ -126,9 +124,13 @@ class AttackedDaemon(Daemon):
             socket_path=self.socket_path,
             partition_request_timeout_seconds=REQUEST_TIMEOUT_SECONDS,
             map_output_resume_timeout_seconds=TIMEOUT_SECONDS,
+            drain_timeout_seconds=1,
+            close_timeout_seconds=1,
             **keys,
         )
-        self._reader = threading.Thread(target=self._read, name=f"log of {directory.name}")
+        self._reader = threading.Thread(
+            target=self._read, name=f"log of {directory.name}", daemon=True
+        )
         self._reader.start()
 
     @property
