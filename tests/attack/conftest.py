@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.attack.hostile import HOSTILE
 from tests.attack.rig import (
     ALICE,
+    CLIENTS,
     Application,
     AttackedDaemon,
     Cluster,
@@ -18,7 +21,7 @@ from tests.attack.rig import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterator
 
 HANDSHAKE_TIMEOUT_SECONDS = 5
 
@@ -61,7 +64,22 @@ def victim() -> Application:
 
 
 @pytest.fixture
-def cluster(taskmanagers: Cluster, victim: Application) -> Iterator[Cluster]:
+async def clients() -> AsyncIterator[None]:
+    """Drop the connections that a failing test leaves open: a loop cannot end with them."""
+    yield
+    left = [client for client in CLIENTS if hasattr(client, "ack") and client.lost is None]
+    CLIENTS.clear()
+    for client in left:
+        client.vanish()
+        await client.until_lost()
+    for hostile in HOSTILE:
+        hostile.abort()
+    HOSTILE.clear()
+    await asyncio.sleep(0)
+
+
+@pytest.fixture
+def cluster(taskmanagers: Cluster, victim: Application, clients: None) -> Iterator[Cluster]:
     """Give the TaskManagers to a test; afterwards they serve, and their logs have no secrets."""
     yield taskmanagers
     for daemon in taskmanagers:
@@ -70,7 +88,7 @@ def cluster(taskmanagers: Cluster, victim: Application) -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def start() -> Iterator[Callable[..., AttackedDaemon]]:
+def start(clients: None) -> Iterator[Callable[..., AttackedDaemon]]:
     """Start a TaskManager of the test's own; it is killed at the end."""
     started: list[AttackedDaemon] = []
 

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
 NONCE = bytes(range(NONCE_BYTES))
 
+HOSTILE: list[Hostile] = []
+"""Connections of the test that runs; what it leaves open when it fails is closed for it."""
+
 
 class Hostile(RawClient):
     """A raw connection that knows its own name in the log of the other side."""
@@ -48,7 +51,12 @@ class Hostile(RawClient):
             name = f"unix:{address.host}"
         client = cls(reader, writer)
         client.name = name
+        HOSTILE.append(client)
         return client
+
+    def abort(self) -> None:
+        """Drop the connection. Idempotent."""
+        self._writer.transport.abort()
 
     def send_messages(self, messages: Iterable[Message]) -> None:
         """Send messages in one write."""

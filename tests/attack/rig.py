@@ -207,6 +207,10 @@ def write_secret(path: Path, secret: bytes = SECRET, mode: int = 0o600) -> Path:
     return path
 
 
+CLIENTS: list[Client] = []
+"""Clients of the test that runs; what it leaves open when it fails is closed for it."""
+
+
 # ---- the rightful users ----------------------------------------------------------------------
 
 
@@ -225,6 +229,7 @@ async def enter(
 ) -> Client:
     """Connect as a good client does."""
     client = Client()
+    CLIENTS.append(client)
 
     def handler(connection: Connection, ack: Hello | HelloAck) -> ConnectionHandler:
         return client

@@ -185,7 +185,7 @@ async def test_nobody_else_attaches_a_region_area(cluster, victim, forger):
     thief.send(SharedRegion(0, 0, 0, [AREA_BYTES], 0, 0))
     with pytest.raises(RemoteError) as caught:
         await thief.expect(PartitionFinished)
-    assert caught.value.code is ErrorCode.MAP_OUTPUT_MISMATCH
+    assert caught.value.code is ErrorCode.REGION_MISMATCH
     await thief.close()
     second = await producer(address, victim)
     assert await attach(second, area.token) == area
