@@ -33,7 +33,7 @@ CHAOS_SECONDS := 240
 CHAOS_SEED := 1
 QUICK_BENCHMARKS := exchange isolation barrier memory
 
-.PHONY: help setup jar compiled demo quick test test-compiled test-matrix fuzz fuzz-spark chaos check format bench charts compose-test docs docs-site constraints maven-checksums sbom audit changelog clean
+.PHONY: help setup jar compiled demo quick test test-compiled test-matrix attack attack-compiled fuzz fuzz-spark chaos check format bench charts compose-test docs docs-site constraints maven-checksums sbom audit changelog clean
 
 help: ## list these targets
 	@grep -hE '^[a-z%-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -109,6 +109,13 @@ test-compiled: compiled ## the tests of the data path, compiled
 test-matrix: setup ## the Spark tests on every line of Spark, or SPARK_LINES="3.5.9 4.0.5"
 	$(BIN)/python -m tests.spark_lines.run --directory $(SPARK_LINES_DIRECTORY) $(SPARK_LINES) \
 	  $(if $(PYTEST_ARGS),-- $(PYTEST_ARGS))
+
+attack: setup ## hostile clients on real TaskManagers
+	$(BIN)/python -m pytest tests/attack $(PYTEST_ARGS)
+
+attack-compiled: compiled ## the same, on the compiled data path
+	$(WITH_COMPILED) EXPECTED_DATA_PATH=compiled $(BIN)/python -m pytest \
+	  -o pythonpath="$(COMPILED) ." tests/attack $(PYTEST_ARGS)
 
 fuzz: setup ## damaged streams for framing and connections, for FUZZ_SECONDS=60
 	SLUICE_FUZZ_SECONDS=$(FUZZ_SECONDS) $(BIN)/python -m pytest tests/fuzz -x -q -p no:logging \

@@ -1,0 +1,301 @@
+"""TaskManagers to attack, their rightful users, and what must never be seen in a log."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import itertools
+import signal
+import threading
+from typing import TYPE_CHECKING, NamedTuple
+
+from benchmarks.wire_clients import (
+    SEGMENT_SIZE_BYTES,
+    Client,
+    read_gate,
+    write_map_output,
+)
+from sluice.protocol.identity import (
+    SALT_BYTES,
+    TOKEN_ID_BYTES,
+    ClusterSecrets,
+    Credential,
+    SubmitToken,
+    secret_to_text,
+)
+from sluice.protocol.limits import MAGIC, VERSION
+from sluice.protocol.messages import (
+    FLOW_CREDIT,
+    ROLE_CONSUMER,
+    ROLE_DRIVER,
+    ROLE_PRODUCER,
+    ApplicationReleased,
+    Hello,
+    HelloAck,
+    ReleaseApplication,
+    ReleaseShuffle,
+    ShuffleReleased,
+)
+from sluice.transport.config import TransportConfig
+from sluice.transport.connector import Address, connect
+from tests.support.daemon import TIMEOUT_SECONDS, Daemon
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from sluice.transport.connection import Connection, ConnectionHandler
+
+SECRET = bytes(range(1, 33))
+OTHER_SECRET = bytes(range(101, 133))
+"""The secret of another cluster."""
+
+SECRETS = ClusterSecrets([SECRET])
+ALICE = SubmitToken.make(SECRET, "alice", 0, bytes(range(TOKEN_ID_BYTES)))
+BOB = SubmitToken.make(SECRET, "bob", 0, bytes(range(50, 50 + TOKEN_ID_BYTES)))
+ABROAD = SubmitToken.make(OTHER_SECRET, "alice", 0, ALICE.token_id)
+"""A token of another cluster; all that can be seen of it is Alice's."""
+
+SHUFFLE = 1
+REQUEST_TIMEOUT_SECONDS = 0.5
+"""How long the daemons wait for a partition; a reader of what is not there gets its answer then."""
+
+
+class Application(NamedTuple):
+    """An application, as its owner has it."""
+
+    name: str
+    driver: Credential
+
+    @property
+    def task(self) -> Credential:
+        return self.driver.for_tasks()
+
+    @property
+    def scoped(self) -> str:
+        """Its name inside of a TaskManager."""
+        return SECRETS.scope(self.name, self.driver.claim)
+
+
+def application(token: SubmitToken, name: str, salt: bytes | None = None) -> Application:
+    """Return the application that a token's owner runs under a name."""
+    return Application(name, token.application(token.salt_of(name) if salt is None else salt))
+
+
+_numbers = itertools.count()
+
+
+def new_name() -> str:
+    """Return the name of an application that no other test has."""
+    return f"victim-{next(_numbers)}"
+
+
+def another_salt(number: int = 0) -> bytes:
+    return bytes([200 + number]) * SALT_BYTES
+
+
+def texts_of(key: bytes) -> Iterator[str]:
+    """Yield the forms in which a key could be read somewhere."""
+    yield key.hex()
+    yield base64.urlsafe_b64encode(key).decode()[:40]
+    yield base64.b64encode(key).decode()[:40]
+    yield repr(key)[2:-1]
+    yield repr(list(key))[1:-1]
+
+
+def secret_texts(*applications: Application) -> set[str]:
+    """Return what must be in no log, error or answer."""
+    keys = {SECRET, OTHER_SECRET, ALICE.key, BOB.key, ABROAD.key, SECRETS.peer("a:1").key}
+    for each in applications:
+        keys |= {each.driver.key, each.task.key}
+    return {text for key in keys for text in texts_of(key)}
+
+
+class AttackedDaemon(Daemon):
+    """A TaskManager whose log is read to its end, and can be waited for."""
+
+    def __init__(self, directory: Path, **keys: object) -> None:
+        self._reader: threading.Thread | None = None
+        self._more = threading.Condition()
+        self.directory = directory
+        self.socket_path = directory / "s"
+        super().__init__(
+            directory,
+            socket_path=self.socket_path,
+            partition_request_timeout_seconds=REQUEST_TIMEOUT_SECONDS,
+            map_output_resume_timeout_seconds=TIMEOUT_SECONDS,
+            drain_timeout_seconds=1,
+            close_timeout_seconds=1,
+            **keys,
+        )
+        self._reader = threading.Thread(
+            target=self._read, name=f"log of {directory.name}", daemon=True
+        )
+        self._reader.start()
+
+    @property
+    def address(self) -> Address:
+        return Address("127.0.0.1", self.data_port)
+
+    @property
+    def socket(self) -> Address:
+        return Address(str(self.socket_path), 0)
+
+    def end(self, number: signal.Signals = signal.SIGTERM) -> int:
+        if self._reader is None:
+            return super().end(number)
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        self.process.wait(TIMEOUT_SECONDS)
+        self._reader.join(TIMEOUT_SECONDS)
+        if self.process.stderr is not None:
+            self.process.stderr.close()
+        return self.process.returncode
+
+    async def logs(self, text: str, since: int) -> str:
+        """Wait for a line that has a text; return it."""
+        return await asyncio.to_thread(self._wait_for, text, since)
+
+    def lines(self, since: int = 0) -> list[str]:
+        with self._more:
+            return self.log[since:].splitlines()
+
+    def check_log(self, *applications: Application) -> None:
+        """Check that nobody's secret and no fault of the daemon's own is in the log."""
+        with self._more:
+            log = self.log
+        assert "Traceback" not in log, log
+        assert "internal error" not in log, log
+        found = [text for text in secret_texts(*applications) if text in log]
+        assert not found
+        assert "sluice-secret-1-" not in log
+        assert "sluice-token-1-" not in log
+        assert "sluice-task-1-" not in log
+        assert "sluice-driver-1-" not in log
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            with self._more:
+                self.log += line
+                self._more.notify_all()
+        with self._more:
+            self._more.notify_all()
+
+    def _wait_for(self, text: str, since: int) -> str:
+        def found() -> str | None:
+            whole = self.log[since:]
+            complete = whole[: whole.rfind("\n") + 1]
+            return next((line for line in complete.splitlines() if text in line), None)
+
+        with self._more:
+            line = self._more.wait_for(found, TIMEOUT_SECONDS)
+            assert line, f"never logged: {text}\n{self.log[since:]}"
+            return line
+
+
+class Cluster(NamedTuple):
+    """Two TaskManagers of one secret."""
+
+    first: AttackedDaemon
+    second: AttackedDaemon
+
+
+def write_secret(path: Path, secret: bytes = SECRET, mode: int = 0o600) -> Path:
+    path.write_text(secret_to_text(secret) + "\n", encoding="ascii")
+    path.chmod(mode)
+    return path
+
+
+CLIENTS: list[Client] = []
+"""Clients of the test that runs; what it leaves open when it fails is closed for it."""
+
+
+# ---- the rightful users ----------------------------------------------------------------------
+
+
+def hello_of(role: int, application_id: str, **changes: object) -> Hello:
+    """Return a Hello without a claim."""
+    hello = Hello(MAGIC, VERSION, VERSION, role, application_id, b"", 0, FLOW_CREDIT, 0, "attack")
+    return hello._replace(**changes)  # type: ignore[arg-type]
+
+
+async def enter(
+    address: Address,
+    role: int,
+    application_id: str,
+    credential: Credential | None,
+    config: TransportConfig | None = None,
+) -> Client:
+    """Connect as a good client does."""
+    client = Client()
+    CLIENTS.append(client)
+
+    def handler(connection: Connection, ack: Hello | HelloAck) -> ConnectionHandler:
+        return client
+
+    client.connection, client.ack = await connect(
+        address,
+        hello_of(role, application_id),
+        handler,
+        config or TransportConfig(connect_timeout_seconds=TIMEOUT_SECONDS),
+        SEGMENT_SIZE_BYTES,
+        credential,
+    )
+    return client
+
+
+async def producer(address: Address, owner: Application) -> Client:
+    return await enter(address, ROLE_PRODUCER, owner.name, owner.task)
+
+
+async def consumer(address: Address, owner: Application) -> Client:
+    return await enter(address, ROLE_CONSUMER, owner.name, owner.task)
+
+
+async def driver(address: Address, owner: Application) -> Client:
+    return await enter(address, ROLE_DRIVER, owner.name, owner.driver)
+
+
+async def commit(address: Address, owner: Application, attempt: int, data: bytes) -> HelloAck:
+    """Write and commit a map output of one subpartition."""
+    client = await producer(address, owner)
+    await write_map_output(client, SHUFFLE, attempt, [[data]])
+    await client.close()
+    return client.ack
+
+
+async def read(
+    address: Address,
+    owner: Application,
+    attempts: Sequence[int],
+    source: HelloAck | None = None,
+) -> bytes:
+    """Read map outputs of the TaskManager at the address, or of another one through it."""
+    client = await consumer(address, owner)
+    try:
+        parts = await read_gate(client, SHUFFLE, [(source or client.ack, attempts)], 0, 1)
+    finally:
+        if client.lost is None:
+            await client.close()
+    return b"".join(parts)
+
+
+async def release_shuffle(address: Address, owner: Application) -> int:
+    """Release the shuffle; return the bytes that this freed."""
+    client = await driver(address, owner)
+    client.send(ReleaseShuffle(SHUFFLE))
+    answer = await client.expect(ShuffleReleased)
+    await client.close()
+    assert isinstance(answer, ShuffleReleased)
+    return answer.freed_bytes
+
+
+async def release_application(address: Address, owner: Application) -> int:
+    """Release the application; return the bytes that this freed."""
+    client = await driver(address, owner)
+    client.send(ReleaseApplication())
+    answer = await client.expect(ApplicationReleased)
+    await client.close()
+    assert isinstance(answer, ApplicationReleased)
+    return answer.freed_bytes

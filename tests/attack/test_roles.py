@@ -1,0 +1,211 @@
+"""Credentials of the wrong kind: for another role, of another cluster, with another key."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.wire_clients import open_gate
+from sluice.protocol.errors import ErrorCode
+from sluice.protocol.identity import (
+    KIND_DRIVER,
+    KIND_PEER,
+    KIND_TASK,
+    Claim,
+    ClusterSecrets,
+    Credential,
+)
+from sluice.protocol.messages import (
+    ROLE_CONSUMER,
+    ROLE_DRIVER,
+    ROLE_PEER,
+    ROLE_PRODUCER,
+    BufferResponse,
+    HelloAck,
+    PartitionRequest,
+    Proof,
+)
+from sluice.protocol.remote_error import RemoteError
+from tests.attack.hostile import Hostile, Relay, told
+from tests.attack.rig import (
+    ALICE,
+    BOB,
+    OTHER_SECRET,
+    SECRETS,
+    SHUFFLE,
+    Application,
+    AttackedDaemon,
+    application,
+    commit,
+    consumer,
+    hello_of,
+    read,
+    release_application,
+)
+
+one_loop = pytest.mark.asyncio(loop_factories=["uvloop"])
+
+RECORDS = b"the records of the victim " * 1000
+SEGMENT = 32 * 1024
+PEER_HELLO = hello_of(ROLE_PEER, "", segment_size_bytes=SEGMENT)
+
+
+def hello_for(role: int, victim: Application):
+    return PEER_HELLO if role == ROLE_PEER else hello_of(role, victim.name)
+
+
+def of_kind(kind: int, key: bytes, claim: Claim) -> Credential:
+    """Return a key under a claim that is not its own."""
+    return Credential(claim._replace(kind=kind), key)
+
+
+@one_loop
+@pytest.mark.parametrize(
+    ("role", "kind"),
+    [
+        (ROLE_DRIVER, "task"),
+        (ROLE_PRODUCER, "driver"),
+        (ROLE_CONSUMER, "driver"),
+        (ROLE_PEER, "task"),
+        (ROLE_PEER, "driver"),
+        (ROLE_PRODUCER, "peer"),
+        (ROLE_CONSUMER, "peer"),
+        (ROLE_DRIVER, "peer"),
+    ],
+)
+async def test_a_credential_is_for_its_role_only(cluster, victim, role, kind):
+    daemon = cluster.first
+    await commit(daemon.address, victim, 1, RECORDS)
+    credential = {
+        "task": victim.task,
+        "driver": victim.driver,
+        "peer": SECRETS.peer(str(daemon.address)),
+    }[kind]
+    since = len(daemon.log)
+    client = await Hostile.reach(daemon.address)
+    answer = await client.prove(hello_for(role, victim), credential)
+    error = await client.refused(daemon, ErrorCode.NOT_PERMITTED, since, answer)
+    assert kind in error.value
+    # The kind that is allowed, with the key at hand: the key is of no use under another claim.
+    allowed = {ROLE_PEER: KIND_PEER, ROLE_DRIVER: KIND_DRIVER}.get(role, KIND_TASK)
+    if kind != "driver" or role == ROLE_PEER:  # a driver has the keys of its tasks
+        since = len(daemon.log)
+        client = await Hostile.reach(daemon.address)
+        confused = of_kind(allowed, credential.key, credential.claim)
+        if allowed == KIND_PEER:
+            confused = of_kind(KIND_PEER, credential.key, SECRETS.peer(str(daemon.address)).claim)
+        answer = await client.prove(hello_for(role, victim), confused)
+        await client.refused(daemon, ErrorCode.AUTHENTICATION_FAILED, since, answer)
+    assert await read(daemon.address, victim, [1]) == RECORDS
+    assert await release_application(daemon.address, victim) >= len(RECORDS)
+
+
+@one_loop
+async def test_no_key_proves_the_claim_of_another(cluster, victim):
+    """Of another application, kind, user or level of the derivation."""
+    daemon = cluster.first
+    await commit(daemon.address, victim, 1, RECORDS)
+    sibling = application(ALICE, f"not {victim.name}")
+    other = application(BOB, victim.name)
+    keys = [
+        sibling.task.key,
+        sibling.driver.key,
+        other.task.key,
+        other.driver.key,
+        victim.driver.key,
+        BOB.key,
+        ClusterSecrets([OTHER_SECRET]).key_of(victim.task.claim)[0],
+        victim.task.claim.salt * 2,
+        bytes(32),
+        b"",
+    ]
+    errors = set()
+    for key in keys:
+        since = len(daemon.log)
+        client = await Hostile.reach(daemon.address)
+        answer = await client.prove(
+            hello_of(ROLE_CONSUMER, victim.name), Credential(victim.task.claim, key)
+        )
+        error = await client.refused(daemon, ErrorCode.AUTHENTICATION_FAILED, since, answer)
+        errors.add(told(error))
+    for key in (victim.task.key, sibling.driver.key, other.driver.key, ALICE.key):
+        since = len(daemon.log)
+        client = await Hostile.reach(daemon.address)
+        answer = await client.prove(
+            hello_of(ROLE_DRIVER, victim.name), Credential(victim.driver.claim, key)
+        )
+        errors.add(
+            told(await client.refused(daemon, ErrorCode.AUTHENTICATION_FAILED, since, answer))
+        )
+    assert len(errors) == 1
+    assert await read(daemon.address, victim, [1]) == RECORDS
+    assert await release_application(daemon.address, victim) >= len(RECORDS)
+
+
+@one_loop
+async def test_only_a_taskmanager_of_the_cluster_is_a_peer(cluster, victim):
+    daemon = cluster.first
+    await commit(daemon.address, victim, 1, RECORDS)
+    right = SECRETS.peer(str(daemon.address))
+    since = len(daemon.log)
+    stranger = await Hostile.reach(daemon.address)
+    stranger.send_message(PEER_HELLO)
+    await stranger.refused(daemon, ErrorCode.AUTHENTICATION_REQUIRED, since)
+    foreign = ClusterSecrets([OTHER_SECRET]).peer(str(daemon.address))
+    for credential in (foreign, Credential(right.claim, foreign.key)):
+        since = len(daemon.log)
+        peer = await Hostile.reach(daemon.address)
+        answer = await peer.prove(PEER_HELLO, credential)
+        await peer.refused(daemon, ErrorCode.AUTHENTICATION_FAILED, since, answer)
+    # A TaskManager that dialled another address: somebody in between passes its proof on.
+    for wrong in (cluster.second.address, f"localhost:{daemon.data_port}", "", "127.0.0.1"):
+        since = len(daemon.log)
+        peer = await Hostile.reach(daemon.address)
+        answer = await peer.prove(PEER_HELLO, SECRETS.peer(str(wrong)))
+        await peer.refused(daemon, ErrorCode.NOT_PERMITTED, since, answer)
+    peer = await Hostile.reach(daemon.address)
+    assert isinstance(await peer.prove(PEER_HELLO, right), Proof)
+    await peer.expect(HelloAck)
+    peer.send_message(PartitionRequest(0, victim.scoped, SHUFFLE, [1], 0, 1, 8))
+    assert RECORDS.startswith(await first_bytes(peer))
+    await peer.close()
+
+
+async def first_bytes(peer: Hostile) -> bytes:
+    while True:
+        message, payload = await peer.receive()
+        if type(message) is BufferResponse:
+            return payload
+
+
+async def no_data(daemon: AttackedDaemon, victim: Application, source: HelloAck) -> RemoteError:
+    """Read through the first TaskManager; return the error that comes in place of any data."""
+    reader = await consumer(daemon.address, victim)
+    gate = open_gate(reader, SHUFFLE, [(source, [1])], 0, 1)
+    with pytest.raises(RemoteError) as caught:
+        await gate.read_all()
+    assert gate.content == [b""]
+    await gate.close()
+    await reader.close()
+    return caught.value
+
+
+@one_loop
+@pytest.mark.parametrize("target", ["the other TaskManager", "the same TaskManager"])
+async def test_nobody_in_between_passes_the_proof_of_a_taskmanager_on(cluster, victim, target):
+    """A reader names a relay as a TaskManager; the one that it is connected to dials there."""
+    dialling = cluster.first
+    ack = await commit(cluster.second.address, victim, 1, RECORDS)
+    refusing = cluster.second if target == "the other TaskManager" else dialling
+    since = len(refusing.log)
+    async with Relay(refusing.address) as relay:
+        named = ack._replace(advertised_host=relay.address.host, data_port=relay.address.port)
+        if target == "the same TaskManager":
+            named = named._replace(taskmanager_id="somebody else")
+        await no_data(dialling, victim, named)
+        assert relay.connections == 1
+    line = await refusing.logs("NOT_PERMITTED", since)
+    assert "dialled another address" in line
+    assert str(relay.address) in line
+    assert victim.scoped.encode() not in relay.up
+    assert RECORDS[:20] not in relay.down
+    assert await read(dialling.address, victim, [1], ack) == RECORDS

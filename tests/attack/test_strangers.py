@@ -1,0 +1,206 @@
+"""Connections without a credential, and with one of another cluster."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from benchmarks.wire_clients import write_region
+from sluice.protocol.errors import ErrorCode
+from sluice.protocol.messages import (
+    ROLE_CONSUMER,
+    ROLE_DRIVER,
+    ROLE_PEER,
+    ROLE_PRODUCER,
+    FinishPartition,
+    GateChannel,
+    HelloAck,
+    Message,
+    OpenGate,
+    OpenPartition,
+    PartitionFinished,
+    PartitionRequest,
+    PartitionResumed,
+    Proof,
+    RegionSecured,
+    ReleaseApplication,
+    ReleaseShuffle,
+    ResumePartition,
+    SecureRegion,
+)
+from tests.attack.hostile import NONCE, Hostile, told
+from tests.attack.rig import (
+    ABROAD,
+    SHUFFLE,
+    Application,
+    AttackedDaemon,
+    application,
+    commit,
+    hello_of,
+    producer,
+    read,
+    release_application,
+    release_shuffle,
+)
+
+one_loop = pytest.mark.asyncio(loop_factories=["uvloop"])
+
+DATA = b"the records of the victim " * 1000
+FLOOD = 300
+
+CLIENT_ROLES = (ROLE_PRODUCER, ROLE_CONSUMER, ROLE_DRIVER)
+
+
+def harm(role: int, daemon: AttackedDaemon, scoped: str) -> list[Message]:
+    """Return what a connection of that role would do if it were let in."""
+    return {
+        ROLE_PRODUCER: [OpenPartition(0, SHUFFLE, 1, 1), ResumePartition(1, SHUFFLE, 2, 1)],
+        ROLE_CONSUMER: [
+            OpenGate(
+                0,
+                SHUFFLE,
+                0,
+                1,
+                8,
+                [GateChannel(1, daemon.identity, "127.0.0.1", daemon.data_port, [1])],
+            )
+        ],
+        ROLE_DRIVER: [ReleaseShuffle(SHUFFLE), ReleaseApplication()],
+        ROLE_PEER: [PartitionRequest(0, scoped, SHUFFLE, [1], 0, 1, 8)],
+    }[role]
+
+
+async def begin(daemon: AttackedDaemon, victim: Application) -> None:
+    """Commit a map output, and leave another one with a secured region behind."""
+    await commit(daemon.address, victim, 1, DATA)
+    writer = await producer(daemon.address, victim)
+    writer.send(ResumePartition(0, SHUFFLE, 2, 1))
+    await writer.expect(PartitionResumed)
+    await write_region(writer, 0, 0, [DATA])
+    writer.send(SecureRegion(0, 0))
+    await writer.expect(RegionSecured)
+    writer.vanish()
+    await writer.until_lost()
+
+
+async def go_on(daemon: AttackedDaemon, victim: Application) -> None:
+    """Check that the victim goes on from where it was, and finds its data as it left them."""
+    writer = await producer(daemon.address, victim)
+    writer.send(ResumePartition(0, SHUFFLE, 2, 1))
+    assert await writer.expect(PartitionResumed) == PartitionResumed(0, 1, len(DATA), False)
+    await write_region(writer, 0, 1, [b"and the end"])
+    writer.send(FinishPartition(0, len(DATA) + 11, 2))
+    await writer.expect(PartitionFinished)
+    await writer.close()
+    assert await read(daemon.address, victim, [1]) == DATA
+    assert await read(daemon.address, victim, [2]) == DATA + b"and the end"
+    assert await release_shuffle(daemon.address, victim) >= 2 * len(DATA)
+    assert await release_application(daemon.address, victim) == 0
+
+
+@one_loop
+@pytest.mark.parametrize("way", ["TCP", "Unix socket"])
+async def test_a_stranger_does_nothing_in_any_role(cluster, victim, way):
+    daemon = cluster.first
+    address = daemon.address if way == "TCP" else daemon.socket
+    await begin(daemon, victim)
+    errors = set()
+    for role in (*CLIENT_ROLES, ROLE_PEER):
+        for name in (victim.name, victim.scoped, "an application that does not exist"):
+            since = len(daemon.log)
+            stranger = await Hostile.reach(address)
+            segment = 32768 if role == ROLE_PEER else 0
+            application_id = "" if role == ROLE_PEER else name
+            hello = hello_of(role, application_id, segment_size_bytes=segment)
+            stranger.send_message(hello)
+            error = await stranger.refused(daemon, ErrorCode.AUTHENTICATION_REQUIRED, since)
+            errors.add(told(error))
+            # What follows the Hello in the same write must not be served either.
+            since = len(daemon.log)
+            hasty = await Hostile.reach(address)
+            hasty.send_messages([hello, *harm(role, daemon, victim.scoped)])
+            await hasty.ended(daemon, ErrorCode.AUTHENTICATION_REQUIRED, since)
+    # One text for every application: it tells nobody which of them exist.
+    assert len(errors) == 1
+    await go_on(daemon, victim)
+
+
+@one_loop
+@pytest.mark.parametrize("role", CLIENT_ROLES)
+async def test_a_credential_of_another_cluster_does_nothing(cluster, victim, role):
+    daemon = cluster.first
+    await begin(daemon, victim)
+    foreign = application(ABROAD, victim.name)
+    errors = set()
+    for name in (victim.name, victim.scoped, "an application that does not exist"):
+        since = len(daemon.log)
+        stranger = await Hostile.reach(daemon.address)
+        credential = foreign.driver if role == ROLE_DRIVER else foreign.task
+        answer = await stranger.prove(hello_of(role, name), credential)
+        error = await stranger.refused(daemon, ErrorCode.AUTHENTICATION_FAILED, since, answer)
+        errors.add(told(error))
+    assert len(errors) == 1
+    await go_on(daemon, victim)
+
+
+@one_loop
+async def test_what_follows_a_claim_is_not_served_before_the_proof(cluster, victim):
+    """Its sender knows the claim, which is no secret, and has no key."""
+    daemon = cluster.first
+    await begin(daemon, victim)
+    for role, credential in (
+        (ROLE_PRODUCER, victim.task),
+        (ROLE_CONSUMER, victim.task),
+        (ROLE_DRIVER, victim.driver),
+    ):
+        since = len(daemon.log)
+        stranger = await Hostile.reach(daemon.address)
+        hello = hello_of(role, victim.name, token=NONCE + credential.claim.pack())
+        stranger.send_messages([hello, *harm(role, daemon, victim.scoped)])
+        await stranger.ended(daemon, ErrorCode.UNEXPECTED_MESSAGE, since)
+    await go_on(daemon, victim)
+
+
+@one_loop
+async def test_connections_that_never_prove_hinder_nobody_and_are_ended(cluster, victim):
+    daemon = cluster.first
+    claim = hello_of(ROLE_DRIVER, victim.name, token=NONCE + victim.driver.claim.pack())
+    flood = [await Hostile.reach(daemon.address) for _ in range(FLOOD)]
+    try:
+        for index, stranger in enumerate(flood):
+            if index % 3 == 0:
+                stranger.send_message(claim)
+            elif index % 3 == 1:
+                stranger.send_bytes(b"\0\0")  # a frame that never ends
+        await commit(daemon.address, victim, 1, DATA)
+        assert await read(daemon.address, victim, [1]) == DATA
+        errors = await asyncio.gather(*(stranger.until_refused() for stranger in flood))
+        assert all(error is not None for error in errors)
+        assert {error.code for error in errors} == {ErrorCode.DEADLINE_EXCEEDED}
+    finally:
+        for stranger in flood:
+            await stranger.close()
+    assert await read(daemon.address, victim, [1]) == DATA
+
+
+@one_loop
+async def test_a_wrong_proof_and_an_unknown_secret_are_told_alike(cluster, victim):
+    """And so is an application that exists, and one that does not."""
+    daemon = cluster.first
+    await commit(daemon.address, victim, 1, DATA)
+    errors = set()
+    for credential in (victim.task, application(ABROAD, victim.name).task):
+        for name in (victim.name, "an application that does not exist"):
+            since = len(daemon.log)
+            guesser = await Hostile.reach(daemon.address)
+            answer = await guesser.prove(
+                hello_of(ROLE_CONSUMER, name), credential, proof=lambda proof: bytes(32)
+            )
+            error = await guesser.refused(daemon, ErrorCode.AUTHENTICATION_FAILED, since, answer)
+            errors.add(told(error))
+    assert len(errors) == 1
+    owner = await Hostile.reach(daemon.address)
+    assert isinstance(await owner.prove(hello_of(ROLE_CONSUMER, victim.name), victim.task), Proof)
+    assert isinstance((await owner.receive())[0], HelloAck)
+    await owner.close()
