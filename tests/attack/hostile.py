@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from sluice.protocol.codec import encode
 from sluice.protocol.handshake import ConnectingHandshake
@@ -148,7 +148,7 @@ class Impostor:
         self.rest = bytearray()
         """Bytes that came after the script."""
 
-    async def __aenter__(self) -> Impostor:
+    async def __aenter__(self) -> Self:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=self._tls)
         self.address = Address(*self._server.sockets[0].getsockname()[:2])
         return self

@@ -37,10 +37,6 @@ MARKER = "SSH-2.0-an-answer-that-nobody-should-see"
 MARKS = (MARKER, "SSH-", "an-answer", str(int.from_bytes(b"SSH-")), str(int.from_bytes(b"2.0-")))
 """The answer, and the forms in which its first bytes could be told."""
 
-shows_remote_bytes = pytest.mark.xfail(
-    reason="the error of an address that proves nothing is passed on to the reader as it came"
-)
-
 
 async def a_banner(peer: Hostile) -> None:
     peer.send_bytes(MARKER.encode() + b"\r\n")
@@ -84,11 +80,11 @@ async def fail_to_read(daemon: AttackedDaemon, victim: Application, named: Hello
 @pytest.mark.parametrize(
     "script",
     [
-        pytest.param(a_banner, marks=shows_remote_bytes),
-        pytest.param(an_error, marks=shows_remote_bytes),
+        a_banner,
+        an_error,
         a_name,
         a_name_behind_a_challenge,
-        pytest.param(an_error_behind_a_challenge, marks=shows_remote_bytes),
+        an_error_behind_a_challenge,
     ],
 )
 async def test_a_gate_shows_nothing_of_an_answer_that_is_not_proven(cluster, victim, script):

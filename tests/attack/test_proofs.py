@@ -16,6 +16,7 @@ from sluice.protocol.messages import (
     ROLE_DRIVER,
     ROLE_PRODUCER,
     Challenge,
+    ErrorResponse,
     Hello,
     HelloAck,
     Proof,
@@ -222,6 +223,7 @@ async def test_a_proof_or_a_nonce_of_another_length_is_refused(cluster, victim, 
     token = DAMAGE[damage](NONCE) + victim.driver.claim.pack()
     answer = await client.prove(hello, victim.driver, sent=hello._replace(token=token))
     error = await client.until_refused() or answer
+    assert isinstance(error, ErrorResponse)
     assert error.code in (code, ErrorCode.MALFORMED_MESSAGE, ErrorCode.AUTHENTICATION_FAILED), error
     await client.ended(daemon, ErrorCode(error.code), since)
     await works(daemon.address, victim)

@@ -54,7 +54,7 @@ CLIENT_ROLES = (ROLE_PRODUCER, ROLE_CONSUMER, ROLE_DRIVER)
 
 def harm(role: int, daemon: AttackedDaemon, scoped: str) -> list[Message]:
     """Return what a connection of that role would do if it were let in."""
-    return {
+    messages: dict[int, list[Message]] = {
         ROLE_PRODUCER: [OpenPartition(0, SHUFFLE, 1, 1), ResumePartition(1, SHUFFLE, 2, 1)],
         ROLE_CONSUMER: [
             OpenGate(
@@ -68,7 +68,8 @@ def harm(role: int, daemon: AttackedDaemon, scoped: str) -> list[Message]:
         ],
         ROLE_DRIVER: [ReleaseShuffle(SHUFFLE), ReleaseApplication()],
         ROLE_PEER: [PartitionRequest(0, scoped, SHUFFLE, [1], 0, 1, 8)],
-    }[role]
+    }
+    return messages[role]
 
 
 async def begin(daemon: AttackedDaemon, victim: Application) -> None:
@@ -176,8 +177,7 @@ async def test_connections_that_never_prove_hinder_nobody_and_are_ended(cluster,
         await commit(daemon.address, victim, 1, DATA)
         assert await read(daemon.address, victim, [1]) == DATA
         errors = await asyncio.gather(*(stranger.until_refused() for stranger in flood))
-        assert all(error is not None for error in errors)
-        assert {error.code for error in errors} == {ErrorCode.DEADLINE_EXCEEDED}
+        assert {error and error.code for error in errors} == {ErrorCode.DEADLINE_EXCEEDED}
     finally:
         for stranger in flood:
             await stranger.close()
