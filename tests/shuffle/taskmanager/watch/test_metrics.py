@@ -14,7 +14,7 @@ from sluice.protocol import handshake
 from sluice.shuffle.counters import Counters, ServingSeconds
 from sluice.shuffle.taskmanager.watch.access_metrics import CONNECTION_REASONS
 from sluice.shuffle.taskmanager.watch.metrics import registry
-from sluice.transport import access
+from sluice.transport import access, certificate_roles
 from tests.shuffle.taskmanager.watch.rig import families, values
 from tools.docs.sample_status import EMPTY_STATUS, STATUS
 
@@ -192,7 +192,7 @@ def test_refusals_are_by_reason_and_begin_at_zero():
 
 def test_every_reason_for_which_an_accepted_connection_is_refused_has_a_series():
     """The other side's word, of the side that connects, is not counted here."""
-    sources = [inspect.getsource(module) for module in (handshake, access)]
+    sources = [inspect.getsource(module) for module in (handshake, access, certificate_roles)]
     said = {word for text in sources for word in re.findall(r'"([^"]+)"', _reasons(text))}
     assert said - {"unproven TaskManager"} == set(CONNECTION_REASONS)
 
