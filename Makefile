@@ -97,9 +97,9 @@ quick: setup ## the tests without Spark, in less than a minute
 	  tests/protocol tests/transport tests/shuffle tests/spark_integration tests/test_layering.py \
 	  $(PYTEST_ARGS)
 
-# Two at a time, the Spark tests beside the others: both wait more than they compute.
+# Three at a time, two of them Spark tests beside the others: all wait more than they compute.
 test: setup ## all tests
-	$(BIN)/python -m pytest -n 2 --dist loadgroup $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 3 --dist loadgroup $(PYTEST_ARGS)
 
 test-compiled: compiled ## the tests of the data path, compiled
 	$(WITH_COMPILED) EXPECTED_DATA_PATH=compiled $(BIN)/python -m pytest -n 2 --dist loadgroup \

@@ -24,6 +24,9 @@ FOLDER = Path(__file__).resolve().parent
 TEST_TIMEOUT_SECONDS = 300
 """For each test with the fixtures it is the first to need."""
 
+GROUPS = ("spark-cluster", "spark-sessions")
+"""Names of what pytest-xdist gives to one worker."""
+
 
 @pytest.hookimpl(tryfirst=True)  # before xdist looks for groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -32,8 +35,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if FOLDER in item.path.parents:
             item.add_marker(pytest.mark.spark)
             item.add_marker(pytest.mark.slow)
-            # One worker has them all when several run: they share a cluster and its applications.
-            item.add_marker(pytest.mark.xdist_group("spark"))
+            # When several workers run, one has all that share a cluster and its applications,
+            # and one those that start applications of their own.
+            shares = "cluster" in item.fixturenames  # type: ignore[attr-defined]
+            item.add_marker(pytest.mark.xdist_group(GROUPS[0] if shares else GROUPS[1]))
             item.add_marker(pytest.mark.timeout(TEST_TIMEOUT_SECONDS))
             if reason:
                 item.add_marker(pytest.mark.skip(reason=reason))
@@ -41,9 +46,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def one_worker(request: pytest.FixtureRequest) -> None:
-    """Fail when every worker would start a Spark: twice the time, on cores that are not there."""
+    """Fail when every worker would start a cluster: on cores that are not there."""
     if request.config.getoption("loadgroup", False) and not all(
-        item.nodeid.endswith("@spark")
+        item.nodeid.endswith(GROUPS)
         for item in request.session.items
         if FOLDER in item.path.parents
     ):
