@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -11,16 +10,20 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+import click
+
 from benchmarks import metrics
 from benchmarks.cluster import REPOSITORY, WORKER_HOSTS
 from benchmarks.processes import ManagedProcess
+from sluice.protocol.access_token import SCOPE_STATUS, make_access_token
+from sluice.shuffle.taskmanager.http_client import fetch_json
 from sluice.shuffle.taskmanager.watch.status import TaskManagerStatus
 from sluice.spark_integration.conf import TOKEN_FILE
+from sluice.transport.access import read_secret
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -33,6 +36,8 @@ AUTHENTICATED = os.environ.get("SLUICE_TEST_AUTHENTICATED", "1") != "0"
 """Whether TaskManagers have a cluster secret, and applications a token, unless a test says."""
 
 START_TIMEOUT_SECONDS = 60.0
+TOKEN_SECONDS = 3600
+"""For how long an access token is good: longer than any test."""
 POLL_SECONDS = 0.1
 """Pause between two looks at the status page, which cannot be waited for."""
 
@@ -137,8 +142,10 @@ class Daemon:
 
     def drain(self) -> None:
         """Let it take nothing new, as ``sluice drain`` does; returns when it has nothing to do."""
+        secret = self._secret_file
+        proof = [] if secret is None else ["--secret-file", str(secret)]
         subprocess.run(
-            [str(Path(sys.executable).parent / "sluice"), "drain", self.http_url],
+            [str(Path(sys.executable).parent / "sluice"), "drain", self.http_url, *proof],
             check=True,
             timeout=START_TIMEOUT_SECONDS,
         )
@@ -148,11 +155,29 @@ class Daemon:
         if self._process is not None:
             self._process.stop()
 
+    @property
+    def _secret_file(self) -> Path | None:
+        file = self._options.get("cluster-secret-files")
+        return None if file is None else Path(str(file))
+
+    def access_token(self) -> str:
+        """Return a token that lets its status be read; empty without a secret."""
+        if self._secret_file is None:
+            return ""
+        expires_at = int(time.time()) + TOKEN_SECONDS
+        return make_access_token(read_secret(self._secret_file), SCOPE_STATUS, expires_at).to_text()
+
     def status(self) -> TaskManagerStatus:
-        """Return its status."""
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        with opener.open(f"{self.http_url}/api/v1/status", timeout=10.0) as answer:
-            return TaskManagerStatus.from_json(json.load(answer))
+        """Return its status.
+
+        Raises:
+            ConnectionError: It does not answer, or not this question.
+        """
+        try:
+            document = fetch_json(self.http_url, "/api/v1/status", token=self.access_token())
+        except click.ClickException as error:
+            raise ConnectionError(error.message) from error
+        return TaskManagerStatus.from_json(document)
 
     def wait_until(
         self, what: Callable[[TaskManagerStatus], object], timeout_seconds: float

@@ -29,9 +29,12 @@ ENCODED_KEY_CHARACTERS = 40
 """Of the 32 bytes of a key in base64; the last ones share a character with what follows."""
 
 
-def read(url: str) -> bytes:
+def read(url: str, token: str = "") -> bytes:
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(url, timeout=30.0) as answer:
+    request = urllib.request.Request(
+        url, headers={"Authorization": f"Bearer {token}"} if token else {}
+    )
+    with opener.open(request, timeout=30.0) as answer:
         return bytes(answer.read())
 
 
@@ -97,7 +100,9 @@ def test_no_key_shows_anywhere(both: Both, daemons: Daemons, directory: Path, tm
         "REST": [read(rest)],
         "UI": [read(f"{url}/environment/")],
         "ps": [command_lines()],
-        "status": [read(f"{daemon.http_url}/api/v1/status") for daemon in daemons],
+        "status": [
+            read(f"{daemon.http_url}/api/v1/status", daemon.access_token()) for daemon in daemons
+        ],
         "metrics": [read(daemon.metrics_url) for daemon in daemons],
         "files": written_below(directory, daemons),
     }

@@ -28,7 +28,7 @@ def test_fifty_micro_batches(
     found = sluice.rows(
         "stateful_stream",
         directory=str(stream),
-        taskmanagers=[daemon.http_url for daemon in daemons],
+        taskmanagers=[(daemon.http_url, daemon.access_token()) for daemon in daemons],
     )
     rows = [json.loads(line) for line in found.read_text(encoding="utf-8").splitlines()]
     state = sorted(row for row in rows if row[0] == "state")

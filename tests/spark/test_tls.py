@@ -78,7 +78,9 @@ def pem_key(authority: Authority, directory: Path) -> dict[str, str]:
 
 def tcp_settings(daemons: Daemons) -> dict[str, str]:
     """Return settings with the data ports alone."""
-    return spark_conf(",".join(daemon.endpoint for daemon in daemons)) | {
+    return {
+        **spark_conf(",".join(daemon.endpoint for daemon in daemons)),
+        **daemons.credentials,
         "spark.sluice.io.connectTimeout": "30s",
         "spark.sluice.driver.pingInterval": "1s",
         "spark.sluice.ssl.enabled": "true",

@@ -38,9 +38,9 @@ Rows = list[tuple[Any, ...]]
 def stateful_stream(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
     """Sums by key over one small file for each micro-batch.
 
-    ``directory`` receives the files and the checkpoint; ``taskmanagers`` are the HTTP addresses of
-    TaskManagers. The result: ``("state", key, sum, count)`` as the last micro-batch saw them,
-    ``("batches", number)``, and after every ten micro-batches ``("sample", number, JSON)``.
+    ``directory`` receives the files and the checkpoint; ``taskmanagers`` are pairs of an HTTP
+    address and an access token. The result: ``("state", key, sum, count)`` as the last micro-batch
+    saw them, ``("batches", number)``, and after every ten micro-batches ``("sample", number, JSON)``.
     """
     directory = Path(parameters["directory"])
     files = directory / "files"
@@ -86,7 +86,7 @@ def _sums(frame: DataFrame) -> DataFrame:
 # ---- samples ------------------------------------------------------------------------------------
 
 
-def _sample(spark: SparkSession, taskmanagers: Sequence[str]) -> dict[str, int]:
+def _sample(spark: SparkSession, taskmanagers: Sequence[Sequence[str]]) -> dict[str, int]:
     """Return what TaskManagers and executors hold once Spark has dropped its unused shuffles."""
     jvm: Any = spark.sparkContext._jvm
     deadline = time.monotonic() + SETTLE_SECONDS
@@ -99,11 +99,11 @@ def _sample(spark: SparkSession, taskmanagers: Sequence[str]) -> dict[str, int]:
             return found | _executors(spark)
 
 
-def _taskmanagers(addresses: Sequence[str]) -> dict[str, int]:
+def _taskmanagers(taskmanagers: Sequence[Sequence[str]]) -> dict[str, int]:
     """Sums over TaskManagers; of shuffles and memory the largest."""
     found = {"shuffles": 0, "resident_bytes": 0, "stored_bytes": 0, "lent_segments": 0}
-    for address in addresses:
-        status = json.loads(_get(f"{address}/api/v1/status"))
+    for address, token in taskmanagers:
+        status = json.loads(_get(f"{address}/api/v1/status", token))
         found["shuffles"] = max(found["shuffles"], len(status["partitions"]))
         found["stored_bytes"] += sum(tier["used_bytes"] for tier in status["storage"])
         found["lent_segments"] += status["network_pool"]["lent_segments"]
@@ -142,9 +142,12 @@ def _executors(spark: SparkSession) -> dict[str, int]:
     return found
 
 
-def _get(url: str) -> str:
+def _get(url: str, token: str = "") -> str:
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(url, timeout=10.0) as answer:
+    request = urllib.request.Request(
+        url, headers={"Authorization": f"Bearer {token}"} if token else {}
+    )
+    with opener.open(request, timeout=10.0) as answer:
         text: str = answer.read().decode()
     return text
 
