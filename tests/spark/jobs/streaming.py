@@ -40,7 +40,8 @@ def stateful_stream(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
 
     ``directory`` receives the files and the checkpoint; ``taskmanagers`` are pairs of an HTTP
     address and an access token. The result: ``("state", key, sum, count)`` as the last micro-batch
-    saw them, ``("batches", number)``, and after every ten micro-batches ``("sample", number, JSON)``.
+    saw them, ``("batches", number)``, and after every ten micro-batches ``("sample", number,
+    JSON)``.
     """
     directory = Path(parameters["directory"])
     files = directory / "files"
