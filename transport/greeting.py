@@ -42,6 +42,7 @@ class Greeting:
         self._handshake: ConnectingHandshake | AcceptingHandshake | None = (
             None if hello is None else connecting_handshake(hello, credential)
         )
+        self._refusal: SluiceError | None = None
         self._fail = fail
         self._transport: asyncio.BaseTransport | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -56,7 +57,7 @@ class Greeting:
         """Start the deadline; return what the side that connects says first.
 
         Raises:
-            SluiceError: The other side is refused, whatever it says.
+            SluiceError: There are too many connections.
         """
         self._transport = transport
         loop = asyncio.get_running_loop()
@@ -64,7 +65,11 @@ class Greeting:
         if accepting is not None:
             if accepting.refusal is not None:
                 raise accepting.refusal
-            self._handshake = accepting.handshake(transport.get_extra_info("socket"))
+            try:
+                self._handshake = accepting.handshake(transport.get_extra_info("socket"))
+            except SluiceError as error:
+                # Told when the Hello is there: who writes to a closed socket never reads the error.
+                self._refusal = error
         self._timer = loop.call_later(timeout_seconds, self._late, timeout_seconds)
         handshake = self._handshake
         return handshake.hello if isinstance(handshake, ConnectingHandshake) else None
@@ -75,6 +80,8 @@ class Greeting:
         Raises:
             ProtocolViolation: The handshake fails; the error is for the other side.
         """
+        if self._refusal is not None:
+            raise self._refusal
         if self._handshake is None or self._transport is None:
             raise RuntimeError("a message before the handshake began")
         binding = self._transport.get_extra_info(CHANNEL_BINDING) or b""
