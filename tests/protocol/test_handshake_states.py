@@ -97,6 +97,10 @@ class End:
             self.opened = True
             self.connection.close()  # nothing that follows is of a handshake
 
+    def receive_all(self, messages: list[m.Message]) -> None:
+        for message in messages:
+            self.receive(message)
+
     def receive_bytes(self, data: bytes) -> None:
         """Take a frame as it comes over the wire; damage that is noticed closes the connection."""
         if self.connection.state is State.CLOSED:
@@ -191,8 +195,7 @@ ANY = MESSAGES | NEARLY_RIGHT | st.sampled_from(RECORDED)
 def there(situation: tuple[Side, State]) -> End:
     """Return a side that good messages have led to a state."""
     end = End(situation[0], AS_DRIVER)
-    for message in SITUATIONS[situation]:
-        end.receive(message)
+    end.receive_all(SITUATIONS[situation])
     end.replies.clear()
     assert end.situation == situation
     return end
@@ -285,8 +288,7 @@ def test_the_messages_of_another_handshake_end_none(number: int) -> None:
         end = there(situation)
         good = TO_ACCEPTOR if situation[0] is Side.ACCEPTED else TO_CONNECTOR
         with pytest.raises((UnexpectedMessage, AuthenticationFailed)):
-            for each in (message, *good[len(SITUATIONS[situation]) + 1 :]):
-                end.receive(each)
+            end.receive_all([message, *good[len(SITUATIONS[situation]) + 1 :]])
         assert not end.opened
 
 
