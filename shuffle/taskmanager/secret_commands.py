@@ -52,9 +52,7 @@ def create_secret(file: Path | None) -> None:
         click.echo(text)
         return
     try:
-        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _FILE_MODE)
-        with open(descriptor, "w", encoding="ascii") as output:
-            output.write(text + "\n")
+        _write_new(file, text + "\n")
     except FileExistsError:
         raise click.ClickException(
             f"{file} exists and is left as it is: a cluster keeps its secret. Name another file"
@@ -101,6 +99,10 @@ def create_token(secret_file: Path | None, subject: str, expires: str, access: s
     """
     if access is not None and subject:
         raise click.UsageError("an access token has no subject: leave out --subject or --access")
+    if not subject.isprintable():  # also bytes of the command line that are no characters
+        raise click.BadParameter(
+            f'"{_printable(subject)}" has characters that cannot be printed', param_hint="--subject"
+        )
     try:
         secret, at = read_secret(_secret_file(secret_file)), _expires_at(expires)
         text = (
@@ -114,22 +116,38 @@ def create_token(secret_file: Path | None, subject: str, expires: str, access: s
 
 
 @token.command("show")
-@click.argument("file", type=click.File("r"), default="-")
+@click.argument("file", type=click.File("r", errors="replace"), default="-")
 def show_token(file: TextIO) -> None:
     """Show what the token in FILE is for, and its expiry; or of the one that is piped in."""
     text = file.read(4096)
     try:
         if text.strip().startswith(PREFIX):
             access = parse_access_token(text)
-            click.echo(f"access   {access.scope}")
+            click.echo(f"access   {_printable(access.scope)}")
             _show_expiry(access.expires_at_seconds)
             return
         shown = parse_token(text)
     except InvalidCredential as error:
         raise click.ClickException(str(error)) from None
-    click.echo(f"subject  {shown.subject or '-'}")
+    click.echo(f"subject  {_printable(shown.subject) or '-'}")
     click.echo(f"secret   {shown.secret_id.hex()}")
     _show_expiry(shown.expires_at_seconds)
+
+
+def _write_new(file: Path, text: str) -> None:
+    """Write a file that does not exist yet; on a full disk nothing is left of it."""
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _FILE_MODE)
+    try:
+        with open(descriptor, "w", encoding="ascii") as output:
+            output.write(text)
+    except OSError:
+        file.unlink()
+        raise
+
+
+def _printable(text: str) -> str:
+    """Return a text that cannot steer the terminal: a token may come from anybody."""
+    return "".join(character if character.isprintable() else "?" for character in text)
 
 
 def _show_expiry(at: int) -> None:
@@ -161,6 +179,6 @@ def _expires_at(text: str) -> int:
     match = _DURATION.fullmatch(text)
     if match is None or int(match[1]) == 0:
         raise click.BadParameter(
-            f'"{text}" is no time: write 30m, 12h, 7d or never', param_hint="--expires"
+            f'"{_printable(text)}" is no time: write 30m, 12h, 7d or never', param_hint="--expires"
         )
     return int(time.time()) + int(match[1]) * _UNIT_SECONDS[match[2]]

@@ -1,0 +1,367 @@
+"""The handshake of one connection: its deadline, and the transport that it is bound to."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from sluice.protocol.errors import (
+    AuthenticationFailed,
+    AuthenticationRequired,
+    ErrorCode,
+    SluiceError,
+)
+from sluice.protocol.identity import ClusterSecrets, SubmitToken
+from sluice.protocol.messages import (
+    ROLE_CONSUMER,
+    ROLE_DRIVER,
+    ROLE_PEER,
+    Challenge,
+    Hello,
+    Proof,
+)
+from sluice.protocol.states import State
+from sluice.transport.access import Accepting, Access
+from sluice.transport.certificate_roles import CertificateRefused
+from sluice.transport.errors import DeadlineExceeded, TooManyConnections
+from sluice.transport.greeting import (
+    CHANNEL_BINDING,
+    PEER_CERTIFICATE,
+    SSL_OBJECT,
+    Greeting,
+)
+from sluice.transport.socket_options import SocketUser
+from tests.protocol.identity_vectors import SALT, SECRET
+from tests.support.certificates import Authority
+from tests.support.peers import PATIENCE_SECONDS, a_hello, an_ack, turns
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from sluice.protocol.identity import Credential
+
+LATER_SECONDS = 3600.0
+"""A deadline that passes in no test."""
+
+SECRETS = Access(ClusterSecrets([SECRET]))
+DRIVER = SubmitToken.make(SECRET).application(SALT)
+HELLO = a_hello(role=ROLE_DRIVER, application_id="etl")
+STRANGER = SocketUser(54321, (54321,))
+
+
+class Failures:
+    """Takes the error of a deadline."""
+
+    def __init__(self) -> None:
+        self.errors: list[SluiceError] = []
+        self._some = asyncio.Event()
+
+    def __call__(self, error: SluiceError) -> None:
+        self.errors.append(error)
+        self._some.set()
+
+    async def first(self) -> SluiceError:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await self._some.wait()
+        return self.errors[0]
+
+
+def a_transport(**extra: object) -> asyncio.BaseTransport:
+    return asyncio.BaseTransport(extra)
+
+
+def never(error: SluiceError) -> None:
+    raise AssertionError(f"no deadline passes in this test: {error}")
+
+
+def connecting(hello: Hello = HELLO, credential: Credential | None = None) -> Greeting:
+    return Greeting(hello, credential, None, never)
+
+
+def accepting(
+    access: Access = SECRETS, refusal: SluiceError | None = None, rules: tuple[str, ...] = ()
+) -> Greeting:
+    return Greeting(None, None, Accepting(an_ack(), access, refusal, rules), never)
+
+
+def begun(greeting: Greeting, **extra: object) -> Greeting:
+    greeting.begin(a_transport(**extra), LATER_SECONDS)
+    return greeting
+
+
+# ---- the deadline ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("connects", [False, True], ids=["accepts", "connects"])
+async def test_the_deadline_runs_from_the_beginning(connects: bool) -> None:
+    failures = Failures()
+    hello, rules = (HELLO, None) if connects else (None, Accepting(an_ack(), Access()))
+    greeting = Greeting(hello, None, rules, failures)
+    greeting.begin(a_transport(), 0.001)
+    error = await failures.first()
+    assert isinstance(error, DeadlineExceeded)
+    assert error.limit == "0.001 s"
+    assert error.remedy
+    greeting.end()
+    await turns()
+    assert failures.errors == [error]
+
+
+async def test_the_deadline_is_stopped_at_the_end_and_any_number_of_times() -> None:
+    failures, control = Failures(), Failures()
+    stopped = Greeting(HELLO, None, None, failures)
+    stopped.end()  # before it began, too
+    stopped.begin(a_transport(), 0)
+    stopped.end()
+    stopped.end()
+    running = Greeting(HELLO, None, None, control)
+    running.begin(a_transport(), 0)
+    await control.first()
+    await turns()
+    assert failures.errors == []
+
+
+async def test_messages_do_not_stop_the_deadline() -> None:
+    failures = Failures()
+    greeting = Greeting(None, None, Accepting(an_ack(), SECRETS), failures)
+    greeting.begin(a_transport(), 0)
+    hello = _said(connecting(credential=DRIVER))
+    assert greeting.receive(hello).state is State.AWAIT_PROOF
+    assert isinstance(await failures.first(), DeadlineExceeded)
+
+
+def _said(greeting: Greeting) -> Hello:
+    """Return the Hello of a side that connects."""
+    hello = greeting.begin(a_transport(), LATER_SECONDS)
+    greeting.end()
+    assert hello is not None
+    return hello
+
+
+# ---- refusals --------------------------------------------------------------------------------
+
+
+async def test_too_many_connections_are_refused_at_once() -> None:
+    """Without a deadline, since nothing is waited for."""
+    refusal = TooManyConnections("Enough")
+    failures = Failures()
+    greeting = Greeting(None, None, Accepting(an_ack(), Access(), refusal), failures)
+    with pytest.raises(TooManyConnections) as caught:
+        greeting.begin(a_transport(), 0)
+    assert caught.value is refusal
+    await turns()
+    assert failures.errors == []
+
+
+async def test_another_user_is_refused_when_its_hello_is_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sluice.transport.access.peer_user", lambda sock: STRANGER)
+    ours, theirs = socket.socketpair(socket.AF_UNIX)
+    with ours, theirs:
+        greeting = accepting(Access())
+        assert greeting.begin(a_transport(socket=ours), LATER_SECONDS) is None
+        for _ in range(2):
+            with pytest.raises(AuthenticationRequired) as caught:
+                greeting.receive(HELLO)
+            assert caught.value.reason == "other user"
+        assert greeting.application_id == ""
+        greeting.end()
+
+
+async def test_another_user_that_says_nothing_is_given_up_at_the_deadline(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sluice.transport.access.peer_user", lambda sock: STRANGER)
+    failures = Failures()
+    ours, theirs = socket.socketpair(socket.AF_UNIX)
+    with ours, theirs:
+        greeting = Greeting(None, None, Accepting(an_ack(), Access()), failures)
+        greeting.begin(a_transport(socket=ours), 0)
+        assert isinstance(await failures.first(), DeadlineExceeded)
+
+
+async def test_another_user_with_a_credential_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sluice.transport.access.peer_user", lambda sock: STRANGER)
+    ours, theirs = socket.socketpair(socket.AF_UNIX)
+    with ours, theirs:
+        connects, accepts = connecting(credential=DRIVER), begun(accepting(), socket=ours)
+        assert accepts.receive(_said(connects)).state is State.AWAIT_PROOF
+        accepts.end()
+
+
+async def test_a_message_before_the_beginning_is_an_error_of_this_side() -> None:
+    for greeting in (connecting(), accepting()):
+        with pytest.raises(RuntimeError):
+            greeting.receive(HELLO)
+
+
+# ---- what the handshake is bound to ----------------------------------------------------------
+
+
+def shake_hands(connects: Greeting, accepts: Greeting, hello: Hello) -> None:
+    """Pass the messages of a handshake with a claim on."""
+    (challenge,) = accepts.receive(hello).replies
+    assert isinstance(challenge, Challenge)
+    (proof,) = connects.receive(challenge).replies
+    answered = accepts.receive(proof)
+    answer, ack = answered.replies
+    assert isinstance(answer, Proof)
+    assert connects.receive(answer).agreed is None
+    opened = connects.receive(ack)
+    assert answered.state is opened.state is State.OPEN
+    assert answered.agreed == opened.agreed == an_ack()
+
+
+async def _handshake(ours: dict[str, Any], theirs: dict[str, Any]) -> tuple[Greeting, Greeting]:
+    connects, accepts = connecting(credential=DRIVER), accepting()
+    hello = connects.begin(a_transport(**ours), LATER_SECONDS)
+    assert accepts.begin(a_transport(**theirs), LATER_SECONDS) is None
+    assert hello is not None
+    try:
+        shake_hands(connects, accepts, hello)
+    finally:
+        connects.end()
+        accepts.end()
+    return connects, accepts
+
+
+BOUND = {CHANNEL_BINDING: b"a certificate"}
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [{}, {CHANNEL_BINDING: None}, {CHANNEL_BINDING: b""}, BOUND],
+    ids=["nothing", "none", "empty", "bound"],
+)
+async def test_both_sides_of_one_channel_open(extra: dict[str, Any]) -> None:
+    connects, accepts = await _handshake(extra, extra)
+    assert accepts.application_id.startswith("etl@")
+    assert connects.application_id == ""
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [(BOUND, {}), ({}, BOUND), (BOUND, {CHANNEL_BINDING: b"another certificate"})],
+    ids=["ends before", "begins behind", "two channels"],
+)
+async def test_sides_of_two_channels_do_not_open(
+    ours: dict[str, Any], theirs: dict[str, Any]
+) -> None:
+    with pytest.raises(AuthenticationFailed) as caught:
+        await _handshake(ours, theirs)
+    assert caught.value.reason == "wrong proof"
+
+
+async def test_the_binding_is_the_one_at_the_time_of_the_message() -> None:
+    """TLS knows it when its own handshake is done, which the transport may tell late."""
+    extra: dict[str, Any] = {}
+    transport = asyncio.BaseTransport(extra)  # the very dictionary, not a copy
+    connects, accepts = connecting(credential=DRIVER), begun(accepting(), **BOUND)
+    hello = connects.begin(transport, LATER_SECONDS)
+    assert hello is not None
+    extra.update(BOUND)
+    shake_hands(connects, accepts, hello)
+    connects.end()
+    accepts.end()
+
+
+# ---- certificates ----------------------------------------------------------------------------
+
+RULES = ("driver of etl* = DNS:etl.example", "peer = DNS:tm*.example")
+
+
+def certificate(directory: Path, *names: str) -> dict[str, Any]:
+    """Return the extra info of a transport that was shown a certificate."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives.serialization import Encoding
+
+    issued, _ = Authority(directory).issue(*names)
+    der = x509.load_pem_x509_certificate(issued.read_bytes()).public_bytes(Encoding.DER)
+    return {SSL_OBJECT: object(), PEER_CERTIFICATE: der}
+
+
+@pytest.mark.parametrize(
+    ("name", "hello", "allowed"),
+    [
+        ("etl.example", HELLO, True),
+        ("etl.example", HELLO._replace(application_id="other"), False),
+        ("etl.example", HELLO._replace(role=ROLE_CONSUMER), False),
+        ("tm1.example", HELLO, False),
+        ("tm1.example", a_hello(role=ROLE_PEER), True),
+        ("etl.example", a_hello(role=ROLE_PEER), False),
+    ],
+    ids=["driver", "other application", "other role", "peer as driver", "peer", "driver as peer"],
+)
+async def test_a_certificate_must_allow_what_the_hello_asks_for(
+    tmp_path: Path, name: str, hello: Hello, allowed: bool
+) -> None:
+    greeting = begun(accepting(Access(), rules=RULES), **certificate(tmp_path, name))
+    if allowed:
+        assert greeting.receive(hello).state is State.OPEN
+    else:
+        with pytest.raises(CertificateRefused) as caught:
+            greeting.receive(hello)
+        assert caught.value.code is ErrorCode.NOT_PERMITTED
+    greeting.end()
+
+
+async def test_a_certificate_is_checked_before_the_challenge_is_given(tmp_path: Path) -> None:
+    hello = _said(connecting(credential=DRIVER))
+    strange = begun(accepting(rules=RULES), **certificate(tmp_path / "a", "tm1.example"))
+    with pytest.raises(CertificateRefused):
+        strange.receive(hello)
+    good = begun(accepting(rules=RULES), **certificate(tmp_path / "b", "etl.example"))
+    assert good.receive(hello).state is State.AWAIT_PROOF
+    for greeting in (strange, good):
+        greeting.end()
+
+
+async def test_with_rules_tls_without_a_certificate_is_refused() -> None:
+    greeting = begun(accepting(Access(), rules=RULES), **{SSL_OBJECT: object()})
+    with pytest.raises(CertificateRefused, match="must show a certificate"):
+        greeting.receive(HELLO)
+    greeting.end()
+
+
+async def test_rules_do_not_concern_a_connection_without_tls() -> None:
+    greeting = begun(accepting(Access(), rules=RULES))
+    assert greeting.receive(HELLO).state is State.OPEN
+    greeting.end()
+
+
+# ---- the other side --------------------------------------------------------------------------
+
+
+async def test_each_side_learns_of_the_other() -> None:
+    connects, accepts = await _handshake({}, {})
+    said = accepts.other_side(an_ack())
+    assert isinstance(said, Hello)
+    assert said._replace(token=b"") == HELLO
+    ack = an_ack(taskmanager_id="tm-other")
+    assert connects.other_side(ack) is ack
+
+
+@pytest.mark.parametrize("name", ["etl", ""])
+async def test_without_a_claim_the_application_has_the_name_that_it_gives(name: str) -> None:
+    hello = a_hello(role=ROLE_DRIVER if name else ROLE_PEER, application_id=name)
+    accepts = begun(accepting(Access()))
+    assert accepts.application_id == ""
+    step = accepts.receive(hello)
+    assert step.agreed is not None
+    assert accepts.other_side(step.agreed) == hello
+    assert accepts.application_id == name
+    accepts.end()
+
+
+async def test_before_the_proof_there_is_no_application() -> None:
+    connects, accepts = connecting(credential=DRIVER), begun(accepting())
+    accepts.receive(_said(connects))
+    assert accepts.application_id == ""
+    with pytest.raises(AuthenticationFailed):
+        accepts.receive(Proof(bytes(32)))
+    assert accepts.application_id == ""
+    accepts.end()
