@@ -56,6 +56,7 @@ class SyncShuffleClient:
         application_id: Partitions are found, and released, by application.
         config: Memory and deadlines.
         timeout_seconds: Longest wait of any one call, back pressure included.
+        credential: As for :meth:`ShuffleClient.connect`.
     """
 
     def __init__(
