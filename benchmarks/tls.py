@@ -166,13 +166,12 @@ async def measure_exchange(side: Side, rounds: int) -> dict[str, float]:
     }
 
 
-async def measure_client(side: Side, client: str, map_outputs: int) -> dict[str, float]:
+async def measure_client(client: str, legs: Legs, map_outputs: int) -> dict[str, float]:
     """Write map outputs, read and release them; return rates, and the CPU of the client.
 
     Raises:
         RuntimeError: Not every byte came back.
     """
-    legs = side.clients[client]
     written = await legs.write(0, map_outputs)
     read = await legs.read(0, map_outputs)
     await legs.release(0)
@@ -199,7 +198,9 @@ async def measure_pair(sides: Mapping[str, Side], number: int, effort: Effort) -
         run |= of_kind(kind, await measure_exchange(sides[kind], effort.rounds))
     for client in CLIENTS:
         for kind in order:
-            run |= of_kind(kind, await measure_client(sides[kind], client, effort.map_outputs))
+            run |= of_kind(
+                kind, await measure_client(client, sides[kind].clients[client], effort.map_outputs)
+            )
     return run
 
 
@@ -217,7 +218,7 @@ async def measure(directory: Path, effort: Effort) -> tuple[list[dict[str, float
             sides[kind], versions = await stack.enter_async_context(side_of(directory, kind))
         for _ in range(effort.jvm_warm_up):
             for side in sides.values():
-                await measure_client(side, JVM, effort.map_outputs)
+                await measure_client(JVM, side.clients[JVM], effort.map_outputs)
         runs = [await measure_pair(sides, number, effort) for number in range(effort.pairs + 1)]
         return runs[1:], versions  # the first one warms up
 

@@ -14,7 +14,6 @@ from benchmarks.tls import (
     RATIOS,
     SECURED,
     Effort,
-    Side,
     make_certificates,
     measure,
     measure_client,
@@ -58,7 +57,7 @@ def test_only_one_kind_speaks_tls(tmp_path):
 
 def test_a_figure_is_the_median_of_the_ratios_of_its_leg():
     legs = set(RATIOS.values())
-    rates = [dict.fromkeys(legs, pair) for pair in ((5, 10), (9, 10), (7, 10))]
+    rates = [dict.fromkeys(legs, pair) for pair in ((5.0, 10.0), (9.0, 10.0), (7.0, 10.0))]
     rates[0]["jvm_read"] = rates[1]["jvm_read"] = (2.0, 10.0)
     found = report_of([run_of(pairs) for pairs in rates], {"jdk": "a VM"})
     assert found.figures["tls_rate_ratio"] == pytest.approx(0.7)
@@ -84,6 +83,5 @@ class LossyLegs:
 
 @pytest.mark.parametrize("client", CLIENTS)
 def test_bytes_that_do_not_come_back_fail_the_measurement(client):
-    side = Side(None, [], {client: LossyLegs()})
     with pytest.raises(RuntimeError, match=f"{client}: 67108864 written, 67108863 read"):
-        uvloop.run(measure_client(side, client, 2))
+        uvloop.run(measure_client(client, LossyLegs(), 2))
