@@ -187,7 +187,7 @@ public final class ClientLegs {
     }
 
     private String answer(String command) throws IOException {
-        String[] words = command.replace("\"", "").trim().split(" ");
+        String[] words = command.replace("\"", "").trim().split(" ", -1);
         int shuffleId = Integer.parseInt(words[1]);
         long cpu = cpuNanos();
         long began = System.nanoTime();
