@@ -23,7 +23,7 @@ import javax.net.ssl.SSLException;
  */
 final class TlsChannel implements GatheringByteChannel, ReadableByteChannel {
     /** Records that one call of the kernel can take or bring. */
-    private static final int RECORDS = 16;
+    private static final int RECORDS = 8;
 
     /**
      * Calls of the kernel in one write, so that a fast reader cannot keep the caller from reading.
