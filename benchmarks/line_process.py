@@ -51,10 +51,10 @@ class LineProcess:
 
 
 @contextlib.contextmanager
-def line_process(*arguments: str) -> Iterator[LineProcess]:
-    """Run ``python ARGUMENTS`` for the time of a block."""
+def line_process(*arguments: str, program: str = sys.executable) -> Iterator[LineProcess]:
+    """Run ``PROGRAM ARGUMENTS`` for the time of a block; the program is Python by default."""
     process = subprocess.Popen(
-        [sys.executable, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [program, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     try:
         yield LineProcess(process)

@@ -1,9 +1,17 @@
-"""bench-tls: the exchange of bench-exchange with TLS, over the same exchange without TLS.
+"""bench-tls: what TLS costs between TaskManagers, and between clients and a TaskManager.
 
-One process serves with TLS, one without, and one reads from both in turn, through a network
-environment of each kind. TLS is mutual, version 1.3, with the suite that OpenSSL prefers; its cost
-depends on the processor's AES instructions. Both alternate after a warm-up each; the figure is the
-median of the pairwise ratios of rates.
+One process serves with TLS, one without, and all others come to both in turn. TLS is mutual,
+version 1.3, with the suite that OpenSSL and the JDK prefer; its cost depends on the processor's AES
+instructions. Three legs are measured, each by itself:
+
+* the exchange of bench-exchange, through a network environment of each kind;
+* a JVM client without Spark that writes map outputs and reads them back, one task at a time;
+* a Python client that does the same.
+
+Both kinds alternate after a warm-up each, which is longer for the JVMs: they compile AES-GCM only
+after some seconds. A figure is the median of the pairwise ratios of rates. Client and TaskManager
+run at the same time, so on two idle cores the slower side decides; with other load on the machine
+the figures say nothing. ``tls_rate_ratio_jvm`` is of the time to write and to read together.
 """
 
 from __future__ import annotations
@@ -12,17 +20,19 @@ import argparse
 import asyncio
 import contextlib
 import ssl
-import statistics
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import trustme
 import uvloop
+from cryptography.hazmat.primitives import serialization
 
 from benchmarks.bare_pair import SEGMENT_SIZE_BYTES
+from benchmarks.client_legs import MAP_OUTPUT_BYTES, Legs, jvm_legs, python_legs
 from benchmarks.exchange import (
     CHANNELS,
     MAP_OUTPUTS,
@@ -31,25 +41,77 @@ from benchmarks.exchange import (
     read_partitions,
     store_outputs,
 )
-from benchmarks.report import Report, open_console
+from benchmarks.report import Report, median_and_spread, open_console
 from sluice.shuffle.gate.channel_opener import ChannelSource
+from sluice.transport.config import TransportConfig
 from sluice.transport.connector import Address
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping, Sequence
+
     from sluice.shuffle.taskmanager.environment import NetworkEnvironment
 
 SERVING_HOST = "127.0.0.1"
 READING_HOST = "127.0.0.2"
 PLAIN, SECURED = "plain", "tls"
 KINDS = (PLAIN, SECURED)
+JVM, PYTHON = "jvm", "python"
+CLIENTS: Final = (JVM, PYTHON)
+RATIOS: Final = {
+    "tls_rate_ratio": "exchange",
+    "tls_rate_ratio_jvm": "jvm",
+    "jvm_write_tls_rate_ratio": "jvm_write",
+    "jvm_read_tls_rate_ratio": "jvm_read",
+    "python_write_tls_rate_ratio": "python_write",
+    "python_read_tls_rate_ratio": "python_read",
+}
+"""Each figure, and the leg that it is the ratio of."""
+AIM: Final = "≥ 0.7"
+AES_FLAGS: Final = ("aes", "pclmulqdq", "vaes", "vpclmulqdq", "pmull")
+"""Flags of a processor that encrypts AES-GCM in hardware; the last of them is of ARM."""
+_JVM_LEGS: Final = ("jvm_write", "jvm_read")
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """The bytes and the repetitions of a measurement.
+
+    Attributes:
+        pairs: Pairs that count, of a measurement with TLS and one without.
+        rounds: Times that the 160 MiB of the exchange are read.
+        map_outputs: Map outputs of 32 MiB that each client writes and reads.
+        jvm_warm_up: Pairs of the JVM clients before those that count.
+    """
+
+    pairs: int
+    rounds: int
+    map_outputs: int
+    jvm_warm_up: int
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One process that serves, and all that comes to it."""
+
+    reading: NetworkEnvironment
+    sources: Sequence[Sequence[ChannelSource]]
+    clients: Mapping[str, Legs]
 
 
 def make_certificates(directory: Path) -> None:
-    """Make an authority and one certificate that both sides show."""
+    """Make an authority, and one certificate with its key that all sides show."""
     authority = trustme.CA()
     issued = authority.issue_cert(SERVING_HOST, READING_HOST)
     authority.cert_pem.write_to_path(str(directory / "ca.pem"))
-    issued.private_key_and_cert_chain_pem.write_to_path(str(directory / "both.pem"))
+    issued.cert_chain_pems[0].write_to_path(str(directory / "both.pem"))
+    key = serialization.load_pem_private_key(issued.private_key_pem.bytes(), None)
+    (directory / "key.pem").write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,  # the JVM reads no other
+            serialization.NoEncryption(),
+        )
+    )
 
 
 def settings(directory: Path, kind: str) -> dict[str, Any]:
@@ -60,7 +122,7 @@ def settings(directory: Path, kind: str) -> dict[str, Any]:
         "tls_enabled": True,
         "tls_ca_file": directory / "ca.pem",
         "tls_certificate_file": directory / "both.pem",
-        "tls_key_file": directory / "both.pem",
+        "tls_key_file": directory / "key.pem",
     }
 
 
@@ -74,36 +136,133 @@ async def serve_partitions(directory: Path, kind: str) -> None:
         await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
 
 
-async def measure(directory: Path, pairs: int, rounds: int) -> list[dict[str, float]]:
-    """Alternate both kinds; return the figures of each pair."""
-    async with contextlib.AsyncExitStack() as stack:
-        sides: dict[str, tuple[NetworkEnvironment, list[list[ChannelSource]]]] = {}
-        for kind in KINDS:
-            serving = child(kind, "--directory", str(directory), module="benchmarks.tls")
-            taskmanager_id, port = stack.enter_context(serving)
-            reading = await stack.enter_async_context(
-                environment(directory / kind, READING_HOST, None, **settings(directory, kind))
+@contextlib.asynccontextmanager
+async def side_of(directory: Path, kind: str) -> AsyncIterator[tuple[Side, dict[str, str]]]:
+    """Run all processes of a kind; give the JVM's versions too."""
+    transport = settings(directory, kind)
+    config = TransportConfig(**transport)
+    with child(kind, "--directory", str(directory), module="benchmarks.tls") as (name, port):
+        address = Address(SERVING_HOST, port)
+        sources = [
+            [ChannelSource(name, address, range(first, MAP_OUTPUTS, CHANNELS))]
+            for first in range(CHANNELS)
+        ]
+        async with (
+            environment(directory / kind, READING_HOST, None, **transport) as reading,
+            jvm_legs(address, config) as jvm,
+            python_legs(address, config) as python,
+        ):
+            yield Side(reading, sources, {JVM: jvm, PYTHON: python}), jvm.versions
+
+
+async def measure_exchange(side: Side, rounds: int) -> dict[str, float]:
+    """Read what the other TaskManager stores; return the rate and the CPU of the reading one."""
+    cpu = time.process_time()
+    total, seconds = await read_partitions(side.reading, side.sources, rounds, checksum=True)
+    cpu = time.process_time() - cpu
+    return {
+        "exchange_bytes_per_second": total / seconds,
+        "exchange_cpu_us_per_buffer": cpu / total * SEGMENT_SIZE_BYTES * 1e6,
+    }
+
+
+async def measure_client(client: str, legs: Legs, map_outputs: int) -> dict[str, float]:
+    """Write map outputs, read and release them; return rates, and the CPU of the client.
+
+    Raises:
+        RuntimeError: Not every byte came back.
+    """
+    written = await legs.write(0, map_outputs)
+    read = await legs.read(0, map_outputs)
+    await legs.release(0)
+    expected = map_outputs * MAP_OUTPUT_BYTES
+    if written.total_bytes != expected or read.total_bytes != expected:
+        raise RuntimeError(
+            f"{client}: {written.total_bytes} written, {read.total_bytes} read, not {expected}"
+        )
+    both = written.seconds + read.seconds
+    found = {f"{client}_bytes_per_second": expected / both}
+    for leg, moved in (("write", written), ("read", read)):
+        found[f"{client}_{leg}_bytes_per_second"] = expected / moved.seconds
+        found[f"{client}_{leg}_cpu_us_per_buffer"] = (
+            moved.cpu_seconds / expected * SEGMENT_SIZE_BYTES * 1e6
+        )
+    return found
+
+
+async def measure_pair(sides: Mapping[str, Side], number: int, effort: Effort) -> dict[str, float]:
+    """Measure each leg with and without TLS, one right after the other."""
+    order = KINDS if number % 2 else KINDS[::-1]
+    run: dict[str, float] = {}
+    for kind in order:
+        run |= of_kind(kind, await measure_exchange(sides[kind], effort.rounds))
+    for client in CLIENTS:
+        for kind in order:
+            run |= of_kind(
+                kind, await measure_client(client, sides[kind].clients[client], effort.map_outputs)
             )
-            address = Address(SERVING_HOST, port)
-            sources = [
-                [ChannelSource(taskmanager_id, address, range(first, MAP_OUTPUTS, CHANNELS))]
-                for first in range(CHANNELS)
-            ]
-            sides[kind] = (reading, sources)
-        runs: list[dict[str, float]] = []
-        for pair in range(pairs + 1):
-            run: dict[str, float] = {}
-            for kind in KINDS if pair % 2 else reversed(KINDS):
-                reading, sources = sides[kind]
-                cpu = time.process_time()
-                total, seconds = await read_partitions(reading, sources, rounds, checksum=True)
-                cpu = time.process_time() - cpu
-                run["bytes"] = total
-                run[f"{kind}_bytes_per_second"] = total / seconds
-                run[f"{kind}_receiver_cpu_us_per_buffer"] = cpu / total * SEGMENT_SIZE_BYTES * 1e6
-            if pair:  # the first one warms up
-                runs.append(run)
-        return runs
+    return run
+
+
+def of_kind(kind: str, found: Mapping[str, float]) -> dict[str, float]:
+    """Return the figures under the name of their kind."""
+    return {f"{kind}_{key}": value for key, value in found.items()}
+
+
+async def measure(directory: Path, effort: Effort) -> tuple[list[dict[str, float]], dict[str, str]]:
+    """Alternate both kinds; return the figures of each pair, and the JVM's versions."""
+    async with contextlib.AsyncExitStack() as stack:
+        sides: dict[str, Side] = {}
+        versions: dict[str, str] = {}
+        for kind in KINDS:
+            sides[kind], versions = await stack.enter_async_context(side_of(directory, kind))
+        for _ in range(effort.jvm_warm_up):
+            for side in sides.values():
+                await measure_client(JVM, side.clients[JVM], effort.map_outputs)
+        runs = [await measure_pair(sides, number, effort) for number in range(effort.pairs + 1)]
+        return runs[1:], versions  # the first one warms up
+
+
+def processor_aes() -> str:
+    """Return the processor's flags for AES-GCM, or "unknown"."""
+    try:
+        words = Path("/proc/cpuinfo").read_text(encoding="utf-8").split()
+    except OSError:
+        return "unknown"
+    return " ".join(flag for flag in AES_FLAGS if flag in words) or "none"
+
+
+def report_of(runs: Sequence[Mapping[str, float]], versions: Mapping[str, str]) -> Report:
+    """Make the report.
+
+    Args:
+        runs: The figures of each pair.
+        versions: The JVM's versions.
+    """
+    figures: dict[str, float] = {}
+    spread: dict[str, tuple[float, float]] = {}
+
+    def add(figure: str, key: str) -> None:
+        ratios = [run[f"{SECURED}_{key}"] / run[f"{PLAIN}_{key}"] for run in runs]
+        figures[figure], spread[figure] = median_and_spread(ratios)
+
+    for figure, leg in RATIOS.items():
+        add(figure, f"{leg}_bytes_per_second")
+    add("tls_receiver_cpu_ratio", "exchange_cpu_us_per_buffer")
+    for leg in _JVM_LEGS:
+        add(f"{leg}_tls_cpu_ratio", f"{leg}_cpu_us_per_buffer")
+    for leg in RATIOS.values():
+        for kind in KINDS:
+            rates = [run[f"{kind}_{leg}_bytes_per_second"] / 1e9 for run in runs]
+            key = f"{kind}_gb_per_second" if leg == "exchange" else f"{leg}_{kind}_gb_per_second"
+            figures[key], spread[key] = median_and_spread(rates)
+    return Report(
+        name="tls",
+        figures=figures,
+        runs=runs,
+        spread=spread,
+        versions={"openssl": ssl.OPENSSL_VERSION, "aes": processor_aes()} | dict(versions),
+    )
 
 
 def main() -> None:
@@ -112,41 +271,26 @@ def main() -> None:
     parser.add_argument("--role", choices=("main", *KINDS), default="main")
     parser.add_argument("--directory", type=Path)
     parser.add_argument("--pairs", type=int, default=7)
-    parser.add_argument("--rounds", type=int, default=6, help="times 160 MiB a measurement")
+    parser.add_argument("--rounds", type=int, default=6, help="times 160 MiB an exchange")
+    parser.add_argument(
+        "--map-outputs", type=int, default=12, help="of 32 MiB, of each client, at most 14"
+    )
+    parser.add_argument("--jvm-warm-up", type=int, default=4, help="pairs of the JVM clients")
     arguments = parser.parse_args()
     if arguments.role != "main":
         uvloop.run(serve_partitions(arguments.directory, arguments.role))
         return
+    effort = Effort(arguments.pairs, arguments.rounds, arguments.map_outputs, arguments.jvm_warm_up)
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as name:
         directory = Path(name)
         make_certificates(directory)
-        runs = uvloop.run(measure(directory, arguments.pairs, arguments.rounds))
-    ratios = [run["tls_bytes_per_second"] / run["plain_bytes_per_second"] for run in runs]
-    cpu_ratios = [
-        run["tls_receiver_cpu_us_per_buffer"] / run["plain_receiver_cpu_us_per_buffer"]
-        for run in runs
-    ]
-    gigabytes = {
-        f"{kind}_gb_per_second": statistics.median(run[f"{kind}_bytes_per_second"] for run in runs)
-        / 1e9
-        for kind in KINDS
-    }
-    report = Report(
-        name="tls",
-        figures={
-            "tls_rate_ratio": statistics.median(ratios),
-            "tls_receiver_cpu_ratio": statistics.median(cpu_ratios),
-            **gigabytes,
-        },
-        runs=runs,
-        spread={
-            "tls_rate_ratio": (min(ratios), max(ratios)),
-            "tls_receiver_cpu_ratio": (min(cpu_ratios), max(cpu_ratios)),
-        },
-        versions={"openssl": ssl.OPENSSL_VERSION},
-    )
+        runs, versions = uvloop.run(measure(directory, effort))
+    report = report_of(runs, versions)
     report.write()
-    report.show(open_console(), {"tls_rate_ratio": "reported"})
+    console = open_console()
+    report.show(console, dict.fromkeys(RATIOS, AIM))
+    for name, version in report.versions.items():
+        console.print(f"{name}: {version}")
 
 
 if __name__ == "__main__":

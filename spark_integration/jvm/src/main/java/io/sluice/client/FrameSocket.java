@@ -21,7 +21,10 @@ final class FrameSocket implements AutoCloseable {
     private final Selector selector;
     private final SelectionKey key;
     private final FrameHandler handler;
-    private final ByteBuffer in = ByteBuffer.allocateDirect(RECEIVE_BYTES);
+
+    /** Direct for the kernel; on the heap for TLS, which copies decrypted bytes from there. */
+    private final ByteBuffer in;
+
     private final FrameReader reader;
     private final FrameWriter writer;
 
@@ -41,6 +44,10 @@ final class FrameSocket implements AutoCloseable {
             throws IOException {
         this.endpoint = endpoint;
         this.tls = endpoint.isUnix() ? Tls.OFF : options.tls();
+        this.in =
+                tls.isOn()
+                        ? ByteBuffer.allocate(RECEIVE_BYTES)
+                        : ByteBuffer.allocateDirect(RECEIVE_BYTES);
         this.channel = channel;
         this.selector = selector;
         this.key = channel.register(selector, SelectionKey.OP_CONNECT);

@@ -58,8 +58,10 @@ final class TlsChannel implements GatheringByteChannel, ReadableByteChannel {
         this.engine = engine;
         this.showsCertificate = showsCertificate;
         recordBytes = engine.getSession().getPacketBufferSize();
-        received = ByteBuffer.allocateDirect(RECORDS * recordBytes).limit(0);
-        unsent = ByteBuffer.allocateDirect(RECORDS * recordBytes);
+        // On the heap: the JDK's AES-GCM copies direct buffers into arrays, piece by piece, which
+        // costs more than the socket's copy of each write and read.
+        received = ByteBuffer.allocate(RECORDS * recordBytes).limit(0);
+        unsent = ByteBuffer.allocate(RECORDS * recordBytes);
     }
 
     /**
