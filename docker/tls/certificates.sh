@@ -9,7 +9,7 @@ umask 077
 OUT=${1:-/run/certificates}
 SETTINGS=${2:-/etc/spark}
 EXTRA=${3:-/etc/sluice-tls/spark.conf}
-DAYS=365
+DAYS=${CERTIFICATE_DAYS:-365}
 MONTH_SECONDS=2592000
 
 work=$(mktemp -d)
