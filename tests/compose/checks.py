@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -91,13 +92,15 @@ def stranger_is_refused(stack: Stack) -> None:
     foreign = ("--authority", "/tmp/foreign/both.pem", "--certificate", "/tmp/foreign")
     right = (*authority, "--certificate", _TLS)
     unproven, wrong = "AUTHENTICATION_REQUIRED", "AUTHENTICATION_FAILED"
-    plain = "CONFIGURATION This port speaks TLS only"
-    alert = "CONFIGURATION {} refuses the certificate or the TLS settings of this side"
+    plain, none, unknown = (
+        f"CONFIGURATION .*{text}"
+        for text in ("This port speaks TLS only", "alert certificate required", "alert unknown ca")
+    )
     for who, variables, options, by_socket, by_tcp in (
         ("a stranger without TLS", nothing, (), unproven, plain),
         ("the owner without TLS", submit, (), "OPEN", plain),
-        ("the owner without a certificate", submit, authority, "OPEN", alert),
-        ("the owner with a foreign certificate", submit, foreign, "OPEN", alert),
+        ("the owner without a certificate", submit, authority, "OPEN", none),
+        ("the owner with a foreign certificate", submit, foreign, "OPEN", unknown),
         ("a stranger with the certificate", nothing, right, unproven, unproven),
         ("a stranger with a token of its own", own, right, wrong, wrong),
         ("the owner", submit, right, "OPEN", "OPEN"),
@@ -105,8 +108,8 @@ def stranger_is_refused(stack: Stack) -> None:
         command = ("python", "-c", _STRANGER.read_text(encoding="utf-8"), *options, *_ENDPOINTS)
         said = stack.exec(worker, *command, variables=variables).split("\n")
         for endpoint in _ENDPOINTS:
-            expected = by_socket if endpoint == _SOCKET else by_tcp.format(endpoint)
-            if not any(line.startswith(f"{endpoint} {expected}") for line in said):
+            expected = by_socket if endpoint == _SOCKET else by_tcp
+            if not any(re.match(f"{re.escape(endpoint)} {expected}", line) for line in said):
                 raise ComposeTestFailed(f"{who} did not get {expected} at {endpoint}: {said}")
 
 
