@@ -15,6 +15,12 @@ MONTH_SECONDS=2592000
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
+# A process that reads the target sees the whole old file or the whole new one.
+place() { # FILE TARGET
+  cp "$1" "$2.new"
+  mv "$2.new" "$2"
+}
+
 new_key() { # FILE
   openssl genpkey -quiet -algorithm EC -pkeyopt ec_paramgen_curve:P-256 -out "$1"
 }
@@ -26,7 +32,7 @@ authority() {
   new_key "$OUT/authority/key.pem"
   openssl req -x509 -new -key "$OUT/authority/key.pem" -days 3650 -subj "/CN=Sluice compose" \
     -out "$work/authority.pem"
-  mv "$work/authority.pem" "$OUT/authority/authority.pem"
+  place "$work/authority.pem" "$OUT/authority/authority.pem"
 }
 
 is_good() { # CERTIFICATE
@@ -50,7 +56,7 @@ END
   cp "$OUT/authority/authority.pem" "$work/authority.pem"
   # The certificate comes last: without it, all are made again.
   for file in authority key certificate; do
-    mv "$work/$file.pem" "$OUT/$1/$file.pem"
+    place "$work/$file.pem" "$OUT/$1/$file.pem"
   done
 }
 
@@ -58,14 +64,14 @@ END
 spark_settings() {
   if [ ! -s "$OUT/spark-settings/secret" ]; then
     openssl rand -hex 32 >"$work/secret"
-    mv "$work/secret" "$OUT/spark-settings/secret"
+    place "$work/secret" "$OUT/spark-settings/secret"
   fi
   for file in "$SETTINGS"/*.conf; do
     {
       cat "$file" "$EXTRA"
       echo "spark.authenticate.secret     $(cat "$OUT/spark-settings/secret")"
     } >"$work/settings"
-    mv "$work/settings" "$OUT/spark-settings/$(basename "$file")"
+    place "$work/settings" "$OUT/spark-settings/$(basename "$file")"
   done
 }
 
