@@ -6,9 +6,12 @@ ARG PYTHON_IMAGE=python:3.11-slim-bookworm@sha256:a36c24f9cbdf4fd0f52d67f0823eea
 
 FROM ${PYTHON_IMAGE} AS base
 # One user for daemons and executors: the Unix socket between them is open to its group only.
+# Volumes take over the owner of the directory that they are mounted at.
 RUN groupadd --gid 10001 sluice \
  && useradd --uid 10001 --gid sluice --no-create-home --home-dir /tmp --shell /usr/sbin/nologin sluice \
- && install -d -o sluice -g sluice -m 0750 /run/sluice /run/sluice-secret /run/sluice-token /var/lib/sluice
+ && install -d -o sluice -g sluice -m 0750 /run/sluice /run/sluice-secret /run/sluice-token /var/lib/sluice \
+      /run/sluice-tls /run/certificates /run/certificates/authority /run/certificates/taskmanager-1 \
+      /run/certificates/taskmanager-2 /run/certificates/spark /run/certificates/spark-settings
 ENV PATH=/opt/sluice/bin:$PATH \
     PYTHONUNBUFFERED=1 \
     PYTHONDONTWRITEBYTECODE=1

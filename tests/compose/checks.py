@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -12,7 +13,7 @@ from typing import Any
 from tests.compose.commands import ComposeTestFailed, wait_until
 from tests.compose.stack import (
     ADDRESS,
-    CREDENTIALS,
+    ONE_SHOTS,
     SERVICES,
     TASKMANAGERS,
     WORKERS,
@@ -29,7 +30,20 @@ _OWN_SHUFFLE = ("spark-submit", "--properties-file", "/etc/spark/spark-own-shuff
 _DEMO = "/opt/jobs/demo.py"
 _JOBS = Path(__file__).resolve().parent / "jobs"
 _STRANGER = Path(__file__).resolve().parent / "stranger.py"
-_ENDPOINTS = ("unix:/run/sluice/taskmanager.sock", *(f"{name}:7337" for name in TASKMANAGERS))
+_SOCKET = "unix:/run/sluice/taskmanager.sock"
+_ENDPOINTS = (_SOCKET, *(f"{name}:7337" for name in TASKMANAGERS))
+_TLS = "/run/sluice-tls"
+_OWN_TOKEN = (
+    "cd /tmp; sluice secret create other >/dev/null; sluice token create --secret-file other"
+)
+_OWN_CERTIFICATE = f"""
+mkdir /tmp/foreign
+cd /tmp/foreign
+openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=spark \\
+  -keyout key.pem -out certificate.pem
+cat {_TLS}/authority.pem certificate.pem >both.pem
+"""
+"""Trusts the TaskManagers too: otherwise the client finds out by itself, and connects to none."""
 _MANAGER = "io.sluice.spark.SluiceShuffleManager"
 _PROMETHEUS_PORT = 9090
 _HTTP_PORTS = dict(zip(TASKMANAGERS, (7338, 7339), strict=True))
@@ -43,13 +57,14 @@ _COUNTERS = (
     "sluice_credits_received_total",
     'sluice_map_outputs_finished_total{outcome="committed"}',
     'sluice_taskmanager_info{data_path="compiled"}',  # the images are built so
+    "sluice_tls_certificate_expiry_timestamp_seconds",
 )
 """Metrics that are above 0 on both hosts after a shuffle between them."""
 
 
 def containers_are_confined(stack: Stack) -> None:
     """No container runs as root, can gain rights, or can write to its image."""
-    for service in (*SERVICES, CREDENTIALS):
+    for service in (*SERVICES, *ONE_SHOTS):
         facts = stack.inspect(service)
         user, host = facts["Config"]["User"], facts["HostConfig"]
         expected = _NOBODY if service == "prometheus" else _SLUICE
@@ -63,21 +78,75 @@ def containers_are_confined(stack: Stack) -> None:
 
 
 def stranger_is_refused(stack: Stack) -> None:
-    """Without a credential, or with one of another secret, no port and no socket lets anybody in.
+    """Without certificate and credential of this cluster, nobody gets into a port or a socket.
 
-    The same steps work for the owner.
+    A certificate is for TCP alone; for the credential, socket and ports are the same. The same
+    steps work for the owner.
     """
-    make = "cd /tmp; sluice secret create other >/dev/null; sluice token create --secret-file other"
-    another = stack.exec(WORKERS[0], "sh", "-euc", make)
-    for who, variables, expected in (
-        ("a stranger", {}, "AUTHENTICATION_REQUIRED"),
-        ("a stranger with a token of its own", _credential(another), "AUTHENTICATION_FAILED"),
-        ("the owner", _credential(_submit_token(stack)), "OPEN"),
+    worker = WORKERS[0]
+    stack.exec(worker, "sh", "-euc", _OWN_CERTIFICATE)
+    another = stack.exec(worker, "sh", "-euc", _OWN_TOKEN)
+    nothing: dict[str, str] = {}
+    own, submit = _credential(another), _credential(_submit_token(stack))
+    authority = ("--authority", f"{_TLS}/authority.pem")
+    foreign = ("--authority", "/tmp/foreign/both.pem", "--certificate", "/tmp/foreign")
+    right = (*authority, "--certificate", _TLS)
+    unproven, wrong = "AUTHENTICATION_REQUIRED", "AUTHENTICATION_FAILED"
+    plain, none, unknown = (
+        f"CONFIGURATION .*{text}"
+        for text in ("This port speaks TLS only", "alert certificate required", "alert unknown ca")
+    )
+    for who, variables, options, by_socket, by_tcp in (
+        ("a stranger without TLS", nothing, (), unproven, plain),
+        ("the owner without TLS", submit, (), "OPEN", plain),
+        ("the owner without a certificate", submit, authority, "OPEN", none),
+        ("the owner with a foreign certificate", submit, foreign, "OPEN", unknown),
+        ("a stranger with the certificate", nothing, right, unproven, unproven),
+        ("a stranger with a token of its own", own, right, wrong, wrong),
+        ("the owner", submit, right, "OPEN", "OPEN"),
     ):
-        command = ("python", "-c", _STRANGER.read_text(encoding="utf-8"), *_ENDPOINTS)
-        said = stack.exec(WORKERS[0], *command, variables=variables).split("\n")
-        if missing := [each for each in _ENDPOINTS if f"{each} {expected}" not in said]:
-            raise ComposeTestFailed(f"{who} did not get {expected} at {missing}: {said}")
+        command = ("python", "-c", _STRANGER.read_text(encoding="utf-8"), *options, *_ENDPOINTS)
+        said = stack.exec(worker, *command, variables=variables).split("\n")
+        for endpoint in _ENDPOINTS:
+            expected = by_socket if endpoint == _SOCKET else by_tcp
+            if not any(re.match(f"{re.escape(endpoint)} {expected}", line) for line in said):
+                raise ComposeTestFailed(f"{who} did not get {expected} at {endpoint}: {said}")
+
+
+def keys_are_kept(stack: Stack) -> None:
+    """Each private key is in the containers of its owner alone, readable for their user only."""
+    prints = set()
+    for service in (*TASKMANAGERS, *WORKERS):
+        listing = ("find", _TLS, "-type", "f", "-printf", "%f %m %u\\n")
+        files = sorted(stack.exec(service, *listing).split("\n"))
+        expected = [f"{name}.pem 600 {_SLUICE}" for name in ("authority", "certificate", "key")]
+        if [each for each in files if each] != expected:
+            raise ComposeTestFailed(f"{service} has {files} in {_TLS}, expected {expected}")
+        prints.add(stack.exec(service, "sha256sum", f"{_TLS}/key.pem"))
+    if len(prints) != len(TASKMANAGERS) + 1:
+        raise ComposeTestFailed(f"TaskManagers and Spark have {len(prints)} different keys")
+    having = [
+        service
+        for service in (*SERVICES, *ONE_SHOTS)
+        for mount in stack.inspect(service)["Mounts"]
+        if mount.get("Name", "").endswith("_tls-authority")
+    ]
+    if having != ["certificates"]:
+        raise ComposeTestFailed(f"the key of the authority is in {having}")
+
+
+def master_refuses_strangers(stack: Stack) -> None:
+    """The Spark master lets in no driver without its secret; the driver then gives up by itself."""
+    plain = ("--conf", "spark.authenticate=false", "--conf", "spark.network.crypto.enabled=false")
+    with stack.submit("stranger", *_OWN_SHUFFLE, *plain, _DEMO) as job:
+        try:
+            said = job.finish(_JOB_SECONDS)
+        except ComposeTestFailed:
+            said = job.said
+            if "All masters are unresponsive" not in said:
+                raise
+        else:
+            raise ComposeTestFailed(f"the Spark master let in a driver without the secret:\n{said}")
 
 
 def names_are_for_the_owner(stack: Stack) -> None:

@@ -82,9 +82,12 @@ def _check(stack: Stack) -> None:
         checks.workers_are_registered(stack)
     with _step("containers confined"):
         checks.containers_are_confined(stack)
+    with _step("keys kept"):
+        checks.keys_are_kept(stack)
     with _step("a stranger is refused"):
         checks.stranger_is_refused(stack)
         checks.names_are_for_the_owner(stack)
+        checks.master_refuses_strangers(stack)
     with _step("demo job, compared with Spark's own shuffle"):
         digest = checks.same_result_as_spark(stack)
     with _step("metrics scraped by Prometheus"):

@@ -1,4 +1,4 @@
-"""The stack of docker-compose.yml: started, asked, hurt, taken down."""
+"""The stack of docker-compose.yml with TLS: started, asked, hurt, taken down."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ ADDRESS = "127.0.0.1"
 TASKMANAGERS = ("taskmanager-1", "taskmanager-2")
 WORKERS = ("spark-worker-1", "spark-worker-2")
 SERVICES = (*TASKMANAGERS, "spark-master", *WORKERS, "prometheus")
-CREDENTIALS = "credentials"
-"""Makes secret and token, and ends."""
+ONE_SHOTS = ("credentials", "certificates")
+"""Make secrets, a token and certificates, and end."""
 
 _BUILD_SECONDS = 900
 _UP_SECONDS = 240
@@ -58,7 +58,7 @@ class Stack:
         self.project = project
 
     def compose(self, *arguments: str, timeout_seconds: float, check: bool = True) -> str:
-        """Run the compose command on the repository's file and no other."""
+        """Run the compose command on the repository's two files and no other."""
         return run(
             [*self._command(), *arguments],
             timeout_seconds=timeout_seconds,
@@ -157,7 +157,7 @@ class Stack:
     def save_logs(self, directory: Path) -> None:
         """Write every container's log and the executors' logs below ``directory``."""
         directory.mkdir(parents=True, exist_ok=True)
-        for service in (*SERVICES, CREDENTIALS):
+        for service in (*SERVICES, *ONE_SHOTS):
             try:
                 container = self.container(service)
                 log = self.engine.docker("logs", "--timestamps", container, check=False)
@@ -175,8 +175,9 @@ class Stack:
         return str(state.get("Health", {}).get("Status", state["Status"]))
 
     def _command(self) -> tuple[str, ...]:
-        # The file is named so that an override file that lies beside it has no part in the test.
-        return (*self.engine.compose, "--file", "docker-compose.yml")
+        # Files are named so that an override file that lies beside them has no part in the test.
+        files = ("--file", "docker-compose.yml", "--file", "docker-compose.tls.yml")
+        return (*self.engine.compose, *files)
 
 
 class Submitted:
