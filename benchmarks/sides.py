@@ -100,10 +100,16 @@ class Sides:
                 own_settings[SHUFFLE_SERVICE_PORT] = str(port)
             self.taskmanagers = starting.enter_context(
                 TaskManagers(
-                    self._directory / "tm", hosts=cluster.hosts, memory_tier=self._memory_tier
+                    self._directory / "tm",
+                    hosts=cluster.hosts,
+                    memory_tier=self._memory_tier,
+                    authenticated=True,
                 )
             )
-            with_sluice = spark_conf(self.taskmanagers.endpoints, installed_spark().version)
+            with_sluice = {
+                **spark_conf(self.taskmanagers.endpoints, installed_spark().version),
+                **self.taskmanagers.spark_settings,
+            }
             if self.baseline.is_sluice:
                 own_settings |= self.baseline.over(with_sluice)
             self.own = starting.enter_context(
