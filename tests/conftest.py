@@ -34,6 +34,10 @@ hypothesis.settings.register_profile("sluice", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("sluice")
 
 
+# Drivers that tests start by spark-submit end before the JVM's second compiler has paid for itself.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--one-loop", action="store_true", help="run asyncio tests on uvloop only (make quick)"

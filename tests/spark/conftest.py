@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import importlib.util
 import shutil
 import tempfile
@@ -80,8 +81,11 @@ def directory(request: pytest.FixtureRequest) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="sluice-", ignore_cleanup_errors=True) as path:
         directory = Path(path)
         kept = class_archive.kept_archive(request.config.cache.mkdir("spark-classes"))
-        if not kept.exists():
-            record_classes(kept, directory)
+        # Both groups need it, and another worker may be making it.
+        with kept.with_suffix(".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not kept.exists():
+                record_classes(kept, directory)
         (directory / class_archive.NAME).symlink_to(kept)
         yield directory
 
