@@ -21,6 +21,7 @@ import pytest
 
 from benchmarks.wire_clients import producer as anonymous_producer
 from benchmarks.wire_clients import write_map_output
+from sluice.protocol.access_token import SCOPE_ADMIN, SCOPE_STATUS, make_access_token
 from sluice.protocol.errors import CredentialExpired, ErrorCode, SluiceError
 from sluice.protocol.identity import SubmitToken, secret_to_text
 from sluice.protocol.messages import ROLE_DRIVER, HelloAck, Ping, Pong
@@ -44,6 +45,7 @@ from tests.support.daemon import TIMEOUT_SECONDS, arguments, run
 
 if TYPE_CHECKING:
     from sluice.transport.connector import Address
+    from tests.attack.rig import AttackedDaemon
 
 one_loop = pytest.mark.asyncio(loop_factories=["uvloop"])
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes another user")
@@ -171,15 +173,33 @@ async def test_the_socket_serves_other_users_with_a_credential_only(
 # ---- the HTTP port ---------------------------------------------------------------------------
 
 
-def test_nobody_drains_a_taskmanager_without_a_proof(taskmanagers):
-    daemon = taskmanagers.second
+def drain(daemon: AttackedDaemon, scope: str | None) -> int:
+    """Ask it to drain, with an access token of that scope; return the status of the answer."""
     asked = urllib.request.Request(
         f"{daemon.url}/api/v1/drain", method="POST", headers={DRAIN_HEADER: "1"}
     )
-    with pytest.raises(urllib.error.HTTPError) as refused:
-        urllib.request.urlopen(asked, timeout=TIMEOUT_SECONDS)
-    assert refused.value.code in (401, 403)
-    refused.value.close()
+    if scope is not None:
+        expires_at = int(time.time()) + 3600
+        token = make_access_token(SECRET, scope, expires_at).to_text()
+        asked.add_header("Authorization", f"Bearer {token}")
+    try:
+        with urllib.request.urlopen(asked, timeout=TIMEOUT_SECONDS) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as refused:
+        with refused:
+            return refused.code
+
+
+@one_loop
+async def test_nobody_drains_a_taskmanager_without_a_proof(start, secret_file, tmp_path):
+    daemon = start(tmp_path, cluster_secret_files=secret_file)
+    owner = application(ALICE, "of the drained one")
+    assert await asyncio.to_thread(drain, daemon, None) == 401
+    assert await asyncio.to_thread(drain, daemon, SCOPE_STATUS) == 403
+    await commit(daemon.address, owner, 1, RECORDS)
+    assert " drains" not in daemon.log
+    assert await asyncio.to_thread(drain, daemon, SCOPE_ADMIN) == 200
+    await daemon.logs(" drains", 0)
 
 
 # ---- expiry ----------------------------------------------------------------------------------
