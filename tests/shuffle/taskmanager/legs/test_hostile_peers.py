@@ -30,6 +30,7 @@ FRAME_TIMEOUT_SECONDS = 0.3
 BYTE_PAUSE_SECONDS = 0.02
 
 
+@pytest.mark.interpreted
 async def test_a_client_that_never_reads_its_answers_is_dropped(tmp_path, monkeypatch):
     monkeypatch.setattr(connection_module, "MAX_UNSENT_BYTES", 256 * 1024)
     async with mini_cluster(tmp_path, 1) as cluster, beside_a_good_client(cluster) as deaf:
