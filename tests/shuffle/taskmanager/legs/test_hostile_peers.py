@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 
 import pytest
 
@@ -37,8 +38,15 @@ async def test_a_client_that_never_reads_its_answers_is_dropped(tmp_path, monkey
         acknowledged(await deaf.greet(ROLE_PRODUCER))
         deaf._writer.transport.pause_reading()  # type: ignore[attr-defined]
         (connection,) = [c for c in cluster[0].listener.connections if c.name == "raw client"]
+        # The kernel would take megabytes of answers first.
+        for transport, option in (
+            (deaf._writer.transport, socket.SO_RCVBUF),
+            (connection._transport, socket.SO_SNDBUF),
+        ):
+            assert transport is not None
+            transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, option, 16 * 1024)
         pings = encode(Ping(2**64 - 1)) * 10_000
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not connection.closing:
                 deaf.send_bytes(pings)
                 with contextlib.suppress(ConnectionError):
