@@ -193,7 +193,7 @@ class CredentialExpired(AuthenticationFailed):
 
 
 class NotPermitted(AuthenticationFailed):
-    """Who it is, is proven; and it may not do what it asks for."""
+    """The other side has proven who it is, and may not do what it asks for."""
 
     code = ErrorCode.NOT_PERMITTED
 

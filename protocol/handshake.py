@@ -50,7 +50,7 @@ _LENGTH = struct.Struct(">I")
 
 
 class Step(NamedTuple):
-    """What follows a message of the handshake."""
+    """The answer to a message of the handshake."""
 
     state: State
     replies: tuple[m.Message, ...]
@@ -59,7 +59,7 @@ class Step(NamedTuple):
 
 
 class Admission(NamedTuple):
-    """Whom the accepting side lets in.
+    """The rules by which the accepting side lets others in.
 
     Attributes:
         secrets: The cluster secrets; None: this side can check no claim.

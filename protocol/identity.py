@@ -65,7 +65,7 @@ class InvalidCredential(SluiceError):
 
 
 class Claim(NamedTuple):
-    """What a Hello says about the key that its sender will prove. None of it is secret.
+    """Names the key that the sender of a Hello will prove. It holds no secret.
 
     ``subject`` is whoever got the submit token; for a peer it is the address that was dialled.
     """
@@ -295,7 +295,7 @@ def parse_credential(text: str, application_id: str) -> Credential:
     the last two every process that names the same application makes the same credential.
 
     Raises:
-        InvalidCredential: The text is none of these. The message does not repeat it.
+        InvalidCredential: The text gives no credential. The message does not repeat it.
     """
     text = text.strip()
     if text.startswith(_SECRET_PREFIX):

@@ -1,4 +1,4 @@
-"""Where a client finds its credential: an argument, a variable of the environment, or a file."""
+"""Finds a client's credential: in an argument, a variable of the environment, or a file."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -40,7 +40,7 @@ _MOST_ERROR_CHARACTERS: Final = 500
 
 
 class Given(NamedTuple):
-    """What a command was given to prove."""
+    """The files of which a command makes its proof."""
 
     secret_file: Path | None
     token_file: Path | None

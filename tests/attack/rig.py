@@ -9,9 +9,12 @@ import signal
 import threading
 from typing import TYPE_CHECKING, NamedTuple
 
+import pytest
+
 from benchmarks.wire_clients import (
     SEGMENT_SIZE_BYTES,
     Client,
+    open_gate,
     read_gate,
     write_map_output,
 )
@@ -36,6 +39,7 @@ from sluice.protocol.messages import (
     ReleaseShuffle,
     ShuffleReleased,
 )
+from sluice.protocol.remote_error import RemoteError
 from sluice.transport.config import TransportConfig
 from sluice.transport.connector import Address, connect
 from tests.support.daemon import TIMEOUT_SECONDS, Daemon
@@ -279,6 +283,18 @@ async def read(
         if client.lost is None:
             await client.close()
     return b"".join(parts)
+
+
+async def fail_to_read(daemon: AttackedDaemon, victim: Application, named: HelloAck) -> RemoteError:
+    """Open a gate with a channel at an address; return the error that ends it."""
+    reader = await consumer(daemon.address, victim)
+    gate = open_gate(reader, SHUFFLE, [(named, [1])], 0, 1)
+    with pytest.raises(RemoteError) as caught:
+        await gate.read_all()
+    assert gate.content == [b""]
+    await gate.close()
+    await reader.close()
+    return caught.value
 
 
 async def release_shuffle(address: Address, owner: Application) -> int:

@@ -195,7 +195,7 @@ async def test_nobody_else_attaches_a_region_area(cluster, victim, forger):
 
 @one_loop
 async def test_a_namespace_is_no_name_for_those_without_a_credential(start, secret_file, tmp_path):
-    """Where anonymous applications are served, they are served beside those with a credential."""
+    """``allow_anonymous`` serves anonymous applications beside those with a credential."""
     daemon = start(tmp_path, cluster_secret_files=secret_file, allow_anonymous="true")
     owner = application(ALICE, "victim")
     await commit(daemon.address, owner, 1, RECORDS)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.wire_clients import open_gate
 from sluice.protocol.codec import decode_control
 from sluice.protocol.identity import KIND_PEER, Claim
 from sluice.protocol.limits import NONCE_BYTES, PREFIX_BYTES
@@ -13,19 +12,14 @@ from sluice.protocol.messages import (
     Challenge,
     ErrorResponse,
     Hello,
-    HelloAck,
     Proof,
 )
-from sluice.protocol.remote_error import RemoteError
 from tests.attack.hostile import NONCE, Hostile, Impostor, an_ack
 from tests.attack.rig import (
     SECRET,
     SECRETS,
-    SHUFFLE,
-    Application,
-    AttackedDaemon,
     commit,
-    consumer,
+    fail_to_read,
     read,
     texts_of,
 )
@@ -62,18 +56,6 @@ async def an_error_behind_a_challenge(peer: Hostile) -> None:
     peer.send_message(Challenge(NONCE))
     await peer.expect(Proof)
     await an_error(peer)
-
-
-async def fail_to_read(daemon: AttackedDaemon, victim: Application, named: HelloAck) -> RemoteError:
-    """Open a gate with a channel at an address; return the error that ends it."""
-    reader = await consumer(daemon.address, victim)
-    gate = open_gate(reader, SHUFFLE, [(named, [1])], 0, 1)
-    with pytest.raises(RemoteError) as caught:
-        await gate.read_all()
-    assert gate.content == [b""]
-    await gate.close()
-    await reader.close()
-    return caught.value
 
 
 @one_loop

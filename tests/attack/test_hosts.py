@@ -1,4 +1,4 @@
-"""What a host lets others reach: addresses, the Unix socket, files, the HTTP port; and expiry."""
+"""Attacks on a host: its addresses, Unix socket, files and HTTP port; and expired tokens."""
 
 from __future__ import annotations
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.wire_clients import open_gate
 from sluice.protocol.errors import ErrorCode
 from sluice.protocol.identity import (
     KIND_DRIVER,
@@ -24,7 +23,6 @@ from sluice.protocol.messages import (
     PartitionRequest,
     Proof,
 )
-from sluice.protocol.remote_error import RemoteError
 from tests.attack.hostile import Hostile, Relay, told
 from tests.attack.rig import (
     ALICE,
@@ -33,10 +31,9 @@ from tests.attack.rig import (
     SECRETS,
     SHUFFLE,
     Application,
-    AttackedDaemon,
     application,
     commit,
-    consumer,
+    fail_to_read,
     hello_of,
     read,
     release_application,
@@ -177,18 +174,6 @@ async def first_bytes(peer: Hostile) -> bytes:
             return payload
 
 
-async def no_data(daemon: AttackedDaemon, victim: Application, source: HelloAck) -> RemoteError:
-    """Read through the first TaskManager; return the error that comes in place of any data."""
-    reader = await consumer(daemon.address, victim)
-    gate = open_gate(reader, SHUFFLE, [(source, [1])], 0, 1)
-    with pytest.raises(RemoteError) as caught:
-        await gate.read_all()
-    assert gate.content == [b""]
-    await gate.close()
-    await reader.close()
-    return caught.value
-
-
 @one_loop
 @pytest.mark.parametrize("target", ["the other TaskManager", "the same TaskManager"])
 async def test_nobody_in_between_passes_the_proof_of_a_taskmanager_on(cluster, victim, target):
@@ -201,7 +186,7 @@ async def test_nobody_in_between_passes_the_proof_of_a_taskmanager_on(cluster, v
         named = ack._replace(advertised_host=relay.address.host, data_port=relay.address.port)
         if target == "the same TaskManager":
             named = named._replace(taskmanager_id="somebody else")
-        await no_data(dialling, victim, named)
+        await fail_to_read(dialling, victim, named)
         assert relay.connections == 1
     line = await refusing.logs("NOT_PERMITTED", since)
     assert "dialled another address" in line

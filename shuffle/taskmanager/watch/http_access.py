@@ -1,4 +1,4 @@
-"""Who may ask the HTTP port of a TaskManager for names, and who may change it.
+"""The rules by which the HTTP port tells names and changes its TaskManager.
 
 With a cluster secret a request proves itself by an access token. Without one the TaskManager serves
 this host only, or anybody: names are open then, and whoever drains it must be on its own host.

@@ -32,7 +32,8 @@ public record Credential(Claim claim, byte[] key) {
      * Reads the credential of a driver or of tasks from a text. A submit token or a cluster secret
      * gives a new credential of a driver each time.
      *
-     * @throws IllegalArgumentException if the text is none of these; the message does not repeat it
+     * @throws IllegalArgumentException if the text gives no credential; the message does not repeat
+     *     it
      */
     public static Credential parse(String text) {
         return parse(text, random(Claim.SALT_BYTES));

@@ -130,7 +130,7 @@ final class TlsChannel implements GatheringByteChannel, ReadableByteChannel {
     }
 
     /**
-     * Decrypts available bytes; returns their number, 0 if there are none yet, -1 after the orderly
+     * Decrypts available bytes; returns their number: 0 before any have come, -1 after the orderly
      * end.
      *
      * @param into a buffer with room for a record at least

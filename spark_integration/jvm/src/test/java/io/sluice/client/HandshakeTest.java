@@ -69,6 +69,13 @@ class HandshakeTest {
             return proofs;
         }
 
+        /** Sends a proof and the answer; checks that the client sends nothing more. */
+        void end(Message proof) throws IOException {
+            send(proof);
+            send(ACK);
+            assertTrue(isOver());
+        }
+
         /** Returns whether the client has ended the connection, having sent nothing more. */
         boolean isOver() throws IOException {
             return in.read() < 0;
@@ -128,9 +135,7 @@ class HandshakeTest {
     private static void answer(Session session, Credential credential) throws IOException {
         Proofs proofs = session.challenge(credential);
         proofs.add(ACK);
-        session.send(proofs.ofAccepting());
-        session.send(ACK);
-        assertTrue(session.isOver());
+        session.end(proofs.ofAccepting());
     }
 
     @Test
@@ -149,9 +154,7 @@ class HandshakeTest {
         checkUnproven(
                 session -> {
                     session.challenge(DRIVER);
-                    session.send(new Message.Proof(new byte[32]));
-                    session.send(ACK);
-                    assertTrue(session.isOver());
+                    session.end(new Message.Proof(new byte[32]));
                 });
     }
 
@@ -167,9 +170,7 @@ class HandshakeTest {
                     proofs.add(challenge);
                     proofs.add(session.read());
                     proofs.add(ACK);
-                    session.send(proofs.ofAccepting());
-                    session.send(ACK);
-                    assertTrue(session.isOver());
+                    session.end(proofs.ofAccepting());
                 });
     }
 
@@ -179,9 +180,7 @@ class HandshakeTest {
                 session -> {
                     Proofs proofs = session.challenge(DRIVER);
                     proofs.add(new Message.HelloAck(1, "other", 1024, 0, 0, "127.0.0.1", 7337));
-                    session.send(proofs.ofAccepting());
-                    session.send(ACK);
-                    assertTrue(session.isOver());
+                    session.end(proofs.ofAccepting());
                 });
     }
 
@@ -190,9 +189,7 @@ class HandshakeTest {
         checkUnproven(
                 session -> {
                     Proofs proofs = session.challenge(DRIVER);
-                    session.send(proofs.ofConnecting());
-                    session.send(ACK);
-                    assertTrue(session.isOver());
+                    session.end(proofs.ofConnecting());
                 });
         checkUnproven(
                 session -> {
@@ -200,9 +197,7 @@ class HandshakeTest {
                     Message.Challenge challenge =
                             new Message.Challenge(Arrays.copyOf(hello.token(), 32));
                     session.send(challenge);
-                    session.send(session.read());
-                    session.send(ACK);
-                    assertTrue(session.isOver());
+                    session.end(session.read());
                 });
     }
 
@@ -239,10 +234,8 @@ class HandshakeTest {
                                             Proofs proofs = session.challenge(DRIVER);
                                             proofs.add(ACK);
                                             byte[] proof = proofs.ofAccepting().proof();
-                                            session.send(
+                                            session.end(
                                                     new Message.Proof(Arrays.copyOf(proof, 31)));
-                                            session.send(ACK);
-                                            assertTrue(session.isOver());
                                         }));
         assertTrue(failure.getMessage().contains("31 bytes, not 32"), failure.getMessage());
     }

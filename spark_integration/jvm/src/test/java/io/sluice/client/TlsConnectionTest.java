@@ -7,6 +7,7 @@ import static org.junit.jupiter.api.Assertions.assertInstanceOf;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import java.io.DataInputStream;
 import java.io.IOException;
 import java.net.InetAddress;
 import java.net.ServerSocket;
@@ -25,6 +26,8 @@ import org.junit.jupiter.params.provider.ValueSource;
 @Timeout(60)
 class TlsConnectionTest {
     private static final TestCertificates CERTIFICATES = TestCertificates.get();
+    private static final Message.HelloAck ACK =
+            new Message.HelloAck(1, "tm-1", 1024, 0, 0, "127.0.0.1", 1);
 
     private final ChunkPool chunks = new ChunkPool(64);
 
@@ -79,12 +82,13 @@ class TlsConnectionTest {
 
     /** Answers the Hello, and reads until the end. */
     private static void answerHello(Socket socket) throws IOException {
-        TestFrames.read(new java.io.DataInputStream(socket.getInputStream()));
-        socket.getOutputStream()
-                .write(
-                        TestFrames.frame(
-                                new Message.HelloAck(1, "tm-1", 1024, 0, 0, "127.0.0.1", 1)));
+        answerHello(socket, ACK);
         assertEquals(-1, socket.getInputStream().read());
+    }
+
+    private static void answerHello(Socket socket, Message answer) throws IOException {
+        TestFrames.read(new DataInputStream(socket.getInputStream()));
+        socket.getOutputStream().write(TestFrames.frame(answer));
     }
 
     private static String refusal(Endpoint endpoint, ClientOptions options) {
@@ -358,24 +362,17 @@ class TlsConnectionTest {
     @Test
     void aClientWithoutTlsIsToldByATaskManager() throws Exception {
         try (ServerSocket server = plainServer()) {
-            serve(
-                    server,
-                    socket -> {
-                        TestFrames.read(new java.io.DataInputStream(socket.getInputStream()));
-                        socket.getOutputStream()
-                                .write(
-                                        TestFrames.frame(
-                                                new Message.ErrorResponse(
-                                                        null,
-                                                        ErrorCode.CONFIGURATION.number(),
-                                                        1,
-                                                        false,
-                                                        "This port speaks TLS only, and the client"
-                                                                + " does not",
-                                                        "",
-                                                        "",
-                                                        null)));
-                    });
+            Message refusal =
+                    new Message.ErrorResponse(
+                            null,
+                            ErrorCode.CONFIGURATION.number(),
+                            1,
+                            false,
+                            "This port speaks TLS only, and the client does not",
+                            "",
+                            "",
+                            null);
+            serve(server, socket -> answerHello(socket, refusal));
             assertContains(refusal(endpoint(server), plain()), "spark.sluice.ssl.enabled=true");
         }
     }
@@ -478,16 +475,7 @@ class TlsConnectionTest {
     @Test
     void anOrderlyEndIsToldAsOne() throws Exception {
         try (SSLServerSocket server = server(TestCertificates.SERVER)) {
-            serve(
-                    server,
-                    socket -> {
-                        TestFrames.read(new java.io.DataInputStream(socket.getInputStream()));
-                        socket.getOutputStream()
-                                .write(
-                                        TestFrames.frame(
-                                                new Message.HelloAck(
-                                                        1, "tm-1", 1024, 0, 0, "127.0.0.1", 1)));
-                    });
+            serve(server, socket -> answerHello(socket, ACK));
             try (DriverClient driver =
                     new DriverClient(
                             endpoint(server),
