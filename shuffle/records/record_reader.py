@@ -14,7 +14,7 @@ from ...protocol.events import EndOfPartition, Event, decode_event
 from ...protocol.messages import DATA
 from ..errors import GateReleased
 from .framing import DEFAULT_MAXIMUM_RECORD_BYTES
-from .serializers import ValueSerializer
+from .serializers import ValueSerializer, deserializing_many
 from .spanning_deserializer import (
     DEFAULT_SPILL_THRESHOLD_BYTES,
     DeserializationResult,
@@ -110,6 +110,7 @@ class RecordReader(Generic[T]):
     ) -> None:
         self._gate = gate
         self._deserialize = serializer.deserialize
+        self._deserialize_many = deserializing_many(serializer)
         self._borrows = serializer.borrows
         self._deserializers = [
             SpanningRecordDeserializer(spill_threshold_bytes, maximum_record_bytes, spill_directory)
@@ -216,7 +217,7 @@ class RecordReader(Generic[T]):
         self._lender = deserializer
         borrows = self._borrows
         payloads = deserializer.take_records(owned=not borrows)
-        values = list(map(self._deserialize, payloads))
+        values = self._deserialize_many(payloads)
         if not borrows:
             self._release_lender()
         return values
