@@ -1,7 +1,6 @@
 """Value serializers."""
 
 from collections import deque
-from collections.abc import Sequence
 
 import msgpack
 import pytest
@@ -116,8 +115,8 @@ def test_the_bytes_serializer_takes_any_memory():
 def test_bytes_of_a_batch_are_those_of_each_value():
     serializer = BytesSerializer()
     values: list[BytesLike] = [b"a", bytearray(b"b"), memoryview(b"c")]
-    kinds: list[Sequence[BytesLike]] = [values, tuple(values), deque(values)]
-    for given_as in kinds:
+    for kind in (list, tuple, deque):
+        given_as = kind(values)
         many = serializing_many(serializer)(given_as)
         assert isinstance(many, list | tuple)
         assert list(many) == [serializer.serialize(value) for value in values]
