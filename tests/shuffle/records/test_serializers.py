@@ -1,6 +1,7 @@
 """Value serializers."""
 
 from collections import deque
+from typing import Any
 
 import msgpack
 import pytest
@@ -8,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.shuffle.errors import MalformedElement
-from sluice.shuffle.records.framing import BytesLike
 from sluice.shuffle.records.serializers import (
     BytesSerializer,
     Int64Serializer,
@@ -114,8 +114,9 @@ def test_the_bytes_serializer_takes_any_memory():
 
 def test_bytes_of_a_batch_are_those_of_each_value():
     serializer = BytesSerializer()
-    values: list[BytesLike] = [b"a", bytearray(b"b"), memoryview(b"c")]
-    for kind in (list, tuple, deque):
+    values: list[Any] = [b"a", bytearray(b"b"), memoryview(b"c")]
+    kinds: list[Any] = [list, tuple, deque]
+    for kind in kinds:
         given_as = kind(values)
         many = serializing_many(serializer)(given_as)
         assert isinstance(many, list | tuple)
