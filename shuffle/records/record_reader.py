@@ -16,7 +16,7 @@ from ..errors import GateReleased, InvalidRequest
 from ..gate.capture import CapturedBuffer, OvertakenCapture
 from ..gate.readable_gate import ReadableGate
 from .framing import DEFAULT_MAXIMUM_RECORD_BYTES
-from .serializers import ValueSerializer
+from .serializers import ValueSerializer, deserializing_many
 from .spanning_deserializer import (
     DEFAULT_SPILL_THRESHOLD_BYTES,
     DeserializationResult,
@@ -112,6 +112,7 @@ class RecordReader(Generic[T]):
     ) -> None:
         self._gate = gate
         self._deserialize = serializer.deserialize
+        self._deserialize_many = deserializing_many(serializer)
         self._borrows = serializer.borrows
         self._deserializers = [
             SpanningRecordDeserializer(spill_threshold_bytes, maximum_record_bytes, spill_directory)
@@ -218,7 +219,7 @@ class RecordReader(Generic[T]):
         self._lender = deserializer
         borrows = self._borrows
         payloads = deserializer.take_records(owned=not borrows)
-        values = list(map(self._deserialize, payloads))
+        values = self._deserialize_many(payloads)
         if not borrows:
             self._release_lender()
         return values

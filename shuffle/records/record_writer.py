@@ -40,7 +40,7 @@ from .framing import (
 )
 from .open_buffers import OpenBuffers
 from .selectors import ChannelSelector, RoundRobinSelector
-from .serializers import ValueSerializer
+from .serializers import ValueSerializer, serializing_many
 from .spanning_serializer import SpanningRecordSerializer, flat
 
 T = TypeVar("T")
@@ -78,6 +78,7 @@ class RecordWriter(Generic[T]):
     ) -> None:
         self._partition = partition
         self._serialize = serializer.serialize
+        self._serialize_many = serializing_many(serializer)
         self._selector: ChannelSelector[T] = RoundRobinSelector() if selector is None else selector
         self._num_subpartitions = partition.num_subpartitions
         self._selector.setup(self._num_subpartitions)
@@ -144,7 +145,7 @@ class RecordWriter(Generic[T]):
         """
         if self._blocked:
             self._refuse()
-        payloads = list(map(self._serialize, records))
+        payloads = self._serialize_many(records)
         if subpartitions is None:
             subpartitions = self._selector.select_many(records)
         parts = iter(batch_parts(payloads, subpartitions, self._num_subpartitions, self._maximum))

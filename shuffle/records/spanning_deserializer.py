@@ -22,6 +22,7 @@ from .framing import (
     LENGTH,
     LENGTH_BYTES,
     BytesLike,
+    split_equal_frames,
 )
 
 DEFAULT_SPILL_THRESHOLD_BYTES: Final = 5 << 20
@@ -279,13 +280,16 @@ class SpanningRecordDeserializer:
         payload = self._payload
         end = self._end
         position = base = self._position
+        limit = self._maximum
         if owned:
-            payload = bytes(payload[position:end])
+            own = payload = bytes(payload[position:end])
             end -= position
-            position = 0
+            taken, position = split_equal_frames(own, 0, end)
+            if taken and len(taken[0]) > limit:
+                raise RecordTooLarge(len(taken[0]), limit)
+            records += taken
         else:
             base = 0
-        limit = self._maximum
         unpack = _unpack_length
         append = records.append
         start = position + LENGTH_BYTES
