@@ -114,7 +114,8 @@ class CreditBasedViewReader:
             raise self.failure
         if self.view is None:
             return None
-        buffer = self.view.next_buffer(self.credit.available)
+        credit = self.credit
+        buffer = self.view.next_buffer(min(credit.available, credit.most_of_a_message))
         if buffer is not None and buffer.data_type == 0:
             length = len(buffer.payload)
             buffers = 1 if length <= self.credit_bytes else -(-length // self.credit_bytes)
@@ -171,8 +172,9 @@ class UncreditedViewReader(CreditBasedViewReader):
         Raises:
             SluiceError: The channel failed.
         """
-        most = self.credit.available
+        credit = self.credit
+        most = credit.most_of_a_message = credit.available
         try:
             return super().next_buffer()
         finally:
-            self.credit.available = most
+            credit.available = most
