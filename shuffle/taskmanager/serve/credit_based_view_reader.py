@@ -14,6 +14,7 @@ from .channel_times import (
     WAITING_FOR_DATA,
     ChannelTimes,
 )
+from .stored_partition_view import StoredPartitionView
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -79,6 +80,7 @@ class CreditBasedViewReader:
     def attach(self, view: SubpartitionView) -> None:
         """Give the reader its view."""
         self.view = view
+        self._limit_messages()
         self._notify(self)
 
     def fail(self, error: SluiceError) -> None:
@@ -92,8 +94,17 @@ class CreditBasedViewReader:
         Raises:
             CreditOverflow: The sum is too large to be counted.
         """
+        most = self.credit.most_of_a_message
         self.credit.add(credit)
+        if self.credit.most_of_a_message != most:
+            self._limit_messages()
         self._notify(self)
+
+    def _limit_messages(self) -> None:
+        """Tell a view whose messages take several buffers how many they may take."""
+        view = self.view
+        if isinstance(view, StoredPartitionView):
+            view.limit_message(self.credit.most_of_a_message)
 
     def is_available(self) -> bool:
         """True if a turn would send or report something."""
@@ -114,8 +125,7 @@ class CreditBasedViewReader:
             raise self.failure
         if self.view is None:
             return None
-        credit = self.credit
-        buffer = self.view.next_buffer(min(credit.available, credit.most_of_a_message))
+        buffer = self.view.next_buffer(self.credit.available)
         if buffer is not None and buffer.data_type == 0:
             length = len(buffer.payload)
             buffers = 1 if length <= self.credit_bytes else -(-length // self.credit_bytes)
@@ -172,9 +182,11 @@ class UncreditedViewReader(CreditBasedViewReader):
         Raises:
             SluiceError: The channel failed.
         """
-        credit = self.credit
-        most = credit.most_of_a_message = credit.available
+        most = self.credit.available
         try:
             return super().next_buffer()
         finally:
-            credit.available = most
+            self.credit.available = most
+
+    def _limit_messages(self) -> None:
+        """Limit nothing: a message may take all buffers that the channel is sure to have."""
