@@ -95,6 +95,10 @@ class ReceiverCredit:
         self.granted -= buffers
         return self._is_due()
 
+    def void(self) -> None:
+        """Forget all credit: the buffers are given up, and the sender forgets it too."""
+        self.granted = self.unannounced = 0
+
     def _is_due(self) -> bool:
         return 0 < self.unannounced >= min(self.granted, MOST_WITHHELD_BUFFERS)
 

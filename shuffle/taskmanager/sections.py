@@ -21,8 +21,9 @@ class NetworkMemoryConfig(Settings):
     network_segments: Count = Field(2048, ge=1, le=1 << 24)
     """Segments in the pool, allocated once at start."""
 
-    exclusive_buffers_per_channel: Count = Field(2, ge=1, le=1024)
-    """Segments that each remote input channel owns while it is open."""
+    exclusive_buffers_per_channel: Count = Field(2, ge=0, le=1024)
+    """Segments that each remote input channel owns while it is open. 0: a channel has memory only
+    while it has data, and asks for it after the sender has announced some."""
 
     floating_buffers_per_gate: Count = Field(8, ge=0, le=65536)
     """Segments that the channels of a gate share, given to where the backlog is."""
@@ -91,6 +92,17 @@ class NetworkMemoryConfig(Settings):
         connection that reads the disk tier and for a map attempt that writes to it.
         """
         return self.exclusive_buffers_per_channel + 3
+
+    @model_validator(mode="after")
+    def _channels_have_buffers(self) -> NetworkMemoryConfig:
+        floating = min(self.floating_buffers_per_gate, self.floating_buffers_per_stored_gate)
+        if self.exclusive_buffers_per_channel == floating == 0:
+            raise ValueError(
+                "exclusive_buffers_per_channel = 0 leaves channels of a gate without floating "
+                "buffers no memory at all: set floating_buffers_per_gate and "
+                "floating_buffers_per_stored_gate to at least 1"
+            )
+        return self
 
     @model_validator(mode="after")
     def _pool_large_enough(self) -> NetworkMemoryConfig:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from ....protocol.errors import SluiceError
 from ....protocol.events import is_end_of_partition
-from ....protocol.messages import DATA, BufferResponse
+from ....protocol.messages import DATA, BacklogAnnouncement, BufferResponse
 from ....protocol.remote_error import error_response
 from ....transport.connection import Connection
 from ...errors import failure_of
@@ -55,7 +55,7 @@ class PartitionRequestQueue:
         if reader.queued:
             return
         if not reader.is_available():
-            reader.rests()  # the reason to wait may have changed
+            self._rest(reader)  # the reason to wait may have changed
             return
         reader.queued = True
         reader.begins()
@@ -109,7 +109,7 @@ class PartitionRequestQueue:
                 queue.append(reader)
             else:
                 reader.queued = False
-                reader.rests()
+                self._rest(reader)
 
     def remove(self, reader: CreditBasedViewReader) -> None:
         """Take a reader out and release its view."""
@@ -118,6 +118,11 @@ class PartitionRequestQueue:
             with contextlib.suppress(ValueError):  # a bug struck while it was being served
                 self._queue.remove(reader)
         reader.release()
+
+    def _rest(self, reader: CreditBasedViewReader) -> None:
+        backlog = reader.rests()
+        if backlog:
+            self._connection.send(BacklogAnnouncement(reader.channel, backlog))
 
     def _send(self, reader: CreditBasedViewReader, buffer: OutgoingBuffer) -> None:
         view = reader.view

@@ -139,6 +139,7 @@ class PeerHandler(ServingHandler):
         """
         if not isinstance(reader.view, PipelinedView):
             raise InvalidRequest("Channel is not blocked: nothing to resume", value=reader.channel)
+        reader.resumes()
         reader.view.resume_consumption()
 
     def connection_lost(self, error: SluiceError) -> None:
