@@ -33,12 +33,13 @@ class NetworkMemoryConfig(Settings):
     have so many buffers under way that a sender never waits for credit."""
 
     max_overdraft_buffers: Count = Field(5, ge=0, le=65536)
-    """Segments that a pipelined partition may use beyond its share, while others leave some free,
-    to end a record that it has begun."""
+    """Segments that a pipelined partition of a task in the TaskManager's own process may use beyond
+    its share, while others leave some free, to end a record that it has begun. Clients in other
+    processes have settings of their own for this and the next key."""
 
     max_buffers_per_channel: Count = Field(10, ge=1, le=1 << 24)
-    """Segments that may wait for one consumer of a pipelined partition until its producer begins
-    no further record."""
+    """Segments that may wait for one consumer of such a partition until its producer begins no
+    further record."""
 
     max_open_channels_per_gate: Count = Field(64, ge=1, le=1 << 24)
     """Remote channels of stored map outputs that a gate reads at a time. The others are opened as
