@@ -19,8 +19,8 @@ async def test_overdraft_and_buffers_per_channel_are_those_of_the_configuration(
         async with client.open_result_partition(1, 0, 2, max_segments=4) as partition:
             pool = partition.writer.memory.pool
             segments = []
-            while pool.is_available:
-                segments.append(pool.request_segment_nowait(0))
+            while pool.is_available and (segment := pool.request_segment_nowait(0)) is not None:
+                segments.append(segment)
             assert len(segments) == per_channel
             while (segment := pool.request_segment_nowait(1)) is not None:
                 segments.append(segment)
