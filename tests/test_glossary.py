@@ -88,4 +88,4 @@ def test_every_file_exists_and_every_name_is_defined_in_its_files():
 
 def test_the_terms_of_flink_are_there():
     terms = " ".join(row[0] for row in rows(4) + rows(2))
-    assert [each for each in TERMS.split(",") if each.strip() not in terms] == []
+    assert [each for each in " ".join(TERMS.split()).split(", ") if each not in terms] == []
