@@ -62,6 +62,7 @@ class CreditBasedViewReader:
         "buffers_out",
         "bytes_out",
         "channel",
+        "checksums",
         "credit",
         "credit_bytes",
         "failure",
@@ -88,6 +89,8 @@ class CreditBasedViewReader:
         self.queued = False
         """True while the reader is in the queue; only the queue sets it."""
         self.credit_bytes = credit_bytes
+        self.checksums = False
+        """Whether its messages carry checksums."""
         self.bytes_out = 0
         self.buffers_out = 0
         self._notify = notify

@@ -17,7 +17,7 @@ from sluice.protocol.messages import (
     DATA,
     PARTITION_PIPELINED,
     BacklogAnnouncement,
-    BufferResponse,
+    ChecksummedBuffer,
     ResumeConsumption,
 )
 from sluice.shuffle.gate.partition_request_client import PartitionRequestClient
@@ -87,7 +87,7 @@ async def test_a_pipelined_reader_that_keeps_up_is_told_of_each_buffer(tmp_path,
             assert reader.data() == b"".join(b"%d" % number for number in range(20))
             await reader.close()
         assert announcements(heard) == expected
-        assert sum(type(message) is BufferResponse for message in heard) == 20 + 1
+        assert sum(type(message) is ChecksummedBuffer for message in heard) == 20 + 1
 
 
 async def test_a_channel_that_waits_at_a_barrier_leaves_the_floating_buffers_to_others(

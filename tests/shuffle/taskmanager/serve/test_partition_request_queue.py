@@ -6,6 +6,7 @@ import asyncio
 from typing import cast
 
 import pytest
+from crc32c import crc32c
 
 from sluice.protocol.errors import ErrorCode, SluiceError
 from sluice.protocol.events import CancelCheckpointMarker, encode_event
@@ -16,6 +17,7 @@ from sluice.protocol.messages import (
     PRIORITY_EVENT,
     BacklogAnnouncement,
     BufferResponse,
+    ChecksummedBuffer,
     ErrorResponse,
 )
 from sluice.shuffle.taskmanager.serve.credit_based_view_reader import (
@@ -296,3 +298,16 @@ async def test_an_event_needs_no_announcement_and_carries_no_backlog(rig):
         BufferResponse,
         BacklogAnnouncement,
     ]
+
+
+async def test_a_checksum_begins_with_the_number_of_the_channel(rig):
+    """So a buffer that arrives for another channel does not match."""
+    for channel in (0, 1, 2**32 - 1):
+        reader, view = rig.reader(channel, 1)
+        reader.checksums = True
+        view.put(b"same", end=True)
+    await turn()
+    sent = list(zip(rig.connection.sent, rig.connection.payloads, strict=True))
+    assert [type(message) for message, _ in sent] == [ChecksummedBuffer] * 6
+    assert all(message.crc32c == crc32c(payload, message.channel) for message, payload in sent)
+    assert len({message.crc32c for message, payload in sent if payload == b"same"}) == 3
