@@ -10,6 +10,7 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field, model_validator
 
 from ...transport.settings import NONE_ALLOWED, Bytes, Count, FilePath, Seconds, Settings
+from ..partition.partition_type import ceiling_segments
 
 
 class NetworkMemoryConfig(Settings):
@@ -83,7 +84,9 @@ class NetworkMemoryConfig(Settings):
 
     def pool_ceiling_segments(self, channels: int) -> int:
         """Return the most segments that a gate or partition with ``channels`` channels can use."""
-        return channels * self.exclusive_buffers_per_channel + self.floating_buffers_per_gate
+        return ceiling_segments(
+            channels, self.exclusive_buffers_per_channel, self.floating_buffers_per_gate
+        )
 
     @property
     def least_network_segments(self) -> int:
