@@ -4,9 +4,10 @@ import secrets
 import time
 from typing import Final
 
+from ....protocol.codec import decode_control, encode
 from ....protocol.handshake import AcceptingHandshake, ConnectingHandshake
 from ....protocol.identity import Credential
-from ....protocol.limits import MAGIC, NONCE_BYTES, VERSION
+from ....protocol.limits import MAGIC, NONCE_BYTES, PREFIX_BYTES, VERSION
 from ....protocol.messages import FLOW_CREDIT, ROLE_PRODUCER, Hello, HelloAck, Message
 from ....transport.access import Access
 
@@ -38,7 +39,8 @@ def admit(access: Access, application_id: str, credential: Credential | None) ->
         offer, access.admission(None), secrets.token_bytes(NONCE_BYTES)
     )
     now = time.time()
-    to_taskmanager: list[Message] = [task.hello]
+    # On its way through the bytes a name is checked as one that comes from a connection.
+    to_taskmanager: list[Message] = [decode_control(encode(task.hello)[PREFIX_BYTES:])]
     while to_taskmanager:
         step = taskmanager.receive(to_taskmanager.pop(0), _NO_BINDING, now)
         for reply in step.replies:

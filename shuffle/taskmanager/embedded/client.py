@@ -8,6 +8,7 @@ TCP, as from any TaskManager.
 from typing import TYPE_CHECKING
 
 from ....protocol.identity import Credential
+from ....protocol.limits import MAX_LARGE_PAYLOAD_BYTES
 from ...client.client_gate import ClientGate
 from ...client.partition_location import PartitionLocation
 from ...client.result_partition import OpenWriter
@@ -127,6 +128,7 @@ class EmbeddedClient(ShuffleEnvironment):
         gates = self._services.gates
         config = gates.config
         limits = GateLimits(
+            buffer_bytes=MAX_LARGE_PAYLOAD_BYTES if is_stored else None,
             remote_channels=config.max_open_channels_per_gate if is_stored else None,
             floating_buffers=config.floating_buffers_per_stored_gate if is_stored else None,
         )

@@ -44,6 +44,7 @@ class EmbeddedPipelinedPartition(PipelinedResultPartition):
         self._key = key
         self._map_attempt_id = location.map_attempt_id
         self._task_event = settings.task_event
+        self._finished = False
         try:
             super().__init__(
                 pool.name,
@@ -73,11 +74,12 @@ class EmbeddedPipelinedPartition(PipelinedResultPartition):
 
         Cancellation: it does not wait.
         """
-        was_open = self.state is PartitionState.OPEN
+        if self._finished:
+            return  # its readers may have consumed it, which releases it
         await super().finish()
-        if was_open:
-            self._services.counters.pipelined_partitions_finished += 1
-            self._leave_task()
+        self._finished = True
+        self._services.counters.pipelined_partitions_finished += 1
+        self._leave_task()
 
     def fail(self, error: SluiceError) -> None:
         """End with an error; readers are told that their producer failed."""
