@@ -118,6 +118,10 @@ class ReceiverCredit:
         self.granted -= buffers
         return self._is_due()
 
+    def void(self) -> None:
+        """Forget all credit: the buffers are given up, and the sender forgets it too."""
+        self.granted = self.unannounced = 0
+
     def _is_due(self) -> bool:
         free = self.unannounced
         return 0 < free >= min(self.granted, buffers_of_a_message(self.granted + free))
