@@ -1,0 +1,44 @@
+"""A client's partition that fails between two steps of its end."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from sluice.protocol.errors import SluiceError
+from sluice.protocol.messages import FinishPartition
+from sluice.protocol.remote_error import RemoteError, error_response
+from tests.shuffle.client.rig import ProducerRig, turns, write
+
+BROKEN = SluiceError("broken on purpose")
+
+
+async def refused(partition, rig):
+    rig.leg.message_received(error_response(partition.number, BROKEN), 0)
+
+
+async def failed(partition, rig):
+    partition.fail(BROKEN)
+
+
+@pytest.mark.parametrize(("end", "error"), [(refused, RemoteError), (failed, SluiceError)])
+@pytest.mark.parametrize("turns_before", range(5))
+async def test_finish_ends_with_a_failure_that_comes_at_any_turn(end, error, turns_before):
+    """Also in the turn between the last buffer's and FinishPartition's."""
+    rig = ProducerRig(answer_timeout_seconds=5)
+    partition = await rig.partition()
+    partition.credit_granted(1)
+    write(partition, 0, b"abc")
+    partition.flush_all()
+    await turns()
+    finishing = asyncio.create_task(partition.finish())
+    await turns(turns_before)
+    is_told = any(type(message) is FinishPartition for message in rig.connection.sent)
+    await end(partition, rig)
+    with pytest.raises(error, match="broken on purpose"):
+        await finishing
+    if not is_told:
+        assert not any(type(message) is FinishPartition for message in rig.connection.sent)
+    partition.release()
+    assert rig.all_memory_is_back()
