@@ -10,6 +10,7 @@ from sluice.protocol.errors import ErrorCode, SluiceError
 from sluice.protocol.messages import DATA
 from sluice.shuffle.client.client_gate import BlockSource
 from sluice.shuffle.partition.blocks import BlockCodec
+from sluice.shuffle.partition.output_flusher import DEFAULT_INTERVAL_SECONDS
 from sluice.shuffle.partition.partition_type import ConsumptionConstraint, ResultPartitionType
 from sluice.shuffle.records.record_reader import ChannelRecord
 from sluice.shuffle.records.serializers import BytesSerializer
@@ -34,6 +35,12 @@ async def read_one(gate) -> bytes:
     element = await gate.reader(BytesSerializer()).next()
     assert isinstance(element, ChannelRecord)
     return bytes(element.value)
+
+
+def queued_buffers(gate) -> int:
+    """Return the number of buffers that wait in the only channel of a gate."""
+    (channel,) = gate.gate.channels
+    return int(channel.queued_buffers)
 
 
 async def ended(partition, *gates) -> list[bytes]:
@@ -88,12 +95,14 @@ async def test_with_a_negative_timeout_only_full_buffers_are_sent(tmp_path):
         await emitted(records.emit(FULL))
         assert await read_one(gate) == FULL
         await emitted(records.emit(b"in an open buffer"))
-        # The flusher of the other partition has its turn twice meanwhile.
+        # The flusher of the other partition has its turns meanwhile.
         reader = other.reader(BytesSerializer())
         writer = flushed.record_writer(BytesSerializer())
-        for record in (b"first", b"second"):
-            await emitted(writer.emit(record))
-            assert await reader.next() == ChannelRecord(0, record)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        while loop.time() < began + 2 * DEFAULT_INTERVAL_SECONDS:
+            await emitted(writer.emit(b"flushed"))
+            assert await reader.next() == ChannelRecord(0, b"flushed")
         assert pipelined(waiting).buffers_out == 1
         assert pipelined(waiting).has_open_buffers
         assert await ended(waiting, gate) == [b"in an open buffer"]
@@ -241,7 +250,7 @@ async def test_a_channel_with_a_backlog_gets_the_floating_buffers_of_its_gate(tm
         for _ in range(2 * (exclusive + floating)):
             await emitted(records.emit(FULL))
         await eventually(
-            lambda: gate.gate.channels[0].queued_buffers == exclusive + floating,
+            lambda: queued_buffers(gate) == exclusive + floating,
             "the reader's buffers in use",
         )
         finishing = asyncio.create_task(partition.finish())
