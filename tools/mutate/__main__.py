@@ -62,8 +62,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     directory.mkdir(parents=True, exist_ok=True)
     preload()
     copies = [WorkingCopy(ROOT, directory / f"copy{number}") for number in range(options.jobs)]
+    digest = digest_of(ROOT, *CODE, *DATA_PATH_TESTS)
     recording = recorded(directory, copies)
-    results = Results(directory / "results.jsonl", ROOT, digest_of(ROOT, *CODE, *DATA_PATH_TESTS))
+    results = Results(directory / "results.jsonl", ROOT, digest)
     deadline = time.monotonic() + options.minutes * 60
     trials = [Trial(copy, recording, results) for copy in copies]
     waiting = [mutation for mutation in chosen if results.of(mutation) is None]
@@ -109,32 +110,59 @@ def sample(mutations: list[Mutation], limit: int, seed: int) -> list[Mutation]:
 
 
 def recorded(directory: Path, copies: list[WorkingCopy]) -> Recording:
-    """Return the tests of each line; record them if code or tests have changed since."""
-    digest = digest_of(ROOT, *CODE, *DATA_PATH_TESTS)
-    path = directory / f"recording-{digest}.json"
-    if not path.exists():
-        for old in directory.glob("recording-*.json"):
-            old.unlink()
-        print("Recording the lines that each test executes: some minutes", flush=True)
-        names = files_of(ROOT, "tests/protocol", "tests/shuffle")
-        files = [name for name in names if name.rpartition("/")[2].startswith("test_")]
-        parts = [files[number :: len(copies)] for number in range(len(copies))]
-        runs = [
-            start_recording(copy, part, RECORDING_SECONDS)
-            for copy, part in zip(copies, parts, strict=True)
-        ]
-        found: list[dict[str, Any]] = []
-        for run, copy in zip(runs, copies, strict=True):
-            run.wait()
-            outcome = run.outcome()
-            if outcome is None or not outcome["lines"]:
-                raise SystemExit(f"The tests could not be recorded: see {copy.directory}.log")
-            found.append(outcome)
-        path.write_text(json.dumps(found), encoding="utf-8")
-    recording = Recording.of(json.loads(path.read_text(encoding="utf-8")))
+    """Return the tests of each line.
+
+    A file of tests is recorded again if it has changed, and all of them if the code has.
+    """
+    path = directory / "recording.json"
+    code = digest_of(ROOT, *CODE)
+    kept: dict[str, dict[str, Any]] = {}
+    if path.exists():
+        before = json.loads(path.read_text(encoding="utf-8"))
+        kept = before["files"] if before["code"] == code else {}
+    names = files_of(ROOT, "tests/protocol", "tests/shuffle")
+    files = {
+        name: digest_of(ROOT, name) for name in names if name.rpartition("/")[2].startswith("test_")
+    }
+    kept = {name: part for name, part in kept.items() if files.get(name) == part["digest"]}
+    missing = [name for name in files if name not in kept]
+    if missing:
+        print(f"Recording the lines that the tests of {len(missing)} files execute", flush=True)
+        for name, part in record(missing, copies).items():
+            kept[name] = {**part, "digest": files[name]}
+        path.write_text(json.dumps({"code": code, "files": kept}), encoding="utf-8")
+    recording = Recording.of(list(kept.values()))
     for test in recording.left_out:
         print(f"Left out, for it fails while it is traced: {test}")
     return recording
+
+
+def record(files: list[str], copies: list[WorkingCopy]) -> dict[str, dict[str, Any]]:
+    """Run the tests of some files, and return what each file's tests execute.
+
+    Raises:
+        SystemExit: A run ended before its time.
+    """
+    parts = [files[number :: len(copies)] for number in range(len(copies))]
+    runs = [
+        (start_recording(copy, part, RECORDING_SECONDS), copy)
+        for copy, part in zip(copies, parts, strict=True)
+        if part
+    ]
+    found: dict[str, dict[str, Any]] = {
+        name: {"lines": {}, "seconds": {}, "failed": []} for name in files
+    }
+    for run, copy in runs:
+        run.wait()
+        outcome = run.outcome()
+        if outcome is None:
+            raise SystemExit(f"The tests could not be recorded: see {copy.directory}.log")
+        for kind in ("lines", "seconds"):
+            for test, value in outcome[kind].items():
+                found[test.partition("::")[0]][kind][test] = value
+        for test in outcome["failed"]:
+            found[test.partition("::")[0]]["failed"].append(test)
+    return found
 
 
 class Trial:
