@@ -197,7 +197,7 @@ class Trial:
         self._mutation, self._ran = mutation, 0
         self._left_out = len(tests) - len(kept)
         self._runs = [part for part in (kept[:FIRST_TESTS], kept[FIRST_TESTS:]) if part]
-        self._copy.change(mutation.module, mutation.apply((ROOT / mutation.module).read_bytes()))
+        self._copy.change(mutation.module, mutation.apply(self._copy.source(mutation.module)))
         self._next()
 
     def is_idle(self) -> bool:

@@ -59,6 +59,10 @@ class WorkingCopy:
         """Prefix of the names of the files that are imported from the copy."""
         return f"{self.directory}/sluice/"
 
+    def source(self, module: str) -> bytes:
+        """Return a module as it is in the copy: the checkout may have changed since."""
+        return (self.directory / module).read_bytes()
+
     def change(self, module: str, source: bytes) -> None:
         """Replace a module, until :meth:`restore`."""
         path = self.directory / module

@@ -42,3 +42,26 @@ async def test_finish_ends_with_a_failure_that_comes_at_any_turn(end, error, tur
         assert not any(type(message) is FinishPartition for message in rig.connection.sent)
     partition.release()
     assert rig.all_memory_is_back()
+
+
+@pytest.mark.parametrize("end", [refused, failed])
+async def test_a_failure_while_the_connection_is_about_to_send_harms_no_other(end):
+    """The partition has its turn on the connection after its end."""
+    rig = ProducerRig()
+    partition, other = await rig.partition(segments=4), await rig.partition(segments=4)
+    write(partition, 0, b"abc")
+    finishing = asyncio.create_task(partition.finish())
+    await turns()
+    partition.credit_granted(1)
+    await end(partition, rig)
+    await turns()
+    assert rig.connection.aborted is None
+    with pytest.raises(SluiceError, match="broken on purpose"):
+        await finishing
+    other.credit_granted(1)
+    write(other, 0, b"def").finish()
+    await turns()
+    assert rig.connection.payloads[-1] == b"def"
+    for each in (partition, other):
+        each.release()
+    assert rig.all_memory_is_back()
