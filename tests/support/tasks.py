@@ -73,7 +73,10 @@ class TaskSource(Protocol):
 @contextlib.asynccontextmanager
 async def daemon_tasks(directory: Path, *, remote: bool, **settings: Any) -> AsyncIterator[Tasks]:
     """Run each task in a client of its own, beside a TaskManager."""
-    buffers = {"exclusive_buffers_per_channel": EXCLUSIVE, "floating_buffers_per_gate": FLOATING}
+    buffers: dict[str, Any] = {
+        "exclusive_buffers_per_channel": EXCLUSIVE,
+        "floating_buffers_per_gate": FLOATING,
+    }
     given = {"max_overdraft_buffers": 0, **buffers, **settings}
     async with (
         mini_cluster(directory, 1 + remote, network_segments=MUCH_MEMORY, **buffers) as cluster,

@@ -46,7 +46,7 @@ class LineRecorder:
             return (yield)
         finally:
             sys.settrace(None)
-            threading.settrace(None)  # type: ignore[arg-type]
+            threading.settrace(None)
             lines: dict[str, list[int]] = defaultdict(list)
             for code, numbers in self._seen.items():
                 lines[code.co_filename.removeprefix(self._prefix)] += sorted(numbers)
@@ -68,7 +68,7 @@ class LineRecorder:
         if wanted is None or code in self._complete:
             return None
         seen = self._seen.setdefault(code, set())
-        if len(seen) >= len(wanted):  # type: ignore[arg-type]
+        if len(seen) >= len(wanted):
             self._complete.add(code)
             return None
         seen.add(frame.f_lineno)

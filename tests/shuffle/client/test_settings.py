@@ -307,3 +307,21 @@ async def test_a_subpartition_with_its_maximum_of_buffers_makes_the_partition_un
         await partition.writer.wait_available()
         assert records.is_available
         await ended(partition, gate, other)
+
+
+async def test_the_pool_of_a_partition_is_bounded_and_of_its_kind(tmp_path):
+    async with (
+        mini_cluster(tmp_path, 1) as cluster,
+        api_clients(cluster, 0) as (client,),
+        client.open_result_partition(1, 7, 1, max_segments=3) as written,
+        client.open_result_partition(
+            2, 8, 1, partition_type=ResultPartitionType.BLOCKING
+        ) as stored,
+        client.open_gate([written.location], 0) as gate,
+    ):
+        pools = {
+            partition: partition.writer.memory.pool.statistics() for partition in (written, stored)
+        }
+        assert [pool.kind for pool in pools.values()] == ["pipelined", "map_output"]
+        assert [pool.maximum_segments for pool in pools.values()] == [3, None]
+        await ended(written, gate)

@@ -1,0 +1,39 @@
+"""A client's gate that is closed with data and events in it."""
+
+from __future__ import annotations
+
+from sluice.protocol.events import CheckpointBarrier, encode_event
+from sluice.protocol.messages import PRIORITY_EVENT
+from sluice.shuffle.records.serializers import BytesSerializer
+from tests.support.api_clients import api_clients, emitted
+from tests.support.mini_cluster import eventually, mini_cluster
+
+
+async def test_a_closed_gate_has_nothing_to_read(tmp_path):
+    async with (
+        mini_cluster(tmp_path, 1) as cluster,
+        api_clients(cluster, 0, buffer_timeout_seconds=0) as (client,),
+    ):
+        async with client.open_result_partition(1, 7, 1) as partition:
+            writer = partition.record_writer(BytesSerializer())
+            await emitted(writer.emit(b"record"))
+            partition.writer.emit_event(
+                encode_event(CheckpointBarrier(1, 2, True)), PRIORITY_EVENT, 0
+            )
+        async with client.open_gate([partition.location], 0) as gate:
+            await eventually(lambda: gate.gate.has_priority_event and gate.gate.is_available)
+        assert not gate.gate.has_priority_event
+        assert not gate.gate.is_available
+
+
+async def test_a_gate_is_its_own_context(tmp_path):
+    async with mini_cluster(tmp_path, 1) as cluster, api_clients(cluster, 0) as (client,):
+        async with client.open_result_partition(1, 7, 1) as partition:
+            await partition.emit_buffer(b"data", 0)
+        async with (
+            client.open_gate([partition.location], 0) as gate,
+            gate as entered,
+        ):
+            assert entered is gate
+            await eventually(lambda: gate.gate.is_available)
+        assert not gate.gate.is_available
