@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from sluice.protocol.events import CheckpointBarrier, encode_event
-from sluice.protocol.messages import PRIORITY_EVENT
+from sluice.protocol.messages import EVENT, PRIORITY_EVENT
 from sluice.shuffle.errors import InvalidRequest
+from sluice.shuffle.gate.remote_input_channel import RemoteInputChannel
 from sluice.shuffle.records.record_reader import ChannelRecord
 from sluice.shuffle.records.serializers import BytesSerializer, ViewSerializer
-from tests.support.api_clients import api_clients, emitted
+from tests.support.api_clients import api_clients, emitted, next_of
 from tests.support.mini_cluster import eventually, mini_cluster
 
 
@@ -67,3 +68,21 @@ async def test_a_channel_of_a_closed_gate_is_resumed_in_vain(tmp_path):
         gate.gate.resume_consumption(0)
         with pytest.raises(InvalidRequest):
             gate.gate.resume_consumption(1)
+
+
+async def test_an_event_waits_as_one_in_its_channel(tmp_path):
+    async with (
+        mini_cluster(tmp_path, 1) as cluster,
+        api_clients(cluster, 0) as (client,),
+        client.open_result_partition(1, 7, 1) as partition,
+        client.open_gate([partition.location], 0) as gate,
+    ):
+        (channel,) = gate.gate.channels
+        assert isinstance(channel, RemoteInputChannel)
+        partition.writer.emit_event(encode_event(CheckpointBarrier(1, 2, False)), EVENT, 0)
+        await gate.gate.wait_available()
+        assert channel.queued_buffers == 1
+        assert (await next_of(gate)).buffer.data_type == EVENT
+        assert channel.queued_buffers == 0
+        await partition.finish()
+        assert (await next_of(gate)).buffer.data_type == EVENT
