@@ -32,9 +32,10 @@ SPARK_LINES_DIRECTORY := .spark-lines
 CHAOS_SECONDS := 240
 CHAOS_SEED := 1
 MODULES :=
-LIMIT := 150
+LIMIT := 100
 SEED := 0
-MINUTES := 28
+MINUTES := 25
+AGAIN :=
 QUICK_BENCHMARKS := exchange isolation barrier memory
 
 .PHONY: help setup jar compiled demo quick test test-compiled test-matrix attack attack-compiled fuzz fuzz-spark chaos mutate check format bench charts compose-test docs docs-site constraints maven-checksums sbom audit changelog clean
@@ -133,8 +134,8 @@ fuzz-spark: setup ## random Spark plans against Spark's own shuffle: FUZZ_SPARK_
 chaos: setup ## a Spark job while executors and TaskManagers break, for CHAOS_SECONDS=240, CHAOS_SEED=1
 	$(BIN)/python -m tests.chaos.run --seconds $(CHAOS_SECONDS) --seed $(CHAOS_SEED)
 
-mutate: setup ## small changes of the code that no test notices: MODULES=shuffle/memory LIMIT=150 (0: all) SEED=0 MINUTES=28
-	$(BIN)/python -m tools.mutate $(MODULES) --limit $(LIMIT) --seed $(SEED) --minutes $(MINUTES)
+mutate: setup ## small changes of the code that no test notices: MODULES=shuffle/memory LIMIT=100 (0: all) SEED=0 MINUTES=25 AGAIN=--again
+	$(BIN)/python -m tools.mutate $(MODULES) --limit $(LIMIT) --seed $(SEED) --minutes $(MINUTES) $(AGAIN)
 
 check: setup docs-site ## formatting, lint, types, the documentation's links
 	$(BIN)/ruff format --check .

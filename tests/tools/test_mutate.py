@@ -41,6 +41,7 @@ class Counter(Base):
         """Add a number, if it is > 0."""
         if number < 1 and not quick:
             raise ValueError(f"{number - 1} is less than {LIMIT + 1}", value=number + 2)
+        self.error = Error("Too late", value=number + 3)
         self.total = min(self.total + number, LIMIT)
         _log.info("added %d", number + 1)
         send(self.total, quick=True)
@@ -60,6 +61,7 @@ EXPECTED = {
     "self.total = min(self.total + number, LIMIT) → ∅",
     "min(self.total + number, LIMIT) → max(self.total + number, LIMIT)",
     "self.total + number → self.total - number",
+    "self.error = Error('Too late', value=number + 3) → ∅",
     "send(self.total, quick=True) → ∅",
     "send(quick=True) → ∅",
     "True → False",
@@ -105,6 +107,7 @@ def test_the_same_seed_chooses_the_same_mutations_and_a_higher_limit_more(reposi
     assert sample(found, 4, 1) == sample(found, 6, 1)[:4]
     assert sample(found, 6, 1) != sample(found, 6, 2)
     assert set(sample(found, 0, 1)) == set(found)
+    assert sample(found[1:], 0, 1) == [each for each in sample(found, 0, 1) if each != found[0]]
 
 
 def test_a_copy_is_changed_and_the_checkout_is_not(repository, tmp_path):
@@ -154,7 +157,9 @@ def test_an_outcome_holds_as_long_as_what_it_depends_on(repository, tmp_path):
         ("killed", "tests/test_counter.py::test_add"),
         ("survived", "3 tests"),
     ]
+    assert again.tried == {killed.key, survived.key}
     changed = Results(path, repository, "other code")
+    assert changed.tried == again.tried
     assert changed.of(killed)
     assert changed.of(survived) is None
     (repository / "tests/test_counter.py").write_text("# other tests\n")

@@ -7,8 +7,8 @@ exit code is 1 if one survives that ``tools/mutate/survivors.toml`` gives no rea
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
-import random
 import sys
 import time
 from typing import TYPE_CHECKING, Any, Final
@@ -34,8 +34,8 @@ CENTRAL: Final = (
 )
 """Folders that are changed unless others are named."""
 
-DEFAULT_LIMIT: Final = 150
-DEFAULT_MINUTES: Final = 30.0
+DEFAULT_LIMIT: Final = 100
+DEFAULT_MINUTES: Final = 25.0
 FIRST_TESTS: Final = 30
 """Tests of the first run of a mutation: most are noticed by one of them."""
 
@@ -56,15 +56,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     modules = modules_of(options.modules or CENTRAL)
     everything = [mutation for module in modules for mutation in mutations_of(ROOT, module)]
-    chosen = sample(everything, options.limit, options.seed)
-    print(f"{len(chosen)} of {len(everything)} mutations of {len(modules)} modules")
     directory = ROOT / options.directory
     directory.mkdir(parents=True, exist_ok=True)
+    digest = digest_of(ROOT, *CODE, *DATA_PATH_TESTS)
+    results = Results(directory / "results.jsonl", ROOT, digest)
+    if options.again:
+        chosen = [mutation for mutation in everything if mutation.key in results.tried]
+    else:
+        chosen = sample(everything, options.limit, options.seed)
+    print(f"{len(chosen)} of {len(everything)} mutations of {len(modules)} modules")
     preload()
     copies = [WorkingCopy(ROOT, directory / f"copy{number}") for number in range(options.jobs)]
-    digest = digest_of(ROOT, *CODE, *DATA_PATH_TESTS)
     recording = recorded(directory, copies)
-    results = Results(directory / "results.jsonl", ROOT, digest)
     deadline = time.monotonic() + options.minutes * 60
     trials = [Trial(copy, recording, results) for copy in copies]
     waiting = [mutation for mutation in chosen if results.of(mutation) is None]
@@ -82,6 +85,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--minutes", type=float, default=DEFAULT_MINUTES, help="begin none after this time")
     add("--jobs", type=int, default=2, help="runs of tests at a time")
     add("--directory", default="build/mutate", help="for copies and results")
+    add("--again", action="store_true", help="those that were tried before, instead of a sample")
     add("--page", action="store_true", help=f"only write the table of {PAGE}")
     return parser
 
@@ -103,10 +107,16 @@ def modules_of(places: Sequence[str]) -> list[str]:
 
 
 def sample(mutations: list[Mutation], limit: int, seed: int) -> list[Mutation]:
-    """Choose mutations; the same seed chooses the same ones, and a higher limit more of them."""
-    shuffled = mutations.copy()
-    random.Random(seed).shuffle(shuffled)  # noqa: S311 - a sample is no secret
-    return shuffled[:limit] if limit else shuffled
+    """Choose mutations; the same seed chooses the same ones, and a higher limit more of them.
+
+    A change of the code leaves the choice among the others as it is.
+    """
+
+    def lot(mutation: Mutation) -> bytes:
+        return hashlib.sha256(f"{seed} {mutation.key}".encode()).digest()
+
+    drawn = sorted(mutations, key=lot)
+    return drawn[:limit] if limit else drawn
 
 
 def recorded(directory: Path, copies: list[WorkingCopy]) -> Recording:

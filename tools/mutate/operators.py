@@ -44,6 +44,7 @@ PLAIN_TESTS: Final = (ast.Name, ast.Attribute, ast.Call, ast.Await, ast.Subscrip
 """Conditions that have no operator of their own to be changed."""
 LOGGERS: Final = {"_log", "logging", "warnings"}
 FUNCTIONS_FOR_PEOPLE: Final = {"__repr__", "__str__"}
+DETAILS_OF_ERRORS: Final = {"value", "limit", "remedy"}
 LONGEST_TEXT: Final = 120
 NOTHING: Final = "∅"
 """Stands for removed code."""
@@ -177,7 +178,9 @@ def _inside(node: ast.AST) -> Iterator[Change]:
 
 
 def _is_for_people(node: ast.AST) -> bool:
-    """Whether it is a docstring or a line of a log."""
+    """Whether it is a docstring, a line of a log or an error with its details."""
+    if isinstance(node, ast.Call):
+        return any(keyword.arg in DETAILS_OF_ERRORS for keyword in node.keywords)
     if not isinstance(node, ast.Expr):
         return False
     value = node.value

@@ -44,10 +44,14 @@ class Results:
         self._root = root
         self._digest = digest
         self._found: dict[str, Result] = {}
+        self.tried: set[str] = set()
+        """Mutations with an outcome, whether or not it still holds."""
         if path.exists():
             for line in path.read_text(encoding="utf-8").splitlines():
                 entry = json.loads(line)
+                self.tried.add(entry["key"])
                 result = Result(entry["verdict"], entry["by"])
+                self._found.pop(entry["key"], None)  # an earlier one
                 if entry["on"] == self._depends_on(entry["module"], result):
                     self._found[entry["key"]] = result
 
