@@ -7,8 +7,10 @@ exit code is 1 if one survives that ``tools/mutate/survivors.toml`` gives no rea
 from __future__ import annotations
 
 import argparse
+import fcntl
 import hashlib
 import json
+import signal
 import sys
 import time
 from typing import TYPE_CHECKING, Any, Final
@@ -39,11 +41,16 @@ DEFAULT_MINUTES: Final = 25.0
 FIRST_TESTS: Final = 30
 """Tests of the first run of a mutation: most are noticed by one of them."""
 
-TEST_SECONDS: Final = 15
+TEST_SECONDS: Final = 15.0
+"""Time that any test may take; one that took long unchanged may take more."""
+
 RUN_SECONDS: Final = 60.0
 """Time that the tests of a mutation may have taken when nothing was changed; more are left out."""
 
-START_SECONDS: Final = 20.0
+START_SECONDS: Final = 60.0
+SLOWER: Final = 4
+"""Factor by which a test may take longer than while it was recorded."""
+
 RECORDING_SECONDS: Final = 1200.0
 LOOK_AGAIN_SECONDS: Final = 0.01
 
@@ -55,9 +62,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         write_page()
         return 0
     modules = modules_of(options.modules or CENTRAL)
-    everything = [mutation for module in modules for mutation in mutations_of(ROOT, module)]
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))  # what runs is ended too
     directory = ROOT / options.directory
     directory.mkdir(parents=True, exist_ok=True)
+    lock = (directory / "lock").open("w")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise SystemExit(f"Another run works in {directory}: wait, or name --directory") from None
+    with lock:
+        return run(options, modules, directory)
+
+
+def run(options: argparse.Namespace, modules: list[str], directory: Path) -> int:
+    """Try the mutations that are asked for; return the exit code."""
+    everything = [mutation for module in modules for mutation in mutations_of(ROOT, module)]
     digest = digest_of(ROOT, *CODE, *DATA_PATH_TESTS)
     results = Results(directory / "results.jsonl", ROOT, digest)
     if options.again:
@@ -242,8 +261,9 @@ class Trial:
             self._end("survived", f"{self._ran} tests{left_out}" if self._ran else "no test")
             return
         tests = self._runs.pop(0)
-        seconds = sum(self._recording.seconds.get(test, 0.0) for test in tests)
-        self._run = start_tests(self._copy, tests, START_SECONDS + 3 * seconds, TEST_SECONDS)
+        each = [SLOWER * self._recording.seconds.get(test, 0.0) for test in tests]
+        limit = START_SECONDS + TEST_SECONDS + sum(each)
+        self._run = start_tests(self._copy, tests, limit, TEST_SECONDS + max(each))
 
     def _end(self, verdict: Verdict, by: str) -> None:
         if self._mutation is None:

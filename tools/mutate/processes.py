@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
+from _pytest.runner import runtestprotocol
 
 from tools.mutate.recording import LineRecorder
 
@@ -69,7 +70,11 @@ def preload() -> None:
 
 
 class FirstFailure:
-    """A plugin of pytest that runs chosen tests in their order, and notes the first that fails."""
+    """A plugin of pytest that runs chosen tests in their order, and notes the first that fails.
+
+    A test that fails is run again, and counts only if it fails again: on a busy machine a test may
+    fail for want of time.
+    """
 
     def __init__(self, tests: list[str]) -> None:
         self.failed: str | None = None
@@ -84,11 +89,19 @@ class FirstFailure:
             (item for item in items if item.nodeid in place), key=lambda item: place[item.nodeid]
         )
 
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Note the first failure."""
-        self.ran += report.when == "call"
-        if report.failed and self.failed is None:
-            self.failed = report.nodeid
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool:
+        """Run a test, and a failed one twice."""
+        reports = runtestprotocol(item, log=False, nextitem=nextitem)
+        if any(report.failed for report in reports) and hasattr(item, "_initrequest"):
+            item._initrequest()  # its fixtures are made anew
+            reports = runtestprotocol(item, log=False, nextitem=nextitem)
+        self.ran += 1
+        for report in reports:
+            if report.failed and self.failed is None:
+                self.failed = report.nodeid
+            item.ihook.pytest_runtest_logreport(report=report)
+        return True
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """Note a file that cannot even be imported."""
@@ -205,6 +218,7 @@ def _fork(copy: WorkingCopy, work: Callable[[], dict[str, Any]], limit_seconds: 
     code = 1
     try:
         os.setsid()
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         log = os.open(f"{directory}.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         for descriptor in (1, 2):
             os.dup2(log, descriptor)

@@ -1,0 +1,31 @@
+"""A channel of stored data has one end, whatever number of outputs it reads one after the other."""
+
+from __future__ import annotations
+
+from sluice.protocol.messages import DATA
+from sluice.shuffle.gate.channel_opener import ChannelSource
+from sluice.shuffle.partition.partition_type import ResultPartitionType
+from tests.support.api_clients import api_clients, give_back
+from tests.support.mini_cluster import mini_cluster
+
+
+async def test_the_ends_of_outputs_within_a_channel_are_skipped(tmp_path):
+    async with mini_cluster(tmp_path, 1) as cluster, api_clients(cluster, 0) as (client,):
+        for attempt in (7, 8, 9):
+            async with client.open_result_partition(
+                1, attempt, 1, partition_type=ResultPartitionType.BLOCKING
+            ) as partition:
+                await partition.emit_buffer(b"output %d" % attempt, 0)
+        source = ChannelSource(client.taskmanager_id, client.address, [7, 8, 9])
+        async with client.open_gate([partition.location], 0) as gate:
+            gate.gate.add_channel(source)
+            found: dict[int, list[bytes]] = {0: [], 1: []}
+            ends = 0
+            while (taken := await gate.next_buffer_or_event()) is not None:
+                if taken.buffer.data_type == DATA:
+                    found[taken.channel_index].append(bytes(taken.buffer.payload))
+                else:
+                    ends += 1
+                give_back(taken.buffer)
+        assert found == {0: [b"output 9"], 1: [b"output 7", b"output 8", b"output 9"]}
+        assert ends == 2
