@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from sluice.protocol.messages import DATA
+from sluice.protocol.events import encode_end_of_partition
+from sluice.protocol.messages import DATA, EVENT
+from sluice.shuffle.client.client_gate import BlockSource
 from sluice.shuffle.gate.channel_opener import ChannelSource
+from sluice.shuffle.gate.readable_gate import BufferOrEvent
+from sluice.shuffle.partition.blocks import BlockCodec, BlockEncoder
 from sluice.shuffle.partition.partition_type import ResultPartitionType
+from sluice.shuffle.partition.view import OutgoingBuffer
 from tests.support.api_clients import api_clients, give_back
 from tests.support.mini_cluster import mini_cluster
 
@@ -29,3 +34,31 @@ async def test_the_ends_of_outputs_within_a_channel_are_skipped(tmp_path):
                 give_back(taken.buffer)
         assert found == {0: [b"output 9"], 1: [b"output 7", b"output 8", b"output 9"]}
         assert ends == 2
+
+
+class OneBuffer:
+    """A gate with a single buffer."""
+
+    def __init__(self, content: bytes) -> None:
+        self.waiting = [BufferOrEvent(0, OutgoingBuffer(memoryview(content), None, DATA))]
+
+    def poll(self) -> BufferOrEvent | None:
+        return self.waiting.pop() if self.waiting else None
+
+    async def next_buffer_or_event(self) -> BufferOrEvent | None:
+        return self.poll()
+
+
+def test_an_output_may_begin_in_the_buffer_in_which_another_ends():
+    end = encode_end_of_partition(1, 1)
+    encoder = BlockEncoder(BlockCodec.NONE)
+    content = b""
+    for payload, data_type in ((b"first", DATA), (end, EVENT), (b"second", DATA), (end, EVENT)):
+        block = encoder.encode(payload, data_type)
+        content += block.header + bytes(block.stored)
+    source = BlockSource(OneBuffer(content))
+    for expected in (b"first", b"second"):
+        taken = source.poll()
+        assert taken is not None
+        assert taken.buffer.payload == expected
+    assert source.poll() is None
