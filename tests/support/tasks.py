@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from sluice.protocol.messages import DATA
-from tests.support.api_clients import api_clients
+from tests.support.api_clients import api_clients, embedded_clients
 from tests.support.mini_cluster import SEGMENT_SIZE_BYTES, mini_cluster
 
 if TYPE_CHECKING:
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
     from pathlib import Path
 
-    from sluice.shuffle.client.client import ShuffleClient
     from sluice.shuffle.client.client_gate import ClientGate
     from sluice.shuffle.client.result_partition import ResultPartition
+    from sluice.shuffle.client.shuffle_environment import ShuffleEnvironment
 
 EXCLUSIVE: Final = 2
 FLOATING: Final = 4
@@ -52,8 +52,8 @@ class Tasks:
             channel, beside those of the partition itself, while the consumer reads nothing.
     """
 
-    producer: ShuffleClient
-    consumer: ShuffleClient
+    producer: ShuffleEnvironment
+    consumer: ShuffleEnvironment
     buffers_between: int
 
 
@@ -86,7 +86,29 @@ async def daemon_tasks(directory: Path, *, remote: bool, **settings: Any) -> Asy
         yield Tasks(producer, consumer, legs + (GATE_BUFFERS if remote else 0))
 
 
-TASK_SOURCES: Final[dict[str, TaskSource]] = {"daemon": daemon_tasks}
+@contextlib.asynccontextmanager
+async def embedded_tasks(
+    directory: Path, *, remote: bool, buffer_timeout_seconds: float = 0.1, **settings: Any
+) -> AsyncIterator[Tasks]:
+    """Run each task in a TaskManager: the settings of memory are the TaskManager's."""
+    memory: dict[str, Any] = {
+        "exclusive_buffers_per_channel": EXCLUSIVE,
+        "floating_buffers_per_gate": FLOATING,
+        "max_overdraft_buffers": 0,
+        "network_segments": MUCH_MEMORY,
+        **settings,
+    }
+    async with (
+        mini_cluster(directory, 1 + remote, **memory) as cluster,
+        embedded_clients(
+            cluster, 0, int(remote), buffer_timeout_seconds=buffer_timeout_seconds
+        ) as (producer, consumer),
+    ):
+        # On one TaskManager the consumer reads the very buffers of the partition.
+        yield Tasks(producer, consumer, GATE_BUFFERS if remote else 0)
+
+
+TASK_SOURCES: Final[dict[str, TaskSource]] = {"daemon": daemon_tasks, "embedded": embedded_tasks}
 """Every kind of client that the tests of tasks run over."""
 
 

@@ -225,7 +225,7 @@ async def test_records_arrive_as_the_buffer_timeout_says(tmp_path, tasks_from, r
 @REMOTE
 async def test_a_gate_reads_its_channels_in_turn(tmp_path, tasks_from, remote):
     """With data in both, no channel is read twice in a row."""
-    turns = 12
+    turns = 5
     async with (
         tasks_from(tmp_path, remote=remote) as tasks,
         tasks.producer.open_result_partition(1, 7, 1) as first,
