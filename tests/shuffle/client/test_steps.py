@@ -21,7 +21,7 @@ from sluice.shuffle.records.spanning_deserializer import SpanningRecordDeseriali
 from sluice.shuffle.records.spanning_serializer import SpanningRecordSerializer
 from sluice.shuffle.taskmanager.serve.credit_based_view_reader import CreditBasedViewReader
 from sluice.transport.connection import Connection
-from tests.support.tasks import daemon_tasks, ended, full_record, is_stuck
+from tests.support.tasks import daemon_tasks, embedded_tasks, ended, full_record, is_stuck
 from tests.support.trace import Trace
 
 ONLY_FULL = -1
@@ -29,7 +29,8 @@ RECORD = b"A" * 50
 QUIET_SECONDS = 0.05
 """Time in which the credit of an earlier record has come back."""
 
-POOL_OF_THE_PARTITION = "partition 7 of shuffle 1"
+POOLS_OF_THE_PARTITION = ("partition 7 of shuffle 1", "pipelined partition 7")
+"""Of a client beside its TaskManager; in a TaskManager, whether or not a client writes it."""
 
 pytestmark = pytest.mark.interpreted
 
@@ -48,7 +49,13 @@ def trace(monkeypatch: pytest.MonkeyPatch) -> Trace:
         LocalBufferPool,
         "request_buffer_nowait",
         "1 take a buffer of the client's pool",
-        lambda pool, *rest: pool.name == POOL_OF_THE_PARTITION,
+        lambda pool, *rest: pool.name == POOLS_OF_THE_PARTITION[0],
+    )
+    watch(
+        LocalBufferPool,
+        "request_buffer_nowait",
+        "1 take a buffer of the TaskManager's pool",
+        lambda pool, *rest: pool.name == POOLS_OF_THE_PARTITION[1],
     )
     watch(SpanningRecordSerializer, "copy_to", "1 copy into the segment")
     watch(SendQueue, "add", "2 queue it in the client")
@@ -140,12 +147,28 @@ async def test_a_record_takes_every_step_once(tmp_path, trace, remote):
         assert await ended(partition, gate) == []
 
 
+async def write_until_stuck(writer, trace) -> tuple[int, asyncio.Future[None], list[str]]:
+    """Write full records until one waits; return their number, that emit and its steps."""
+    written = 0
+    while True:
+        trace.take()
+        pending = writer.emit(full_record(written))
+        written += 1
+        if pending is None:
+            await asyncio.sleep(0)
+            continue
+        emitting = asyncio.ensure_future(pending)
+        if await is_stuck(emitting):
+            return written, emitting, trace.take()
+        await emitting
+
+
 @REMOTE
 async def test_a_producer_is_blocked_by_the_last_step_and_woken_by_the_first(
     tmp_path, trace, remote
 ):
     """Without a buffer it waits for the pool; what the reader frees comes back step by step."""
-    of_the_partition = POOL_OF_THE_PARTITION
+    of_the_partition = POOLS_OF_THE_PARTITION[0]
     trace.watch(
         LocalBufferPool, "add_listener", "wait", lambda pool, *rest: pool.name == of_the_partition
     )
@@ -166,20 +189,8 @@ async def test_a_producer_is_blocked_by_the_last_step_and_woken_by_the_first(
     ):
         writer = partition.record_writer(BytesSerializer())
         reader = gate.reader(BytesSerializer())
-        written = 0
-        while True:
-            trace.take()
-            pending = writer.emit(full_record(written))
-            written += 1
-            if pending is None:
-                await asyncio.sleep(0)
-                continue
-            emitting = asyncio.ensure_future(pending)
-            if await is_stuck(emitting):
-                break
-            await emitting
+        written, emitting, steps = await write_until_stuck(writer, trace)
         # Serialized and chosen, but there is no buffer to copy it to.
-        steps = trace.take()
         assert steps[:3] == ["1 serialize", "1 select", "1 take a buffer of the client's pool"]
         assert steps[-1] == "wait"
         assert "2 queue it in the client" not in steps
@@ -197,6 +208,92 @@ async def test_a_producer_is_blocked_by_the_last_step_and_woken_by_the_first(
             "2 queue it in the client",
         ]
         assert [step for step in dict.fromkeys(found) if step in expected] == expected
+        for number in range(1, written):
+            assert await reader.next() == ChannelRecord(0, full_record(number))
+        assert await ended(partition, gate) == []
+
+
+IN_THE_TASK_MANAGER = [
+    "1 serialize",
+    "1 select",
+    "1 take a buffer of the TaskManager's pool",
+    "1 copy into the segment",
+    "5 queue it in its subpartition",
+]
+"""The steps of a task inside its TaskManager: there is no leg between them."""
+
+
+@REMOTE
+async def test_inside_a_task_manager_a_record_takes_the_steps_of_its_partition(
+    tmp_path, trace, remote
+):
+    trace.watch(PipelinedSubpartition, "flush", "3 flush")
+    async with (
+        embedded_tasks(tmp_path, remote=remote) as tasks,
+        tasks.producer.open_result_partition(
+            1, 7, 1, max_segments=3, buffer_timeout_seconds=ONLY_FULL
+        ) as partition,
+        tasks.consumer.open_gate([partition.location], 0) as gate,
+    ):
+        writer = partition.record_writer(BytesSerializer())
+        reader = gate.reader(BytesSerializer())
+        assert writer.emit(full_record(0)) is None  # opens all channels
+        assert await reader.next() == ChannelRecord(0, full_record(0))
+        await asyncio.sleep(QUIET_SECONDS)
+        trace.take()
+        assert writer.emit(RECORD) is None
+        assert trace.take() == IN_THE_TASK_MANAGER
+        writer.flush_all()
+        told = "6 the leg is told" if remote else "6 the local channel is told"
+        assert trace.take() == ["3 flush", told]
+        writer.flush_all()
+        assert trace.take() == ["3 flush"], "one notification is enough"
+        assert await reader.next() == ChannelRecord(0, RECORD)
+        assert trace.take() == (
+            [*FROM_A_SUBPARTITION, *TO_THE_FUNCTION]
+            if remote
+            else ["7 take it from the subpartition", *TO_THE_FUNCTION[1:]]
+        )
+        assert await ended(partition, gate) == []
+
+
+@REMOTE
+async def test_inside_a_task_manager_a_producer_is_blocked_and_woken(tmp_path, trace, remote):
+    of_the_partition = POOLS_OF_THE_PARTITION[1]
+    trace.watch(
+        LocalBufferPool, "add_listener", "wait", lambda pool, *rest: pool.name == of_the_partition
+    )
+    trace.watch(
+        LocalBufferPool,
+        "recycle",
+        "5 a buffer of the pool is free",
+        lambda pool, *rest: pool.name == of_the_partition,
+    )
+    trace.watch(CreditBasedViewReader, "add_credit", "2 credit for the sender")
+    async with (
+        embedded_tasks(tmp_path, remote=remote) as tasks,
+        tasks.producer.open_result_partition(
+            1, 7, 1, max_segments=3, buffer_timeout_seconds=ONLY_FULL
+        ) as partition,
+        tasks.consumer.open_gate([partition.location], 0) as gate,
+    ):
+        writer = partition.record_writer(BytesSerializer())
+        reader = gate.reader(BytesSerializer())
+        written, emitting, steps = await write_until_stuck(writer, trace)
+        assert steps[:3] == IN_THE_TASK_MANAGER[:3]
+        assert steps[-1] == "wait"
+        assert "5 queue it in its subpartition" not in steps
+        assert await reader.next() == ChannelRecord(0, full_record(0))
+        await emitting
+        expected = [
+            "10 take it from a gate",
+            *(["2 credit for the sender", "8 send it"] if remote else []),
+            "5 a buffer of the pool is free",
+            "1 copy into the segment",
+            "5 queue it in its subpartition",
+        ]
+        found = [step for step in dict.fromkeys(trace.take()) if step in expected]
+        assert found == expected
         for number in range(1, written):
             assert await reader.next() == ChannelRecord(0, full_record(number))
         assert await ended(partition, gate) == []
