@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from sluice.protocol.events import encode_end_of_partition
+import pytest
+
+from sluice.protocol.events import CustomEvent, encode_end_of_partition, encode_event
 from sluice.protocol.messages import DATA, EVENT
 from sluice.shuffle.client.client_gate import BlockSource
+from sluice.shuffle.errors import BlockCorrupt
 from sluice.shuffle.gate.channel_opener import ChannelSource
 from sluice.shuffle.gate.readable_gate import BufferOrEvent
 from sluice.shuffle.partition.blocks import BlockCodec, BlockEncoder
@@ -37,13 +40,14 @@ async def test_the_ends_of_outputs_within_a_channel_are_skipped(tmp_path):
 
 
 class OneBuffer:
-    """A gate with a single buffer."""
+    """A gate with a single buffer, and events behind it."""
 
-    def __init__(self, content: bytes) -> None:
+    def __init__(self, content: bytes, *events: bytes) -> None:
         self.waiting = [BufferOrEvent(0, OutgoingBuffer(memoryview(content), None, DATA))]
+        self.waiting += [BufferOrEvent(0, OutgoingBuffer(each, None, EVENT)) for each in events]
 
     def poll(self) -> BufferOrEvent | None:
-        return self.waiting.pop() if self.waiting else None
+        return self.waiting.pop(0) if self.waiting else None
 
     async def next_buffer_or_event(self) -> BufferOrEvent | None:
         return self.poll()
@@ -62,3 +66,15 @@ def test_an_output_may_begin_in_the_buffer_in_which_another_ends():
         assert taken is not None
         assert taken.buffer.payload == expected
     assert source.poll() is None
+
+
+def test_a_block_without_its_rest_fails_at_the_end_of_the_channel_and_not_at_another_event():
+    block = BlockEncoder(BlockCodec.NONE).encode(b"content", DATA)
+    content = block.header + bytes(block.stored)
+    other = encode_event(CustomEvent("other", b""))
+    source = BlockSource(OneBuffer(content[:-1], other, encode_end_of_partition(1, 1)))
+    taken = source.poll()
+    assert taken is not None
+    assert taken.buffer.payload == other
+    with pytest.raises(BlockCorrupt):
+        source.poll()
