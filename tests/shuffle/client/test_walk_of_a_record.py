@@ -8,9 +8,10 @@ from collections import deque
 
 import pytest
 
+from sluice.shuffle.gate.remote_input_channel import RemoteInputChannel
 from sluice.shuffle.records.record_reader import ChannelRecord
 from sluice.shuffle.records.serializers import BytesSerializer, ViewSerializer
-from tests.support.api_clients import give_back
+from tests.support.api_clients import emitted, give_back
 from tests.support.mini_cluster import eventually
 from tests.support.tasks import ended, full_record, is_stuck
 
@@ -24,19 +25,20 @@ def lent(partition) -> int:
     return int(partition.writer.memory.pool.lent_segments)
 
 
-async def filled(writer, first: int = 0) -> tuple[int, asyncio.Future[None]]:
-    """Write full records until one does not fit; return the next number, and that emit."""
-    number = first
-    while True:
-        pending = writer.emit(full_record(number))
-        number += 1
-        if pending is None:
-            await asyncio.sleep(0)
-            continue
-        emitting = asyncio.ensure_future(pending)
-        if await is_stuck(emitting):
-            return number, emitting
-        await emitting
+async def filled(writer, capacity: int) -> asyncio.Future[None]:
+    """Write as many full records as there is room for, and another; return its emit."""
+    for number in range(capacity):
+        await emitted(writer.emit(full_record(number)))
+    pending = writer.emit(full_record(capacity))
+    assert pending is not None
+    emitting = asyncio.ensure_future(pending)
+    assert await is_stuck(emitting)
+    return emitting
+
+
+def arrived(channel) -> int:
+    """Return the number of buffers that a channel has for its reader."""
+    return int(channel.buffers_in if isinstance(channel, RemoteInputChannel) else channel.backlog)
 
 
 @REMOTE
@@ -91,8 +93,8 @@ async def test_a_full_stack_stops_the_producer_and_each_read_lets_it_go_on(
     ):
         writer = partition.record_writer(BytesSerializer())
         reader = gate.reader(BytesSerializer())
-        written, emitting = await filled(writer)
-        assert written == SEGMENTS + tasks.buffers_between + 1, "the last one waits outside"
+        emitting = await filled(writer, SEGMENTS + tasks.buffers_between)
+        written = SEGMENTS + tasks.buffers_between + 1
         assert lent(partition) == SEGMENTS
         assert not writer.is_available
         assert not partition.writer.is_available
@@ -237,8 +239,7 @@ async def test_a_gate_reads_its_channels_in_turn(tmp_path, tasks_from, remote):
         for number in range(turns):
             for writer in writers:
                 assert writer.emit(full_record(number)) is None
-        for _ in range(2):
-            await asyncio.sleep(0.05)  # both channels have what their buffers take
+        await eventually(lambda: all(arrived(channel) >= 2 for channel in gate.gate.channels))
         order = []
         for _ in range(4):
             taken = await gate.next_buffer_or_event()
@@ -263,7 +264,8 @@ async def test_a_reader_that_stops_stops_only_its_own_producer(tmp_path, tasks_f
         tasks.consumer.open_gate([stopped.location], 0) as unread,
         tasks.consumer.open_gate([running.location], 0) as gate,
     ):
-        written, emitting = await filled(stopped.record_writer(BytesSerializer()))
+        capacity = SEGMENTS + tasks.buffers_between
+        emitting = await filled(stopped.record_writer(BytesSerializer()), capacity)
 
         async def write_all() -> None:
             writer = running.record_writer(BytesSerializer())
@@ -278,7 +280,7 @@ async def test_a_reader_that_stops_stops_only_its_own_producer(tmp_path, tasks_f
         await writing
         assert not emitting.done(), "it still waits"
         reader = unread.reader(BytesSerializer())
-        for number in range(written):
+        for number in range(capacity + 1):
             assert await reader.next() == ChannelRecord(0, full_record(number))
         await emitting
         assert await ended(stopped, unread) == []
