@@ -38,6 +38,7 @@ from .channel_times import (
     WAITING_FOR_DATA,
     ChannelTimes,
 )
+from .stored_partition_view import StoredPartitionView
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -106,6 +107,7 @@ class CreditBasedViewReader:
     def attach(self, view: SubpartitionView) -> None:
         """Give the reader its view."""
         self.view = view
+        self._limit_messages()
         self._notify(self)
 
     def fail(self, error: SluiceError) -> None:
@@ -119,8 +121,17 @@ class CreditBasedViewReader:
         Raises:
             CreditOverflow: The sum is too large to be counted.
         """
+        most = self.credit.most_of_a_message
         self.credit.add(credit)
+        if self.credit.most_of_a_message != most:
+            self._limit_messages()
         self._notify(self)
+
+    def _limit_messages(self) -> None:
+        """Tell a view whose messages take several buffers how many they may take."""
+        view = self.view
+        if isinstance(view, StoredPartitionView):
+            view.limit_message(self.credit.most_of_a_message)
 
     def is_available(self) -> bool:
         """True if a turn would send or report something."""
@@ -211,6 +222,9 @@ class UncreditedViewReader(CreditBasedViewReader):
             return super().next_buffer()
         finally:
             self.credit.available = most
+
+    def _limit_messages(self) -> None:
+        """Limit nothing: a message may take all buffers that the channel is sure to have."""
 
 
 class AnnouncingViewReader(CreditBasedViewReader):
