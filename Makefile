@@ -31,9 +31,14 @@ SPARK_LINES :=
 SPARK_LINES_DIRECTORY := .spark-lines
 CHAOS_SECONDS := 240
 CHAOS_SEED := 1
+MODULES :=
+LIMIT := 100
+SEED := 0
+MINUTES := 25
+AGAIN :=
 QUICK_BENCHMARKS := exchange isolation barrier memory
 
-.PHONY: help setup jar compiled demo quick test test-compiled test-matrix attack attack-compiled fuzz fuzz-spark chaos check format bench charts compose-test docs docs-site constraints maven-checksums sbom audit changelog clean
+.PHONY: help setup jar compiled demo quick test test-compiled test-matrix attack attack-compiled fuzz fuzz-spark chaos mutate check format bench charts compose-test docs docs-site constraints maven-checksums sbom audit changelog clean
 
 help: ## list these targets
 	@grep -hE '^[a-z%-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -129,6 +134,9 @@ fuzz-spark: setup ## random Spark plans against Spark's own shuffle: FUZZ_SPARK_
 chaos: setup ## a Spark job while executors and TaskManagers break, for CHAOS_SECONDS=240, CHAOS_SEED=1
 	$(BIN)/python -m tests.chaos.run --seconds $(CHAOS_SECONDS) --seed $(CHAOS_SEED)
 
+mutate: setup ## small changes of the code that no test notices: MODULES=shuffle/memory LIMIT=100 (0: all) SEED=0 MINUTES=25 AGAIN=--again
+	$(BIN)/python -m tools.mutate $(MODULES) --limit $(LIMIT) --seed $(SEED) --minutes $(MINUTES) $(AGAIN)
+
 check: setup docs-site ## formatting, lint, types, the documentation's links
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -152,12 +160,13 @@ charts: setup ## results of benchmarks into benchmarks/reference, and their char
 compose-test: setup ## the docker compose stack, run for real
 	tests/compose/run.sh
 
-docs: setup ## regenerate what is generated: settings, errors, metrics, network cases, man page
+docs: setup ## regenerate what is generated: settings, errors, metrics, network cases, survivors of mutations, man page
 	$(BIN)/python -m sluice.shuffle.taskmanager.config_reference > docs/reference/settings.md
 	$(BIN)/python -m sluice.shuffle.taskmanager.man_page > sluice/sluice.1
 	$(BIN)/python -m tools.docs.errors_page
 	$(BIN)/python -m tools.docs.metrics_page
 	$(BIN)/python -m tools.docs.network_cases
+	$(BIN)/python -m tools.mutate --page
 
 docs-site: setup ## the documentation as a site in build/site; broken links and anchors fail it
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --clean

@@ -171,6 +171,8 @@ class PipelinedWriter(BufferWritingPartition):
         if len(self._queue):
             self._drained = loop.create_future()
             await self._drained
+            if self.state not in UNFINISHED:  # it ended before this task could go on
+                raise self._refusal()
         self._answered = loop.create_future()
         self._leg.send(FinishPartition(self.number, self.bytes_out, 0))
         await self._leg.answer(self._answered, "FinishPartition")
