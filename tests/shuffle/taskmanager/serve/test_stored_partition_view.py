@@ -437,7 +437,8 @@ async def test_map_outputs_of_both_tiers_come_in_the_order_of_the_request(tmp_pa
         await rig.commit(n, [noise(100, n), b"" if memory else noise(70_000)])
         for n, memory in enumerate(kinds)
     ]
-    assert [output.regions[0].extent.in_memory for output in outputs] == kinds
+    extents = [output.regions[0].extent for output in outputs]
+    assert [extent is not None and extent.in_memory for extent in extents] == kinds
     view = rig.view(outputs)
     buffers = await rig.read(view, credit)
     assert b"".join(buffers) == b"".join(noise(100, n) for n in range(14))
