@@ -72,11 +72,16 @@ def frame_rows(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
         lists = numbers.groupBy("key").agg(f.collect_list("value").alias("values"))
         # Several partitions of the shuffle are read by one task.
         joined = numbers.repartition("key")
+        # Tasks that prefer an executor beside tasks that prefer a TaskManager's host.
+        cached = numbers.where("value < 100").coalesce(1).cache()
+        cached.count()
+        mixed = cached.union(numbers.repartition(REDUCERS, "key"))
         return [
             *_placed("ranged", [tuple(row) for row in ranged.collect()]),
             *_placed("taken", [tuple(row) for row in [ranged.first(), *ranged.take(9)] if row]),
             *_placed("lists", [(row[0], list(row[1])) for row in lists.collect()]),
             *_placed("joined", [tuple(row) for row in joined.collect()]),
+            *_placed("mixed", [tuple(row) for row in mixed.collect()]),
             *_placed("once", [tuple(row) for row in numbers.dropDuplicates(["key"]).collect()]),
         ]
 
