@@ -73,3 +73,12 @@ def test_throughput():
     rates = re.findall(r"^(\w+): ([\d,]+) records of 100 bytes/s", said, re.MULTILINE)
     assert [way for way, _ in rates] == ["single", "batch"]
     assert all(int(rate.replace(",", "")) > 1000 for _, rate in rates)
+
+
+def test_streaming_checkpoints_are_the_same_inside_a_program_and_through_daemons():
+    said = run("streaming_checkpoints", "--records", "1500")
+    lines = said.splitlines()
+    for line, way in zip(lines, ("embedded", "daemons"), strict=False):
+        assert line.startswith(f"{way}: 6,000 records, 20 keys, ")
+        assert line.endswith("both checkpoints are exact")
+    assert lines[2:] == ["The results are the same"]

@@ -23,7 +23,7 @@ MOST_PARAMETERS = 7
 LONGEST_LINE = 100
 
 MORE_PARAMETERS = {
-    "shuffle/client/client.py: open_result_partition": "named options of the user's API",
+    "shuffle/client/shuffle_environment.py: open_result_partition": "options of the user's API",
     "shuffle/client/sync.py: open_result_partition": "the same options, without asyncio",
 }
 """Functions that may take more than MOST_PARAMETERS, and the reason."""

@@ -2,9 +2,6 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
-from types import TracebackType
 from typing import Self
 
 from ...protocol.identity import Credential
@@ -21,19 +18,11 @@ from ...protocol.messages import (
 from ...transport.connection import Connection, ConnectionHandler
 from ...transport.connector import Address, connect
 from ..counters import Counters
-from ..errors import InvalidRequest
 from ..gate.buffer_debloater import debloat_settings
 from ..gate.channel_opener import GateMemory
 from ..gate.input_gate import InputGate
 from ..memory import NetworkBufferPool
-from ..names import ShuffleKey, SubpartitionRange
-from ..partition.blocks import BlockCodec
-from ..partition.output_flusher import OutputFlusher
-from ..partition.partition_type import (
-    ConsumptionConstraint,
-    ResultPartitionType,
-    checked_partition_type,
-)
+from ..names import SubpartitionRange
 from ..partition.stored_result_partition import StoredResultPartition
 from .client_channel_opener import ClientChannelOpener
 from .client_gate import ClientGate
@@ -44,10 +33,10 @@ from .partition_location import PartitionLocation
 from .pipelined_writer import PipelinedWriter
 from .producer_leg import ProducerLeg
 from .region_sender import RegionSender
-from .result_partition import ResultPartition
+from .shuffle_environment import PartitionSettings, ShuffleEnvironment
 
 
-class ShuffleClient:
+class ShuffleClient(ShuffleEnvironment):
     """Opens result partitions and input gates on one TaskManager. Made by :meth:`connect`.
 
     It is not for several threads: everything runs on the event loop that connected.
@@ -62,16 +51,17 @@ class ShuffleClient:
         ack: HelloAck,
         counters: Counters,
     ) -> None:
-        self.application_id = application_id
+        super().__init__(
+            application_id,
+            ack.taskmanager_id,
+            Address(ack.advertised_host, ack.data_port),
+            NetworkBufferPool(config.network_segments, ack.segment_size_bytes),
+            counters,
+            config.buffer_timeout_seconds,
+        )
         self.config = config
-        self.taskmanager_id = ack.taskmanager_id
-        self.address = Address(ack.advertised_host, ack.data_port)
-        """Address at which other TaskManagers reach this client's TaskManager."""
-        self.counters = counters
-        self.network_pool = NetworkBufferPool(config.network_segments, ack.segment_size_bytes)
         self._producer = producer
         self._consumer = consumer
-        self._flushers: dict[float, OutputFlusher] = {}
 
     @classmethod
     async def connect(
@@ -148,124 +138,6 @@ class ShuffleClient:
             raise TypeError("the legs were opened in another order than they were asked for")
         return cls(application_id, config, first, second, ack, counters)
 
-    @asynccontextmanager
-    async def open_result_partition(
-        self,
-        shuffle_id: int,
-        map_attempt_id: int,
-        num_subpartitions: int,
-        *,
-        partition_type: ResultPartitionType = ResultPartitionType.PIPELINED_BOUNDED,
-        consumption: ConsumptionConstraint | None = None,
-        max_segments: int | None = None,
-        buffer_timeout_seconds: float | None = None,
-        codec: BlockCodec = BlockCodec.LZ4,
-        task_event: Callable[[int, bytes], None] | None = None,
-    ) -> AsyncIterator[ResultPartition]:
-        """Open a result partition on the TaskManager; it is finished, or failed, at the end.
-
-        ::
-
-            async with client.open_result_partition(1, 0, 4) as partition:
-                ...
-
-        Args:
-            shuffle_id: Names the partition within the application, with the map attempt.
-            map_attempt_id: Names one task's output; unique in the shuffle.
-            num_subpartitions: Number of subpartitions, at least 1.
-            partition_type: Stored and read later, or read while it is written.
-            consumption: When a consumer may begin; by default, as soon as the type allows.
-            max_segments: Most segments of the client's memory; by default, a fair share of it.
-            buffer_timeout_seconds: Replaces the one of the configuration.
-            codec: Compression of a stored partition.
-            task_event: Called with the type and the bytes of each event that a reader sends back
-                while a pipelined partition is written. If it raises, the partition fails.
-
-        Raises:
-            InvalidPartitionType: Type and consumption do not go together.
-            InsufficientNetworkBuffers: The client's memory is promised to others.
-            SluiceError: The TaskManager refused the partition, or could not complete it.
-        """
-        if consumption is None:
-            consumption = (
-                ConsumptionConstraint.WHEN_REGISTERED
-                if partition_type.is_pipelined
-                else ConsumptionConstraint.WHEN_FINISHED
-            )
-        checked_partition_type(partition_type, consumption)
-        timeout = (
-            self.config.buffer_timeout_seconds
-            if buffer_timeout_seconds is None
-            else buffer_timeout_seconds
-        )
-        location = PartitionLocation(
-            shuffle_id, map_attempt_id, int(partition_type), self.taskmanager_id, *self.address
-        )
-        partition = await self._open_result_partition(
-            location, num_subpartitions, consumption, max_segments, timeout, codec, task_event
-        )
-        async with partition:
-            yield partition
-
-    @asynccontextmanager
-    async def open_gate(
-        self,
-        locations: Sequence[PartitionLocation],
-        subpartition: int,
-        end_subpartition: int | None = None,
-    ) -> AsyncIterator[ClientGate]:
-        """Open a gate over partitions of one shuffle, a channel for each.
-
-        ::
-
-            async with client.open_gate(locations, 2) as gate:
-                async for word in gate.records(StringSerializer()):
-                    ...
-
-        Partitions need not exist yet: the TaskManagers wait for them, up to a deadline.
-
-        Args:
-            locations: The locations of the partitions, as their producers gave them.
-            subpartition: The subpartition to read, or the first of a range (of stored partitions).
-            end_subpartition: The subpartition behind the last.
-
-        Raises:
-            InvalidRequest: There are no locations, or those of several shuffles or types.
-            InsufficientNetworkBuffers: The client's memory is promised to others.
-        """
-        if not locations:
-            raise InvalidRequest("A gate needs partitions to read", value=0, limit=1)
-        shuffles = {location.shuffle_id for location in locations}
-        stored = {location.is_stored for location in locations}
-        if len(shuffles) > 1 or len(stored) > 1:
-            raise InvalidRequest(
-                "The partitions of a gate must be of one shuffle, and all stored or all pipelined",
-                value=f"shuffles {sorted(shuffles)}",
-                remedy="Open several gates, and a UnionInputGate over them",
-            )
-        name = f"gate of shuffle {locations[0].shuffle_id}"
-        wanted = SubpartitionRange(
-            ShuffleKey(self.application_id, locations[0].shuffle_id),
-            subpartition,
-            subpartition + 1 if end_subpartition is None else end_subpartition,
-        )
-        memory = GateMemory(
-            self.network_pool,
-            self.config.exclusive_buffers_per_channel,
-            self.config.floating_buffers_per_gate,
-        )
-        opener = ClientChannelOpener(name, wanted, memory, self._consumer)
-        gate = ClientGate(InputGate(opener), is_stored=locations[0].is_stored)
-        try:
-            for location in locations:
-                gate.gate.add_channel(location.source)
-            debloat = debloat_settings(self.config, self.network_pool.segment_size_bytes)
-            if debloat is not None and not locations[0].is_stored:
-                gate.gate.debloat(debloat)
-            yield gate
-        finally:
-            gate.close()
-
     async def close(self) -> None:
         """Close both connections; partitions that are not finished fail. Idempotent.
 
@@ -273,52 +145,36 @@ class ShuffleClient:
 
         Cancellation: safe; the connections go on closing.
         """
-        for flusher in self._flushers.values():
-            flusher.close()
+        self._close_flushers()
         self._producer.close()
         self._consumer.close()
         await asyncio.gather(self._producer.closed.wait(), self._consumer.closed.wait())
         self.network_pool.destroy()
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.close()
-
-    async def _open_result_partition(
-        self,
-        location: PartitionLocation,
-        num_subpartitions: int,
-        consumption: ConsumptionConstraint,
-        max_segments: int | None,
-        buffer_timeout_seconds: float,
-        codec: BlockCodec,
-        task_event: Callable[[int, bytes], None] | None,
-    ) -> ResultPartition:
+    async def _open_writer(
+        self, location: PartitionLocation, settings: PartitionSettings
+    ) -> PipelinedWriter | StoredResultPartition:
         config = self.config
         name = f"partition {location.map_attempt_id} of shuffle {location.shuffle_id}"
         pool = self.network_pool.create_local_pool(
             name,
             1,
-            max_segments,
+            settings.max_segments,
             max_overdraft_buffers=0 if location.is_stored else config.max_overdraft_buffers,
             max_buffers_per_channel=None if location.is_stored else config.max_buffers_per_channel,
             kind="map_output" if location.is_stored else "pipelined",
         )
         writer: PipelinedWriter | StoredResultPartition
+        num_subpartitions = settings.num_subpartitions
         names = (location.shuffle_id, location.map_attempt_id, num_subpartitions)
         leg = self._producer
         try:
             number = leg.new_number()
             if location.is_stored:
                 sink = RegionSender(leg, number)
-                writer = StoredResultPartition(name, num_subpartitions, pool, sink, codec=codec)
+                writer = StoredResultPartition(
+                    name, num_subpartitions, pool, sink, codec=settings.codec
+                )
                 await leg.open(number, OpenPartition(number, *names), sink)
             else:
                 writer = PipelinedWriter(
@@ -326,25 +182,34 @@ class ShuffleClient:
                     number,
                     num_subpartitions,
                     pool,
-                    flusher=self._flusher(buffer_timeout_seconds),
-                    task_event=task_event,
+                    flusher=settings.flusher,
+                    task_event=settings.task_event,
                 )
                 message = OpenPipelinedPartition(
-                    number, *names, location.partition_type, int(consumption)
+                    number, *names, location.partition_type, int(settings.consumption)
                 )
                 await leg.open(number, message, writer)
         except BaseException:
             pool.destroy()
             raise
-        return ResultPartition(location, writer, buffer_timeout_seconds)
+        return writer
 
-    def _flusher(self, interval_seconds: float) -> OutputFlusher | None:
-        if interval_seconds <= 0:
-            return None
-        flusher = self._flushers.get(interval_seconds)
-        if flusher is None:
-            flusher = self._flushers[interval_seconds] = OutputFlusher(interval_seconds)
-        return flusher
+    def _make_gate(self, wanted: SubpartitionRange, *, is_stored: bool) -> InputGate:
+        memory = GateMemory(
+            self.network_pool,
+            self.config.exclusive_buffers_per_channel,
+            self.config.floating_buffers_per_gate,
+        )
+        name = f"gate of shuffle {wanted.shuffle.shuffle_id}"
+        return InputGate(ClientChannelOpener(name, wanted, memory, self._consumer))
+
+    def _debloat(self, gate: ClientGate) -> None:
+        settings = debloat_settings(self.config, self.network_pool.segment_size_bytes)
+        if settings is not None and not gate.is_stored:
+            gate.gate.debloat(settings)
+
+    def _one_closed(self) -> None:
+        """Do nothing: the TaskManager sees what a client closes."""
 
 
 def _ack(greeting: Hello | HelloAck) -> HelloAck:

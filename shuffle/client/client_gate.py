@@ -8,12 +8,16 @@ from typing import Self, TypeVar
 from ...protocol.errors import SluiceError
 from ...protocol.events import EndOfPartition, decode_event, is_end_of_partition
 from ...protocol.messages import DATA
+from ..errors import InvalidRequest
+from ..gate.capture import marked_checkpoint
 from ..gate.input_gate import InputGate
 from ..gate.readable_gate import BufferOrEvent
 from ..partition.blocks import BlockDecoder
+from ..partition.partition_type import ResultPartitionType
 from ..partition.view import OutgoingBuffer
 from ..records.record_reader import BufferSource, ChannelRecords, RecordReader
 from ..records.serializers import ValueSerializer
+from .partition_location import PartitionLocation
 
 
 class BlockSource:
@@ -88,8 +92,11 @@ class BlockSource:
             for payload, data_type in decoder.feed(buffer.payload):
                 # The buffer is recycled below, so a view of it must be copied.
                 content = payload if type(payload) is bytes else bytes(payload)
-                if data_type != DATA and type(decode_event(content)) is EndOfPartition:
-                    continue  # the channel has an end of its own
+                if data_type != DATA and (
+                    type(decode_event(content)) is EndOfPartition
+                    or marked_checkpoint(content) is not None
+                ):
+                    continue  # the channel has an end of its own; nothing overtakes stored data
                 self._decoded.append(BufferOrEvent(index, OutgoingBuffer(content, None, data_type)))
         except SluiceError as error:
             # The bytes that follow do not begin a block, so they must not be decoded.
@@ -113,8 +120,43 @@ class ClientGate:
 
     def __init__(self, gate: InputGate, *, is_stored: bool) -> None:
         self.gate = gate
+        self.is_stored = is_stored
         self.source: InputGate | BlockSource = BlockSource(gate) if is_stored else gate
         self._readers: list[RecordReader[object]] = []
+
+    def add_channel(self, location: PartitionLocation | None) -> None:
+        """Add a channel; None: its producer is not known yet.
+
+        Raises:
+            InsufficientNetworkBuffers: No floating buffer is left for the gate.
+            InvalidRequest: The gate is released, or part of a union.
+        """
+        if location is None:
+            self.gate.add_unknown_channel()
+        else:
+            self.gate.add_channel(location.source)
+
+    def update_channel(self, index: int, location: PartitionLocation) -> None:
+        """Name the producer of a channel that was opened without one.
+
+        Args:
+            index: Number of the channel: its place among the locations of ``open_gate``.
+            location: The location of the partition, as its producer gave it.
+
+        Raises:
+            InvalidRequest: There is no such channel, its producer is known already, or the
+                partition is stored or of another shuffle.
+            InsufficientNetworkBuffers: No floating buffer is left; the channel stays unknown.
+        """
+        shuffle_id = self.gate.key.shuffle_id
+        if location.is_stored or location.shuffle_id != shuffle_id:
+            kind = ResultPartitionType(location.partition_type).name
+            raise InvalidRequest(
+                "The partition does not belong to this gate",
+                value=f"{kind} of shuffle {location.shuffle_id}",
+                limit=f"a pipelined one of shuffle {shuffle_id}",
+            )
+        self.gate.update_channel(index, location.source)
 
     async def next_buffer_or_event(self) -> BufferOrEvent | None:
         """Wait for the next buffer or event, which the caller must release; None after the end.

@@ -36,8 +36,9 @@ class ClientConfig(Settings):
     buffers are sent."""
 
     debloat_target_seconds: Annotated[Annotated[Seconds, Field(gt=0)] | None, NONE_ALLOWED] = None
-    """Time that the reader of a gate should need for the data in flight: buffers of pipelined
-    partitions are made small enough for it; none: they are never made smaller."""
+    """Time that the reader of a gate should need for the data in flight, from the writing of a
+    record to its reading: buffers of pipelined partitions are made small enough for it; none: they
+    are never made smaller."""
 
     debloat_period_seconds: Seconds = Field(0.2, ge=0.001, le=3600)
     """Time between two looks at a gate's throughput."""

@@ -13,6 +13,11 @@ two a buffer that is about to go whole. Then no flush comes before all that is u
 and a *pause* follows, :data:`PAUSE_TIMES` times as long as that took: at most a third of the time
 goes into flushing. If flushed buffers go at once, or buffers hardly ever become complete, nothing
 is put off, for a writer that is not at its limit wants its records sent early.
+
+**How much it holds back**: whatever its pool has, unless readers ask for small buffers
+(debloating). Then data must not pile up here, where no reader counts it: no buffer is begun while
+more wait than the TaskManager has granted credit for. So of each subpartition one buffer is here at
+most, open or complete.
 """
 
 import asyncio
@@ -81,10 +86,59 @@ class PipelinedWriter(BufferWritingPartition):
         self._task_event = task_event
         self._queue = SendQueue(self._send_available)
         self._pace = FlushPace(num_subpartitions)
+        self._segment_size_bytes = 0  # known from the first buffer on
+        self._waiting_for_credit: set[asyncio.Future[None]] = set()
         self._drained: asyncio.Future[None] | None = None
         self._answered: asyncio.Future[None] | None = None
 
     # ---- ResultPartitionWriter -----------------------------------------------------------------
+
+    def request_builder(self, subpartition: int) -> BufferBuilder | None:
+        """Take a builder; None: no memory now, or readers want no more data on the way.
+
+        Raises:
+            SluiceError: The subpartition does not exist, or the partition takes nothing more.
+        """
+        if self._holds_enough and self._is_writable:
+            self._check_writable(subpartition)
+            return None
+        return super().request_builder(subpartition)
+
+    async def wait_for_builder(self, subpartition: int) -> BufferBuilder:
+        """Take a builder, waiting for memory or credit as long as it takes.
+
+        Raises:
+            SluiceError: As :meth:`request_builder`, also while waiting.
+
+        Cancellation: safe, no memory is taken.
+        """
+        if self._holds_enough:
+            self._check_writable(subpartition)
+            began = time.monotonic()
+            try:
+                await self._wait_for_credit()
+            finally:
+                self.memory.hard_back_pressured_seconds += time.monotonic() - began
+        return await super().wait_for_builder(subpartition)
+
+    @property
+    def is_available(self) -> bool:
+        """Whether ``request_builder`` would give a builder now."""
+        return self._is_writable and self.memory.pool.is_available and not self._holds_enough
+
+    async def wait_available(self) -> None:
+        """Wait until there are memory and credit, or until the partition takes nothing more.
+
+        Cancellation: safe.
+        """
+        while self._is_writable and not self.is_available:
+            if self._holds_enough:
+                began = time.monotonic()
+                try:
+                    await self._wait_for_credit()
+                finally:
+                    self.memory.soft_back_pressured_seconds += time.monotonic() - began
+            await super().wait_available()
 
     def flush(self, subpartition: int) -> None:
         """Send the committed bytes of a subpartition's open buffer."""
@@ -137,6 +191,14 @@ class PipelinedWriter(BufferWritingPartition):
                 self._leg.send(AbortPartition(self.number))
             self._give_up(self._refusal())
 
+    @property
+    def small_buffer_bytes(self) -> int | None:
+        """Most bytes of a buffer, if readers ask for less than a segment; otherwise None."""
+        size_bytes = self.buffer_size_bytes
+        if size_bytes is None or size_bytes >= self._segment_size_bytes:
+            return None
+        return size_bytes
+
     # ---- sluice.shuffle.partition.output_flusher.Flushable --------------------------------------
 
     def flush_open(self) -> int:
@@ -168,11 +230,14 @@ class PipelinedWriter(BufferWritingPartition):
         """Send more buffers, which the TaskManager can take now."""
         self.credit += credit
         self._send_available()
+        self._credit_changed()
 
     def send(self) -> bool:
         """Send one buffer or event; return whether there may be more to send now."""
         entry = self._queue.next(self.credit)
         if entry is None:
+            if self._waiting_for_credit:
+                self._credit_changed()
             self._check_drained()
             return False
         subpartition, (payload, release, data_type) = entry
@@ -182,6 +247,8 @@ class PipelinedWriter(BufferWritingPartition):
             self.bytes_out += len(payload)
             self.buffers_out += 1
         self._leg.send(PipelinedData(self.number, wire_number, data_type), payload, release)
+        if self._waiting_for_credit:  # an event has gone, or the end of a buffer without bytes
+            self._credit_changed()
         if self._queue.is_available(self.credit):
             return True
         self._check_drained()
@@ -203,6 +270,7 @@ class PipelinedWriter(BufferWritingPartition):
     def new_buffer_size(self, size_bytes: int) -> None:
         """Make the next buffers no larger than this, as readers want (debloating)."""
         self.buffer_size_bytes = size_bytes
+        self._credit_changed()
 
     def task_event_received(self, event_type: int, payload: bytes) -> None:
         """Call the task's handler for an event that a reader sent back."""
@@ -219,6 +287,30 @@ class PipelinedWriter(BufferWritingPartition):
             self.fail(error)
 
     # ---- inside ---------------------------------------------------------------------------------
+
+    @property
+    def _holds_enough(self) -> bool:
+        """Whether as much waits for credit as readers want to have here."""
+        return self.small_buffer_bytes is not None and len(self._queue) > self.credit
+
+    async def _wait_for_credit(self) -> None:
+        """Wait until a buffer may be begun, or the partition has ended.
+
+        Cancellation: safe.
+        """
+        while self._holds_enough and self._is_writable:
+            waiting = asyncio.get_running_loop().create_future()
+            self._waiting_for_credit.add(waiting)
+            try:
+                await waiting
+            finally:
+                self._waiting_for_credit.discard(waiting)
+
+    def _credit_changed(self) -> None:
+        """Wake those that wait for credit, if a buffer may be begun now."""
+        if self._waiting_for_credit and not (self._holds_enough and self._is_writable):
+            for waiting in self._waiting_for_credit:
+                wake(waiting)
 
     def _send_available(self) -> None:
         if self._queue.is_available(self.credit):
@@ -241,6 +333,7 @@ class PipelinedWriter(BufferWritingPartition):
 
     def _builder(self, buffer: NetworkBuffer, subpartition: int) -> BufferBuilder:
         builder = BufferBuilder(buffer)
+        self._segment_size_bytes = builder.capacity_bytes
         if self.buffer_size_bytes is not None:
             builder.trim(self.buffer_size_bytes)
         return builder
@@ -254,6 +347,7 @@ class PipelinedWriter(BufferWritingPartition):
         if self._flusher is not None:
             self._flusher.remove(self)
         self._queue.clear()
+        self._credit_changed()
         self._leg.forget(self.number)
         self.memory.pool.destroy()
         wake(self._drained, error)

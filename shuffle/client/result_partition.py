@@ -1,10 +1,11 @@
 """A result partition as the Python API shows it."""
 
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Self, TypeAlias, TypeVar
 
 from ...protocol.errors import SluiceError
 from ..errors import PartitionReleased
+from ..partition.pipelined_result_partition import PipelinedResultPartition
 from ..partition.stored_result_partition import StoredResultPartition
 from ..records.record_writer import RecordWriter
 from ..records.selectors import ChannelSelector
@@ -13,6 +14,9 @@ from .partition_location import PartitionLocation
 from .pipelined_writer import PipelinedWriter
 
 T = TypeVar("T")
+
+OpenWriter: TypeAlias = PipelinedWriter | PipelinedResultPartition | StoredResultPartition
+"""A ``ResultPartitionWriter``: to a daemon, in the TaskManager itself, or stored."""
 
 
 class ResultPartition:
@@ -27,7 +31,7 @@ class ResultPartition:
     def __init__(
         self,
         location: PartitionLocation,
-        writer: PipelinedWriter | StoredResultPartition,
+        writer: OpenWriter,
         buffer_timeout_seconds: float,
     ) -> None:
         self.location = location
@@ -99,6 +103,6 @@ class ResultPartition:
                     PartitionReleased("Its task failed", value=repr(error), remedy="Run it again")
                 )
         finally:
-            self.writer.release()
+            self.writer.close()
             if isinstance(self.writer, StoredResultPartition):
                 await self.writer.wait_closed()  # until the region under way is given up

@@ -26,8 +26,9 @@ from ...protocol.identity import Credential
 from ...protocol.messages import EVENT
 from ...transport.connector import Address
 from ..errors import InvalidRequest, PartitionReleased
+from ..gate.capture import CapturedBuffer, OvertakenCapture
 from ..partition.partition_type import ConsumptionConstraint, ResultPartitionType
-from ..records.record_reader import ChannelEvent, ChannelRecords
+from ..records.record_reader import ChannelEvent, ChannelRecords, RecordReader
 from ..records.selectors import ChannelSelector
 from ..records.serializers import ValueSerializer
 from .client import ShuffleClient
@@ -35,6 +36,7 @@ from .client_gate import ClientGate
 from .config import ClientConfig
 from .loop_thread import LoopThread
 from .partition_location import PartitionLocation
+from .pipelined_writer import PipelinedWriter
 from .result_partition import ResultPartition
 
 if TYPE_CHECKING:
@@ -45,7 +47,7 @@ R = TypeVar("R")
 
 DEFAULT_TIMEOUT_SECONDS: Final = 600.0
 BATCH_RECORDS: Final = 512
-"""Records that are handed over to the event loop together."""
+"""Most records that are handed over to the event loop together."""
 
 
 class SyncShuffleClient:
@@ -214,8 +216,9 @@ class SyncShuffleClient:
 class SyncRecordWriter(Generic[T]):
     """Writes records from a thread without asyncio.
 
-    Records of :meth:`emit` wait here until there are ``BATCH_RECORDS`` of them; :meth:`flush` hands
-    them over sooner. A source that may pause should flush before it does.
+    Records of :meth:`emit` wait here until there are ``BATCH_RECORDS`` of them, or as many as fill
+    a buffer of the size that debloating readers ask for; :meth:`flush` hands them over sooner. A
+    source that may pause should flush before it does.
 
     Args:
         client: The client that opened the partition.
@@ -237,6 +240,8 @@ class SyncRecordWriter(Generic[T]):
         self._partition = partition
         self._writer: RecordWriter[T] = partition.record_writer(serializer, selector)
         self._waiting: list[T] = []
+        self._most_waiting = BATCH_RECORDS
+        self._written_records = 0
 
     def emit(self, record: T) -> None:
         """Write a record, together with others once they are a batch.
@@ -247,7 +252,7 @@ class SyncRecordWriter(Generic[T]):
         """
         waiting = self._waiting
         waiting.append(record)
-        if len(waiting) >= BATCH_RECORDS:
+        if len(waiting) >= self._most_waiting:
             self._hand_over()
 
     def emit_batch(self, records: Sequence[T]) -> None:
@@ -259,6 +264,11 @@ class SyncRecordWriter(Generic[T]):
         """Put an event behind the records so far; see :meth:`RecordWriter.emit_event`."""
         self._hand_over()
         self._client.call(self._emit_event(event, subpartition, data_type), "emit an event")
+
+    def emit_unaligned_barrier(self, checkpoint_id: int, timestamp_ms: int) -> None:
+        """Send a barrier that overtakes; see :meth:`RecordWriter.emit_unaligned_barrier`."""
+        self._hand_over()
+        self._client.call(self._emit_unaligned_barrier(checkpoint_id, timestamp_ms), "emit")
 
     def flush(self) -> None:
         """Send all records written so far."""
@@ -283,9 +293,22 @@ class SyncRecordWriter(Generic[T]):
     async def _emit(self, records: Sequence[T]) -> None:
         if (pending := self._writer.emit_batch(records)) is not None:
             await pending
+        self._written_records += len(records)
+        self._most_waiting = self._records_of_a_buffer()
+
+    def _records_of_a_buffer(self) -> int:
+        """Return the number of records to gather: data that waits here is in flight, too."""
+        writer = self._partition.writer
+        if not isinstance(writer, PipelinedWriter) or writer.small_buffer_bytes is None:
+            return BATCH_RECORDS
+        record_bytes = max(1, writer.bytes_out // self._written_records)
+        return max(1, min(BATCH_RECORDS, writer.small_buffer_bytes // record_bytes))
 
     async def _emit_event(self, event: Event, subpartition: int, data_type: int) -> None:
         self._writer.emit_event(event, subpartition, data_type)
+
+    async def _emit_unaligned_barrier(self, checkpoint_id: int, timestamp_ms: int) -> None:
+        self._writer.emit_unaligned_barrier(checkpoint_id, timestamp_ms)
 
     async def _flush(self) -> None:
         self._writer.flush_all()
@@ -302,6 +325,7 @@ class SyncGate:
     def __init__(self, client: SyncShuffleClient, gate: ClientGate) -> None:
         self._client = client
         self._gate = gate
+        self._reader: RecordReader[Any] | None = None
 
     def records(self, serializer: ValueSerializer[T]) -> Iterator[T]:
         """Read all records to the end; events are skipped.
@@ -328,6 +352,7 @@ class SyncGate:
                 remedy="Use a serializer that copies, such as BytesSerializer",
             )
         reader = self._gate.reader(serializer)
+        self._reader = reader
         while True:
             batch = self._client.call(reader.read_batch(), "read")
             if batch is None:
@@ -342,6 +367,25 @@ class SyncGate:
 
         self._client.call(resume(), "resume consumption")
 
+    def capture(self, checkpoint_id: int) -> "SyncCapture":
+        """Capture what a barrier has overtaken; see :meth:`RecordReader.capture`.
+
+        Call it when :meth:`batches` has given the first barrier of the checkpoint.
+
+        Raises:
+            InvalidRequest: Nothing was read yet, or a channel has given all that was overtaken.
+        """
+        reader = self._reader
+        if reader is None:
+            raise InvalidRequest(
+                "Nothing was read: no barrier can have come", remedy="Call it while reading batches"
+            )
+
+        async def begin() -> OvertakenCapture:
+            return reader.capture(checkpoint_id)
+
+        return SyncCapture(self._client, self._client.call(begin(), "begin a capture"))
+
     def send_task_event(self, event_type: int, payload: bytes = b"") -> None:
         """Send an event to the producers; see :meth:`InputGate.send_task_event`."""
 
@@ -349,3 +393,37 @@ class SyncGate:
             self._gate.gate.send_task_event(event_type, payload)
 
         self._client.call(send(), "send a task event")
+
+
+class SyncCapture:
+    """An :class:`OvertakenCapture` for a thread without asyncio; it fills as the gate is read.
+
+    Args:
+        client: The client that opened the gate.
+        capture: The capture.
+    """
+
+    def __init__(self, client: SyncShuffleClient, capture: OvertakenCapture) -> None:
+        self._client = client
+        self._capture = capture
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every channel has given all that was overtaken."""
+        return self._capture.is_complete
+
+    def take(self) -> list[CapturedBuffer]:
+        """Take the buffers captured since the last call; see :meth:`OvertakenCapture.take`."""
+
+        async def take() -> list[CapturedBuffer]:
+            return self._capture.take()
+
+        return self._client.call(take(), "take captured buffers")
+
+    def close(self) -> None:
+        """Give the capture up. Idempotent."""
+
+        async def close() -> None:
+            self._capture.close()
+
+        self._client.call(close(), "close a capture")

@@ -4,6 +4,10 @@ Data in flight fills the buffers however long a slow reader takes for it, and a 
 that data. So the size of the buffers follows the reader: the bytes that it takes in the target
 time, divided by the buffers in use. A fast reader keeps full buffers.
 
+The buffers in use are all those between the producer's ``emit`` and the reader: those that wait in
+the gate and at the TaskManagers, which the channels report, and :data:`UNSEEN_BUFFERS` of each
+channel that has any, which nobody reports.
+
 The arithmetic has no clock (:class:`BufferSizeCalculator`); :class:`BufferDebloater` asks it once a
 period and announces its answer.
 """
@@ -12,8 +16,14 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol
 
-ANNOUNCE_THRESHOLD: Final = 0.25
-"""A size is announced if it differs from the last one by more than this part of it."""
+ANNOUNCE_THRESHOLD: Final = 0.1
+"""A size is announced if it differs from the last one by more than this part of it. The data in
+flight is then at most 1 / (1 - 0.1) = 1.11 times that of the target."""
+
+UNSEEN_BUFFERS: Final = 3
+"""Most buffers of a channel that no queue on the way reports while its reader asks for a size: the
+producing client fills one or keeps it for want of credit, is about to write the records of another,
+and the reader reads the third."""
 
 SMOOTHING: Final = 0.3
 """Weight of the last period in the averages."""
@@ -75,7 +85,7 @@ class BufferSizeCalculator:
     Attributes:
         size_bytes: The size that was announced last; the largest one before.
         throughput: Bytes per second of busy time; None before the first data.
-        buffers_in_use: Buffers with data, here and at the sender as far as known.
+        buffers_in_use: Buffers with data, here, at the sender and with the producing client.
     """
 
     __slots__ = ("_settings", "buffers_in_use", "size_bytes", "throughput")
@@ -132,12 +142,20 @@ class QueuedData(NamedTuple):
     """The data of a channel that its reader has not taken.
 
     Attributes:
-        buffers: Data buffers, those at the sender included as far as known.
+        buffers: Data buffers, here, at the sender and with the producing client.
         bytes_here: Bytes that the channel has counted and the reader has not taken.
     """
 
     buffers: int
     bytes_here: int
+
+
+def all_in_flight(buffers: int) -> int:
+    """Add the unseen buffers of a channel to those that wait in its queues.
+
+    If none waits the channel is as fast as its producer, which then holds none back.
+    """
+    return buffers + UNSEEN_BUFFERS if buffers else 0
 
 
 class MeasuredChannel(Protocol):

@@ -16,7 +16,7 @@ from ..partition.view import (
     PipelinedView,
     SubpartitionView,
 )
-from .buffer_debloater import QueuedData
+from .buffer_debloater import QueuedData, all_in_flight
 from .task_events import KeptTaskEvents, UnknownProducer, check_task_event
 
 TaskEventPublisher = Callable[[int, bytes], None]
@@ -117,7 +117,7 @@ class LocalInputChannel:
 
     def queued_data(self) -> QueuedData:
         """Return the data that waits to be read; bytes are counted when they are taken."""
-        return QueuedData(self.backlog, 0)
+        return QueuedData(all_in_flight(self.backlog), 0)
 
     # ---- to the producer -------------------------------------------------------------------------
 

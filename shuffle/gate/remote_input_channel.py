@@ -19,7 +19,7 @@ from ...protocol.messages import BLOCKING_EVENT, DATA, EVENT, PRIORITY_EVENT, Bu
 from ..errors import EndOfPartitionMismatch, InvalidRequest, detached
 from ..memory.buffer import BufferGroup
 from ..partition.view import DataListener, OutgoingBuffer
-from .buffer_debloater import QueuedData
+from .buffer_debloater import QueuedData, all_in_flight
 from .buffer_manager import BufferManager
 from .task_events import KeptTaskEvents, UnknownProducer, check_task_event
 
@@ -209,7 +209,7 @@ class RemoteInputChannel:
         return sum(len(x.segments) if isinstance(x, BufferGroup) else 1 for x in self._received)
 
     def queued_data(self) -> QueuedData:
-        """Return the data that waits to be read, here and at the sender."""
+        """Return the data that waits to be read, here, at the sender and at its producer."""
         buffers, bytes_here = self.sender_backlog, -self._given_bytes
         for content in self._received:
             if content is None:
@@ -217,7 +217,7 @@ class RemoteInputChannel:
             elif type(content) is BufferGroup:
                 buffers += len(content.segments)
                 bytes_here += content.length
-        return QueuedData(buffers, bytes_here)
+        return QueuedData(all_in_flight(buffers), bytes_here)
 
     def is_available(self, credit: int) -> bool:
         """True if the next buffer is here and there is credit for it, or an event is."""

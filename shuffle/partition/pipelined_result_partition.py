@@ -172,6 +172,11 @@ class PipelinedResultPartition(BufferWritingPartition):
         if self._end(PartitionState.RELEASED):
             self._give_up()
 
+    def close(self) -> None:
+        """Release the partition unless it is finished: then it stays until its readers have it."""
+        if self.state is not PartitionState.FINISHED:
+            self.release()
+
     # ---- the readers -------------------------------------------------------------------------
 
     @property

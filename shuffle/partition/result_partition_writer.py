@@ -323,6 +323,17 @@ class BufferWritingPartition:
             )
         self._add_event(payload, data_type, subpartition)
 
+    @abc.abstractmethod
+    def release(self) -> None:
+        """Give everything up, memory included. Idempotent."""
+
+    def close(self) -> None:
+        """End the task's use of the partition; one that is not finished is released. Idempotent.
+
+        A finished one may stay with its readers.
+        """
+        self.release()
+
     # ---- for subclasses ----------------------------------------------------------------------
 
     @abc.abstractmethod

@@ -4,6 +4,7 @@ The end of a buffer may cut both anywhere. A batch of records is sorted by subpa
 before any of it is written.
 """
 
+import functools
 import struct
 from collections import defaultdict
 from collections.abc import Sequence
@@ -55,16 +56,81 @@ def join_frames(payloads: Sequence[BytesLike], maximum_record_bytes: int) -> byt
     longest = max(lengths)
     if longest > maximum_record_bytes:
         raise RecordTooLarge(longest, maximum_record_bytes)
-    frames: list[BytesLike] = [b""] * (2 * len(lengths))
-    frames[::2] = map(_prefix_of, lengths)
-    frames[1::2] = payloads
-    joined = b"".join(frames)
+    if min(lengths) == longest:
+        joined = _prefix_of(longest).join((b"", *payloads))
+    else:
+        frames: list[BytesLike] = [b""] * (2 * len(lengths))
+        frames[::2] = map(_prefix_of, lengths)
+        frames[1::2] = payloads
+        joined = b"".join(frames)
     if len(joined) != sum(lengths) + LENGTH_BYTES * len(lengths):  # len() of a view counts items
         raise MalformedElement(
             "A record of a batch is a view of items longer than a byte",
             remedy='Serialize to bytes, or to views of single bytes: view.cast("B")',
         )
     return joined
+
+
+def split_equal_frames(
+    stream: bytes, start: int, end: int, least: int = 16
+) -> tuple[Sequence[bytes], int]:
+    """Take the records at the start of a stream, if they all have one length.
+
+    The work is done by a few calls for all of them, where a walk from record to record takes steps
+    for each.
+
+    Args:
+        stream: Frames, one behind the other; the last one may be cut.
+        start: Offset of the first frame.
+        end: Offset behind the last byte.
+        least: Fewer records than this are left to the walk.
+
+    Returns:
+        The records, and the offset behind the last of them; no record if lengths differ.
+    """
+    first = start + LENGTH_BYTES
+    if first > end:
+        return (), start
+    prefix = stream[start:first]
+    length = LENGTH.unpack(prefix)[0]
+    stride = length + LENGTH_BYTES
+    count = (end - start) // stride
+    if count < least or stream[start + stride : first + stride] != prefix:
+        return (), start
+    stop = start + count * stride
+    for offset in range(LENGTH_BYTES):
+        if stream[start + offset : stop : stride] != prefix[offset : offset + 1] * count:
+            return (), start
+    records: list[bytes] = []
+    position = start
+    # Powers of two, so that few formats serve any number of records.
+    while count:
+        taken = 1 << min(count.bit_length() - 1, _MOST_AT_ONCE_BITS)
+        records += _frames_of(length, taken).unpack_from(stream, position)
+        position += taken * stride
+        count -= taken
+    return records, stop
+
+
+_MOST_AT_ONCE_BITS: Final = 9
+
+
+@functools.lru_cache(maxsize=256)
+def _frames_of(length: int, count: int) -> struct.Struct:
+    """Return the format of a number of frames whose records have one length."""
+    return struct.Struct(f"{LENGTH_BYTES}x{length}s" * count)
+
+
+class Turns(NamedTuple):
+    """The subpartitions of a batch that goes round robin.
+
+    Attributes:
+        first: The subpartition of the first record.
+        subpartitions: Number of subpartitions that take turns.
+    """
+
+    first: int
+    subpartitions: int
 
 
 class BatchPart(NamedTuple):
@@ -83,7 +149,7 @@ class BatchPart(NamedTuple):
 
 def batch_parts(
     payloads: Sequence[BytesLike],
-    subpartitions: Sequence[int] | int,
+    subpartitions: Sequence[int] | Turns | int,
     num_subpartitions: int,
     maximum_record_bytes: int,
 ) -> list[BatchPart]:
@@ -91,7 +157,7 @@ def batch_parts(
 
     Args:
         payloads: The bytes of each record.
-        subpartitions: The subpartition of each record, or the one of all records.
+        subpartitions: The subpartition of each record, or the one of all records, or the turns.
         num_subpartitions: Number of subpartitions of the partition.
         maximum_record_bytes: Longer records are refused.
 
@@ -103,6 +169,12 @@ def batch_parts(
     groups: Sequence[tuple[int, Sequence[BytesLike]]]
     if isinstance(subpartitions, int):
         groups = [(subpartitions, payloads)] if payloads else []
+    elif isinstance(subpartitions, Turns):
+        first, count = subpartitions
+        groups = [
+            ((first + turn) % count, payloads[turn::count])
+            for turn in range(min(count, len(payloads)))
+        ]
     else:
         groups = _grouped(payloads, subpartitions)
     for subpartition, _ in groups:

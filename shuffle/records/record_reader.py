@@ -7,14 +7,16 @@ are returned in their place among the records of their channel.
 
 import enum
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from ...protocol.events import EndOfPartition, Event, decode_event
 from ...protocol.messages import DATA
-from ..errors import GateReleased
+from ..errors import GateReleased, InvalidRequest
+from ..gate.capture import CapturedBuffer, OvertakenCapture
+from ..gate.readable_gate import ReadableGate
 from .framing import DEFAULT_MAXIMUM_RECORD_BYTES
-from .serializers import ValueSerializer
+from .serializers import ValueSerializer, deserializing_many
 from .spanning_deserializer import (
     DEFAULT_SPILL_THRESHOLD_BYTES,
     DeserializationResult,
@@ -110,6 +112,7 @@ class RecordReader(Generic[T]):
     ) -> None:
         self._gate = gate
         self._deserialize = serializer.deserialize
+        self._deserialize_many = deserializing_many(serializer)
         self._borrows = serializer.borrows
         self._deserializers = [
             SpanningRecordDeserializer(spill_threshold_bytes, maximum_record_bytes, spill_directory)
@@ -216,10 +219,37 @@ class RecordReader(Generic[T]):
         self._lender = deserializer
         borrows = self._borrows
         payloads = deserializer.take_records(owned=not borrows)
-        values = list(map(self._deserialize, payloads))
+        values = self._deserialize_many(payloads)
         if not borrows:
             self._release_lender()
         return values
+
+    # ---- checkpoints
+
+    def capture(self, checkpoint_id: int) -> OvertakenCapture:
+        """Capture the records still to come that were emitted before a checkpoint's barrier.
+
+        Call it when :meth:`next` or :meth:`read_batch` has given the first barrier of the
+        checkpoint, before the next call. The captured bytes of each channel are whole records:
+        those of its producer before the barrier that this reader has not given.
+        :func:`captured_records` decodes them.
+
+        Raises:
+            InvalidRequest: The source is not a gate over pipelined partitions, or a channel has
+                given all that was overtaken.
+            SluiceError: A record that has begun cannot be copied.
+        """
+        if not isinstance(self._gate, ReadableGate):
+            raise InvalidRequest(
+                "Only gates over pipelined partitions can be captured",
+                value=type(self._gate).__name__,
+            )
+        begun = [deserializer.unread() for deserializer in self._deserializers]
+        capture = self._gate.capture(checkpoint_id)
+        for index, unread in enumerate(begun):
+            if unread:
+                capture.add(index, unread)
+        return capture
 
     # ---- the end
 
@@ -290,3 +320,32 @@ class RecordReader(Generic[T]):
         lender, self._lender = self._lender, None
         if lender is not None:
             lender.release_consumed()
+
+
+def captured_records(
+    buffers: Iterable[CapturedBuffer], serializer: ValueSerializer[T]
+) -> dict[int, list[T]]:
+    """Decode the buffers of a complete capture of :meth:`RecordReader.capture`.
+
+    Args:
+        buffers: All of them; those of a channel in their order.
+        serializer: Decodes the records; it must not borrow.
+
+    Returns:
+        The records by the index of their channel, in the order in which they were emitted.
+
+    Raises:
+        IncompleteRecord: Buffers are missing.
+        MalformedElement: A record could not be decoded.
+    """
+    parts: dict[int, list[bytes]] = {}
+    for channel_index, payload in buffers:
+        parts.setdefault(channel_index, []).append(payload)
+    records: dict[int, list[T]] = {}
+    for channel_index, payloads in parts.items():
+        deserializer = SpanningRecordDeserializer()
+        deserializer.set_next_buffer(b"".join(payloads))
+        records[channel_index] = list(map(serializer.deserialize, deserializer.take_records()))
+        deserializer.end()
+        deserializer.close()
+    return records

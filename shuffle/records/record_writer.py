@@ -19,12 +19,13 @@ readers have the beginning of a record whose end will not come.
 import inspect
 import random
 from collections.abc import Coroutine, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
+from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from ...protocol.errors import SluiceError
-from ...protocol.events import Event, encode_event
-from ...protocol.messages import EVENT
+from ...protocol.events import CheckpointBarrier, Event, encode_event
+from ...protocol.messages import EVENT, PRIORITY_EVENT
 from ..errors import RecordTooLarge, WriterBusy, WriterUnusable, no_such_subpartition
+from ..gate.capture import marker_of
 from ..partition.result_partition_writer import (
     ALL_SUBPARTITIONS,
     ResultPartitionWriter,
@@ -37,16 +38,10 @@ from .framing import (
     BytesLike,
     batch_parts,
 )
+from .open_buffers import OpenBuffers
 from .selectors import ChannelSelector, RoundRobinSelector
-from .serializers import ValueSerializer
-from .spanning_serializer import (
-    SerializationResult,
-    SpanningRecordSerializer,
-    flat,
-)
-
-if TYPE_CHECKING:
-    from ..partition.shared_buffer import BufferBuilder
+from .serializers import ValueSerializer, serializing_many
+from .spanning_serializer import SpanningRecordSerializer, flat
 
 T = TypeVar("T")
 
@@ -56,102 +51,6 @@ Pending: TypeAlias = Coroutine[Any, Any, None] | None
 DEFAULT_BUFFER_TIMEOUT_SECONDS: Final = 0.1
 
 _prefix: Final = LENGTH.pack
-
-
-class OpenBuffers:
-    """The buffers that a record writer is filling: one for each subpartition, or one for all.
-
-    At any time either unicast or broadcast buffers are open, never both. Before a buffer of the
-    other kind is taken, those of this kind are finished: that keeps the order in each channel, and
-    lets their memory come back before the writer may have to wait for some.
-
-    Args:
-        partition: Where the buffers come from and go.
-
-    Attributes:
-        builders: By subpartition; the last entry, at index ``ALL_SUBPARTITIONS``, is for broadcast.
-            The partition may have finished one: check before appending.
-    """
-
-    __slots__ = ("_broadcasting", "_partition", "builders")
-
-    def __init__(self, partition: ResultPartitionWriter) -> None:
-        self._partition = partition
-        self.builders: Final[list[BufferBuilder | None]] = [None] * (
-            partition.num_subpartitions + 1
-        )
-        self._broadcasting = False
-
-    def switch(self, subpartition: int) -> None:
-        """Finish the buffers that must not be open while one of ``subpartition`` is filled."""
-        broadcasting = subpartition == ALL_SUBPARTITIONS
-        if broadcasting is not self._broadcasting:
-            self.finish_all()
-            self._broadcasting = broadcasting
-
-    def copy(self, spanning: SpanningRecordSerializer, subpartition: int) -> bool:
-        """Copy the serializer's bytes into buffers.
-
-        Returns:
-            True if all of it is copied; False if another buffer is needed and there is none now.
-
-        Raises:
-            SluiceError: The partition's failure.
-        """
-        builder = self.builders[subpartition]
-        if builder is not None and not builder.is_finished:
-            result = spanning.copy_to(builder)
-            if result.is_full_buffer:
-                self._finish(subpartition)
-            if result.is_full_record:
-                return True
-        while True:
-            builder = self._partition.request_builder(subpartition)
-            if builder is None:
-                return False
-            if self.copy_to_new(spanning, builder, subpartition).is_full_record:
-                return True
-
-    def copy_to_new(
-        self, spanning: SpanningRecordSerializer, builder: "BufferBuilder", subpartition: int
-    ) -> SerializationResult:
-        """Fill a new buffer from the serializer, and add it to the partition.
-
-        Raises:
-            SluiceError: The partition's failure.
-        """
-        continued_bytes = spanning.continued_bytes
-        consumer = builder.create_consumer_from_beginning()
-        result = spanning.copy_to(builder)
-        self.builders[subpartition] = builder
-        if result.is_full_buffer:
-            self._finish(subpartition)
-        # Added after it is filled: the partition sees that it is full, and needs no flush.
-        self._partition.add_consumer(
-            consumer, subpartition, min(continued_bytes, builder.committed_bytes)
-        )
-        return result
-
-    def finish_before_event(self, subpartition: int) -> None:
-        """Finish the buffers that an event to this subpartition must not overtake."""
-        if subpartition == ALL_SUBPARTITIONS or self._broadcasting:
-            self.finish_all()
-        else:
-            self._finish(subpartition)
-
-    def finish_all(self) -> None:
-        """Finish all buffers, full or not."""
-        if self._broadcasting:
-            self._finish(ALL_SUBPARTITIONS)
-            return
-        for subpartition in range(len(self.builders) - 1):
-            self._finish(subpartition)
-
-    def _finish(self, subpartition: int) -> None:
-        builder = self.builders[subpartition]
-        if builder is not None:
-            self.builders[subpartition] = None
-            builder.finish()
 
 
 class RecordWriter(Generic[T]):
@@ -179,6 +78,7 @@ class RecordWriter(Generic[T]):
     ) -> None:
         self._partition = partition
         self._serialize = serializer.serialize
+        self._serialize_many = serializing_many(serializer)
         self._selector: ChannelSelector[T] = RoundRobinSelector() if selector is None else selector
         self._num_subpartitions = partition.num_subpartitions
         self._selector.setup(self._num_subpartitions)
@@ -245,7 +145,7 @@ class RecordWriter(Generic[T]):
         """
         if self._blocked:
             self._refuse()
-        payloads = list(map(self._serialize, records))
+        payloads = self._serialize_many(records)
         if subpartitions is None:
             subpartitions = self._selector.select_many(records)
         parts = iter(batch_parts(payloads, subpartitions, self._num_subpartitions, self._maximum))
@@ -285,6 +185,27 @@ class RecordWriter(Generic[T]):
     def broadcast_event(self, event: Event, data_type: int = EVENT) -> None:
         """Write an event behind the records of every subpartition; see :meth:`emit_event`."""
         self.emit_event(event, ALL_SUBPARTITIONS, data_type)
+
+    def emit_unaligned_barrier(self, checkpoint_id: int, timestamp_ms: int) -> None:
+        """Send a barrier that overtakes all data on the way, so that readers can capture that data.
+
+        Every subpartition gets the barrier as a priority event, and behind the records so far a
+        marker that readers do not see. The gates of all readers must know it: those of an older
+        Sluice give it to their readers as a ``CustomEvent``.
+
+        Args:
+            checkpoint_id: Number of the checkpoint, higher than that of the one before.
+            timestamp_ms: Time of the checkpoint, as the application counts it.
+
+        Raises:
+            SluiceError: As :meth:`emit_event`; the writer has failed if it took only the barrier.
+        """
+        self.broadcast_event(CheckpointBarrier(checkpoint_id, timestamp_ms, True), PRIORITY_EVENT)
+        try:
+            self.broadcast_event(marker_of(checkpoint_id))
+        except SluiceError as error:
+            self.fail(error)  # a capture of this checkpoint would never end
+            raise
 
     # ---- flushing and the end
 

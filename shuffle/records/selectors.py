@@ -12,7 +12,7 @@ from crc32c import crc32c
 
 from ..errors import InvalidSubpartition
 from ..partition.result_partition_writer import ALL_SUBPARTITIONS
-from .framing import BytesLike
+from .framing import BytesLike, Turns
 
 T = TypeVar("T")
 
@@ -42,8 +42,8 @@ class ChannelSelector(ABC, Generic[T]):
     def select(self, record: T) -> int:
         """Return the record's subpartition, or ``ALL_SUBPARTITIONS``."""
 
-    def select_many(self, records: Sequence[T]) -> Sequence[int] | int:
-        """Return the subpartition of each record, or the one that all of them go to."""
+    def select_many(self, records: Sequence[T]) -> Sequence[int] | Turns | int:
+        """Return the subpartition of each record, or the one that all go to, or their turns."""
         return list(map(self.select, records))
 
 
@@ -70,13 +70,11 @@ class RoundRobinSelector(ChannelSelector[T]):
         self._next = 0 if following >= self.num_subpartitions else following
         return chosen
 
-    def select_many(self, records: Sequence[T]) -> Sequence[int]:
+    def select_many(self, records: Sequence[T]) -> Turns:
         """Return the next subpartitions in turn."""
-        count = self.num_subpartitions
-        start = self._next
-        self._next = (start + len(records)) % count
-        turn = [*range(start, count), *range(start)]
-        return (turn * (len(records) // count + 1))[: len(records)]
+        turns = Turns(self._next, self.num_subpartitions)
+        self._next = (self._next + len(records)) % self.num_subpartitions
+        return turns
 
 
 class HashSelector(ChannelSelector[T]):

@@ -18,6 +18,7 @@ from ...protocol.errors import (
     SluiceError,
     UnsupportedVersion,
 )
+from ...protocol.identity import Credential
 from ...protocol.limits import (
     FEATURE_BUFFER_GROUPS,
     FEATURE_ENCRYPTED_PEERS,
@@ -56,6 +57,8 @@ from ..gate.task_events import TaskEventDispatcher
 from ..memory import NetworkBufferPool
 from .applications import Applications
 from .driver_handler import DriverHandler
+from .embedded.client import EmbeddedClient
+from .embedded.services import EmbeddedServices
 from .ingest.incoming_output import ProducerServices
 from .ingest.producer_handler import ProducerHandler
 from .ingest.resumable_outputs import ResumableOutputs
@@ -107,6 +110,8 @@ class NetworkEnvironment:
         """Set when a connection may have become idle."""
         self.handlers: dict[Connection, Handler] = {}
         """Accepted connections that are past the handshake."""
+        self.embedded: set[EmbeddedClient] = set()
+        """Clients of tasks in this process."""
 
     @property
     def taskmanager_id(self) -> str:
@@ -155,11 +160,32 @@ class NetworkEnvironment:
     @property
     def is_busy(self) -> bool:
         """Whether anything is being written or read."""
-        return any(
+        return any(client.is_busy for client in self.embedded) or any(
             handler.is_busy
             for handler in self.handlers.values()
             if not isinstance(handler, DriverHandler)
         )
+
+    def client(
+        self, application_id: str, credential: Credential | None, buffer_timeout_seconds: float
+    ) -> EmbeddedClient:
+        """Make a client for tasks in this process.
+
+        Raises:
+            AuthenticationFailed: The application may not use this TaskManager.
+        """
+        services = EmbeddedServices(
+            self.address, self.access, self.applications, self.producer_services, self.gate_services
+        )
+        client = EmbeddedClient(
+            services, application_id, credential, buffer_timeout_seconds, self._client_closed
+        )
+        self.embedded.add(client)
+        return client
+
+    def _client_closed(self, client: EmbeddedClient) -> None:
+        self.embedded.discard(client)
+        self._idle.set()
 
     async def wait_idle(self) -> None:
         """Wait until nothing is being written or read.
@@ -172,6 +198,8 @@ class NetworkEnvironment:
 
     async def close(self) -> None:
         """Close everything; committed data stays for the next start. Idempotent."""
+        for client in list(self.embedded):
+            await client.close()
         await self.listener.close()
         self.peers.close()
         self.applications.close()

@@ -1,16 +1,28 @@
 """The TaskManager daemon: starts and stops the network environment and the HTTP port."""
 
+import asyncio
+import contextlib
 import importlib.metadata
 import logging
+import os
 import time
+from contextlib import asynccontextmanager, nullcontext
+from typing import TYPE_CHECKING
 
+from ...protocol.identity import Credential
+from ..client.credentials import client_credential
 from .config import TaskManagerConfig
+from .embedded.client import EmbeddedClient
+from .embedded.directories import temporary_config
 from .environment import NetworkEnvironment
 from .watch.event_loop_lag import EventLoopLag
 from .watch.http import HttpServer
 from .watch.http_access import HttpAccess
 from .watch.snapshot import Vitals, take_snapshot
 from .watch.status import TaskManagerState, TaskManagerStatus, data_path
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
 
 _log = logging.getLogger(__name__)
 
@@ -33,6 +45,65 @@ class TaskManager:
         self._http: HttpServer | None = None
         self._started_at = time.monotonic()
         self.event_loop_lag = EventLoopLag()
+
+    @classmethod
+    @asynccontextmanager
+    async def embedded(
+        cls, config: TaskManagerConfig | None = None
+    ) -> "AsyncIterator[TaskManager]":
+        """Run a TaskManager in this process, on the running event loop, for tasks of its own.
+
+        ::
+
+            async with TaskManager.embedded() as taskmanager:
+                client = taskmanager.client("app")
+                async with client.open_result_partition(1, 0, 4) as partition:
+                    ...
+
+        Others reach it like any TaskManager. At the end it drains for ``drain_timeout_seconds``,
+        then stops.
+
+        Args:
+            config: All its settings. By default it takes free ports of the loopback, and its data
+                lies in temporary directories that are removed at the end.
+
+        Raises:
+            SluiceError: An address or the storage cannot be used.
+
+        Cancellation: the TaskManager stops, without the time to drain.
+        """
+        with temporary_config() if config is None else nullcontext(config) as settings:
+            taskmanager = cls(settings)
+            await taskmanager.start()
+            try:
+                yield taskmanager
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(settings.drain_timeout_seconds):
+                        await taskmanager.drain()
+            finally:
+                await taskmanager.stop()
+
+    def client(
+        self,
+        application_id: str,
+        *,
+        credential: str | Credential | None = None,
+        buffer_timeout_seconds: float = 0.1,
+    ) -> EmbeddedClient:
+        """Make a client for tasks that run in this process, on the event loop of the TaskManager.
+
+        Args:
+            application_id: Partitions are found, and released, by application.
+            credential: As of :meth:`~sluice.shuffle.client.client.ShuffleClient.connect`.
+            buffer_timeout_seconds: Time after which a buffer that is not full is sent; 0: after
+                every call, -1: only full buffers are sent.
+
+        Raises:
+            InvalidCredential: The text or the file has no credential.
+            AuthenticationFailed: The application may not use this TaskManager.
+        """
+        proven = client_credential(credential, application_id, os.environ)
+        return self.environment.client(application_id, proven, buffer_timeout_seconds)
 
     @property
     def uptime_seconds(self) -> float:

@@ -7,6 +7,8 @@ import contextlib
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from sluice.shuffle.client.client import ShuffleClient
 from sluice.shuffle.client.config import ClientConfig
 from sluice.shuffle.client.pipelined_writer import PipelinedWriter
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from sluice.shuffle.client.result_partition import ResultPartition
     from sluice.shuffle.gate.readable_gate import BufferOrEvent
     from sluice.shuffle.partition.view import OutgoingBuffer
+    from sluice.shuffle.taskmanager.embedded.client import EmbeddedClient
     from tests.support.mini_cluster import MiniCluster
 
 DEADLINE_SECONDS = 30
@@ -40,6 +43,29 @@ async def api_clients(
         yield clients
         for client in clients:
             await eventually(partial(memory_is_back, client), "memory of a client")
+
+
+@contextlib.asynccontextmanager
+async def embedded_clients(
+    cluster: MiniCluster, *indexes: int, buffer_timeout_seconds: float = 0.1, **settings: Any
+) -> AsyncIterator[list[EmbeddedClient]]:
+    """Make clients of tasks in TaskManagers by index.
+
+    The settings of a client's own memory have no meaning here: the TaskManager's pool is used.
+    """
+    async with contextlib.AsyncExitStack() as stack, asyncio.timeout(DEADLINE_SECONDS):
+        yield [
+            await stack.enter_async_context(
+                cluster[index].client("app", None, buffer_timeout_seconds)
+            )
+            for index in indexes
+        ]
+
+
+TASKS = pytest.mark.parametrize(
+    "clients_at", [api_clients, embedded_clients], ids=["beside", "embedded"]
+)
+"""Tasks are in a process beside their TaskManager, or in the TaskManager itself."""
 
 
 async def emitted(pending: Awaitable[None] | None) -> None:

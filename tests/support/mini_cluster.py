@@ -186,6 +186,7 @@ def network_leftovers(environment: NetworkEnvironment) -> list[str]:
     left = [
         ("connections", len(environment.listener.connections)),
         ("handlers", len(environment.handlers)),
+        ("embedded clients", len(environment.embedded)),
         ("gates", len(gates(environment))),
         ("peer connections", len(environment.peers)),
         ("local pools", len(pool.local_pools) + len(pool.draining_pools)),

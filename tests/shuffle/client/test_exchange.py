@@ -23,7 +23,7 @@ from sluice.shuffle.records.serializers import BytesSerializer, MsgpackSerialize
 from sluice.transport.config import TransportConfig
 from sluice.transport.connector import Address
 from sluice.transport.errors import ConnectFailed
-from tests.support.api_clients import api_clients, emitted, give_back, next_of, pipelined
+from tests.support.api_clients import TASKS, api_clients, emitted, give_back, next_of, pipelined
 from tests.support.mini_cluster import SEGMENT_SIZE_BYTES, eventually, mini_cluster
 
 READ_AT = pytest.mark.parametrize("reader_at", [0, 1], ids=["local", "remote"])
@@ -41,9 +41,10 @@ async def elements(reader, count):
     return taken
 
 
+@TASKS
 @READ_AT
-async def test_stored_data_comes_in_groups_of_buffers(tmp_path, reader_at):
-    async with mini_cluster(tmp_path) as cluster, api_clients(cluster, 0, reader_at) as clients:
+async def test_stored_data_comes_in_groups_of_buffers(tmp_path, reader_at, clients_at):
+    async with mini_cluster(tmp_path) as cluster, clients_at(cluster, 0, reader_at) as clients:
         producer, consumer = clients
         async with producer.open_result_partition(
             1, 7, 2, partition_type=ResultPartitionType.BLOCKING
@@ -66,9 +67,10 @@ async def test_stored_data_comes_in_groups_of_buffers(tmp_path, reader_at):
             assert content == RANDOM
 
 
+@TASKS
 @READ_AT
-async def test_events_stand_among_the_records_of_their_channel(tmp_path, reader_at):
-    async with mini_cluster(tmp_path) as cluster, api_clients(cluster, 0, reader_at) as clients:
+async def test_events_stand_among_the_records_of_their_channel(tmp_path, reader_at, clients_at):
+    async with mini_cluster(tmp_path) as cluster, clients_at(cluster, 0, reader_at) as clients:
         producer, consumer = clients
         barrier = CheckpointBarrier(1, 2, False)
         async with producer.open_result_partition(1, 7, 2) as partition:
@@ -90,9 +92,12 @@ async def test_events_stand_among_the_records_of_their_channel(tmp_path, reader_
                 assert await reader.next() is None
 
 
+@TASKS
 @READ_AT
-async def test_after_a_blocking_event_nothing_comes_until_it_is_resumed(tmp_path, reader_at):
-    async with mini_cluster(tmp_path) as cluster, api_clients(cluster, 0, reader_at) as clients:
+async def test_after_a_blocking_event_nothing_comes_until_it_is_resumed(
+    tmp_path, reader_at, clients_at
+):
+    async with mini_cluster(tmp_path) as cluster, clients_at(cluster, 0, reader_at) as clients:
         producer, consumer = clients
         barrier = CheckpointBarrier(1, 2, False)
         async with producer.open_result_partition(1, 7, 1) as partition:
@@ -115,9 +120,10 @@ async def test_after_a_blocking_event_nothing_comes_until_it_is_resumed(tmp_path
                 gate.gate.resume_consumption(0)
 
 
+@TASKS
 @READ_AT
-async def test_a_priority_event_overtakes_data_in_every_queue(tmp_path, reader_at):
-    async with mini_cluster(tmp_path) as cluster, api_clients(cluster, 0, reader_at) as clients:
+async def test_a_priority_event_overtakes_data_in_every_queue(tmp_path, reader_at, clients_at):
+    async with mini_cluster(tmp_path) as cluster, clients_at(cluster, 0, reader_at) as clients:
         producer, consumer = clients
         barrier = CheckpointBarrier(1, 2, True)
         async with contextlib.AsyncExitStack() as stack:
@@ -188,11 +194,14 @@ async def test_task_events_go_back_to_the_producer(tmp_path, reader_at):
                 gate.gate.channels[0].send_task_event(7, b"too late")
 
 
+@TASKS
 @READ_AT
-async def test_a_slow_reader_stops_its_writer_and_memory_is_bounded(tmp_path, reader_at):
+async def test_a_slow_reader_stops_its_writer_and_memory_is_bounded(
+    tmp_path, reader_at, clients_at
+):
     async with (
         mini_cluster(tmp_path) as cluster,
-        api_clients(cluster, 0, reader_at, network_segments=32) as clients,
+        clients_at(cluster, 0, reader_at, network_segments=32) as clients,
     ):
         producer, consumer = clients
         async with (
@@ -226,11 +235,12 @@ async def test_a_slow_reader_stops_its_writer_and_memory_is_bounded(tmp_path, re
         assert partition.writer.memory.hard_back_pressured_seconds > 0
 
 
-async def test_many_partitions_and_gates_at_once(tmp_path):
+@TASKS
+async def test_many_partitions_and_gates_at_once(tmp_path, clients_at):
     partitions, subpartitions, records = 8, 4, 300
     async with (
         mini_cluster(tmp_path, network_segments=512) as cluster,
-        api_clients(cluster, 0, 1, 0, 1, network_segments=512) as clients,
+        clients_at(cluster, 0, 1, 0, 1, network_segments=512) as clients,
     ):
         opened = asyncio.Barrier(partitions + 1)
         locations = []
@@ -260,10 +270,11 @@ async def test_many_partitions_and_gates_at_once(tmp_path):
                 assert own == sorted(own, key=expected.index)
 
 
-async def test_bad_requests_are_refused(tmp_path):
+@TASKS
+async def test_bad_requests_are_refused(tmp_path, clients_at):
     async with (
         mini_cluster(tmp_path, partition_request_timeout_seconds=0.2) as cluster,
-        api_clients(cluster, 0) as (client,),
+        clients_at(cluster, 0) as (client,),
     ):
         with pytest.raises(InvalidPartitionType):
             async with client.open_result_partition(

@@ -1,5 +1,8 @@
 """Value serializers."""
 
+from collections import deque
+from typing import Any
+
 import msgpack
 import pytest
 from hypothesis import given
@@ -12,6 +15,8 @@ from sluice.shuffle.records.serializers import (
     MsgpackSerializer,
     StringSerializer,
     ViewSerializer,
+    deserializing_many,
+    serializing_many,
 )
 
 MEMORY = st.sampled_from([bytes, bytearray, memoryview])
@@ -105,3 +110,24 @@ def test_a_value_that_cannot_be_encoded_is_a_typed_error(serializer, value):
 
 def test_the_bytes_serializer_takes_any_memory():
     assert BytesSerializer().serialize(memoryview(b"ab")) == b"ab"
+
+
+def test_bytes_of_a_batch_are_those_of_each_value():
+    serializer = BytesSerializer()
+    values: list[Any] = [b"a", bytearray(b"b"), memoryview(b"c")]
+    kinds: list[Any] = [list, tuple, deque]
+    for kind in kinds:
+        given_as = kind(values)
+        many = serializing_many(serializer)(given_as)
+        assert isinstance(many, list | tuple)
+        assert list(many) == [serializer.serialize(value) for value in values]
+    got = deserializing_many(serializer)([bytearray(b"first"), b"second"])
+    assert got == [b"first", b"second"]
+    assert all(type(each) is bytes for each in got)
+    assert deserializing_many(serializer)([]) == []
+
+
+def test_a_serializer_without_batches_is_asked_for_each_value():
+    serializer = StringSerializer()
+    assert serializing_many(serializer)(("a", "b")) == [b"a", b"b"]
+    assert deserializing_many(serializer)([b"a", bytearray(b"b")]) == ["a", "b"]

@@ -1,0 +1,153 @@
+"""The client of tasks that run in a TaskManager's own process, on its event loop.
+
+What such a task writes lies in the TaskManager's segments at once. A reader on the same TaskManager
+reads those very segments, without a socket and without a copy; readers elsewhere are sent them over
+TCP, as from any TaskManager.
+"""
+
+from typing import TYPE_CHECKING
+
+from ....protocol.identity import Credential
+from ....protocol.limits import MAX_LARGE_PAYLOAD_BYTES
+from ...client.client_gate import ClientGate
+from ...client.partition_location import PartitionLocation
+from ...client.result_partition import OpenWriter
+from ...client.shuffle_environment import PartitionSettings, ShuffleEnvironment
+from ...errors import PartitionReleased, ShuttingDown
+from ...gate.buffer_debloater import debloat_settings
+from ...gate.input_gate import InputGate
+from ...names import ShuffleKey, SubpartitionRange
+from ...partition.stored_result_partition import StoredResultPartition
+from ..serve.stored_partition_view import ReadPool
+from ..serve.taskmanager_channel_opener import GateLimits, TaskManagerChannelOpener
+from .admission import admit
+from .pipelined_partition import EmbeddedPipelinedPartition
+from .services import EmbeddedServices
+from .store_sink import StoreSink
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class EmbeddedClient(ShuffleEnvironment):
+    """Opens result partitions and input gates in the TaskManager of this process.
+
+    Made by :meth:`~sluice.shuffle.taskmanager.taskmanager.TaskManager.client`. Its partitions and
+    gates take their memory from the TaskManager's pool, by the keys of ``[memory]``.
+
+    Args:
+        services: The parts of the TaskManager.
+        application_id: Partitions are found, and released, by application.
+        credential: What its tasks prove; None: nothing.
+        buffer_timeout_seconds: Time after which a buffer that is not full is sent; 0: after every
+            call, -1: only full buffers are sent.
+        closed: Called when the client is closed.
+
+    Raises:
+        AuthenticationFailed: The application may not use this TaskManager.
+    """
+
+    def __init__(
+        self,
+        services: EmbeddedServices,
+        application_id: str,
+        credential: Credential | None,
+        buffer_timeout_seconds: float,
+        closed: "Callable[[EmbeddedClient], None]",
+    ) -> None:
+        self._namespace = admit(services.access, application_id, credential)
+        gates = services.gates
+        super().__init__(
+            application_id,
+            gates.taskmanager_id,
+            services.address,
+            gates.network_pool,
+            services.counters,
+            buffer_timeout_seconds,
+        )
+        self._services = services
+        self._read_pool = ReadPool(
+            gates.network_pool,
+            f"reads of {application_id}",
+            gates.config.read_segments_per_connection,
+        )
+        self._closed: Callable[[EmbeddedClient], None] | None = closed
+        services.applications.connected(self._namespace)
+
+    async def close(self) -> None:
+        """Fail the partitions that are not finished, and close the gates. Idempotent.
+
+        Finished partitions stay with the TaskManager until their readers have them.
+
+        Cancellation: safe; the regions under way are given up at their end.
+        """
+        if self._closed is None:
+            return
+        closed, self._closed = self._closed, None
+        self._close_flushers()
+        partitions = list(self._open_partitions)
+        for partition in partitions:
+            partition.fail(PartitionReleased("The client was closed", value=self.application_id))
+            partition.writer.close()
+        for gate in list(self._open_gates):
+            gate.close()
+        self._read_pool.destroy()
+        self._services.applications.disconnected(self._namespace)
+        closed(self)
+        for partition in partitions:
+            if isinstance(partition.writer, StoredResultPartition):
+                await partition.writer.wait_closed()
+
+    # ---- inside ----------------------------------------------------------------------------------
+
+    async def _open_writer(
+        self, location: PartitionLocation, settings: PartitionSettings
+    ) -> OpenWriter:
+        if self._closed is None:
+            raise PartitionReleased("The client is closed", value=self.application_id)
+        producers = self._services.producers
+        if producers.draining:
+            raise ShuttingDown("TaskManager is draining", remedy="Write to another TaskManager")
+        key = ShuffleKey(self._namespace, location.shuffle_id)
+        if not location.is_stored:
+            return EmbeddedPipelinedPartition(producers, key, location, settings)
+        num_subpartitions = settings.num_subpartitions
+        pool = self.network_pool.create_local_pool(
+            f"map output {location.map_attempt_id}", 1, settings.max_segments, kind="map_output"
+        )
+        sink = StoreSink(producers, key, location.map_attempt_id, num_subpartitions)
+        try:
+            return StoredResultPartition(
+                pool.name, num_subpartitions, pool, sink, codec=settings.codec
+            )
+        except BaseException:
+            pool.destroy()
+            raise
+
+    def _make_gate(self, wanted: SubpartitionRange, *, is_stored: bool) -> InputGate:
+        gates = self._services.gates
+        config = gates.config
+        limits = GateLimits(
+            buffer_bytes=MAX_LARGE_PAYLOAD_BYTES if is_stored else None,
+            remote_channels=config.max_open_channels_per_gate if is_stored else None,
+            floating_buffers=config.floating_buffers_per_stored_gate if is_stored else None,
+        )
+        shuffle = ShuffleKey(self._namespace, wanted.shuffle.shuffle_id)
+        opener = TaskManagerChannelOpener(
+            f"gate of shuffle {shuffle.shuffle_id}",
+            gates,
+            wanted._replace(shuffle=shuffle),
+            self._read_pool,
+            limits,
+        )
+        self._services.counters.gates_opened += 1
+        return InputGate(opener)
+
+    def _debloat(self, gate: ClientGate) -> None:
+        gates = self._services.gates
+        settings = debloat_settings(gates.config, gates.config.segment_size_bytes)
+        if settings is not None and not gate.is_stored:
+            gate.gate.debloat(settings)
+
+    def _one_closed(self) -> None:
+        self._services.producers.on_idle()

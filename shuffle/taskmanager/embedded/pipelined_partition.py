@@ -1,0 +1,176 @@
+"""A pipelined partition whose task runs in the TaskManager's own process.
+
+The task fills the TaskManager's own segments; readers on the same TaskManager read them where they
+are, and others are sent them. There is no credit between the task and the TaskManager: the
+partition's pool is what both have.
+"""
+
+from ....protocol.errors import SluiceError
+from ...client.partition_location import PartitionLocation
+from ...client.shuffle_environment import PartitionSettings
+from ...errors import PartitionReleased, ProducerFailed, failure_of
+from ...memory import LocalBufferPool
+from ...names import ShuffleKey
+from ...partition.partition_type import ResultPartitionType, pool_bounds
+from ...partition.pipelined_result_partition import PartitionListeners, PipelinedResultPartition
+from ...partition.states import PartitionState
+from ..ingest.incoming_output import ProducerServices
+
+
+class EmbeddedPipelinedPartition(PipelinedResultPartition):
+    """A pipelined partition that readers find by name until they have consumed it.
+
+    Args:
+        services: The parts of the TaskManager.
+        key: The shuffle.
+        location: Names the partition.
+        settings: What its task chose.
+
+    Raises:
+        InsufficientNetworkBuffers: The memory for it cannot be promised.
+        DuplicateMapOutput: A partition of that name is registered.
+        InvalidRequest: The number of subpartitions is less than 1.
+    """
+
+    def __init__(
+        self,
+        services: ProducerServices,
+        key: ShuffleKey,
+        location: PartitionLocation,
+        settings: PartitionSettings,
+    ) -> None:
+        pool = _pool(services, location, settings)
+        self._services = services
+        self._key = key
+        self._map_attempt_id = location.map_attempt_id
+        self._task_event = settings.task_event
+        self._finished = False
+        try:
+            super().__init__(
+                pool.name,
+                settings.num_subpartitions,
+                pool,
+                partition_type=ResultPartitionType(location.partition_type),
+                consumption=settings.consumption,
+                flusher=settings.flusher,
+                listeners=PartitionListeners(self._became_consumable, self._all_read),
+            )
+            services.partitions.register_pipelined(
+                key, location.map_attempt_id, self, self._shuffle_released
+            )
+        except BaseException:
+            pool.destroy()
+            raise
+        services.task_events.register(key, location.map_attempt_id, self._task_event_came)
+        services.counters.pipelined_partitions_opened += 1
+
+    # ---- the writer ------------------------------------------------------------------------------
+
+    async def finish(self) -> None:
+        """End every subpartition; the partition stays until its readers have read it.
+
+        Raises:
+            SluiceError: The partition has failed or is released.
+
+        Cancellation: it does not wait.
+        """
+        if self._finished:
+            return  # its readers may have consumed it, which releases it
+        await super().finish()
+        self._finished = True
+        self._services.counters.pipelined_partitions_finished += 1
+        self._leave_task()
+
+    def fail(self, error: SluiceError) -> None:
+        """End with an error; readers are told that their producer failed."""
+        self._fail(
+            ProducerFailed(
+                "The producer failed",
+                value=f"{error.code.name}: {error}",
+                map_attempt_id=self._map_attempt_id,
+            )
+        )
+
+    def release(self) -> None:
+        """Give everything up, memory included. Idempotent."""
+        if self.state is PartitionState.OPEN:
+            self._fail(
+                ProducerFailed(
+                    "The producer gave its partition up", map_attempt_id=self._map_attempt_id
+                )
+            )
+        super().release()
+        self._services.partitions.unregister_pipelined(self._key, self._map_attempt_id, self)
+
+    # ---- inside ----------------------------------------------------------------------------------
+
+    def _fail(self, error: SluiceError) -> None:
+        if self.state is not PartitionState.OPEN:
+            return
+        self._services.counters.pipelined_partitions_failed += 1
+        self._leave_task()
+        self._services.partitions.unregister_pipelined(self._key, self._map_attempt_id, self, error)
+        super().fail(error)
+
+    def _leave_task(self) -> None:
+        """Take no more events for the task."""
+        self._services.task_events.unregister(
+            self._key, self._map_attempt_id, self._task_event_came
+        )
+
+    def _became_consumable(self) -> None:
+        self._services.partitions.wake(self._key)
+
+    def _all_read(self) -> None:
+        """Release the partition: its last reader has gone."""
+        self._fail(
+            PartitionReleased(
+                "All readers of the pipelined partition have gone",
+                value=self._map_attempt_id,
+                remedy="See why: the tasks that read it have failures of their own",
+                map_attempt_id=self._map_attempt_id,
+            )
+        )
+        self.release()
+
+    def _shuffle_released(self, error: SluiceError) -> None:
+        self._fail(error)
+        self.release()
+
+    def _task_event_came(self, event_type: int, payload: bytes) -> None:
+        if self._task_event is None:
+            return
+        try:
+            self._task_event(event_type, payload)
+        except Exception as error:  # noqa: BLE001
+            # The handler is the task's code: a bug in it ends this partition and nothing else.
+            self.fail(failure_of(error, "handling a task event"))
+
+
+def _pool(
+    services: ProducerServices, location: PartitionLocation, settings: PartitionSettings
+) -> LocalBufferPool:
+    """Make the pool of a partition.
+
+    Raises:
+        InsufficientNetworkBuffers: The memory cannot be promised.
+        InvalidPoolSize: The task allows it no segment.
+    """
+    config = services.config
+    required, most = pool_bounds(
+        ResultPartitionType(location.partition_type),
+        settings.num_subpartitions,
+        config.exclusive_buffers_per_channel,
+        config.floating_buffers_per_gate,
+    )
+    if settings.max_segments is not None:
+        most = settings.max_segments if most is None else min(most, settings.max_segments)
+        required = min(required, most)  # one buffer is enough, only slower
+    return services.network_pool.create_local_pool(
+        f"pipelined partition {location.map_attempt_id}",
+        required,
+        most,
+        max_overdraft_buffers=config.max_overdraft_buffers,
+        max_buffers_per_channel=config.max_buffers_per_channel,
+        kind="pipelined",
+    )

@@ -1,0 +1,112 @@
+"""`TaskManager.embedded`: its defaults, its end, and the credential of its clients."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from sluice import (
+    BytesSerializer,
+    ClientConfig,
+    ResultPartitionType,
+    ShuffleClient,
+    TaskManager,
+    TaskManagerConfig,
+)
+from sluice.protocol.errors import AuthenticationRequired, SluiceError
+from sluice.protocol.identity import SALT_BYTES, TOKEN_ID_BYTES, SubmitToken, secret_to_text
+from sluice.shuffle.taskmanager.embedded.directories import temporary_config
+from tests.support.api_clients import emitted
+from tests.support.mini_cluster import configs
+
+SECRET = bytes(range(32))
+
+
+def settings(directory, **keys) -> TaskManagerConfig:
+    transport, memory, storage, applications = configs(directory, **keys)
+    return TaskManagerConfig.model_validate(
+        {
+            "transport": transport,
+            "memory": memory,
+            "storage": storage,
+            "applications": applications,
+            "http": {"http_host": "127.0.0.1", "http_port": 0},
+            "drain_timeout_seconds": 0.05,
+        }
+    )
+
+
+def test_the_default_settings_leave_nothing_behind():
+    with temporary_config() as config:
+        directories = [*config.storage.data_directories, config.storage.memory_directory]
+        assert all(each is None or each.is_dir() for each in directories)
+        assert config.transport.data_port == config.http.http_port == 0
+    assert not any(each is not None and each.exists() for each in directories)
+
+
+async def test_it_needs_no_settings_and_serves_others_too():
+    async with TaskManager.embedded() as taskmanager:
+        assert taskmanager.http_port > 0
+        with pytest.raises(SluiceError):
+            async with taskmanager.client("app").open_gate([], 0):
+                pytest.fail("opened")
+        async with (
+            taskmanager.client("app") as inside,
+            await ShuffleClient.connect(inside.address, "app") as beside,
+        ):
+            for kind in ResultPartitionType:
+                async with inside.open_result_partition(
+                    1, int(kind), 1, partition_type=kind
+                ) as partition:
+                    await emitted(partition.record_writer(BytesSerializer()).emit(b"record"))
+                async with beside.open_gate([partition.location], 0) as gate:
+                    assert [each async for each in gate.records(BytesSerializer())] == [b"record"]
+    assert taskmanager.state == "stopped"
+
+
+async def test_a_task_that_never_ends_is_cut_off_after_the_time_to_drain(tmp_path):
+    async def write_for_ever():
+        async with client.open_result_partition(1, 7, 1) as partition:
+            opened.set()
+            while True:
+                await partition.emit_buffer(bytes(100), 0)
+
+    opened = asyncio.Event()
+    async with TaskManager.embedded(settings(tmp_path)) as taskmanager:
+        client = taskmanager.client("app")
+        writing = asyncio.create_task(write_for_ever())
+        await opened.wait()
+    with pytest.raises(SluiceError):
+        await writing
+
+
+async def test_tasks_inside_and_beside_share_the_data_of_one_credential(tmp_path):
+    secret_file = tmp_path / "secret"
+    secret_file.write_text(secret_to_text(SECRET))
+    secret_file.chmod(0o600)
+    token = SubmitToken.make(SECRET, "tests", 0, bytes(TOKEN_ID_BYTES))
+    mine, other = (token.application(bytes([n]) * SALT_BYTES).to_text() for n in (1, 2))
+    config = settings(tmp_path, partition_request_timeout_seconds=0.05)
+    config = config.model_copy(
+        update={"auth": config.auth.model_copy(update={"cluster_secret_files": (secret_file,)})}
+    )
+    async with TaskManager.embedded(config) as taskmanager:
+        with pytest.raises(AuthenticationRequired):
+            taskmanager.client("app")
+        async with (
+            taskmanager.client("app", credential=mine) as inside,
+            taskmanager.client("app", credential=other) as stranger,
+            await ShuffleClient.connect(
+                inside.address, "app", ClientConfig(), credential=mine
+            ) as beside,
+        ):
+            async with beside.open_result_partition(
+                1, 7, 1, partition_type=ResultPartitionType.BLOCKING
+            ) as partition:
+                await emitted(partition.record_writer(BytesSerializer()).emit(b"secret"))
+            async with inside.open_gate([partition.location], 0) as gate:
+                assert [each async for each in gate.records(BytesSerializer())] == [b"secret"]
+            async with stranger.open_gate([partition.location], 0) as gate:
+                with pytest.raises(SluiceError, match="is not here"):
+                    await gate.next_buffer_or_event()
