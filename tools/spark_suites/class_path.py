@@ -75,6 +75,23 @@ def prepare(directory: Path, jars: list[Path]) -> Path:
     return home
 
 
+def compile_suites(directory: Path, jars: list[Path]) -> Path:
+    """Compile the suites of the ``java`` folder; return the directory of their classes.
+
+    Raises:
+        subprocess.CalledProcessError: The compiler failed.
+    """
+    classes = directory / "classes"
+    shutil.rmtree(classes, ignore_errors=True)
+    classes.mkdir()
+    path = os.pathsep.join(map(str, jars))
+    sources = [str(source) for source in (HERE / "java").rglob("*.java")]
+    subprocess.run(
+        ["javac", "-nowarn", "-proc:none", "-cp", path, "-d", str(classes), *sources], check=True
+    )
+    return classes
+
+
 def main() -> int:
     """Write down the SHA-256 of all that Maven fetches for the class path."""
     if sys.argv[1:] != ["record"]:

@@ -58,12 +58,14 @@ class Runner:
     Attributes:
         home: The directory that takes the place of Spark's.
         jars: The class path of Spark and its tests.
+        classes: The directory of our own suites.
         seconds: The longest run of a suite.
         endpoints: Where the TaskManager listens.
     """
 
     home: Path
     jars: tuple[Path, ...]
+    classes: Path
     seconds: float
     endpoints: str
 
@@ -106,22 +108,22 @@ class Runner:
             "jdk.reflect.useDirectMethodHandle": "false",
             "io.netty.tryReflectionSetAccessible": "true",
         }
-        jars = [str(jar) for jar in self.jars]
+        added = [str(self.classes)]
         if side == "sluice":
             properties |= {
                 conf.PLUGINS: conf.PLUGIN,
                 "spark.shuffle.manager": conf.SHUFFLE_MANAGER,
                 "spark.shuffle.sort.io.plugin.class": conf.DATA_IO,
                 conf.ENDPOINTS: self.endpoints,
-                # Executors of tests on a local cluster have the class path of Spark's directory.
-                "spark.executor.extraClassPath": str(conf.jar_path()),
             }
-            jars.insert(0, str(conf.jar_path()))
+            added.append(str(conf.jar_path()))
+        # Executors of tests on a local cluster have the class path of Spark's directory.
+        properties["spark.executor.extraClassPath"] = ":".join(added)
         return [
             *("java", "-Xmx3g", "-Xss64m"),
             *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED),
             *(f"-D{key}={value}" for key, value in properties.items()),
-            *("-cp", ":".join(jars), "org.scalatest.tools.Runner"),
+            *("-cp", ":".join([*added, *map(str, self.jars)]), "org.scalatest.tools.Runner"),
         ]
 
     def _environment(self) -> dict[str, str]:
@@ -172,6 +174,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     DIRECTORY.mkdir(parents=True, exist_ok=True)
     jars = class_path.fetch(DIRECTORY)
     home = class_path.prepare(DIRECTORY, jars)
+    classes = class_path.compile_suites(DIRECTORY, jars)
     spark = spark_version()
     before, outcomes = read_results()
     if before != spark:
@@ -182,7 +185,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         TaskManagers(Path(scratch), hosts=(HOST,)) as taskmanagers,
     ):
         endpoint = taskmanagers.endpoints.replace("{host}", HOST)
-        runner = Runner(home, tuple(jars), options.minutes * 60, endpoint)
+        runner = Runner(home, tuple(jars), classes, options.minutes * 60, endpoint)
         for name in options.suites or short:
             outcome = compare(short[name], runner, taskmanagers)
             run[short[name].name] = outcome
