@@ -29,6 +29,7 @@ FUZZ_SPARK_SEED := 0
 UPGRADE := --upgrade
 SPARK_LINES :=
 SPARK_LINES_DIRECTORY := .spark-lines
+SUITES :=
 CHAOS_SECONDS := 240
 CHAOS_SEED := 1
 MODULES :=
@@ -38,7 +39,7 @@ MINUTES := 25
 AGAIN :=
 QUICK_BENCHMARKS := exchange isolation barrier memory
 
-.PHONY: help setup jar compiled demo quick test test-compiled test-matrix attack attack-compiled fuzz fuzz-spark chaos mutate check format bench charts compose-test docs docs-site constraints maven-checksums sbom audit changelog clean
+.PHONY: help setup jar compiled demo quick test test-compiled test-matrix attack attack-compiled fuzz fuzz-spark spark-suites chaos mutate check format bench charts compose-test docs docs-site constraints maven-checksums sbom audit changelog clean
 
 help: ## list these targets
 	@grep -hE '^[a-z%-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -131,6 +132,9 @@ fuzz-spark: setup ## random Spark plans against Spark's own shuffle: FUZZ_SPARK_
 	  SLUICE_SPARK_SEED=$(FUZZ_SPARK_SEED) $(BIN)/python -m pytest tests/spark/test_plans.py -x -s \
 	  -o faulthandler_timeout=0
 
+spark-suites: setup ## Spark's own test suites with Sluice and without, or SUITES="JoinSuite SortingSuite"
+	$(BIN)/python -m tools.spark_suites.run $(SUITES)
+
 chaos: setup ## a Spark job while executors and TaskManagers break, for CHAOS_SECONDS=240, CHAOS_SEED=1
 	$(BIN)/python -m tests.chaos.run --seconds $(CHAOS_SECONDS) --seed $(CHAOS_SEED)
 
@@ -181,8 +185,9 @@ $(SUPPLY_STAMP): requirements/supply-chain.txt
 constraints: $(SUPPLY_STAMP) ## pin the newest versions that pyproject.toml allows, or with UPGRADE= only what is new
 	$(SUPPLY_VENV)/bin/python -m tools.supply.lock $(UPGRADE)
 
-maven-checksums: ## write down the SHA-256 of all that Maven fetches for the jar
+maven-checksums: ## write down the SHA-256 of all that Maven fetches for the jar and for Spark's suites
 	$(PYTHON) -m tools.supply.maven record
+	$(PYTHON) -m tools.spark_suites.class_path record
 
 sbom: setup $(SUPPLY_STAMP) ## CycloneDX files of wheel, jar and images in build/sbom
 	$(SUPPLY_VENV)/bin/python -m tools.supply.sbom

@@ -70,6 +70,10 @@ def test_codecs(own: Application, directory: Path, daemons: Daemons, codec: str)
         both = Both(own, application, daemons)
         for job in ("frame_repartition", "rdd_sort_by_key"):
             check(both, job)
+        if codec == "lz4":
+            # One TaskManager: records come in the order of Spark's own shuffle.
+            for job in ("order_rdd_values", "order_rdd_sorted", "order_frame_rows"):
+                check(both, job)
 
 
 def test_huge_rows(both: Both):

@@ -52,7 +52,7 @@ def verify(repository: Path, sums: dict[str, str]) -> list[str]:
     return [name for name in there if _sha256(repository / name) != sums[name]]
 
 
-def record(sums: Path = SUMS) -> int:
+def record(sums: Path = SUMS, pom: Path = JVM / "pom.xml", goals: tuple[str, ...] = GOALS) -> int:
     """Build with an empty repository and write down all that it holds then; return Maven's code.
 
     Maven 3.8 fetches one jar that Maven 3.9 does not, and the list has to serve both: files that
@@ -62,12 +62,12 @@ def record(sums: Path = SUMS) -> int:
     with tempfile.TemporaryDirectory() as scratch:
         repository = Path(scratch, "repository")
         command = [
-            *("mvn", "-q", "-B", "-ntp", "-Dstyle.color=never", "-f", JVM / "pom.xml"),
+            *("mvn", "-q", "-B", "-ntp", "-Dstyle.color=never", "-f", pom),
             f"-Dmaven.repo.local={repository}",
             f"-Dsluice.jar={scratch}/sluice-spark.jar",
             # Nothing is listed yet.
             "-Daether.artifactResolver.postProcessor.trustedChecksums=false",
-            *GOALS,
+            *goals,
         ]
         done = subprocess.run([str(word) for word in command], check=False)
         if done.returncode:

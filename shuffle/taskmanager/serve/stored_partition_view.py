@@ -1,13 +1,18 @@
 """Reading committed map outputs: the view of a stored partition.
 
-The requested range of every region is one slice; that of a broadcast region is read once for each
-subpartition. Slices of the memory tier are sent straight from the mapping, without a copy, when
-they fill at least half a buffer; smaller ones are joined densely, so that a thousand blocks of 1 KB
-are 32 buffers. A group of buffers leaves room at its end, so that its receiver needs one read of
-the socket for it and for the head of the next message. Slices of the disk tier are read into
-segments of the connection's read pool, a few at a time and never more than there is credit for: a
-reader that does not consume holds no memory. Bytes in the page cache are read at once, others by
-threads.
+Map outputs are read in the order of the request, so that a reader gets the same bytes in the same
+order wherever the tiers hold them. The requested range of every region is one slice; that of a
+broadcast region is read once for each subpartition.
+
+Slices of the memory tier are sent straight from the mapping, without a copy, when they fill at
+least half a buffer; smaller ones are joined densely, so that a thousand blocks of 1 KB are 32
+buffers. A group of buffers leaves room at its end, so that its receiver needs one read of the
+socket for it and for the head of the next message.
+
+Slices of the disk tier are read into segments of the connection's read pool, a few at a time and
+never more than there is credit for: a reader that does not consume holds no memory. Bytes in the
+page cache are read at once, others by threads. Small slices of the memory tier that lie between
+them are copied into the same segments, because outputs of both tiers may alternate.
 """
 
 import asyncio
@@ -101,7 +106,7 @@ class StoredPartitionView:
 
     Args:
         store: Reads the disk tier.
-        outputs: The map outputs to read, in any order: the view orders them by place in storage.
+        outputs: The map outputs to read, in the order to read them in.
         wanted: The subpartitions to read.
         sizes: How much a segment, a buffer and a credit stand for.
         read_pool: Gives the pool for reads of the disk tier; called when it is needed first.
@@ -345,12 +350,17 @@ class StoredPartitionView:
         """Plan to fill memory from the next slices; return the bytes that it will hold."""
         filled = 0
         size = len(memory)
-        while filled < size and self._on_disk():
+        while filled < size and self._left_bytes:
             extent, offset, length, _ = self._slices[self._index]
             start = offset + self._used
             count = min(length - self._used, size - filled)
             piece = memory[filled : filled + count]
-            if reads and reads[-1].extent is extent and self._used > 0:
+            if extent.view is not None:
+                # A large one is worth a buffer of its own, which needs no copy.
+                if 2 * (length - self._used) >= self._segment_size_bytes:
+                    break
+                piece[:] = extent.view[start : start + count]
+            elif reads and reads[-1].extent is extent and self._used > 0:
                 reads[-1].buffers.append(piece)  # continues the last read of this slice
             else:
                 reads.append(ExtentRead(extent, start, [piece]))
@@ -395,17 +405,12 @@ def _view(extent: Extent) -> memoryview:
 
 
 def _slices(outputs: Iterable[MapOutput], start: int, end: int) -> list[_Slice]:
-    """List the slices: map attempts by place in storage, regions of each in their order."""
-    by_place: list[tuple[int, int, list[_Slice]]] = []
+    """List the slices: map outputs as requested, regions of each in their order."""
+    slices: list[_Slice] = []
     for output in outputs:
-        slices: list[_Slice] = []
         for region in output.regions:
             offset, length = region.slice(start, end)
             if length and region.extent is not None:
                 times = region.repeats(start, end)
                 slices.append(_Slice(region.extent, offset, length, times))
-        if slices:
-            extent = slices[0].extent
-            by_place.append((0 if extent.view is not None else 1, extent.offset, slices))
-    by_place.sort(key=lambda place: place[:2])
-    return [piece for _, _, slices in by_place for piece in slices]
+    return slices

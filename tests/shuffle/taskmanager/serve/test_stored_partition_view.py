@@ -196,6 +196,16 @@ async def test_many_small_slices_are_joined_densely(rig):
     view.release()
 
 
+async def test_map_outputs_come_in_the_order_of_the_request(rig):
+    """This order does not depend on their places, which follow the order of commits."""
+    outputs = [await rig.commit(n, [noise(300, n)]) for n in range(40)]
+    random.Random(5).shuffle(outputs)
+    view = rig.view(outputs)
+    content = b"".join(await rig.read(view, 3))
+    assert content == b"".join(noise(300, output.map_attempt_id) for output in outputs)
+    view.release()
+
+
 async def test_regions_of_a_map_output_stay_in_order(rig):
     regions = [[noise(700, 1), noise(5, 2)], [b"", b""], [noise(2000, 3), b"z"]]
     output = await rig.commit(1, *regions)
@@ -456,3 +466,27 @@ async def test_the_messages_of_a_view_can_be_limited(rig):
         assert len(buffer.payload) == 2 * SIZE
         buffer.release()
     view.release()
+
+
+@pytest.mark.parametrize("credit", [1, 3, MUCH])
+async def test_map_outputs_of_both_tiers_come_in_the_order_of_the_request(tmp_path, credit):
+    """Outputs of the tiers alternate; the small ones share buffers nevertheless."""
+    store = ShuffleStore.open(configs(tmp_path, memory_tier_bytes=64 * 1024)[2])
+    rig = Rig(store)
+    # Those on disk are there because they did not fit; their first part is as small as the others.
+    kinds = [n % 2 == 0 for n in range(14)]
+    outputs = [
+        await rig.commit(n, [noise(100, n), b"" if memory else noise(70_000)])
+        for n, memory in enumerate(kinds)
+    ]
+    extents = [output.regions[0].extent for output in outputs]
+    assert [extent is not None and extent.in_memory for extent in extents] == kinds
+    view = rig.view(outputs)
+    buffers = await rig.read(view, credit)
+    assert b"".join(buffers) == b"".join(noise(100, n) for n in range(14))
+    # The first output is in memory, and what follows it is read into segments.
+    assert len(buffers) == 3
+    view.release()
+    await store.close()
+    rig.pool.destroy()
+    assert rig.network_pool.available_segments == 16

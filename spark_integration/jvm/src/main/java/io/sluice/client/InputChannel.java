@@ -52,6 +52,19 @@ final class InputChannel extends ConsumerChannel {
         return hasData() || (hasEnded() && !complete);
     }
 
+    boolean isComplete() {
+        return complete;
+    }
+
+    /** Returns whether the data that is read next has to be read before that of {@code other}. */
+    boolean isBefore(InputChannel other) {
+        return progress.nextMapIndex() < other.progress.nextMapIndex();
+    }
+
+    boolean isOfSameTaskManager(InputChannel other) {
+        return source().taskManagerId().equals(other.source().taskManagerId());
+    }
+
     boolean isDrained() {
         return hasEnded() && !hasData();
     }

@@ -2,8 +2,10 @@ package io.sluice.client;
 
 import java.io.IOException;
 import java.util.ArrayList;
+import java.util.HashSet;
 import java.util.List;
 import java.util.OptionalLong;
+import java.util.Set;
 import java.util.function.BooleanSupplier;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
@@ -11,9 +13,11 @@ import org.slf4j.LoggerFactory;
 /**
  * The consumer leg of one task: one channel for each source, read stream by stream.
  *
- * <p>Between two streams the gate takes any channel that has data, so no channel waits for another;
- * inside a stream it stays with that channel. Buffers that arrive on the other channels stay in
- * their queues, which are bounded by their credit.
+ * <p>A TaskManager sends map outputs in the order of the request, which is that of the map tasks.
+ * Between two streams the gate takes any channel that has data, so no TaskManager waits for
+ * another; or, in map order, the channel with the next map output of all. Inside a stream it stays
+ * with that channel. Buffers that arrive on the other channels stay in their queues, which are
+ * bounded by their credit: each channel has its own, so that the one that is waited for can go on.
  *
  * <p>The gate recovers where it can and continues behind the last verified block: it requests the
  * rest of a source once more after a damaged block, and for a limited time while the TaskManager of
@@ -23,6 +27,7 @@ public final class InputGate extends ConsumerGate<BlockStream> {
     private static final Logger LOG = LoggerFactory.getLogger(InputGate.class);
 
     private final ConnectionSource connections;
+    private final boolean inMapOrder;
     private final List<InputChannel> channels = new ArrayList<>();
     private final byte[] blockBuffer = new byte[Blocks.MAX_STORED_BYTES];
 
@@ -31,6 +36,9 @@ public final class InputGate extends ConsumerGate<BlockStream> {
     private int nextChannel;
     private int unasked;
 
+    /** Whether a TaskManager has several channels, between which it does not keep the order. */
+    private boolean hasTwins;
+
     /**
      * Opens the gate.
      *
@@ -38,6 +46,7 @@ public final class InputGate extends ConsumerGate<BlockStream> {
      * @param startSubpartition first partition of the range
      * @param endSubpartition first partition behind the range
      * @param credit buffers that each channel may have under way
+     * @param inMapOrder whether to read the sources together in map order, not only each of them
      */
     public InputGate(
             ConnectionSource connections,
@@ -45,10 +54,12 @@ public final class InputGate extends ConsumerGate<BlockStream> {
             int startSubpartition,
             int endSubpartition,
             int credit,
+            boolean inMapOrder,
             List<Source> sources)
             throws IOException {
         super(shuffleId, startSubpartition, endSubpartition, credit, connections::giveBack);
         this.connections = connections;
+        this.inMapOrder = inMapOrder;
         long now = System.nanoTime();
         for (Source source : sources) {
             SourceRetries retries = new SourceRetries(connections.returnTimeoutMillis());
@@ -56,6 +67,7 @@ public final class InputGate extends ConsumerGate<BlockStream> {
                     new SourceProgress(source, startSubpartition, endSubpartition, retries);
             channels.add(new InputChannel(progress, credit, now));
         }
+        lookForTwins();
         connect();
         open();
     }
@@ -102,17 +114,50 @@ public final class InputGate extends ConsumerGate<BlockStream> {
     }
 
     private InputChannel pick() {
+        if (inMapOrder) {
+            InputChannel first = first();
+            return first != null && first.isReady() ? first : null;
+        }
         int n = channels.size();
         for (int i = 0; i < n; i++) {
             int index = nextChannel + i < n ? nextChannel + i : nextChannel + i - n;
             InputChannel channel = channels.get(index);
-            if (channel.isReady()) {
+            if (channel.isReady() && !(hasTwins && hasEarlierTwin(channel))) {
                 // Round robin: the next search begins behind this channel.
                 nextChannel = index + 1 < n ? index + 1 : 0;
                 return channel;
             }
         }
         return null;
+    }
+
+    /** Returns the channel with the first unread map output; null if nothing is left. */
+    private InputChannel first() {
+        InputChannel first = null;
+        for (InputChannel channel : channels) {
+            if (!channel.isComplete() && (first == null || channel.isBefore(first))) {
+                first = channel;
+            }
+        }
+        return first;
+    }
+
+    private boolean hasEarlierTwin(InputChannel channel) {
+        for (InputChannel other : channels) {
+            if (other.isBefore(channel) && other.isOfSameTaskManager(channel)) {
+                return true;
+            }
+        }
+        return false;
+    }
+
+    /** Called when channels were added. */
+    private void lookForTwins() {
+        Set<String> taskManagers = new HashSet<>();
+        for (InputChannel channel : channels) {
+            taskManagers.add(channel.source().taskManagerId());
+        }
+        hasTwins = taskManagers.size() < channels.size();
     }
 
     /** Reads the next block of a stream; waits for it, and recovers if its channel fails. */
@@ -315,6 +360,7 @@ public final class InputGate extends ConsumerGate<BlockStream> {
     private void put(InputChannel old, List<InputChannel> rest) {
         channels.remove(old);
         channels.addAll(rest);
+        lookForTwins();
         openChannels += rest.size() - 1;
         unasked += rest.size();
         nextChannel = 0;

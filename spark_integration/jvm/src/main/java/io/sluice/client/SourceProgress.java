@@ -11,6 +11,8 @@ import java.util.Map;
  * order, once and completely, and knows which part is still to be requested.
  */
 final class SourceProgress {
+    static final int NOTHING_UNREAD = Integer.MAX_VALUE;
+
     private static final int ENDED = -1;
     private static final int NO_STREAM = -1;
 
@@ -21,6 +23,7 @@ final class SourceProgress {
     private final Map<Long, Integer> attempts = new HashMap<>();
     private final boolean[] attemptDone;
     private int attemptsDone;
+    private int firstUnread;
 
     // State of the map attempt that is being read.
     private int attempt = -1;
@@ -148,6 +151,21 @@ final class SourceProgress {
         }
     }
 
+    /**
+     * Returns the place, among the map outputs of the shuffle, of the one that is read next; {@link
+     * #NOTHING_UNREAD} behind the last one.
+     */
+    int nextMapIndex() {
+        if (attempt >= 0 && !isAttemptComplete()) {
+            return source.mapIndexes()[attempt];
+        }
+        while (firstUnread < attemptDone.length
+                && (attemptDone[firstUnread] || firstUnread == attempt)) {
+            firstUnread++;
+        }
+        return firstUnread < attemptDone.length ? source.mapIndexes()[firstUnread] : NOTHING_UNREAD;
+    }
+
     private boolean isAttemptComplete() {
         return attemptEnded == source.streams()[attempt] && attemptBegun == attemptEnded;
     }
@@ -236,12 +254,20 @@ final class SourceProgress {
     private SourceProgress part(int[] indexes) {
         long[] ids = new long[indexes.length];
         int[] streams = new int[indexes.length];
+        int[] mapIndexes = new int[indexes.length];
         for (int i = 0; i < indexes.length; i++) {
             ids[i] = source.mapAttemptIds()[indexes[i]];
             streams[i] = source.streams()[indexes[i]];
+            mapIndexes[i] = source.mapIndexes()[indexes[i]];
         }
         Source part =
-                new Source(source.taskManagerId(), source.host(), source.port(), ids, streams);
+                new Source(
+                        source.taskManagerId(),
+                        source.host(),
+                        source.port(),
+                        ids,
+                        streams,
+                        mapIndexes);
         return new SourceProgress(part, startSubpartition, endSubpartition, retries);
     }
 

@@ -26,6 +26,7 @@ public final class SluicePlugin implements SparkPlugin {
     /** A name and not the class, which only Spark 4.3 can load. */
     static final String STREAMING_MANAGER = "io.sluice.spark.SluiceStreamingShuffleManager";
 
+    static final String LOCALITY_WAIT = "spark.locality.wait";
     static final String SHUFFLE_TRACKING = "spark.dynamicAllocation.shuffleTracking.enabled";
 
     @Override
@@ -123,6 +124,12 @@ public final class SluicePlugin implements SparkPlugin {
             conf.set(SHUFFLE_TRACKING, "false");
             boolean localMaster =
                     context.master().equals("local") || context.master().startsWith("local[");
+            if (localMaster) {
+                // A reduce task prefers the TaskManager's host, which need not be the name of the
+                // executor's. In local mode nothing offers the executor again when the wait for a
+                // preferred host is over, and a task would wait for ever.
+                conf.setIfMissing(LOCALITY_WAIT, "0s");
+            }
             Reachability reachability =
                     new Reachability(initialExecutors(conf), Reachability.SETTLE_MILLIS);
             runtime =

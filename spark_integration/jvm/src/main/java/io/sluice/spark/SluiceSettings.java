@@ -74,8 +74,11 @@ public record SluiceSettings(
      * @param creditPerChannel buffers that one channel may have under way
      * @param maxBuffers buffers that all channels together may have under way
      * @param returnTimeoutMillis how long a reader waits for a TaskManager that went away
+     * @param mapOrder whether map outputs of several TaskManagers are read in the order of their
+     *     tasks
      */
-    public record Reader(int creditPerChannel, int maxBuffers, long returnTimeoutMillis) {
+    public record Reader(
+            int creditPerChannel, int maxBuffers, long returnTimeoutMillis, boolean mapOrder) {
         /** Returns the credit of each channel of a gate with the given number of channels. */
         public int creditFor(int channels) {
             return Math.max(2, Math.min(creditPerChannel, maxBuffers / Math.max(1, channels)));
@@ -115,6 +118,7 @@ public record SluiceSettings(
     public static final String CREDIT_PER_CHANNEL = "spark.sluice.reader.creditPerChannel";
     public static final String MAX_READER_BUFFERS = "spark.sluice.reader.maxBuffers";
     public static final String RETURN_TIMEOUT = "spark.sluice.reader.returnTimeout";
+    public static final String MAP_ORDER = "spark.sluice.reader.mapOrder";
     public static final String WRITER_RETURN_TIMEOUT = "spark.sluice.writer.returnTimeout";
     public static final String PING_INTERVAL = "spark.sluice.driver.pingInterval";
     public static final String PIPELINED = "spark.sluice.pipelined.enabled";
@@ -228,6 +232,13 @@ public record SluiceSettings(
                                         "how long a reader waits for a TaskManager that went away"
                                                 + " before its map tasks run again"),
                                 new Entry(
+                                        MAP_ORDER,
+                                        "false",
+                                        "true or false",
+                                        "whether a reader takes the map outputs of several"
+                                            + " TaskManagers in the order of their tasks; those of"
+                                            + " one TaskManager come in this order anyway"),
+                                new Entry(
                                         WRITER_RETURN_TIMEOUT,
                                         "10s",
                                         "time, 0s to 10min",
@@ -302,7 +313,8 @@ public record SluiceSettings(
                         new Reader(
                                 (int) reading.number(CREDIT_PER_CHANNEL, 2, 1024),
                                 (int) reading.number(MAX_READER_BUFFERS, 2, 65536),
-                                reading.time(RETURN_TIMEOUT, 0, 600_000)),
+                                reading.time(RETURN_TIMEOUT, 0, 600_000),
+                                reading.isTrue(MAP_ORDER)),
                         new Liveness(
                                 reading.time(PING_INTERVAL, 1_000, 30_000),
                                 reading.time(REACHABILITY_TIMEOUT, 0, 600_000)),

@@ -165,6 +165,7 @@ public final class ClientLegs {
                         0,
                         SUBPARTITIONS,
                         CREDIT,
+                        false,
                         List.of(source));
         try {
             for (BlockStream stream = gate.next(); stream != null; stream = gate.next()) {

@@ -6,6 +6,8 @@ import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import java.io.IOException;
+import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.List;
 import java.util.Map;
 import java.util.TreeMap;
@@ -61,6 +63,7 @@ class InputGateTest extends ShuffleTestCase {
                         0,
                         2,
                         2,
+                        false,
                         List.of());
         assertTrue(readAll(none).isEmpty());
     }
@@ -136,9 +139,80 @@ class InputGateTest extends ShuffleTestCase {
         readers = new TestConnections(pool, daemon.endpoint(), Message.ROLE_CONSUMER);
         readers.onLease = daemon::resetConnections;
         Source source = new Source(MockDaemon.ID, "127.0.0.1", 1, new long[] {7}, new int[] {2});
-        InputGate gate = new InputGate(readers, 1, 0, 2, 4, List.of(source));
+        InputGate gate = new InputGate(readers, 1, 0, 2, 4, false, List.of(source));
         assertStreams(written, 7, readAll(gate));
         assertTrue(readers.reconnected.get() >= 1);
+    }
+
+    /** Returns the map attempt of each stream, as they are read. */
+    private static List<Long> attempts(InputGate gate) throws IOException {
+        List<Long> attempts = new ArrayList<>();
+        for (BlockStream stream = gate.next(); stream != null; stream = gate.next()) {
+            attempts.add(stream.mapAttemptId());
+        }
+        return attempts;
+    }
+
+    private InputGate gate(boolean inMapOrder, Source... sources) throws IOException {
+        readers = new TestConnections(pool, daemon.endpoint(), Message.ROLE_CONSUMER);
+        return new InputGate(readers, 1, 0, 2, 64, inMapOrder, List.of(sources));
+    }
+
+    private static Source source(String taskManager, long[] attempts, int... mapIndexes) {
+        int[] streams = new int[attempts.length];
+        Arrays.fill(streams, 2);
+        return new Source(taskManager, "127.0.0.1", 1, attempts, streams, mapIndexes);
+    }
+
+    /** The daemon serves its channels one after the other, the last outputs first. */
+    @Test
+    void severalTaskManagersAreReadInMapOrder() throws IOException {
+        for (long attempt = 70; attempt < 76; attempt++) {
+            write(attempt, 1, 3000, 5000);
+        }
+        Source odd = source("tm-odd", new long[] {75, 74, 73}, 1, 3, 5);
+        Source even = source("tm-even", new long[] {72, 71, 70}, 0, 2, 4);
+        assertEquals(
+                List.of(72L, 72L, 75L, 75L, 71L, 71L, 74L, 74L, 70L, 70L, 73L, 73L),
+                attempts(gate(true, odd, even)));
+    }
+
+    @Test
+    void withoutMapOrderTheFirstDataIsReadFirst() throws IOException {
+        write(70, 1, 3000, 5000);
+        write(71, 1, 3000, 5000);
+        Source second = source("tm-second", new long[] {71}, 1);
+        Source first = source("tm-first", new long[] {70}, 0);
+        assertEquals(71L, attempts(gate(false, second, first)).get(0));
+    }
+
+    /** A source that was read in part is two channels, which may be served at the same time. */
+    @Test
+    void channelsOfTheSameTaskManagerAreReadInMapOrder() throws IOException {
+        write(70, 1, 3000, 5000);
+        write(71, 1, 3000, 5000);
+        Source rest = source(MockDaemon.ID, new long[] {71}, 1);
+        Source begun = source(MockDaemon.ID, new long[] {70}, 0);
+        assertEquals(List.of(70L, 70L, 71L, 71L), attempts(gate(false, rest, begun)));
+    }
+
+    @ParameterizedTest
+    @ValueSource(booleans = {false, true})
+    void aReadThatWasInterruptedKeepsTheOrder(boolean inMapOrder) throws IOException {
+        for (long attempt = 70; attempt < 74; attempt++) {
+            write(attempt, 1, 3000, 5000);
+        }
+        daemon.mode = MockDaemon.Mode.CONNECTION_LOST;
+        for (int at = 0; at < 32; at += 3) {
+            daemon.modeFromBuffer = at;
+            daemon.modeTimes.set(1);
+            Source source = source(MockDaemon.ID, new long[] {73, 70, 72, 71}, 0, 1, 2, 3);
+            assertEquals(
+                    List.of(73L, 73L, 70L, 70L, 72L, 72L, 71L, 71L),
+                    attempts(gate(inMapOrder, source)),
+                    "failure at buffer " + at);
+            assertEquals(0, daemon.modeTimes.get());
+        }
     }
 
     /**
@@ -191,7 +265,7 @@ class InputGateTest extends ShuffleTestCase {
         daemon.answersPings = true;
         Source other = new Source("tm-other", "127.0.0.9", 1, new long[] {7}, new int[] {1});
         readers = new TestConnections(pool, daemon.endpoint(), Message.ROLE_CONSUMER);
-        InputGate gate = new InputGate(readers, 1, 0, 1, 2, List.of(other));
+        InputGate gate = new InputGate(readers, 1, 0, 1, 2, false, List.of(other));
         SourceFailure failure = assertThrows(SourceFailure.class, () -> readAll(gate));
         assertEquals("tm-other", failure.source().taskManagerId());
         assertTrue(failure.isUnreachable());

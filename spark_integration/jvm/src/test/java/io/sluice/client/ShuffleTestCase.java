@@ -79,7 +79,7 @@ abstract class ShuffleTestCase {
             throws IOException {
         Source source = new Source(MockDaemon.ID, "127.0.0.1", 1, attempts, streams);
         readers = new TestConnections(pool, daemon.endpoint(), Message.ROLE_CONSUMER);
-        return new InputGate(readers, 1, start, end, credit, List.of(source));
+        return new InputGate(readers, 1, start, end, credit, false, List.of(source));
     }
 
     static Map<String, byte[]> readAll(InputGate gate) throws IOException {

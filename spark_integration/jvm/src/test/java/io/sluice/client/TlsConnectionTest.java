@@ -426,6 +426,7 @@ class TlsConnectionTest {
                             0,
                             1,
                             2,
+                            false,
                             java.util.List.of(
                                     new Source(
                                             MockDaemon.ID,

@@ -16,7 +16,10 @@ import scala.Tuple2;
 import scala.Tuple3;
 import scala.collection.Iterator;
 
-/** Groups the map outputs of a reducer, as Spark's tracker names them, by TaskManager. */
+/**
+ * Groups the map outputs of a reducer, as Spark's tracker names them, by TaskManager. The tracker
+ * names them in the order of the map tasks, in which Spark's own reader reads those of its host.
+ */
 final class MapOutputs {
     private static final class Attempt {
         final int mapIndex;
@@ -66,15 +69,17 @@ final class MapOutputs {
         }
         long[] ids = new long[attempts.size()];
         int[] streams = new int[attempts.size()];
+        int[] indexes = new int[attempts.size()];
         int i = 0;
         for (Map.Entry<Long, Attempt> attempt : attempts.entrySet()) {
             ids[i] = attempt.getKey();
+            indexes[i] = attempt.getValue().mapIndex;
             streams[i++] = attempt.getValue().streams;
             mapIndexes.put(attempt.getKey(), attempt.getValue().mapIndex);
         }
         String id = TaskManagerIds.taskManagerId(location);
         locations.put(id, location);
-        sources.add(new Source(id, location.host(), location.port(), ids, streams));
+        sources.add(new Source(id, location.host(), location.port(), ids, streams, indexes));
     }
 
     List<Source> sources() {

@@ -3,6 +3,7 @@ package io.sluice.spark.reader;
 import io.sluice.client.InputGate;
 import io.sluice.client.Source;
 import io.sluice.spark.Compat;
+import io.sluice.spark.SluiceSettings;
 import io.sluice.spark.SluiceShuffleHandle;
 import io.sluice.spark.TaskReader;
 import java.io.IOException;
@@ -56,10 +57,17 @@ public final class SluiceShuffleReader<K, C> extends TaskReader<K, C> {
                     range.startPartition(),
                     range.endPartition(),
                     runtime.settings().reader().creditFor(sources.size()),
+                    inMapOrder(),
                     sources);
         } catch (IOException e) {
             throw failures.thrown(e);
         }
+    }
+
+    /** Asks the session or job first: Spark SQL copies a session's settings to its tasks. */
+    private boolean inMapOrder() {
+        String ofJob = context.getLocalProperty(SluiceSettings.MAP_ORDER);
+        return ofJob == null ? runtime.settings().reader().mapOrder() : Boolean.parseBoolean(ofJob);
     }
 
     /** Aggregates and sorts as Spark's own reader does. */

@@ -1,0 +1,70 @@
+"""The page about Spark's own test suites is made of the results, and explains each difference."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tools.spark_suites import results
+from tools.spark_suites.results import Outcome, Reason, Side
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+REPORT = """\
+<testsuite name="org.example.Suite" tests="4" failures="1" errors="1" skipped="1">
+  <testcase classname="org.example.Suite" name="passes" time="0.1"></testcase>
+  <testcase classname="org.example.Suite" name="fails" time="0.1">
+    <failure message="  &#010;4 did not equal 3&#010;at line 7" type="x"></failure>
+  </testcase>
+  <testcase classname="org.example.Suite" name="throws" time="0.1">
+    <error type="java.lang.Error"></error>
+  </testcase>
+  <testcase classname="org.example.Suite" name="cancels" time="0.1"><skipped/></testcase>
+</testsuite>
+"""
+
+
+def test_the_page_is_made_of_the_results():
+    assert results.PAGE.read_text(encoding="utf-8") == results.page()
+
+
+def test_each_difference_is_explained():
+    _, outcomes = results.read_results()
+    assert outcomes
+    assert results.unexplained(outcomes) == []
+
+
+def test_each_reason_belongs_to_a_suite_that_runs():
+    suites, reasons = results.read_suites()
+    assert {reason.suite for reason in reasons} <= {suite.name for suite in suites}
+
+
+def test_a_report_is_read(tmp_path: Path):
+    path = tmp_path / "TEST-org.example.Suite.xml"
+    path.write_text(REPORT, encoding="utf-8")
+    side = results.read_report(path)
+    assert side.tests == 3
+    assert side.failed == {"fails": "4 did not equal 3", "throws": "java.lang.Error"}
+
+
+@pytest.mark.parametrize(
+    ("own", "sluice", "found"),
+    [
+        (Side(), Side(failed={"a": "x"}), {"a": "x"}),
+        (Side(failed={"a": "y"}), Side(failed={"a": "x"}), {}),
+        (Side(failed={"a": "y"}), Side(), {}),
+        (Side(), Side(aborted="it left no report"), {"the whole suite": "it left no report"}),
+        (Side(aborted="not done"), Side(aborted="not done"), {}),
+    ],
+)
+def test_a_difference_fails_with_sluice_only(own: Side, sluice: Side, found: dict[str, str]):
+    assert Outcome(own, sluice).differences() == found
+
+
+def test_a_difference_needs_a_reason_of_its_suite():
+    reasons = [Reason("org.Suite", "sizes: *", "because")]
+    assert results.why(reasons, "org.Suite", "sizes: some") == "because"
+    assert results.why(reasons, "org.Suite", "other") is None
+    assert results.why(reasons, "org.Other", "sizes: some") is None

@@ -1,0 +1,104 @@
+"""The class path of Spark's tests jars, fetched by Maven, and the directory that they run in.
+
+Spark's tests look for files of Spark's source tree and start executors like an installed Spark. So
+the directory has both: ``jars`` with the class path, and the resources of the tests where the
+source tree has them. Nothing of it is committed.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Final
+
+from tools.supply import maven
+
+HERE: Final = Path(__file__).resolve().parent
+POM: Final = HERE / "pom.xml"
+SUMS: Final = HERE / ".mvn" / "checksums" / "checksums.sha256"
+GOAL: Final = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:build-classpath"
+FETCH_TIMEOUT_SECONDS: Final = 1200.0
+
+
+class ClassPathError(RuntimeError):
+    """The class path could not be made."""
+
+
+def fetch(directory: Path) -> list[Path]:
+    """Return the jars, in the order of the class path; Maven fetches those that are missing.
+
+    Raises:
+        ClassPathError: Maven failed, or fetched a file with another SHA-256 than the list says.
+    """
+    listing = directory / "class-path.txt"
+    command = ["mvn", "-q", "-B", "-ntp", "-Dstyle.color=never", "-f", str(POM)]
+    done = subprocess.run(
+        [*command, GOAL, f"-Dmdep.outputFile={listing}"],
+        check=False,
+        timeout=FETCH_TIMEOUT_SECONDS,
+    )
+    if done.returncode:
+        raise ClassPathError("Maven could not fetch Spark's tests jars, see its message")
+    repository = maven.local_repository()
+    sums = maven.read_sums(SUMS)
+    jars = [Path(name) for name in listing.read_text(encoding="utf-8").strip().split(os.pathsep)]
+    unlisted = [jar for jar in jars if jar.relative_to(repository).as_posix() not in sums]
+    differing = maven.verify(repository, sums)
+    if differing or unlisted:
+        raise ClassPathError(
+            f"not as {SUMS.name} says: {', '.join([*differing, *map(str, unlisted)])}"
+        )
+    return jars
+
+
+def prepare(directory: Path, jars: list[Path]) -> Path:
+    """Make the home directory of the tests; return it."""
+    home = directory / "home"
+    shutil.rmtree(home, ignore_errors=True)
+    links = home / "jars"
+    links.mkdir(parents=True)
+    for number, jar in enumerate(jars):
+        # Numbered, because two groups may have jars of the same name.
+        (links / f"{number:03}-{jar.name}").symlink_to(jar)
+    for module, folder in (("sql", "sql/core"), ("core", "core")):
+        resources = home / folder / "src" / "test" / "resources"
+        for jar in jars:
+            if jar.name.startswith(f"spark-{module}_") and jar.name.endswith("-tests.jar"):
+                with zipfile.ZipFile(jar) as archive:
+                    archive.extractall(
+                        resources, [n for n in archive.namelist() if not n.endswith(".class")]
+                    )
+    return home
+
+
+def compile_suites(directory: Path, jars: list[Path]) -> Path:
+    """Compile the suites of the ``java`` folder; return the directory of their classes.
+
+    Raises:
+        subprocess.CalledProcessError: The compiler failed.
+    """
+    classes = directory / "classes"
+    shutil.rmtree(classes, ignore_errors=True)
+    classes.mkdir()
+    path = os.pathsep.join(map(str, jars))
+    sources = [str(source) for source in (HERE / "java").rglob("*.java")]
+    subprocess.run(
+        ["javac", "-nowarn", "-proc:none", "-cp", path, "-d", str(classes), *sources], check=True
+    )
+    return classes
+
+
+def main() -> int:
+    """Write down the SHA-256 of all that Maven fetches for the class path."""
+    if sys.argv[1:] != ["record"]:
+        sys.stderr.write("usage: python -m tools.spark_suites.class_path record\n")
+        return 2
+    return maven.record(SUMS, POM, (GOAL,))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
