@@ -11,6 +11,8 @@ from functools import partial
 from itertools import chain, repeat
 from typing import Final
 
+from crc32c import crc32c
+
 from sluice.protocol import messages as m
 from sluice.protocol.codec import decode_control, encode
 from sluice.protocol.framing import FrameDecoder
@@ -37,6 +39,7 @@ FRAMES: Final = 64
 
 HOT: Final[tuple[m.Message, ...]] = (
     m.BufferResponse(3, 70_000, 12, m.DATA),
+    m.ChecksummedBuffer(3, 70_000, 12, m.DATA, 0xDEADBEEF),
     m.AddCredit(3, 8),
     m.RegionData(3, 1 << 20),
 )
@@ -126,6 +129,10 @@ def measure(rounds: int = 100, count: int = 2_000) -> Iterable[tuple[str, float]
     yield (
         "copy of 32 KiB alone",
         _best_us(_repeated(lambda: _copy(stream, target), repeats), FRAMES * repeats, rounds),
+    )
+    yield (
+        "CRC-32C of 32 KiB",
+        _best_us(_repeated(partial(crc32c, target, 3), count), count, rounds),
     )
     for name, tail_bytes in (("with tail", RECEIVE_TAIL_BYTES), ("without tail", 0)):
         sink = _Sink(tail_bytes)

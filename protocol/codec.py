@@ -25,6 +25,7 @@ from .messages import (
     BufferResponse,
     CancelPartitionRequest,
     Challenge,
+    ChecksummedBuffer,
     CloseGate,
     CloseRequest,
     ErrorResponse,
@@ -190,6 +191,7 @@ _FORMAT: Final[dict[int, tuple[type[Message], tuple[Check, ...]]]] = {
     36: (SharedRegion, (_U32, _U32, _U32, _are_lengths, _U32, _U64)),
     37: (Challenge, (_is_nonce,)),
     38: (Proof, (_is_nonce,)),
+    39: (ChecksummedBuffer, (_U32, _U32, _U32, _DATA_TYPE, _U32)),
     40: (ReleaseShuffle, (_U32,)),
     41: (ShuffleReleased, (_U32, _U64)),
     42: (ReleaseApplication, ()),
@@ -214,6 +216,23 @@ def _buffer_response(fields: list[Any]) -> Message | None:
         and DATA <= data_type <= BLOCKING_EVENT
     ):
         return BufferResponse(channel, sequence_number, backlog, data_type)
+    return None
+
+
+def _checksummed_buffer(fields: list[Any]) -> Message | None:
+    if len(fields) != 6:
+        return None
+    _, channel, sequence_number, backlog, data_type, crc32c = fields
+    if (
+        type(channel) is type(sequence_number) is type(backlog) is type(data_type) is int
+        and type(crc32c) is int
+        and 0 <= channel <= MAX_U32
+        and 0 <= sequence_number <= MAX_U32
+        and 0 <= backlog <= MAX_U32
+        and DATA <= data_type <= BLOCKING_EVENT
+        and 0 <= crc32c <= MAX_U32
+    ):
+        return ChecksummedBuffer(channel, sequence_number, backlog, data_type, crc32c)
     return None
 
 
@@ -254,12 +273,13 @@ _HOT: Final[dict[int, Callable[[list[Any]], Message | None]]] = {
     5: _add_credit,
     15: _pipelined_data,
     24: _region_data,
+    39: _checksummed_buffer,
 }
 
 TYPE_IDS: Final[dict[type[Message], int]] = {form[0]: number for number, form in _FORMAT.items()}
 
 CARRIES_PAYLOAD: Final[frozenset[type[Message]]] = frozenset(
-    {BufferResponse, PipelinedData, RegionData, TaskEvent}
+    {BufferResponse, ChecksummedBuffer, PipelinedData, RegionData, TaskEvent}
 )
 
 _PREFIX = Struct(">II")

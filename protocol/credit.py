@@ -3,8 +3,12 @@
 Both ends together keep the invariant ``sent ≤ granted``; the consumer grants only buffers that it
 holds. Announcements are coalesced: the buffers freed since the last AddCredit are announced as one
 sum, as soon as the sender has no more credit left than the sum would add, or the sum is enough for
-the largest message. A sender with more credit goes on in the meantime, and later has several
-buffers to send together; a sender without credit is told of the first free buffer.
+a message. A sender with more credit goes on in the meantime, and later has several buffers to send
+together; a sender without credit is told of the first free buffer.
+
+A message takes a third of the channel's buffers at most (:func:`buffers_of_a_message`). So while
+one message is being read and the credit for another is on its way, the sender has a third one to
+send. With messages of nearly all buffers the two ends take turns, and each waits for the other.
 
 A connection in watermark mode has no credit. The first credit of a request is then the most buffers
 that one message may take (:class:`Uncounted`).
@@ -19,6 +23,19 @@ MOST_WITHHELD_BUFFERS: Final = MAX_LARGE_PAYLOAD_BYTES // DEFAULT_SEGMENT_SIZE_B
 """Number of free buffers that is always announced: as many of the default size fill the largest
 message."""
 
+LEAST_OF_A_MESSAGE_BUFFERS: Final = MOST_WITHHELD_BUFFERS // 2
+"""A message may take as many buffers however few the channel has: smaller ones cost more than the
+time that they save."""
+
+MESSAGES_UNDER_WAY: Final = 3
+"""Messages into which the buffers of a channel are divided."""
+
+
+def buffers_of_a_message(channel_buffers: int) -> int:
+    """Return the most buffers of one message of a channel that has so many in all."""
+    share = -(-channel_buffers // MESSAGES_UNDER_WAY)
+    return min(max(share, LEAST_OF_A_MESSAGE_BUFFERS), MOST_WITHHELD_BUFFERS)
+
 
 class SenderCredit:
     """The credit that the producing end may still use.
@@ -30,10 +47,13 @@ class SenderCredit:
         CreditOverflow: The credit of the request is above MAX_CREDIT.
     """
 
-    __slots__ = ("available",)
+    __slots__ = ("_most", "available", "most_of_a_message")
 
     def __init__(self, initial: int) -> None:
         self.available = 0
+        self.most_of_a_message = LEAST_OF_A_MESSAGE_BUFFERS
+        """Buffers that one message may take, by the most credit that there has been."""
+        self._most = 0
         self.add(initial)
 
     def add(self, credit: int) -> None:
@@ -46,6 +66,9 @@ class SenderCredit:
         if total > MAX_CREDIT:
             raise CreditOverflow("The channel has too much credit", value=total, limit=MAX_CREDIT)
         self.available = total
+        if total > self._most:
+            self._most = total
+            self.most_of_a_message = buffers_of_a_message(total)
 
 
 class ReceiverCredit:
@@ -95,8 +118,13 @@ class ReceiverCredit:
         self.granted -= buffers
         return self._is_due()
 
+    def void(self) -> None:
+        """Forget all credit: the buffers are given up, and the sender forgets it too."""
+        self.granted = self.unannounced = 0
+
     def _is_due(self) -> bool:
-        return 0 < self.unannounced >= min(self.granted, MOST_WITHHELD_BUFFERS)
+        free = self.unannounced
+        return 0 < free >= min(self.granted, buffers_of_a_message(self.granted + free))
 
 
 class Uncounted(ReceiverCredit):

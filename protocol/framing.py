@@ -32,7 +32,7 @@ from .limits import (
     PREFIX_BYTES,
     RECEIVE_TAIL_BYTES,
 )
-from .messages import DATA, BufferResponse, Message, PipelinedData, TaskEvent
+from .messages import DATA, BufferResponse, ChecksummedBuffer, Message, PipelinedData, TaskEvent
 
 _unpack_prefix = Struct(">II").unpack_from
 
@@ -48,7 +48,7 @@ _NO_PIECES: Iterator[memoryview] = iter(())
 
 
 def _is_event(message: Message) -> bool:
-    if isinstance(message, BufferResponse | PipelinedData):
+    if isinstance(message, BufferResponse | ChecksummedBuffer | PipelinedData):
         return message.data_type != DATA
     return isinstance(message, TaskEvent)
 

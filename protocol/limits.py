@@ -26,7 +26,7 @@ kept small."""
 RECEIVE_TAIL_BYTES: Final = 64
 """Spare bytes behind each receive buffer: one recv() can bring a payload and the next frame's head.
 
-The prefix and the control part of a BufferResponse take at most 8 + 22 bytes.
+The prefix and the control part of a ChecksummedBuffer take at most 8 + 23 bytes.
 """
 
 MAX_ERROR_TEXT_CHARACTERS: Final = 320
@@ -67,6 +67,9 @@ FEATURE_REGION_AREAS: Final = 8
 
 FEATURE_ENCRYPTED_PEERS: Final = 16
 """Feature bit: the TaskManager speaks TLS with all others."""
+
+FEATURE_BUFFER_CHECKSUMS: Final = 32
+"""Feature bit: buffers and events of pipelined partitions have a checksum on the peer leg."""
 
 MAX_LARGE_PAYLOAD_BYTES: Final = 256 * 1024
 """Largest payload with FEATURE_LARGE_PAYLOADS: eight segments of the default size cost one message,

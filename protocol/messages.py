@@ -94,6 +94,16 @@ class BufferResponse(NamedTuple):
     data_type: int
 
 
+class ChecksummedBuffer(NamedTuple):
+    """A BufferResponse with the CRC-32C of its payload, continued from the channel's number."""
+
+    channel: int
+    sequence_number: int
+    backlog: int
+    data_type: int
+    crc32c: int
+
+
 class AddCredit(NamedTuple):
     """The consumer of a channel (or the TaskManager, for a partition) can take more buffers."""
 
@@ -385,6 +395,7 @@ Message: TypeAlias = (
     | BufferResponse
     | AddCredit
     | BacklogAnnouncement
+    | ChecksummedBuffer
     | ResumeConsumption
     | CancelPartitionRequest
     | TaskEvent

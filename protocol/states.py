@@ -77,7 +77,7 @@ ALLOWED_WHEN_OPEN: Final[dict[tuple[Side, int], _Types]] = {
     },
     (Side.ACCEPTED, m.ROLE_DRIVER): _BOTH | {m.ReleaseShuffle, m.ReleaseApplication},
     # received by the connecting side
-    (Side.CONNECTED, m.ROLE_PEER): _BOTH | _DATA_DOWN,
+    (Side.CONNECTED, m.ROLE_PEER): _BOTH | _DATA_DOWN | {m.ChecksummedBuffer},
     (Side.CONNECTED, m.ROLE_CONSUMER): _BOTH | _DATA_DOWN | {m.GateOpened, m.GateClosed},
     (Side.CONNECTED, m.ROLE_PRODUCER): _BOTH
     | {

@@ -33,10 +33,12 @@ THIRD_PARTY = {
     "transport": {"uvloop", "pydantic", "cryptography"},
     "shuffle": set(),
     "shuffle.partition": {"crc32c", "lz4"},  # blocks of stored partitions
+    "shuffle.gate": {"crc32c"},  # of pipelined buffers on the peer leg
     "shuffle.records": {"msgpack", "crc32c", "pyarrow"},  # values; pyarrow at its first use
     "shuffle.client": {"pydantic"},
     "shuffle.taskmanager": {"click", "pydantic", "pydantic_core"},
     "shuffle.taskmanager.store": {"msgpack", "crc32c"},  # the rows of its journal
+    "shuffle.taskmanager.serve": {"crc32c"},  # as in the gate
     "shuffle.taskmanager.ingest": {"crc32c"},
     "shuffle.taskmanager.watch": {"aiohttp", "prometheus_client"},
     "spark_integration": {"click", "pyspark"},

@@ -23,6 +23,7 @@ from ..gate.channel_opener import GateMemory
 from ..gate.input_gate import InputGate
 from ..memory import NetworkBufferPool
 from ..names import SubpartitionRange
+from ..partition.partition_type import ResultPartitionType, pool_bounds
 from ..partition.stored_result_partition import StoredResultPartition
 from .client_channel_opener import ClientChannelOpener
 from .client_gate import ClientGate
@@ -158,8 +159,13 @@ class ShuffleClient(ShuffleEnvironment):
         name = f"partition {location.map_attempt_id} of shuffle {location.shuffle_id}"
         pool = self.network_pool.create_local_pool(
             name,
-            1,
-            settings.max_segments,
+            *pool_bounds(
+                ResultPartitionType(location.partition_type),
+                settings.num_subpartitions,
+                config.exclusive_buffers_per_channel,
+                config.floating_buffers_per_gate,
+                settings.max_segments,
+            ),
             max_overdraft_buffers=0 if location.is_stored else config.max_overdraft_buffers,
             max_buffers_per_channel=None if location.is_stored else config.max_buffers_per_channel,
             kind="map_output" if location.is_stored else "pipelined",

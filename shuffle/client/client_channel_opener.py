@@ -60,11 +60,14 @@ class ClientChannelOpener(ChannelOpener):
         """Ask for one gate with the channels of a turn."""
         await asyncio.sleep(0)  # a caller adds several channels one by one, in one turn
         self._batch = []
+        # All or none: two gates that each wait for the other's segments would wait in vain.
+        segments = await self.exclusive_segments(len(batch))
+        each = len(segments) // len(batch)
         wanted: list[tuple[RemoteInputChannel, ChannelSource]] = []
-        for channel, source in batch:
+        for number, (channel, source) in enumerate(batch):
             if isinstance(channel, LocalInputChannel):
                 raise TypeError("a client has no local partitions")
-            if await self.attach(channel, self._leg):
+            if self.give(channel, self._leg, segments[number * each : (number + 1) * each]):
                 wanted.append((channel, source))
         self._gates.append(self._leg.open_gate(self.wanted, wanted))
 

@@ -20,10 +20,12 @@ class ClientConfig(Settings):
     """Segments of the client's own pool, shared by its partitions and gates; 8 MiB by default."""
 
     exclusive_buffers_per_channel: Count = Field(2, ge=1, le=1024)
-    """Segments that each channel of a gate owns while it is open."""
+    """Segments that each channel of a gate owns while it is open; a bounded partition may have as
+    many for each subpartition."""
 
     floating_buffers_per_gate: Count = Field(8, ge=0, le=65536)
-    """Segments that the channels of a gate share; channels with a backlog get them."""
+    """Segments that the channels of a gate share; channels with a backlog get them. A bounded
+    partition may have as many beside those of its subpartitions."""
 
     max_buffers_per_channel: Count = Field(10, ge=1, le=1 << 24)
     """Segments that may wait for one subpartition before its partition becomes unavailable."""

@@ -1,8 +1,8 @@
 """The receive buffers of one remote channel: its own exclusive ones and floating ones of the gate.
 
-A channel requires ``backlog + exclusive buffers``. Exclusive buffers never leave the channel;
-floating ones come from the gate's pool while there is backlog and go back when they are not needed.
-Each buffer that becomes available here is one credit for the sender.
+A channel requires ``backlog + exclusive buffers``. Exclusive buffers, of which it may have none,
+never leave the channel; floating ones come from the gate's pool while there is backlog and go back
+when they are not needed. Each buffer that becomes available here is one credit for the sender.
 """
 
 from collections.abc import Sequence
@@ -121,6 +121,25 @@ class BufferManager:
             added += 1
         if added:
             self._listener.credit_available(added)
+
+    def give_up_floating(self) -> bool:
+        """Leave free floating buffers to others, if the channel has no exclusive buffers.
+
+        The sender stands still after a blocking event, until the other channels of the gate have
+        brought theirs. Without a buffer of their own they could not.
+
+        Returns:
+            False if the channel has exclusive buffers, and keeps all.
+        """
+        if self.initial_credit:
+            return False
+        self.required = 0
+        if self._waiting is not None:
+            self._waiting.cancel()
+            self._waiting = None
+        floating, self._floating = self._floating, []
+        self._give_back(floating)
+        return True
 
     def release(self) -> None:
         """Give everything back; buffers that are out follow when they are recycled. Idempotent."""

@@ -15,7 +15,7 @@ from mypy_extensions import mypyc_attr
 
 from ...transport.connector import Address
 from ..errors import InvalidRequest, failure_of
-from ..memory import LocalBufferPool, NetworkBufferPool
+from ..memory import LocalBufferPool, MemorySegment, NetworkBufferPool
 from ..names import SubpartitionRange
 from ..partition.view import DataListener
 from .buffer_manager import BufferManager
@@ -140,13 +140,33 @@ class ChannelOpener:
             False if the channel was released meanwhile, and has nothing to ask for.
 
         Raises:
+            InsufficientNetworkBuffers: It has more exclusive segments than there are in all.
             NetworkBufferTimeout: Its exclusive segments were not there in time.
         """
+        return self.give(channel, sender, await self.exclusive_segments(1))
+
+    async def exclusive_segments(self, channels: int) -> list[MemorySegment]:
+        """Take the exclusive segments of some channels, all or none.
+
+        Raises:
+            InsufficientNetworkBuffers: They are more than there are in all.
+            NetworkBufferTimeout: They were not there in time.
+        """
         memory = self._memory
-        exclusive = await memory.network_pool.request_segments_within(
-            memory.exclusive_buffers, memory.timeout_seconds
+        return await memory.network_pool.request_segments_within(
+            channels * memory.exclusive_buffers, memory.timeout_seconds
         )
-        buffers = BufferManager(memory.network_pool, self.floating_pool(), exclusive, channel)
+
+    def give(
+        self, channel: RemoteInputChannel, sender: CreditSender, exclusive: list[MemorySegment]
+    ) -> bool:
+        """Give a remote channel these exclusive segments and its connection.
+
+        Returns:
+            False if the channel was released meanwhile, and has nothing to ask for.
+        """
+        network_pool = self._memory.network_pool
+        buffers = BufferManager(network_pool, self.floating_pool(), exclusive, channel)
         return channel.attach(buffers, sender)
 
     async def _open_or_fail(self, batch: list[Opening]) -> None:

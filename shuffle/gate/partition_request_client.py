@@ -21,10 +21,17 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from crc32c import crc32c
+
 from ...protocol.credit import Uncounted
 from ...protocol.errors import CreditExceeded, MalformedMessage, SluiceError, UnexpectedMessage
 from ...protocol.framing import PayloadMemory
-from ...protocol.limits import MAX_EVENT_BYTES, MAX_U32, RECEIVE_TAIL_BYTES
+from ...protocol.limits import (
+    FEATURE_BUFFER_CHECKSUMS,
+    MAX_EVENT_BYTES,
+    MAX_U32,
+    RECEIVE_TAIL_BYTES,
+)
 from ...protocol.messages import (
     DATA,
     FLOW_CREDIT,
@@ -32,6 +39,7 @@ from ...protocol.messages import (
     BacklogAnnouncement,
     BufferResponse,
     CancelPartitionRequest,
+    ChecksummedBuffer,
     CloseRequest,
     ErrorResponse,
     HelloAck,
@@ -45,6 +53,7 @@ from ...protocol.remote_error import RemoteError
 from ...transport.connection import Connection
 from ...transport.errors import ConnectionLost
 from ..counters import Counters
+from ..errors import ChecksumMismatch
 from ..memory.buffer import BufferGroup, memory_to_receive
 from ..names import SubpartitionRange
 from .remote_input_channel import RemoteInputChannel
@@ -175,7 +184,10 @@ class PartitionRequestClient:
 
     def payload_buffer(self, message: Message, length: int) -> PayloadMemory:
         """Supply segments of the channel, or scratch memory for data that is dropped."""
-        if type(message) is not BufferResponse:
+        if type(message) is not BufferResponse and not (
+            type(message) is ChecksummedBuffer
+            and self.connection.features & FEATURE_BUFFER_CHECKSUMS
+        ):
             raise UnexpectedMessage("Payload on a peer leg", value=type(message).__name__)
         if message.data_type != DATA:
             if length > MAX_EVENT_BYTES:
@@ -203,6 +215,10 @@ class PartitionRequestClient:
 
     def message_received(self, message: Message, payload_length: int) -> None:
         """Handle a message of the producer."""
+        checksum = -1
+        if type(message) is ChecksummedBuffer:
+            checksum = message.crc32c
+            message = BufferResponse(*message[:4])
         if type(message) is BufferResponse:
             content: list[BufferGroup] | bytes | None = None
             if payload_length and message.data_type == DATA:
@@ -218,7 +234,12 @@ class PartitionRequestClient:
                     _recycle(content)
                 self._counters.late_messages.bump("BufferResponse")
                 return
-            channel.buffer_received(message, content)
+            if checksum >= 0 and checksum != _checksum(message.channel, content):
+                if isinstance(content, list):
+                    _recycle(content)
+                channel.fail(_damaged(message, checksum))
+            else:
+                channel.buffer_received(message, content)
             if channel.ended:
                 del self._channels[message.channel]
             elif channel.failure is not None:
@@ -391,3 +412,21 @@ class UncreditedPartitionRequestClient(PartitionRequestClient):
 def _recycle(groups: Iterable[BufferGroup]) -> None:
     for group in groups:
         group.recycle()
+
+
+def _checksum(channel: int, content: list[BufferGroup] | bytes | None) -> int:
+    """Compute the checksum of data or of an event that has arrived for a channel."""
+    if not isinstance(content, list):
+        return crc32c(content or b"", channel)
+    checksum = channel
+    for group in content:
+        checksum = crc32c(group.payload, checksum)
+    return checksum
+
+
+def _damaged(message: BufferResponse, checksum: int) -> ChecksumMismatch:
+    return ChecksumMismatch(
+        f"Buffer {message.sequence_number} of channel {message.channel} was damaged on its way",
+        limit=f"a CRC-32C of {checksum:#010x}",
+        remedy="See whether memory or network of one of the two hosts is faulty; TLS finds it too",
+    )

@@ -395,6 +395,9 @@ class RemoteInputChannel:
         except SluiceError as error:
             self.fail(detached(error))
             return
+        buffers = self._buffers
+        if data_type == BLOCKING_EVENT and buffers is not None and buffers.give_up_floating():
+            self.credit.void()  # the sender forgets it too, when consumption is resumed
         if data_type == PRIORITY_EVENT:
             queue: deque[_Event] | deque[BufferGroup | _Event | None] = self._priority
         else:

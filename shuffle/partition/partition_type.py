@@ -94,10 +94,20 @@ def checked_partition_type(
 
 
 class PoolBounds(NamedTuple):
-    """Limits of the local pool of a pipelined partition, in segments; None: without a maximum."""
+    """Limits of the local pool of a partition, in segments; None: without a maximum."""
 
     required_segments: int
     maximum_segments: int | None
+
+
+def ceiling_segments(
+    channels: int, buffers_per_channel: int, floating_buffers_per_gate: int
+) -> int:
+    """Compute the most segments that a gate, or a bounded partition, with that many channels uses.
+
+    It is ``channels × buffers_per_channel + floating_buffers_per_gate``.
+    """
+    return channels * buffers_per_channel + floating_buffers_per_gate
 
 
 def pool_bounds(
@@ -105,17 +115,33 @@ def pool_bounds(
     num_subpartitions: int,
     buffers_per_channel: int,
     floating_buffers_per_gate: int,
+    max_segments: int | None = None,
 ) -> PoolBounds:
     """Compute how many segments a partition's pool needs, and how many it may take.
 
-    One buffer of each subpartition can be open, and another lets the writer go on meanwhile. The
-    ceiling is ``num_subpartitions × buffers_per_channel + floating_buffers_per_gate``.
+    One buffer of each subpartition of a pipelined partition can be open, and another lets the
+    writer go on meanwhile. A stored partition writes its open buffers as a region when it has no
+    other, so that it needs a single one.
+
+    Args:
+        partition_type: A pipelined bounded partition has a ceiling by its channels.
+        num_subpartitions: Number of subpartitions.
+        buffers_per_channel: Segments for each of them.
+        floating_buffers_per_gate: Segments beside these.
+        max_segments: Most segments that its task allows it. If these are fewer than it needs it
+            goes on with them, only slower.
     """
-    required = num_subpartitions + 1
-    if partition_type is not ResultPartitionType.PIPELINED_BOUNDED:
-        return PoolBounds(required, None)
-    ceiling = num_subpartitions * buffers_per_channel + floating_buffers_per_gate
-    return PoolBounds(required, max(required, ceiling))
+    required = num_subpartitions + 1 if partition_type.is_pipelined else 1
+    most: int | None = None
+    if partition_type is ResultPartitionType.PIPELINED_BOUNDED:
+        ceiling = ceiling_segments(
+            num_subpartitions, buffers_per_channel, floating_buffers_per_gate
+        )
+        most = max(required, ceiling)
+    if max_segments is not None:
+        most = max_segments if most is None else min(most, max_segments)
+        required = min(required, most)
+    return PoolBounds(required, most)
 
 
 def _names(kind: type[enum.IntEnum]) -> str:

@@ -100,6 +100,17 @@ class TaskManagerConfig(Settings):
         return self
 
     @model_validator(mode="after")
+    def _exclusive_buffers_without_credit(self) -> TaskManagerConfig:
+        if self.transport.flow_control == "watermark" and not (
+            self.memory.exclusive_buffers_per_channel
+        ):
+            raise ValueError(
+                "exclusive_buffers_per_channel = 0 needs flow_control = credit: without credit a "
+                "message is as large as the exclusive buffers of its channel"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _loopback_only_without_identity(self) -> TaskManagerConfig:
         if self._is_open_to_others:
             return self

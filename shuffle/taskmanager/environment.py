@@ -20,6 +20,7 @@ from ...protocol.errors import (
 )
 from ...protocol.identity import Credential
 from ...protocol.limits import (
+    FEATURE_BUFFER_CHECKSUMS,
     FEATURE_BUFFER_GROUPS,
     FEATURE_ENCRYPTED_PEERS,
     FEATURE_LARGE_PAYLOADS,
@@ -252,6 +253,10 @@ class NetworkEnvironment:
             self._transport, memory.segment_size_bytes, self._accepted, self._offer, self.access
         )
 
+    @property
+    def _buffer_checksums(self) -> int:
+        return 0 if self._transport.tls_enabled else FEATURE_BUFFER_CHECKSUMS  # TLS has its own
+
     def _offer(self) -> HelloAck:
         return HelloAck(
             VERSION,
@@ -262,6 +267,7 @@ class NetworkEnvironment:
             | FEATURE_BUFFER_GROUPS
             | FEATURE_RESUMABLE_OUTPUTS
             | FEATURE_REGION_AREAS
+            | self._buffer_checksums
             | (FEATURE_ENCRYPTED_PEERS if self._transport.tls_enabled else 0),
             *self.address,
         )
@@ -352,7 +358,7 @@ class NetworkEnvironment:
             b"",
             segment_size_bytes,
             FLOW_WATERMARK if self._transport.flow_control == "watermark" else FLOW_CREDIT,
-            FEATURE_BUFFER_GROUPS,
+            FEATURE_BUFFER_GROUPS | self._buffer_checksums,
             f"{socket.gethostname()} {os.getpid()}",
         )
         credential = self.access.peer_credential(*address)

@@ -10,6 +10,7 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field, model_validator
 
 from ...transport.settings import NONE_ALLOWED, Bytes, Count, FilePath, Seconds, Settings
+from ..partition.partition_type import ceiling_segments
 
 
 class NetworkMemoryConfig(Settings):
@@ -21,8 +22,9 @@ class NetworkMemoryConfig(Settings):
     network_segments: Count = Field(2048, ge=1, le=1 << 24)
     """Segments in the pool, allocated once at start."""
 
-    exclusive_buffers_per_channel: Count = Field(2, ge=1, le=1024)
-    """Segments that each remote input channel owns while it is open."""
+    exclusive_buffers_per_channel: Count = Field(2, ge=0, le=1024)
+    """Segments that each remote input channel owns while it is open. 0: a channel has memory only
+    while it has data, and asks for it after the sender has announced some."""
 
     floating_buffers_per_gate: Count = Field(8, ge=0, le=65536)
     """Segments that the channels of a gate share, given to where the backlog is."""
@@ -32,12 +34,13 @@ class NetworkMemoryConfig(Settings):
     have so many buffers under way that a sender never waits for credit."""
 
     max_overdraft_buffers: Count = Field(5, ge=0, le=65536)
-    """Segments that a pipelined partition may use beyond its share, while others leave some free,
-    to end a record that it has begun."""
+    """Segments that a pipelined partition of a task in the TaskManager's own process may use beyond
+    its share, while others leave some free, to end a record that it has begun. Clients in other
+    processes have settings of their own for this and the next key."""
 
     max_buffers_per_channel: Count = Field(10, ge=1, le=1 << 24)
-    """Segments that may wait for one consumer of a pipelined partition until its producer begins
-    no further record."""
+    """Segments that may wait for one consumer of such a partition until its producer begins no
+    further record."""
 
     max_open_channels_per_gate: Count = Field(64, ge=1, le=1 << 24)
     """Remote channels of stored map outputs that a gate reads at a time. The others are opened as
@@ -81,7 +84,9 @@ class NetworkMemoryConfig(Settings):
 
     def pool_ceiling_segments(self, channels: int) -> int:
         """Return the most segments that a gate or partition with ``channels`` channels can use."""
-        return channels * self.exclusive_buffers_per_channel + self.floating_buffers_per_gate
+        return ceiling_segments(
+            channels, self.exclusive_buffers_per_channel, self.floating_buffers_per_gate
+        )
 
     @property
     def least_network_segments(self) -> int:
@@ -91,6 +96,17 @@ class NetworkMemoryConfig(Settings):
         connection that reads the disk tier and for a map attempt that writes to it.
         """
         return self.exclusive_buffers_per_channel + 3
+
+    @model_validator(mode="after")
+    def _channels_have_buffers(self) -> NetworkMemoryConfig:
+        floating = min(self.floating_buffers_per_gate, self.floating_buffers_per_stored_gate)
+        if self.exclusive_buffers_per_channel == floating == 0:
+            raise ValueError(
+                "exclusive_buffers_per_channel = 0 leaves channels of a gate without floating "
+                "buffers no memory at all: set floating_buffers_per_gate and "
+                "floating_buffers_per_stored_gate to at least 1"
+            )
+        return self
 
     @model_validator(mode="after")
     def _pool_large_enough(self) -> NetworkMemoryConfig:

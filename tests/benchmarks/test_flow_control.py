@@ -40,7 +40,11 @@ def test_figures_of_isolation() -> None:
         for beside in (9.0, 10.0, 11.0)
     ]
     report = isolation.report_of(runs)
-    assert report.figures == {"isolation_credit": 1.0, "isolation_uncredited": 0.0}
+    assert report.figures == {
+        "isolation_credit": 1.0,
+        "isolation_uncredited": 0.0,
+        "alone_credit_over_uncredited": 1.25,
+    }
     assert report.spread["isolation_credit"] == (0.9, 1.1)
 
 

@@ -6,7 +6,13 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from sluice.protocol.credit import MOST_WITHHELD_BUFFERS, ReceiverCredit, SenderCredit, Uncounted
+from sluice.protocol.credit import (
+    MOST_WITHHELD_BUFFERS,
+    ReceiverCredit,
+    SenderCredit,
+    Uncounted,
+    buffers_of_a_message,
+)
 from sluice.protocol.errors import CreditExceeded, CreditOverflow
 from sluice.protocol.limits import MAX_CREDIT
 
@@ -56,10 +62,54 @@ def test_freed_buffers_are_announced_when_they_are_what_is_left_or_fill_a_messag
     granted: int,
 ) -> None:
     credit = ReceiverCredit(granted)
-    enough = min(granted, MOST_WITHHELD_BUFFERS)
     for free in range(1, 12):
+        enough = min(granted, buffers_of_a_message(granted + free))
         assert credit.free(1) == (free >= enough)
+        assert enough <= MOST_WITHHELD_BUFFERS
     assert credit.announce() == 11
+
+
+@pytest.mark.parametrize(
+    ("channel", "message"),
+    [(0, 4), (2, 4), (10, 4), (12, 4), (13, 5), (15, 5), (22, 8), (34, 8), (1000, 8)],
+)
+def test_a_message_takes_a_third_of_the_buffers_within_bounds(channel: int, message: int) -> None:
+    assert buffers_of_a_message(channel) == message
+
+
+def test_a_message_takes_a_third_of_the_most_credit_there_has_been() -> None:
+    credit = SenderCredit(2)
+    assert credit.most_of_a_message == 4
+    credit.add(16)
+    assert credit.most_of_a_message == 6
+    credit.available = 0
+    credit.add(3)
+    assert credit.most_of_a_message == 6
+
+
+def test_three_messages_are_under_way_in_a_channel_of_ten_buffers() -> None:
+    """The first one is read and its credit announced while two others are on their way."""
+    sender = SenderCredit(EXCLUSIVE)
+    receiver = ReceiverCredit(EXCLUSIVE)
+    assert receiver.free(8)  # floating ones
+    sender.add(receiver.announce())
+    messages: deque[int] = deque()
+
+    def send() -> None:
+        while sender.available:
+            messages.append(min(sender.available, sender.most_of_a_message))
+            sender.available -= messages[-1]
+
+    send()
+    assert list(messages) == [4, 4, 2]
+    for _ in range(20):
+        receiver.used(7, messages[0])
+        due = receiver.free(messages.popleft())
+        assert len(messages) >= 1  # the next one is on its way
+        if due:
+            sender.add(receiver.announce())
+            send()
+        assert sum(messages) >= 6
 
 
 def test_without_free_buffers_there_is_nothing_to_announce() -> None:
@@ -142,7 +192,10 @@ class Conservation(RuleBasedStateMachine):
 
     def _check(self, due: bool) -> None:
         """Never silent when the sender has nothing left and there is something to announce."""
-        enough = min(self.receiver.granted, MOST_WITHHELD_BUFFERS)
+        receiver = self.receiver
+        enough = min(
+            receiver.granted, buffers_of_a_message(receiver.granted + receiver.unannounced)
+        )
         assert due == (self.receiver.unannounced >= max(1, enough))
 
     @rule()

@@ -57,7 +57,7 @@ CONNECTOR_SENDS: dict[int, set[type[m.Message]]] = {
     m.ROLE_DRIVER: {m.ReleaseShuffle, m.ReleaseApplication},
 }
 ACCEPTOR_SENDS: dict[int, set[type[m.Message]]] = {
-    m.ROLE_PEER: PRODUCER_OF_CHANNELS_SENDS,
+    m.ROLE_PEER: PRODUCER_OF_CHANNELS_SENDS | {m.ChecksummedBuffer},
     m.ROLE_CONSUMER: PRODUCER_OF_CHANNELS_SENDS | {m.GateOpened, m.GateClosed},
     m.ROLE_PRODUCER: {
         m.PartitionOpened,

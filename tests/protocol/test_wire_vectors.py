@@ -102,6 +102,7 @@ def test_golden_control_is_an_independent_decoders_array(vector: dict[str, Any])
         # Written by hand from docs/reference/wire.md and the msgpack specification.
         (m.BufferResponse(1, 0, 2, 0), "95 04 01 00 02 00"),
         (m.BufferResponse(128, 65536, 300, 1), "95 04 cc80 ce00010000 cd012c 01"),
+        (m.ChecksummedBuffer(1, 0, 2, 0, 2**32 - 1), "96 27 01 00 02 00 ceffffffff"),
         (m.AddCredit(2**32 - 1, 127), "93 05 ceffffffff 7f"),
         (m.RegionData(1, 2**32), "93 18 01 cf0000000100000000"),
         (m.CloseRequest(), "91 0b"),

@@ -112,6 +112,27 @@ MESSAGES: tuple[tuple[str, m.Message, bytes], ...] = (
         m.BufferResponse(1, 4, 2, m.PRIORITY_EVENT),
         encode_event(CheckpointBarrier(8, 1_700_000_000_001, True)),
     ),
+    (
+        "buffer with a checksum, which begins with the channel's number",
+        m.ChecksummedBuffer(1, 5, 3, m.DATA, crc32c.crc32c(bytes(range(16)), 1)),
+        bytes(range(16)),
+    ),
+    (
+        "checkpoint barrier with a checksum",
+        m.ChecksummedBuffer(
+            7,
+            6,
+            0,
+            m.BLOCKING_EVENT,
+            crc32c.crc32c(encode_event(CheckpointBarrier(9, 1, False)), 7),
+        ),
+        encode_event(CheckpointBarrier(9, 1, False)),
+    ),
+    (
+        "empty buffer with the largest values and a checksum",
+        m.ChecksummedBuffer(MAX_U32, MAX_U32, MAX_U32, m.DATA, crc32c.crc32c(b"", MAX_U32)),
+        b"",
+    ),
     ("add credit", m.AddCredit(1, 2), b""),
     ("add credit, the most that a channel may hold", m.AddCredit(1, MAX_CREDIT), b""),
     ("add credit with the largest values", m.AddCredit(MAX_U32, MAX_U32), b""),

@@ -52,6 +52,7 @@ _FIELDS: dict[type[m.Message], tuple[st.SearchStrategy[Any], ...]] = {
     m.Proof: (NONCE,),
     m.PartitionRequest: (U32, NAME, U32, ATTEMPTS, U32, U32, U32),
     m.BufferResponse: (U32, U32, U32, DATA_TYPE),
+    m.ChecksummedBuffer: (U32, U32, U32, DATA_TYPE, U32),
     m.AddCredit: (U32, POSITIVE),
     m.BacklogAnnouncement: (U32, U32),
     m.ResumeConsumption: (U32,),
@@ -126,7 +127,8 @@ def frames(draw: st.DrawFn, hot: bool = False) -> Frame:
     if type(message) not in CARRIES_PAYLOAD:
         return message, b""
     is_event = isinstance(message, m.TaskEvent) or (
-        isinstance(message, m.BufferResponse | m.PipelinedData) and message.data_type != m.DATA
+        isinstance(message, m.BufferResponse | m.ChecksummedBuffer | m.PipelinedData)
+        and message.data_type != m.DATA
     )
     size = draw(_SIZES if is_event else _SIZES | _LARGE_SIZES)
     start = draw(st.integers(0, 255))

@@ -157,19 +157,15 @@ def _pool(
         InvalidPoolSize: The task allows it no segment.
     """
     config = services.config
-    required, most = pool_bounds(
-        ResultPartitionType(location.partition_type),
-        settings.num_subpartitions,
-        config.exclusive_buffers_per_channel,
-        config.floating_buffers_per_gate,
-    )
-    if settings.max_segments is not None:
-        most = settings.max_segments if most is None else min(most, settings.max_segments)
-        required = min(required, most)  # one buffer is enough, only slower
     return services.network_pool.create_local_pool(
         f"pipelined partition {location.map_attempt_id}",
-        required,
-        most,
+        *pool_bounds(
+            ResultPartitionType(location.partition_type),
+            settings.num_subpartitions,
+            config.exclusive_buffers_per_channel,
+            config.floating_buffers_per_gate,
+            settings.max_segments,
+        ),
         max_overdraft_buffers=config.max_overdraft_buffers,
         max_buffers_per_channel=config.max_buffers_per_channel,
         kind="pipelined",

@@ -1,10 +1,34 @@
-"""One channel on the serving side: a view, its credit and its sequence numbers."""
+"""One channel on the serving side: a view, its credit and its sequence numbers.
+
+A consumer learns of waiting data by the backlog that its buffers carry, and grants credit for it. A
+channel with exclusive buffers on the other side gets credit whenever one of these is free again, so
+its sender needs no other message. A channel requested with **credit 0** has no exclusive buffers
+(:class:`AnnouncingViewReader`): without credit nothing can be sent that would carry a backlog, and
+the backlog is announced in a message of its own. Whether it is announced when the reader rests
+depends on one flag, whether the consumer has been *told* of waiting data:
+
+============================================= =========================== ==========================
+event                                         not told                    told
+============================================= =========================== ==========================
+rests without credit, and data waits          announces; told             nothing
+a buffer is sent, and data waits behind it    told                        told
+a buffer is sent, and no data is behind it    not told                    not told
+resumes after a blocking event                no credit; not told         no credit; not told
+everything else                               nothing                     nothing
+============================================= =========================== ==========================
+
+So one announcement stands for all data until a buffer was sent that left nothing behind, and each
+buffer with a backlog stands for the next announcement. At a blocking event the consumer gives its
+floating buffers to its other channels, which must bring their own barriers: credit that was granted
+before ResumeConsumption is void.
+"""
 
 from typing import TYPE_CHECKING
 
 from ....protocol.credit import SenderCredit
 from ....protocol.errors import SluiceError
 from ....protocol.limits import MAX_U32
+from ....protocol.messages import BLOCKING_EVENT, DATA
 from ...counters import ServingSeconds
 from ...errors import detached
 from ...partition.view import OutgoingBuffer, SubpartitionView
@@ -14,6 +38,7 @@ from .channel_times import (
     WAITING_FOR_DATA,
     ChannelTimes,
 )
+from .stored_partition_view import StoredPartitionView
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,6 +63,7 @@ class CreditBasedViewReader:
         "buffers_out",
         "bytes_out",
         "channel",
+        "checksums",
         "credit",
         "credit_bytes",
         "failure",
@@ -64,6 +90,8 @@ class CreditBasedViewReader:
         self.queued = False
         """True while the reader is in the queue; only the queue sets it."""
         self.credit_bytes = credit_bytes
+        self.checksums = False
+        """Whether its messages carry checksums."""
         self.bytes_out = 0
         self.buffers_out = 0
         self._notify = notify
@@ -79,6 +107,7 @@ class CreditBasedViewReader:
     def attach(self, view: SubpartitionView) -> None:
         """Give the reader its view."""
         self.view = view
+        self._limit_messages()
         self._notify(self)
 
     def fail(self, error: SluiceError) -> None:
@@ -92,8 +121,17 @@ class CreditBasedViewReader:
         Raises:
             CreditOverflow: The sum is too large to be counted.
         """
+        most = self.credit.most_of_a_message
         self.credit.add(credit)
+        if self.credit.most_of_a_message != most:
+            self._limit_messages()
         self._notify(self)
+
+    def _limit_messages(self) -> None:
+        """Tell a view whose messages take several buffers how many they may take."""
+        view = self.view
+        if isinstance(view, StoredPartitionView):
+            view.limit_message(self.credit.most_of_a_message)
 
     def is_available(self) -> bool:
         """True if a turn would send or report something."""
@@ -115,7 +153,7 @@ class CreditBasedViewReader:
         if self.view is None:
             return None
         buffer = self.view.next_buffer(self.credit.available)
-        if buffer is not None and buffer.data_type == 0:
+        if buffer is not None and buffer.data_type == DATA:
             length = len(buffer.payload)
             buffers = 1 if length <= self.credit_bytes else -(-length // self.credit_bytes)
             self.credit.available -= buffers
@@ -133,13 +171,21 @@ class CreditBasedViewReader:
         """Note that the reader is in the queue from now on: it sends."""
         self._does(SENDING)
 
-    def rests(self) -> None:
-        """Note that the reader leaves the queue, and whether it waits for data or for credit."""
+    def rests(self) -> int:
+        """Note that the reader leaves the queue, and whether it waits for data or for credit.
+
+        Returns:
+            The backlog to announce to the consumer; 0 for no announcement.
+        """
         view = self.view
         if self.credit.available <= 0 and view is not None and view.is_available(1):
             self._does(WAITING_FOR_CREDIT)
         else:
             self._does(WAITING_FOR_DATA)
+        return 0
+
+    def resumes(self) -> None:
+        """Note that the consumer asks to go on after a blocking event; the view is resumed next."""
 
     def _does(self, activity: int) -> None:
         before = self.activity
@@ -176,3 +222,61 @@ class UncreditedViewReader(CreditBasedViewReader):
             return super().next_buffer()
         finally:
             self.credit.available = most
+
+    def _limit_messages(self) -> None:
+        """Limit nothing: a message may take all buffers that the channel is sure to have."""
+
+
+class AnnouncingViewReader(CreditBasedViewReader):
+    """Reads for a channel that was requested with credit 0, and announces its backlog.
+
+    Args:
+        channel: Number chosen by the consumer.
+        initial_credit: 0.
+        notify: As of the base class.
+        credit_bytes: As of the base class.
+        times: As of the base class.
+    """
+
+    __slots__ = ("_blocked", "_told")
+
+    def __init__(
+        self,
+        channel: int,
+        initial_credit: int,
+        notify: "Callable[[CreditBasedViewReader], None]",
+        credit_bytes: int,
+        times: ChannelTimes | None = None,
+    ) -> None:
+        super().__init__(channel, initial_credit, notify, credit_bytes, times)
+        self._told = False
+        self._blocked = False  # since a blocking event was taken
+
+    def next_buffer(self) -> OutgoingBuffer | None:
+        """Take the next buffer, or group of buffers, of the view; its message has the backlog.
+
+        Raises:
+            SluiceError: The channel failed.
+        """
+        buffer = super().next_buffer()
+        if buffer is not None:
+            if buffer.data_type == DATA:
+                self._told = self.view is not None and self.view.backlog > 0
+            elif buffer.data_type == BLOCKING_EVENT:
+                self._blocked = True
+        return buffer
+
+    def rests(self) -> int:
+        """Note that the reader leaves the queue; return the backlog to announce, or 0."""
+        super().rests()
+        view = self.view
+        if self._told or view is None or self.activity != WAITING_FOR_CREDIT:
+            return 0
+        self._told = True
+        return view.backlog
+
+    def resumes(self) -> None:
+        """Forget the credit: the consumer gave its buffers away when the blocking event came."""
+        if self._blocked:
+            self._blocked = self._told = False
+            self.credit.available = 0

@@ -9,9 +9,11 @@ import contextlib
 from collections import deque
 from collections.abc import Callable
 
+from crc32c import crc32c
+
 from ....protocol.errors import SluiceError
 from ....protocol.events import is_end_of_partition
-from ....protocol.messages import DATA, BufferResponse
+from ....protocol.messages import DATA, BacklogAnnouncement, BufferResponse, ChecksummedBuffer
 from ....protocol.remote_error import error_response
 from ....transport.connection import Connection
 from ...errors import failure_of
@@ -55,7 +57,7 @@ class PartitionRequestQueue:
         if reader.queued:
             return
         if not reader.is_available():
-            reader.rests()  # the reason to wait may have changed
+            self._rest(reader)  # the reason to wait may have changed
             return
         reader.queued = True
         reader.begins()
@@ -109,7 +111,7 @@ class PartitionRequestQueue:
                 queue.append(reader)
             else:
                 reader.queued = False
-                reader.rests()
+                self._rest(reader)
 
     def remove(self, reader: CreditBasedViewReader) -> None:
         """Take a reader out and release its view."""
@@ -119,17 +121,23 @@ class PartitionRequestQueue:
                 self._queue.remove(reader)
         reader.release()
 
+    def _rest(self, reader: CreditBasedViewReader) -> None:
+        backlog = reader.rests()
+        if backlog:
+            self._connection.send(BacklogAnnouncement(reader.channel, backlog))
+
     def _send(self, reader: CreditBasedViewReader, buffer: OutgoingBuffer) -> None:
         view = reader.view
         backlog = 0 if view is None else view.backlog
         payload = buffer.payload
-        self._connection.send(
-            BufferResponse(
-                reader.channel, reader.next_sequence_number(), backlog, buffer.data_type
-            ),
-            payload,
-            buffer.release,
-        )
+        channel, number = reader.channel, reader.next_sequence_number()
+        message: BufferResponse | ChecksummedBuffer
+        if reader.checksums:
+            checksum = crc32c(payload, channel)
+            message = ChecksummedBuffer(channel, number, backlog, buffer.data_type, checksum)
+        else:
+            message = BufferResponse(channel, number, backlog, buffer.data_type)
+        self._connection.send(message, payload, buffer.release)
         if buffer.data_type == DATA:
             self._sent(reader, len(payload))
 

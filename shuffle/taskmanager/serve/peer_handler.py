@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 from ....protocol.errors import SluiceError
+from ....protocol.limits import FEATURE_BUFFER_CHECKSUMS
 from ....protocol.messages import FLOW_WATERMARK, CloseRequest, Message, PartitionRequest
 from ....protocol.remote_error import error_response
 from ....transport.connection import Connection
@@ -62,6 +63,7 @@ class PeerHandler(ServingHandler):
         self._times = ChannelTimes(counters.peer_serving)
         if connection.flow_control == FLOW_WATERMARK:
             self.reader_type = UncreditedViewReader
+        self._checksums = bool(connection.features & FEATURE_BUFFER_CHECKSUMS)
         self._partitions = partitions
         self._task_events = task_events
         self._waiting: dict[CreditBasedViewReader, _Waiting] = {}
@@ -139,6 +141,7 @@ class PeerHandler(ServingHandler):
         """
         if not isinstance(reader.view, PipelinedView):
             raise InvalidRequest("Channel is not blocked: nothing to resume", value=reader.channel)
+        reader.resumes()
         reader.view.resume_consumption()
 
     def connection_lost(self, error: SluiceError) -> None:
@@ -179,6 +182,8 @@ class PeerHandler(ServingHandler):
                 self.credit_bytes,
             )
             waiting = self._waiting.pop(reader)
+            # Stored data has checksums of its own, which its reader verifies.
+            reader.checksums = self._checksums and isinstance(view, PipelinedView)
             reader.attach(view)
             if isinstance(view, PipelinedView):
                 self._producers[reader] = key, request.map_attempt_ids[0]

@@ -18,7 +18,7 @@ from ...counters import Counters
 from ...errors import InvalidRequest, LimitExceeded
 from ...gate.task_events import UnknownProducer
 from .channel_times import ChannelTimes
-from .credit_based_view_reader import CreditBasedViewReader
+from .credit_based_view_reader import AnnouncingViewReader, CreditBasedViewReader
 from .partition_request_queue import PartitionRequestQueue
 from .stored_partition_view import ReadPool
 
@@ -77,9 +77,10 @@ class ServingHandler:
         if channel in self.readers:
             raise ChannelInUse("Channel number is in use on this connection", value=channel)
         self.require_room(len(self.readers) + 1)
-        reader = self.reader_type(
-            channel, initial_credit, self.queue.notify, self.credit_bytes, times
-        )
+        reader_type = self.reader_type
+        if reader_type is CreditBasedViewReader and initial_credit == 0:
+            reader_type = AnnouncingViewReader
+        reader = reader_type(channel, initial_credit, self.queue.notify, self.credit_bytes, times)
         self.readers[channel] = reader
         if self.reader_type is CreditBasedViewReader:
             self.counters.credits_received += initial_credit

@@ -122,7 +122,7 @@ class StoredPartitionView:
         self.failure: SluiceError | None = None
         self._store = store
         self._segment_size_bytes = sizes.segment_bytes
-        self._buffer_size_bytes = sizes.buffer_bytes
+        self._buffer_size_bytes = self._message_bytes = sizes.buffer_bytes
         self._credit_bytes = sizes.credit_bytes
         self._read_pool = read_pool
         self._listener = listener
@@ -152,6 +152,10 @@ class StoredPartitionView:
         left = self._buffers_of(self._left_bytes)
         return min(self._ready_buffers + self._reading_buffers + left, MAX_U32)
 
+    def limit_message(self, buffers: int) -> None:
+        """Give at most so many buffers together; more may be read ahead."""
+        self._message_bytes = min(self._buffer_size_bytes, buffers * self._credit_bytes)
+
     def is_available(self, credit: int) -> bool:
         """True if there is a buffer for the credit or the end, or if a read can begin."""
         if self._end_sent or self._released:
@@ -178,9 +182,7 @@ class StoredPartitionView:
         if credit <= 0:
             return None
         if not ready and not self._reading and self._slices[self._index].extent.view is not None:
-            group = self._next_from_memory(
-                min(self._buffer_size_bytes, credit * self._credit_bytes)
-            )
+            group = self._next_from_memory(min(self._message_bytes, credit * self._credit_bytes))
             self._total_buffers += self._buffers_of(len(group.payload))
             return group
         if (
@@ -192,7 +194,7 @@ class StoredPartitionView:
             self._begin_read((credit - self._ready_buffers) * self._credit_bytes)
         if not ready:
             return None
-        return self._next_from_disk(min(self._buffer_size_bytes, credit * self._credit_bytes))
+        return self._next_from_disk(min(self._message_bytes, credit * self._credit_bytes))
 
     def release(self) -> None:
         """Release what the view holds. Idempotent."""

@@ -75,6 +75,36 @@ async def test_too_little_memory_is_a_typed_error():
     assert rig.all_memory_is_back()
 
 
+async def test_a_gate_with_more_channels_than_memory_fails_at_once():
+    """It does not wait for its deadline: no time could help."""
+    rig = ConsumerRig()
+    gate = rig.new_gate(exclusive=SEGMENTS // 2 + 1, timeout_seconds=3600)
+    for source in SOURCES:
+        gate.add_channel(source)
+    with pytest.raises(InsufficientNetworkBuffers):
+        await gate.next_buffer_or_event()
+    gate.release()
+    assert rig.all_memory_is_back()
+
+
+async def test_the_channels_of_a_turn_get_their_segments_together():
+    """A gate that waits holds none, so that another one can open meanwhile."""
+    rig = ConsumerRig(floating=0)
+    taken = rig.network.request_segments(SEGMENTS - 3)
+    waiting, open_one = (rig.new_gate(floating=0, exclusive=2) for _ in range(2))
+    for source in SOURCES:
+        waiting.add_channel(source)
+    await turns()
+    assert rig.network.statistics().free_segments == 3
+    rig.network.recycle_segments(taken)
+    open_one.add_channel(SOURCES[0])
+    await turns()
+    assert [len(message.channels) for message in rig.connection.take(OpenGate)] == [2, 1]
+    for gate in (waiting, open_one):
+        gate.release()
+    assert rig.all_memory_is_back()
+
+
 async def test_an_empty_range_is_refused():
     leg, _ = consumer_leg()
     with pytest.raises(InvalidRequest, match="3 to 3"):

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from sluice.shuffle.client.pipelined_writer import PipelinedWriter
 from sluice.shuffle.gate.buffer_debloater import DebloatSettings
 from sluice.shuffle.records.record_reader import ChannelRecord
 from sluice.shuffle.records.serializers import BytesSerializer
-from tests.support.api_clients import api_clients, pipelined
+from tests.support.api_clients import TASKS, api_clients
 from tests.support.mini_cluster import SEGMENT_SIZE_BYTES, mini_cluster
 
 if TYPE_CHECKING:
@@ -39,6 +40,12 @@ WITHIN = 1.25
 QUIET_TURNS = 20
 """Turns of the event loop without a movement, after which everything is where it can go."""
 SETTLE_LOOKS = 4000
+
+
+def buffers_out(partition: ResultPartition) -> int:
+    """Return the buffers that have left the task; those of an embedded task stay where they are."""
+    writer = partition.writer
+    return writer.buffers_out if isinstance(writer, PipelinedWriter) else 0
 
 
 class PacedExchange:
@@ -110,7 +117,7 @@ class PacedExchange:
         before = (-1, 0)
         for _ in range(SETTLE_LOOKS):
             await asyncio.sleep(0)
-            now = (self.emitted, sum(pipelined(each).buffers_out for each in partitions))
+            now = (self.emitted, sum(map(buffers_out, partitions)))
             quiet = quiet + 1 if now == before else 0
             before = now
             if quiet >= QUIET_TURNS:
@@ -127,16 +134,21 @@ class PacedExchange:
         await partition.finish()
 
 
+@TASKS
 @pytest.mark.asyncio(loop_factories=["uvloop"])
 @pytest.mark.parametrize("reader_at", [0, 1], ids=["local", "remote"])
 @pytest.mark.parametrize(("target_seconds", "channels"), [(0.01, 1), (0.04, 1), (0.04, 2)])
-async def test_the_target_holds_from_emit_to_read(tmp_path, reader_at, target_seconds, channels):
+async def test_the_target_holds_from_emit_to_read(
+    tmp_path, reader_at, target_seconds, channels, clients_at
+):
     async with (
         mini_cluster(tmp_path) as cluster,
-        api_clients(cluster, 0, reader_at) as (producer, consumer),
+        clients_at(cluster, 0, reader_at) as (producer, consumer),
     ):
         overs = await PacedExchange(producer, consumer, target_seconds, channels).run()
-    assert overs[0] > WITHIN  # full segments at first
     steady = overs[STEADY_FROM:]
     assert max(steady) <= WITHIN
-    assert min(steady) >= 1 / WITHIN
+    assert overs[0] > max(steady)  # full segments at first
+    if clients_at is api_clients:  # an embedded writer holds nothing that no queue reports
+        assert overs[0] > WITHIN
+        assert min(steady) >= 1 / WITHIN

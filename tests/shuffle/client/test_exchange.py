@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from sluice.protocol.events import CheckpointBarrier, EndOfData, EndOfPartition,
 from sluice.protocol.messages import BLOCKING_EVENT, DATA, PRIORITY_EVENT
 from sluice.shuffle.client.client import ShuffleClient
 from sluice.shuffle.client.config import ClientConfig, InvalidEndpoint
-from sluice.shuffle.errors import InvalidPartitionType, InvalidRequest
+from sluice.shuffle.errors import InsufficientNetworkBuffers, InvalidPartitionType, InvalidRequest
 from sluice.shuffle.gate.task_events import UnknownProducer
 from sluice.shuffle.partition.partition_type import ConsumptionConstraint, ResultPartitionType
 from sluice.shuffle.partition.result_partition_writer import ALL_SUBPARTITIONS
@@ -23,7 +24,15 @@ from sluice.shuffle.records.serializers import BytesSerializer, MsgpackSerialize
 from sluice.transport.config import TransportConfig
 from sluice.transport.connector import Address
 from sluice.transport.errors import ConnectFailed
-from tests.support.api_clients import TASKS, api_clients, emitted, give_back, next_of, pipelined
+from tests.support.api_clients import (
+    TASKS,
+    api_clients,
+    emitted,
+    give_back,
+    memory_is_back,
+    next_of,
+    pipelined,
+)
 from tests.support.mini_cluster import SEGMENT_SIZE_BYTES, eventually, mini_cluster
 
 READ_AT = pytest.mark.parametrize("reader_at", [0, 1], ids=["local", "remote"])
@@ -312,3 +321,41 @@ async def test_a_missing_taskmanager_is_a_connect_failure(tmp_path):
         await ShuffleClient.connect(f"unix:{tmp_path}/none", "app", config)
     with pytest.raises(ConnectFailed):
         await ShuffleClient.connect(Address("127.0.0.1", 1), "app", config)
+
+
+@pytest.mark.parametrize(
+    ("kind", "most", "bounds"),
+    [
+        (ResultPartitionType.PIPELINED_BOUNDED, None, (6, 19)),
+        (ResultPartitionType.PIPELINED_BOUNDED, 4, (4, 4)),
+        (ResultPartitionType.PIPELINED, None, (6, None)),
+        (ResultPartitionType.BLOCKING, None, (1, None)),
+    ],
+)
+async def test_the_memory_of_a_partition_follows_its_subpartitions(tmp_path, kind, most, bounds):
+    """By the same function as on the TaskManager, from the client's own settings."""
+    settings: dict[str, Any] = {"exclusive_buffers_per_channel": 3, "floating_buffers_per_gate": 4}
+    async with (
+        mini_cluster(tmp_path, 1, **settings) as cluster,
+        api_clients(cluster, 0, network_segments=16, **settings) as (client,),
+        client.open_result_partition(1, 7, 5, partition_type=kind, max_segments=most),
+    ):
+        (pool,) = client.network_pool.statistics().local_pools
+        assert (pool.required_segments, pool.maximum_segments) == bounds
+        if kind.is_pipelined and most is None:
+            (pool,) = cluster[0].network_pool.statistics().local_pools
+            assert (pool.required_segments, pool.maximum_segments) == bounds
+
+
+async def test_a_partition_with_more_subpartitions_than_memory_is_refused(tmp_path):
+    """Unless its task allows it to go on with less."""
+    async with (
+        mini_cluster(tmp_path, 1) as cluster,
+        api_clients(cluster, 0, network_segments=16) as (client,),
+    ):
+        with pytest.raises(InsufficientNetworkBuffers):
+            async with client.open_result_partition(1, 7, 16):
+                pass
+        assert memory_is_back(client)
+        async with client.open_result_partition(1, 7, 16, max_segments=4):
+            pass

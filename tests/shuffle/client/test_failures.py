@@ -206,9 +206,11 @@ async def test_finishing_is_cancelled(tmp_path, kind):
 
         async def produce():
             async with client.open_result_partition(1, 7, 1, partition_type=kind) as partition:
-                await partition.emit_buffer(FULL * 100, 0)
+                await partition.emit_buffer(FULL * count, 0)
                 written.set()
 
+        # More than the TaskManager takes, and no more than both do: a bounded pool has 10 segments.
+        count = 16 if kind is ResultPartitionType.PIPELINED_BOUNDED else 100
         written = asyncio.Event()
         producing = asyncio.create_task(produce())
         await written.wait()

@@ -12,7 +12,7 @@ from sluice.shuffle.errors import InvalidRequest
 from sluice.shuffle.partition.partition_type import ResultPartitionType
 from sluice.shuffle.records.record_reader import ChannelEvent, ChannelRecord, captured_records
 from sluice.shuffle.records.serializers import BytesSerializer
-from tests.support.api_clients import api_clients, emitted, pipelined
+from tests.support.api_clients import TASKS, api_clients, emitted, pipelined
 from tests.support.mini_cluster import SEGMENT_SIZE_BYTES, eventually, mini_cluster
 
 READ_AT = pytest.mark.parametrize("reader_at", [0, 1], ids=["local", "remote"])
@@ -44,9 +44,10 @@ class Producer:
         await partition.finish()
 
 
+@TASKS
 @READ_AT
 async def test_snapshot_and_capture_are_all_that_was_emitted_before_the_barrier(
-    tmp_path, reader_at
+    tmp_path, reader_at, clients_at
 ):
     producers = [Producer(number) for number in range(PRODUCERS)]
     read: list[list[bytes]] = [[] for _ in producers]
@@ -54,7 +55,7 @@ async def test_snapshot_and_capture_are_all_that_was_emitted_before_the_barrier(
     captures = {}
     async with (
         mini_cluster(tmp_path) as cluster,
-        api_clients(cluster, 0, reader_at) as (client, consumer),
+        clients_at(cluster, 0, reader_at) as (client, consumer),
         asyncio.TaskGroup() as tasks,
     ):
         partitions = [client.open_result_partition(1, n, 1) for n in range(PRODUCERS)]

@@ -249,3 +249,30 @@ def test_segments_recycled_together_go_to_the_channel_that_waits_longest():
     for manager in (rig.manager, *others):
         manager.release()
     rig.check_all_back()
+
+
+def test_without_exclusive_buffers_free_floating_ones_can_be_given_up():
+    """Those in use follow when they are recycled; a wait for more is over."""
+    rig = Rig(floating=4, exclusive=0)
+    rig.manager.on_backlog(6)
+    taken = take(rig.manager)
+    assert (rig.manager.available, rig.manager.is_waiting) == (3, True)
+    assert rig.manager.give_up_floating()
+    assert (rig.manager.available, rig.manager.required, rig.manager.is_waiting) == (0, 0, False)
+    assert rig.pool.lent_segments == 1
+    assert taken is not None
+    taken.recycle()
+    assert (rig.manager.available, rig.pool.lent_segments, rig.credit.total) == (0, 0, 4)
+    rig.manager.on_backlog(1)
+    assert rig.manager.available == 1
+    rig.manager.release()
+    rig.check_all_back()
+
+
+def test_with_exclusive_buffers_nothing_is_given_up():
+    rig = Rig(floating=4)
+    rig.manager.on_backlog(2)
+    assert not rig.manager.give_up_floating()
+    assert rig.manager.available == 4
+    rig.manager.release()
+    rig.check_all_back()

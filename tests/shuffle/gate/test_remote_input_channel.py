@@ -7,8 +7,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sluice.protocol.errors import ErrorCode, SluiceError
-from sluice.protocol.events import decode_end_of_partition, encode_end_of_partition
-from sluice.protocol.messages import DATA, EVENT, BufferResponse
+from sluice.protocol.events import (
+    CheckpointBarrier,
+    decode_end_of_partition,
+    encode_end_of_partition,
+    encode_event,
+)
+from sluice.protocol.messages import BLOCKING_EVENT, DATA, EVENT, BufferResponse
 from sluice.shuffle.gate.buffer_debloater import UNSEEN_BUFFERS
 from sluice.shuffle.gate.buffer_manager import BufferManager
 from sluice.shuffle.gate.remote_input_channel import RemoteInputChannel
@@ -22,16 +27,16 @@ PLENTY = 1000
 
 
 class Rig:
-    """A channel with two exclusive and up to eight floating buffers."""
+    """A channel with exclusive and up to eight floating buffers."""
 
-    def __init__(self) -> None:
+    def __init__(self, exclusive: int = 2) -> None:
         self.pool = NetworkBufferPool(32, 16)
         self.floating = self.pool.create_local_pool("gate", 1, 8)
         self.sender = FakeCreditSender()
         self.notified = 0
         self.channel = RemoteInputChannel(self._notify)
-        exclusive = self.pool.request_segments(2)
-        self.buffers = BufferManager(self.pool, self.floating, exclusive, self.channel)
+        segments = self.pool.request_segments(exclusive)
+        self.buffers = BufferManager(self.pool, self.floating, segments, self.channel)
         self.channel.attach(self.buffers, self.sender)
         self.sequence_number = 0
 
@@ -52,9 +57,9 @@ class Rig:
             sequence_number, self.sequence_number = self.sequence_number, self.sequence_number + 1
         self.channel.buffer_received(BufferResponse(1, sequence_number, backlog, DATA), content)
 
-    def event(self, payload: bytes) -> None:
+    def event(self, payload: bytes, data_type: int = EVENT) -> None:
         number, self.sequence_number = self.sequence_number, self.sequence_number + 1
-        self.channel.buffer_received(BufferResponse(1, number, 0, EVENT), payload)
+        self.channel.buffer_received(BufferResponse(1, number, 0, data_type), payload)
 
     def check_all_back(self) -> None:
         self.channel.release()
@@ -315,3 +320,17 @@ def test_a_reader_gets_as_much_of_a_group_as_its_credit_pays_for(rig):
     assert (
         rig.buffers.available == 2
     )  # its exclusive buffers; the floating ones are back in the pool
+
+
+@pytest.mark.parametrize("exclusive", [0, 2])
+def test_a_blocking_event_voids_the_credit_of_a_channel_without_exclusive_buffers(exclusive):
+    """Its floating buffers are free for the channels that have not brought theirs."""
+    rig = Rig(exclusive)
+    rig.channel.on_backlog(3)
+    rig.channel.credit.announce()
+    rig.event(encode_event(CheckpointBarrier(1, 2, False)), BLOCKING_EVENT)
+    assert rig.channel.credit.granted == exclusive + (3 if exclusive else 0)
+    assert rig.floating.lent_segments == (3 if exclusive else 0)
+    rig.channel.on_backlog(1)
+    assert rig.buffers.available > 0
+    rig.check_all_back()

@@ -7,7 +7,7 @@ import contextlib
 
 import pytest
 
-from sluice.protocol.messages import DATA, BufferResponse, PipelinedData
+from sluice.protocol.messages import DATA, BufferResponse, ChecksummedBuffer, PipelinedData
 from sluice.shuffle.client.client import ShuffleClient
 from sluice.shuffle.gate.channel_opener import ChannelSource
 from sluice.shuffle.gate.input_gate import InputGate
@@ -75,7 +75,7 @@ def trace(monkeypatch: pytest.MonkeyPatch) -> Trace:
         Connection,
         "send",
         "5 write it to the connection",
-        lambda connection, message, *rest: type(message) is BufferResponse,
+        lambda connection, message, *rest: type(message) is ChecksummedBuffer,
     )
     watch(
         RemoteInputChannel,
@@ -227,7 +227,7 @@ async def test_push_and_pull(tmp_path, monkeypatch, pipelined):
         "send",
         "to the consumer",
         lambda connection, message, *rest: (
-            type(message) is BufferResponse and message.data_type == DATA
+            type(message) in (BufferResponse, ChecksummedBuffer) and message.data_type == DATA
         ),
     )
     async with contextlib.AsyncExitStack() as stack:

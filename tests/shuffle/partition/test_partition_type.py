@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from sluice.protocol.errors import ErrorCode, SluiceError
 from sluice.shuffle.errors import InvalidPartitionType
 from sluice.shuffle.partition.partition_type import (
     ConsumptionConstraint,
     ResultPartitionType,
+    ceiling_segments,
     checked_partition_type,
     pool_bounds,
 )
@@ -38,4 +41,40 @@ def test_only_a_bounded_partition_has_a_ceiling():
     assert pool_bounds(ResultPartitionType.PIPELINED, 4, 2, 8) == (5, None)
     assert pool_bounds(ResultPartitionType.PIPELINED_BOUNDED, 4, 2, 8) == (5, 16)
     assert pool_bounds(ResultPartitionType.PIPELINED_BOUNDED, 4, 1, 0) == (5, 5)
+    assert pool_bounds(ResultPartitionType.BLOCKING, 4, 2, 8) == (1, None)
     assert [kind.is_pipelined for kind in ResultPartitionType] == [False, True, True]
+
+
+@pytest.mark.parametrize(
+    ("kind", "allowed", "bounds"),
+    [
+        (ResultPartitionType.PIPELINED, 100, (5, 100)),
+        (ResultPartitionType.PIPELINED, 3, (3, 3)),
+        (ResultPartitionType.PIPELINED_BOUNDED, 100, (5, 16)),
+        (ResultPartitionType.PIPELINED_BOUNDED, 7, (5, 7)),
+        (ResultPartitionType.PIPELINED_BOUNDED, 1, (1, 1)),
+        (ResultPartitionType.BLOCKING, 9, (1, 9)),
+        (ResultPartitionType.BLOCKING, 1, (1, 1)),
+    ],
+)
+def test_a_task_can_allow_its_partition_less(kind, allowed, bounds):
+    assert pool_bounds(kind, 4, 2, 8, max_segments=allowed) == bounds
+
+
+@settings(max_examples=50)
+@given(
+    kind=st.sampled_from(ResultPartitionType),
+    subpartitions=st.integers(1, 1000),
+    exclusive=st.integers(0, 10),
+    floating=st.integers(0, 100),
+    allowed=st.none() | st.integers(1, 5000),
+)
+def test_bounds_are_possible_and_grow_with_the_channels(
+    kind, subpartitions, exclusive, floating, allowed
+):
+    required, most = pool_bounds(kind, subpartitions, exclusive, floating, allowed)
+    assert 1 <= required <= subpartitions + 1
+    assert most is None or required <= most
+    assert allowed is None or (most is not None and most <= allowed)
+    if kind is ResultPartitionType.PIPELINED_BOUNDED and allowed is None:
+        assert most == max(required, ceiling_segments(subpartitions, exclusive, floating))

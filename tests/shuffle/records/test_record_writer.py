@@ -15,8 +15,10 @@ from sluice.shuffle.errors import (
     MalformedElement,
     PartitionReleased,
     RecordTooLarge,
+    TooManyEvents,
     WriterUnusable,
 )
+from sluice.shuffle.gate.capture import marker_of
 from sluice.shuffle.partition.result_partition_writer import ALL_SUBPARTITIONS
 from sluice.shuffle.partition.shared_buffer import BufferBuilder
 from sluice.shuffle.records.record_writer import RecordWriter
@@ -409,3 +411,43 @@ def test_the_partitions_failure_in_a_record_fails_the_writer():
         writer.emit(b"b")
     partition.read()
     assert partition.free == 3
+
+
+class CrowdedPartition(FakePartition):
+    """Takes only so many events."""
+
+    most_events = 0
+
+    def emit_event(self, payload: bytes, data_type: int, subpartition: int) -> None:
+        if self.most_events == 0:
+            raise TooManyEvents("Full", value=0)
+        self.most_events -= 1
+        super().emit_event(payload, data_type, subpartition)
+
+
+def test_an_unaligned_barrier_overtakes_and_its_marker_stays_behind_the_records():
+    partition = FakePartition(2)
+    writer = writer_of(partition)
+    writer.emit_to(b"a", 1)
+    writer.emit_unaligned_barrier(7, 8)
+    for queue in partition.queues:
+        events = [entry for entry in queue if isinstance(entry, FakeEvent)]
+        assert [(decode_event(event.payload), event.data_type) for event in events] == [
+            (CheckpointBarrier(7, 8, True), PRIORITY_EVENT),
+            (marker_of(7), EVENT),
+        ]
+
+
+@pytest.mark.parametrize("most_events", [0, 1])
+def test_a_writer_fails_if_its_partition_takes_a_barrier_and_not_its_marker(most_events):
+    partition = CrowdedPartition()
+    partition.most_events = most_events
+    writer = writer_of(partition)
+    with pytest.raises(TooManyEvents):
+        writer.emit_unaligned_barrier(7, 8)
+    assert len(partition.failures) == most_events
+    if most_events:
+        with pytest.raises(WriterUnusable):
+            writer.emit(b"a")
+    else:
+        assert writer.emit(b"a") is None

@@ -279,6 +279,16 @@ def test_too_small_a_pool():
     assert load(None, {}, {"network_segments": 5}).memory.network_segments == 5
 
 
+def test_channels_without_exclusive_buffers_need_floating_ones_and_credit():
+    none = {"exclusive_buffers_per_channel": 0}
+    assert load(None, {}, none | {"network_segments": 3}).memory.least_network_segments == 3
+    for key in ("floating_buffers_per_gate", "floating_buffers_per_stored_gate"):
+        (answer,) = problems(flags=none | {key: 0})
+        assert answer.startswith("exclusive_buffers_per_channel = 0 leaves channels of a gate")
+    (answer,) = problems(flags=none | {"flow_control": "watermark"})
+    assert answer.startswith("exclusive_buffers_per_channel = 0 needs flow_control = credit")
+
+
 def test_watermarks_out_of_order():
     (answer,) = problems(flags={"write_high_watermark_bytes": "32 KiB"})
     assert "write_low_watermark_bytes = 32769 is above write_high_watermark_bytes = 32768" in answer

@@ -6,12 +6,24 @@ import asyncio
 from typing import cast
 
 import pytest
+from crc32c import crc32c
 
 from sluice.protocol.errors import ErrorCode, SluiceError
 from sluice.protocol.events import CancelCheckpointMarker, encode_event
 from sluice.protocol.limits import MAX_LARGE_PAYLOAD_BYTES
-from sluice.protocol.messages import DATA, EVENT, PRIORITY_EVENT, BufferResponse, ErrorResponse
-from sluice.shuffle.taskmanager.serve.credit_based_view_reader import CreditBasedViewReader
+from sluice.protocol.messages import (
+    DATA,
+    EVENT,
+    PRIORITY_EVENT,
+    BacklogAnnouncement,
+    BufferResponse,
+    ChecksummedBuffer,
+    ErrorResponse,
+)
+from sluice.shuffle.taskmanager.serve.credit_based_view_reader import (
+    AnnouncingViewReader,
+    CreditBasedViewReader,
+)
 from sluice.shuffle.taskmanager.serve.partition_request_queue import PartitionRequestQueue
 from tests.support.fakes import Ended, FakeConnection, FakeView
 
@@ -230,3 +242,72 @@ async def test_sequence_numbers_wrap(rig):
     view.put(b"a", b"b")
     await turn()
     assert [m.sequence_number for m in rig.connection.sent] == [2**32 - 1, 0]
+
+
+def an_announcing_reader(rig: Rig) -> tuple[AnnouncingViewReader, FakeView]:
+    reader = AnnouncingViewReader(1, 0, rig.queue.notify, MAX_LARGE_PAYLOAD_BYTES)
+    view = FakeView()
+    view.listener = reader.data_available
+    reader.attach(view)
+    return reader, view
+
+
+async def test_data_without_credit_is_announced_once(rig):
+    _, view = an_announcing_reader(rig)
+    await turn()
+    assert rig.connection.sent == []
+    view.put(b"a", b"b")
+    await turn()
+    view.put(b"c")
+    await turn()
+    assert rig.connection.sent == [BacklogAnnouncement(1, 2)]
+
+
+async def test_a_backlog_that_a_buffer_carried_is_not_announced(rig):
+    """Each of two grants leaves data behind, the third one does not: data after it is announced."""
+    reader, view = an_announcing_reader(rig)
+    view.put(b"a", b"b", b"c")
+    await turn()
+    for backlog in (2, 1, 0):
+        rig.connection.sent.clear()
+        reader.add_credit(1)
+        await turn()
+        assert [message.backlog for message in rig.connection.sent] == [backlog]
+    rig.connection.sent.clear()
+    view.put(b"d")
+    await turn()
+    assert rig.connection.sent == [BacklogAnnouncement(1, 1)]
+
+
+async def test_data_with_credit_is_not_announced(rig):
+    reader, view = an_announcing_reader(rig)
+    reader.add_credit(3)
+    for payload in (b"a", b"b", b"c"):
+        view.put(payload)
+        await turn()
+    assert [type(message) for message in rig.connection.sent] == [BufferResponse] * 3
+
+
+async def test_an_event_needs_no_announcement_and_carries_no_backlog(rig):
+    """The data behind it is announced, when the event is out."""
+    _, view = an_announcing_reader(rig)
+    view.event(encode_event(CancelCheckpointMarker(5)), EVENT)
+    view.put(b"a")
+    await turn()
+    assert [type(message) for message in rig.connection.sent] == [
+        BufferResponse,
+        BacklogAnnouncement,
+    ]
+
+
+async def test_a_checksum_begins_with_the_number_of_the_channel(rig):
+    """So a buffer that arrives for another channel does not match."""
+    for channel in (0, 1, 2**32 - 1):
+        reader, view = rig.reader(channel, 1)
+        reader.checksums = True
+        view.put(b"same", end=True)
+    await turn()
+    sent = list(zip(rig.connection.sent, rig.connection.payloads, strict=True))
+    assert [type(message) for message, _ in sent] == [ChecksummedBuffer] * 6
+    assert all(message.crc32c == crc32c(payload, message.channel) for message, payload in sent)
+    assert len({message.crc32c for message, payload in sent if payload == b"same"}) == 3

@@ -8,6 +8,7 @@ import pytest
 
 from sluice.protocol import messages as m
 from sluice.protocol.errors import ErrorCode, SluiceError
+from sluice.protocol.events import CheckpointBarrier, encode_event
 from sluice.protocol.limits import MAX_CREDIT
 from sluice.shuffle.counters import Counters
 from sluice.shuffle.errors import InvalidRequest
@@ -35,6 +36,7 @@ KEY = ShuffleKey("app", 1)
 SIZE = 64
 SEGMENTS = 8
 REQUEST = m.PartitionRequest(3, "app", 1, [7], 0, 1, 2)
+BARRIER = encode_event(CheckpointBarrier(1, 2, False))
 
 
 class Rig:
@@ -197,3 +199,44 @@ async def test_a_channel_number_used_twice_closes_the_connection_of_a_peer(tmp_p
         error = await bad.until_refused()
         assert error is not None
         assert (error.code, error.value) == (ErrorCode.CHANNEL_IN_USE, "7")
+
+
+async def test_a_channel_without_first_credit_is_told_of_data_again_after_a_blocking_event(rig):
+    """Credit from before ResumeConsumption is void: the consumer has given its buffers away."""
+    partition = rig.register()
+    rig.told(REQUEST._replace(initial_credit=0))
+    await turns(5)
+    assert rig.connection.sent == []
+    write(partition, b"before")
+    await turns(5)
+    assert rig.connection.sent == [m.BacklogAnnouncement(3, 1)]
+    rig.told(m.AddCredit(3, 2))
+    partition.emit_event(BARRIER, m.BLOCKING_EVENT, 0)
+    write(partition, b"after")
+    await turns(5)
+    assert rig.connection.sent[1:] == [
+        m.BufferResponse(3, 0, 1, m.DATA),
+        m.BufferResponse(3, 1, 0, m.BLOCKING_EVENT),
+    ]
+    rig.told(m.AddCredit(3, 1))  # was on its way
+    rig.told(m.ResumeConsumption(3))
+    await turns(5)
+    assert rig.connection.sent[3:] == [m.BacklogAnnouncement(3, 1)]
+    rig.told(m.AddCredit(3, 1))
+    rig.told(m.ResumeConsumption(3))  # late: nothing blocks, and the credit counts
+    await turns(5)
+    assert rig.connection.sent[4:] == [m.BufferResponse(3, 2, 0, m.DATA)]
+    rig.connection.drain()
+    partition.release()
+
+
+async def test_a_channel_with_first_credit_is_never_sent_an_announcement(rig):
+    partition = rig.register()
+    rig.told(REQUEST._replace(initial_credit=1))
+    await turns(5)
+    for content in (b"first", b"second"):
+        write(partition, content)
+        await turns(5)
+    assert rig.connection.sent == [m.BufferResponse(3, 0, 0, m.DATA)]
+    rig.connection.drain()
+    partition.release()

@@ -14,6 +14,10 @@ from sluice.protocol.limits import MAX_U32
 from sluice.protocol.messages import EVENT, EVERY_SUBPARTITION
 from sluice.shuffle.memory import NetworkBufferPool
 from sluice.shuffle.names import ShuffleKey, SubpartitionRange
+from sluice.shuffle.taskmanager.serve.credit_based_view_reader import (
+    CreditBasedViewReader,
+    UncreditedViewReader,
+)
 from sluice.shuffle.taskmanager.serve.stored_partition_view import (
     READ_AHEAD_SEGMENTS,
     ReadSizes,
@@ -414,3 +418,41 @@ async def test_a_map_output_in_both_tiers(tmp_path):
     await store.close()
     rig.pool.destroy()
     assert rig.network_pool.available_segments == 16
+
+
+@pytest.mark.parametrize("kind", [CreditBasedViewReader, UncreditedViewReader])
+async def test_a_message_takes_a_third_of_the_buffers_of_a_channel_with_credit(rig, kind):
+    """With ten buffers: so the next message goes while the one before is being read."""
+    output = await rig.commit(1, [bytes(100 * SIZE)])
+    reader = kind(1, 10, lambda reader: None, SIZE)
+    reader.attach(rig.view([output], most=8 * SIZE))
+
+    async def message() -> int:
+        async with asyncio.timeout(10):
+            while (buffer := reader.next_buffer()) is None:
+                rig.available.clear()
+                await rig.available.wait()
+        length = len(buffer.payload)
+        buffer.release()
+        return length // SIZE
+
+    found = [await message() for _ in range(3)]
+    if kind is UncreditedViewReader:
+        assert max(found) == 8
+    else:
+        assert found == [4, 4, 2]
+        reader.add_credit(30)  # the channel has more buffers than it seemed
+        await message()
+        assert max([await message() for _ in range(3)]) > 4
+    reader.release()
+
+
+async def test_the_messages_of_a_view_can_be_limited(rig):
+    output = await rig.commit(1, [bytes(12 * SIZE)])
+    view = rig.view([output], most=8 * SIZE)
+    view.limit_message(2)
+    for _ in range(6):
+        buffer = await rig.next(view, 12)
+        assert len(buffer.payload) == 2 * SIZE
+        buffer.release()
+    view.release()

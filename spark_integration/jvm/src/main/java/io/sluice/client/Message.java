@@ -121,6 +121,10 @@ public sealed interface Message {
     record BufferResponse(long channel, long sequenceNumber, long backlog, int dataType)
             implements Message {}
 
+    record ChecksummedBuffer(
+            long channel, long sequenceNumber, long backlog, int dataType, long crc32c)
+            implements Message {}
+
     record AddCredit(long channel, long credit) implements Message {}
 
     record BacklogAnnouncement(long channel, long backlog) implements Message {}

@@ -267,6 +267,10 @@ final class MessageDecoder {
                 expect(type, n, 0);
                 yield new Message.ReleaseApplication();
             }
+            case 39 -> {
+                expect(type, n, 5);
+                yield new Message.ChecksummedBuffer(u32(), u32(), u32(), dataType(), u32());
+            }
             default -> throw malformed("unknown message type " + type, null);
         };
     }

@@ -99,6 +99,9 @@ final class MessageEncoder {
             u(m.startSubpartition()).u(m.endSubpartition()).u(m.initialCredit());
         } else if (message instanceof Message.BufferResponse m) {
             head(4, 4).u(m.channel()).u(m.sequenceNumber()).u(m.backlog()).u(m.dataType());
+        } else if (message instanceof Message.ChecksummedBuffer m) {
+            head(39, 5).u(m.channel()).u(m.sequenceNumber()).u(m.backlog()).u(m.dataType());
+            u(m.crc32c());
         } else if (message instanceof Message.BacklogAnnouncement m) {
             head(6, 2).u(m.channel()).u(m.backlog());
         } else if (message instanceof Message.ResumeConsumption m) {

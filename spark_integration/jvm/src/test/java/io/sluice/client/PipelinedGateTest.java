@@ -121,6 +121,17 @@ class PipelinedGateTest {
     }
 
     @Test
+    void anAnnouncedBacklogChangesNothing() throws Exception {
+        PipelinedGate gate = open(2);
+        daemon.send(new Message.BacklogAnnouncement(channel(0), 3));
+        data(0, record("a"));
+        daemon.send(new Message.BacklogAnnouncement(channel(0), 0xFFFF_FFFFL));
+        assertEquals("0:a", next(gate));
+        data(1, record("b"));
+        assertEquals("1:b", next(gate));
+    }
+
+    @Test
     void aGateThatHasReceivedEverythingIsNotWaitedFor() throws Exception {
         PipelinedGate gate = open(2);
         end(0);

@@ -1,0 +1,151 @@
+"""A bit of pipelined data that flips between two TaskManagers is found, and never delivered."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+
+from benchmarks.wire_clients import read_gate
+from sluice.protocol.errors import ErrorCode
+from sluice.protocol.events import CheckpointBarrier, encode_event
+from sluice.protocol.limits import FEATURE_BUFFER_CHECKSUMS
+from sluice.protocol.messages import (
+    BLOCKING_EVENT,
+    DATA,
+    PARTITION_PIPELINED,
+    BufferResponse,
+    ChecksummedBuffer,
+)
+from sluice.protocol.remote_error import RemoteError
+from sluice.shuffle.gate.partition_request_client import PartitionRequestClient
+from sluice.shuffle.taskmanager.environment import NetworkEnvironment
+from tests.support.mini_cluster import SEGMENT_SIZE_BYTES, eventually, mini_cluster
+from tests.support.pipelined_clients import PipelinedReader, PipelinedWriter
+from tests.support.tcp_proxy import Fault, FaultProxy, Flips
+
+if TYPE_CHECKING:
+    from sluice.protocol.messages import Message
+
+BARRIER = encode_event(CheckpointBarrier(1, 2, False))
+FIRST = b"first" * 100
+
+
+@pytest.fixture
+def heard(monkeypatch) -> Counter[type[Message]]:
+    """Kinds of the messages that consuming TaskManagers received of others."""
+    kinds: Counter[type[Message]] = Counter()
+    receive = PartitionRequestClient.message_received
+
+    def message_received(self, message, payload_length):
+        kinds[type(message)] += 1
+        receive(self, message, payload_length)
+
+    monkeypatch.setattr(PartitionRequestClient, "message_received", message_received)
+    return kinds
+
+
+def without_checksums(monkeypatch, port: int) -> None:
+    """Make the TaskManager of a port one that does not know the feature bit."""
+    offered = vars(NetworkEnvironment)["_buffer_checksums"].fget
+    monkeypatch.setattr(
+        NetworkEnvironment,
+        "_buffer_checksums",
+        property(lambda self: 0 if self.address.port == port else offered(self)),
+    )
+
+
+@pytest.mark.parametrize(
+    ("payload", "data_type", "at"),
+    [
+        (bytes(SEGMENT_SIZE_BYTES), DATA, 1000),
+        (bytes(SEGMENT_SIZE_BYTES), DATA, SEGMENT_SIZE_BYTES),
+        (BARRIER, BLOCKING_EVENT, 21),
+    ],
+    ids=["data", "the end of data", "an event"],
+)
+async def test_a_flipped_bit_fails_its_channel_and_no_other(tmp_path, payload, data_type, at):
+    async with (
+        mini_cluster(tmp_path) as cluster,
+        FaultProxy(cluster[0].address) as proxy,
+    ):
+        writers = [
+            await PipelinedWriter.open(
+                await cluster.producer(0), attempt, 1, partition_type=PARTITION_PIPELINED
+            )
+            for attempt in (0, 1)
+        ]
+        by_proxy = writers[0].client.ack._replace(data_port=proxy.address[1])
+        reader = PipelinedReader(await cluster.consumer(1), [(by_proxy, 0), (by_proxy, 1)])
+        for index, writer in enumerate(writers):
+            await writer.send(0, FIRST)
+            await reader.read_until(1, index)
+        down = (await proxy.connection(0)).down
+        flips = Flips(1)
+        down.fault = Fault(flip_at_byte=down.passed_bytes + at, flips=flips)
+        await writers[0].send(0, payload, data_type)
+        while 0 in reader.open:
+            await reader.read_one()
+        assert flips.done == 1
+        assert reader.errors[0].code is ErrorCode.CHECKSUM_MISMATCH
+        assert "was damaged on its way" in str(reader.errors[0])
+        assert reader.received[0] == [(DATA, FIRST)]
+        with pytest.raises(RemoteError, match="readers of the pipelined partition have gone"):
+            await writers[0].finish()
+        await writers[1].send(0, payload, data_type)
+        await reader.read_until(2, index=1)
+        assert reader.received[1] == [(DATA, FIRST), (data_type, payload)]
+        assert cluster[1].counters.errors_by_code["CHECKSUM_MISMATCH"] == 1
+        await reader.close()
+
+
+@pytest.mark.parametrize("old", ["producer", "consumer"])
+async def test_a_taskmanager_without_the_feature_exchanges_data_as_before(
+    tmp_path, monkeypatch, heard, old
+):
+    """And then nobody sees the flipped bit: the check is what finds it."""
+    async with mini_cluster(tmp_path) as cluster, FaultProxy(cluster[0].address) as proxy:
+        without_checksums(monkeypatch, cluster[0 if old == "producer" else 1].address.port)
+        writer = await PipelinedWriter.open(await cluster.producer(0), 7, 1)
+        by_proxy = writer.client.ack._replace(data_port=proxy.address[1])
+        reader = PipelinedReader(await cluster.consumer(1), [(by_proxy, 7)])
+        await writer.send(0, FIRST)
+        await reader.read_until(1)
+        (peer,) = cluster[1].peers.clients()
+        assert not peer.connection.features & FEATURE_BUFFER_CHECKSUMS
+        down = (await proxy.connection(0)).down
+        down.fault = Fault(flip_at_byte=down.passed_bytes + 1000, flips=Flips(1))
+        await writer.send(0, bytes(SEGMENT_SIZE_BYTES))
+        await writer.finish()
+        await reader.read_all()
+        assert not reader.errors
+        assert reader.data().count(1) == 1
+        await reader.close()
+    assert heard[BufferResponse] == 3
+    assert heard[ChecksummedBuffer] == 0
+
+
+async def test_only_pipelined_data_of_other_hosts_has_checksums(tmp_path, heard):
+    """Stored blocks have their own, and what stays on a host crosses no network."""
+    async with mini_cluster(tmp_path) as cluster:
+        ack = await cluster.write(0, 1, [[FIRST]])
+        client = await cluster.consumer(1)
+        assert await read_gate(client, 1, [(ack, [1])], 0, 1) == [FIRST]
+        assert heard[BufferResponse] == 2
+        assert heard[ChecksummedBuffer] == 0
+        writer = await PipelinedWriter.open(await cluster.producer(0), 7, 2)
+        readers = [
+            PipelinedReader(await cluster.consumer(at), [(writer.client.ack, 7)], at)
+            for at in (0, 1)
+        ]
+        for at, reader in enumerate(readers):
+            await writer.send(at, FIRST)
+            await reader.read_until(1)
+        await writer.finish()
+        for reader in readers:
+            await reader.read_all()
+            assert reader.data() == FIRST
+            await reader.close()
+        await eventually(lambda: heard[ChecksummedBuffer] == 2)
+        assert heard[BufferResponse] == 2
