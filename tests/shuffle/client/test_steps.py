@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from sluice.protocol.messages import DATA, BufferResponse, PipelinedData
+from sluice.protocol.messages import DATA, BufferResponse, ChecksummedBuffer, PipelinedData
 from sluice.shuffle.client.pipelined_writer import PipelinedWriter
 from sluice.shuffle.client.send_queue import SendQueue
 from sluice.shuffle.gate.input_gate import InputGate
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.interpreted
 
 
 def is_data(connection, message, *rest) -> bool:
-    return type(message) is BufferResponse and message.data_type == DATA
+    return type(message) in (BufferResponse, ChecksummedBuffer) and message.data_type == DATA
 
 
 @pytest.fixture
