@@ -7,6 +7,8 @@ import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+import pytest
+
 from sluice.protocol.messages import DATA
 from tests.support.api_clients import api_clients, embedded_clients
 from tests.support.mini_cluster import SEGMENT_SIZE_BYTES, mini_cluster
@@ -110,6 +112,9 @@ async def embedded_tasks(
 
 TASK_SOURCES: Final[dict[str, TaskSource]] = {"daemon": daemon_tasks, "embedded": embedded_tasks}
 """Every kind of client that the tests of tasks run over."""
+
+EVERY_SOURCE = pytest.mark.parametrize("tasks_from", TASK_SOURCES.values(), ids=TASK_SOURCES)
+"""Runs a test over every kind of client: ``async with tasks_from(tmp_path, remote=True)``."""
 
 
 async def is_stuck(work: asyncio.Future[Any]) -> bool:

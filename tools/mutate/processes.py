@@ -171,7 +171,8 @@ def start_tests(
         limit_seconds: Time of all of them.
         test_seconds: Time of each of them.
     """
-    files = list(dict.fromkeys(test.partition("::")[0] for test in tests))
+    # Sorted: pytest forgets the fixtures of a folder's conftest.py when it comes to it again.
+    files = sorted({test.partition("::")[0] for test in tests})
 
     def work() -> dict[str, Any]:
         sys.dont_write_bytecode = True

@@ -86,3 +86,17 @@ async def test_an_event_waits_as_one_in_its_channel(tmp_path):
         assert channel.queued_buffers == 0
         await partition.finish()
         assert (await next_of(gate)).buffer.data_type == EVENT
+
+
+async def test_a_reader_of_a_closed_gate_gives_no_record_that_it_still_had(tmp_path):
+    async with mini_cluster(tmp_path, 1) as cluster, api_clients(cluster, 0) as (client,):
+        async with client.open_result_partition(1, 7, 1) as partition:
+            writer = partition.record_writer(BytesSerializer())
+            for record in (b"first", b"second"):
+                await emitted(writer.emit(record))
+        async with client.open_gate([partition.location], 0) as gate:
+            reader = gate.reader(BytesSerializer())
+            assert await reader.next() == ChannelRecord(0, b"first")
+            assert not reader.is_ended
+        assert reader.is_ended
+        assert await reader.next() is None

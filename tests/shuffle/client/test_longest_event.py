@@ -9,7 +9,7 @@ from sluice.protocol.events import CustomEvent, encode_event
 from sluice.protocol.limits import MAX_EVENT_BYTES
 from sluice.shuffle.records.record_reader import ChannelEvent
 from sluice.shuffle.records.serializers import BytesSerializer
-from tests.support.tasks import ended
+from tests.support.tasks import EVERY_SOURCE, ended
 
 SHORTEST_BYTES = len(encode_event(CustomEvent("name", bytes(300))))
 """With a length that takes as many bytes as that of the longest."""
@@ -22,6 +22,7 @@ def event_of(length: int) -> CustomEvent:
 
 
 @pytest.mark.parametrize("remote", [False, True], ids=["local", "remote"])
+@EVERY_SOURCE
 async def test_an_event_of_the_greatest_length_arrives_and_a_longer_one_is_refused(
     tmp_path, tasks_from, remote
 ):

@@ -13,7 +13,7 @@ from sluice.shuffle.records.record_reader import ChannelRecord
 from sluice.shuffle.records.serializers import BytesSerializer, ViewSerializer
 from tests.support.api_clients import emitted, give_back
 from tests.support.mini_cluster import eventually
-from tests.support.tasks import ended, full_record, is_stuck
+from tests.support.tasks import EVERY_SOURCE, ended, full_record, is_stuck
 
 REMOTE = pytest.mark.parametrize("remote", [False, True], ids=["local", "remote"])
 ONLY_FULL = -1
@@ -42,6 +42,7 @@ def arrived(channel) -> int:
 
 
 @REMOTE
+@EVERY_SOURCE
 async def test_a_record_walks_through_both_pools(tmp_path, tasks_from, remote):
     """Fill, flush, transfer, deserialize in place, recycle: a segment of each pool in turn."""
     async with (
@@ -80,6 +81,7 @@ async def test_a_record_walks_through_both_pools(tmp_path, tasks_from, remote):
 
 
 @REMOTE
+@EVERY_SOURCE
 async def test_a_full_stack_stops_the_producer_and_each_read_lets_it_go_on(
     tmp_path, tasks_from, remote
 ):
@@ -115,6 +117,7 @@ async def test_a_full_stack_stops_the_producer_and_each_read_lets_it_go_on(
 
 
 @REMOTE
+@EVERY_SOURCE
 async def test_the_stream_is_a_bounded_blocking_queue(tmp_path, tasks_from, remote):
     """In any order of puts and takes it holds and blocks as a queue of that capacity does."""
     choices = random.Random(5)
@@ -162,6 +165,7 @@ async def test_the_stream_is_a_bounded_blocking_queue(tmp_path, tasks_from, remo
 
 
 @REMOTE
+@EVERY_SOURCE
 async def test_one_notification_is_enough_for_all_that_is_flushed(tmp_path, tasks_from, remote):
     """Records that are flushed before the reader comes are one buffer for it."""
     async with (
@@ -191,6 +195,7 @@ async def test_one_notification_is_enough_for_all_that_is_flushed(tmp_path, task
 
 
 @REMOTE
+@EVERY_SOURCE
 async def test_records_arrive_as_the_buffer_timeout_says(tmp_path, tasks_from, remote):
     """The flusher's at its interval, with 0 each at once, and negative only with their buffer."""
     settings = {"buffer_timeout_seconds": 0.1}
@@ -225,6 +230,7 @@ async def test_records_arrive_as_the_buffer_timeout_says(tmp_path, tasks_from, r
 
 
 @REMOTE
+@EVERY_SOURCE
 async def test_a_gate_reads_its_channels_in_turn(tmp_path, tasks_from, remote):
     """With data in both, no channel is read twice in a row."""
     turns = 5
@@ -254,6 +260,7 @@ async def test_a_gate_reads_its_channels_in_turn(tmp_path, tasks_from, remote):
 
 
 @REMOTE
+@EVERY_SOURCE
 async def test_a_reader_that_stops_stops_only_its_own_producer(tmp_path, tasks_from, remote):
     """Back pressure of one pair of tasks is not felt by another on the same connections."""
     records = 100

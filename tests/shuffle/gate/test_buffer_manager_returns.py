@@ -64,3 +64,16 @@ def test_a_released_channel_does_not_wait():
     assert not rig.manager.is_waiting
     assert rig.pool.waiting_listeners == 0
     rig.check_all_back()
+
+
+def test_a_channel_that_got_one_of_several_floating_buffers_waits_for_the_next():
+    rig = Rig()
+    elsewhere = [rig.pool.request_segment_nowait() for _ in range(4)]
+    rig.manager.on_backlog(3)
+    for came, segment in enumerate(elsewhere, 1):
+        assert rig.manager.is_waiting == (came <= 3)
+        assert segment is not None
+        rig.pool.recycle(segment)
+        assert rig.manager.floating_available == rig.credit.total == min(came, 3)
+    assert rig.pool.idle_segments == 1
+    rig.check_all_back()

@@ -180,7 +180,11 @@ class TlsConnectionTest {
                     "its certificate is not trusted",
                     "spark.sluice.ssl.caFile",
                     "spark.sluice.ssl.trustStore");
-            assertContains(ended.await(), "fatal alert: certificate_unknown");
+            // The server may still be writing when the client has gone: then the alert is lost.
+            assertTrue(
+                    ended.await()
+                            .matches("(?s).*(certificate_unknown|Broken pipe|Connection reset).*"),
+                    "the server saw another end");
         }
     }
 
