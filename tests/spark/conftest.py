@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tests.spark.applications import Application, Both
     from tests.spark.barrier import Barrier
     from tests.spark.daemons import Daemon, Daemons
+    from tests.spark.driver import Driver
 
 FOLDER = Path(__file__).resolve().parent
 TEST_TIMEOUT_SECONDS = 300
@@ -113,6 +114,15 @@ def own(directory: Path) -> Iterator[Application]:
     from tests.spark.applications import LOCAL_MASTER, Application
 
     with Application("own", LOCAL_MASTER, directory, {}) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def driver(directory: Path) -> Iterator[Driver]:
+    """A driver in which applications take turns; one ends when the next one begins."""
+    from tests.spark.driver import Driver
+
+    with Driver(directory) as running:
         yield running
 
 
