@@ -95,8 +95,9 @@ def test_row_checksums_are_those_of_sparks_writers(both: Both):
 def test_others_that_need_memory(own: Application, driver: Driver, daemons: Daemons):
     with local(driver, "pressure", daemons, TIGHT) as application:
         both = Both(own, application, daemons)
+        before = _spills(application)  # the driver counts those of its earlier applications, too
         check(both, "writer_pressure")
-        assert _spills(application) > 0, "its memory was never asked for"
+        assert _spills(application) > before, "its memory was never asked for"
         check(both, "writer_pressure", python=True)
 
 

@@ -140,6 +140,6 @@ class Turns:
 
 if __name__ == "__main__":
     turns = Turns(serve._handle)
-    serve._handle = turns.handle
+    serve._handle = turns.handle  # type: ignore[assignment]
     serve.JOBS.update({name: events_written(job) for name, job in JOBS.items()} | turns.jobs)
     serve.main()
