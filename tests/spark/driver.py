@@ -35,6 +35,13 @@ FIRST_OF_ALL = (JARS, *CLASS_PATHS)
 """Settings that a JVM takes at its start."""
 
 
+ALL_EXECUTORS = {
+    "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+    "spark.scheduler.maxRegisteredResourcesWaitingTime": "90s",
+}
+"""Has the first job wait for all executors: a context is ready sooner than they are."""
+
+
 class Driver:
     """A JVM for applications, one at a time; a context manager that ends it.
 
@@ -122,7 +129,7 @@ class GuestApplication(Application):
     def __init__(
         self, driver: Driver, name: str, master_url: str, settings: Mapping[str, str]
     ) -> None:
-        super().__init__(name, master_url, driver.directory, settings)
+        super().__init__(name, master_url, driver.directory, ALL_EXECUTORS | dict(settings))
         self._driver = driver
         words = self._command
         options = [words[place + 1] for place, word in enumerate(words[:-1]) if word == "--conf"]

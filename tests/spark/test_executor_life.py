@@ -46,6 +46,7 @@ DECOMMISSION = {
 
 TRACKING = "spark.dynamicAllocation.shuffleTracking.enabled"
 DYNAMIC = {
+    "spark.scheduler.minRegisteredResourcesRatio": "0.0",  # the first job asks for executors
     "spark.dynamicAllocation.enabled": "true",
     TRACKING: "true",
     "spark.dynamicAllocation.minExecutors": "0",
