@@ -107,11 +107,19 @@ def test_killed_after_the_map_stage_of_a_local_cluster(
     assert events.executors_removed() == 1
 
 
-@pytest.mark.parametrize("master", ["local_cluster", "standalone"])
-def test_killed_while_it_runs_a_map_task(
-    own: Application, barrier: Barrier, request: pytest.FixtureRequest, master: str
+def test_killed_while_it_runs_a_map_task_of_a_local_cluster(
+    own: Application, local_cluster: Application, barrier: Barrier
 ):
-    application: Application = request.getfixturevalue(master)
+    _kill_at_a_map_task(own, local_cluster, barrier)
+
+
+def test_killed_while_it_runs_a_map_task(
+    own: Application, standalone: Application, barrier: Barrier
+):
+    _kill_at_a_map_task(own, standalone, barrier)
+
+
+def _kill_at_a_map_task(own: Application, application: Application, barrier: Barrier) -> None:
     expected = own.rows("map_waits", barrier=None)
     application.fill_slots(barrier, SLOTS)
     application.new_events()
