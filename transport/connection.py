@@ -219,6 +219,26 @@ class Connection:
         if not out.writable and out.unsent_bytes > out.high_bytes + MAX_UNSENT_BYTES:
             self._drop_deaf_peer(out.unsent_bytes)
 
+    def send_pieces(
+        self,
+        message: Message,
+        pieces: list[memoryview | bytes],
+        length: int,
+        release: Release | None,
+    ) -> None:
+        """Send a message as :meth:`send`, with a payload in pieces.
+
+        Args:
+            message: The message.
+            pieces: Its payload; not copied.
+            length: Bytes of all pieces.
+            release: As of :meth:`send`.
+        """
+        out = self._out
+        out.write_pieces(encode(message, length), pieces, length, release)
+        if not out.writable and out.unsent_bytes > out.high_bytes + MAX_UNSENT_BYTES:
+            self._drop_deaf_peer(out.unsent_bytes)
+
     def cork(self) -> None:
         """Gather messages until :meth:`uncork`, which must follow in the same turn of the loop."""
         self._out.cork()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sluice.shuffle.client.pipelined_writer import (
+from sluice.shuffle.partition.flush_pace import (
     FLUSHED_FOR_A_COMPLETE_ONE,
     MOST_PAUSE_SECONDS,
     PAUSE_TIMES,
