@@ -61,6 +61,16 @@ class FakeConnection(Connection):
         if release is not None:
             self.leases.append(release)
 
+    def send_pieces(
+        self,
+        message: Message,
+        pieces: list[memoryview | bytes],
+        length: int,
+        release: Callable[[], None] | None,
+    ) -> None:
+        assert length == sum(map(len, pieces))
+        self.send(message, b"".join(pieces), release)
+
     def send_together(self, messages: Iterable[Message]) -> None:
         for message in messages:
             self.send(message)
