@@ -3,12 +3,13 @@
 A partition is flushed every interval, unless its buffers go anyway. A flush makes a message of each
 open buffer, and there are two reasons to put it off.
 
-**The connection is at its limit.** If flushed buffers are still under way when the interval is over, the connection is at
-its limit; if buffers become complete all the while as well, another flush would mostly cut in two a
-buffer that is about to go whole. Then no flush comes before all that is under way has gone, and a
-*pause* follows, :data:`PAUSE_TIMES` times as long as that took: at most a third of the time goes
-into flushing. If flushed buffers go at once, or buffers hardly ever become complete, nothing is put
-off, for a writer that is not at its limit wants its records sent early.
+**The connection is at its limit.** If flushed buffers are still under way when the interval is
+over, the connection is at its limit; if buffers become complete all the while as well, another
+flush would mostly cut in two a buffer that is about to go whole. Then no flush comes before all
+that is under way has gone, and a *pause* follows, :data:`PAUSE_TIMES` times as long as that took:
+at most a third of the time goes into flushing. If flushed buffers go at once, or buffers hardly
+ever become complete, nothing is put off, for a writer that is not at its limit wants its records
+sent early.
 
 **The writer's thread is at its limit.** Flushed buffers then go at once, but each costs time that
 the writer wants, here and at its reader. While the thread works for more than :data:`BUSY_SHARE` of
