@@ -55,21 +55,12 @@ class FakeConnection(Connection):
         message: Message,
         payload: memoryview | bytes = b"",
         release: Callable[[], None] | None = None,
+        behind: list[memoryview | bytes] | None = None,
     ) -> None:
         self.sent.append(message)
-        self.payloads.append(bytes(payload))
+        self.payloads.append(b"".join((payload, *(behind or ()))))
         if release is not None:
             self.leases.append(release)
-
-    def send_pieces(
-        self,
-        message: Message,
-        pieces: list[memoryview | bytes],
-        length: int,
-        release: Callable[[], None] | None,
-    ) -> None:
-        assert length == sum(map(len, pieces))
-        self.send(message, b"".join(pieces), release)
 
     def send_together(self, messages: Iterable[Message]) -> None:
         for message in messages:

@@ -146,13 +146,10 @@ class PartitionRequestQueue:
         if behind is None:
             self._connection.send(message, payload, buffer.release)
         else:
-            pieces = [payload]
-            releases = [buffer.release]
-            for more in behind:
-                pieces.append(more.payload)
-                releases.append(more.release)
-                length += len(more.payload)
-            self._connection.send_pieces(message, pieces, length, partial(_release_all, releases))
+            pieces = [more.payload for more in behind]
+            length += sum(map(len, pieces))
+            releases = [buffer.release, *(more.release for more in behind)]
+            self._connection.send(message, payload, partial(_release_all, releases), pieces)
         if buffer.data_type == DATA:
             self._sent(reader, length)
         return length
