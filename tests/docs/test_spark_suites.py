@@ -47,6 +47,21 @@ def test_a_report_is_read(tmp_path: Path):
     side = results.read_report(path)
     assert side.tests == 3
     assert side.failed == {"fails": "4 did not equal 3", "throws": "java.lang.Error"}
+    assert side.aborted == ""
+
+
+@pytest.mark.parametrize(
+    ("report", "why"),
+    [
+        (REPORT.replace('errors="1"', 'errors="2"'), "the suite aborted itself"),
+        ('<testsuite name="x" tests="0" errors="1"/>', "the suite aborted itself"),
+        ('<testsuite name="x" tests="0" errors="0"/>', "no test ran"),
+    ],
+)
+def test_a_suite_that_aborted_has_not_passed(tmp_path: Path, report: str, why: str):
+    path = tmp_path / "TEST-org.example.Suite.xml"
+    path.write_text(report, encoding="utf-8")
+    assert results.read_report(path).aborted == why
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,8 @@ POM: Final = HERE / "pom.xml"
 SUMS: Final = HERE / ".mvn" / "checksums" / "checksums.sha256"
 GOAL: Final = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:build-classpath"
 FETCH_TIMEOUT_SECONDS: Final = 1200.0
+MODULES: Final = {"sql": "sql/core", "core": "core"}
+"""Modules of Spark whose tests look for files, and their place in the source tree."""
 
 
 class ClassPathError(RuntimeError):
@@ -64,15 +66,19 @@ def prepare(directory: Path, jars: list[Path]) -> Path:
     for number, jar in enumerate(jars):
         # Numbered, because two groups may have jars of the same name.
         (links / f"{number:03}-{jar.name}").symlink_to(jar)
-    for module, folder in (("sql", "sql/core"), ("core", "core")):
-        resources = home / folder / "src" / "test" / "resources"
+    for module, place in zip(MODULES, resources(home), strict=True):
         for jar in jars:
             if jar.name.startswith(f"spark-{module}_") and jar.name.endswith("-tests.jar"):
                 with zipfile.ZipFile(jar) as archive:
                     archive.extractall(
-                        resources, [n for n in archive.namelist() if not n.endswith(".class")]
+                        place, [n for n in archive.namelist() if not n.endswith(".class")]
                     )
     return home
+
+
+def resources(home: Path) -> list[Path]:
+    """Return the directories of the tests' resources, in the order of the class path."""
+    return [home / folder / "src" / "test" / "resources" for folder in MODULES.values()]
 
 
 def compile_suites(directory: Path, jars: list[Path]) -> Path:

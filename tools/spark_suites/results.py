@@ -112,7 +112,8 @@ def write_results(spark: str, outcomes: Mapping[str, Outcome]) -> None:
 def read_report(path: Path) -> Side:
     """Read the report of a suite, in the form of JUnit."""
     side = Side()
-    for case in ET.parse(path).getroot().iter("testcase"):  # noqa: S314 - made by our own child
+    suite = ET.parse(path).getroot()  # noqa: S314 - made by our own child
+    for case in suite.iter("testcase"):
         if case.find("skipped") is not None:
             continue
         side.tests += 1
@@ -120,6 +121,11 @@ def read_report(path: Path) -> Side:
             if (problem := case.find(kind)) is not None:
                 text = problem.get("message") or problem.get("type") or kind
                 side.failed[case.get("name", "")] = _first_line(text)
+    # ScalaTest counts the abort of a suite, for example before its first test, as an error only.
+    if int(suite.get("errors", "0")) > len(suite.findall("testcase/error")):
+        side.aborted = "the suite aborted itself"
+    elif not side.tests:
+        side.aborted = "no test ran"
     return side
 
 

@@ -108,7 +108,8 @@ class Runner:
             "jdk.reflect.useDirectMethodHandle": "false",
             "io.netty.tryReflectionSetAccessible": "true",
         }
-        added = [str(self.classes)]
+        # As files, because Spark cannot read data out of a jar.
+        added = [str(self.classes), *map(str, class_path.resources(self.home))]
         if side == "sluice":
             properties |= {
                 conf.PLUGINS: conf.PLUGIN,
