@@ -101,10 +101,15 @@ def exchange(target: Path, result: Result) -> None:
 
 def isolation(target: Path, result: Result) -> None:
     """A reader alone and beside a stuck reader, in both modes, round by round."""
+    places = {
+        "alone with 34 buffers": "alone",
+        "alone": "alone_ten_buffers",
+        "beside a stuck one": "beside_stuck",
+    }
     lines = {
-        f"{name}, {place.replace('_', ' ')}": f"{mode}_{place}_bytes_per_second"
+        f"{name}, {place}": f"{mode}_{key}_bytes_per_second"
         for mode, name in (("credit", "credit"), ("watermark", "no credit"))
-        for place in ("alone", "beside_stuck")
+        for place, key in places.items()
     }
     draw_rounds(target, result, [Panel("GB/s of the reader", rounds(result, lines, 1e9))])
 

@@ -13,16 +13,19 @@ reads the segments that they arrive in, and no daemon is between them. The turns
   buffer timeouts.
 * *local*: whole buffers as in the first turn, to a reader in the writer's own process.
 
-All alternate after a warm-up. A figure is the median over the rounds. CPU is that of both
-processes. ``rate_1ms_over_100ms`` is the median of the ratios within a round.
+All alternate after a warm-up, each once with the default 8 floating buffers of a gate and a
+partition and once with 32, in figures that begin with ``wide_``. A figure is the median over the
+rounds. CPU is that of both processes. ``rate_1ms_over_100ms`` is the median of the ratios within a
+round.
 """
 
 import argparse
 import asyncio
+import contextlib
 import os
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any, Final, TypeAlias
 
 import uvloop
 
@@ -42,6 +45,7 @@ from sluice.protocol.messages import DATA
 from sluice.shuffle.client.result_partition import ResultPartition
 from sluice.shuffle.records.record_reader import ChannelRecord, ChannelRecords
 from sluice.shuffle.taskmanager.embedded.client import EmbeddedClient
+from sluice.shuffle.taskmanager.embedded.directories import temporary_config
 
 BUFFER_BYTES: Final = 32 * 1024
 RECORD_BYTES: Final = 8 * 1024
@@ -51,16 +55,36 @@ CHANNELS: Final = 100
 SECONDS: Final = 1.0
 """How long the writer writes in a turn."""
 APPLICATION: Final = "bench"
+FLOATING: Final = {"": 8, "wide_": 32}
+"""Floating buffers of gates and partitions, by the beginning of the names of their figures."""
 AIMS: Final = {
-    "buffer_cpu_us": "≤ 30",
-    "records_cpu_seconds_per_gb": "≤ 1.3",
-    "batch_records_per_second": "≥ 3.6 M",
-    "rate_1ms_over_100ms": "≥ 0.9",
+    "wide_buffer_cpu_us": "≤ 30",
+    "wide_records_cpu_seconds_per_gb": "≤ 1.3",
+    "wide_batch_records_per_second": "≥ 3.6 M",
+    "wide_rate_1ms_over_100ms": "≥ 0.9",
 }
+
+Run: TypeAlias = dict[str, dict[str, float]]
+"""The findings of a round, by turn."""
 
 _BUFFER: Final = os.urandom(BUFFER_BYTES)
 _RECORD: Final = os.urandom(RECORD_BYTES)
 _BATCH: Final = [os.urandom(SMALL_BYTES) for _ in range(BATCH_RECORDS)]
+
+
+@contextlib.asynccontextmanager
+async def clients() -> AsyncIterator[dict[str, EmbeddedClient]]:
+    """Run a TaskManager for each number of floating buffers; yield their clients."""
+    async with contextlib.AsyncExitStack() as stack:
+        found = {}
+        for name, floating in FLOATING.items():
+            config = stack.enter_context(temporary_config())
+            memory = config.memory.model_copy(update={"floating_buffers_per_gate": floating})
+            taskmanager = await stack.enter_async_context(
+                TaskManager.embedded(config.model_copy(update={"memory": memory}))
+            )
+            found[name] = await stack.enter_async_context(taskmanager.client(APPLICATION))
+        yield found
 
 
 # ---- the reader ---------------------------------------------------------------------------------
@@ -114,10 +138,11 @@ async def read_turn(client: EmbeddedClient, kind: str, fields: Sequence[Any], ch
 
 async def consume() -> None:
     """Read what each line of standard input names; answer with a line."""
-    async with TaskManager.embedded() as taskmanager, taskmanager.client(APPLICATION) as client:
+    async with clients() as by_name:
         say("ready")
         while (command := await next_command()) is not None:
-            kind, fields, channels = command
+            name, kind, fields, channels = command
+            client = by_name[name]
             if kind == "bare":
                 await read_bare(*fields)
                 total = fields[1]
@@ -165,12 +190,16 @@ class Bench:
     """Runs the turns from the writer's process.
 
     Args:
+        name: A key of FLOATING.
         client: The client of the writer's tasks.
         reader: The process of the reader.
         seconds: How long to write in a turn.
     """
 
-    def __init__(self, client: EmbeddedClient, reader: LineProcess, seconds: float) -> None:
+    def __init__(
+        self, name: str, client: EmbeddedClient, reader: LineProcess, seconds: float
+    ) -> None:
+        self._name = name
         self._client = client
         self._reader = reader
         self._seconds = seconds
@@ -198,7 +227,7 @@ class Bench:
             if local:
                 reading = asyncio.create_task(read_turn(self._client, kind, fields, channels))
             else:
-                self._reader.tell([kind, fields, channels])
+                self._reader.tell([self._name, kind, fields, channels])
             await WRITERS[kind](partition, began + self._seconds)
         if reading is not None:
             found = {"bytes": await reading, "ended": time.perf_counter()}
@@ -213,7 +242,7 @@ class Bench:
         server = await loop.create_server(lambda: BareSender(data, None), "127.0.0.1", 0)
         cpu = self._cpu()
         began = time.perf_counter()
-        self._reader.tell(["bare", [server.sockets[0].getsockname()[1], total], 1])
+        self._reader.tell([self._name, "bare", [server.sockets[0].getsockname()[1], total], 1])
         found = await self._reader.answer()
         server.close()
         return self._result(found, began, cpu)
@@ -229,53 +258,50 @@ class Bench:
             "cpu_seconds_per_gb": (self._cpu() - cpu) / total * 1e9,
         }
 
-    async def round(self) -> dict[str, dict[str, float]]:
+    async def round(self) -> Run:
         """Take all turns once."""
         found = {"buffers": await self.turn("buffers")}
-        found["bare"] = await self.bare_turn(int(found["buffers"]["bytes"]))
+        if not self._name:
+            found["bare"] = await self.bare_turn(int(found["buffers"]["bytes"]))
+            found["local"] = await self.turn("buffers", local=True)
         found["records"] = await self.turn("records")
         found["batches"] = await self.turn("batches")
         found["1ms"] = await self.turn("batches", channels=CHANNELS, timeout=0.001)
         found["100ms"] = await self.turn("batches", channels=CHANNELS, timeout=0.1)
-        found["local"] = await self.turn("buffers", local=True)
-        return found
+        return {self._name + kind: result for kind, result in found.items()}
 
 
-async def measure(rounds: int, seconds: float) -> list[dict[str, dict[str, float]]]:
+async def measure(rounds: int, seconds: float) -> list[Run]:
     """Take all turns of all rounds after a warm-up; return the findings of each round."""
     with line_process("-m", "benchmarks.embedded", "--consume") as reader:
         await reader.answer()
-        async with TaskManager.embedded() as taskmanager, taskmanager.client(APPLICATION) as client:
-            bench = Bench(client, reader, seconds)
-            await bench.round()
-            return [await bench.round() for _ in range(rounds)]
+        async with clients() as by_name:
+            benches = [Bench(name, client, reader, seconds) for name, client in by_name.items()]
+            runs: list[Run] = []
+            for _ in range(rounds + 1):
+                run: Run = {}
+                for bench in benches:
+                    run |= await bench.round()
+                runs.append(run)
+            return runs[1:]  # the first round warms up
 
 
 # ---- the report ---------------------------------------------------------------------------------
 
 
-def report(runs: Sequence[dict[str, dict[str, float]]]) -> Report:
+def report(runs: Sequence[Run]) -> Report:
     """Make the figures."""
     figures: dict[str, float] = {}
     spread: dict[str, tuple[float, float]] = {}
 
-    def put(key: str, value: Callable[[dict[str, dict[str, float]]], float]) -> None:
+    def put(key: str, value: Callable[[Run], float]) -> None:
         figures[key], spread[key] = median_and_spread([value(run) for run in runs])
 
     per_buffer = BUFFER_BYTES / 1e9 * 1e6
-    put("buffers_gb_per_second", lambda run: run["buffers"]["bytes_per_second"] / 1e9)
-    put("buffer_cpu_us", lambda run: run["buffers"]["cpu_seconds_per_gb"] * per_buffer)
+    for name in FLOATING:
+        _put_turns(put, name)
     put("bare_gb_per_second", lambda run: run["bare"]["bytes_per_second"] / 1e9)
     put("bare_buffer_cpu_us", lambda run: run["bare"]["cpu_seconds_per_gb"] * per_buffer)
-    put("records_gb_per_second", lambda run: run["records"]["bytes_per_second"] / 1e9)
-    put("records_cpu_seconds_per_gb", lambda run: run["records"]["cpu_seconds_per_gb"])
-    put("batch_records_per_second", lambda run: run["batches"]["bytes_per_second"] / SMALL_BYTES)
-    put("batch_cpu_seconds_per_gb", lambda run: run["batches"]["cpu_seconds_per_gb"])
-    put(
-        "rate_1ms_over_100ms",
-        lambda run: run["1ms"]["bytes_per_second"] / run["100ms"]["bytes_per_second"],
-    )
-    put("channels_records_per_second", lambda run: run["100ms"]["bytes_per_second"] / SMALL_BYTES)
     put("local_gb_per_second", lambda run: run["local"]["bytes_per_second"] / 1e9)
     put("local_buffer_cpu_us", lambda run: run["local"]["cpu_seconds_per_gb"] * per_buffer)
     put(
@@ -283,6 +309,26 @@ def report(runs: Sequence[dict[str, dict[str, float]]]) -> Report:
         lambda run: run["local"]["bytes_per_second"] / run["buffers"]["bytes_per_second"],
     )
     return Report("embedded", figures, list(runs), spread)
+
+
+def _put_turns(put: Callable[[str, Callable[[Run], float]], None], name: str) -> None:
+    """Make the figures of the turns with one number of floating buffers."""
+    per_buffer = BUFFER_BYTES / 1e9 * 1e6
+
+    def rate(kind: str) -> Callable[[Run], float]:
+        return lambda run: run[name + kind]["bytes_per_second"]
+
+    def cpu(kind: str) -> Callable[[Run], float]:
+        return lambda run: run[name + kind]["cpu_seconds_per_gb"]
+
+    put(f"{name}buffers_gb_per_second", lambda run: rate("buffers")(run) / 1e9)
+    put(f"{name}buffer_cpu_us", lambda run: cpu("buffers")(run) * per_buffer)
+    put(f"{name}records_gb_per_second", lambda run: rate("records")(run) / 1e9)
+    put(f"{name}records_cpu_seconds_per_gb", cpu("records"))
+    put(f"{name}batch_records_per_second", lambda run: rate("batches")(run) / SMALL_BYTES)
+    put(f"{name}batch_cpu_seconds_per_gb", cpu("batches"))
+    put(f"{name}rate_1ms_over_100ms", lambda run: rate("1ms")(run) / rate("100ms")(run))
+    put(f"{name}channels_records_per_second", lambda run: rate("100ms")(run) / SMALL_BYTES)
 
 
 def main() -> None:

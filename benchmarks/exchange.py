@@ -34,6 +34,7 @@ from crc32c import crc32c
 
 from benchmarks.bare_pair import SEGMENT_SIZE_BYTES, read_bare, serve_bare
 from benchmarks.report import Report, median_and_spread, open_console
+from sluice.protocol.limits import MAX_LARGE_PAYLOAD_BYTES
 from sluice.protocol.messages import DATA
 from sluice.shuffle.gate.channel_opener import ChannelSource
 from sluice.shuffle.gate.input_gate import InputGate
@@ -185,7 +186,10 @@ async def read_gate(
             services,
             SubpartitionRange(key, 0, 1),
             read_pool,
-            GateLimits(floating_buffers=services.config.floating_buffers_per_stored_gate),
+            GateLimits(
+                buffer_bytes=MAX_LARGE_PAYLOAD_BYTES,
+                floating_buffers=services.config.floating_buffers_per_stored_gate,
+            ),
         )
         gate = InputGate(opener)
         for source in sources:

@@ -5,7 +5,13 @@ takes one buffer and is stuck. Subtask B.3 reads over the same connection for a 
 beside it and once alone. With credit B.4 stops its own channel; without it stops the connection.
 
 ``alone_credit_over_uncredited`` is the rate of B.3 alone with credit over that without, with the
-same buffers: two of its channel and eight floating ones.
+same buffers in both modes: two of its channel and the 32 floating ones that a gate of stored map
+outputs has by default. In the figure that ends in ``_ten_buffers`` they are eight, as for pipelined
+data: then the two ends often wait for each other, and the time in which an idle processor core
+wakes up decides.
+
+``socket_bytes_credit`` and ``socket_bytes_uncredited`` are the bytes that wait in the two socket
+buffers of the connection while B.4 is stuck: the memory of a mode beside its segments.
 """
 
 import argparse
@@ -20,16 +26,22 @@ import uvloop
 
 from benchmarks.exchange import CHANNELS, KEY, MAP_OUTPUTS, child, environment
 from benchmarks.report import Report, median_and_spread, open_console
+from sluice.protocol.limits import MAX_LARGE_PAYLOAD_BYTES
 from sluice.shuffle.gate.channel_opener import ChannelSource
 from sluice.shuffle.gate.input_gate import InputGate
 from sluice.shuffle.names import SubpartitionRange
 from sluice.shuffle.taskmanager.environment import NetworkEnvironment
 from sluice.shuffle.taskmanager.serve.stored_partition_view import ReadPool
-from sluice.shuffle.taskmanager.serve.taskmanager_channel_opener import TaskManagerChannelOpener
+from sluice.shuffle.taskmanager.serve.taskmanager_channel_opener import (
+    GateLimits,
+    TaskManagerChannelOpener,
+)
 from sluice.transport.connector import Address
 
 HOSTS = {"credit": "127.0.0.2", "watermark": "127.0.0.3"}
 FIGURES = {"credit": "isolation_credit", "watermark": "isolation_uncredited"}
+FLOATING = {"": 32, "_ten_buffers": 8}
+"""Floating buffers of the gates, by the end of the names of their figures."""
 AIMS = {
     "isolation_credit": "≥ 0.95",
     "isolation_uncredited": "near 0",
@@ -41,11 +53,18 @@ SETTLE_SECONDS = 0.3
 
 
 @contextlib.asynccontextmanager
-async def open_gate(running: NetworkEnvironment, source: ChannelSource) -> AsyncIterator[InputGate]:
+async def open_gate(
+    running: NetworkEnvironment,
+    source: ChannelSource,
+    floating_buffers: int = FLOATING["_ten_buffers"],
+) -> AsyncIterator[InputGate]:
     """Open a gate with one channel, as a subtask does."""
     read_pool = ReadPool(running.network_pool, "bench", 1)
     wanted = SubpartitionRange(KEY, 0, 1)
-    gate = InputGate(TaskManagerChannelOpener("bench", running.gate_services, wanted, read_pool))
+    limits = GateLimits(MAX_LARGE_PAYLOAD_BYTES, floating_buffers=floating_buffers)
+    gate = InputGate(
+        TaskManagerChannelOpener("bench", running.gate_services, wanted, read_pool, limits)
+    )
     gate.add_channel(source)
     try:
         yield gate
@@ -54,14 +73,16 @@ async def open_gate(running: NetworkEnvironment, source: ChannelSource) -> Async
         read_pool.destroy()
 
 
-async def read_for(running: NetworkEnvironment, source: ChannelSource, seconds: float) -> float:
+async def read_for(
+    running: NetworkEnvironment, source: ChannelSource, seconds: float, floating_buffers: int
+) -> float:
     """Read the source again and again; return bytes a second."""
     total = 0
     began = time.perf_counter()
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             while True:
-                async with open_gate(running, source) as gate:
+                async with open_gate(running, source, floating_buffers) as gate:
                     while (taken := await gate.next_buffer_or_event()) is not None:
                         total += len(taken.buffer.payload)
                         if taken.buffer.release is not None:
@@ -71,15 +92,32 @@ async def read_for(running: NetworkEnvironment, source: ChannelSource, seconds: 
 
 async def read_beside_stuck(
     running: NetworkEnvironment, source: ChannelSource, stuck: ChannelSource, seconds: float
-) -> float:
-    """Read as :func:`read_for` while another gate has taken one buffer and is stuck."""
-    async with open_gate(running, stuck) as gate:
+) -> tuple[float, int]:
+    """Read as :func:`read_for` while another gate has taken one buffer and is stuck.
+
+    Returns:
+        Bytes a second, and the bytes in socket buffers.
+    """
+    floating = FLOATING["_ten_buffers"]
+    async with open_gate(running, stuck, floating) as gate:
         taken = await gate.next_buffer_or_event()
         await asyncio.sleep(SETTLE_SECONDS)
-        rate = await read_for(running, source, seconds)
+        waiting = socket_bytes(stuck.address.port)
+        rate = await read_for(running, source, seconds, floating)
         if taken is not None and taken.buffer.release is not None:
             taken.buffer.release()
-        return rate
+        return rate, waiting
+
+
+def socket_bytes(port: int) -> int:
+    """Return the bytes that wait in both buffers of all TCP connections with a port."""
+    total = 0
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        fields = line.split()
+        if port in (int(end.rpartition(":")[2], 16) for end in fields[1:3]):
+            sent, _, received = fields[4].partition(":")
+            total += int(sent, 16) + int(received, 16)
+    return total
 
 
 async def measure(directory: Path, pairs: int, seconds: float) -> list[dict[str, float]]:
@@ -103,10 +141,13 @@ async def measure(directory: Path, pairs: int, seconds: float) -> list[dict[str,
         for turn in range(pairs + 1):
             run: dict[str, float] = {}
             for mode, running in reading.items():
-                run[f"{mode}_alone_bytes_per_second"] = await read_for(running, b3, seconds)
-                run[f"{mode}_beside_stuck_bytes_per_second"] = await read_beside_stuck(
-                    running, b3, b4, seconds
-                )
+                for ending, floating in FLOATING.items():
+                    run[f"{mode}_alone{ending}_bytes_per_second"] = await read_for(
+                        running, b3, seconds, floating
+                    )
+                beside_stuck, waiting = await read_beside_stuck(running, b3, b4, seconds)
+                run[f"{mode}_beside_stuck_bytes_per_second"] = beside_stuck
+                run[f"{mode}_socket_bytes"] = waiting
             if turn:  # the first one warms up
                 runs.append(run)
     return runs
@@ -116,20 +157,21 @@ def report_of(runs: list[dict[str, float]]) -> Report:
     """Make the report."""
     figures: dict[str, float] = {}
     spread: dict[str, tuple[float, float]] = {}
+
+    def put(name: str, values: list[float]) -> None:
+        figures[name], spread[name] = median_and_spread(values)
+
+    def ratios(above: str, below: str) -> list[float]:
+        rate = "bytes_per_second"
+        return [run[f"{above}_{rate}"] / run[f"{below}_{rate}"] for run in runs]
+
     for mode, figure in FIGURES.items():
-        figures[figure], spread[figure] = median_and_spread(
-            [
-                run[f"{mode}_beside_stuck_bytes_per_second"] / run[f"{mode}_alone_bytes_per_second"]
-                for run in runs
-            ]
-        )
-    name = "alone_credit_over_uncredited"
-    figures[name], spread[name] = median_and_spread(
-        [
-            run["credit_alone_bytes_per_second"] / run["watermark_alone_bytes_per_second"]
-            for run in runs
-        ]
-    )
+        put(figure, ratios(f"{mode}_beside_stuck", f"{mode}_alone_ten_buffers"))
+    for ending in FLOATING:
+        name = f"alone_credit_over_uncredited{ending}"
+        put(name, ratios(f"credit_alone{ending}", f"watermark_alone{ending}"))
+    put("socket_bytes_credit", [run["credit_socket_bytes"] for run in runs])
+    put("socket_bytes_uncredited", [run["watermark_socket_bytes"] for run in runs])
     return Report("isolation", figures, runs, spread)
 
 

@@ -108,9 +108,8 @@ class Connection:
         on_closed: Callable[["Connection"], None] | None = None,
     ) -> None:
         side = Side.ACCEPTED if hello is None else Side.CONNECTED
-        self.state = ConnectionState(
-            side, 0 if hello is None else hello.role, claims=credential is not None
-        )
+        claims = credential is not None
+        self.state = ConnectionState(side, hello.role if hello else 0, claims=claims)
         self.remote = "?"
         self.name = ""
         self.application_id = ""
@@ -119,7 +118,8 @@ class Connection:
         self.flow_control = FLOW_CREDIT
         """The flow control mode that both sides agreed on."""
         self.bytes_in = 0
-        self.opened: asyncio.Future[HelloAck] | None = None
+        self._loop = loop = asyncio.get_running_loop()
+        self.opened: asyncio.Future[HelloAck] | None = loop.create_future() if hello else None
         """On the side that connects: done when the handshake is."""
         self._config = config
         self._segment_size_bytes = segment_size_bytes
@@ -137,9 +137,6 @@ class Connection:
         self._error: SluiceError | None = None
         self._frame_deadline = FrameDeadline(self._decoder, config.frame_timeout_seconds, self.fail)
         self._close_timer: asyncio.TimerHandle | None = None
-        self._loop = asyncio.get_running_loop()
-        if hello is not None:
-            self.opened = self._loop.create_future()
 
     # ---- for handlers -----------------------------------------------------------------------
 
@@ -183,9 +180,8 @@ class Connection:
     @property
     def traffic(self) -> Traffic:
         """Messages and bytes of this connection so far."""
-        return Traffic(
-            self._decoder.frames, self._out.messages_out, self.bytes_in, self._out.bytes_out
-        )
+        out = self._out
+        return Traffic(self._decoder.frames, out.messages_out, self.bytes_in, out.bytes_out)
 
     @property
     def write_buffer_bytes(self) -> int:
@@ -202,6 +198,7 @@ class Connection:
         message: Message,
         payload: memoryview | bytes = b"",
         release: Release | None = None,
+        behind: list[memoryview | bytes] | None = None,
     ) -> None:
         """Send a message; never blocks.
 
@@ -213,9 +210,14 @@ class Connection:
             payload: Its payload; not copied.
             release: Called when the transport has let go of the payload, or at once if the
                 connection is gone.
+            behind: More pieces of the payload, which the release is for as well.
         """
         out = self._out
-        out.write(encode(message, len(payload)), payload, release)
+        if behind is None:
+            out.write(encode(message, len(payload)), payload, release)
+        else:
+            length = len(payload) + sum(map(len, behind))
+            out.write_pieces(encode(message, length), [payload, *behind], length, release)
         if not out.writable and out.unsent_bytes > out.high_bytes + MAX_UNSENT_BYTES:
             self._drop_deaf_peer(out.unsent_bytes)
 
@@ -424,9 +426,8 @@ class Connection:
         self._other_segment_size_bytes = greeting.segment_size_bytes
         self.state.open(role, self.flow_control)
         sends_data = role != ROLE_CONSUMER or self.state.side is Side.CONNECTED
-        self._decoder.max_payload_bytes = (
-            self.large_payload_bytes if sends_data else self.max_payload_bytes
-        )
+        largest = self.large_payload_bytes if sends_data else self.max_payload_bytes
+        self._decoder.max_payload_bytes = largest
         self._handler = self._handler_factory(self, greeting)
         if not self.closing:
             self._decoder.payloads = self._handler

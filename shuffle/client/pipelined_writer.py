@@ -6,14 +6,6 @@ bytes between this task and its readers. When both are full the writer waits for
 states are in :mod:`sluice.shuffle.partition.states`; the partition is FINISHING until the
 TaskManager has answered that it has everything.
 
-**When it is flushed**: every interval, unless its buffers go anyway. A flush makes a message of
-each open buffer. If flushed buffers are still under way when the interval is over, the connection
-is at its limit; if buffers become complete all the while as well, another flush would mostly cut in
-two a buffer that is about to go whole. Then no flush comes before all that is under way has gone,
-and a *pause* follows, :data:`PAUSE_TIMES` times as long as that took: at most a third of the time
-goes into flushing. If flushed buffers go at once, or buffers hardly ever become complete, nothing
-is put off, for a writer that is not at its limit wants its records sent early.
-
 **How much it holds back**: whatever its pool has, unless readers ask for small buffers
 (debloating). Then data must not pile up here, where no reader counts it: no buffer is begun while
 more wait than the TaskManager has granted credit for. So of each subpartition one buffer is here at
@@ -37,7 +29,8 @@ from ...protocol.messages import (
 )
 from ..errors import internal_error
 from ..memory import LocalBufferPool, NetworkBuffer
-from ..partition.output_flusher import DEFAULT_INTERVAL_SECONDS, OutputFlusher
+from ..partition.flush_pace import FlushPace
+from ..partition.output_flusher import OutputFlusher
 from ..partition.result_partition_writer import (
     ALL_SUBPARTITIONS,
     BufferWritingPartition,
@@ -354,68 +347,3 @@ class PipelinedWriter(BufferWritingPartition):
         self.memory.pool.destroy()
         wake(self._drained, error)
         wake(self._answered, error)
-
-
-PAUSE_TIMES: Final = 2
-"""Length of a pause, as a multiple of the time that the flushed buffers before it took to go."""
-
-MOST_PAUSE_SECONDS: Final = DEFAULT_INTERVAL_SECONDS
-"""Longest pause, in case flushed buffers took long because no reader took them."""
-
-FLUSHED_FOR_A_COMPLETE_ONE: Final = 4
-"""Buffers flushed for each that becomes complete, above which a flush is never put off."""
-
-
-class FlushPace:
-    """Says, interval by interval, whether to flush.
-
-    Args:
-        subpartitions: Number of the partition's subpartitions, and of the latest buffers that
-            count: written in turn, they all become complete together, and then none for a while.
-        clock: Tells the time in seconds.
-    """
-
-    __slots__ = ("_balance", "_clock", "_complete", "_most", "_pause_ends", "_waits_since")
-
-    def __init__(self, subpartitions: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._most = subpartitions
-        self._balance = 0.0
-        """Buffers that became complete, less one for every few flushed ones."""
-        self._complete = 0
-        self._waits_since: float | None = None
-        """Time since which no flush is made, until all buffers under way have gone."""
-        self._pause_ends: float | None = None
-
-    @property
-    def is_pausing(self) -> bool:
-        """Whether a flush is put off though nothing is under way."""
-        return self._pause_ends is not None
-
-    def is_due(self, under_way: int, complete: int) -> bool:
-        """Tell whether to flush now; asked once an interval.
-
-        Args:
-            under_way: Number of flushed buffers that have not gone.
-            complete: Number of buffers that have become complete so far.
-        """
-        self._balance = min(self._balance + complete - self._complete, self._most)
-        self._complete = complete
-        if under_way:
-            if self._waits_since is None and self._balance > 0:
-                self._waits_since = self._clock()
-            return self._waits_since is None
-        if self._waits_since is not None:
-            now = self._clock()
-            pause_seconds = min(PAUSE_TIMES * (now - self._waits_since), MOST_PAUSE_SECONDS)
-            self._pause_ends = now + pause_seconds
-            self._waits_since = None
-            return False
-        if self._pause_ends is not None and self._clock() < self._pause_ends:
-            return False
-        self._pause_ends = None
-        return True
-
-    def flushed(self, buffers: int) -> None:
-        """Take note of the number of buffers that a flush has put on their way."""
-        self._balance = max(self._balance - buffers / FLUSHED_FOR_A_COMPLETE_ONE, -self._most)

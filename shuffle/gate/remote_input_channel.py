@@ -130,7 +130,8 @@ class RemoteInputChannel:
         buffers = self._buffers
         if buffers is None or not self.may_take(length):
             return None
-        return buffers.take(length)
+        most = self._buffer_bytes
+        return buffers.take(length, apart=most is not None and most <= buffers.segment_size_bytes)
 
     def may_take(self, length: int) -> bool:
         """Tell whether data of that length may be sent to this channel, with memory or without."""
@@ -162,9 +163,7 @@ class RemoteInputChannel:
             self._event_received(message.data_type, content)  # type: ignore[arg-type]
             return
         had_nothing = not self._received
-        if not self._data_received(message, content):  # type: ignore[arg-type]
-            return
-        if had_nothing:
+        if self._data_received(message, content) and had_nothing:  # type: ignore[arg-type]
             self._listener()
 
     def fail(self, error: SluiceError) -> None:

@@ -199,6 +199,16 @@ def group_neighbours(
     return groups
 
 
+def single_groups(
+    segments: Sequence[MemorySegment], length: int, recycler: GroupRecycler
+) -> list[BufferGroup]:
+    """Make a group of each segment, as :func:`group_neighbours`, so that each is free by itself."""
+    size = segments[0].size_bytes
+    groups = [BufferGroup((segment,), size, recycler) for segment in segments]
+    groups[-1].length = length - size * (len(segments) - 1)
+    return groups
+
+
 def memory_to_receive(groups: list[BufferGroup]) -> memoryview | list[memoryview]:
     """Return the memory that receives the payload of groups: all pieces but the last are full.
 

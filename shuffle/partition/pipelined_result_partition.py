@@ -13,6 +13,7 @@ from typing import NamedTuple
 from ...protocol.errors import SluiceError
 from ..errors import InvalidPartitionType, InvalidRequest, TooManyEvents
 from ..memory import LocalBufferPool, LocalBufferPoolStatistics, NetworkBuffer
+from .flush_pace import FlushPace
 from .output_flusher import OutputFlusher
 from .partition_type import (
     ConsumptionConstraint,
@@ -117,6 +118,7 @@ class PipelinedResultPartition(BufferWritingPartition):
             PipelinedSubpartition(index, self) for index in range(num_subpartitions)
         )
         self._consumable = self.consumption is ConsumptionConstraint.WHEN_REGISTERED
+        self._pace = FlushPace(num_subpartitions)
 
     # ---- the writer --------------------------------------------------------------------------
 
@@ -225,9 +227,19 @@ class PipelinedResultPartition(BufferWritingPartition):
     # ---- the flusher, and statistics ---------------------------------------------------------
 
     def flush_open(self) -> int:
-        """Flush; return how many open buffers have unread bytes (called by the flusher)."""
+        """Flush, if it is time to; return how many open buffers wait to be read.
+
+        The flusher calls this. The number is at least 1 during a pause: the partition is not idle.
+        """
+        pace = self._pace
+        under_way = self._flushed_buffers()
+        completed = sum(subpartition.completed_buffers for subpartition in self._subpartitions)
+        if not pace.is_due(under_way, completed):
+            return under_way or int(pace.is_pausing)
         self.flush_all()
-        return sum(subpartition.has_flushed_bytes for subpartition in self._subpartitions)
+        waiting = self._flushed_buffers()
+        pace.flushed(waiting - under_way)
+        return waiting
 
     def finish_read_buffers(self) -> None:
         """Finish the open buffers of which every byte was read (called by the flusher)."""
@@ -254,6 +266,9 @@ class PipelinedResultPartition(BufferWritingPartition):
         )
 
     # ---- inside ------------------------------------------------------------------------------
+
+    def _flushed_buffers(self) -> int:
+        return sum(subpartition.has_flushed_bytes for subpartition in self._subpartitions)
 
     def _add(self, consumer: BufferConsumer, subpartition: int) -> None:
         builder = consumer.builder

@@ -21,7 +21,7 @@ that knows of data but has no credit for it is told of the first one.
 """
 
 from collections import deque
-from typing import Final, Protocol
+from typing import Final
 
 from ...protocol.errors import SluiceError
 from ...protocol.events import encode_end_of_partition
@@ -36,20 +36,10 @@ from ..errors import (
 )
 from .shared_buffer import BufferBuilder, BufferConsumer, check_buffer_size
 from .states import SubpartitionState
-from .view import DataListener, OutgoingBuffer
+from .view import DataListener, OutgoingBuffer, SubpartitionOwner
 
 MAX_QUEUED_EVENTS: Final = 1024
 """Events that may wait in a subpartition, 1 MiB at most. Neither credit nor a pool bounds them."""
-
-
-class SubpartitionOwner(Protocol):
-    """The partition, as its subpartitions see it."""
-
-    def subpartition_consumed(self, index: int) -> None:
-        """Take note that the view of a subpartition was released."""
-
-    def buffer_size_announced(self, index: int, size_bytes: int) -> None:
-        """Take note that a reader wants buffers of at most this size."""
 
 
 class PipelinedSubpartition:
@@ -74,6 +64,7 @@ class PipelinedSubpartition:
         "_reader_knows",
         "_view",
         "buffer_size_bytes",
+        "completed_buffers",
         "index",
         "state",
         "total_buffers",
@@ -89,6 +80,7 @@ class PipelinedSubpartition:
         """Data buffers that the reader has taken; a flushed buffer may be taken in parts."""
         self.buffer_size_bytes: int | None = None
         """Most bytes that the reader wants a buffer to hold; None for whole segments."""
+        self.completed_buffers = 0  # that were open before
         self._owner = owner
         self._queue: deque[BufferConsumer | OutgoingBuffer] = deque()  # buffers, and events
         self._priority: deque[OutgoingBuffer] = deque()
@@ -126,8 +118,7 @@ class PipelinedSubpartition:
         elif consumer.has_unread:
             self._queue.append(consumer)
             self._complete += 1
-            if not self._reader_knows:
-                self._tell_reader()
+            self._tell_reader()
         else:
             consumer.close()
 
@@ -166,20 +157,18 @@ class PipelinedSubpartition:
         if data_type == PRIORITY_EVENT:
             self._priority.append(event)
             if len(self._priority) == 1:
-                self._tell_reader()
+                self._tell_reader(again=True)
             return
         self.finish_open()
         self._queue.append(event)
-        if not self._reader_knows:
-            self._tell_reader()
+        self._tell_reader()
 
     def flush(self) -> None:
         """Let the reader take the bytes that are committed in the open buffer."""
         consumer = self._open
         if consumer is not None and not self._flushed and consumer.has_unread:
             self._flushed = True
-            if not self._reader_knows:
-                self._tell_reader()
+            self._tell_reader()
 
     def finish(self) -> None:
         """End the subpartition. Idempotent."""
@@ -187,8 +176,7 @@ class PipelinedSubpartition:
             return
         self.finish_open()
         self.state = SubpartitionState.FINISHED
-        if not self._reader_knows:
-            self._tell_reader()
+        self._tell_reader()
 
     def release(self, failure: SluiceError | None = None) -> BufferBuilder | None:
         """Give all buffers up; a reader that has not come to the end gets the failure.
@@ -262,6 +250,13 @@ class PipelinedSubpartition:
     def has_priority_event(self) -> bool:
         """Whether the next buffer is an event that overtakes data."""
         return bool(self._priority) and not self._blocked
+
+    @property
+    def has_complete_buffer(self) -> bool:
+        """Whether a complete data buffer is the next to be read."""
+        if self._blocked or self._priority or not self._complete:
+            return False
+        return type(self._queue[0]) is BufferConsumer
 
     def is_available(self, credit: int) -> bool:
         """Whether the reader could take something with that much credit."""
@@ -341,9 +336,9 @@ class PipelinedSubpartition:
 
     # ---- inside ------------------------------------------------------------------------------
 
-    def _tell_reader(self) -> None:
+    def _tell_reader(self, *, again: bool = False) -> None:
         view = self._view
-        if view is not None and not self._blocked:
+        if view is not None and not self._blocked and (again or not self._reader_knows):
             self._reader_knows = True
             view.listener()
 
@@ -359,8 +354,8 @@ class PipelinedSubpartition:
             consumer.close()
             return
         self._complete += 1
-        if not self._reader_knows:
-            self._tell_reader()
+        self.completed_buffers += 1
+        self._tell_reader()
 
     def _refuse_if_finished(self) -> None:
         if self.state is SubpartitionState.FINISHED:
@@ -409,6 +404,11 @@ class PipelinedSubpartitionView:
     def has_priority_event(self) -> bool:
         """True if the next buffer is an event that overtakes data."""
         return self._subpartition.has_priority_event
+
+    @property
+    def has_complete_buffer(self) -> bool:
+        """True if the next buffer is data to which its producer adds nothing more."""
+        return self._subpartition.has_complete_buffer
 
     def is_available(self, credit: int) -> bool:
         """True if that much credit is enough for the next buffer; events need none."""

@@ -31,6 +31,16 @@ DataListener = Callable[[], None]
 """Called when a view that had nothing to read has something, or has failed."""
 
 
+class SubpartitionOwner(Protocol):
+    """A partition, as its subpartitions tell it of their readers."""
+
+    def subpartition_consumed(self, index: int) -> None:
+        """Take note that the view of a subpartition was released."""
+
+    def buffer_size_announced(self, index: int, size_bytes: int) -> None:
+        """Take note that a reader wants buffers of at most this size."""
+
+
 class SubpartitionView(Protocol):
     """One reader's way through a range of subpartitions."""
 

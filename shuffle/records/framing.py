@@ -4,6 +4,7 @@ The end of a buffer may cut both anywhere. A batch of records is sorted by subpa
 before any of it is written.
 """
 
+import enum
 import functools
 import struct
 from collections import defaultdict
@@ -28,6 +29,30 @@ DEFAULT_MAXIMUM_RECORD_BYTES: Final = 1 << 30
 _PREFIXES_KEPT: Final = 4096
 
 
+class SerializationResult(enum.Enum):
+    """Whether the record is whole and the buffer full, after a copy."""
+
+    PARTIAL_RECORD_MEMORY_SEGMENT_FULL = (False, True)
+    FULL_RECORD_MEMORY_SEGMENT_FULL = (True, True)
+    FULL_RECORD = (True, False)
+
+    def __init__(self, is_full_record: bool, is_full_buffer: bool) -> None:
+        self.is_full_record: Final = is_full_record
+        self.is_full_buffer: Final = is_full_buffer
+
+
+class DeserializationResult(enum.Enum):
+    """Whether a call returned a whole record, and whether the buffer is read to its end."""
+
+    PARTIAL_RECORD = (False, True)
+    INTERMEDIATE_RECORD_FROM_BUFFER = (True, False)
+    LAST_RECORD_FROM_BUFFER = (True, True)
+
+    def __init__(self, is_full_record: bool, is_buffer_consumed: bool) -> None:
+        self.is_full_record: Final = is_full_record
+        self.is_buffer_consumed: Final = is_buffer_consumed
+
+
 class _Prefixes(dict[int, bytes]):
     """Caches packed lengths, because in a batch most lengths repeat. Bounded."""
 
@@ -38,7 +63,8 @@ class _Prefixes(dict[int, bytes]):
         return prefix
 
 
-_prefix_of: Final = _Prefixes().__getitem__
+prefix_of: Final = _Prefixes().__getitem__
+"""Returns the length prefix of a record of so many bytes."""
 
 
 def join_frames(payloads: Sequence[BytesLike], maximum_record_bytes: int) -> bytes:
@@ -57,10 +83,10 @@ def join_frames(payloads: Sequence[BytesLike], maximum_record_bytes: int) -> byt
     if longest > maximum_record_bytes:
         raise RecordTooLarge(longest, maximum_record_bytes)
     if min(lengths) == longest:
-        joined = _prefix_of(longest).join((b"", *payloads))
+        joined = prefix_of(longest).join((b"", *payloads))
     else:
         frames: list[BytesLike] = [b""] * (2 * len(lengths))
-        frames[::2] = map(_prefix_of, lengths)
+        frames[::2] = map(prefix_of, lengths)
         frames[1::2] = payloads
         joined = b"".join(frames)
     if len(joined) != sum(lengths) + LENGTH_BYTES * len(lengths):  # len() of a view counts items

@@ -3,10 +3,16 @@
 from typing import TYPE_CHECKING, Final
 
 from ..partition.result_partition_writer import ALL_SUBPARTITIONS, ResultPartitionWriter
-from .spanning_serializer import SerializationResult, SpanningRecordSerializer
+from .framing import LENGTH_BYTES, SerializationResult, prefix_of
+from .spanning_serializer import SpanningRecordSerializer
 
 if TYPE_CHECKING:
     from ..partition.shared_buffer import BufferBuilder
+
+
+_JOINED_BYTES: Final = 1024
+"""Records below this length are copied once more, to join their prefix: that costs less than an
+append of its own."""
 
 
 class OpenBuffers:
@@ -39,6 +45,27 @@ class OpenBuffers:
         if broadcasting is not self._broadcasting:
             self.finish_all()
             self._broadcasting = broadcasting
+
+    def append(self, payload: bytes | memoryview, subpartition: int) -> bool:
+        """Frame a record into the open buffer of a subpartition, if it leaves room there.
+
+        Returns:
+            False, with nothing copied, if it does not fit: then it may have to be cut.
+        """
+        builder = self.builders[subpartition]
+        length = len(payload)
+        if (
+            builder is None
+            or builder.is_finished
+            or length + LENGTH_BYTES >= builder.writable_bytes
+        ):
+            return False
+        if length < _JOINED_BYTES:
+            builder.append_and_commit(prefix_of(length) + payload)
+        else:
+            builder.append(prefix_of(length))
+            builder.append_and_commit(payload)
+        return True
 
     def copy(self, spanning: SpanningRecordSerializer, subpartition: int) -> bool:
         """Copy the serializer's bytes into buffers.

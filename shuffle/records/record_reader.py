@@ -15,11 +15,10 @@ from ...protocol.messages import DATA
 from ..errors import GateReleased, InvalidRequest
 from ..gate.capture import CapturedBuffer, OvertakenCapture
 from ..gate.readable_gate import ReadableGate
-from .framing import DEFAULT_MAXIMUM_RECORD_BYTES
+from .framing import DEFAULT_MAXIMUM_RECORD_BYTES, DeserializationResult
 from .serializers import ValueSerializer, deserializing_many
 from .spanning_deserializer import (
     DEFAULT_SPILL_THRESHOLD_BYTES,
-    DeserializationResult,
     SpanningRecordDeserializer,
 )
 

@@ -32,8 +32,6 @@ from ..partition.result_partition_writer import (
 )
 from .framing import (
     DEFAULT_MAXIMUM_RECORD_BYTES,
-    LENGTH,
-    LENGTH_BYTES,
     BatchPart,
     BytesLike,
     batch_parts,
@@ -49,8 +47,6 @@ Pending: TypeAlias = Coroutine[Any, Any, None] | None
 """None if the call is done; otherwise the caller must await it before the next call."""
 
 DEFAULT_BUFFER_TIMEOUT_SECONDS: Final = 0.1
-
-_prefix: Final = LENGTH.pack
 
 
 class RecordWriter(Generic[T]):
@@ -87,7 +83,6 @@ class RecordWriter(Generic[T]):
         self._generator = random.Random() if generator is None else generator  # noqa: S311
         self._spanning = SpanningRecordSerializer(maximum_record_bytes)
         self._buffers = OpenBuffers(partition)
-        self._builders = self._buffers.builders
         self._blocked = False  # if so, _refuse() says why
         self._pending: Coroutine[Any, Any, None] | None = None
         self._batch_begun = False
@@ -256,20 +251,12 @@ class RecordWriter(Generic[T]):
             raise no_such_subpartition(subpartition, self._num_subpartitions)
         if type(payload) is not bytes:
             payload = flat(payload)
-        length = len(payload)
-        builder = self._builders[subpartition]
-        if (
-            builder is not None
-            and length + LENGTH_BYTES < builder.writable_bytes
-            and not builder.is_finished
-            and length <= self._maximum
-        ):
-            builder.append_and_commit(_prefix(length) + payload)
+        if len(payload) > self._maximum:
+            raise RecordTooLarge(len(payload), self._maximum)
+        if self._buffers.append(payload, subpartition):
             if self._flush_always:
                 self._flush(subpartition)
             return None
-        if length > self._maximum:
-            raise RecordTooLarge(length, self._maximum)
         self._buffers.switch(subpartition)
         self._spanning.set_record(payload)
         self._batch_begun = False

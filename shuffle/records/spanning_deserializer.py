@@ -8,7 +8,6 @@ A view is valid until the next call; a buffer is given back when its last view h
 gathered in memory is a bytearray, which belongs to the caller.
 """
 
-import enum
 import mmap
 import os
 import tempfile
@@ -22,6 +21,7 @@ from .framing import (
     LENGTH,
     LENGTH_BYTES,
     BytesLike,
+    DeserializationResult,
     split_equal_frames,
 )
 
@@ -123,19 +123,9 @@ class SpillFile:
         )
 
 
-class DeserializationResult(enum.Enum):
-    """Whether a call returned a whole record, and whether the buffer is read to its end."""
-
-    PARTIAL_RECORD = (False, True)
-    INTERMEDIATE_RECORD_FROM_BUFFER = (True, False)
-    LAST_RECORD_FROM_BUFFER = (True, True)
-
-    def __init__(self, is_full_record: bool, is_buffer_consumed: bool) -> None:
-        self.is_full_record: Final = is_full_record
-        self.is_buffer_consumed: Final = is_buffer_consumed
-
-
 _PARTIAL: Final = (DeserializationResult.PARTIAL_RECORD, None)
+_INTERMEDIATE: Final = DeserializationResult.INTERMEDIATE_RECORD_FROM_BUFFER
+_LAST: Final = DeserializationResult.LAST_RECORD_FROM_BUFFER
 
 
 class SpanningRecordDeserializer:
@@ -243,18 +233,15 @@ class SpanningRecordDeserializer:
             stop = start + length
             if stop <= end:
                 self._position = stop
-                if stop < end:
-                    result = DeserializationResult.INTERMEDIATE_RECORD_FROM_BUFFER
-                else:
-                    result = DeserializationResult.LAST_RECORD_FROM_BUFFER
+                result = _INTERMEDIATE if stop < end else _LAST
                 return result, self._payload[start:stop]
         record = self._gather()
         if self._position < end:  # only with a whole record
-            return DeserializationResult.INTERMEDIATE_RECORD_FROM_BUFFER, record
+            return _INTERMEDIATE, record
         self._release_buffer()  # a gathered record has memory of its own
         if record is None:
             return _PARTIAL
-        return DeserializationResult.LAST_RECORD_FROM_BUFFER, record
+        return _LAST, record
 
     def take_records(self, owned: bool = False) -> list[BytesLike]:
         """Take all records that end in the buffer, which is then read to its end.

@@ -4,7 +4,6 @@ The caller owns the loop: it takes a buffer, has :meth:`SpanningRecordSerializer
 and acts on the result. A record that ends exactly where its segment ends needs no further segment.
 """
 
-import enum
 from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import accumulate
@@ -16,6 +15,7 @@ from .framing import (
     LENGTH,
     LENGTH_BYTES,
     BytesLike,
+    SerializationResult,
     join_frames,
 )
 
@@ -26,16 +26,9 @@ _JOINED_BYTES: Final = 64 << 10
 """Up to this length prefix and record are copied into one piece: one append instead of two."""
 
 
-class SerializationResult(enum.Enum):
-    """Whether the record is whole and the buffer full, after a copy."""
-
-    PARTIAL_RECORD_MEMORY_SEGMENT_FULL = (False, True)
-    FULL_RECORD_MEMORY_SEGMENT_FULL = (True, True)
-    FULL_RECORD = (True, False)
-
-    def __init__(self, is_full_record: bool, is_full_buffer: bool) -> None:
-        self.is_full_record: Final = is_full_record
-        self.is_full_buffer: Final = is_full_buffer
+_PARTIAL: Final = SerializationResult.PARTIAL_RECORD_MEMORY_SEGMENT_FULL
+_FULL_BOTH: Final = SerializationResult.FULL_RECORD_MEMORY_SEGMENT_FULL
+_FULL: Final = SerializationResult.FULL_RECORD
 
 
 class SpanningRecordSerializer:
@@ -144,10 +137,10 @@ class SpanningRecordSerializer:
         builder.commit()
         self._position = position
         if position < total_bytes:
-            return SerializationResult.PARTIAL_RECORD_MEMORY_SEGMENT_FULL
+            return _PARTIAL
         if builder.is_full:
-            return SerializationResult.FULL_RECORD_MEMORY_SEGMENT_FULL
-        return SerializationResult.FULL_RECORD
+            return _FULL_BOTH
+        return _FULL
 
 
 def flat(payload: BytesLike) -> memoryview:

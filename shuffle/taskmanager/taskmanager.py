@@ -94,7 +94,9 @@ class TaskManager:
 
         Args:
             application_id: Partitions are found, and released, by application.
-            credential: As of :meth:`~sluice.shuffle.client.client.ShuffleClient.connect`.
+            credential: As of :meth:`~sluice.shuffle.client.client.ShuffleClient.connect`. That of
+                the process environment is for TaskManagers that have a cluster secret; one without
+                cannot check it, and takes no notice of it.
             buffer_timeout_seconds: Time after which a buffer that is not full is sent; 0: after
                 every call, -1: only full buffers are sent.
 
@@ -102,7 +104,8 @@ class TaskManager:
             InvalidCredential: The text or the file has no credential.
             AuthenticationFailed: The application may not use this TaskManager.
         """
-        proven = client_credential(credential, application_id, os.environ)
+        names = os.environ if self.config.auth.cluster_secret_files else {}
+        proven = client_credential(credential, application_id, names)
         return self.environment.client(application_id, proven, buffer_timeout_seconds)
 
     @property

@@ -32,10 +32,14 @@ async def test_less_is_in_flight_with_credit_and_barriers_wait_behind_less(tmp_p
 def test_figures_of_isolation() -> None:
     runs = [
         {
-            "credit_alone_bytes_per_second": 10.0,
+            "credit_alone_bytes_per_second": 20.0,
+            "credit_alone_ten_buffers_bytes_per_second": 10.0,
             "credit_beside_stuck_bytes_per_second": beside,
-            "watermark_alone_bytes_per_second": 8.0,
+            "credit_socket_bytes": 0,
+            "watermark_alone_bytes_per_second": 16.0,
+            "watermark_alone_ten_buffers_bytes_per_second": 20.0,
             "watermark_beside_stuck_bytes_per_second": 0.0,
+            "watermark_socket_bytes": 5e6,
         }
         for beside in (9.0, 10.0, 11.0)
     ]
@@ -44,6 +48,9 @@ def test_figures_of_isolation() -> None:
         "isolation_credit": 1.0,
         "isolation_uncredited": 0.0,
         "alone_credit_over_uncredited": 1.25,
+        "alone_credit_over_uncredited_ten_buffers": 0.5,
+        "socket_bytes_credit": 0,
+        "socket_bytes_uncredited": 5e6,
     }
     assert report.spread["isolation_credit"] == (0.9, 1.1)
 

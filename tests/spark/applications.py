@@ -133,10 +133,10 @@ class Application(SparkApplication):
         try:
             super().finish()
         except ProcessFailed as error:
-            error.add_note(self._thread_dump())
+            error.add_note(self.thread_dump())
             raise
 
-    def _thread_dump(self) -> str:
+    def thread_dump(self) -> str:
         """Return the stacks of the threads of the driver's JVM, or nothing if it is gone."""
         try:
             os.kill(self._driver_pid, signal.SIGQUIT)  # the JVM's own way to ask for one

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from benchmarks.cluster import StandaloneCluster
+    from tests.spark.driver import Driver
 
 AT_ONCE_SECONDS = 30.0
 
@@ -30,7 +31,7 @@ def nobody() -> Iterator[str]:
         yield f"127.0.0.1:{bound.getsockname()[1]}"
 
 
-def test_all_wrong_settings_are_told_at_the_start(directory: Path):
+def test_all_wrong_settings_are_told_at_the_start(driver: Driver):
     settings = spark_conf() | {
         "spark.sluice.endpoints": "tm1:7337:9",
         "spark.sluice.fallback.policy": "maybe",
@@ -39,9 +40,7 @@ def test_all_wrong_settings_are_told_at_the_start(directory: Path):
         "spark.sluice.reader.creditPerChannel": "1",
         "spark.sluice.endpoint": "tm1:7337",
     }
-    with pytest.raises(ProcessFailed), Application("wrong", LOCAL_MASTER, directory, settings):
-        pass
-    output = (directory / "wrong.log").read_text(encoding="utf-8")
+    output = driver.refused("wrong", settings)
     for told in (
         "spark.sluice.endpoints is 'tm1:7337:9'",
         "spark.sluice.fallback.policy is 'maybe': must be one of fail, spark",
@@ -53,8 +52,8 @@ def test_all_wrong_settings_are_told_at_the_start(directory: Path):
         assert told in output
 
 
-def test_no_taskmanager_fails_the_job_at_once(directory: Path, nobody: str):
-    with Application("nobody", LOCAL_MASTER, directory, spark_conf(nobody)) as application:
+def test_no_taskmanager_fails_the_job_at_once(driver: Driver, nobody: str):
+    with driver.application("nobody", LOCAL_MASTER, spark_conf(nobody)) as application:
         started = time.monotonic()
         with pytest.raises(ProcessFailed) as failure:
             application.rows("rdd_reduce_by_key")
@@ -65,18 +64,20 @@ def test_no_taskmanager_fails_the_job_at_once(directory: Path, nobody: str):
     assert "spark.sluice.fallback.policy=spark" in message
 
 
-def test_no_taskmanager_and_the_policy_to_fall_back(directory: Path, own: Application, nobody: str):
+def test_no_taskmanager_and_the_policy_to_fall_back(driver: Driver, own: Application, nobody: str):
     settings = spark_conf(nobody) | {"spark.sluice.fallback.policy": "spark"}
-    with Application("fallback", LOCAL_MASTER, directory, settings) as application:
+    with driver.application("fallback", LOCAL_MASTER, settings) as application:
         for job in ("rdd_reduce_by_key", "frame_join"):
             assert application.rows(job).read_text() == own.rows(job).read_text()
     assert "Shuffle 0 uses Spark's own shuffle: no TaskManager is reachable" in application.output
 
 
-def test_no_taskmanager_on_the_executors_hosts(directory: Path, cluster: StandaloneCluster):
+def test_no_taskmanager_on_the_executors_hosts(
+    driver: Driver, directory: Path, cluster: StandaloneCluster
+):
     """Only the executors can tell, so the driver waits for their word before any task runs."""
     settings = spark_conf(f"unix:{directory}/nowhere-{{host}}.sock")
-    with Application("unix", cluster.master_url, directory, settings) as application:
+    with driver.application("unix", cluster.master_url, settings) as application:
         application.new_events()
         started = time.monotonic()
         with pytest.raises(ProcessFailed) as failure:
@@ -101,6 +102,7 @@ def test_no_taskmanager_on_the_executors_hosts_and_the_policy_to_fall_back(
         "spark.metrics.conf.driver.sink.csv.class": "org.apache.spark.metrics.sink.CsvSink",
         "spark.metrics.conf.driver.sink.csv.directory": str(metrics),
     }
+    # In a JVM of its own, which counts the shuffles of all its applications.
     with Application("unixfallback", cluster.master_url, directory, settings) as application:
         for job in ("rdd_reduce_by_key", "frame_join"):
             assert application.rows(job).read_text() == own.rows(job).read_text()
@@ -112,12 +114,12 @@ def test_no_taskmanager_on_the_executors_hosts_and_the_policy_to_fall_back(
 
 
 def test_executors_tell_the_driver_and_each_other_of_a_taskmanager(
-    directory: Path, cluster: StandaloneCluster, own: Application
+    driver: Driver, directory: Path, cluster: StandaloneCluster, own: Application
 ):
     """Driver and one executor have no socket on their host; the other executor has."""
     with Daemons(directory / "second", hosts=cluster.hosts[1:]) as second:
         settings = sluice_settings(second)
-        with Application("second", cluster.master_url, directory, settings) as application:
+        with driver.application("second", cluster.master_url, settings) as application:
             job = "rdd_reduce_by_key"
             assert application.rows(job).read_text() == own.rows(job).read_text()
             assert second.moved().written_bytes > 0
@@ -125,7 +127,7 @@ def test_executors_tell_the_driver_and_each_other_of_a_taskmanager(
 
 
 def test_the_last_taskmanager_dies_during_a_job(
-    directory: Path, cluster: StandaloneCluster, own: Application
+    driver: Driver, directory: Path, cluster: StandaloneCluster, own: Application
 ):
     """The job whose data is gone fails at once; the next one begins without TaskManagers."""
     with Daemons(directory / "mortal") as mortal:
@@ -133,7 +135,7 @@ def test_the_last_taskmanager_dies_during_a_job(
             "spark.sluice.fallback.policy": "spark",
             "spark.sluice.reader.returnTimeout": "1s",
         }
-        with Application("widow", cluster.master_url, directory, settings) as application:
+        with driver.application("widow", cluster.master_url, settings) as application:
             application.rows("prepare")
             application.new_events()
             for daemon in mortal:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.spark.applications import BACK_PRESSURE, Application, sluice_settings
+from tests.spark.applications import BACK_PRESSURE, sluice_settings
 from tests.spark.barrier import Barrier
 from tests.spark.daemons import Daemons, leftovers
 
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from benchmarks.cluster import StandaloneCluster
+    from tests.spark.applications import Application
+    from tests.spark.driver import Driver
 
 EXPIRY_SECONDS = 5.0
 JOB_SECONDS = 120.0
@@ -38,9 +40,9 @@ def lonely(directory: Path) -> Iterator[Daemons]:
 
 
 def test_a_shuffle_is_dropped_when_the_garbage_collector_has_found_it_unused(
-    directory: Path, cluster: StandaloneCluster, lonely: Daemons
+    driver: Driver, cluster: StandaloneCluster, lonely: Daemons
 ):
-    with _application("tidy", directory, cluster, lonely) as application:
+    with _application("tidy", driver, cluster, lonely) as application:
         application.rows("prepare")
         kept = _shuffles(lonely)
         for _ in range(3):
@@ -53,7 +55,7 @@ def test_a_shuffle_is_dropped_when_the_garbage_collector_has_found_it_unused(
 
 
 def test_queries_drop_their_shuffles_at_their_end(
-    directory: Path, cluster: StandaloneCluster, lonely: Daemons, own: Application
+    driver: Driver, cluster: StandaloneCluster, lonely: Daemons, own: Application
 ):
     """No garbage collector has a part in it: Spark's cleaner is off."""
     if tuple(map(int, own.spark_version.split(".")[:2])) < (4, 1):
@@ -62,7 +64,7 @@ def test_queries_drop_their_shuffles_at_their_end(
     jobs = ("eager_query", "eager_twice", "eager_rdd")
     expected = {job: own.rows(job, settings={}).read_text() for job in jobs}
     never = {"spark.cleaner.referenceTracking": "false"}
-    with _application("eager", directory, cluster, lonely, never) as application:
+    with _application("eager", driver, cluster, lonely, never) as application:
         application.new_events()
         assert application.rows("eager_query").read_text() == expected["eager_query"]
         for daemon in lonely:
@@ -75,9 +77,9 @@ def test_queries_drop_their_shuffles_at_their_end(
 
 
 def test_nothing_is_left_when_the_application_has_ended(
-    directory: Path, cluster: StandaloneCluster, lonely: Daemons
+    driver: Driver, directory: Path, cluster: StandaloneCluster, lonely: Daemons
 ):
-    with _application("ended", directory, cluster, lonely) as application:
+    with _application("ended", driver, cluster, lonely) as application:
         with Barrier(directory / "ended-barrier.sock") as barrier:
             running = _until_it_reads(application, barrier)
             assert _in_use(lonely) >= IN_USE
@@ -94,10 +96,10 @@ def test_nothing_is_left_when_the_application_has_ended(
 
 
 def test_nothing_is_left_when_the_driver_was_killed(
-    directory: Path, cluster: StandaloneCluster, lonely: Daemons
+    driver: Driver, directory: Path, cluster: StandaloneCluster, lonely: Daemons
 ):
     with (
-        _application("killed", directory, cluster, lonely) as application,
+        _application("killed", driver, cluster, lonely) as application,
         Barrier(directory / "killed-barrier.sock") as barrier,
     ):
         running = _until_it_reads(application, barrier)
@@ -113,13 +115,13 @@ def test_nothing_is_left_when_the_driver_was_killed(
 
 def _application(
     name: str,
-    directory: Path,
+    driver: Driver,
     cluster: StandaloneCluster,
     daemons: Daemons,
     settings: dict[str, str] | None = None,
 ) -> Application:
     every = sluice_settings(daemons) | BACK_PRESSURE | (settings or {})
-    return Application(name, cluster.master_url, directory, every)
+    return driver.application(name, cluster.master_url, every)
 
 
 def _until_it_reads(application: Application, barrier: Barrier) -> Future[Path]:

@@ -16,15 +16,17 @@ import pytest
 
 from benchmarks.cluster import installed_spark
 from benchmarks.executors import children_executors, executors_below, wait_for_end
-from tests.spark.applications import Application, sluice_settings
+from tests.spark.applications import sluice_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from benchmarks.cluster import StandaloneCluster
+    from tests.spark.applications import Application
     from tests.spark.barrier import Barrier
     from tests.spark.daemons import Daemons
+    from tests.spark.driver import Driver
 
 MAPS = 4
 SLOTS = 2
@@ -44,6 +46,7 @@ DECOMMISSION = {
 
 TRACKING = "spark.dynamicAllocation.shuffleTracking.enabled"
 DYNAMIC = {
+    "spark.scheduler.minRegisteredResourcesRatio": "0.0",  # the first job asks for executors
     "spark.dynamicAllocation.enabled": "true",
     TRACKING: "true",
     "spark.dynamicAllocation.minExecutors": "0",
@@ -55,17 +58,17 @@ DYNAMIC = {
 
 @pytest.fixture(scope="module")
 def standalone(
-    directory: Path, cluster: StandaloneCluster, daemons: Daemons
+    driver: Driver, cluster: StandaloneCluster, daemons: Daemons
 ) -> Iterator[Application]:
     settings = sluice_settings(daemons) | DECOMMISSION
-    with Application("life", cluster.master_url, directory, settings) as running:
+    with driver.application("life", cluster.master_url, settings) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
-def local_cluster(directory: Path, daemons: Daemons) -> Iterator[Application]:
+def local_cluster(driver: Driver, daemons: Daemons) -> Iterator[Application]:
     settings = sluice_settings(daemons)
-    application = Application("local", "local-cluster[2,1,768]", directory, settings)
+    application = driver.application("local", "local-cluster[2,1,768]", settings)
     try:
         with application as running:
             yield running
@@ -77,33 +80,10 @@ def local_cluster(directory: Path, daemons: Daemons) -> Iterator[Application]:
 
 
 @pytest.fixture(scope="module")
-def dynamic(directory: Path, cluster: StandaloneCluster, daemons: Daemons) -> Iterator[Application]:
+def dynamic(driver: Driver, cluster: StandaloneCluster, daemons: Daemons) -> Iterator[Application]:
     settings = sluice_settings(daemons) | DYNAMIC
-    with Application("dynamic", cluster.master_url, directory, settings) as running:
+    with driver.application("dynamic", cluster.master_url, settings) as running:
         yield running
-
-
-@pytest.mark.parametrize("master", ["standalone", "local_cluster"])
-def test_killed_while_it_runs_a_map_task(
-    own: Application, barrier: Barrier, request: pytest.FixtureRequest, master: str
-):
-    application: Application = request.getfixturevalue(master)
-    expected = own.rows("map_waits", barrier=None)
-    application.fill_slots(barrier, SLOTS)
-    application.new_events()
-    running = application.start("map_waits", barrier=str(barrier.path))
-    first = {arrival.point for arrival in barrier.wait("map-", SLOTS)}
-    barrier.release(*first)  # these two end, the other two begin
-    arrivals = barrier.wait("map-", MAPS)
-    victim = next(arrival for arrival in arrivals if arrival.point not in first)
-    os.kill(victim.executor_pid, signal.SIGKILL)
-    barrier.release()
-    assert running.result(RESULT_SECONDS).read_text() == expected.read_text()
-    events = application.new_events()
-    lost = int(victim.point.removeprefix("map-"))
-    # Also not those that the same executor had run before.
-    assert events.map_runs() == ONCE | {lost: 2}
-    assert events.executors_removed() == 1
 
 
 @pytest.mark.parametrize("job", ["reduce_waits", "reduce_waits_inside"])
@@ -124,6 +104,37 @@ def test_killed_after_the_map_stage_of_a_local_cluster(
     assert running.result(RESULT_SECONDS).read_text() == expected.read_text()
     events = local_cluster.new_events()
     assert events.map_runs() == ONCE
+    assert events.executors_removed() == 1
+
+
+def test_killed_while_it_runs_a_map_task_of_a_local_cluster(
+    own: Application, local_cluster: Application, barrier: Barrier
+):
+    _kill_at_a_map_task(own, local_cluster, barrier)
+
+
+def test_killed_while_it_runs_a_map_task(
+    own: Application, standalone: Application, barrier: Barrier
+):
+    _kill_at_a_map_task(own, standalone, barrier)
+
+
+def _kill_at_a_map_task(own: Application, application: Application, barrier: Barrier) -> None:
+    expected = own.rows("map_waits", barrier=None)
+    application.fill_slots(barrier, SLOTS)
+    application.new_events()
+    running = application.start("map_waits", barrier=str(barrier.path))
+    first = {arrival.point for arrival in barrier.wait("map-", SLOTS)}
+    barrier.release(*first)  # these two end, the other two begin
+    arrivals = barrier.wait("map-", MAPS)
+    victim = next(arrival for arrival in arrivals if arrival.point not in first)
+    os.kill(victim.executor_pid, signal.SIGKILL)
+    barrier.release()
+    assert running.result(RESULT_SECONDS).read_text() == expected.read_text()
+    events = application.new_events()
+    lost = int(victim.point.removeprefix("map-"))
+    # Also not those that the same executor had run before.
+    assert events.map_runs() == ONCE | {lost: 2}
     assert events.executors_removed() == 1
 
 
@@ -165,35 +176,6 @@ def test_decommissioned_while_it_reads(own: Application, standalone: Application
     assert events.task_ends().keys() == {"Success"}
 
 
-def test_idle_executors_leave_and_others_read_what_they_wrote(
-    own: Application, dynamic: Application, directory: Path
-):
-    """With shuffle tracking, which is Spark's default, they would stay as long as the shuffle."""
-    setting = dynamic.rows("setting", key=TRACKING).read_text(encoding="utf-8")
-    assert json.loads(setting) == [TRACKING, "false"]
-    expected = [own.rows("prepare"), own.rows("read_again")]
-    prepared = dynamic.rows("prepare")
-    idle = [
-        executor
-        for executor in executors_below(directory)
-        if dynamic.application_id in _working_directory(executor.pid)
-    ]
-    wait_for_end(idle, LEAVE_SECONDS)
-    found = dynamic.rows("read_again")
-    assert [prepared.read_text(), found.read_text()] == [path.read_text() for path in expected]
-    # Spark may learn of their end, which it asked for, some seconds after it.
-    for executor in idle:
-        removed = re.compile(rf"Executor {executor.executor_id} is removed\.")
-        dynamic.wait_for_output(removed, LEAVE_SECONDS)
-    dynamic.rows("driver")  # returns when all events so far are in the log
-    events = dynamic.new_events()
-    assert events.map_runs() == ONCE
-    added = events.executors_added()
-    assert len(added) > len(idle)
-    assert events.executors_removed() >= len(idle) > 0
-    assert events.task_ends().keys() == {"Success"}
-
-
 @pytest.mark.parametrize("kills", [False, True], ids=["task", "executor"])
 def test_a_barrier_stage_that_fails_is_run_again_as_a_whole(
     own: Application,
@@ -229,6 +211,35 @@ def test_a_barrier_stage_that_fails_is_run_again_as_a_whole(
     runs = [sorted(starts[key] for key in starts if key[0] == stage) for stage in stages]
     # Both tasks of the barrier stage, whatever the other one had written; nothing else.
     assert runs == [[1] * MAPS, [2] * SLOTS, [1] * 6]
+
+
+def test_idle_executors_leave_and_others_read_what_they_wrote(
+    own: Application, dynamic: Application, directory: Path
+):
+    """With shuffle tracking, which is Spark's default, they would stay as long as the shuffle."""
+    setting = dynamic.rows("setting", key=TRACKING).read_text(encoding="utf-8")
+    assert json.loads(setting) == [TRACKING, "false"]
+    expected = [own.rows("prepare"), own.rows("read_again")]
+    prepared = dynamic.rows("prepare")
+    idle = [
+        executor
+        for executor in executors_below(directory)
+        if dynamic.application_id in _working_directory(executor.pid)
+    ]
+    wait_for_end(idle, LEAVE_SECONDS)
+    found = dynamic.rows("read_again")
+    assert [prepared.read_text(), found.read_text()] == [path.read_text() for path in expected]
+    # Spark may learn of their end, which it asked for, some seconds after it.
+    for executor in idle:
+        removed = re.compile(rf"Executor {executor.executor_id} is removed\.")
+        dynamic.wait_for_output(removed, LEAVE_SECONDS)
+    dynamic.rows("driver")  # returns when all events so far are in the log
+    events = dynamic.new_events()
+    assert events.map_runs() == ONCE
+    added = events.executors_added()
+    assert len(added) > len(idle)
+    assert events.executors_removed() >= len(idle) > 0
+    assert events.task_ends().keys() == {"Success"}
 
 
 def _working_directory(pid: int) -> str:

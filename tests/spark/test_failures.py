@@ -13,12 +13,12 @@ from tests.spark.daemons import is_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from benchmarks.cluster import StandaloneCluster
     from sluice.shuffle.taskmanager.watch.status import GateStatus, ShuffleStatus, TaskManagerStatus
     from tests.spark.barrier import Barrier
     from tests.spark.daemons import Daemon, Daemons
+    from tests.spark.driver import Driver
 
 MAPS = 4
 """Map tasks of the jobs in ``jobs/failing.py``."""
@@ -43,9 +43,9 @@ while its function waits."""
 
 
 @pytest.fixture(scope="module")
-def frail(directory: Path, cluster: StandaloneCluster, daemons: Daemons) -> Iterator[Application]:
+def frail(driver: Driver, cluster: StandaloneCluster, daemons: Daemons) -> Iterator[Application]:
     settings = sluice_settings(daemons) | BACK_PRESSURE
-    with Application("frail", cluster.master_url, directory, settings) as running:
+    with driver.application("frail", cluster.master_url, settings) as running:
         yield running
 
 

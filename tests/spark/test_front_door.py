@@ -15,6 +15,7 @@ import pytest
 
 from benchmarks.cluster import SPARK_PYTHON_VARIABLE, installed_spark
 from sluice.spark_integration.local_taskmanager import LocalTaskManager
+from tests.spark.class_archive import java_options
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 JOB = REPOSITORY / "tests" / "spark" / "jobs" / "front_door.py"
@@ -22,6 +23,12 @@ RUN_TIMEOUT_SECONDS = 200
 PLUGIN = "io.sluice.spark.SluicePlugin"
 MANAGER = "io.sluice.spark.SluiceShuffleManager"
 SMALL = ["--master", "local[2]", "--conf", "spark.ui.enabled=false"]
+
+
+@pytest.fixture(autouse=True)
+def _class_archive(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = f"{os.environ.get('SPARK_SUBMIT_OPTS', '')} {java_options(directory)}"
+    monkeypatch.setenv("SPARK_SUBMIT_OPTS", options)
 
 
 @pytest.fixture

@@ -13,12 +13,13 @@ import pytest
 from benchmarks.processes import ProcessFailed
 from sluice.protocol.identity import SubmitToken, parse_credential, parse_secret, parse_token
 from sluice.spark_integration.conf import TOKEN_FILE
-from tests.spark.applications import LOCAL_MASTER, Application, sluice_settings
+from tests.spark.applications import LOCAL_MASTER, sluice_settings
 from tests.spark.daemons import AUTHENTICATED, sluice
 
 if TYPE_CHECKING:
-    from tests.spark.applications import Both
+    from tests.spark.applications import Application, Both
     from tests.spark.daemons import Daemons
+    from tests.spark.driver import Driver
 
 pytestmark = pytest.mark.skipif(not AUTHENTICATED, reason="the TaskManagers have no secret")
 
@@ -127,29 +128,25 @@ def test_no_key_shows_anywhere(both: Both, daemons: Daemons, directory: Path, tm
             assert not any(form in found for found in texts), (name, place)
 
 
-def test_sparks_own_authentication_with_a_token(own: Application, daemons: Daemons):
+def test_sparks_own_authentication_with_a_token(own: Application, driver: Driver, daemons: Daemons):
     """Driver and executor are one process here."""
     settings = sluice_settings(daemons) | {"spark.authenticate": "true"}
     before = daemons.moved()
-    with Application("authentic", LOCAL_MASTER, own.directory, settings) as application:
+    with driver.application("authentic", LOCAL_MASTER, settings) as application:
         assert application.rows(JOB).read_text() == own.rows(JOB).read_text()
     assert (daemons.moved() - before).written_bytes > 0
 
 
-def test_sparks_own_authentication_without_a_token_is_refused(directory: Path, daemons: Daemons):
+def test_sparks_own_authentication_without_a_token_is_refused(driver: Driver, daemons: Daemons):
     settings = sluice_settings(daemons) | {"spark.authenticate": "true", TOKEN_FILE: ""}
-    with pytest.raises(ProcessFailed), Application("keyless", LOCAL_MASTER, directory, settings):
-        pass
-    output = (directory / "keyless.log").read_text(encoding="utf-8")
+    output = driver.refused("keyless", settings)
     assert "spark.authenticate is true, and Sluice has no credential" in output
     assert "Set spark.sluice.auth.tokenFile to the file of a submit token" in output
 
 
-def test_a_pattern_that_would_show_the_key_is_refused(directory: Path, daemons: Daemons):
+def test_a_pattern_that_would_show_the_key_is_refused(driver: Driver, daemons: Daemons):
     settings = sluice_settings(daemons) | {"spark.redaction.regex": "password"}
-    with pytest.raises(ProcessFailed), Application("shown", LOCAL_MASTER, directory, settings):
-        pass
-    output = (directory / "shown.log").read_text(encoding="utf-8")
+    output = driver.refused("shown", settings)
     assert "spark.redaction.regex is 'password', with which Spark would show" in output
     assert "make it match too, as in password|secret|token" in output
 
@@ -184,7 +181,7 @@ def tokens(daemons: Daemons, tmp_path: Path) -> dict[str, str]:
     ],
 )
 def test_a_job_that_is_not_let_in_is_told_why(
-    directory: Path,
+    driver: Driver,
     daemons: Daemons,
     tokens: dict[str, str],
     tmp_path: Path,
@@ -195,7 +192,7 @@ def test_a_job_that_is_not_let_in_is_told_why(
     file.write_text(tokens[name])
     settings = sluice_settings(daemons) | {TOKEN_FILE: str(file) if tokens[name] else ""}
     with (
-        Application(f"stranger-{name}", LOCAL_MASTER, directory, settings) as application,
+        driver.application(f"stranger-{name}", LOCAL_MASTER, settings) as application,
         pytest.raises(ProcessFailed) as failure,
     ):
         application.rows(JOB)

@@ -15,7 +15,7 @@ from benchmarks.processes import ProcessFailed
 from sluice.shuffle.partition.partition_type import ResultPartitionType, pool_bounds
 from sluice.shuffle.taskmanager.sections import NetworkMemoryConfig
 from sluice.spark_integration import spark_conf
-from tests.spark.applications import LOCAL_MASTER, Application, sluice_settings
+from tests.spark.applications import Application, sluice_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from sluice.shuffle.taskmanager.watch.status import PipelinedPartitionStatus, TaskManagerStatus
     from tests.spark.barrier import Barrier
     from tests.spark.daemons import Daemons
+    from tests.spark.driver import Driver
 
 MAPS = REDUCERS = 2
 KEYS = 5
@@ -50,7 +51,7 @@ def line_has_it() -> bool:
 
 @pytest.fixture(scope="module")
 def application(
-    directory: Path, cluster: StandaloneCluster, daemons: Daemons
+    driver: Driver, cluster: StandaloneCluster, daemons: Daemons
 ) -> Iterator[Application]:
     if not line_has_it():
         pytest.skip("Spark has pipelined shuffles from 4.3 on")
@@ -62,7 +63,7 @@ def application(
         "spark.executor.cores": "2",
         "spark.cores.max": str(MAPS + REDUCERS),
     }
-    with Application("realtime", cluster.master_url, directory, settings) as running:
+    with driver.application("realtime", cluster.master_url, settings) as running:
         yield running
 
 
@@ -160,14 +161,12 @@ def test_an_executor_killed_while_it_sends_fails_the_query_and_the_next_one_runs
     )
 
 
-def test_older_lines_refuse_the_setting(directory: Path):
+def test_older_lines_refuse_the_setting(driver: Driver):
     if line_has_it():
         pytest.skip("this line has pipelined shuffles")
     settings = spark_conf("127.0.0.1:7337", installed_spark().version) | {
         "spark.sluice.pipelined.enabled": "true"
     }
-    with pytest.raises(ProcessFailed), Application("older", LOCAL_MASTER, directory, settings):
-        pass
-    output = (directory / "older.log").read_text(encoding="utf-8")
+    output = driver.refused("older", settings)
     assert "spark.sluice.pipelined.enabled is true: Spark" in output
     assert "has no pipelined shuffles, 4.3 is the first line that has" in output

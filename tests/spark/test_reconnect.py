@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from benchmarks.cluster import StandaloneCluster
+    from tests.spark.driver import Driver
     from tests.spark.eventlog import Events
 
 MAPS = 4
@@ -56,17 +57,17 @@ def linked(directory: Path, links: Links) -> Iterator[Daemons]:
 
 @pytest.fixture(scope="module")
 def application(
-    directory: Path, cluster: StandaloneCluster, linked: Daemons
+    driver: Driver, cluster: StandaloneCluster, linked: Daemons
 ) -> Iterator[Application]:
     settings = sluice_settings(linked) | PATIENT
-    with Application("links", cluster.master_url, directory, settings) as running:
+    with driver.application("links", cluster.master_url, settings) as running:
         yield running
 
 
 @pytest.fixture
-def unharmed(directory: Path, cluster: StandaloneCluster, linked: Daemons) -> Iterator[Application]:
+def unharmed(driver: Driver, cluster: StandaloneCluster, linked: Daemons) -> Iterator[Application]:
     """No executor of it passes a TaskManager over because it lately did not answer."""
-    with Application("unharmed", cluster.master_url, directory, sluice_settings(linked)) as running:
+    with driver.application("unharmed", cluster.master_url, sluice_settings(linked)) as running:
         yield running
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from benchmarks.cluster import StandaloneCluster
     from tests.spark.barrier import Barrier
     from tests.spark.daemons import Daemon, Daemons
+    from tests.spark.driver import Driver
     from tests.spark.eventlog import Events
 
 SLOTS = 2
@@ -30,11 +31,11 @@ RESULT_SECONDS = 150.0
 
 @pytest.fixture(scope="module")
 def application(
-    directory: Path, cluster: StandaloneCluster, daemons: Daemons
+    driver: Driver, cluster: StandaloneCluster, daemons: Daemons
 ) -> Iterator[Application]:
     # The TaskManager does not come back: nothing is won by waiting for it.
     settings = sluice_settings(daemons) | {"spark.sluice.reader.returnTimeout": "1s"}
-    with Application("reruns", cluster.master_url, directory, settings) as running:
+    with driver.application("reruns", cluster.master_url, settings) as running:
         yield running
 
 

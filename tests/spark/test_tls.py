@@ -15,7 +15,7 @@ from benchmarks.cluster import WORKER_HOSTS
 from benchmarks.comparison import differences
 from benchmarks.processes import ProcessFailed
 from sluice.spark_integration import spark_conf
-from tests.spark.applications import LOCAL_MASTER, Application
+from tests.spark.applications import LOCAL_MASTER
 from tests.spark.daemons import Daemons
 from tests.support.certificates import Authority
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from benchmarks.cluster import StandaloneCluster
+    from tests.spark.applications import Application
+    from tests.spark.driver import Driver
 
 PASSWORD = "open-sesame-4711"
 UI_TIMEOUT_SECONDS = 20.0
@@ -88,6 +90,7 @@ def tcp_settings(daemons: Daemons) -> dict[str, str]:
 
 
 def test_a_job_runs_over_mutual_tls_and_tells_no_password(
+    driver: Driver,
     directory: Path,
     own: Application,
     cluster: StandaloneCluster,
@@ -101,7 +104,7 @@ def test_a_job_runs_over_mutual_tls_and_tells_no_password(
         "spark.ui.enabled": "true",
         "spark.ui.port": "0",
     }
-    with Application("tls", cluster.master_url, directory, settings) as application:
+    with driver.application("tls", cluster.master_url, settings) as application:
         before = encrypted.moved()
         found = application.rows("frame_group_by")
         moved = encrypted.moved() - before
@@ -143,6 +146,7 @@ def test_a_job_runs_over_mutual_tls_and_tells_no_password(
     ],
 )
 def test_settings_that_do_not_fit_are_one_line(
+    driver: Driver,
     directory: Path,
     encrypted: Daemons,
     authority: Authority,
@@ -157,7 +161,7 @@ def test_settings_that_do_not_fit_are_one_line(
     for key, value in changes.items():
         settings[f"spark.sluice.ssl.{key}"] = value.format(strange=strange.ca_file)
     with (
-        Application(f"tls-{name}", LOCAL_MASTER, directory, settings) as application,
+        driver.application(f"tls-{name}", LOCAL_MASTER, settings) as application,
         pytest.raises(ProcessFailed, match=reason) as failed,
     ):
         application.rows("rdd_reduce_by_key")
@@ -180,6 +184,7 @@ def test_settings_that_do_not_fit_are_one_line(
     ],
 )
 def test_an_application_without_the_encryption_it_asks_for_does_not_start(
+    driver: Driver,
     directory: Path,
     encrypted: Daemons,
     authority: Authority,
@@ -188,9 +193,4 @@ def test_an_application_without_the_encryption_it_asks_for_does_not_start(
     message: str,
 ):
     settings = tcp_settings(encrypted) | pem_key(authority, directory) | changes
-    with (
-        pytest.raises(ProcessFailed),
-        Application(f"tls-{name}", LOCAL_MASTER, directory, settings),
-    ):
-        pass
-    assert message in (directory / f"tls-{name}.log").read_text(encoding="utf-8")
+    assert message in driver.refused(f"tls-{name}", settings)

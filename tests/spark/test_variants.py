@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from benchmarks.cluster import StandaloneCluster
     from tests.spark.daemons import Daemons
+    from tests.spark.driver import Driver
 
 MAPS = 4
 """Map tasks of the jobs in ``jobs/failing.py``."""
@@ -33,9 +34,9 @@ SETTINGS = {
 
 
 @pytest.fixture(scope="module")
-def variant(directory: Path, cluster: StandaloneCluster, daemons: Daemons) -> Iterator[Application]:
+def variant(driver: Driver, cluster: StandaloneCluster, daemons: Daemons) -> Iterator[Application]:
     settings = sluice_settings(daemons) | SETTINGS
-    with Application("variant", cluster.master_url, directory, settings) as running:
+    with driver.application("variant", cluster.master_url, settings) as running:
         yield running
 
 

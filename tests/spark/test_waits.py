@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from benchmarks.cluster import StandaloneCluster
+    from tests.spark.driver import Driver
 
 MAPS = 4
 SLOTS = 2
@@ -38,9 +39,9 @@ def alone(directory: Path) -> Iterator[Daemons]:
 
 @pytest.fixture(scope="module")
 def application(
-    directory: Path, cluster: StandaloneCluster, alone: Daemons
+    driver: Driver, cluster: StandaloneCluster, alone: Daemons
 ) -> Iterator[Application]:
-    with Application("waits", cluster.master_url, directory, sluice_settings(alone)) as running:
+    with driver.application("waits", cluster.master_url, sluice_settings(alone)) as running:
         yield running
 
 

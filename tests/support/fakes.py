@@ -55,9 +55,10 @@ class FakeConnection(Connection):
         message: Message,
         payload: memoryview | bytes = b"",
         release: Callable[[], None] | None = None,
+        behind: list[memoryview | bytes] | None = None,
     ) -> None:
         self.sent.append(message)
-        self.payloads.append(bytes(payload))
+        self.payloads.append(b"".join((payload, *(behind or ()))))
         if release is not None:
             self.leases.append(release)
 

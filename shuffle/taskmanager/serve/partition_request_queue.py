@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 
 from crc32c import crc32c
 
@@ -101,8 +102,7 @@ class PartitionRequestQueue:
                 self._end(reader, error)
                 continue
             if buffer is not None:
-                self._send(reader, buffer)
-                budget -= len(buffer.payload) + COST_OF_A_TURN_BYTES
+                budget -= self._send(reader, buffer) + COST_OF_A_TURN_BYTES
                 if buffer.data_type != DATA and is_end_of_partition(buffer.payload):
                     reader.queued = False
                     self._end(reader, None)
@@ -126,21 +126,41 @@ class PartitionRequestQueue:
         if backlog:
             self._connection.send(BacklogAnnouncement(reader.channel, backlog))
 
-    def _send(self, reader: CreditBasedViewReader, buffer: OutgoingBuffer) -> None:
+    def _send(self, reader: CreditBasedViewReader, buffer: OutgoingBuffer) -> int:
+        """Send a buffer, with those that may share its message; return the bytes of payload."""
+        payload = buffer.payload
+        length = len(payload)
+        behind = reader.buffers_behind(buffer) if buffer.data_type == DATA else None
         view = reader.view
         backlog = 0 if view is None else view.backlog
-        payload = buffer.payload
         channel, number = reader.channel, reader.next_sequence_number()
         message: BufferResponse | ChecksummedBuffer
         if reader.checksums:
             checksum = crc32c(payload, channel)
+            if behind is not None:
+                for more in behind:
+                    checksum = crc32c(more.payload, checksum)
             message = ChecksummedBuffer(channel, number, backlog, buffer.data_type, checksum)
         else:
             message = BufferResponse(channel, number, backlog, buffer.data_type)
-        self._connection.send(message, payload, buffer.release)
+        if behind is None:
+            self._connection.send(message, payload, buffer.release)
+        else:
+            pieces = [more.payload for more in behind]
+            length += sum(map(len, pieces))
+            releases = [buffer.release, *(more.release for more in behind)]
+            self._connection.send(message, payload, partial(_release_all, releases), pieces)
         if buffer.data_type == DATA:
-            self._sent(reader, len(payload))
+            self._sent(reader, length)
+        return length
 
     def _end(self, reader: CreditBasedViewReader, error: SluiceError | None) -> None:
         reader.release()
         self._ended(reader, error)
+
+
+def _release_all(releases: list[Callable[[], None] | None]) -> None:
+    """Give back the memory of all buffers of a message."""
+    for release in releases:
+        if release is not None:
+            release()

@@ -157,7 +157,7 @@ class PeerHandler(ServingHandler):
     def _request(self, message: PartitionRequest) -> None:
         try:
             reader = self.new_reader(message.channel, message.initial_credit, self._times)
-        except LimitExceeded as error:
+        except (LimitExceeded, InvalidRequest) as error:
             self.counters.errors_by_code.bump(error.code.name)
             self.connection.send(error_response(message.channel, error))
             return

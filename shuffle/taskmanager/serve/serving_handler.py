@@ -18,7 +18,11 @@ from ...counters import Counters
 from ...errors import InvalidRequest, LimitExceeded
 from ...gate.task_events import UnknownProducer
 from .channel_times import ChannelTimes
-from .credit_based_view_reader import AnnouncingViewReader, CreditBasedViewReader
+from .credit_based_view_reader import (
+    AnnouncingViewReader,
+    CreditBasedViewReader,
+    UncreditedViewReader,
+)
 from .partition_request_queue import PartitionRequestQueue
 from .stored_partition_view import ReadPool
 
@@ -73,11 +77,19 @@ class ServingHandler:
         Raises:
             ChannelInUse: Its number is taken.
             LimitExceeded: As many are open already as may be.
+            InvalidRequest: Without flow control by credit it came with none: nothing could be sent.
         """
         if channel in self.readers:
             raise ChannelInUse("Channel number is in use on this connection", value=channel)
         self.require_room(len(self.readers) + 1)
         reader_type = self.reader_type
+        if reader_type is UncreditedViewReader and initial_credit == 0:
+            raise InvalidRequest(
+                "A channel of a connection without credit was requested for messages of no buffer",
+                value=initial_credit,
+                limit="at least 1",
+                remedy="Give channels exclusive buffers, or connect with credit",
+            )
         if reader_type is CreditBasedViewReader and initial_credit == 0:
             reader_type = AnnouncingViewReader
         reader = reader_type(channel, initial_credit, self.queue.notify, self.credit_bytes, times)

@@ -56,8 +56,8 @@ class GateLimits(NamedTuple):
     """The sizes and numbers of one gate, where its TaskManager's configuration does not decide.
 
     Attributes:
-        buffer_bytes: Largest buffer that a channel may give; by default a segment from a local
-            channel, and from a remote one all bytes of a message.
+        buffer_bytes: Largest buffer that a channel may give; a segment by default, so that each
+            is free as soon as it is read.
         credit_bytes: Bytes that one credit of the gate's reader pays for; a whole buffer by
             default.
         remote_channels: Remote channels that are open at a time; the others wait until these are
@@ -126,7 +126,10 @@ class TaskManagerChannelOpener(ChannelOpener):
         self.floating_pool()  # fails now if it cannot be had, and not the channel later
         limits = self._limits
         return RemoteInputChannel(
-            listener, limits.buffer_bytes, limits.credit_bytes, self._remote_channel_done
+            listener,
+            limits.buffer_bytes or self._services.config.segment_size_bytes,
+            limits.credit_bytes,
+            self._remote_channel_done,
         )
 
     def open(self, channel: OpenableChannel, source: ChannelSource) -> None:

@@ -24,6 +24,7 @@ from sluice.protocol.messages import (
 )
 from sluice.protocol.remote_error import RemoteError, error_response
 from sluice.shuffle.errors import InvalidRequest, PartitionAlreadyFinished, PartitionReleased
+from sluice.shuffle.partition.flush_pace import FlushPace
 from sluice.shuffle.partition.output_flusher import OutputFlusher
 from sluice.shuffle.partition.result_partition_writer import ALL_SUBPARTITIONS
 from sluice.shuffle.partition.states import PartitionState
@@ -100,6 +101,7 @@ async def test_the_flusher_sends_the_bytes_of_open_buffers():
 async def test_the_flusher_flushes_more_buffers_while_others_wait():
     rig = ProducerRig()
     partition = await rig.partition()
+    partition._pace = FlushPace(2, cpu_clock=lambda: 0.0)  # this thread has time to spare
     write(partition, 0, b"abc")
     assert partition.flush_open() == 1
     write(partition, 1, b"def")

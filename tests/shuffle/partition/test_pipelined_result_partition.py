@@ -543,3 +543,25 @@ def test_statistics(rig):
     assert (seen.bytes_out, seen.buffers_out) == (2, 1)
     assert seen.pool.lent_segments == 1
     assert (seen.soft_back_pressured_seconds, seen.hard_back_pressured_seconds) == (0, 0)
+
+
+def test_a_flush_waits_while_flushed_buffers_do_and_others_become_full():
+    """Another flush would only cut in two a buffer that is about to go whole."""
+    rig = Rig(subpartitions=1)
+    (view,) = rig.views()
+    first = rig.write(b"flush", 0)
+    assert rig.partition.flush_open() == 1
+    first.finish()  # full, as far as the partition knows, before the reader had the flushed bytes
+    second = rig.write(b"also", 0)
+    rig.partition.flush(0)
+    second.append_and_commit(b"!")
+    assert rig.partition.flush_open() == 1  # put off
+    assert read(view) == b"flush"
+    assert read(view) == b"also!"
+    third = rig.write(b"next", 0)
+    assert rig.partition.flush_open() == 1  # the pause that follows
+    assert read(view) is None
+    third.finish()
+    assert read(view) == b"next"
+    rig.partition.release()
+    settled(rig)

@@ -213,7 +213,7 @@ def test_unicast_broadcast_and_events_keep_their_order(emitted, segment_bytes, m
 
 
 def open_builder(writer: RecordWriter, subpartition: int = 0) -> BufferBuilder:
-    builder = writer._builders[subpartition]
+    builder = writer._buffers.builders[subpartition]
     assert builder is not None
     return builder
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.shuffle.errors import BufferUnread, IncompleteRecord, RecordTooLarge, SpillFailed
+from sluice.shuffle.records.framing import DeserializationResult
 from sluice.shuffle.records.spanning_deserializer import (
-    DeserializationResult,
     SpanningRecordDeserializer,
 )
 

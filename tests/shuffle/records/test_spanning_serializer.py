@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from sluice.shuffle.errors import MalformedElement, RecordTooLarge
 from sluice.shuffle.partition.shared_buffer import BufferBuilder
-from sluice.shuffle.records.spanning_serializer import SerializationResult, SpanningRecordSerializer
+from sluice.shuffle.records.framing import SerializationResult
+from sluice.shuffle.records.spanning_serializer import SpanningRecordSerializer
 from tests.shuffle.records.rig import FakePartition
 
 PARTIAL = SerializationResult.PARTIAL_RECORD_MEMORY_SEGMENT_FULL

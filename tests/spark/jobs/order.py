@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from benchmarks.jobs.kinds import Job
 
-MAPS = 20
+MAPS = 12
 REDUCERS = 5
 KEYS = 13
 RECORDS = 1_000

@@ -1,13 +1,18 @@
 """The script given to spark-submit by the Spark tests: serves the jobs of this folder.
 
-As ``benchmarks/jobs/serve.py``, whose protocol it speaks, except that an answer comes only when
-Spark has written all events of the job to its event log.
+As ``benchmarks/jobs/serve.py``, whose protocol it speaks, with two differences. An answer comes
+only when Spark has written all events of the job to its event log. The driver can end its
+application and begin another one with other settings in the same JVM: `tests/spark/driver.py`.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
+
+from pyspark import SparkConf, SparkContext
+from pyspark.sql import SparkSession
 
 from benchmarks.jobs import serve
 from tests.spark.jobs import (
@@ -30,9 +35,7 @@ from tests.spark.jobs import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from pyspark.sql import SparkSession
+    from collections.abc import Callable, Sequence
 
     from benchmarks.jobs.kinds import Job
 
@@ -94,6 +97,49 @@ JOBS: dict[str, Job] = {
 }
 
 
+class Turns:
+    """Applications of this driver that run one after the other.
+
+    Args:
+        handle: Runs a job in a session.
+    """
+
+    def __init__(self, handle: Callable[[Any, dict[str, Any]], dict[str, Any]]) -> None:
+        self._handle_job = handle
+        self._session: SparkSession | None = None
+        self.jobs: dict[str, Job] = {"begin_application": self._begin, "end_application": self._end}
+
+    def handle(self, first: SparkSession, request: dict[str, Any]) -> dict[str, Any]:
+        """Run a job in the session of now: the ``first`` one, until an application has begun."""
+        if request["job"] in self.jobs:
+            # There may be no context, before and after.
+            context = SimpleNamespace(_jvm=SparkContext._jvm, setJobGroup=lambda *_: None)
+            return self._handle_job(SimpleNamespace(sparkContext=context), request)
+        return self._handle_job(self._session or first, request)
+
+    def _begin(self, _: SparkSession, parameters: dict[str, Any]) -> Sequence[Sequence[Any]]:
+        """One row: the application's id, and the version of Spark."""
+        self._stop()
+        SparkContext(conf=SparkConf().setAll(list(parameters["settings"].items())))
+        self._session = SparkSession.builder.getOrCreate()
+        return [(self._session.sparkContext.applicationId, self._session.version)]
+
+    def _end(self, _: SparkSession, parameters: dict[str, Any]) -> Sequence[Sequence[Any]]:
+        """No row; the last line of the application's log says ``mark``."""
+        self._stop()
+        jvm_view: Any = SparkContext._jvm
+        jvm_view.java.lang.System.err.println(parameters["mark"])
+        return []
+
+    def _stop(self) -> None:
+        session = SparkSession.getActiveSession() or self._session
+        self._session = None
+        if session is not None:
+            session.stop()
+
+
 if __name__ == "__main__":
-    serve.JOBS.update({name: events_written(job) for name, job in JOBS.items()})
+    turns = Turns(serve._handle)
+    serve._handle = turns.handle  # type: ignore[assignment]
+    serve.JOBS.update({name: events_written(job) for name, job in JOBS.items()} | turns.jobs)
     serve.main()

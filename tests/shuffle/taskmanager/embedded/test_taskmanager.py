@@ -14,7 +14,7 @@ from sluice import (
     TaskManager,
     TaskManagerConfig,
 )
-from sluice.protocol.errors import AuthenticationRequired, SluiceError
+from sluice.protocol.errors import AuthenticationFailed, AuthenticationRequired, SluiceError
 from sluice.protocol.identity import SALT_BYTES, TOKEN_ID_BYTES, SubmitToken, secret_to_text
 from sluice.shuffle.taskmanager.embedded.directories import temporary_config
 from tests.support.api_clients import emitted
@@ -110,3 +110,17 @@ async def test_tasks_inside_and_beside_share_the_data_of_one_credential(tmp_path
             async with stranger.open_gate([partition.location], 0) as gate:
                 with pytest.raises(SluiceError, match="is not here"):
                     await gate.next_buffer_or_event()
+
+
+async def test_a_credential_for_other_taskmanagers_does_not_shut_its_own_tasks_out(
+    tmp_path, monkeypatch
+):
+    """It is in the environment of the process for the clients of a cluster."""
+    token = SubmitToken.make(SECRET, "tests", 0, bytes(TOKEN_ID_BYTES))
+    text = token.application(bytes(SALT_BYTES)).to_text()
+    monkeypatch.setenv("SLUICE_CREDENTIAL", text)
+    async with TaskManager.embedded(settings(tmp_path)) as taskmanager:
+        async with taskmanager.client("app") as client:
+            assert client.address
+        with pytest.raises(AuthenticationFailed):
+            taskmanager.client("app", credential=text)

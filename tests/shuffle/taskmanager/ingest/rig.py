@@ -55,8 +55,9 @@ class ProducerConnection(FakeConnection):
         message: Message,
         payload: memoryview | bytes = b"",
         release: Callable[[], None] | None = None,
+        behind: list[memoryview | bytes] | None = None,
     ) -> None:
-        super().send(message, payload, release)
+        super().send(message, payload, release, behind)
         self.changed.set()
 
 

@@ -8,6 +8,7 @@ from sluice.protocol import messages as m
 from sluice.protocol.errors import ErrorCode
 from sluice.protocol.limits import MAX_CREDIT
 from sluice.protocol.messages import (
+    FLOW_WATERMARK,
     ROLE_CONSUMER,
     ROLE_PEER,
     AddCredit,
@@ -146,3 +147,22 @@ async def test_credit_for_an_unknown_channel_is_counted_and_dropped(tmp_path, gr
         bad.send_message(m.Ping(1))
         assert await bad.receive() == (m.Pong(1), b"")
         assert cluster[0].counters.late_messages == {"AddCredit": 1}
+
+
+async def test_a_channel_without_credit_needs_a_message_of_at_least_one_buffer(tmp_path):
+    """Its request is refused; the connection and the next request live on."""
+    async with mini_cluster(tmp_path, 1) as cluster, beside_a_good_client(cluster) as peer:
+        await cluster.write(0, 9, [[b"data"]])
+        acknowledged(
+            await peer.greet(
+                ROLE_PEER, "", segment_size_bytes=SEGMENT_SIZE_BYTES, flow_control=FLOW_WATERMARK
+            )
+        )
+        peer.send_message(PartitionRequest(1, "app", 1, [9], 0, 1, 0))
+        error, _ = await peer.receive()
+        assert isinstance(error, m.ErrorResponse)
+        assert (error.channel, error.code) == (1, ErrorCode.MALFORMED_MESSAGE)
+        peer.send_message(PartitionRequest(2, "app", 1, [9], 0, 1, 1))
+        data, payload = await peer.receive()
+        assert isinstance(data, m.BufferResponse)
+        assert (data.channel, payload) == (2, b"data")

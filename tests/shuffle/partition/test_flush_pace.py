@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from sluice.shuffle.client.pipelined_writer import (
+from sluice.shuffle.partition.flush_pace import (
+    BUSY_SHARE,
     FLUSHED_FOR_A_COMPLETE_ONE,
     MOST_PAUSE_SECONDS,
     PAUSE_TIMES,
+    SECONDS_A_FLUSHED_BUFFER,
     FlushPace,
 )
 
@@ -30,8 +32,14 @@ def clock():
 
 
 @pytest.fixture
-def pace(clock):
-    return FlushPace(BUFFERS, clock)
+def work():
+    """The clock of a thread that never works."""
+    return Clock()
+
+
+@pytest.fixture
+def pace(clock, work):
+    return FlushPace(BUFFERS, clock, work)
 
 
 def pause_after(pace, clock, seconds, complete):
@@ -94,3 +102,42 @@ def test_the_pause_after_a_stopped_reader_is_short(pace, clock):
     pause_after(pace, clock, 60.0, BUFFERS)
     clock.seconds += 1.01 * MOST_PAUSE_SECONDS
     assert pace.is_due(0, BUFFERS)
+
+
+def spend(clock, work, seconds, share):
+    """Let time go by, of which the thread works a share."""
+    clock.seconds += seconds
+    work.seconds += seconds * share
+
+
+def test_a_busy_thread_flushes_the_less_often_the_more_it_flushes(pace, clock, work):
+    """Though every buffer goes at once."""
+    assert pace.is_due(0, 0)
+    pace.flushed(BUFFERS)
+    spend(clock, work, 0.9 * BUFFERS * SECONDS_A_FLUSHED_BUFFER, 1.0)
+    assert not pace.is_due(0, BUFFERS)
+    assert pace.is_pausing
+    spend(clock, work, 0.2 * BUFFERS * SECONDS_A_FLUSHED_BUFFER, 1.0)
+    assert pace.is_due(0, BUFFERS)
+    assert not pace.is_pausing
+    pace.flushed(1)
+    spend(clock, work, 1.1 * SECONDS_A_FLUSHED_BUFFER, 1.0)
+    assert pace.is_due(0, BUFFERS)
+
+
+def test_a_thread_with_time_to_spare_flushes_every_interval(pace, clock, work):
+    for _ in range(10):
+        assert pace.is_due(0, 0)
+        pace.flushed(BUFFERS)
+        spend(clock, work, 0.001, 0.9 * BUSY_SHARE)
+    spend(clock, work, 0.001, 1.0)
+    assert not pace.is_due(0, 0)
+    spend(clock, work, 0.001, 0.0)  # it has become idle
+    assert pace.is_due(0, 0)
+
+
+def test_the_longest_space_is_that_of_the_default_interval(pace, clock, work):
+    assert pace.is_due(0, 0)
+    pace.flushed(1_000_000)
+    spend(clock, work, 1.01 * MOST_PAUSE_SECONDS, 1.0)
+    assert pace.is_due(0, 0)
