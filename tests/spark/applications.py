@@ -43,7 +43,7 @@ SETTINGS = {
     "spark.sql.shuffle.partitions": "8",
 }
 
-COMPILER = "-XX:TieredStopAtLevel=1"
+COMPILER = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """Small machines compile slowly, and nothing here runs long."""
 
 LOCAL_MASTER = "local[2,4]"
