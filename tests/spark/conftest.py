@@ -26,31 +26,24 @@ FOLDER = Path(__file__).resolve().parent
 TEST_TIMEOUT_SECONDS = 300
 """For each test with the fixtures it is the first to need."""
 
-GROUPS = ("spark-shared", "spark-cluster", "spark-sessions")
-"""Names of what pytest-xdist gives to one worker, of similar length."""
+GROUPS = ("spark-cluster", "spark-sessions")
+"""Names of what pytest-xdist gives to one worker."""
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist looks for groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     reason = _why_not()
-    sharing = {item.path for item in items if _needs(item, "sluice")}
     for item in items:
         if FOLDER in item.path.parents:
             item.add_marker(pytest.mark.spark)
             item.add_marker(pytest.mark.slow)
-            # When several workers run, one has the files that share a cluster and an application
-            # there, one those with applications of their own on a cluster, and one all others.
-            group = GROUPS[2]
-            if _needs(item, "cluster"):
-                group = GROUPS[0] if item.path in sharing else GROUPS[1]
-            item.add_marker(pytest.mark.xdist_group(group))
+            # When several workers run, one has all that share a cluster and its applications,
+            # and one those that start applications of their own.
+            shares = "cluster" in item.fixturenames  # type: ignore[attr-defined]
+            item.add_marker(pytest.mark.xdist_group(GROUPS[0] if shares else GROUPS[1]))
             item.add_marker(pytest.mark.timeout(TEST_TIMEOUT_SECONDS))
             if reason:
                 item.add_marker(pytest.mark.skip(reason=reason))
-
-
-def _needs(item: pytest.Item, fixture: str) -> bool:
-    return fixture in getattr(item, "fixturenames", ())
 
 
 @pytest.fixture(scope="session", autouse=True)
