@@ -253,10 +253,10 @@ class PipelinedSubpartition:
 
     @property
     def has_complete_buffer(self) -> bool:
-        """Whether a complete data buffer is the next to be read."""
+        """Whether a complete data buffer is the next to be read, and may share a message."""
         if self._blocked or self._priority or not self._complete:
             return False
-        return type(self._queue[0]) is BufferConsumer
+        return type(self._queue[0]) is BufferConsumer and self._owner.shares_messages
 
     def is_available(self, credit: int) -> bool:
         """Whether the reader could take something with that much credit."""

@@ -32,7 +32,13 @@ DataListener = Callable[[], None]
 
 
 class SubpartitionOwner(Protocol):
-    """A partition, as its subpartitions tell it of their readers."""
+    """A partition, as its subpartitions tell it of their readers.
+
+    Attributes:
+        shares_messages: Whether buffers that wait may share a message.
+    """
+
+    shares_messages: bool
 
     def subpartition_consumed(self, index: int) -> None:
         """Take note that the view of a subpartition was released."""

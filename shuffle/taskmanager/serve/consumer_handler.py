@@ -159,7 +159,7 @@ class ConsumerHandler(ServingHandler):
             pipelined = _may_be_pipelined(message)
             config = self._services.config
             limits = GateLimits(
-                None if pipelined else self.connection.large_payload_bytes,
+                self.connection.large_payload_bytes,
                 self.credit_bytes,
                 # The channels of a pipelined exchange are all read side by side.
                 None if pipelined else config.max_open_channels_per_gate,

@@ -37,6 +37,7 @@ class Owner:
     def __init__(self) -> None:
         self.consumed: list[int] = []
         self.sizes: list[tuple[int, int]] = []
+        self.shares_messages = False
 
     def subpartition_consumed(self, index: int) -> None:
         self.consumed.append(index)

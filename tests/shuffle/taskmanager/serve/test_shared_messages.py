@@ -27,6 +27,7 @@ class Rig:
         self.network = NetworkBufferPool(SEGMENTS, SIZE)
         pool = self.network.create_local_pool("partition", 2, SEGMENTS)
         self.partition = PipelinedResultPartition("test", 1, pool)
+        self.partition.shares_messages = True
 
     async def write(self, content: bytes) -> None:
         builder = await self.partition.wait_for_builder(0)
