@@ -59,7 +59,7 @@ class RemoteInputChannel:
 
     Args:
         listener: Called when a channel that had nothing has a buffer, or has failed.
-        buffer_bytes: Largest buffer to give; None for buffers as they came.
+        buffer_bytes: Largest run of buffers to give as one; None for each buffer by itself.
         credit_bytes: Bytes that one credit of the reader pays for; a whole buffer by default.
         on_done: Called once, when the channel is released or has failed.
     """
@@ -130,8 +130,7 @@ class RemoteInputChannel:
         buffers = self._buffers
         if buffers is None or not self.may_take(length):
             return None
-        most = self._buffer_bytes
-        return buffers.take(length, apart=most is not None and most <= buffers.segment_size_bytes)
+        return buffers.take(length, apart=self._buffer_bytes is None)
 
     def may_take(self, length: int) -> bool:
         """Tell whether data of that length may be sent to this channel, with memory or without."""

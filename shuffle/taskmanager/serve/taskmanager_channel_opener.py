@@ -127,7 +127,7 @@ class TaskManagerChannelOpener(ChannelOpener):
         limits = self._limits
         return RemoteInputChannel(
             listener,
-            limits.buffer_bytes or self._services.config.segment_size_bytes,
+            limits.buffer_bytes,
             limits.credit_bytes,
             self._remote_channel_done,
         )

@@ -303,11 +303,11 @@ def test_queued_data_is_counted_in_buffers_and_bytes(rig):
 
 
 def test_a_reader_gets_as_much_of_a_group_as_its_credit_pays_for(rig):
+    rig.channel._buffer_bytes, rig.channel._credit_bytes = 48, 16
     rig.channel.on_backlog(2)
     rig.channel.credit.announce()
     rig.data(bytes(range(40)))
     rig.event(encode_end_of_partition(40, 3))
-    rig.channel._buffer_bytes, rig.channel._credit_bytes = 48, 16
     given = []
     for granted in (1, 0, 5):
         credit = granted
