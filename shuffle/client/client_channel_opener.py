@@ -5,6 +5,7 @@ Channels that are added in one turn make one gate at the TaskManager, which fetc
 
 import asyncio
 
+from ...protocol.limits import MAX_LARGE_PAYLOAD_BYTES
 from ..gate.channel_opener import (
     ChannelOpener,
     ChannelSource,
@@ -48,7 +49,7 @@ class ClientChannelOpener(ChannelOpener):
             InsufficientNetworkBuffers: No floating buffer is left for the gate.
         """
         self.floating_pool()  # fails now if it cannot be had, and not the channel later
-        return RemoteInputChannel(listener)
+        return RemoteInputChannel(listener, MAX_LARGE_PAYLOAD_BYTES)
 
     def open(self, channel: OpenableChannel, source: ChannelSource) -> None:
         """Open a channel with all others of this turn; an error fails all of them."""
