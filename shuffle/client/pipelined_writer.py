@@ -6,6 +6,8 @@ bytes between this task and its readers. When both are full the writer waits for
 states are in :mod:`sluice.shuffle.partition.states`; the partition is FINISHING until the
 TaskManager has answered that it has everything.
 
+**When it is flushed**: :mod:`sluice.shuffle.partition.flush_pace` says so.
+
 **How much it holds back**: whatever its pool has, unless readers ask for small buffers
 (debloating). Then data must not pile up here, where no reader counts it: no buffer is begun while
 more wait than the TaskManager has granted credit for. So of each subpartition one buffer is here at

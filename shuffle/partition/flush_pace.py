@@ -33,7 +33,6 @@ MOST_PAUSE_SECONDS: Final = DEFAULT_INTERVAL_SECONDS
 FLUSHED_FOR_A_COMPLETE_ONE: Final = 4
 """Buffers flushed for each that becomes complete, above which a flush is never put off."""
 
-
 BUSY_SHARE: Final = 0.5
 """Share of its time for which a thread works that has none to spare. It is not nearly 1, because a
 thread with work also waits for its processor core."""

@@ -126,10 +126,7 @@ class TaskManagerChannelOpener(ChannelOpener):
         self.floating_pool()  # fails now if it cannot be had, and not the channel later
         limits = self._limits
         return RemoteInputChannel(
-            listener,
-            limits.buffer_bytes,
-            limits.credit_bytes,
-            self._remote_channel_done,
+            listener, limits.buffer_bytes, limits.credit_bytes, self._remote_channel_done
         )
 
     def open(self, channel: OpenableChannel, source: ChannelSource) -> None:

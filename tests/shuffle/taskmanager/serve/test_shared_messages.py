@@ -90,7 +90,7 @@ async def test_full_buffers_that_wait_share_messages(rig):
 
 
 async def test_a_message_ends_with_a_buffer_that_is_not_full(rig):
-    """What is behind it would not begin a buffer of the reader."""
+    """The next buffer would not begin at a segment of the reader."""
     for content in (FULL[0], b"short", FULL[1], FULL[2]):
         await rig.write(content)
     channel = Channel(rig, credit=9)
