@@ -261,6 +261,11 @@ def is_scoped(application_id: str) -> bool:
     return _SCOPED.fullmatch(application_id) is not None
 
 
+def plain_name(application_id: str) -> str:
+    """Return the name of an application without its namespace, if it has one."""
+    return application_id.rpartition("@")[0] if is_scoped(application_id) else application_id
+
+
 def secret_id(secret: bytes) -> bytes:
     """Return the 8 bytes that name a secret without telling it."""
     return _derive(secret, b"sluice secret id")[:8]

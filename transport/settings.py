@@ -39,7 +39,12 @@ def format_size(size_bytes: int) -> str:
     return f"{size_bytes} B"
 
 
-def _parse_size(value: object) -> object:
+def parse_size(value: object) -> object:
+    """Return a size in bytes.
+
+    Raises:
+        ValueError: It is neither a whole number nor a text with a binary unit.
+    """
     if isinstance(value, bool) or not isinstance(value, int | str):
         raise ValueError('must be a size: a whole number of bytes, or a text such as "32 KiB"')
     if isinstance(value, int):
@@ -107,7 +112,7 @@ def split_rules(value: object) -> object:
     return tuple(part.strip() for part in value.split(";") if part.strip())
 
 
-Bytes = Annotated[int, BeforeValidator(_parse_size)]
+Bytes = Annotated[int, BeforeValidator(parse_size)]
 """A size in bytes; also read from a text with a binary unit."""
 
 Seconds = Annotated[float, BeforeValidator(_parse_seconds), Field(allow_inf_nan=False)]

@@ -21,6 +21,7 @@ from pydantic import BeforeValidator, Field, ValidationError, model_validator
 from ...protocol.errors import ErrorCode, SluiceError
 from ...transport.config import EVERY_ADDRESS, LOOPBACK, AuthConfig, TransportConfig
 from ...transport.settings import NONE_ALLOWED, Port, Seconds, Settings, format_size
+from .quotas import QuotaConfig
 from .sections import (
     ApplicationConfig,
     NetworkMemoryConfig,
@@ -78,6 +79,7 @@ class TaskManagerConfig(Settings):
     memory: NetworkMemoryConfig = Field(default_factory=NetworkMemoryConfig)
     storage: StorageConfig = Field(default_factory=StorageConfig)
     applications: ApplicationConfig = Field(default_factory=ApplicationConfig)
+    quotas: QuotaConfig = Field(default_factory=QuotaConfig)
     http: HttpConfig = Field(default_factory=HttpConfig)
 
     log_level: Annotated[

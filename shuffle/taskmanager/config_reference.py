@@ -75,7 +75,7 @@ def _default(key: Key) -> str:
     default: Any = key.field.default
     if default is PydanticUndefined or default is None or default == ():
         return "*none*"
-    if key.name.endswith("_bytes"):
+    if key.name.endswith("_bytes") and isinstance(default, int):
         return f"`{format_size(default)}`"
     if key.name.endswith("_mode"):
         return f"`0o{default:o}`"
@@ -93,6 +93,8 @@ def _accepts(key: Key) -> str:
 
 
 def _kind(key: Key) -> str:
+    if isinstance(key.field.default, str) and key.section == "quotas":
+        return "size or percentage" if key.name.endswith("_bytes") else "number or percentage"
     for ending, kind in (
         ("_bytes", "size"),
         ("_seconds", "time"),
@@ -105,6 +107,7 @@ def _kind(key: Key) -> str:
         ("_fingerprints", "texts"),
         ("_roles", "texts"),
         ("_networks", "texts"),
+        ("_overrides", "texts"),
     ):
         if key.name.endswith(ending):
             return kind

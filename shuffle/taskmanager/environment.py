@@ -56,6 +56,7 @@ from ..gate.partition_request_client import (
 )
 from ..gate.task_events import TaskEventDispatcher
 from ..memory import NetworkBufferPool
+from .accounts import Accounts, Resource
 from .applications import Applications
 from .driver_handler import DriverHandler
 from .embedded.client import EmbeddedClient
@@ -63,6 +64,7 @@ from .embedded.services import EmbeddedServices
 from .ingest.incoming_output import ProducerServices
 from .ingest.producer_handler import ProducerHandler
 from .ingest.resumable_outputs import ResumableOutputs
+from .quotas import QuotaConfig, Quotas
 from .sections import (
     ApplicationConfig,
     NetworkMemoryConfig,
@@ -90,6 +92,7 @@ class NetworkEnvironment:
         storage: Where map outputs live.
         applications: How long they live.
         auth: Who may connect; by default, whoever reaches an address.
+        quotas: The most that an application may hold; by default there are no quotas.
     """
 
     def __init__(
@@ -99,13 +102,17 @@ class NetworkEnvironment:
         storage: StorageConfig,
         applications: ApplicationConfig,
         auth: AuthConfig | None = None,
+        quotas: QuotaConfig | None = None,
     ) -> None:
         self.counters = Counters()
+        self.accounts = Accounts()
+        """The accounts of the applications."""
         self._transport = transport
         self._memory = memory
         self._storage_config = storage
         self._application_config = applications
         self._auth = AuthConfig() if auth is None else auth
+        self._quotas = quotas
         self._peer_networks = PeerNetworks(self._auth.peer_networks)
         self._idle = asyncio.Event()
         """Set when a connection may have become idle."""
@@ -138,16 +145,30 @@ class NetworkEnvironment:
         loop = asyncio.get_running_loop()
         self.access = Access.open(self._auth)
         self.store, self.region_areas = await loop.run_in_executor(
-            None, _open_storage, self._storage_config
+            None, _open_storage, self._storage_config, self.accounts
         )
         try:
             self._wire()
+            if self._quotas is not None:
+                self.set_quotas(self._quotas)
             await self.listener.start()
         except BaseException:
             self.applications.close()
             await self.store.close()
             self.region_areas.close()
             raise
+
+    def set_quotas(self, config: QuotaConfig) -> None:
+        """Set the most that an application may hold, from now on."""
+        wholes = self._wholes | self.store.wholes()
+        self.accounts.set_limits(Quotas(config, wholes).limits_of)
+
+    @property
+    def _wholes(self) -> dict[Resource, int]:
+        return {
+            Resource.NETWORK_SEGMENTS: self._memory.network_segments,
+            Resource.REGION_AREAS_BYTES: self._storage_config.region_areas_bytes,
+        }
 
     def drain(self) -> None:
         """Take nothing new to write; finish what is begun, serve readers. Idempotent."""
@@ -278,6 +299,7 @@ class NetworkEnvironment:
         Raises:
             SegmentSizeMismatch: A consumer that cannot take a whole segment: buffers of other
                 TaskManagers are passed on as they came, never cut.
+            QuotaExceeded: Its application has as many connections as it may.
             ShuttingDown: A producer connects while the TaskManager drains, and no producer is
                 expected back.
         """
@@ -286,13 +308,16 @@ class NetworkEnvironment:
         if connection.role == ROLE_PRODUCER and self.is_draining and not self.resumable.parked:
             raise ShuttingDown("TaskManager is draining", remedy="Write to another TaskManager")
         application_id = connection.application_id
+        account = self.accounts.of(application_id)
         if application_id:
+            account.take(Resource.CONNECTIONS)
             self.applications.connected(application_id)
 
         def lost() -> None:
             self.handlers.pop(connection, None)
             self._idle.set()
             if application_id:
+                account.give_back(Resource.CONNECTIONS)
                 self.applications.disconnected(application_id)
 
         handler: Handler
@@ -406,11 +431,11 @@ def _without_foreign_bytes(address: Address, error: SluiceError) -> SluiceError:
     )
 
 
-def _open_storage(config: StorageConfig) -> tuple[ShuffleStore, RegionAreas]:
+def _open_storage(config: StorageConfig, accounts: Accounts) -> tuple[ShuffleStore, RegionAreas]:
     """Open all that lies in files. Blocks.
 
     Raises:
         SluiceError: The storage cannot be used; nothing is left open.
     """
-    store = ShuffleStore.open(config)
-    return store, RegionAreas.open(config)
+    store = ShuffleStore.open(config, accounts)
+    return store, RegionAreas.open(config, accounts)

@@ -37,7 +37,12 @@ class TaskManager:
     def __init__(self, config: TaskManagerConfig) -> None:
         self.config = config = config.with_addresses()
         self.environment = NetworkEnvironment(
-            config.transport, config.memory, config.storage, config.applications, config.auth
+            config.transport,
+            config.memory,
+            config.storage,
+            config.applications,
+            config.auth,
+            config.quotas,
         )
         self.state: TaskManagerState = "starting"
         self.version = importlib.metadata.version("sluice-shuffle")

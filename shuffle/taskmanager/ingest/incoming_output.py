@@ -23,6 +23,7 @@ from ...errors import LimitExceeded, ShuttingDown
 from ...gate.task_events import TaskEventDispatcher
 from ...memory import NetworkBufferPool
 from ...names import ShuffleKey
+from ..accounts import QuotaExceeded, Resource
 from ..sections import NetworkMemoryConfig
 from ..serve.result_partition_manager import ResultPartitionManager
 from ..store.region_area import RegionAreas
@@ -151,6 +152,7 @@ class OpenOutputs:
     def __init__(self, connection: Connection, services: ProducerServices) -> None:
         self.connection: Final = connection
         self.services: Final = services
+        self.account: Final = services.store.accounts.of(connection.application_id)
         self.attached_area: Final = AttachedArea(connection, services.region_areas)
         self.by_number: Final[dict[int, IncomingOutput]] = {}
         self.closed = False
@@ -178,11 +180,12 @@ class OpenOutputs:
         """Tell whether an output is open: not finished, failed or given up."""
         return self.by_number.get(output.number) is output
 
-    def may_open(self, number: int, *, begun: bool = False) -> bool:
+    def may_open(self, number: int, *, stored: bool, begun: bool = False) -> bool:
         """Tell whether an output may be opened; if not, its number has failed.
 
         Args:
             number: Its number.
+            stored: Whether it is a map output.
             begun: Whether a part of it is secured here already.
 
         Raises:
@@ -210,7 +213,19 @@ class OpenOutputs:
                 ),
             )
             return False
+        try:
+            self.account.require_room(Resource.OPEN_PARTITIONS)
+            if stored:
+                self.account.require_room(Resource.MAP_OUTPUTS)
+        except QuotaExceeded as error:
+            self.fail(number, error)
+            return False
         return True
+
+    def add(self, output: IncomingOutput) -> None:
+        """Let messages reach an output that :meth:`may_open` allowed."""
+        self.account.hold(Resource.OPEN_PARTITIONS)
+        self.by_number[output.number] = output
 
     def fail(self, number: int, error: SluiceError) -> None:
         """Give up the output with a number, if it is open, and tell the client the error."""
@@ -227,6 +242,7 @@ class OpenOutputs:
         """Forget an output that has ended; its number is free again."""
         if self.contains(output):
             del self.by_number[output.number]
+            self.account.give_back(Resource.OPEN_PARTITIONS)
             if not self.by_number:
                 self.services.on_idle()
 

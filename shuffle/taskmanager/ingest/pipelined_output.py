@@ -110,7 +110,7 @@ class PipelinedOutput(IncomingOutput):
 
     def open(self) -> None:
         """Acknowledge the partition, and grant its first credit."""
-        self._outputs.by_number[self.number] = self
+        self._outputs.add(self)
         self._counters.pipelined_partitions_opened += 1
         self._connection.send(PartitionOpened(self.number))
         self._credit.fill()

@@ -118,10 +118,10 @@ class ProducerHandler:
         ):
             self._to_output(message)
         elif type(message) is OpenPartition:
-            if self._outputs.may_open(message.partition):
+            if self._outputs.may_open(message.partition, stored=True):
                 StoredOutput(self._outputs, message).open()
         elif type(message) is OpenPipelinedPartition:
-            if self._outputs.may_open(message.partition):
+            if self._outputs.may_open(message.partition, stored=False):
                 self._open_pipelined(message)
         elif type(message) is ResumePartition:
             self._resume(message)
@@ -203,5 +203,5 @@ class ProducerHandler:
             self._connection.send(PartitionResumed(message.partition, regions, total_bytes, True))
             return
         begun = store.open_output(attempt) is not None
-        if self._outputs.may_open(message.partition, begun=begun):
+        if self._outputs.may_open(message.partition, stored=True, begun=begun):
             StoredOutput(self._outputs, message).resume()

@@ -107,7 +107,7 @@ class StoredOutput(IncomingOutput):
 
     def open(self) -> None:
         """Acknowledge the map output, which begins with its first region."""
-        self._outputs.by_number[self.number] = self
+        self._outputs.add(self)
         self._connection.send(PartitionOpened(self.number))
 
     def resume(self) -> None:
@@ -117,7 +117,7 @@ class StoredOutput(IncomingOutput):
         if secured is not None:
             self._secured = len(secured.regions)
             self.total_bytes = secured.total_bytes
-        self._outputs.by_number[self.number] = self
+        self._outputs.add(self)
         self._connection.send(
             PartitionResumed(self.number, self.regions, self.total_bytes, committed=False)
         )

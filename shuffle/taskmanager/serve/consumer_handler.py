@@ -71,6 +71,7 @@ class ConsumerHandler(ServingHandler):
             services.config.max_channels_per_connection,
         )
         self._services = services
+        self._account = services.partitions.accounts.of(connection.application_id)
         self.gates: dict[int, tuple[InputGate, list[CreditBasedViewReader]]] = {}
         """Open gates by number, each with the readers of its channels."""
         self._debloat = debloat_settings(services.config, services.config.segment_size_bytes)
@@ -171,7 +172,9 @@ class ConsumerHandler(ServingHandler):
             self.counters.gates_opened += 1
             times = self.gate_times[message.gate] = ChannelTimes(self.counters.consumer_serving)
             for channel in message.channels:
-                reader = self.new_reader(channel.channel, message.initial_credit, times)
+                reader = self.new_reader(
+                    channel.channel, message.initial_credit, times, self._account
+                )
                 channels.append(reader)
                 source = ChannelSource(
                     channel.taskmanager_id,

@@ -44,6 +44,8 @@ from .stored_partition_view import StoredPartitionView
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ..accounts import Account
+
 
 class CreditBasedViewReader:
     """Reads a view as far as the credit of its channel allows.
@@ -60,6 +62,7 @@ class CreditBasedViewReader:
 
     __slots__ = (
         "_notify",
+        "account",
         "activity",
         "buffers_out",
         "bytes_out",
@@ -86,6 +89,8 @@ class CreditBasedViewReader:
         self.credit = SenderCredit(initial_credit)
         self.sequence_number = 0
         """Sequence number of the next message."""
+        self.account: Account | None = None
+        """The account in which the channel is counted."""
         self.view: SubpartitionView | None = None
         self.failure: SluiceError | None = None
         self.queued = False

@@ -13,6 +13,7 @@ from ...errors import InvalidRequest, LimitExceeded, failure_of
 from ...gate.task_events import KeptTaskEvents, TaskEventDispatcher, UnknownProducer
 from ...names import ShuffleKey, SubpartitionRange
 from ...partition.view import PipelinedView
+from ..accounts import QuotaExceeded
 from .channel_times import ChannelTimes
 from .credit_based_view_reader import (
     CreditBasedViewReader,
@@ -156,8 +157,9 @@ class PeerHandler(ServingHandler):
 
     def _request(self, message: PartitionRequest) -> None:
         try:
-            reader = self.new_reader(message.channel, message.initial_credit, self._times)
-        except (LimitExceeded, InvalidRequest) as error:
+            account = self._partitions.accounts.of(message.application_id)
+            reader = self.new_reader(message.channel, message.initial_credit, self._times, account)
+        except (LimitExceeded, InvalidRequest, QuotaExceeded) as error:
             self.counters.errors_by_code.bump(error.code.name)
             self.connection.send(error_response(message.channel, error))
             return

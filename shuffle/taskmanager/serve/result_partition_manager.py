@@ -21,6 +21,7 @@ from ...errors import InvalidRequest, PartitionNotFound, PartitionReleased
 from ...memory import LocalBufferPool
 from ...names import ShuffleKey, SubpartitionRange
 from ...partition.view import DataListener, PipelinedView, SubpartitionView
+from ..accounts import Accounts
 from ..store.errors import DuplicateMapOutput
 from ..store.outputs import MapOutput
 from ..store.shuffle_store import ShuffleStore, release_regions
@@ -158,6 +159,11 @@ class ResultPartitionManager:
         self._request_timeout_seconds = request_timeout_seconds
         self._waiting: dict[ShuffleKey, set[asyncio.Future[None]]] = {}
         self._pipelined = PipelinedRegistry()
+
+    @property
+    def accounts(self) -> Accounts:
+        """The accounts of the applications."""
+        return self._store.accounts
 
     @property
     def pipelined(self) -> PipelinedRegistry:

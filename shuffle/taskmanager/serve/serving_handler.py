@@ -17,6 +17,7 @@ from ....transport.connection import Connection
 from ...counters import Counters
 from ...errors import InvalidRequest, LimitExceeded
 from ...gate.task_events import UnknownProducer
+from ..accounts import Account, Resource
 from .channel_times import ChannelTimes
 from .credit_based_view_reader import (
     AnnouncingViewReader,
@@ -65,7 +66,7 @@ class ServingHandler:
         self._on_lost = on_lost
 
     def new_reader(
-        self, channel: int, initial_credit: int, times: ChannelTimes
+        self, channel: int, initial_credit: int, times: ChannelTimes, account: Account
     ) -> CreditBasedViewReader:
         """Open a channel.
 
@@ -73,10 +74,12 @@ class ServingHandler:
             channel: Its number.
             initial_credit: Credit that comes with it.
             times: Counts its waits.
+            account: The application that reads.
 
         Raises:
             ChannelInUse: Its number is taken.
             LimitExceeded: As many are open already as may be.
+            QuotaExceeded: The application has as many open as it may.
             InvalidRequest: Without flow control by credit it came with none: nothing could be sent.
         """
         if channel in self.readers:
@@ -92,7 +95,9 @@ class ServingHandler:
             )
         if reader_type is CreditBasedViewReader and initial_credit == 0:
             reader_type = AnnouncingViewReader
+        account.take(Resource.CHANNELS)
         reader = reader_type(channel, initial_credit, self.queue.notify, self.credit_bytes, times)
+        reader.account = account
         self.readers[channel] = reader
         if self.reader_type is CreditBasedViewReader:
             self.counters.credits_received += initial_credit
@@ -118,6 +123,7 @@ class ServingHandler:
         if reader is None:
             return False
         self.queue.remove(reader)
+        _uncount(reader)
         self._without_readers()
         return True
 
@@ -220,7 +226,8 @@ class ServingHandler:
 
     def ended(self, reader: CreditBasedViewReader, error: SluiceError | None) -> None:
         """Free the number of a channel that has sent its end or its error."""
-        self.readers.pop(reader.channel, None)
+        if self.readers.pop(reader.channel, None) is not None:
+            _uncount(reader)
         self._without_readers()
         if error is not None:
             self.counters.errors_by_code.bump(error.code.name)
@@ -253,5 +260,11 @@ class ServingHandler:
         readers, self.readers = self.readers, {}
         for reader in readers.values():
             self.queue.remove(reader)
+            _uncount(reader)
         self.read_pool.destroy()
         self._on_lost()
+
+
+def _uncount(reader: CreditBasedViewReader) -> None:
+    if reader.account is not None:
+        reader.account.give_back(Resource.CHANNELS)

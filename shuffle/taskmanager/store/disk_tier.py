@@ -149,6 +149,12 @@ class DiskTier(Tier):
             min(allocator.largest_free_bytes, allocator.tail_free_bytes + room),
         )
 
+    def whole_bytes(self) -> int:
+        """Return the bytes that the tier can hold altogether, as the disk is now."""
+        on_disk = self._allocator.frontier_bytes + max(self._room_bytes(), 0)
+        quota_bytes = self._allocator.capacity_bytes
+        return on_disk if quota_bytes is None else min(on_disk, quota_bytes)
+
     def begin_trim(self) -> tuple[int, int] | None:
         """Take the free end of the arena out of use, except ``retained_bytes`` of it.
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from ...names import MapAttemptKey, ShuffleKey
+from ..accounts import Accounts, Resource
 from .outputs import MapOutput, OpenOutput, Region
 
 _NOTHING: Mapping[int, MapOutput] = MappingProxyType({})
@@ -37,9 +38,13 @@ class OutputIndex:
     """Finds committed map outputs by application, shuffle and map attempt.
 
     Secured regions of uncommitted map outputs are kept beside them, by map attempt.
+
+    Args:
+        accounts: The accounts in which committed map outputs are counted.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, accounts: Accounts) -> None:
+        self._accounts = accounts
         self._applications: dict[str, dict[int, ShuffleEntry]] = {}
         self._open: dict[MapAttemptKey, OpenOutput] = {}
         self.map_outputs = 0
@@ -91,6 +96,7 @@ class OutputIndex:
         entry.regions += len(output.regions)
         entry.journal_bytes += journal_bytes
         self.map_outputs += 1
+        self._accounts.of(application_id).hold(Resource.MAP_OUTPUTS)
         self.stored_bytes += stored
         self.journal_bytes += journal_bytes
 
@@ -118,6 +124,7 @@ class OutputIndex:
         if not shuffles:
             del self._applications[key.application_id]
         self.map_outputs -= len(entry.outputs)
+        self._accounts.of(key.application_id).give_back(Resource.MAP_OUTPUTS, len(entry.outputs))
         self.stored_bytes -= entry.stored_bytes
         self.journal_bytes -= entry.journal_bytes
         return entry

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ...names import MapAttemptKey, ShuffleKey
+from ..accounts import Account, Accounts
 from ..sections import StorageConfig
 from .directories import DirectoryLock, taskmanager_id
 from .disk_tier import DiskTier
@@ -48,16 +49,18 @@ class OpenedStorage:
         disks: One tier per usable data directory, in the order of the configuration.
         left_out: Directories that cannot be used, each with the reason.
         index: The adopted map outputs.
+        accounts: The accounts of the applications that have them.
         journal: Open for appending.
         forgotten: Number of committed map outputs whose bytes are gone.
         locks: Locks of the directories.
     """
 
+    accounts: Accounts
+    index: OutputIndex
     taskmanager_id: str = ""
     memory: MemoryTier | None = None
     disks: list[DiskTier] = field(default_factory=list)
     left_out: list[TierStatistics] = field(default_factory=list)
-    index: OutputIndex = field(default_factory=OutputIndex)
     journal: Journal | None = None
     forgotten: int = 0
     locks: list[DirectoryLock] = field(default_factory=list)
@@ -75,14 +78,18 @@ class OpenedStorage:
             lock.release()
 
 
-def open_storage(config: StorageConfig) -> OpenedStorage:
+def open_storage(config: StorageConfig, accounts: Accounts) -> OpenedStorage:
     """Open all directories of a configuration.
+
+    Args:
+        config: Directories and sizes.
+        accounts: Applications pay here for what is adopted.
 
     Raises:
         StorageInUse: Another process has one of them.
         StorageUnavailable: No data directory can be used.
     """
-    storage = OpenedStorage()
+    storage = OpenedStorage(accounts=accounts, index=OutputIndex(accounts))
     try:
         for directory in config.data_directories:
             _open_disk(storage, directory, config)
@@ -146,13 +153,13 @@ def _recover(storage: OpenedStorage, directories: Sequence[Path]) -> None:
     live, secured = _replay(rows)
     tiers = {tier.tier_id: tier for tier in storage.tiers}
     for row in live:
-        output = _adopt(row, tiers)
+        output = _adopt(row, tiers, storage.accounts)
         if output is None:
             storage.forgotten += 1
         else:
             storage.index.add(output, record_bytes(pack_commit(output)))
     for begun in secured:  # after the commits, which go first where extents overlap
-        _adopt_open(begun, tiers, storage.index)
+        _adopt_open(begun, tiers, storage)
     for tier in (storage.memory, *storage.disks):
         if tier is not None:
             tier.finish_adoption()
@@ -248,25 +255,27 @@ def _add_secured(secured: dict[MapAttemptKey, SecureRow], row: SecureRow) -> Non
         secured.pop(attempt, None)
 
 
-def _adopt_open(row: SecureRow, tiers: dict[bytes, Tier], index: OutputIndex) -> None:
+def _adopt_open(row: SecureRow, tiers: dict[bytes, Tier], storage: OpenedStorage) -> None:
     """Occupy the extents of secured regions again, all or none."""
-    regions = _adopt_regions(row, tiers)
+    regions = _adopt_regions(row, tiers, storage.accounts.of(row.key.application_id))
     if regions is not None:
         attempt = MapAttemptKey(ShuffleKey(*row.key), row.map_attempt_id)
         record = pack_secure(*attempt, row.num_subpartitions, 0, regions)
-        index.secure(attempt, row.num_subpartitions, regions, record_bytes(record))
+        storage.index.secure(attempt, row.num_subpartitions, regions, record_bytes(record))
 
 
-def _adopt(row: CommitRow, tiers: dict[bytes, Tier]) -> MapOutput | None:
+def _adopt(row: CommitRow, tiers: dict[bytes, Tier], accounts: Accounts) -> MapOutput | None:
     """Occupy the extents of a map output again; None if any of them is not there any more."""
-    regions = _adopt_regions(row, tiers)
+    regions = _adopt_regions(row, tiers, accounts.of(row.key.application_id))
     if regions is None:
         return None
     key = ShuffleKey(*row.key)
     return MapOutput(key, row.map_attempt_id, row.num_subpartitions, tuple(regions))
 
 
-def _adopt_regions(row: CommitRow | SecureRow, tiers: dict[bytes, Tier]) -> list[Region] | None:
+def _adopt_regions(
+    row: CommitRow | SecureRow, tiers: dict[bytes, Tier], account: Account
+) -> list[Region] | None:
     regions: list[Region] = []
     for region in row.regions:
         extent: Extent | None = None
@@ -277,6 +286,7 @@ def _adopt_regions(row: CommitRow | SecureRow, tiers: dict[bytes, Tier]) -> list
                 if tier is None:
                     raise ValueError("its arena is gone")
                 extent = tier.adopt(region.offset, length)
+                extent.charge_to(account)
             except ValueError as error:
                 logger.warning(
                     "map attempt %d of %s is forgotten: %s", row.map_attempt_id, row.key, error

@@ -17,6 +17,7 @@ import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..accounts import Accounts, QuotaExceeded, Resource
 from .directories import DirectoryLock
 from .errors import StorageUnavailable
 from .io_threads import IoThreads
@@ -79,21 +80,27 @@ class RegionAreas:
     Args:
         directory: Directory of the areas, locked; None: :meth:`create` makes none.
         limit_bytes: Most bytes of all areas together.
+        accounts: Applications pay here for their areas; by default there are no quotas.
         lock: The directory's lock; :meth:`close` releases it.
     """
 
     def __init__(
-        self, directory: Path | None, limit_bytes: int, lock: DirectoryLock | None = None
+        self,
+        directory: Path | None,
+        limit_bytes: int,
+        accounts: Accounts | None = None,
+        lock: DirectoryLock | None = None,
     ) -> None:
         self._directory = directory
         self._limit_bytes = limit_bytes
+        self._accounts = accounts or Accounts()
         self._lock = lock
         self._areas: dict[str, RegionArea] = {}
         self._making_bytes = 0
         self._thread = IoThreads(1, "sluice-region-area")
 
     @classmethod
-    def open(cls, config: "StorageConfig") -> "RegionAreas":
+    def open(cls, config: "StorageConfig", accounts: Accounts) -> "RegionAreas":
         """Make the directory, and remove the files of a killed daemon. Blocks.
 
         If the directory cannot be used, the reason is logged, there are no areas, and regions come
@@ -122,7 +129,7 @@ class RegionAreas:
             lock.release()
             logger.warning("no region areas, executors send regions through the socket: %s", error)
             return cls(None, 0)
-        return cls(directory, config.region_areas_bytes, lock)
+        return cls(directory, config.region_areas_bytes, accounts, lock)
 
     @property
     def used_bytes(self) -> int:
@@ -146,7 +153,8 @@ class RegionAreas:
         """Make an area, in a thread because allotting its pages takes a while.
 
         Returns:
-            The area with a reference for the caller; None if there is no directory or no room.
+            The area with a reference for the caller; None if there is no directory or no room, or
+            the application is at its quota: it can do without.
 
         Cancellation: safe; an area that was made in the meantime is removed.
         """
@@ -154,16 +162,26 @@ class RegionAreas:
         taken = self.used_bytes + self._making_bytes
         if directory is None or size_bytes < 1 or taken + size_bytes > self._limit_bytes:
             return None
+        account = self._accounts.of(application_id)
+        try:
+            account.take(Resource.REGION_AREAS_BYTES, size_bytes)
+        except QuotaExceeded as error:
+            logger.warning(
+                "no region area of %d bytes for %s: %s", size_bytes, application_id, error
+            )
+            return None
         path = directory / secrets.token_hex(_TOKEN_BYTES)
         self._making_bytes += size_bytes
         made: list[int] = []
         try:
             await self._thread.run(lambda: made.append(_make(path, size_bytes)))
         except asyncio.CancelledError:
+            account.give_back(Resource.REGION_AREAS_BYTES, size_bytes)
             for fd in made:
                 _remove(fd, path)
             raise
         except OSError as error:
+            account.give_back(Resource.REGION_AREAS_BYTES, size_bytes)
             logger.warning("no region area of %d bytes in %s: %s", size_bytes, directory, error)
             return None
         finally:
@@ -182,6 +200,9 @@ class RegionAreas:
 
     def _removed(self, area: RegionArea) -> None:
         del self._areas[area.token]
+        self._accounts.of(area.application_id).give_back(
+            Resource.REGION_AREAS_BYTES, area.size_bytes
+        )
 
 
 def _make(path: Path, size_bytes: int) -> int:

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Self
 
 from ...names import MapAttemptKey, ShuffleKey
+from ..accounts import Accounts, Resource
 from ..sections import StorageConfig
 from .errors import (
     DuplicateMapOutput,
@@ -62,6 +63,8 @@ class ShuffleStore:
         if storage.journal is None:
             raise RuntimeError("storage without a journal")
         self._storage = storage
+        self.accounts = storage.accounts
+        """The accounts of the applications whose bytes it stores."""
         self._index = storage.index
         self._threads = IoThreads(config.io_threads, "sluice-storage")
         self._tiers = Tiers(storage.memory, storage.disks, storage.left_out, self._threads)
@@ -71,16 +74,20 @@ class ShuffleStore:
         self._closed = False
 
     @classmethod
-    def open(cls, config: StorageConfig) -> Self:
+    def open(cls, config: StorageConfig, accounts: Accounts | None = None) -> Self:
         """Lock the directories and adopt the map outputs that a previous daemon committed. Blocks.
 
         Directories that cannot be used are left out, with a logged reason.
+
+        Args:
+            config: Directories and sizes.
+            accounts: Applications pay here for what is stored; by default there are no quotas.
 
         Raises:
             StorageInUse: Another process has one of the directories.
             StorageUnavailable: No data directory can be used.
         """
-        return cls(config, open_storage(config))
+        return cls(config, open_storage(config, accounts or Accounts()))
 
     @property
     def taskmanager_id(self) -> str:
@@ -100,13 +107,15 @@ class ShuffleStore:
 
         Raises:
             StorageFull: No tier has room.
+            QuotaExceeded: The application may not hold as much.
             StorageClosed: The store was closed.
             ValueError: A length is negative.
         """
         self._check_open()
         offsets = cumulative_offsets(lengths)
         length = offsets[-1]
-        extent = self._tiers.allocate(length) if length else None
+        account = self.accounts.of(key.application_id)
+        extent = self._tiers.allocate(length, account) if length else None
         return RegionWriter(key, extent, first_subpartition, offsets, self._threads)
 
     def commit(self, output: MapOutput) -> "asyncio.Future[None]":
@@ -276,6 +285,10 @@ class ShuffleStore:
     def tiers(self) -> list[TierStatistics]:
         """Return the state of all tiers, then the directories that were left out at the start."""
         return self._tiers.statistics()
+
+    def wholes(self) -> dict[Resource, int]:
+        """Return the bytes that the tiers can hold altogether, by resource."""
+        return self._tiers.wholes()
 
     def statistics(self) -> StoreStatistics:
         """Return totals."""

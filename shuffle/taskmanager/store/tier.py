@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from ..accounts import Account, Resource
 from .errors import StorageUnavailable
 from .extent_allocator import ExtentAllocator
 
@@ -25,7 +26,14 @@ TIER_ID_BYTES = 8
 ALIGNMENT_BYTES = 4096
 """Extents are whole pages, so that neighbours never share one."""
 
+_RESOURCES = {"memory": Resource.MEMORY_TIER_BYTES, "disk": Resource.DISK_TIER_BYTES}
+
 _ARENA_NAME = re.compile(rf"arena-([0-9a-f]{{{2 * TIER_ID_BYTES}}})\.dat")
+
+
+def whole_pages(length: int) -> int:
+    """Return the bytes that an extent of ``length`` bytes takes."""
+    return -(-length // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
 
 
 class Referenced(ABC):
@@ -82,7 +90,7 @@ class Extent(Referenced):
             space has been given back.
     """
 
-    __slots__ = ("length", "offset", "tier", "view")
+    __slots__ = ("_account", "length", "offset", "tier", "view")
 
     def __init__(self, tier: "Tier", offset: int, length: int, view: memoryview | None) -> None:
         super().__init__()
@@ -90,15 +98,24 @@ class Extent(Referenced):
         self.offset = offset
         self.length = length
         self.view = view
+        self._account: Account | None = None
 
     @property
     def in_memory(self) -> bool:
         """Whether the extent lies in the memory tier."""
         return self.tier.kind == "memory"
 
+    def charge_to(self, account: Account) -> None:
+        """Let an application pay for the space until it is given back."""
+        self._account = account
+        account.hold(self.tier.resource, whole_pages(self.length))
+
     def _give_back(self) -> None:
         self.view = None
         self.tier.recycle(self)
+        account, self._account = self._account, None
+        if account is not None:
+            account.give_back(self.tier.resource, whole_pages(self.length))
 
     def __repr__(self) -> str:
         end = self.offset + self.length
@@ -166,6 +183,7 @@ class Tier(ABC):
         self, kind: Literal["memory", "disk"], path: Path, fd: int, capacity_bytes: int | None
     ) -> None:
         self.kind: Literal["memory", "disk"] = kind
+        self.resource = _RESOURCES[kind]
         self.path = path
         self.fd = fd
         self.tier_id = tier_id_of(path)
@@ -227,6 +245,10 @@ class Tier(ABC):
     def largest_free_bytes(self) -> int:
         """Return the longest extent that the tier could give now, in bytes."""
         return self._allocator.largest_free_bytes
+
+    def whole_bytes(self) -> int:
+        """Return the bytes that the tier can hold altogether."""
+        return self._allocator.capacity_bytes or 0
 
     def close(self) -> None:
         """Close the file. Its content stays, for the next process."""

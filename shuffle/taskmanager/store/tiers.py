@@ -6,11 +6,12 @@ from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..accounts import Account, Resource
 from .disk_tier import DiskTier
 from .errors import StorageFull
 from .io_threads import IoThreads
 from .memory_tier import MemoryTier
-from .tier import Extent, Tier, TierStatistics
+from .tier import Extent, Tier, TierStatistics, whole_pages
 
 logger = logging.getLogger(__name__)
 
@@ -47,19 +48,36 @@ class Tiers:
         for disk in disks:
             disk.on_excess = self._trim_soon
 
-    def allocate(self, length: int) -> Extent:
+    def allocate(self, length: int, account: Account) -> Extent:
         """Allocate an extent: in the memory tier if it has room, else on a disk.
+
+        Args:
+            length: Bytes, at least 1.
+            account: The application that pays. The memory tier has no room for one that is at its
+                quota there.
 
         Raises:
             StorageFull: No tier has room.
+            QuotaExceeded: The application is at its quota of the disk tier.
         """
-        memory, disks = self._memory, self._disks
-        if memory is not None:
-            extent = memory.allocate(length)
-            if extent is not None:
-                if memory.wants_backing:
-                    self._back_ahead(memory)
-                return extent
+        extent = self._in_memory(length, account) or self._on_disk(length, account)
+        if extent is None:
+            raise self._full(length)
+        extent.charge_to(account)
+        return extent
+
+    def _in_memory(self, length: int, account: Account) -> Extent | None:
+        memory = self._memory
+        if memory is None or not account.has_room(Resource.MEMORY_TIER_BYTES, whole_pages(length)):
+            return None
+        extent = memory.allocate(length)
+        if extent is not None and memory.wants_backing:
+            self._back_ahead(memory)
+        return extent
+
+    def _on_disk(self, length: int, account: Account) -> Extent | None:
+        account.require_room(Resource.DISK_TIER_BYTES, whole_pages(length))
+        disks = self._disks
         for step in range(len(disks)):
             # Round robin: the load is spread over all disks, and none fills up long before the
             # others.
@@ -68,18 +86,29 @@ class Tiers:
             if extent is not None:
                 self._next_disk = number + 1
                 return extent
+        return None
+
+    def _full(self, length: int) -> StorageFull:
         tiers = self.statistics()
         detail = "; ".join(
             f"{tier.kind} {tier.directory} "
             + (f"has {tier.largest_free_bytes} in one piece" if tier.healthy else tier.reason)
             for tier in tiers
         )
-        raise StorageFull(length, max(tier.largest_free_bytes for tier in tiers), detail)
+        return StorageFull(length, max(tier.largest_free_bytes for tier in tiers), detail)
 
     def statistics(self) -> list[TierStatistics]:
         """Return the state of all tiers, then the directories that were left out at the start."""
         tiers = self._disks if self._memory is None else [self._memory, *self._disks]
         return [*(tier.statistics() for tier in tiers), *self._left_out]
+
+    def wholes(self) -> dict[Resource, int]:
+        """Return the bytes that the tiers can hold altogether, by resource."""
+        memory = 0 if self._memory is None else self._memory.whole_bytes()
+        return {
+            Resource.MEMORY_TIER_BYTES: memory,
+            Resource.DISK_TIER_BYTES: sum(disk.whole_bytes() for disk in self._disks),
+        }
 
     def healthy_disks(self) -> list[Path]:
         """Return the data directories that take new data, in the order of the configuration."""

@@ -75,20 +75,20 @@ async def test_the_oldest_failures_are_forgotten(rig):
 
 async def test_a_number_is_free_again_when_its_output_has_ended(rig):
     with pytest.raises(ChannelInUse):
-        rig.outputs.may_open(0)
+        rig.outputs.may_open(0, stored=True)
     idle = []
     rig.services.on_idle = lambda: idle.append(True)
     rig.output.abort()
     assert idle == [True]
     assert not rig.outputs.contains(rig.output)
-    assert rig.outputs.may_open(0)
+    assert rig.outputs.may_open(0, stored=True)
 
 
 async def test_a_connection_writes_a_limited_number_of_outputs(rig):
     for number in (1, 2, 3):
-        assert rig.outputs.may_open(number)
+        assert rig.outputs.may_open(number, stored=True)
         StoredOutput(rig.outputs, OpenPartition(number, 1, 1 + number, 4)).open()
-    assert not rig.outputs.may_open(4)
+    assert not rig.outputs.may_open(4, stored=True)
     told = rig.connection.sent[-1]
     assert isinstance(told, ErrorResponse)
     assert (told.channel, told.code, told.value) == (4, ErrorCode.LIMIT_EXCEEDED, "5")
@@ -98,6 +98,6 @@ async def test_a_connection_writes_a_limited_number_of_outputs(rig):
 @pytest.mark.parametrize("begun", [False, True])
 async def test_a_draining_taskmanager_takes_only_outputs_that_are_begun(rig, begun):
     rig.services.draining = True
-    assert rig.outputs.may_open(1, begun=begun) is begun
+    assert rig.outputs.may_open(1, stored=True, begun=begun) is begun
     codes = [failure.code for failure in rig.failures]
     assert codes == ([] if begun else [ErrorCode.SHUTTING_DOWN])

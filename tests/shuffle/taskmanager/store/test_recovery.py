@@ -10,6 +10,7 @@ import pytest
 
 from sluice.protocol.messages import EVERY_SUBPARTITION
 from sluice.shuffle.names import ShuffleKey
+from sluice.shuffle.taskmanager.accounts import Accounts
 from sluice.shuffle.taskmanager.store.errors import StorageInUse, StorageUnavailable
 from sluice.shuffle.taskmanager.store.journal import Journal, generation_of
 from sluice.shuffle.taskmanager.store.outputs import MapOutput
@@ -325,7 +326,7 @@ async def test_no_place_for_a_journal_is_an_error(tmp_path):
     (data / "journal.new").mkdir()
     descriptors = open_descriptors()
     with pytest.raises(StorageUnavailable, match="no directory takes a journal"):
-        open_storage(config(tmp_path))
+        open_storage(config(tmp_path), Accounts())
     assert open_descriptors() == descriptors
 
 

@@ -1,0 +1,227 @@
+"""What each application holds on a TaskManager, and the most that it may hold.
+
+An application has one :class:`Account`. Whoever gives it something (an extent, a channel, a
+connection) takes the amount from the account first, and gives it back with the thing itself. An
+application above its quota gets a :class:`QuotaExceeded`, and nobody else notices.
+"""
+
+import enum
+import weakref
+from collections.abc import Callable
+from typing import Final, TypeAlias
+
+from ...protocol.errors import ErrorCode, SluiceError
+from ..counters import BoundedCounts
+
+
+class Resource(enum.IntEnum):
+    """What an application holds. A name in lower case is the end of the quota's key."""
+
+    MEMORY_TIER_BYTES = 0
+    """Bytes of its extents in the memory tier, those reserved for regions to come included."""
+    DISK_TIER_BYTES = 1
+    """The same on all disks together."""
+    NETWORK_SEGMENTS = 2
+    """Segments that its gates, partitions and reads have out of the network buffer pool."""
+    REGION_AREAS_BYTES = 3
+    """Bytes of the memory that it shares with its producers."""
+    CONNECTIONS = 4
+    """Connections of its producers, consumers and drivers."""
+    OPEN_PARTITIONS = 5
+    """Map outputs and pipelined partitions that are being written."""
+    CHANNELS = 6
+    """Open gates, and channels of gates here and on other TaskManagers that read from here."""
+    MAP_OUTPUTS = 7
+    """Committed map outputs."""
+
+    @property
+    def key(self) -> str:
+        """The key of ``[quotas]`` that sets its quota."""
+        return f"quota_{self.name.lower()}"
+
+    @property
+    def words(self) -> str:
+        """The resource in words, for messages."""
+        return self.name.lower().replace("_", " ")
+
+
+Limits: TypeAlias = tuple[int | None, ...]
+"""Quota by resource; None: without a quota."""
+
+NO_LIMITS: Final[Limits] = (None,) * len(Resource)
+
+
+class QuotaExceeded(SluiceError):
+    """An application holds as much as it may, and asks for more.
+
+    Args:
+        resource: The resource it asks for.
+        wanted: Amount that it would hold.
+        limit: Its quota.
+    """
+
+    code = ErrorCode.QUOTA_EXCEEDED
+    retryable = True  # what it holds comes back as its tasks and shuffles end
+    way_out = "Use another TaskManager, let tasks or shuffles end"
+
+    def __init__(self, resource: Resource, wanted: int, limit: int) -> None:
+        super().__init__(
+            f"Application is at its quota of {resource.words} on this TaskManager",
+            value=wanted,
+            limit=limit,
+            remedy=f"{self.way_out}, or raise {resource.key}",
+        )
+        self.resource = resource
+
+
+class RequestAboveQuota(QuotaExceeded):
+    """A single request is larger than the whole quota."""
+
+    retryable = False
+    way_out = "Ask for less"
+
+
+class Account:
+    """What one application holds, by resource.
+
+    Made by :meth:`Accounts.of`. It lives as long as it holds anything, or somebody refers to it.
+    """
+
+    __slots__ = ("__weakref__", "_accounts", "_held", "_in_use", "_limits", "application_id")
+
+    def __init__(self, accounts: "Accounts", application_id: str, limits: Limits) -> None:
+        self.application_id: Final = application_id
+        self._accounts: Final = accounts
+        self._limits = limits
+        self._held: Final = [0] * len(Resource)
+        self._in_use = 0
+
+    @property
+    def held(self) -> tuple[int, ...]:
+        """Amount held of each resource."""
+        return tuple(self._held)
+
+    @property
+    def limits(self) -> Limits:
+        """Quota of each resource."""
+        return self._limits
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is held."""
+        return self._in_use == 0
+
+    def set_limits(self, limits: Limits) -> None:
+        """Change the quotas. What is held beyond a new one stays until it is given back."""
+        self._limits = limits
+
+    def has_room(self, resource: Resource, amount: int = 1) -> bool:
+        """Return whether the application may hold ``amount`` more."""
+        limit = self._limits[resource]
+        return limit is None or self._held[resource] + amount <= limit
+
+    def require_room(self, resource: Resource, amount: int = 1) -> None:
+        """Check that the application may hold ``amount`` more; takes nothing.
+
+        Raises:
+            QuotaExceeded: It may not.
+        """
+        if not self.has_room(resource, amount):
+            raise self.exceeded(resource, amount)
+
+    def take(self, resource: Resource, amount: int = 1) -> None:
+        """Take ``amount`` of a resource for the application.
+
+        Raises:
+            QuotaExceeded: It would hold more than its quota; nothing is taken.
+        """
+        self.require_room(resource, amount)
+        self.hold(resource, amount)
+
+    def hold(self, resource: Resource, amount: int = 1) -> None:
+        """Take ``amount`` although it may be beyond the quota: what was adopted, or checked."""
+        before = self._held[resource]
+        self._held[resource] = before + amount
+        if before == 0 and amount:
+            self._in_use += 1
+            if self._in_use == 1:
+                self._accounts.opened(self)
+
+    def give_back(self, resource: Resource, amount: int = 1) -> None:
+        """Give ``amount`` back.
+
+        Raises:
+            ValueError: The application does not hold as much: a mistake of this TaskManager.
+        """
+        after = self._held[resource] - amount
+        if after < 0:
+            raise ValueError(
+                f"{self.application_id} gives back {amount} {resource.words} "
+                f"and holds {self._held[resource]}"
+            )
+        self._held[resource] = after
+        if after == 0 and amount:
+            self._in_use -= 1
+            if self._in_use == 0:
+                self._accounts.closed(self)
+
+    def exceeded(self, resource: Resource, amount: int) -> QuotaExceeded:
+        """Return the error for a request of ``amount``, and count it."""
+        limit = self._limits[resource] or 0
+        self._accounts.refused.bump(resource.name.lower())
+        kind = QuotaExceeded if amount <= limit else RequestAboveQuota
+        return kind(resource, self._held[resource] + amount, limit)
+
+    def __repr__(self) -> str:
+        held = {
+            each.words: amount for each, amount in zip(Resource, self._held, strict=True) if amount
+        }
+        return f"<Account {self.application_id} {held}>"
+
+
+def _no_limits(application_id: str) -> Limits:
+    return NO_LIMITS
+
+
+class Accounts:
+    """The accounts of all applications of a TaskManager.
+
+    Attributes:
+        refused: Requests beyond a quota, by resource; only grows.
+    """
+
+    def __init__(self) -> None:
+        self.refused = BoundedCounts()
+        self._limits_of: Callable[[str], Limits] = _no_limits
+        self._all: weakref.WeakValueDictionary[str, Account] = weakref.WeakValueDictionary()
+        self._in_use: dict[str, Account] = {}
+
+    def of(self, application_id: str) -> Account:
+        """Return the account of an application; it stays while it holds anything."""
+        account = self._all.get(application_id)
+        if account is None:
+            account = Account(self, application_id, self._limits_of(application_id))
+            self._all[application_id] = account
+        return account
+
+    def set_limits(self, limits_of: Callable[[str], Limits]) -> None:
+        """Set the quotas of all applications, from now on.
+
+        Args:
+            limits_of: Returns the quotas of an application.
+        """
+        self._limits_of = limits_of
+        for account in list(self._all.values()):
+            account.set_limits(limits_of(account.application_id))
+
+    def in_use(self) -> list[Account]:
+        """Return the accounts that hold anything."""
+        return list(self._in_use.values())
+
+    def opened(self, account: Account) -> None:
+        """Keep an account that holds something now."""
+        self._in_use[account.application_id] = account
+
+    def closed(self, account: Account) -> None:
+        """Forget an account that holds nothing any more."""
+        del self._in_use[account.application_id]
