@@ -15,7 +15,7 @@ from mypy_extensions import mypyc_attr
 
 from ...transport.connector import Address
 from ..errors import InvalidRequest, failure_of
-from ..memory import LocalBufferPool, MemorySegment, NetworkBufferPool
+from ..memory import LocalBufferPool, MemorySegment, NetworkBufferPool, SegmentOwner
 from ..names import SubpartitionRange
 from ..partition.view import DataListener
 from .buffer_manager import BufferManager
@@ -56,12 +56,14 @@ class GateMemory(NamedTuple):
         exclusive_buffers: Segments of each remote channel.
         floating_buffers: Segments that the remote channels share, at most.
         timeout_seconds: Time for which a channel waits for its exclusive segments.
+        owner: The application that the gate belongs to; None: the TaskManager or client itself.
     """
 
     network_pool: NetworkBufferPool
     exclusive_buffers: int
     floating_buffers: int
     timeout_seconds: float = EXCLUSIVE_REQUEST_TIMEOUT_SECONDS
+    owner: SegmentOwner | None = None
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)  # tests open channels by hand
@@ -129,7 +131,7 @@ class ChannelOpener:
         memory = self._memory
         if self._floating_pool is None and memory.floating_buffers > 0:
             self._floating_pool = memory.network_pool.create_local_pool(
-                self.name, 1, memory.floating_buffers, kind="gate"
+                self.name, 1, memory.floating_buffers, kind="gate", owner=memory.owner
             )
         return self._floating_pool
 
@@ -154,7 +156,7 @@ class ChannelOpener:
         """
         memory = self._memory
         return await memory.network_pool.request_segments_within(
-            channels * memory.exclusive_buffers, memory.timeout_seconds
+            channels * memory.exclusive_buffers, memory.timeout_seconds, memory.owner
         )
 
     def give(

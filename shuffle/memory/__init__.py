@@ -41,6 +41,7 @@ from .distribution import (
 from .local_buffer_pool import LocalBufferPool
 from .network_buffer_pool import NetworkBufferPool
 from .segment import MemorySegment
+from .segment_owner import SegmentOwner
 from .waiting import ListenerHandle, SegmentListener
 
 __all__ = [
@@ -64,6 +65,7 @@ __all__ = [
     "PoolDestroyed",
     "SegmentListener",
     "SegmentNotLent",
+    "SegmentOwner",
     "group_neighbours",
     "memory_to_receive",
     "runs_of_neighbours",

@@ -122,6 +122,11 @@ class Sharing(Generic[SharerT]):
         self._all_full = False  # the last shares filled the room of every pool
         self._new: list[SharerT] = []  # added since the last shares
 
+    @property
+    def total_room(self) -> int:
+        """Spare segments that all pools together can take."""
+        return self._total_room
+
     def add(self, sharer: SharerT) -> None:
         """Let a pool take part."""
         if sharer.room:

@@ -5,6 +5,9 @@ segments, is spread evenly over the local pools as limits; segments follow lazil
 and the reservations together never exceed the total, every wait below a limit or on a reservation
 ends once the pools above their limit recycle.
 
+Pools and requests belong to owners, each with a limit of its own
+(:mod:`sluice.shuffle.memory.segment_owner`).
+
 A segment that comes home goes to the first exclusive request that has its reservation, else in
 turn to the local pools that wait below their limit, else it is free.
 """
@@ -24,10 +27,10 @@ from .distribution import (
     MemoryDemand,
     NetworkBufferPoolStatistics,
     PoolBounds,
-    Sharing,
 )
 from .local_buffer_pool import LocalBufferPool
 from .segment import MemorySegment, SegmentMapping, from_the_end
+from .segment_owner import OwnerShare, SegmentOwner, owners_shares
 from .waiting import ExclusiveRequest
 
 _NAME: Final = "the network buffer pool"
@@ -77,12 +80,13 @@ class NetworkBufferPool:
         self._wanted = 0  # sum over the local pools: segments that each could use
         self._exclusive = 0  # segments that are out and exclusive
         self._reserved = 0  # _exclusive + the counts of the requests in _promised
-        # Exclusive requests in order of arrival, without and with a reservation.
-        self._unpromised: OrderedDict[ExclusiveRequest, None] = OrderedDict()
-        self._promised: OrderedDict[ExclusiveRequest, None] = OrderedDict()
+        # Exclusive requests in order of arrival, without and with a reservation, and their owners.
+        self._unpromised: OrderedDict[ExclusiveRequest, SegmentOwner] = OrderedDict()
+        self._promised: OrderedDict[ExclusiveRequest, SegmentOwner] = OrderedDict()
 
-        self._local_pools: dict[LocalBufferPool, None] = {}
-        self._sharing: Sharing[LocalBufferPool] = Sharing()
+        self._local_pools: dict[LocalBufferPool, SegmentOwner] = {}
+        self._no_owner: Final = SegmentOwner("the TaskManager")
+        self._shares: dict[SegmentOwner, OwnerShare[LocalBufferPool]] = {}  # with local pools
         self._draining: dict[LocalBufferPool, None] = {}
         # Local pools below their limit that somebody waits for, in the order of their turn. A pool
         # that needs no segment any more is dropped when its turn comes.
@@ -101,6 +105,7 @@ class NetworkBufferPool:
         max_overdraft_buffers: int = 0,
         max_buffers_per_channel: int | None = None,
         kind: str = "other",
+        owner: SegmentOwner | None = None,
     ) -> LocalBufferPool:
         """Make a local pool and give every pool its new share of the spare segments.
 
@@ -112,8 +117,10 @@ class NetworkBufferPool:
                 some to spare, 0 or more. Result partitions use them to end a record once begun.
             max_buffers_per_channel: Segments of a channel that make the pool unavailable, or None.
             kind: The pool's purpose, in a word: metrics add up the pools of a kind.
+            owner: The application it belongs to; by default the TaskManager itself.
 
         Raises:
+            SluiceError: The owner's limit is in the way.
             InsufficientNetworkBuffers: ``required_segments`` cannot be promised.
             InvalidPoolSize: A number below its least one, or a maximum below the required number.
             PoolDestroyed: This pool is destroyed.
@@ -122,13 +129,20 @@ class NetworkBufferPool:
         bounds = PoolBounds(
             required_segments, maximum_segments, max_overdraft_buffers, max_buffers_per_channel
         )
+        owner = owner or self._no_owner
         pool = LocalBufferPool(self, name, kind, bounds)
+        owner.check(required_segments)
         if required_segments > self.unpromised_segments:
             raise self._insufficient(required_segments, self.unpromised_segments)
-        self._local_pools[pool] = None
+        self._local_pools[pool] = owner
         self._required += required_segments
         self._wanted += bounds.wanted_segments
-        self._sharing.add(pool)
+        owner.promise(required_segments)
+        of_owner = self._shares.get(owner)
+        if of_owner is None:
+            of_owner = self._shares[owner] = OwnerShare(owner, self)
+        of_owner.sharing.add(pool)
+        of_owner.local_pools += 1
         self._rebalance()
         self._serve()
         return pool
@@ -146,32 +160,34 @@ class NetworkBufferPool:
             return []
         available = 0 if self._unpromised or self._promised else self.unpromised_segments
         if count <= available:
-            self._reserved += count
+            self._reserve(self._no_owner, count)
             self._rebalance()  # shrinking limits may bring idle segments home
             if count <= len(self._free):
-                segments = self._take_exclusive(count)
+                segments = self._take_exclusive(self._no_owner, count)
                 self._serve()
                 return segments
             available = len(self._free)
-            self._reserved -= count
+            self._reserve(self._no_owner, -count)
             self._rebalance()
             self._serve()
         raise self._insufficient(count, available)
 
     async def request_segments_within(
-        self, count: int, timeout_seconds: float
+        self, count: int, timeout_seconds: float, owner: SegmentOwner | None = None
     ) -> list[MemorySegment]:
         """Take ``count`` exclusive segments, all or nothing, first come first served.
 
-        Waits even for the promise, because other tasks may end. Cancelling has no effect on the
-        pool.
+        Waits even for the promise, because other tasks may end. An owner at its limit waits for its
+        own tasks, and holds nobody up. Cancelling has no effect on the pool.
 
         Args:
             count: Number of segments; give them back with :meth:`recycle_segments`.
             timeout_seconds: How long to wait at most.
+            owner: The application they are for; by default the TaskManager itself.
 
         Raises:
-            InsufficientNetworkBuffers: More than the pool has in all: waiting cannot help.
+            InsufficientNetworkBuffers: More than the pool or the owner's limit in all: waiting
+                cannot help.
             NetworkBufferTimeout: They did not come in time; nothing was taken.
             InvalidPoolSize: ``count`` is negative.
             PoolDestroyed: This pool is destroyed, or was while waiting.
@@ -179,15 +195,19 @@ class NetworkBufferPool:
         self._check_open(count)
         if count == 0:
             return []
+        owner = owner or self._no_owner
+        limit = owner.limit_segments
         if count > self.total_segments:
             raise self._insufficient(count, self.unpromised_segments)
+        if limit is not None and count > limit:
+            owner.check(count)
 
         def expired() -> int:
             self.expired_requests += 1
             return len(self._free)
 
         request = ExclusiveRequest(count, _NAME, timeout_seconds, self.recycle_segments, expired)
-        self._unpromised[request] = None
+        self._unpromised[request] = owner
         self._rebalance()
         self._serve()
         try:
@@ -205,15 +225,16 @@ class NetworkBufferPool:
         stranger: MemorySegment | None = None
         returned = 0
         for segment in segments:
-            if segment.holder is self:
+            holder = segment.holder
+            if isinstance(holder, OwnerShare) and holder.network_pool is self:
                 segment.holder = None
                 bisect.insort(self._free, segment, key=from_the_end)
+                self._reserve(holder.owner, -1)
                 returned += 1
             else:
                 stranger = segment
         if returned:
             self._exclusive -= returned
-            self._reserved -= returned
             self._rebalance()
             self._serve()
         if stranger is not None:
@@ -234,9 +255,10 @@ class NetworkBufferPool:
         for request in [*self._promised, *self._unpromised]:
             if not request.is_settled:
                 request.pool_destroyed()
+        for request, owner in self._promised.items():
+            self._reserve(owner, -request.count)
         self._promised.clear()
         self._unpromised.clear()
-        self._reserved = self._exclusive
         self._serve()
 
     @property
@@ -302,11 +324,16 @@ class NetworkBufferPool:
 
     def local_pool_destroyed(self, pool: LocalBufferPool) -> None:
         """Give the promise and the share of a destroyed local pool to the others."""
-        del self._local_pools[pool]
+        owner = self._local_pools.pop(pool)
         self._starving.pop(pool, None)
         self._required -= pool.bounds.required_segments
         self._wanted -= pool.bounds.wanted_segments
-        self._sharing.remove(pool)
+        owner.promise(-pool.bounds.required_segments)
+        of_owner = self._shares[owner]
+        of_owner.sharing.remove(pool)
+        of_owner.local_pools -= 1
+        if of_owner.local_pools == 0:
+            del self._shares[owner]
         if pool.held_segments:
             self._draining[pool] = None
         self._rebalance()
@@ -330,19 +357,24 @@ class NetworkBufferPool:
         self.refused_requests += 1
         return InsufficientNetworkBuffers(required, available, self.total_segments)
 
-    def _take_exclusive(self, count: int) -> list[MemorySegment]:
+    def _reserve(self, owner: SegmentOwner, count: int) -> None:
+        """Reserve exclusive segments for an owner, or no longer if negative."""
+        self._reserved += count
+        owner.promise(count)
+
+    def _take_exclusive(self, owner: SegmentOwner, count: int) -> list[MemorySegment]:
         segments = self._free[-count:]
         del self._free[-count:]
+        holder = self._shares.get(owner) or OwnerShare(owner, self)
         for segment in segments:
-            segment.holder = self
+            segment.holder = holder
         self._exclusive += count
         return segments
 
     def _withdraw(self, request: ExclusiveRequest) -> None:
         """Remove a request that ended without segments; does nothing if it was served."""
         if request in self._promised:
-            del self._promised[request]
-            self._reserved -= request.count
+            self._reserve(self._promised.pop(request), -request.count)
         elif request in self._unpromised:
             del self._unpromised[request]
         else:
@@ -354,23 +386,35 @@ class NetworkBufferPool:
         """Promise segments to requests, spread the rest over local pools. Calls no listener."""
         if self._is_destroyed:
             return
-        while self._unpromised:
-            request = next(iter(self._unpromised))
-            if not request.is_settled:
-                if request.count > self.unpromised_segments:
-                    break  # first come, first served: a smaller one behind it waits too
-                self._reserved += request.count
-                self._promised[request] = None
-            del self._unpromised[request]
+        while (request := self._next_request()) is not None:
+            if request.count > self.unpromised_segments:
+                break  # smaller ones behind it wait too, or it would wait for ever
+            owner = self._promised[request] = self._unpromised.pop(request)
+            self._reserve(owner, request.count)
         self.demand.update(
             self._wanted + self._reserved + sum(request.count for request in self._unpromised)
         )
-        for pool, share in self._sharing.shares(self.unpromised_segments):
-            limit = pool.bounds.required_segments + share
-            if limit != pool.size_segments:
-                pool.set_limit(limit)
-                if pool.wants_segment:
-                    self._starving[pool] = None
+        owners = list(self._shares.values())
+        spares = owners_shares(self.unpromised_segments, owners)
+        for of_owner, spare in zip(owners, spares, strict=True):
+            for pool, share in of_owner.sharing.shares(spare):
+                limit = pool.bounds.required_segments + share
+                if limit != pool.size_segments:
+                    pool.set_limit(limit)
+                    if pool.wants_segment:
+                        self._starving[pool] = None
+
+    def _next_request(self) -> ExclusiveRequest | None:
+        """Return the first request of the owner with the least promises whose limit allows it."""
+        if not self._unpromised:
+            return None
+        for settled in [request for request in self._unpromised if request.is_settled]:
+            del self._unpromised[settled]
+        first: dict[SegmentOwner, ExclusiveRequest] = {}
+        for request, owner in self._unpromised.items():
+            first.setdefault(owner, request)
+        allowed = [owner for owner, request in first.items() if owner.may_promise(request.count)]
+        return first[min(allowed, key=_promised_segments)] if allowed else None
 
     def _serve(self) -> None:
         """Give free segments to all that wait; nested calls leave it to the outermost one."""
@@ -386,14 +430,13 @@ class NetworkBufferPool:
                 if self._promised:
                     request = next(iter(self._promised))
                     if request.is_settled:  # cancelled or expired in this turn of the loop
-                        del self._promised[request]
-                        self._reserved -= request.count
+                        self._reserve(self._promised.pop(request), -request.count)
                         self._rebalance()
                         continue
                     if request.count > len(self._free):
                         break
-                    del self._promised[request]
-                    request.serve(self._take_exclusive(request.count))
+                    owner = self._promised.pop(request)
+                    request.serve(self._take_exclusive(owner, request.count))
                 else:
                     pool, _ = self._starving.popitem(last=False)
                     if pool.wants_segment:
@@ -402,3 +445,7 @@ class NetworkBufferPool:
                             self._starving[pool] = None  # behind the others: round robin
         finally:
             self._serving = False
+
+
+def _promised_segments(owner: SegmentOwner) -> int:
+    return owner.promised_segments

@@ -12,6 +12,7 @@ from typing import Final, TypeAlias
 
 from ...protocol.errors import ErrorCode, SluiceError
 from ..counters import BoundedCounts
+from ..memory import SegmentOwner
 
 
 class Resource(enum.IntEnum):
@@ -22,7 +23,7 @@ class Resource(enum.IntEnum):
     DISK_TIER_BYTES = 1
     """The same on all disks together."""
     NETWORK_SEGMENTS = 2
-    """Segments that its gates, partitions and reads have out of the network buffer pool."""
+    """Segments that are promised to its gates, partitions and reads."""
     REGION_AREAS_BYTES = 3
     """Bytes of the memory that it shares with its producers."""
     CONNECTIONS = 4
@@ -81,15 +82,14 @@ class RequestAboveQuota(QuotaExceeded):
     way_out = "Ask for less"
 
 
-class Account:
-    """What one application holds, by resource.
+class Account(SegmentOwner):
+    """What one application holds, by resource; the owner of its pools in the network memory.
 
     Made by :meth:`Accounts.of`. It lives as long as it holds anything, or somebody refers to it.
     """
 
-    __slots__ = ("__weakref__", "_accounts", "_held", "_in_use", "_limits", "application_id")
-
     def __init__(self, accounts: "Accounts", application_id: str, limits: Limits) -> None:
+        super().__init__(application_id)
         self.application_id: Final = application_id
         self._accounts: Final = accounts
         self._limits = limits
@@ -105,6 +105,27 @@ class Account:
     def limits(self) -> Limits:
         """Quota of each resource."""
         return self._limits
+
+    @property
+    def limit_segments(self) -> int | None:
+        """Its quota of network segments."""
+        return self._limits[Resource.NETWORK_SEGMENTS]
+
+    def check(self, segments: int) -> None:
+        """Check that so many more segments may be promised to a pool of the application.
+
+        Raises:
+            QuotaExceeded: They would be beyond its quota.
+        """
+        self.require_room(Resource.NETWORK_SEGMENTS, segments)
+
+    def promise(self, segments: int) -> None:
+        """Count segments that are promised to it, or no longer if negative."""
+        super().promise(segments)
+        if segments > 0:
+            self.hold(Resource.NETWORK_SEGMENTS, segments)
+        elif segments:
+            self.give_back(Resource.NETWORK_SEGMENTS, -segments)
 
     @property
     def is_empty(self) -> bool:

@@ -256,6 +256,7 @@ class NetworkEnvironment:
             self.partitions,
             self.peers,
             self.task_events,
+            self.accounts,
         )
         self.resumable = ResumableOutputs(self.store, memory.map_output_resume_timeout_seconds)
         self.producer_services = ProducerServices(
@@ -355,10 +356,12 @@ class NetworkEnvironment:
             )
 
     def _read_pool(self, connection: Connection) -> ReadPool:
+        application_id = connection.application_id  # a peer reads for many
         return ReadPool(
             self.network_pool,
             f"reads for {connection.remote}",
             self._memory.read_segments_per_connection,
+            self.accounts.of(application_id) if application_id else None,
         )
 
     async def _connect_peer(self, address: Address) -> PartitionRequestClient:

@@ -87,6 +87,7 @@ class PipelinedOutput(IncomingOutput):
                 config.floating_buffers_per_gate,
             ),
             kind="pipelined",
+            owner=outputs.account,
         )
         self._credit = PipelinedCredit(self._pool, self.grant)
         try:

@@ -61,6 +61,7 @@ class RegionOpener:
                 1,
                 self._services.config.write_segments_per_partition,
                 kind="map_output",
+                owner=self._services.store.accounts.of(self._attempt.shuffle.application_id),
             )
         return self._pool
 

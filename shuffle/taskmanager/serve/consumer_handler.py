@@ -71,7 +71,7 @@ class ConsumerHandler(ServingHandler):
             services.config.max_channels_per_connection,
         )
         self._services = services
-        self._account = services.partitions.accounts.of(connection.application_id)
+        self._account = services.accounts.of(connection.application_id)
         self.gates: dict[int, tuple[InputGate, list[CreditBasedViewReader]]] = {}
         """Open gates by number, each with the readers of its channels."""
         self._debloat = debloat_settings(services.config, services.config.segment_size_bytes)

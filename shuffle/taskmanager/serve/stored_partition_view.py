@@ -31,6 +31,7 @@ from ...memory import (
     LocalBufferPool,
     MemorySegment,
     NetworkBufferPool,
+    SegmentOwner,
     runs_of_neighbours,
 )
 from ...names import SubpartitionRange
@@ -53,7 +54,14 @@ class ReadPool:
     Each connection has its own pool, so that a consumer that does not read holds no other share.
     """
 
-    def __init__(self, network_pool: NetworkBufferPool, name: str, maximum: int) -> None:
+    def __init__(
+        self,
+        network_pool: NetworkBufferPool,
+        name: str,
+        maximum: int,
+        owner: SegmentOwner | None = None,
+    ) -> None:
+        self._owner = owner
         self._network_pool = network_pool
         self._name = name
         self._maximum = maximum
@@ -67,7 +75,7 @@ class ReadPool:
         """
         if self._pool is None:
             self._pool = self._network_pool.create_local_pool(
-                self._name, READ_POOL_MINIMUM, self._maximum, kind="read"
+                self._name, READ_POOL_MINIMUM, self._maximum, kind="read", owner=self._owner
             )
         return self._pool
 

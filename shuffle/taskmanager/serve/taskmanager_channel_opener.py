@@ -23,6 +23,7 @@ from ...gate.task_events import TaskEventDispatcher
 from ...memory import NetworkBufferPool
 from ...names import SubpartitionRange
 from ...partition.view import DataListener
+from ..accounts import Accounts
 from ..sections import NetworkMemoryConfig
 from .result_partition_manager import ResultPartitionManager
 from .stored_partition_view import ReadPool
@@ -42,6 +43,7 @@ class GateServices:
         partitions: Finds local partitions.
         peers: Connections to other TaskManagers.
         task_events: The producers that run on this TaskManager.
+        accounts: What applications hold.
     """
 
     taskmanager_id: str
@@ -50,6 +52,7 @@ class GateServices:
     partitions: ResultPartitionManager
     peers: ConnectionPool[PartitionRequestClient]
     task_events: TaskEventDispatcher = field(default_factory=TaskEventDispatcher)
+    accounts: Accounts = field(default_factory=Accounts)
 
 
 class GateLimits(NamedTuple):
@@ -105,6 +108,7 @@ class TaskManagerChannelOpener(ChannelOpener):
             config.exclusive_buffers_per_channel,
             floating_buffers,
             config.exclusive_request_timeout_seconds,
+            services.accounts.of(wanted.shuffle.application_id),
         )
         super().__init__(name, wanted, memory)
         self._services = services

@@ -1,0 +1,112 @@
+"""What one application has of the network memory, in all its pools together.
+
+Network memory is shared in two steps. Owners come first: each has what was promised to its pools
+and requests, and of the spare segments so many that the least totals rise first, up to the owner's
+limit. Then the pools of an owner share what it has.
+
+Pools without an owner of their own belong to the TaskManager, which has no limit.
+"""
+
+from collections.abc import Sequence
+from typing import Final, Generic
+
+from mypy_extensions import mypyc_attr
+
+from .distribution import SharerT, Sharing
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)  # a TaskManager counts in accounts
+class SegmentOwner:
+    """One owner of local pools and exclusive segments.
+
+    Args:
+        name: For logs.
+
+    Attributes:
+        promised_segments: Segments that its pools require, and its exclusive ones.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.promised_segments = 0
+
+    @property
+    def limit_segments(self) -> int | None:
+        """The most that it may have in all; None: what there is."""
+        return None
+
+    def may_promise(self, segments: int) -> bool:
+        """Return whether so many more may be promised to it."""
+        limit = self.limit_segments
+        return limit is None or self.promised_segments + segments <= limit
+
+    def check(self, segments: int) -> None:
+        """Check that so many more may be promised to a pool of it.
+
+        Raises:
+            SluiceError: They would be beyond its limit.
+        """
+
+    def promise(self, segments: int) -> None:
+        """Count segments that are promised to it, or no longer if negative."""
+        self.promised_segments += segments
+
+
+class OwnerShare(Generic[SharerT]):
+    """The part of one owner in one network pool.
+
+    Attributes:
+        owner: The owner.
+        network_pool: The network pool.
+        sharing: Its pools that share spare segments.
+        local_pools: Number of all its local pools.
+    """
+
+    __slots__ = ("local_pools", "network_pool", "owner", "sharing")
+
+    def __init__(self, owner: SegmentOwner, network_pool: object) -> None:
+        self.owner: Final = owner
+        self.network_pool: Final = network_pool
+        self.sharing: Final[Sharing[SharerT]] = Sharing()
+        self.local_pools = 0
+
+    @property
+    def room(self) -> int:
+        """Spare segments that its pools can take, within the owner's limit."""
+        limit, room = self.owner.limit_segments, self.sharing.total_room
+        return room if limit is None else min(room, max(0, limit - self.owner.promised_segments))
+
+
+def owners_shares(spare: int, owners: Sequence[OwnerShare[SharerT]]) -> list[int]:
+    """Share spare segments among owners so that the least totals rise first.
+
+    The total of an owner is what is promised to it and its share.
+
+    Args:
+        spare: Segments to share, 0 or more.
+        owners: Owners; ``room`` is the most that each can take.
+
+    Returns:
+        The share of each. Their sum is as much of ``spare`` as there is room for. An owner with a
+        share has at most one segment more than one that has room left.
+    """
+    rooms = [each.room for each in owners]
+    if sum(rooms) <= spare:
+        return rooms
+    totals = [each.owner.promised_segments for each in owners]
+    shares = [0] * len(owners)
+    rising = [number for number, room in enumerate(rooms) if room]
+    while spare:
+        level = min(totals[number] for number in rising)
+        lowest = [number for number in rising if totals[number] == level]
+        higher = [totals[number] - level for number in rising if totals[number] > level]
+        left = [rooms[number] - shares[number] for number in lowest]
+        step = min(spare // len(lowest), *left, *higher)
+        if step == 0:  # fewer are left than owners at this level: the first of them get one each
+            lowest, step = lowest[:spare], 1
+        for number in lowest:
+            shares[number] += step
+            totals[number] += step
+        spare -= step * len(lowest)
+        rising = [number for number in rising if shares[number] < rooms[number]]
+    return shares
