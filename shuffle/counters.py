@@ -134,6 +134,8 @@ class Counters:
     late_messages: BoundedCounts = field(default_factory=BoundedCounts)
     """Messages for a channel or partition that was already gone, by message type."""
     errors_by_code: BoundedCounts = field(default_factory=BoundedCounts)
+    quota_refusals: BoundedCounts = field(default_factory=BoundedCounts)
+    """Requests of applications beyond a quota, by resource."""
     """Errors reported to a client or peer, by error code."""
 
     def snapshot(self) -> Counters:
@@ -148,4 +150,5 @@ class Counters:
             backward_messages=BoundedCounts(self.backward_messages),
             late_messages=BoundedCounts(self.late_messages),
             errors_by_code=BoundedCounts(self.errors_by_code),
+            quota_refusals=BoundedCounts(self.quota_refusals),
         )

@@ -38,7 +38,7 @@ from .http_client import (
 )
 from .key_options import SectionedCommand, key_options
 from .watch.status import InvalidStatus, TaskManagerStatus
-from .watch.table import ANONYMOUS, render
+from .watch.table import ANONYMOUS, render, render_application
 
 _log = logging.getLogger(__name__)
 
@@ -138,8 +138,15 @@ def taskmanager(config_file: Path | None, **flags: str | None) -> None:
 @main.command(short_help="Show the state of a TaskManager.")
 @click.argument("url", default=DEFAULT_URL)
 @click.option("--json", "as_json", is_flag=True, help="Print the status as JSON.")
+@click.option("--application", metavar="NAME", help="Show what one application holds.")
 @proof_options
-def status(url: str, as_json: bool, secret_file: Path | None, token_file: Path | None) -> None:
+def status(
+    url: str,
+    as_json: bool,
+    application: str | None,
+    secret_file: Path | None,
+    token_file: Path | None,
+) -> None:
     """Show partitions, gates, pools and connections of the TaskManager whose HTTP port is at URL.
 
     URL may be given without http://; without any it is the default port of this host. In a pipe
@@ -161,7 +168,13 @@ def status(url: str, as_json: bool, secret_file: Path | None, token_file: Path |
         click.echo(json.dumps(document, indent=2))
         return
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    for title, lines in render(snapshot, width):
+    if application is None:
+        parts = list(render(snapshot, width))
+    else:
+        parts = list(render_application(snapshot, application, width))
+    if not parts:
+        raise click.ClickException(f"the TaskManager at {url} knows no application {application}")
+    for title, lines in parts:
         if title:
             click.echo(f"\n{click.style(title, bold=True)}")
         elif snapshot.serves == "anonymous":

@@ -147,6 +147,11 @@ ENTRIES: Final = {
     ErrorCode.LIMIT_EXCEEDED: Entry(
         "reader and writer", "More is open on one connection, or waits, than a limit allows."
     ),
+    ErrorCode.QUOTA_EXCEEDED: Entry(
+        "reader and writer",
+        "The application holds as much on that TaskManager as it may; other applications go on. "
+        "Spark's executors try other TaskManagers first for a while.",
+    ),
     ErrorCode.AUTHENTICATION_REQUIRED: Entry(
         CLIENT, "The TaskManager has a cluster secret, and the other side names no credential."
     ),

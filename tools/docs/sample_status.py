@@ -10,6 +10,7 @@ from sluice.shuffle.taskmanager.watch.status import (
     ConnectionStatus,
     EventLoopStatus,
     GateStatus,
+    HoldingStatus,
     NetworkPoolStatus,
     PipelinedPartitionStatus,
     PoolStatus,
@@ -64,6 +65,7 @@ COUNTERS = Counters(
     backward_messages=BoundedCounts(TaskEvent=1029),
     late_messages=BoundedCounts(AddCredit=1023),
     errors_by_code=BoundedCounts(PARTITION_NOT_FOUND=1024),
+    quota_refusals=BoundedCounts(disk_tier_bytes=2),
 )
 
 STATUS = TaskManagerStatus(
@@ -149,8 +151,10 @@ STATUS = TaskManagerStatus(
         TrafficStatus("peer", 4041, 4042, 4043, 4044),
     ),
     applications=(
-        ApplicationStatus("app-1", 2, None, 123456),
-        ApplicationStatus("app-2", 0, 12.5, 1000),
+        ApplicationStatus(
+            "app-1", 2, None, 123456, (HoldingStatus("disk_tier_bytes", 123456, 1 << 30),)
+        ),
+        ApplicationStatus("app-2", 0, 12.5, 1000, (HoldingStatus("channels", 3, None),)),
     ),
     event_loop=EventLoopStatus(0.25, 0.75),
     tls_certificate_expires_at=1800000000.0,

@@ -261,6 +261,12 @@ def _incidents(status: TaskManagerStatus) -> Iterator[Metric]:
         {(kind,): count for kind, count in counters.late_messages.items()},
     )
     yield totals(
+        "quota_refusals",
+        "Requests of applications beyond their quota.",
+        ("resource",),
+        {(resource,): count for resource, count in counters.quota_refusals.items()},
+    )
+    yield totals(
         "errors",
         "Errors reported to clients and peers.",
         ("code",),

@@ -11,6 +11,7 @@ from ....protocol.messages import (
 )
 from ....transport.connection import Connection
 from ...counters import BoundedCounts, Counters
+from ..accounts import Account, Resource
 from ..environment import NetworkEnvironment
 from ..ingest.producer_handler import ProducerHandler
 from ..serve.serving_handler import ServingHandler
@@ -26,6 +27,7 @@ from .status import (
     ConnectionStatus,
     EventLoopStatus,
     FlowControl,
+    HoldingStatus,
     NetworkPoolStatus,
     PoolStatus,
     RegionAreasStatus,
@@ -121,6 +123,7 @@ def _counters(environment: NetworkEnvironment, lag: EventLoopLag) -> Counters:
         counters.tls_reloads = tls.reloads
         counters.tls_reload_failures = tls.failures
     counters.unproven_connections = BoundedCounts(environment.listener.unproven_total)
+    counters.quota_refusals = BoundedCounts(environment.accounts.refused)
     counters.applications_expired = environment.applications.expired_total
     counters.event_loop_lag_seconds = lag.total_seconds
     services = environment.producer_services
@@ -276,6 +279,19 @@ def _applications(environment: NetworkEnvironment) -> tuple[ApplicationStatus, .
         name = shuffle.key.application_id
         stored[name] = stored.get(name, 0) + shuffle.stored_bytes
     return tuple(
-        ApplicationStatus(name, connections, expires_in, stored.get(name, 0))
+        ApplicationStatus(
+            name,
+            connections,
+            expires_in,
+            stored.get(name, 0),
+            _holdings(environment.accounts.of(name)),
+        )
         for name, connections, expires_in in environment.applications.snapshot()
+    )
+
+
+def _holdings(account: Account) -> tuple[HoldingStatus, ...]:
+    return tuple(
+        HoldingStatus(resource.name.lower(), account.held[resource], account.limits[resource])
+        for resource in Resource
     )

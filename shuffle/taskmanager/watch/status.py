@@ -254,6 +254,17 @@ class TrafficStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class HoldingStatus:
+    """What an application holds of one resource."""
+
+    resource: str
+    """The end of the key of ``[quotas]``, such as ``channels``."""
+    held: int
+    quota: int | None
+    """The most that it may hold; None: as much as there is."""
+
+
+@dataclass(frozen=True, slots=True)
 class ApplicationStatus:
     """One application with data or connections on this TaskManager."""
 
@@ -262,6 +273,7 @@ class ApplicationStatus:
     expires_in_seconds: float | None
     """Time until its data is dropped; None while it has a connection."""
     stored_bytes: int
+    holdings: tuple[HoldingStatus, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,12 +11,13 @@ import itertools
 import textwrap
 from typing import TYPE_CHECKING, Final
 
+from ....protocol.identity import plain_name
 from ....transport.settings import SIZE_UNITS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from .status import TaskManagerStatus
+    from .status import ApplicationStatus, TaskManagerStatus
 
 ANONYMOUS: Final = "ANONYMOUS: whoever reaches a port reads and removes data"
 
@@ -104,6 +105,22 @@ def render(status: TaskManagerStatus, width: int | None = None) -> Iterator[tupl
     ):
         table = make(status)
         if table.row_count:
+            yield table.title, list(table.lines(width))
+
+
+def render_application(
+    status: TaskManagerStatus, name: str, width: int | None = None
+) -> Iterator[tuple[str, list[str]]]:
+    """Yield title and lines of the holdings of each application of a name.
+
+    Args:
+        status: A snapshot.
+        name: The name, with or without the namespace that the TaskManager adds to it.
+        width: Columns of the terminal; None: lines are not wrapped.
+    """
+    for application in status.applications:
+        if name in (application.application_id, plain_name(application.application_id)):
+            table = _holdings(application)
             yield table.title, list(table.lines(width))
 
 
@@ -312,6 +329,15 @@ def _applications(status: TaskManagerStatus) -> Table:
             approximate_size(application.stored_bytes),
             "-" if left is None else f"in {left:.0f} s",
         )
+    return table
+
+
+def _holdings(application: ApplicationStatus) -> Table:
+    table = Table(_clean(application.application_id), "resource held quota", "held quota")
+    for each in application.holdings:
+        as_text = approximate_size if each.resource.endswith("_bytes") else str
+        quota = "none" if each.quota is None else as_text(each.quota)
+        table.add(each.resource.removesuffix("_bytes"), as_text(each.held), quota)
     return table
 
 

@@ -43,6 +43,16 @@ public abstract class ClientException extends IOException {
                 || (failure instanceof Remote remote && remote.code() == ErrorCode.SHUTTING_DOWN);
     }
 
+    /**
+     * Returns whether the TaskManager has no room for more map outputs of the application, so that
+     * another one may.
+     */
+    static boolean isWithoutRoom(IOException failure) {
+        return failure instanceof Remote remote
+                && (remote.code() == ErrorCode.STORAGE_FULL
+                        || remote.code() == ErrorCode.QUOTA_EXCEEDED);
+    }
+
     /** No connection to the endpoint could be made. */
     public static final class ConnectFailed extends ClientException {
         private static final long serialVersionUID = 1L;

@@ -26,6 +26,9 @@ public interface ConnectionSource {
     /** Takes back a connection on which nothing is under way. */
     void giveBack(TaskManagerConnection connection);
 
+    /** Passes over a TaskManager for a while, because it has no room for map outputs. */
+    void passOver(Endpoint endpoint);
+
     /** Counts a TaskManager that went away and is asked again. */
     void reconnected();
 

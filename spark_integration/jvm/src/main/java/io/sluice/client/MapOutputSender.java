@@ -296,6 +296,9 @@ final class MapOutputSender {
             // The source of connections has already waited.
             throw failure;
         }
+        if (ClientException.isWithoutRoom(failure)) {
+            source.passOver(leg.connection().endpoint());
+        }
         leg.connection().close();
         endLeg();
         // Regions lost by a TaskManager without resumable outputs may no longer be at hand.

@@ -257,6 +257,12 @@ public final class ExecutorRuntime implements AutoCloseable {
         }
     }
 
+    /** Lets tasks use other TaskManagers for a while, as far as there are any. */
+    void passOver(Endpoint endpoint, int role) {
+        penalties.passOver(endpoint, role);
+        LOG.warn("The TaskManager at {} has no room: others are tried first", endpoint);
+    }
+
     private static String reasons(Map<Endpoint, ClientException.ConnectFailed> failures) {
         return failures.values().stream()
                 .map(ClientException.ConnectFailed::summary)

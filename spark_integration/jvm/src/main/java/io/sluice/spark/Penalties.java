@@ -44,13 +44,21 @@ final class Penalties {
      * @param began start of the attempt that has failed now
      */
     void failed(Endpoint endpoint, int role, long began) {
-        long now = clock.getAsLong();
-        long length = Math.min(MOST_NANOS, Math.max(LEAST_NANOS, TIMES * (now - began)));
+        long took = clock.getAsLong() - began;
+        punish(endpoint, role, Math.min(MOST_NANOS, Math.max(LEAST_NANOS, TIMES * took)));
+    }
+
+    /** Passes over an endpoint that answers, but that has no room for what tasks bring. */
+    void passOver(Endpoint endpoint, int role) {
+        punish(endpoint, role, MOST_NANOS);
+    }
+
+    private void punish(Endpoint endpoint, int role, long nanos) {
+        long end = clock.getAsLong() + nanos;
         penalties.compute(
                 new Key(endpoint, role),
                 (key, before) ->
-                        new Penalty(
-                                now + length, before == null ? 1 : before.failuresInARow() + 1));
+                        new Penalty(end, before == null ? 1 : before.failuresInARow() + 1));
     }
 
     void answered(Endpoint endpoint, int role) {

@@ -62,6 +62,11 @@ final class TaskConnections implements ConnectionSource {
     }
 
     @Override
+    public void passOver(Endpoint endpoint) {
+        runtime.passOver(endpoint, role);
+    }
+
+    @Override
     public void reconnected() {
         SluiceMetrics.INSTANCE.reconnects.increment();
     }

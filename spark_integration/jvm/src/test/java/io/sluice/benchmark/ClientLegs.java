@@ -107,6 +107,11 @@ public final class ClientLegs {
             pool.giveBack(connection);
         }
 
+        @Override
+        public void passOver(Endpoint full) {
+            throw new IllegalStateException(full + " has no room");
+        }
+
         // Bytes that are moved twice would spoil the rate.
         @Override
         public void reconnected() {

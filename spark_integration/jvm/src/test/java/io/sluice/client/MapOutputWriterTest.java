@@ -13,6 +13,7 @@ import java.util.concurrent.atomic.AtomicInteger;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.CsvSource;
 import org.junit.jupiter.params.provider.EnumSource;
 import org.junit.jupiter.params.provider.ValueSource;
 
@@ -74,6 +75,25 @@ class MapOutputWriterTest extends ShuffleTestCase {
         assertTrue(daemon.outputs.isEmpty());
         assertEquals(1, pool.idleConnections(), "the abort was confirmed");
         assertThrows(IOException.class, () -> writer.write(new byte[10], 0, 10));
+    }
+
+    @ParameterizedTest
+    @CsvSource({"STORAGE_FULL, 1", "QUOTA_EXCEEDED, 1", "REGION_MISMATCH, 0"})
+    void aTaskManagerWithoutRoomIsPassedOver(ErrorCode refusal, int times) throws IOException {
+        daemon.refusal = refusal;
+        MapOutputWriter writer = writer(7);
+        writer.beginPartition(0);
+        ClientException.Remote failure =
+                assertThrows(
+                        ClientException.Remote.class,
+                        () -> {
+                            writer.write(new byte[200_000], 0, 200_000);
+                            writer.endPartition();
+                            writer.commit();
+                        });
+        writer.abort();
+        assertEquals(refusal, failure.code());
+        assertEquals(times, writers.passedOver.size());
     }
 
     /**

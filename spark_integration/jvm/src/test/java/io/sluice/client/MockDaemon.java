@@ -69,6 +69,9 @@ final class MockDaemon implements AutoCloseable {
     /** Ends the connection on which a matching message arrives, once. */
     final AtomicReference<Predicate<Message>> cut = new AtomicReference<>();
 
+    /** Refuses every region with this code, if not null. */
+    volatile ErrorCode refusal;
+
     volatile boolean forgetsSecured;
     volatile boolean answersPings;
 

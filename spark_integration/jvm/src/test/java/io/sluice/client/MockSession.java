@@ -154,6 +154,10 @@ final class MockSession {
     }
 
     private void beginRegion(Message.BeginRegion begin) throws IOException {
+        if (daemon.refusal != null) {
+            fail(begin.partition(), daemon.refusal, null);
+            return;
+        }
         region = begin;
         regionBytes = new ByteArrayOutputStream();
         long length = 0;

@@ -24,6 +24,9 @@ abstract class ShuffleTestCase {
     int blockBytes = Blocks.MAX_STORED_BYTES;
     TestConnections readers;
 
+    /** Those of the last writer. */
+    TestConnections writers;
+
     @BeforeEach
     void start() throws IOException {
         daemon = newDaemon();
@@ -47,13 +50,8 @@ abstract class ShuffleTestCase {
     }
 
     MapOutputWriter writer(long attempt) {
-        return new MapOutputWriter(
-                new TestConnections(pool, daemon.endpoint(), Message.ROLE_PRODUCER),
-                regions,
-                1,
-                attempt,
-                100,
-                blockBytes);
+        writers = new TestConnections(pool, daemon.endpoint(), Message.ROLE_PRODUCER);
+        return new MapOutputWriter(writers, regions, 1, attempt, 100, blockBytes);
     }
 
     Map<Integer, byte[]> write(long attempt, int seed, int... sizes) throws IOException {

@@ -1,6 +1,8 @@
 package io.sluice.client;
 
 import java.io.IOException;
+import java.util.List;
+import java.util.concurrent.CopyOnWriteArrayList;
 import java.util.concurrent.atomic.AtomicInteger;
 
 /** Leases connections to one mock daemon, which may have taken another one's place. */
@@ -15,6 +17,7 @@ final class TestConnections implements ConnectionSource {
 
     final AtomicInteger reconnected = new AtomicInteger();
     final AtomicInteger refetched = new AtomicInteger();
+    final List<Endpoint> passedOver = new CopyOnWriteArrayList<>();
 
     TestConnections(ConnectionPool pool, Endpoint endpoint, int role) {
         this.pool = pool;
@@ -45,6 +48,11 @@ final class TestConnections implements ConnectionSource {
     @Override
     public void giveBack(TaskManagerConnection connection) {
         pool.giveBack(connection);
+    }
+
+    @Override
+    public void passOver(Endpoint endpoint) {
+        passedOver.add(endpoint);
     }
 
     @Override

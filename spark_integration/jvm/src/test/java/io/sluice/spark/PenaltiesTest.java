@@ -40,6 +40,15 @@ class PenaltiesTest {
     }
 
     @Test
+    void anEndpointWithoutRoomIsPassedOverForTheLongestTime() {
+        penalties.passOver(ENDPOINT, ROLE);
+        now += Penalties.MOST_NANOS - 1;
+        assertTrue(penalties.has(ENDPOINT, ROLE));
+        now++;
+        assertFalse(penalties.has(ENDPOINT, ROLE));
+    }
+
+    @Test
     void anAnswerEndsThePenalty() {
         penalties.failed(ENDPOINT, ROLE, now);
         penalties.answered(ENDPOINT, ROLE);
