@@ -32,6 +32,7 @@ from .waiting import (
 if TYPE_CHECKING:
     from .network_buffer_pool import NetworkBufferPool
     from .segment import MemorySegment
+    from .segment_owner import OwnerShare
 
 
 class LocalBufferPool:
@@ -42,14 +43,12 @@ class LocalBufferPool:
         name: For errors, logs and status pages.
         kind: The pool's purpose, in a word: metrics add up the pools of a kind.
         bounds: Numbers of segments that the pool is promised and may hold.
+        share: The part of its owner in the network pool.
 
     Attributes:
         channels: How many segments each channel has, in a pool with a maximum per channel.
         room: Segments by which the limit can exceed the required ones.
         overdrafts: Segments ever lent beyond the limit; only grows.
-
-    Raises:
-        InvalidPoolSize: The bounds are impossible.
     """
 
     __slots__ = (
@@ -70,21 +69,27 @@ class LocalBufferPool:
         "name",
         "overdrafts",
         "room",
+        "share",
     )
 
     def __init__(
-        self, network_pool: "NetworkBufferPool", name: str, kind: str, bounds: PoolBounds
+        self,
+        network_pool: "NetworkBufferPool",
+        name: str,
+        kind: str,
+        bounds: PoolBounds,
+        share: "OwnerShare[LocalBufferPool]",
     ) -> None:
-        bounds.check(name)
         self.name: Final = name
         self.kind: Final = kind
         self.bounds: Final = bounds
+        self.share: Final = share
         self.room: Final = bounds.room(network_pool.total_segments)
         self.overdrafts = 0
         self._network_pool = network_pool
         self._limit = bounds.required_segments
-        # The limit while nobody waits for this pool, else -1: one comparison tells a recycle that
-        # there is nothing else to do. May stay -1 when the last one gave up; recycling mends it.
+        # The limit while nobody waits, else -1: one comparison tells a recycle that there is
+        # nothing else to do. May stay -1 when the last one gave up; recycling mends it.
         self._quick_limit = bounds.required_segments
         self._held = 0
         self._idle: list[MemorySegment] = []
@@ -267,10 +272,7 @@ class LocalBufferPool:
                 self._queue.tasks.pop(turn, None)
 
     def destroy(self) -> None:
-        """Give idle segments back, call every listener with ``None``, wake all tasks; idempotent.
-
-        Lent segments come home as they are recycled.
-        """
+        """Give idle segments back, call listeners with ``None``, wake all tasks; idempotent."""
         if self._is_destroyed:
             return
         self._is_destroyed = True
@@ -285,7 +287,7 @@ class LocalBufferPool:
         if self._is_destroyed or self._listeners or self.channels.full_channels:
             return False
         return bool(self._idle) or (
-            self._held < self._limit and self._network_pool.can_lend_to_local_pools
+            self._held < self._limit and self._network_pool.can_lend_to(self)
         )
 
     # ---- numbers
@@ -376,7 +378,7 @@ class LocalBufferPool:
         idle = self._idle
         while idle and self._held > segments:
             self._held -= 1
-            self._network_pool.put_home(idle.pop())
+            self._network_pool.put_home(self, idle.pop())
 
     def receive(self, segment: "MemorySegment") -> None:
         """Take a segment from the network pool, and hand it to the first listener."""
@@ -397,7 +399,7 @@ class LocalBufferPool:
         elif self._held >= self._limit + self.bounds.max_overdraft_buffers:
             return None
         else:
-            drawn = self._network_pool.lend_to_local_pool()
+            drawn = self._network_pool.lend_to(self)
             if drawn is None:
                 return None
             segment = drawn
@@ -411,7 +413,7 @@ class LocalBufferPool:
         self._held -= 1
         if self._is_destroyed and self._held == 0:
             self._network_pool.local_pool_drained(self)
-        self._network_pool.give_back(segment)
+        self._network_pool.give_back(self, segment)
 
     def _hand_out(self) -> None:
         """Give idle segments to the listeners, then wake the tasks that wait for availability.

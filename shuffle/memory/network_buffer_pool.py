@@ -15,7 +15,7 @@ turn to the local pools that wait below their limit, else it is free.
 import bisect
 from collections import OrderedDict
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, TypeAlias
 
 from ..errors import (
     InsufficientNetworkBuffers,
@@ -28,12 +28,15 @@ from .distribution import (
     NetworkBufferPoolStatistics,
     PoolBounds,
 )
+from .exclusive_requests import ExclusiveRequests
 from .local_buffer_pool import LocalBufferPool
 from .segment import MemorySegment, SegmentMapping, from_the_end
-from .segment_owner import OwnerShare, SegmentOwner, owners_shares
+from .segment_owner import OwnerShare, OwnerShares, SegmentOwner
 from .waiting import ExclusiveRequest
 
 _NAME: Final = "the network buffer pool"
+
+_Share: TypeAlias = OwnerShare[LocalBufferPool]
 
 
 class NetworkBufferPool:
@@ -54,19 +57,9 @@ class NetworkBufferPool:
 
     def __init__(self, total_segments: int, segment_size_bytes: int) -> None:
         if total_segments < 1:
-            raise InvalidPoolSize(
-                "Too few network memory segments",
-                value=total_segments,
-                limit=1,
-                remedy="Set network_segments to at least 1",
-            )
+            raise InvalidPoolSize("Too few network segments", value=total_segments, limit=1)
         if segment_size_bytes < 1:
-            raise InvalidPoolSize(
-                "The size of a network memory segment is below 1 byte",
-                value=segment_size_bytes,
-                limit=1,
-                remedy="Set segment_size_bytes to at least 1",
-            )
+            raise InvalidPoolSize("Segments are below 1 byte", value=segment_size_bytes, limit=1)
         self.total_segments: Final = total_segments
         self.segment_size_bytes: Final = segment_size_bytes
         self._mapping = SegmentMapping(total_segments, segment_size_bytes)
@@ -79,14 +72,12 @@ class NetworkBufferPool:
         self._required = 0  # sum over the local pools
         self._wanted = 0  # sum over the local pools: segments that each could use
         self._exclusive = 0  # segments that are out and exclusive
-        self._reserved = 0  # _exclusive + the counts of the requests in _promised
-        # Exclusive requests in order of arrival, without and with a reservation, and their owners.
-        self._unpromised: OrderedDict[ExclusiveRequest, SegmentOwner] = OrderedDict()
-        self._promised: OrderedDict[ExclusiveRequest, SegmentOwner] = OrderedDict()
+        self._reserved = 0  # _exclusive + the counts of the requests with a reservation
+        self._requests: Final[ExclusiveRequests[LocalBufferPool]] = ExclusiveRequests()
 
-        self._local_pools: dict[LocalBufferPool, SegmentOwner] = {}
+        self._local_pools: dict[LocalBufferPool, None] = {}
         self._no_owner: Final = SegmentOwner("the TaskManager")
-        self._shares: dict[SegmentOwner, OwnerShare[LocalBufferPool]] = {}  # with local pools
+        self._shares: OwnerShares[LocalBufferPool] = OwnerShares(self)
         self._draining: dict[LocalBufferPool, None] = {}
         # Local pools below their limit that somebody waits for, in the order of their turn. A pool
         # that needs no segment any more is dropped when its turn comes.
@@ -130,19 +121,18 @@ class NetworkBufferPool:
             required_segments, maximum_segments, max_overdraft_buffers, max_buffers_per_channel
         )
         owner = owner or self._no_owner
-        pool = LocalBufferPool(self, name, kind, bounds)
+        bounds.check(name)
         owner.check(required_segments)
         if required_segments > self.unpromised_segments:
             raise self._insufficient(required_segments, self.unpromised_segments)
-        self._local_pools[pool] = owner
+        share = self._shares.of(owner)
+        pool = LocalBufferPool(self, name, kind, bounds, share)
+        self._local_pools[pool] = None
         self._required += required_segments
         self._wanted += bounds.wanted_segments
         owner.promise(required_segments)
-        of_owner = self._shares.get(owner)
-        if of_owner is None:
-            of_owner = self._shares[owner] = OwnerShare(owner, self)
-        of_owner.sharing.add(pool)
-        of_owner.local_pools += 1
+        share.sharing.add(pool)
+        share.local_pools += 1
         self._rebalance()
         self._serve()
         return pool
@@ -158,16 +148,17 @@ class NetworkBufferPool:
         self._check_open(count)
         if count == 0:
             return []
-        available = 0 if self._unpromised or self._promised else self.unpromised_segments
+        available = 0 if self._requests else self.unpromised_segments
         if count <= available:
-            self._reserve(self._no_owner, count)
+            share = self._shares.of(self._no_owner)
+            self._reserve(share, count)
             self._rebalance()  # shrinking limits may bring idle segments home
             if count <= len(self._free):
-                segments = self._take_exclusive(self._no_owner, count)
+                segments = self._take_exclusive(share, count)
                 self._serve()
                 return segments
             available = len(self._free)
-            self._reserve(self._no_owner, -count)
+            self._unreserve(share, count)
             self._rebalance()
             self._serve()
         raise self._insufficient(count, available)
@@ -207,13 +198,17 @@ class NetworkBufferPool:
             return len(self._free)
 
         request = ExclusiveRequest(count, _NAME, timeout_seconds, self.recycle_segments, expired)
-        self._unpromised[request] = owner
+        share = self._shares.of(owner)
+        share.waiting_requests += 1
+        self._requests.add(request, share)
         self._rebalance()
         self._serve()
         try:
             return await request.wait()
         finally:
+            share.waiting_requests -= 1
             self._withdraw(request)
+            self._holds_less(share, 0)
 
     def recycle_segments(self, segments: Iterable[MemorySegment]) -> None:
         """Give exclusive segments back, also to a destroyed pool.
@@ -229,7 +224,8 @@ class NetworkBufferPool:
             if isinstance(holder, OwnerShare) and holder.network_pool is self:
                 segment.holder = None
                 bisect.insort(self._free, segment, key=from_the_end)
-                self._reserve(holder.owner, -1)
+                self._unreserve(holder, 1)
+                self._holds_less(holder, 1)
                 returned += 1
             else:
                 stranger = segment
@@ -252,13 +248,11 @@ class NetworkBufferPool:
         self._is_destroyed = True  # from here on nobody is served
         for pool in list(self._local_pools):
             pool.destroy()
-        for request in [*self._promised, *self._unpromised]:
+        for request, share in self._requests.clear():
+            if share is not None:
+                self._unreserve(share, request.count)
             if not request.is_settled:
                 request.pool_destroyed()
-        for request, owner in self._promised.items():
-            self._reserve(owner, -request.count)
-        self._promised.clear()
-        self._unpromised.clear()
         self._serve()
 
     @property
@@ -289,51 +283,56 @@ class NetworkBufferPool:
             exclusive_segments=self._exclusive,
             reserved_exclusive_segments=self._reserved,
             required_segments=self._required,
-            waiting_requests=len(self._promised) + len(self._unpromised),
+            waiting_requests=len(self._requests),
             local_pools=pools,
             draining_pools=draining,
         )
 
     # ---- what local pools call
 
-    @property
-    def can_lend_to_local_pools(self) -> bool:
-        """Whether :meth:`lend_to_local_pool` would give a segment."""
+    def can_lend_to(self, pool: LocalBufferPool) -> bool:
+        """Return whether :meth:`lend_to` would give a segment."""
         # Free segments are taken while a request with a reservation collects them, and while
         # listeners of other pools are being served.
-        return bool(self._free) and not self._promised and not self._starving
+        if not self._free or self._requests.are_collecting or self._starving:
+            return False
+        return pool.share.may_hold(1)
 
-    def lend_to_local_pool(self) -> MemorySegment | None:
+    def lend_to(self, pool: LocalBufferPool) -> MemorySegment | None:
         """Lend a free segment to a pool below its limit; ``None`` if somebody waits for it."""
-        return self._free.pop() if self.can_lend_to_local_pools else None
+        if not self.can_lend_to(pool):
+            return None
+        pool.share.held_segments += 1
+        return self._free.pop()
 
     def await_segment(self, pool: LocalBufferPool) -> None:
         """Serve a local pool that needs a segment, now or when it is the pool's turn."""
         self._starving[pool] = None
         self._serve()
 
-    def put_home(self, segment: MemorySegment) -> None:
+    def put_home(self, pool: LocalBufferPool, segment: MemorySegment) -> None:
         """Take a segment of a local pool whose limit falls; nobody is served yet."""
         bisect.insort(self._free, segment, key=from_the_end)
+        self._holds_less(pool.share, 1)
 
-    def give_back(self, segment: MemorySegment) -> None:
+    def give_back(self, pool: LocalBufferPool, segment: MemorySegment) -> None:
         """Take a segment of a local pool; serve the first that waits."""
-        bisect.insort(self._free, segment, key=from_the_end)
-        if self._promised or self._starving or self._is_destroyed:
+        self.put_home(pool, segment)
+        if self._requests.are_collecting or self._starving or self._is_destroyed:
             self._serve()
 
     def local_pool_destroyed(self, pool: LocalBufferPool) -> None:
         """Give the promise and the share of a destroyed local pool to the others."""
-        owner = self._local_pools.pop(pool)
+        del self._local_pools[pool]
+        share = pool.share
         self._starving.pop(pool, None)
+        share.starving.pop(pool, None)
         self._required -= pool.bounds.required_segments
         self._wanted -= pool.bounds.wanted_segments
-        owner.promise(-pool.bounds.required_segments)
-        of_owner = self._shares[owner]
-        of_owner.sharing.remove(pool)
-        of_owner.local_pools -= 1
-        if of_owner.local_pools == 0:
-            del self._shares[owner]
+        share.owner.promise(-pool.bounds.required_segments)
+        share.sharing.remove(pool)
+        share.local_pools -= 1
+        self._holds_less(share, 0)
         if pool.held_segments:
             self._draining[pool] = None
         self._rebalance()
@@ -349,36 +348,43 @@ class NetworkBufferPool:
         if self._is_destroyed:
             raise PoolDestroyed(_NAME)
         if count < 0:
-            raise InvalidPoolSize(
-                "A negative number of segments was requested", value=count, limit=0
-            )
+            raise InvalidPoolSize("A negative number of segments", value=count, limit=0)
 
     def _insufficient(self, required: int, available: int) -> InsufficientNetworkBuffers:
         self.refused_requests += 1
         return InsufficientNetworkBuffers(required, available, self.total_segments)
 
-    def _reserve(self, owner: SegmentOwner, count: int) -> None:
-        """Reserve exclusive segments for an owner, or no longer if negative."""
+    def _reserve(self, share: _Share, count: int) -> None:
         self._reserved += count
-        owner.promise(count)
+        share.owner.promise(count)
 
-    def _take_exclusive(self, owner: SegmentOwner, count: int) -> list[MemorySegment]:
+    def _unreserve(self, share: _Share, count: int) -> None:
+        self._reserved -= count
+        share.owner.promise(-count)
+
+    def _holds_less(self, share: _Share, segments: int) -> None:
+        """Let those go on who waited because their owner was at its limit."""
+        share.held_segments -= segments
+        if share.owner.limit_segments is not None:
+            self._requests.unpark(share)
+            self._starving.update(share.starving)
+            share.starving.clear()
+        self._shares.drop_empty(share)
+
+    def _take_exclusive(self, share: _Share, count: int) -> list[MemorySegment]:
         segments = self._free[-count:]
         del self._free[-count:]
-        holder = self._shares.get(owner) or OwnerShare(owner, self)
         for segment in segments:
-            segment.holder = holder
+            segment.holder = share
+        share.held_segments += count
         self._exclusive += count
         return segments
 
     def _withdraw(self, request: ExclusiveRequest) -> None:
         """Remove a request that ended without segments; does nothing if it was served."""
-        if request in self._promised:
-            self._reserve(self._promised.pop(request), -request.count)
-        elif request in self._unpromised:
-            del self._unpromised[request]
-        else:
-            return
+        share = self._requests.withdraw(request)
+        if share is not None:
+            self._unreserve(share, request.count)
         self._rebalance()
         self._serve()
 
@@ -386,35 +392,19 @@ class NetworkBufferPool:
         """Promise segments to requests, spread the rest over local pools. Calls no listener."""
         if self._is_destroyed:
             return
-        while (request := self._next_request()) is not None:
+        while (waiting := self._requests.next_to_promise()) is not None:
+            request, share = waiting
             if request.count > self.unpromised_segments:
                 break  # smaller ones behind it wait too, or it would wait for ever
-            owner = self._promised[request] = self._unpromised.pop(request)
-            self._reserve(owner, request.count)
-        self.demand.update(
-            self._wanted + self._reserved + sum(request.count for request in self._unpromised)
-        )
-        owners = list(self._shares.values())
-        spares = owners_shares(self.unpromised_segments, owners)
-        for of_owner, spare in zip(owners, spares, strict=True):
-            for pool, share in of_owner.sharing.shares(spare):
-                limit = pool.bounds.required_segments + share
-                if limit != pool.size_segments:
-                    pool.set_limit(limit)
-                    if pool.wants_segment:
-                        self._starving[pool] = None
-
-    def _next_request(self) -> ExclusiveRequest | None:
-        """Return the first request of the owner with the least promises whose limit allows it."""
-        if not self._unpromised:
-            return None
-        for settled in [request for request in self._unpromised if request.is_settled]:
-            del self._unpromised[settled]
-        first: dict[SegmentOwner, ExclusiveRequest] = {}
-        for request, owner in self._unpromised.items():
-            first.setdefault(owner, request)
-        allowed = [owner for owner, request in first.items() if owner.may_promise(request.count)]
-        return first[min(allowed, key=_promised_segments)] if allowed else None
+            self._requests.promise(request)
+            self._reserve(share, request.count)
+        self.demand.update(self._wanted + self._reserved + self._requests.unpromised_segments)
+        for pool, extra in self._shares.distribute(self.unpromised_segments):
+            limit = pool.bounds.required_segments + extra
+            if limit != pool.size_segments:
+                pool.set_limit(limit)
+                if pool.wants_segment:
+                    self._starving[pool] = None
 
     def _serve(self) -> None:
         """Give free segments to all that wait; nested calls leave it to the outermost one."""
@@ -426,26 +416,32 @@ class NetworkBufferPool:
             return
         self._serving = True
         try:
-            while self._promised or (self._starving and self._free):
-                if self._promised:
-                    request = next(iter(self._promised))
+            while True:
+                waiting = self._requests.next_to_serve()
+                if waiting is not None:
+                    request, share = waiting
                     if request.is_settled:  # cancelled or expired in this turn of the loop
-                        self._reserve(self._promised.pop(request), -request.count)
-                        self._rebalance()
-                        continue
-                    if request.count > len(self._free):
+                        self._withdraw(request)
+                    elif request.count > len(self._free):
                         break
-                    owner = self._promised.pop(request)
-                    request.serve(self._take_exclusive(owner, request.count))
+                    else:
+                        self._requests.served(request)
+                        request.serve(self._take_exclusive(share, request.count))
+                elif self._starving and self._free:
+                    self._serve_pool(self._starving.popitem(last=False)[0])
                 else:
-                    pool, _ = self._starving.popitem(last=False)
-                    if pool.wants_segment:
-                        pool.receive(self._free.pop())
-                        if pool.wants_segment:
-                            self._starving[pool] = None  # behind the others: round robin
+                    break
         finally:
             self._serving = False
 
-
-def _promised_segments(owner: SegmentOwner) -> int:
-    return owner.promised_segments
+    def _serve_pool(self, pool: LocalBufferPool) -> None:
+        if not pool.wants_segment:
+            return
+        share = pool.share
+        if not share.may_hold(1):
+            share.starving[pool] = None
+            return
+        share.held_segments += 1
+        pool.receive(self._free.pop())
+        if pool.wants_segment:
+            self._starving[pool] = None  # behind the others: round robin

@@ -7,7 +7,7 @@ limit. Then the pools of an owner share what it has.
 Pools without an owner of their own belong to the TaskManager, which has no limit.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, Generic
 
 from mypy_extensions import mypyc_attr
@@ -60,15 +60,41 @@ class OwnerShare(Generic[SharerT]):
         network_pool: The network pool.
         sharing: Its pools that share spare segments.
         local_pools: Number of all its local pools.
+        held_segments: Segments that its pools have drawn, destroyed ones too, and its exclusive
+            ones. A pool whose limit has fallen may have more than its share, but all pools together
+            never draw beyond the owner's limit.
+        waiting_requests: Number of its requests for exclusive segments that wait.
+        starving: Its pools that would draw a segment if the owner were not at its limit.
     """
 
-    __slots__ = ("local_pools", "network_pool", "owner", "sharing")
+    __slots__ = (
+        "held_segments",
+        "local_pools",
+        "network_pool",
+        "owner",
+        "sharing",
+        "starving",
+        "waiting_requests",
+    )
 
     def __init__(self, owner: SegmentOwner, network_pool: object) -> None:
         self.owner: Final = owner
         self.network_pool: Final = network_pool
         self.sharing: Final[Sharing[SharerT]] = Sharing()
         self.local_pools = 0
+        self.held_segments = 0
+        self.waiting_requests = 0
+        self.starving: dict[SharerT, None] = {}
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is left of it."""
+        return self.held_segments == self.local_pools == self.waiting_requests == 0
+
+    def may_hold(self, segments: int) -> bool:
+        """Return whether the owner may have so many more."""
+        limit = self.owner.limit_segments
+        return limit is None or self.held_segments + segments <= limit
 
     @property
     def room(self) -> int:
@@ -110,3 +136,36 @@ def owners_shares(spare: int, owners: Sequence[OwnerShare[SharerT]]) -> list[int
         spare -= step * len(lowest)
         rising = [number for number in rising if shares[number] < rooms[number]]
     return shares
+
+
+class OwnerShares(Generic[SharerT]):
+    """The parts of all owners that have something in one network pool.
+
+    Args:
+        network_pool: The network pool.
+    """
+
+    def __init__(self, network_pool: object) -> None:
+        self._network_pool = network_pool
+        self._by_owner: dict[SegmentOwner, OwnerShare[SharerT]] = {}
+
+    def of(self, owner: SegmentOwner) -> OwnerShare[SharerT]:
+        """Return the part of an owner."""
+        share = self._by_owner.get(owner)
+        if share is None:
+            share = self._by_owner[owner] = OwnerShare(owner, self._network_pool)
+        return share
+
+    def drop_empty(self, share: OwnerShare[SharerT]) -> None:
+        """Forget a part of which nothing is left."""
+        if share.is_empty:
+            self._by_owner.pop(share.owner, None)
+
+    def distribute(self, spare: int) -> Iterator[tuple[SharerT, int]]:
+        """Yield the pools and their shares of the spare segments; unchanged ones may be left out.
+
+        The caller must read the iterator to its end.
+        """
+        shares = list(self._by_owner.values())
+        for share, extra in zip(shares, owners_shares(spare, shares), strict=True):
+            yield from share.sharing.shares(extra)

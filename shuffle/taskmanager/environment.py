@@ -33,6 +33,7 @@ from ...protocol.messages import (
     FLOW_CREDIT,
     FLOW_WATERMARK,
     ROLE_CONSUMER,
+    ROLE_DRIVER,
     ROLE_PEER,
     ROLE_PRODUCER,
     ErrorResponse,
@@ -311,7 +312,10 @@ class NetworkEnvironment:
         application_id = connection.application_id
         account = self.accounts.of(application_id)
         if application_id:
-            account.take(Resource.CONNECTIONS)
+            # One is kept for a driver, so that an application at its quota can be released.
+            spare = 0 if connection.role == ROLE_DRIVER else 1
+            account.require_room(Resource.CONNECTIONS, 1 + spare)
+            account.hold(Resource.CONNECTIONS)
             self.applications.connected(application_id)
 
         def lost() -> None:

@@ -79,7 +79,7 @@ class QuotaConfig(Settings):
     their regions."""
 
     quota_connections: Most = 4096
-    """Connections of producers, consumers and drivers."""
+    """Connections of producers, consumers and drivers. One of them is kept for the driver."""
 
     quota_open_partitions: Most = 16384
     """Map outputs and pipelined partitions that are being written."""
