@@ -28,7 +28,7 @@ from .sections import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
     from pydantic.fields import FieldInfo
@@ -221,6 +221,7 @@ def load(
     config_file: Path | None,
     env: Mapping[str, str],
     flags: Mapping[str, object],
+    check: Callable[[TaskManagerConfig], Iterable[tuple[str, str]]] | None = None,
 ) -> TaskManagerConfig:
     """Read and validate a configuration; flag > environment > file > default.
 
@@ -228,6 +229,7 @@ def load(
         config_file: TOML file, or None.
         env: Environment variables; those that begin with ``SLUICE_`` count.
         flags: Values by key name; None means not given.
+        check: Returns further mistakes of a configuration that is valid in itself: keys and texts.
 
     Raises:
         ConfigError: The file cannot be read, or the configuration has mistakes; all are listed.
@@ -237,7 +239,12 @@ def load(
         given.take_file(config_file)
     given.take_environment(env)
     given.take_flags(flags)
-    return given.validated()
+    config = given.validated()
+    if check is not None:
+        found = [ConfigProblem(text, given.origin(key)) for key, text in check(config)]
+        if found:
+            raise ConfigError(tuple(found))
+    return config
 
 
 def foreign_variables(env: Mapping[str, str]) -> list[str]:
@@ -334,6 +341,9 @@ class _Given:
     def _set(self, key: Key, value: object, origin: str) -> None:
         self.values[key.name] = value
         self.origins[key.name] = origin
+
+    def origin(self, name: str) -> str:
+        return self.origins.get(name, "default")
 
     def validated(self) -> TaskManagerConfig:
         document: dict[str, Any] = {}

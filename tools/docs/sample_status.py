@@ -45,7 +45,7 @@ COUNTERS = Counters(
     connections_refused=1018,
     tls_reloads=1031,
     tls_reload_failures=1032,
-    unproven_connections=BoundedCounts(
+    refused_connections=BoundedCounts(
         {reason: 1101 + number for number, reason in enumerate(CONNECTION_REASONS)}
     ),
     http_refused=BoundedCounts(
@@ -156,6 +156,7 @@ STATUS = TaskManagerStatus(
     tls_certificate_expires_at=1800000000.0,
     counters=COUNTERS,
     serves="authenticated",
+    no_room_because=None,
 )
 
 EMPTY_STATUS = TaskManagerStatus(
@@ -182,4 +183,5 @@ EMPTY_STATUS = TaskManagerStatus(
     tls_certificate_expires_at=None,
     counters=Counters(),
     serves="this host",
+    no_room_because=None,
 )
