@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import re
 import socket
 from typing import Annotated, Final, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
+from ..protocol.limits import MAX_NAME_CHARACTERS
 from .certificate_roles import parse_rule
 from .settings import (
     NONE_ALLOWED,
@@ -28,6 +30,14 @@ EVERY_ADDRESS: Final = "0.0.0.0"
 
 MAX_SOCKET_PATH_BYTES: Final = 107
 """Longest path of a Unix socket: ``sun_path`` has 108 bytes on Linux, the last one is a zero."""
+
+_MOST_WATERMARK_BYTES: Final = 1024 * 1024 * 1024
+"""uvloop keeps a watermark in 32 bits."""
+
+_LEAST_SECONDS: Final = 0.01
+"""Within less no other side answers, not even on the same host."""
+
+_HOST: Final = re.compile(r"[^\s/]+")
 
 _FINGERPRINT_DIGITS: Final = 64
 _HEXADECIMAL: Final = frozenset("0123456789abcdef")
@@ -54,24 +64,28 @@ class TransportConfig(Settings):
     socket_mode: FileMode = 0o660
     """Permissions of the Unix socket, in base 8."""
 
-    write_low_watermark_bytes: Annotated[Annotated[Bytes, Field(ge=0)] | None, NONE_ALLOWED] = None
+    write_low_watermark_bytes: Annotated[
+        Annotated[Bytes, Field(ge=0, le=_MOST_WATERMARK_BYTES)] | None, NONE_ALLOWED
+    ] = None
     """A connection is writable again when its write buffer is at or below this. None: one segment
     plus one byte."""
 
-    write_high_watermark_bytes: Annotated[Annotated[Bytes, Field(ge=1)] | None, NONE_ALLOWED] = None
+    write_high_watermark_bytes: Annotated[
+        Annotated[Bytes, Field(ge=1, le=_MOST_WATERMARK_BYTES)] | None, NONE_ALLOWED
+    ] = None
     """A connection stops being writable when its write buffer is above this. None: two segments."""
 
-    connect_timeout_seconds: Seconds = Field(5, gt=0)
+    connect_timeout_seconds: Seconds = Field(5, ge=_LEAST_SECONDS)
     """Time to reach another TaskManager, all attempts together."""
 
     connect_retries: Annotated[Annotated[Count, Field(ge=0)] | None, NONE_ALLOWED] = None
     """Most attempts after a failed first one, with growing pauses. None: as many as
     `connect_timeout_seconds` leaves time for, which outlasts the restart of a TaskManager."""
 
-    handshake_timeout_seconds: Seconds = Field(10, gt=0)
+    handshake_timeout_seconds: Seconds = Field(10, ge=_LEAST_SECONDS)
     """Time from an accepted connection to the end of its handshake."""
 
-    frame_timeout_seconds: Seconds = Field(60, gt=0)
+    frame_timeout_seconds: Seconds = Field(60, ge=_LEAST_SECONDS)
     """Time in which a frame that has begun to arrive must end."""
 
     keepalive_seconds: Seconds = Field(30, gt=0)
@@ -141,6 +155,15 @@ class TransportConfig(Settings):
     and applications, such as `peer = DNS:tm*.cluster.example`, see `docs/operate/tls.md`. A TLS
     connection that no rule allows is refused. Empty: a trusted certificate may have any role. As a
     flag or variable: separated by semicolons."""
+
+    @field_validator("advertised_host")
+    @classmethod
+    def _name_of_a_host(cls, host: str | None) -> str | None:
+        if host is not None and (len(host) > MAX_NAME_CHARACTERS or not _HOST.fullmatch(host)):
+            raise ValueError(
+                "is no host name or address: write node-1.example, 10.0.0.1 or 2001:db8::1"
+            )
+        return host
 
     @field_validator("socket_path")
     @classmethod

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sluice.shuffle.counters import BoundedCounts, Counters, ServingSeconds
-from sluice.shuffle.taskmanager.watch.access_metrics import CONNECTION_REASONS, HTTP_REASONS
+from sluice.shuffle.taskmanager.watch.access_metrics import HTTP_REASONS, REFUSAL_REASONS
 from sluice.shuffle.taskmanager.watch.status import (
     ApplicationStatus,
     ChannelStatus,
@@ -46,7 +46,7 @@ COUNTERS = Counters(
     tls_reloads=1031,
     tls_reload_failures=1032,
     refused_connections=BoundedCounts(
-        {reason: 1101 + number for number, reason in enumerate(CONNECTION_REASONS)}
+        {reason: 1101 + number for number, reason in enumerate(REFUSAL_REASONS)}
     ),
     http_refused=BoundedCounts(
         {reason: 1201 + number for number, reason in enumerate(HTTP_REASONS)}

@@ -27,9 +27,11 @@ CONNECTION_REASONS: Final = (
     "expired",
     "other user",
     "certificate",
-    *HANDSHAKE_REASONS,
 )
-"""Reasons for which an accepted connection is refused: first those of identity."""
+"""Reasons of identity for which an accepted connection is refused."""
+
+REFUSAL_REASONS: Final = (*CONNECTION_REASONS, *HANDSHAKE_REASONS)
+"""All reasons for which an accepted connection is refused."""
 
 OTHER_HOST: Final = "other host"
 NO_HEADER: Final = "no header"
@@ -50,7 +52,7 @@ def access_metrics(status: TaskManagerStatus) -> Iterator[Metric]:
         "connections_refused",
         "Connections that ended in their handshake, or later asked for what they may not do.",
         ("reason",),
-        _by_reason(CONNECTION_REASONS, counters.refused_connections),
+        _by_reason(REFUSAL_REASONS, counters.refused_connections),
     )
     yield totals(
         "http_refused",

@@ -50,7 +50,7 @@ class StorageRoom:
             else f"{tier.kind} {tier.directory} is out of use"
             for tier in tiers
         )
-        return f"no storage has room for regions: {pieces} in one piece"
+        return f"no storage has room for a region in one piece: {pieces}"
 
 
 def _size(tier: TierStatistics) -> int:

@@ -54,9 +54,12 @@ async def test_a_draining_taskmanager_finishes_what_it_has(tmp_path):
         await gate.close()
         await asyncio.wait_for(idle, 20)
         # No new producer; readers are served on, also of what came at the end.
-        with pytest.raises(SluiceError) as refused_hello:
+        with pytest.raises(RemoteError) as refused_hello:
             await cluster.producer(0)
         assert "draining" in str(refused_hello.value)
+        assert refused_hello.value.code is ErrorCode.SHUTTING_DOWN
+        assert refused_hello.value.retryable
+        assert cluster[0].listener.outcomes.refused == {"draining": 1}
         late = await cluster.consumer(0)
         assert await read_gate(late, 1, [(late.ack, [5, 7])], 0, 1) == [DATA + DATA]
 
