@@ -8,6 +8,7 @@ import urllib.request
 from typing import TYPE_CHECKING
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.wire_clients import write_map_output
 from sluice.protocol.codec import encode
@@ -21,7 +22,6 @@ from sluice.protocol.messages import (
 )
 from tests.attack.hostile import Hostile
 from tests.attack.rig import SHUFFLE, commit, consumer, hello_of, producer, read
-from tests.shuffle.taskmanager.watch.rig import families_of, samples
 from tests.support.daemon import SLUICE, TIMEOUT_SECONDS, arguments, run
 
 if TYPE_CHECKING:
@@ -35,11 +35,18 @@ HELLOS = 20
 
 
 async def metrics(daemon: AttackedDaemon) -> dict[str, float]:
+    """Return the samples of at most one label, as Prometheus writes their names."""
+
     def fetch() -> str:
         with urllib.request.urlopen(f"{daemon.url}/metrics", timeout=TIMEOUT_SECONDS) as answer:
             return str(answer.read().decode())
 
-    return samples(families_of(await asyncio.to_thread(fetch)))
+    found = {}
+    for family in text_string_to_metric_families(await asyncio.to_thread(fetch)):
+        for sample in family.samples:
+            labels = "".join(f'{{{name}="{value}"}}' for name, value in sample.labels.items())
+            found[sample.name + labels] = sample.value
+    return found
 
 
 async def growth(
