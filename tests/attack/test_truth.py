@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import urllib.error
 import urllib.request
 from typing import TYPE_CHECKING
@@ -20,11 +21,23 @@ from sluice.protocol.messages import (
     OpenPartition,
     Pong,
 )
+from sluice.protocol.remote_error import RemoteError
 from tests.attack.hostile import Hostile
-from tests.attack.rig import SHUFFLE, commit, consumer, hello_of, producer, read
+from tests.attack.rig import (
+    BOB,
+    SHUFFLE,
+    application,
+    commit,
+    consumer,
+    hello_of,
+    producer,
+    read,
+    release_application,
+)
 from tests.support.daemon import SLUICE, TIMEOUT_SECONDS, arguments, run
 
 if TYPE_CHECKING:
+    from benchmarks.wire_clients import Client
     from tests.attack.rig import AttackedDaemon
 
 one_loop = pytest.mark.asyncio(loop_factories=["uvloop"])
@@ -32,6 +45,7 @@ one_loop = pytest.mark.asyncio(loop_factories=["uvloop"])
 RECORDS = b"the records of the victim " * 1000
 LOOK_AGAIN_SECONDS = 0.02
 HELLOS = 20
+TIER_BYTES = 4 * 1024 * 1024
 
 
 async def metrics(daemon: AttackedDaemon) -> dict[str, float]:
@@ -101,20 +115,22 @@ async def test_a_producer_at_a_draining_taskmanager_is_told_so(
     assert {name: grown[name] for name in wanted} == wanted
     assert grown.get(errors(ErrorCode.INTERNAL), 0) == 0
     assert await read(daemon.address, victim, [1]) == RECORDS
-    assert not await is_ready(daemon)
+    assert await readiness(daemon) == (503, "state is draining")
     assert "Traceback" not in daemon.log
 
 
-async def is_ready(daemon: AttackedDaemon) -> bool:
-    def ask() -> int:
+async def readiness(daemon: AttackedDaemon) -> tuple[int, str | None]:
+    """Return what /readyz answers: the status, and the reason why not."""
+
+    def ask() -> tuple[int, str | None]:
         try:
             with urllib.request.urlopen(f"{daemon.url}/readyz", timeout=TIMEOUT_SECONDS) as answer:
-                return int(answer.status)
+                return answer.status, json.load(answer)["reason"]
         except urllib.error.HTTPError as refusal:
             with refusal:
-                return refusal.code
+                return refusal.code, json.load(refusal)["reason"]
 
-    return await asyncio.to_thread(ask) == 200
+    return await asyncio.to_thread(ask)
 
 
 # ---- handshakes that fail, frames that are refused -------------------------------------------
@@ -177,11 +193,50 @@ async def test_every_failed_handshake_and_refused_frame_is_counted(cluster, vict
     assert {name: grown[name] for name in wanted} == wanted
     assert grown[handshakes("accepted")] == 0
     assert grown.get(errors(ErrorCode.INTERNAL), 0) == 0
-    assert await is_ready(daemon)
+    assert await readiness(daemon) == (200, None)
 
     await write_map_output(writer, SHUFFLE, 2, [[RECORDS]])
     await writer.close()
     assert await read(daemon.address, victim, [1, 2]) == RECORDS + RECORDS
+
+
+# ---- a TaskManager that is full --------------------------------------------------------------
+
+
+@one_loop
+async def test_a_taskmanager_without_room_says_so_until_there_is_some(
+    start, secret_file, tmp_path, victim
+):
+    """One application has filled memory tier and disk; what is stored is served on."""
+    daemon = start(tmp_path, cluster_secret_files=secret_file, disk_quota_bytes="4 MiB")
+    greedy = application(BOB, "greedy")
+    await commit(daemon.address, victim, 1, RECORDS)
+    assert await readiness(daemon) == (200, None)
+    writer = await producer(daemon.address, greedy)
+    with pytest.raises(RemoteError) as full:
+        await fill(writer)
+    assert (full.value.code, full.value.retryable) == (ErrorCode.STORAGE_FULL, True)
+
+    status, reason = await readiness(daemon)
+    assert status == 503
+    assert reason is not None
+    assert reason.startswith("no storage has room for a region in one piece: memory ")
+    assert f"disk {tmp_path / 'data'} has " in reason
+    full_metrics = await metrics(daemon)
+    assert full_metrics["sluice_taskmanager_takes_work"] == 0
+    assert await read(daemon.address, victim, [1]) == RECORDS
+    await writer.close()
+
+    assert await release_application(daemon.address, greedy) >= TIER_BYTES
+    await growth(daemon, full_metrics, {"sluice_taskmanager_takes_work": 1})
+    assert await readiness(daemon) == (200, None)
+
+
+async def fill(writer: Client) -> None:
+    """Commit small map outputs of an application until there is no room, or there must be none."""
+    piece = bytes(64 * 1024)
+    for attempt in range(2 * TIER_BYTES // len(piece) + 1):
+        await write_map_output(writer, SHUFFLE, attempt, [[piece]], partition=attempt)
 
 
 # ---- settings that cannot work ---------------------------------------------------------------
