@@ -243,7 +243,7 @@ async def fill(writer: Client) -> None:
 
 
 def test_settings_that_cannot_work_on_this_host_are_refused_in_a_line_each(tmp_path):
-    impossible = {
+    impossible: dict[str, tuple[object, str]] = {
         "network_segments": (1 << 24, "of memory: set at most "),
         "memory_tier_bytes": ("4095 TiB", "raise the size of the tmpfs"),
         "min_free_bytes": ("4095 TiB", "lower min_free_bytes or use a larger disk"),
