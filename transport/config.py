@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import ipaddress
 import os
-import re
 import socket
 from typing import Annotated, Final, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from ..protocol.limits import MAX_NAME_CHARACTERS
 from .certificate_roles import parse_rule
 from .settings import (
     NONE_ALLOWED,
@@ -18,6 +16,7 @@ from .settings import (
     Count,
     FileMode,
     FilePath,
+    HostName,
     Port,
     Seconds,
     Settings,
@@ -37,8 +36,6 @@ _MOST_WATERMARK_BYTES: Final = 1024 * 1024 * 1024
 _LEAST_SECONDS: Final = 0.01
 """Within less no other side answers, not even on the same host."""
 
-_HOST: Final = re.compile(r"[^\s/]+")
-
 _FINGERPRINT_DIGITS: Final = 64
 _HEXADECIMAL: Final = frozenset("0123456789abcdef")
 
@@ -46,14 +43,14 @@ _HEXADECIMAL: Final = frozenset("0123456789abcdef")
 class TransportConfig(Settings):
     """How a TaskManager listens, connects and writes."""
 
-    bind_host: Annotated[Annotated[str, Field(min_length=1)] | None, NONE_ALLOWED] = None
+    bind_host: Annotated[HostName | None, NONE_ALLOWED] = None
     """Address that the data port listens on. None: `0.0.0.0` on a TaskManager with a cluster secret
     or with `allow_anonymous`, `127.0.0.1` on any other."""
 
     data_port: Port = 7337
     """TCP port for other TaskManagers and for clients without a Unix socket; 0 takes a free one."""
 
-    advertised_host: Annotated[str | None, NONE_ALLOWED] = None
+    advertised_host: Annotated[HostName | None, NONE_ALLOWED] = None
     """Host name or address under which others reach this TaskManager. None: `bind_host` when that
     is a concrete address, else the host's name."""
 
@@ -155,15 +152,6 @@ class TransportConfig(Settings):
     and applications, such as `peer = DNS:tm*.cluster.example`, see `docs/operate/tls.md`. A TLS
     connection that no rule allows is refused. Empty: a trusted certificate may have any role. As a
     flag or variable: separated by semicolons."""
-
-    @field_validator("advertised_host")
-    @classmethod
-    def _name_of_a_host(cls, host: str | None) -> str | None:
-        if host is not None and (len(host) > MAX_NAME_CHARACTERS or not _HOST.fullmatch(host)):
-            raise ValueError(
-                "is no host name or address: write node-1.example, 10.0.0.1 or 2001:db8::1"
-            )
-        return host
 
     @field_validator("socket_path")
     @classmethod

@@ -20,7 +20,14 @@ from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from ...protocol.errors import ErrorCode, SluiceError
 from ...transport.config import EVERY_ADDRESS, LOOPBACK, AuthConfig, TransportConfig
-from ...transport.settings import NONE_ALLOWED, Port, Seconds, Settings, format_size
+from ...transport.settings import (
+    NONE_ALLOWED,
+    HostName,
+    Port,
+    Seconds,
+    Settings,
+    format_size,
+)
 from .sections import (
     ApplicationConfig,
     NetworkMemoryConfig,
@@ -59,7 +66,7 @@ _SERVICE_ADDRESS = re.compile(r"(tcp|udp|sctp)://\S+:\d+")
 class HttpConfig(Settings):
     """The HTTP port: metrics, health and status."""
 
-    http_host: Annotated[Annotated[str, Field(min_length=1)] | None, NONE_ALLOWED] = None
+    http_host: Annotated[HostName | None, NONE_ALLOWED] = None
     """Address that the HTTP port listens on. None: as for `bind_host`."""
 
     http_port: Port = 7338

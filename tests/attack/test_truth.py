@@ -37,6 +37,8 @@ from tests.attack.rig import (
 from tests.support.daemon import SLUICE, TIMEOUT_SECONDS, arguments, run
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from benchmarks.wire_clients import Client
     from tests.attack.rig import AttackedDaemon
 
@@ -64,7 +66,7 @@ async def metrics(daemon: AttackedDaemon) -> dict[str, float]:
 
 
 async def growth(
-    daemon: AttackedDaemon, before: dict[str, float], wanted: dict[str, float]
+    daemon: AttackedDaemon, before: dict[str, float], wanted: Mapping[str, float]
 ) -> dict[str, float]:
     """Wait until some metrics have grown as expected; return by how much all have grown."""
     async with asyncio.timeout(TIMEOUT_SECONDS):

@@ -138,7 +138,13 @@ def test_directories_of_the_home_directory(monkeypatch):
         ({"connect_timeout_seconds": "0"}, "must be at least 0.01"),
         ({"frame_timeout_seconds": "0.009"}, "must be at least 0.01"),
         ({"advertised_host": "not a host"}, "is no host name or address"),
-        ({"advertised_host": "x" * 257}, "is no host name or address"),
+        ({"advertised_host": "x." * 128 + "x"}, "is no host name or address"),
+        ({"advertised_host": "a\0b"}, "is no host name or address"),
+        ({"bind_host": "x" * 64}, "is no host name or address"),
+        ({"http_host": "\u00fc..x"}, "is no host name or address"),
+        ({"socket_path": "a\0b"}, "no path has a NUL character"),
+        ({"data_directories": "a\0b"}, "no path has a NUL character"),
+        ({"cluster_secret_files": "a\0b"}, "no path has a NUL character"),
         ({"max_channels_per_connection": "1"}, "must be at least 2"),
         ({"memory_tier_bytes": "4095"}, "must be at least 4096, or 0 for no memory tier"),
     ],
@@ -150,7 +156,9 @@ def test_a_value_with_which_nothing_would_work_is_refused(flags, told):
     assert next(iter(flags)) in problem
 
 
-@pytest.mark.parametrize("host", ["node-1.example", "10.0.0.1", "2001:db8::1", "[::1]", "x" * 256])
+@pytest.mark.parametrize(
+    "host", ["node-1.example", "10.0.0.1", "2001:db8::1", "[::1]", "\u00fc.example"]
+)
 def test_names_and_addresses_are_advertised(host):
     assert load(None, {}, {"advertised_host": host}).transport.advertised_host == host
 
