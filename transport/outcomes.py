@@ -1,4 +1,4 @@
-"""What became of the connections that a listener accepted: served, refused, ended by an error."""
+"""Counts the outcomes of accepted connections: served, refused, ended by an error."""
 
 from collections import Counter
 from typing import Final, TypeGuard
@@ -40,7 +40,7 @@ def reason_of(error: SluiceError | None) -> str:
 
 
 class Outcomes:
-    """Counts accepted connections by what became of them."""
+    """Counts the connections of one listener by their outcome."""
 
     def __init__(self) -> None:
         self.greeted = 0
@@ -51,7 +51,7 @@ class Outcomes:
         self.failed_handshakes = 0
         """Connections that ended in their handshake."""
         self.errors: Counter[str] = Counter()
-        """Errors that this side closed a connection for, by the name of their code."""
+        """Errors for which this side closed a connection, by the name of their code."""
 
     def ended(self, connection: Connection, *, greeted: bool) -> None:
         """Count a connection that is gone; ``greeted``: its handshake had succeeded."""

@@ -68,7 +68,7 @@ class HostFacts(NamedTuple):
     congestion_controls: tuple[str, ...]
     """Those that the kernel offers."""
     congestion_control_refusal: str = ""
-    """Why the configured congestion control cannot be used; empty if it can."""
+    """The reason why the configured one cannot be used; empty if it can."""
 
     @property
     def most_memory(self) -> tuple[int | None, str]:
@@ -347,7 +347,7 @@ def _kind(device: int) -> str:
 
 
 def _try_congestion_control(name: str) -> str:
-    """Return why a congestion control cannot be set on a socket; empty if it can."""
+    """Return the reason why a congestion control cannot be set on a socket; empty if it can."""
     option = getattr(socket, "TCP_CONGESTION", None)
     if option is None:
         return "this platform has no choice of it"

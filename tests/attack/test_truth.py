@@ -1,4 +1,4 @@
-"""What a TaskManager says of itself under attack: its errors, its metrics, and its start."""
+"""A TaskManager tells the truth about itself: in its errors, its metrics, and at its start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What became of accepted connections: every failed handshake has its reason."""
+"""The outcomes of accepted connections: every failed handshake has its reason."""
 
 from __future__ import annotations
 

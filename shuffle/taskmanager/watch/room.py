@@ -34,7 +34,7 @@ class StorageRoom:
         self._full = False
 
     def none_because(self, tiers: Sequence[TierStatistics]) -> str | None:
-        """Look at the tiers; return why there is no room for a region, None if there is."""
+        """Look at the tiers; return the reason why none has room for a region, None if one has."""
         taking = [tier for tier in tiers if tier.healthy]
         size = max((_size(tier) for tier in taking), default=0)
         if self._full:

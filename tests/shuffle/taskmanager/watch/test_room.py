@@ -63,7 +63,7 @@ def test_a_tier_out_of_use_gives_no_room():
 @pytest.mark.parametrize(
     "free", [REGION_BYTES - 4096, REGION_BYTES, ROOM_BYTES // 2, ROOM_BYTES - 4096]
 )
-def test_what_was_full_stays_full_until_there_is_room_for_several_regions(free):
+def test_a_full_store_stays_full_until_there_is_room_for_several_regions(free):
     room = StorageRoom()
     assert has_room(room, a_tier(REGION_BYTES))
     assert not has_room(room, a_tier(REGION_BYTES - 4096))
