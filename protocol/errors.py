@@ -16,7 +16,7 @@
     │   ├── ChannelInUse
     │   ├── CreditOverflow
     │   └── CreditExceeded
-    ├── SequenceGap                  a channel lost a buffer; only that channel fails
+    ├── SequenceGap                  a sender left out a buffer; only that channel fails
     ├── InvalidEvent                 an event cannot be decoded; only its channel fails
     ├── RemoteError                  reported by the other side (sluice.protocol.remote_error)
     └── …                            errors of the other layers, each beside its concept
@@ -218,10 +218,15 @@ class CreditExceeded(ProtocolViolation):
 
 
 class SequenceGap(SluiceError):
-    """The sequence numbers of a channel are not dense: a buffer was lost. Fails that channel."""
+    """The sender of a channel left out a sequence number. Fails that channel.
+
+    The sender, or a side behind it, lost a buffer; the receiver has missed nothing. The data are
+    where they were, so they can be asked for again.
+    """
 
     code = ErrorCode.SEQUENCE_GAP
     fault = Fault.REMOTE
+    retryable = True
 
 
 class InvalidEvent(SluiceError):

@@ -30,8 +30,13 @@ class RemoteError(SluiceError):
             self.fault = Fault.LOCAL  # type: ignore[misc]
 
 
-def error_response(channel: int | None, error: SluiceError) -> ErrorResponse:
+def error_response(
+    channel: int | None, error: SluiceError, fault: Fault | None = None
+) -> ErrorResponse:
     """Return the message of an error of a channel, gate or partition, or (None) of the connection.
+
+    An error names the side at fault on the connection where it was found. Where it is passed on to
+    a third side, that one is not at fault: give ``Fault.LOCAL``, the sender of the message.
 
     Texts are cut to MAX_ERROR_TEXT_CHARACTERS, a message before its remedy. Characters without a
     UTF-8 form (in a path, for example) become question marks: reporting an error must not fail.
@@ -39,7 +44,7 @@ def error_response(channel: int | None, error: SluiceError) -> ErrorResponse:
     return ErrorResponse(
         channel,
         int(error.code),
-        int(error.fault),
+        int(error.fault if fault is None else fault),
         error.retryable,
         _text(_with_remedy(error)),
         _text(error.value),

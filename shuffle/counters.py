@@ -98,14 +98,16 @@ class Counters:
     """Input gates that reduce tasks opened."""
 
     connections_accepted: int = 0
+    """Connections whose handshake succeeded."""
     connections_refused: int = 0
-    """Connections closed before their handshake was done: limit reached, bad hello, deadline."""
+    """Connections that ended in their handshake, for whatever reason."""
     tls_reloads: int = 0
     """Times that changed TLS files were loaded."""
     tls_reload_failures: int = 0
     """Times that changed TLS files could not be used, so that the ones before stay in use."""
-    unproven_connections: BoundedCounts = field(default_factory=BoundedCounts)
-    """Connections whose side did not prove who it is, or may not do what it asked, by reason."""
+    refused_connections: BoundedCounts = field(default_factory=BoundedCounts)
+    """Connections that ended in their handshake, and those that later asked for what they may not
+    do, by reason."""
     http_refused: BoundedCounts = field(default_factory=BoundedCounts)
     """Requests to the HTTP port that proved too little, by reason."""
     applications_expired: int = 0
@@ -134,9 +136,10 @@ class Counters:
     late_messages: BoundedCounts = field(default_factory=BoundedCounts)
     """Messages for a channel or partition that was already gone, by message type."""
     errors_by_code: BoundedCounts = field(default_factory=BoundedCounts)
+    """Errors reported to a client or peer, of one channel or partition or of the whole connection,
+    by error code."""
     quota_refusals: BoundedCounts = field(default_factory=BoundedCounts)
     """Requests of applications beyond a quota, by resource."""
-    """Errors reported to a client or peer, by error code."""
 
     def snapshot(self) -> Counters:
         """Return a copy that no longer changes with this one."""
@@ -144,7 +147,7 @@ class Counters:
             self,
             peer_serving=replace(self.peer_serving),
             consumer_serving=replace(self.consumer_serving),
-            unproven_connections=BoundedCounts(self.unproven_connections),
+            refused_connections=BoundedCounts(self.refused_connections),
             http_refused=BoundedCounts(self.http_refused),
             events_by_type=BoundedCounts(self.events_by_type),
             backward_messages=BoundedCounts(self.backward_messages),

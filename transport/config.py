@@ -16,6 +16,7 @@ from .settings import (
     Count,
     FileMode,
     FilePath,
+    HostName,
     Port,
     Seconds,
     Settings,
@@ -29,6 +30,12 @@ EVERY_ADDRESS: Final = "0.0.0.0"
 MAX_SOCKET_PATH_BYTES: Final = 107
 """Longest path of a Unix socket: ``sun_path`` has 108 bytes on Linux, the last one is a zero."""
 
+_MOST_WATERMARK_BYTES: Final = 1024 * 1024 * 1024
+"""uvloop keeps a watermark in 32 bits."""
+
+_LEAST_SECONDS: Final = 0.01
+"""Within less no other side answers, not even on the same host."""
+
 _FINGERPRINT_DIGITS: Final = 64
 _HEXADECIMAL: Final = frozenset("0123456789abcdef")
 
@@ -36,14 +43,14 @@ _HEXADECIMAL: Final = frozenset("0123456789abcdef")
 class TransportConfig(Settings):
     """How a TaskManager listens, connects and writes."""
 
-    bind_host: Annotated[Annotated[str, Field(min_length=1)] | None, NONE_ALLOWED] = None
+    bind_host: Annotated[HostName | None, NONE_ALLOWED] = None
     """Address that the data port listens on. None: `0.0.0.0` on a TaskManager with a cluster secret
     or with `allow_anonymous`, `127.0.0.1` on any other."""
 
     data_port: Port = 7337
     """TCP port for other TaskManagers and for clients without a Unix socket; 0 takes a free one."""
 
-    advertised_host: Annotated[str | None, NONE_ALLOWED] = None
+    advertised_host: Annotated[HostName | None, NONE_ALLOWED] = None
     """Host name or address under which others reach this TaskManager. None: `bind_host` when that
     is a concrete address, else the host's name."""
 
@@ -54,24 +61,28 @@ class TransportConfig(Settings):
     socket_mode: FileMode = 0o660
     """Permissions of the Unix socket, in base 8."""
 
-    write_low_watermark_bytes: Annotated[Annotated[Bytes, Field(ge=0)] | None, NONE_ALLOWED] = None
+    write_low_watermark_bytes: Annotated[
+        Annotated[Bytes, Field(ge=0, le=_MOST_WATERMARK_BYTES)] | None, NONE_ALLOWED
+    ] = None
     """A connection is writable again when its write buffer is at or below this. None: one segment
     plus one byte."""
 
-    write_high_watermark_bytes: Annotated[Annotated[Bytes, Field(ge=1)] | None, NONE_ALLOWED] = None
+    write_high_watermark_bytes: Annotated[
+        Annotated[Bytes, Field(ge=1, le=_MOST_WATERMARK_BYTES)] | None, NONE_ALLOWED
+    ] = None
     """A connection stops being writable when its write buffer is above this. None: two segments."""
 
-    connect_timeout_seconds: Seconds = Field(5, gt=0)
+    connect_timeout_seconds: Seconds = Field(5, ge=_LEAST_SECONDS)
     """Time to reach another TaskManager, all attempts together."""
 
     connect_retries: Annotated[Annotated[Count, Field(ge=0)] | None, NONE_ALLOWED] = None
     """Most attempts after a failed first one, with growing pauses. None: as many as
     `connect_timeout_seconds` leaves time for, which outlasts the restart of a TaskManager."""
 
-    handshake_timeout_seconds: Seconds = Field(10, gt=0)
+    handshake_timeout_seconds: Seconds = Field(10, ge=_LEAST_SECONDS)
     """Time from an accepted connection to the end of its handshake."""
 
-    frame_timeout_seconds: Seconds = Field(60, gt=0)
+    frame_timeout_seconds: Seconds = Field(60, ge=_LEAST_SECONDS)
     """Time in which a frame that has begun to arrive must end."""
 
     keepalive_seconds: Seconds = Field(30, gt=0)

@@ -13,7 +13,7 @@ from typing import Final, Protocol, cast
 from mypy_extensions import mypyc_attr
 
 from ..protocol.codec import encode
-from ..protocol.errors import AuthenticationFailed, ProtocolViolation, SluiceError
+from ..protocol.errors import AuthenticationFailed, ErrorCode, SluiceError
 from ..protocol.framing import FrameDecoder, PayloadMemory
 from ..protocol.identity import Credential
 from ..protocol.limits import DEFAULT_SEGMENT_SIZE_BYTES
@@ -433,7 +433,7 @@ class Connection:
             self._decoder.payloads = self._handler
 
     def _receive_failed(self, error: Exception) -> None:
-        if not isinstance(error, ProtocolViolation):
+        if not isinstance(error, SluiceError) or error.code is ErrorCode.INTERNAL:
             # A bug of this side must cost this connection only, and must be seen in the log.
             _log.error("internal error on connection %s", self.remote, exc_info=error)
             error = SluiceError("Internal error", value=repr(error), remedy="See the log")

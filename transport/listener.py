@@ -7,11 +7,9 @@ import logging
 import os
 import socket
 import stat
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from ..protocol.errors import AuthenticationFailed
 from ..protocol.messages import Hello, HelloAck
 from .acceptor import Acceptor, bind, listen
 from .access import Accepting, Access
@@ -19,6 +17,7 @@ from .config import LOOPBACK, TransportConfig
 from .connection import Connection, ConnectionHandler, HandlerFactory
 from .errors import AddressUnavailable, TooManyConnections
 from .loop_protocol import LoopProtocol
+from .outcomes import Outcomes
 from .tls import ReloadingTls, reloading_tls
 from .tls_transport import TlsTransport
 from .traffic import Traffic
@@ -64,8 +63,7 @@ class Listener:
         """Connections that get an error and are closed; they do not count for the limits."""
         self.accepted_total = 0
         self.refused_total = 0
-        self.unproven_total: Counter[str] = Counter()
-        """Connections whose side did not prove who it is, by reason."""
+        self.outcomes = Outcomes()
         self._ended: dict[int, Traffic] = {}
         """Traffic of connections that are gone, by role."""
         self.port = 0
@@ -214,16 +212,18 @@ class Listener:
         )
 
     def _proven(self, connection: Connection, greeting: Hello | HelloAck) -> ConnectionHandler:
+        handler = self._handler_factory(connection, greeting)
         for unproven in self._unproven:
             unproven.discard(connection)
-        return self._handler_factory(connection, greeting)
+        self.outcomes.greeted += 1
+        return handler
 
     def _closed(self, connection: Connection) -> None:
+        greeted = not any(connection in each for each in (*self._unproven, self._refused))
         for each in (self.connections, *self._unproven, self._refused):
             each.discard(connection)
         self._ended.setdefault(connection.role, Traffic()).add(connection.traffic)
-        if isinstance(connection.close_reason, AuthenticationFailed):
-            self.unproven_total[connection.close_reason.reason] += 1
+        self.outcomes.ended(connection, greeted=greeted)
         self._changed.set()
 
 

@@ -11,7 +11,9 @@ import re
 from pathlib import Path
 from typing import Annotated, Final
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+
+from ..protocol.limits import MAX_NAME_CHARACTERS
 
 SIZE_UNITS: Final = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 """Binary units only: "KB" means 1000 bytes to some readers and 1024 to others."""
@@ -95,7 +97,24 @@ def _parse_mode(value: object) -> object:
 
 
 def _parse_path(value: object) -> object:
+    if isinstance(value, str) and "\0" in value:
+        raise ValueError("must be a path: no path has a NUL character")
     return Path(value).expanduser() if isinstance(value, str | Path) and str(value) else value
+
+
+def _check_host(host: str) -> str:
+    """Refuse a text that the resolver cannot even look up."""
+    try:
+        host.encode("idna")
+    except UnicodeError:
+        known = False
+    else:
+        known = host.isprintable() and not {" ", "/"} & set(host)
+    if not known or len(host) > MAX_NAME_CHARACTERS:
+        raise ValueError(
+            "is no host name or address: write node-1.example, 10.0.0.1 or 2001:db8::1"
+        )
+    return host
 
 
 def split_list(value: object) -> object:
@@ -123,6 +142,9 @@ Count = Annotated[int, BeforeValidator(_refuse_boolean)]
 
 Port = Annotated[int, BeforeValidator(_refuse_boolean), Field(ge=0, le=65535)]
 """A TCP port; 0 lets the kernel choose a free one."""
+
+HostName = Annotated[str, Field(min_length=1), AfterValidator(_check_host)]
+"""The name or the address of a host."""
 
 FileMode = Annotated[int, BeforeValidator(_parse_mode)]
 """Permission bits of a file."""

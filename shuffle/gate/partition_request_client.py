@@ -52,6 +52,7 @@ from ...protocol.messages import (
 from ...protocol.remote_error import RemoteError
 from ...transport.connection import Connection
 from ...transport.errors import ConnectionLost
+from ...transport.outcomes import closed_by
 from ..counters import Counters
 from ..errors import ChecksumMismatch
 from ..memory.buffer import BufferGroup, memory_to_receive
@@ -268,6 +269,9 @@ class PartitionRequestClient:
 
     def connection_lost(self, error: SluiceError) -> None:
         """Fail every channel."""
+        reason = self.connection.close_reason
+        if closed_by(reason):
+            self._counters.errors_by_code.bump(reason.code.name)
         arriving, self._arriving = self._arriving, None
         _recycle(arriving or ())
         self._announcing.clear()

@@ -150,10 +150,10 @@ class RemoteInputChannel:
             _recycle(content)
             self.fail(
                 SequenceGap(
-                    f"Channel {message.channel} lost a buffer",
+                    f"The sender of channel {message.channel} left out a buffer",
                     value=message.sequence_number,
                     limit=self._next_sequence_number,
-                    remedy="The reduce task requests it again",
+                    remedy="Request the rest again; if it comes back, look at the sender's log",
                 )
             )
             return

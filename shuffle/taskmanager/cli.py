@@ -21,10 +21,11 @@ from click import shell_completion
 
 from ...protocol.access_token import SCOPE_ADMIN, SCOPE_STATUS
 from ...protocol.errors import SluiceError
-from . import secret_commands
+from . import host_limits, secret_commands
 from .config import (
     CONFIG_FILE_VARIABLE,
     ConfigError,
+    TaskManagerConfig,
     foreign_variables,
     load,
 )
@@ -113,7 +114,7 @@ def taskmanager(config_file: Path | None, **flags: str | None) -> None:
     flag (--data-port); a flag wins over the environment, the environment over the file.
     """
     try:
-        config = load(config_file, os.environ, flags)
+        config = load(config_file, os.environ, flags, _problems_here)
     except ConfigError as error:
         for problem in error.problems:
             click.echo(f"sluice: configuration: {problem}", err=True)
@@ -125,6 +126,8 @@ def taskmanager(config_file: Path | None, **flags: str | None) -> None:
             "Variables of Docker Compose or Kubernetes are passed over: %s", ", ".join(foreign)
         )
 
+    config = host_limits.fit(config)
+
     from . import service
 
     try:
@@ -133,6 +136,10 @@ def taskmanager(config_file: Path | None, **flags: str | None) -> None:
         click.echo(f"sluice: {error}", err=True)
         sys.exit(FAILURE)
     sys.exit(exit_code)
+
+
+def _problems_here(config: TaskManagerConfig) -> list[host_limits.HostProblem]:
+    return host_limits.problems(config, host_limits.gather(config))
 
 
 @main.command(short_help="Show the state of a TaskManager.")

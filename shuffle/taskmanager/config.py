@@ -20,7 +20,14 @@ from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from ...protocol.errors import ErrorCode, SluiceError
 from ...transport.config import EVERY_ADDRESS, LOOPBACK, AuthConfig, TransportConfig
-from ...transport.settings import NONE_ALLOWED, Port, Seconds, Settings, format_size
+from ...transport.settings import (
+    NONE_ALLOWED,
+    HostName,
+    Port,
+    Seconds,
+    Settings,
+    format_size,
+)
 from .quotas import QuotaConfig
 from .sections import (
     ApplicationConfig,
@@ -29,7 +36,7 @@ from .sections import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
     from pydantic.fields import FieldInfo
@@ -60,7 +67,7 @@ _SERVICE_ADDRESS = re.compile(r"(tcp|udp|sctp)://\S+:\d+")
 class HttpConfig(Settings):
     """The HTTP port: metrics, health and status."""
 
-    http_host: Annotated[Annotated[str, Field(min_length=1)] | None, NONE_ALLOWED] = None
+    http_host: Annotated[HostName | None, NONE_ALLOWED] = None
     """Address that the HTTP port listens on. None: as for `bind_host`."""
 
     http_port: Port = 7338
@@ -223,6 +230,7 @@ def load(
     config_file: Path | None,
     env: Mapping[str, str],
     flags: Mapping[str, object],
+    check: Callable[[TaskManagerConfig], Iterable[tuple[str, str]]] | None = None,
 ) -> TaskManagerConfig:
     """Read and validate a configuration; flag > environment > file > default.
 
@@ -230,6 +238,7 @@ def load(
         config_file: TOML file, or None.
         env: Environment variables; those that begin with ``SLUICE_`` count.
         flags: Values by key name; None means not given.
+        check: Returns further mistakes of a configuration that is valid in itself: keys and texts.
 
     Raises:
         ConfigError: The file cannot be read, or the configuration has mistakes; all are listed.
@@ -239,7 +248,12 @@ def load(
         given.take_file(config_file)
     given.take_environment(env)
     given.take_flags(flags)
-    return given.validated()
+    config = given.validated()
+    if check is not None:
+        found = [ConfigProblem(text, given.origin(key)) for key, text in check(config)]
+        if found:
+            raise ConfigError(tuple(found))
+    return config
 
 
 def foreign_variables(env: Mapping[str, str]) -> list[str]:
@@ -336,6 +350,9 @@ class _Given:
     def _set(self, key: Key, value: object, origin: str) -> None:
         self.values[key.name] = value
         self.origins[key.name] = origin
+
+    def origin(self, name: str) -> str:
+        return self.origins.get(name, "default")
 
     def validated(self) -> TaskManagerConfig:
         document: dict[str, Any] = {}

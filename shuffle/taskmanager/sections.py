@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import tempfile
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from ...transport.settings import NONE_ALLOWED, Bytes, Count, FilePath, Seconds, Settings
 from ..partition.partition_type import ceiling_segments
+
+_PAGE_BYTES: Final = 4096
+"""Least size of a memory tier: what it gives out is whole pages."""
 
 
 class NetworkMemoryConfig(Settings):
@@ -72,7 +75,7 @@ class NetworkMemoryConfig(Settings):
     max_partitions_per_connection: Count = Field(1024, ge=1, le=1 << 20)
     """Map outputs and pipelined partitions that one connection may be writing at a time."""
 
-    max_channels_per_connection: Count = Field(65536, ge=1, le=1 << 24)
+    max_channels_per_connection: Count = Field(65536, ge=2, le=1 << 24)
     """Gates and channels that one connection may have open at a time."""
 
     max_regions_per_partition: Count = Field(65536, ge=1, le=1 << 24)
@@ -172,6 +175,13 @@ class StorageConfig(Settings):
 
     verify_checksums: bool = True
     """Verify the checksum of every region as it arrives. Reduce tasks verify blocks in any case."""
+
+    @field_validator("memory_tier_bytes")
+    @classmethod
+    def _none_or_a_page(cls, size_bytes: int) -> int:
+        if 0 < size_bytes < _PAGE_BYTES:
+            raise ValueError(f"must be at least {_PAGE_BYTES}, or 0 for no memory tier")
+        return size_bytes
 
     @model_validator(mode="after")
     def _directories_differ(self) -> StorageConfig:

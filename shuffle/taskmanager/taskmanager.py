@@ -18,6 +18,7 @@ from .environment import NetworkEnvironment
 from .watch.event_loop_lag import EventLoopLag
 from .watch.http import HttpServer
 from .watch.http_access import HttpAccess
+from .watch.room import StorageRoom
 from .watch.snapshot import Vitals, take_snapshot
 from .watch.status import TaskManagerState, TaskManagerStatus, data_path
 
@@ -50,6 +51,7 @@ class TaskManager:
         self._http: HttpServer | None = None
         self._started_at = time.monotonic()
         self.event_loop_lag = EventLoopLag()
+        self._room = StorageRoom()
 
     @classmethod
     @asynccontextmanager
@@ -185,7 +187,9 @@ class TaskManager:
 
     def status(self) -> TaskManagerStatus:
         """Take a snapshot of everything."""
-        vitals = Vitals(self.state, self.version, self.uptime_seconds, self.event_loop_lag)
+        vitals = Vitals(
+            self.state, self.version, self.uptime_seconds, self.event_loop_lag, self._room
+        )
         return take_snapshot(self.environment, vitals)
 
     async def stop(self) -> None:

@@ -11,6 +11,7 @@ from sluice.protocol.errors import (
     Fault,
     MalformedMessage,
     ProtocolViolation,
+    SequenceGap,
     SluiceError,
 )
 from sluice.protocol.limits import (
@@ -149,3 +150,13 @@ def test_one_report_does_not_change_the_next() -> None:
 def test_an_error_passed_on_twice_keeps_its_cause() -> None:
     first = error_response(3, SluiceError("It broke", value=1, limit=2, map_attempt_id=7))
     assert error_response(3, RemoteError(first)) == first._replace(fault=Fault.REMOTE)
+
+
+def test_an_error_that_is_passed_on_does_not_blame_its_receiver() -> None:
+    """The receiver sees the sender, and not the sides behind it."""
+    gap = SequenceGap("The sender of channel 3 left out a buffer")
+    assert (gap.fault, gap.retryable) == (Fault.REMOTE, True)
+    told = error_response(3, gap, Fault.LOCAL)
+    assert told == error_response(3, gap)._replace(fault=Fault.LOCAL)
+    assert RemoteError(told).fault is Fault.REMOTE
+    assert RemoteError(told).retryable

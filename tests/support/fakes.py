@@ -31,6 +31,7 @@ class FakeConnection(Connection):
     # What a connection works out, and a test sets.
     writable = True
     closing = False
+    close_reason: SluiceError | None = None
     max_payload_bytes = MAX_LARGE_PAYLOAD_BYTES
     large_payload_bytes = MAX_LARGE_PAYLOAD_BYTES
 

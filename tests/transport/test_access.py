@@ -342,7 +342,7 @@ async def test_another_user_reads_the_refusal_when_it_has_said_hello(
             assert "serves the user and the group" in answer.message
             assert await peer.read_to_end() == b""
         await until(lambda: not listener.connections)
-        assert listener.unproven_total == {"other user": 1}
+        assert listener.outcomes.refused == {"other user": 1}
     finally:
         async with asyncio.timeout(PATIENCE_SECONDS):
             await listener.close()

@@ -52,7 +52,7 @@ async def test_a_rule_decides_on_each_connection(
             assert name in str(caught.value)
             assert name in caplog.text
             assert not service.handlers
-            await until(lambda: service.listener.unproven_total["certificate"] == 1)
+            await until(lambda: service.listener.outcomes.refused["certificate"] == 1)
         await end(await open_client(Address(str(path), 0), client, **hello))
 
 

@@ -73,7 +73,11 @@ ENTRIES: Final = {
     ErrorCode.CREDIT_OVERFLOW: Entry(
         BOTH_SIDES, "A channel was granted more credit than can be counted."
     ),
-    ErrorCode.SEQUENCE_GAP: Entry(READER, "A channel lost a buffer. Only that channel fails."),
+    ErrorCode.SEQUENCE_GAP: Entry(
+        READER,
+        "The sender of a channel, or a side behind it, left out a buffer. Only that channel fails;"
+        " the rest can be asked for again.",
+    ),
     ErrorCode.CREDIT_EXCEEDED: Entry(
         BOTH_SIDES, "Data arrived for which no credit had been granted."
     ),
@@ -139,7 +143,8 @@ ENTRIES: Final = {
         " the receiver does not know counts as this one.",
     ),
     ErrorCode.SHUTTING_DOWN: Entry(
-        WRITER, "The TaskManager drains or stops, and takes nothing new."
+        f"{WRITER}, also in answer to its Hello",
+        "The TaskManager drains or stops, and takes nothing new. Another one does.",
     ),
     ErrorCode.TOO_MANY_CONNECTIONS: Entry(
         CLIENT, "The TaskManager serves as many connections as `max_connections` allows."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sluice.shuffle.counters import BoundedCounts, Counters, ServingSeconds
-from sluice.shuffle.taskmanager.watch.access_metrics import CONNECTION_REASONS, HTTP_REASONS
+from sluice.shuffle.taskmanager.watch.access_metrics import HTTP_REASONS, REFUSAL_REASONS
 from sluice.shuffle.taskmanager.watch.status import (
     ApplicationStatus,
     ChannelStatus,
@@ -46,8 +46,8 @@ COUNTERS = Counters(
     connections_refused=1018,
     tls_reloads=1031,
     tls_reload_failures=1032,
-    unproven_connections=BoundedCounts(
-        {reason: 1101 + number for number, reason in enumerate(CONNECTION_REASONS)}
+    refused_connections=BoundedCounts(
+        {reason: 1101 + number for number, reason in enumerate(REFUSAL_REASONS)}
     ),
     http_refused=BoundedCounts(
         {reason: 1201 + number for number, reason in enumerate(HTTP_REASONS)}
@@ -160,6 +160,7 @@ STATUS = TaskManagerStatus(
     tls_certificate_expires_at=1800000000.0,
     counters=COUNTERS,
     serves="authenticated",
+    no_room_because=None,
 )
 
 EMPTY_STATUS = TaskManagerStatus(
@@ -186,4 +187,5 @@ EMPTY_STATUS = TaskManagerStatus(
     tls_certificate_expires_at=None,
     counters=Counters(),
     serves="this host",
+    no_room_because=None,
 )

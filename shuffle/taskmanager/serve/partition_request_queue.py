@@ -12,7 +12,7 @@ from functools import partial
 
 from crc32c import crc32c
 
-from ....protocol.errors import SluiceError
+from ....protocol.errors import Fault, SluiceError
 from ....protocol.events import is_end_of_partition
 from ....protocol.messages import DATA, BacklogAnnouncement, BufferResponse, ChecksummedBuffer
 from ....protocol.remote_error import error_response
@@ -98,7 +98,9 @@ class PartitionRequestQueue:
             except SluiceError as error:
                 budget -= COST_OF_A_TURN_BYTES
                 reader.queued = False
-                connection.send(error_response(reader.channel, error))
+                # An error of the view lies behind this side; its own is about the request.
+                fault = None if error is reader.failure else Fault.LOCAL
+                connection.send(error_response(reader.channel, error, fault))
                 self._end(reader, error)
                 continue
             if buffer is not None:

@@ -1,10 +1,11 @@
-"""Metrics of identity: whether anybody is served, and who was refused for which reason."""
+"""Metrics of admission: whether anybody is served, and which connections were refused why."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
 from ....protocol.access_token import EXPIRED, NO_TOKEN, WRONG_SCOPE, WRONG_TOKEN
+from ....transport.outcomes import HANDSHAKE_REASONS
 from .exchange_metrics import gauge, totals
 
 if TYPE_CHECKING:
@@ -27,7 +28,10 @@ CONNECTION_REASONS: Final = (
     "other user",
     "certificate",
 )
-"""Reasons for which an accepted connection is refused."""
+"""Reasons of identity for which an accepted connection is refused."""
+
+REFUSAL_REASONS: Final = (*CONNECTION_REASONS, *HANDSHAKE_REASONS)
+"""All reasons for which an accepted connection is refused."""
 
 OTHER_HOST: Final = "other host"
 NO_HEADER: Final = "no header"
@@ -46,9 +50,9 @@ def access_metrics(status: TaskManagerStatus) -> Iterator[Metric]:
     )
     yield totals(
         "connections_refused",
-        "Connections that did not prove who they are, or may not do what they asked for.",
+        "Connections that ended in their handshake, or later asked for what they may not do.",
         ("reason",),
-        _by_reason(CONNECTION_REASONS, counters.unproven_connections),
+        _by_reason(REFUSAL_REASONS, counters.refused_connections),
     )
     yield totals(
         "http_refused",

@@ -81,6 +81,11 @@ def _daemon(status: TaskManagerStatus) -> Iterator[Metric]:
     )
     states = {state: float(state == status.state) for state in STATES}
     yield gauges("taskmanager_state", "1 for the present state.", "state", states)
+    yield gauge(
+        "taskmanager_takes_work",
+        "1 while /readyz says that this TaskManager should get new work.",
+        status.not_ready_because is None,
+    )
     yield gauge("uptime_seconds", "Time since the daemon started.", status.uptime_seconds)
     yield total(
         "event_loop_lag_seconds",
@@ -268,7 +273,7 @@ def _incidents(status: TaskManagerStatus) -> Iterator[Metric]:
     )
     yield totals(
         "errors",
-        "Errors reported to clients and peers.",
+        "Errors reported to clients and peers, and those that closed a connection.",
         ("code",),
         {(code,): count for code, count in counters.errors_by_code.items()},
     )

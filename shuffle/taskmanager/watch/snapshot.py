@@ -1,5 +1,6 @@
 """Builds a status snapshot from live state; no other module walks over all parts of a daemon."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from ....protocol.messages import (
@@ -15,7 +16,9 @@ from ..accounts import Account, Resource
 from ..environment import NetworkEnvironment
 from ..ingest.producer_handler import ProducerHandler
 from ..serve.serving_handler import ServingHandler
+from ..store.tier import TierStatistics
 from .event_loop_lag import EventLoopLag
+from .room import StorageRoom
 from .snapshot_exchange import (
     gate_statuses,
     pipelined_statuses,
@@ -60,18 +63,21 @@ class Vitals(NamedTuple):
         version: Version of the package.
         uptime_seconds: Time since the daemon was made.
         event_loop_lag: Measures the lag of the event loop.
+        room: Tells whether the storage is full.
     """
 
     state: TaskManagerState
     version: str
     uptime_seconds: float
     event_loop_lag: EventLoopLag
+    room: StorageRoom
 
 
 def take_snapshot(environment: NetworkEnvironment, vitals: Vitals) -> TaskManagerStatus:
     """Take a snapshot of a TaskManager."""
     socket_path = environment.socket_path
     lag = vitals.event_loop_lag
+    tiers = environment.store.tiers()
     return TaskManagerStatus(
         taskmanager_id=environment.taskmanager_id,
         version=vitals.version,
@@ -82,7 +88,7 @@ def take_snapshot(environment: NetworkEnvironment, vitals: Vitals) -> TaskManage
         uptime_seconds=vitals.uptime_seconds,
         pools=_pools(environment),
         network_pool=_network_pool(environment),
-        storage=_storage(environment),
+        storage=_storage(tiers),
         partitions=_partitions(environment),
         pipelined_partitions=pipelined_statuses(environment),
         gates=gate_statuses(environment),
@@ -98,6 +104,7 @@ def take_snapshot(environment: NetworkEnvironment, vitals: Vitals) -> TaskManage
         tls_certificate_expires_at=_certificate_end(environment),
         counters=_counters(environment, lag),
         serves=_serves(environment),
+        no_room_because=vitals.room.none_because(tiers),
     )
 
 
@@ -116,13 +123,16 @@ def _serves(environment: NetworkEnvironment) -> Served:
 def _counters(environment: NetworkEnvironment, lag: EventLoopLag) -> Counters:
     """Return a copy of the counters, with those kept elsewhere and waits that still last."""
     counters = environment.counters.snapshot()
-    counters.connections_accepted = environment.listener.accepted_total
-    counters.connections_refused = environment.listener.refused_total
+    outcomes = environment.listener.outcomes
+    counters.connections_accepted = outcomes.greeted
+    counters.connections_refused = outcomes.failed_handshakes
+    for code, count in outcomes.errors.items():
+        counters.errors_by_code.bump(code, count)
     tls = environment.listener.tls
     if tls is not None:
         counters.tls_reloads = tls.reloads
         counters.tls_reload_failures = tls.failures
-    counters.unproven_connections = BoundedCounts(environment.listener.unproven_total)
+    counters.refused_connections = BoundedCounts(outcomes.refused)
     counters.quota_refusals = BoundedCounts(environment.accounts.refused)
     counters.applications_expired = environment.applications.expired_total
     counters.event_loop_lag_seconds = lag.total_seconds
@@ -174,7 +184,7 @@ def _network_pool(environment: NetworkEnvironment) -> NetworkPoolStatus:
     )
 
 
-def _storage(environment: NetworkEnvironment) -> tuple[TierStatus, ...]:
+def _storage(tiers: Sequence[TierStatistics]) -> tuple[TierStatus, ...]:
     return tuple(
         TierStatus(
             tier.kind,
@@ -186,7 +196,7 @@ def _storage(environment: NetworkEnvironment) -> tuple[TierStatus, ...]:
             if tier.capacity_bytes is None
             else tier.capacity_bytes - tier.used_bytes,
         )
-        for tier in environment.store.tiers()
+        for tier in tiers
     )
 
 

@@ -307,6 +307,8 @@ class TaskManagerStatus:
     counters: Counters
     serves: Served
     """Whose connections are accepted: those with a credential, those of this host, or any."""
+    no_room_because: str | None
+    """The reason why no tier takes a region; None if one does."""
 
     @property
     def not_ready_because(self) -> str | None:
@@ -315,7 +317,7 @@ class TaskManagerStatus:
             return f"state is {self.state}"
         if not any(tier.healthy for tier in self.storage):
             return "no storage directory is healthy"
-        return None
+        return self.no_room_because
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON form, made of dicts, lists, texts and numbers."""

@@ -292,7 +292,7 @@ async def test_without_a_credential_the_error_has_the_remedy(tmp_path):
         assert not caught.value.retryable
         assert CREDENTIAL_FILE_VARIABLE in str(caught.value)
         await until_clean(environment, network_leftovers)
-        assert environment.listener.unproven_total == {"no credential": 1}
+        assert environment.listener.outcomes.refused == {"no credential": 1}
         assert environment.store.applications() == []
 
 

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from sluice.protocol.errors import (
+    CreditExceeded,
     ErrorCode,
     InvalidEvent,
     MalformedMessage,
@@ -37,6 +38,7 @@ from sluice.protocol.messages import (
     ResumeConsumption,
     TaskEvent,
 )
+from sluice.protocol.remote_error import RemoteError
 from sluice.shuffle.counters import Counters
 from sluice.shuffle.errors import InvalidRequest
 from sluice.shuffle.gate.buffer_manager import BufferManager
@@ -244,6 +246,23 @@ async def test_the_loss_of_the_connection_fails_every_channel(rig):
         with pytest.raises(ConnectionLost):
             channel.next_buffer(1)
     assert rig.client.channels == 0
+
+
+@pytest.mark.parametrize(
+    ("reason", "counted"),
+    [
+        (None, {}),
+        (CreditExceeded("More than was granted"), {"CREDIT_EXCEEDED": 1}),
+        (RemoteError(ErrorResponse(None, 4, 2, False, "Odd", "", "", None)), {}),
+    ],
+    ids=["an end", "an error of the other side", "an error that the other side found"],
+)
+async def test_an_error_that_closes_a_connection_is_counted_where_it_was_found(
+    rig, reason, counted
+):
+    rig.connection.close_reason = reason
+    rig.client.connection_lost(reason or ConnectionLost("gone"))
+    assert rig.counters.errors_by_code == counted
 
 
 async def test_a_channel_that_has_ended_survives_the_loss(rig):

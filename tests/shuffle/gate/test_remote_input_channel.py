@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sluice.protocol.errors import ErrorCode, SluiceError
+from sluice.protocol.errors import ErrorCode, Fault, SluiceError
 from sluice.protocol.events import (
     CheckpointBarrier,
     decode_end_of_partition,
@@ -124,9 +124,10 @@ def test_a_gap_in_sequence_numbers_fails_the_channel(rig):
     """0, then 29: buffers that waited are dropped, the next read raises."""
     rig.data(b"a", sequence_number=0)
     rig.data(b"b", sequence_number=29)
-    with pytest.raises(SluiceError, match="lost a buffer") as caught:
+    with pytest.raises(SluiceError, match="left out a buffer") as caught:
         rig.channel.next_buffer(PLENTY)
     assert caught.value.code is ErrorCode.SEQUENCE_GAP
+    assert (caught.value.fault, caught.value.retryable) == (Fault.REMOTE, True)
     assert (caught.value.value, caught.value.limit) == (29, 1)
     assert rig.channel.queued_buffers == 0
     assert rig.buffers.available == 0

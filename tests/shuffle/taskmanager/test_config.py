@@ -67,7 +67,7 @@ def test_every_key_can_be_given_in_each_way(key: Key, toml):
         "tls_check_host_name": "no", "tls_pinned_fingerprints": "ab" * 32,
         "tls_minimum_version": "1.2", "tls_certificate_roles": "driver, peer = CN:a",
         "allow_anonymous": "true", "names_on_loopback": "true",
-        "peer_networks": "10.0.0.0/8, 2001:db8::/32",
+        "peer_networks": "10.0.0.0/8, 2001:db8::/32", "memory_tier_bytes": "4097",
     }.get(key.name, "37")  # fmt: skip
     needed = {"SLUICE_TLS_CA_FILE": "/ca"} if key.name == "tls_enabled" else {}
     heading = f"[{key.section}]\n" if key.section else ""
@@ -127,6 +127,40 @@ def test_none_is_a_value_of_optional_keys():
 def test_directories_of_the_home_directory(monkeypatch):
     monkeypatch.setenv("HOME", "/home/someone")
     assert StorageConfig(data_directories=["~/d"]).data_directories == (Path("/home/someone/d"),)
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        ({"write_high_watermark_bytes": "2 GiB"}, "must be at most 1 GiB"),
+        ({"write_low_watermark_bytes": str(10**30)}, "must be at most 1 GiB"),
+        ({"handshake_timeout_seconds": "1e-9"}, "must be at least 0.01"),
+        ({"connect_timeout_seconds": "0"}, "must be at least 0.01"),
+        ({"frame_timeout_seconds": "0.009"}, "must be at least 0.01"),
+        ({"advertised_host": "not a host"}, "is no host name or address"),
+        ({"advertised_host": "x." * 128 + "x"}, "is no host name or address"),
+        ({"advertised_host": "a\0b"}, "is no host name or address"),
+        ({"bind_host": "x" * 64}, "is no host name or address"),
+        ({"http_host": "\u00fc..x"}, "is no host name or address"),
+        ({"socket_path": "a\0b"}, "no path has a NUL character"),
+        ({"data_directories": "a\0b"}, "no path has a NUL character"),
+        ({"cluster_secret_files": "a\0b"}, "no path has a NUL character"),
+        ({"max_channels_per_connection": "1"}, "must be at least 2"),
+        ({"memory_tier_bytes": "4095"}, "must be at least 4096, or 0 for no memory tier"),
+    ],
+    ids=str,
+)
+def test_a_value_with_which_nothing_would_work_is_refused(flags, told):
+    (problem,) = problems(flags=flags)
+    assert told in problem
+    assert next(iter(flags)) in problem
+
+
+@pytest.mark.parametrize(
+    "host", ["node-1.example", "10.0.0.1", "2001:db8::1", "[::1]", "\u00fc.example"]
+)
+def test_names_and_addresses_are_advertised(host):
+    assert load(None, {}, {"advertised_host": host}).transport.advertised_host == host
 
 
 def test_a_config_cannot_be_changed():

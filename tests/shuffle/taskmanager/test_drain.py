@@ -25,6 +25,7 @@ from sluice.protocol.remote_error import RemoteError
 from sluice.transport.connector import Address
 from tests.support.daemon import SLUICE, Daemon, run
 from tests.support.mini_cluster import mini_cluster
+from tests.support.peers import until
 
 pytestmark = pytest.mark.slow  # all of it together
 
@@ -54,9 +55,12 @@ async def test_a_draining_taskmanager_finishes_what_it_has(tmp_path):
         await gate.close()
         await asyncio.wait_for(idle, 20)
         # No new producer; readers are served on, also of what came at the end.
-        with pytest.raises(SluiceError) as refused_hello:
+        with pytest.raises(RemoteError) as refused_hello:
             await cluster.producer(0)
         assert "draining" in str(refused_hello.value)
+        assert refused_hello.value.code is ErrorCode.SHUTTING_DOWN
+        assert refused_hello.value.retryable
+        await until(lambda: cluster[0].listener.outcomes.refused == {"draining": 1})
         late = await cluster.consumer(0)
         assert await read_gate(late, 1, [(late.ack, [5, 7])], 0, 1) == [DATA + DATA]
 

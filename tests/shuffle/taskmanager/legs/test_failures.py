@@ -407,6 +407,7 @@ async def test_no_room_is_a_typed_error_for_that_map_output(tmp_path):
         with pytest.raises(RemoteError) as caught:
             await write_map_output(client, 1, 1, [[DATA]])
         assert caught.value.code is ErrorCode.STORAGE_FULL
+        assert caught.value.retryable
         assert caught.value.value == str(len(DATA))
         assert "disk_quota_bytes" in str(caught.value)
         await write_map_output(client, 1, 2, [[b"small"]], partition=1)

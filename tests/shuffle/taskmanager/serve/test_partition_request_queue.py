@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 from crc32c import crc32c
 
-from sluice.protocol.errors import ErrorCode, SluiceError
+from sluice.protocol.errors import ErrorCode, Fault, SequenceGap, SluiceError
 from sluice.protocol.events import CancelCheckpointMarker, encode_event
 from sluice.protocol.limits import MAX_LARGE_PAYLOAD_BYTES
 from sluice.protocol.messages import (
@@ -20,6 +20,7 @@ from sluice.protocol.messages import (
     ChecksummedBuffer,
     ErrorResponse,
 )
+from sluice.shuffle.errors import ChecksumMismatch, InvalidRequest
 from sluice.shuffle.taskmanager.serve.credit_based_view_reader import (
     AnnouncingViewReader,
     CreditBasedViewReader,
@@ -181,6 +182,26 @@ async def test_a_failing_view_reports_and_releases_only_itself(rig):
     assert rig.channels() == [2]
     assert rig.log.ended == [(1, broken.failure)]
     assert (broken.releases, good.releases) == (1, 0)
+
+
+@pytest.mark.parametrize("kind", [SequenceGap, ChecksumMismatch, SluiceError])
+async def test_an_error_behind_this_side_does_not_blame_the_receiver(rig, kind):
+    """It was found on another connection, whose other end the receiver does not know."""
+    _, view = rig.reader(1, 1)
+    view.failure = kind("left out a buffer")
+    view.listener()
+    await turn()
+    (told,) = rig.connection.sent
+    assert (told.code, told.fault) == (kind.code, Fault.LOCAL)
+    assert told.retryable == kind.retryable
+
+
+async def test_an_error_of_the_request_itself_blames_the_receiver(rig):
+    reader = CreditBasedViewReader(1, 0, rig.queue.notify, MAX_LARGE_PAYLOAD_BYTES)
+    reader.fail(InvalidRequest("an impossible range"))
+    await turn()
+    (told,) = rig.connection.sent
+    assert (told.code, told.fault) == (ErrorCode.MALFORMED_MESSAGE, Fault.REMOTE)
 
 
 async def test_a_reader_that_fails_before_it_has_a_view_reports_it(rig):

@@ -15,6 +15,7 @@ from sluice.shuffle.counters import Counters, ServingSeconds
 from sluice.shuffle.taskmanager.watch.access_metrics import CONNECTION_REASONS
 from sluice.shuffle.taskmanager.watch.metrics import registry
 from sluice.transport import access, certificate_roles
+from sluice.transport.outcomes import HANDSHAKE_REASONS
 from tests.shuffle.taskmanager.watch.rig import families, values
 from tools.docs.sample_status import EMPTY_STATUS, STATUS
 
@@ -195,6 +196,24 @@ def test_every_reason_for_which_an_accepted_connection_is_refused_has_a_series()
     sources = [inspect.getsource(module) for module in (handshake, access, certificate_roles)]
     said = {word for text in sources for word in re.findall(r'"([^"]+)"', _reasons(text))}
     assert said - {"unproven TaskManager"} == set(CONNECTION_REASONS)
+
+
+def test_every_reason_for_which_a_handshake_fails_has_a_series():
+    found, begun = values(STATUS), values(EMPTY_STATUS)
+    series = [
+        f'sluice_connections_refused_total{{reason="{reason}"}}' for reason in HANDSHAKE_REASONS
+    ]
+    assert [found[each] for each in series] == list(range(1112, 1112 + len(series)))
+    assert [begun[each] for each in series] == [0] * len(series)
+
+
+@pytest.mark.parametrize(
+    ("changes", "takes_work"),
+    [({}, 1), ({"state": "draining"}, 0), ({"no_room_because": "full"}, 0)],
+)
+def test_readiness_is_a_metric(changes, takes_work):
+    found = values(dataclasses.replace(STATUS, **changes))
+    assert found["sluice_taskmanager_takes_work"] == takes_work
 
 
 def _reasons(text: str) -> str:

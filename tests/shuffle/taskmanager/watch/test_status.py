@@ -70,6 +70,12 @@ def test_a_taskmanager_without_healthy_storage_gets_no_work():
     assert broken.not_ready_because == "no storage directory is healthy"
 
 
+def test_a_full_taskmanager_gets_no_work():
+    full = dataclasses.replace(STATUS, no_room_because="no storage has room")
+    assert full.not_ready_because == "no storage has room"
+    assert dataclasses.replace(full, state="draining").not_ready_because == "state is draining"
+
+
 def test_a_snapshot_of_counters_stays_as_it_was():
     live = Counters()
     live.late_messages.bump("AddCredit")

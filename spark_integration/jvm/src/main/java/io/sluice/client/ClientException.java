@@ -67,10 +67,13 @@ public abstract class ClientException extends IOException {
             this.summary = endpoint + ": " + why + aboutIdentity(cause);
         }
 
-        /** Returns the remedy; empty for a refusal, whose reason has it. */
+        /**
+         * Returns the remedy; empty for a refusal, whose reason has it, and for the answer of a
+         * TaskManager, which runs.
+         */
         private static String remedy(Throwable cause) {
             String about = aboutIdentity(cause);
-            if (!about.isEmpty() || cause instanceof Refused) {
+            if (!about.isEmpty() || cause instanceof Refused || cause instanceof Remote) {
                 return about;
             }
             return ". Start one there (sluice taskmanager) or correct spark.sluice.endpoints";

@@ -317,6 +317,23 @@ class HandshakeTest {
         }
     }
 
+    /** It runs, so it need not be started; {@code ConnectFailed} lets callers try another one. */
+    @Test
+    void aDrainingTaskManagerIsToldFromOneThatIsAway() {
+        ClientException.ConnectFailed failure =
+                checkFails(
+                        DRIVER.forTasks(),
+                        Message.ROLE_PRODUCER,
+                        "SHUTTING_DOWN: because",
+                        session -> {
+                            session.read();
+                            session.send(refusal(ErrorCode.SHUTTING_DOWN));
+                            assertTrue(session.isOver());
+                        });
+        assertFalse(failure.getMessage().contains("Start one there"), failure.getMessage());
+        assertTrue(failure.summary().contains("SHUTTING_DOWN: because"), failure.summary());
+    }
+
     private static Message.ErrorResponse refusal(ErrorCode code) {
         return new Message.ErrorResponse(null, code.number(), 2, false, "because", "", "", null);
     }
