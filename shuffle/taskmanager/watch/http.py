@@ -108,8 +108,10 @@ class HttpServer:
             port = int(sockets[0].getsockname()[1])
             name = f"the HTTP port {host}:{port}"
             try:
-                self._thread = HttpThread(lambda: self._serving(data_loop, sockets, name))
-                await self._thread.start()
+                self._thread = thread = HttpThread(
+                    lambda: self._serving(thread, data_loop, sockets, name)
+                )
+                await thread.start()
             except BaseException:
                 await self.close()
                 for sock in sockets:
@@ -134,7 +136,11 @@ class HttpServer:
 
     @asynccontextmanager
     async def _serving(
-        self, data_loop: asyncio.AbstractEventLoop, sockets: list[socket.socket], name: str
+        self,
+        thread: HttpThread,
+        data_loop: asyncio.AbstractEventLoop,
+        sockets: list[socket.socket],
+        name: str,
     ) -> AsyncIterator[None]:
         """Serve, in the HTTP thread."""
         config = self._config
@@ -156,7 +162,8 @@ class HttpServer:
             return runner.server()
 
         connections = HttpConnections(limits, new_handler)
-        app = create_app(snapshot, self._drain, self._access, connections)
+        pages = Pages(thread.forgive)
+        app = create_app(snapshot, pages, self._drain, self._access, connections)
         runner = web.AppRunner(
             app,
             access_log=None,
@@ -182,12 +189,12 @@ class HttpServer:
 
 def create_app(
     snapshot: PublishedSnapshot,
+    pages: Pages,
     drain: Callable[[], Awaitable[None]],
     access: HttpAccess,
     connections: HttpConnections,
 ) -> web.Application:
     """Return the application that shows snapshots; ``drain`` is called on request."""
-    pages = Pages()
 
     async def serve_metrics(request: web.Request) -> web.Response:
         accept = request.headers.get("Accept", "")

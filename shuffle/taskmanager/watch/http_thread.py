@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractAsyncContextManager
 
-CPU_SHARE: Final = 0.1
+CPU_SHARE: Final = 0.03
 """Share of one processor core that the thread may use over time."""
 
 BURST_SECONDS: Final = 0.1
@@ -49,6 +49,10 @@ class Pace:
         self._burst_seconds = burst_seconds
         self._allowed_seconds = burst_seconds
 
+    def forgive(self, worked_seconds: float) -> None:
+        """Leave work out of account: it is bounded otherwise."""
+        self._allowed_seconds += worked_seconds
+
     def rest(self, worked_seconds: float, passed_seconds: float) -> float:
         """Return how long to rest.
 
@@ -68,7 +72,7 @@ class PacedSelector(selectors.DefaultSelector):
         super().__init__()
         self.paced = False
         """Whether the loop rests: between its start and its end."""
-        self._pace = Pace()
+        self.pace = Pace()
         self._turn = 0
         self._worked = time.thread_time()
         self._passed = time.monotonic()
@@ -76,10 +80,10 @@ class PacedSelector(selectors.DefaultSelector):
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         """Rest if that is due, then wait for events and return a few of them."""
         worked, passed = time.thread_time(), time.monotonic()
-        rest = self._pace.rest(worked - self._worked, passed - self._passed)
+        rest = self.pace.rest(worked - self._worked, passed - self._passed)
         self._worked, self._passed = worked, passed
         if not self.paced:
-            self._pace = Pace()
+            self.pace = Pace()
         elif rest:
             time.sleep(rest)
         ready = super().select(timeout)
@@ -119,6 +123,10 @@ class HttpThread:
         self._started, self._ended = self._caller.create_future(), self._caller.create_future()
         self._thread.start()
         await self._started
+
+    def forgive(self, worked_seconds: float) -> None:
+        """Do not make the thread rest for work that is bounded otherwise; called in the thread."""
+        self._selector.pace.forgive(worked_seconds)
 
     def call_soon(self, work: Callable[[], object]) -> None:
         """Have something done in the thread, if it still runs."""
