@@ -30,7 +30,10 @@ def raise_limit() -> None:
 def free_descriptors() -> int:
     """Return how many more files this process can open now."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return max(0, soft - len(os.listdir(_OPEN_FILES)))
+    try:
+        return max(0, soft - len(os.listdir(_OPEN_FILES)))
+    except OSError:  # not even one to look with
+        return 0
 
 
 def data_connections() -> int:

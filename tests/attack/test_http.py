@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 import pytest
 
 from sluice.protocol.messages import ROLE_DRIVER, ROLE_PRODUCER, HelloAck, Ping, Pong
+from sluice.shuffle.taskmanager.watch.published_snapshot import BURST
 from tests.attack.hostile import Hostile
 from tests.attack.rig import AttackedDaemon, commit, read
 from tests.support.daemon import TIMEOUT_SECONDS
@@ -29,8 +30,6 @@ HALF = b"GET /metrics HTTP/1.1\r\nHost: victim\r\nX-Slow: "
 SCRAPERS = 4
 ANSWERS = 25
 """Of each scraper, at least."""
-BURST = 4
-"""Snapshots that the TaskManager takes one after the other before it begins to take fewer."""
 
 
 class Confined(AttackedDaemon):

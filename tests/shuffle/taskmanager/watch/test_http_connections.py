@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 
 import pytest
 
@@ -18,18 +19,20 @@ SOON = 0.2
 """A deadline that passes in the test."""
 LATE = 3600.0
 """A deadline that does not pass."""
+UNREAD_BYTES = 32 << 20
+"""More than the kernel keeps for a client."""
 GET = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
 OK = b"HTTP/1.1 200 OK\r\n"
 
 
 @contextlib.asynccontextmanager
-async def serving(drain=no_drain, **limits):
+async def serving(drain=no_drain, status=STATUS, **limits):
     config = HttpConfig(
         http_host="127.0.0.1",
         http_port=0,
         **({"http_request_timeout_seconds": LATE, "http_idle_timeout_seconds": LATE} | limits),
     )
-    server = HttpServer(config, lambda: STATUS, drain)
+    server = HttpServer(config, lambda: status, drain)
     port = await server.start()
     clients: list[Client] = []
 
@@ -126,6 +129,16 @@ async def test_a_body_that_does_not_come_is_not_waited_for():
         assert await client.answer() == OK
         client.writer.write(b"x")
         assert await client.ended() == b""
+
+
+async def test_an_answer_that_nobody_reads_ends_its_connection():
+    long = dataclasses.replace(STATUS, version="v" * UNREAD_BYTES)
+    async with serving(status=long, http_request_timeout_seconds=SOON) as connect:
+        client = await connect()
+        client.writer.write(b"GET /api/v1/status HTTP/1.1\r\nHost: x\r\n\r\n")
+        await client.reader.readuntil(b"\r\n\r\n")  # it is being sent
+        await asyncio.sleep(3 * SOON)
+        assert len(await client.ended()) < UNREAD_BYTES
 
 
 async def test_a_request_that_is_served_has_no_deadline():
