@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import encodings.idna  # noqa: F401 - connecting imports it, for which a file is opened
 import os
 import resource
 import socket

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractAsyncContextManager
 
-CPU_SHARE: Final = 0.03
+    from _typeshed import FileDescriptorLike
+
+CPU_SHARE: Final = 0.02
 """Share of one processor core that the thread may use over time."""
 
 BURST_SECONDS: Final = 0.1
@@ -74,6 +76,8 @@ class PacedSelector(selectors.DefaultSelector):
         """Whether the loop rests: between its start and its end."""
         self.pace = Pace()
         self._turn = 0
+        self._served: dict[int, int] = {}
+        """The last turn of each socket that had one."""
         self._worked = time.thread_time()
         self._passed = time.monotonic()
 
@@ -89,10 +93,19 @@ class PacedSelector(selectors.DefaultSelector):
         ready = super().select(timeout)
         if len(ready) <= MOST_EVENTS:
             return ready
-        # Those that are left out are reported again in the next turn, and all get theirs.
-        self._turn += MOST_EVENTS
-        first = self._turn % len(ready)
-        return (ready[first:] + ready[:first])[:MOST_EVENTS]
+        # Those that are left out are reported again in the next turn. A new connection goes first.
+        self._turn += 1
+        ready.sort(key=lambda event: self._served.get(event[0].fd, 0))
+        chosen = ready[:MOST_EVENTS]
+        for key, _ in chosen:
+            self._served[key.fd] = self._turn
+        return chosen
+
+    def unregister(self, fileobj: FileDescriptorLike) -> selectors.SelectorKey:
+        """Forget a socket."""
+        key = super().unregister(fileobj)
+        self._served.pop(key.fd, None)
+        return key
 
 
 class HttpThread:

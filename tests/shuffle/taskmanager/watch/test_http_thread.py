@@ -74,6 +74,12 @@ def test_every_socket_gets_its_turn():
             assert 0 < len(ready) <= MOST_EVENTS
             seen.update(key.fd for key, _ in ready)
         assert seen == {near.fileno() for near, _ in pairs}
+        new, other = socket.socketpair()
+        pairs.append((new, other))
+        selector.register(new, 1)
+        other.send(b"x")
+        assert new.fileno() in {key.fd for key, _ in selector.select(0)}
+        selector.unregister(new)
     finally:
         selector.close()
         for pair in pairs:
