@@ -172,8 +172,8 @@ def main() -> None:
     """Run the benchmark, or its scrapers' process."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--flood", type=int, metavar="PORT", help=argparse.SUPPRESS)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=3.0, help="of each turn")
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--seconds", type=float, default=1.0, help="of each turn")
     arguments = parser.parse_args()
     if arguments.flood is not None:
         uvloop.run(flood(arguments.flood))

@@ -80,7 +80,7 @@ class HttpConfig(Settings):
     http_idle_timeout_seconds: Seconds = Field(75, gt=0)
     """Time for which an HTTP connection is kept for a next request."""
 
-    http_snapshot_interval_seconds: Seconds = Field(1, gt=0)
+    http_snapshot_interval_seconds: Seconds = Field(0.25, gt=0)
     """Least time between two snapshots that are taken for the HTTP port, over a few of them.
     Requests in between see the last one."""
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from .status import TaskManagerState, TaskManagerStatus
 
-BURST: Final = 10
+BURST: Final = 20
 """Snapshots that may follow each other at once after a pause: a person's few requests each see the
 state of their moment."""
 
