@@ -48,7 +48,8 @@ class Taken:
     def __call__(self):
         self.count += 1
         self.threads.add(threading.current_thread().name)
-        time.sleep(self._seconds)  # the work of taking it
+        if self._seconds:
+            time.sleep(self._seconds)  # the work of taking it
         if self._error is not None:
             raise self._error
         return dataclasses.replace(STATUS, uptime_seconds=float(self.count))
