@@ -2,16 +2,20 @@
 
 The event loops' own servers handle that badly: uvloop silently accepts and closes the connections
 in the backlog, and may give up its listening socket for good; asyncio logs each of thousands of
-attempts. Here the backlog is left in the kernel until there are descriptors again, and the log
-says once when that begins and once when it ends.
+attempts. An acceptor keeps descriptors in reserve instead. When there are no others it gives one
+up and accepts with it: to tell the other side at once that it is refused, or to serve the few that
+the reserve is for. The log says once when that begins and once when it ends.
 """
 
 import asyncio
+import contextlib
 import errno
 import logging
 import socket
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
+
+from .descriptors import Reserve
 
 _log = logging.getLogger(__name__)
 
@@ -21,8 +25,28 @@ MOST_A_TURN: Final = 64
 PAUSE_SECONDS: Final = 0.1
 """Time until the next attempt when resources are short; no event tells when they are back."""
 
-_SHORT: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+MOST_DISCARDED_BYTES: Final = 64 * 1024
+"""Received bytes that are discarded before a refused connection closes: those that are left unread
+would reset it, and the other side might lose the reason."""
+
+_NO_DESCRIPTOR: Final = frozenset({errno.EMFILE, errno.ENFILE})
+_SHORT: Final = _NO_DESCRIPTOR | {errno.ENOBUFS, errno.ENOMEM}
 _NOTHING_THERE: Final = (BlockingIOError, InterruptedError, ConnectionAbortedError)
+
+
+class InNeed(NamedTuple):
+    """How an acceptor behaves while its process has no descriptors left.
+
+    Attributes:
+        refusal: Returns the bytes to send to a connection that cannot be kept. None: it is served
+            with a descriptor of the reserve.
+        reserve: Descriptors that are kept for that.
+        make_room: Called when the reserve is used up; may close connections.
+    """
+
+    refusal: Callable[[], bytes] | None = None
+    reserve: int = 1
+    make_room: Callable[[], None] = lambda: None
 
 
 class Acceptor:
@@ -33,6 +57,8 @@ class Acceptor:
         factory: Makes the protocol of a connection.
         backlog: Connections that may wait in the kernel.
         name: Name of the socket for the log, such as ``the data port``.
+        in_need: What to do when the process is out of descriptors.
+        most_a_turn: Connections accepted before other work gets a turn of the event loop.
     """
 
     def __init__(
@@ -41,6 +67,8 @@ class Acceptor:
         factory: Callable[[], asyncio.BaseProtocol],
         backlog: int,
         name: str,
+        in_need: InNeed = InNeed(),  # noqa: B008 - immutable
+        most_a_turn: int = MOST_A_TURN,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._sock = sock
@@ -48,6 +76,9 @@ class Acceptor:
         self._name = name
         self._pause: asyncio.TimerHandle | None = None
         self._short_since: float | None = None
+        self._in_need = in_need
+        self._most_a_turn = most_a_turn
+        self._reserve = Reserve(in_need.reserve)
         self._starting: set[asyncio.Task[None]] = set()
         sock.setblocking(False)
         sock.listen(backlog)
@@ -62,6 +93,7 @@ class Acceptor:
             self._pause = None
         self._loop.remove_reader(self._sock)
         self._sock.close()
+        self._reserve.close()
 
     async def wait_started(self) -> None:
         """Wait until every accepted connection has its protocol, after :meth:`close`.
@@ -72,22 +104,41 @@ class Acceptor:
             await asyncio.wait(self._starting)
 
     def _ready(self) -> None:
-        for _ in range(MOST_A_TURN):
+        for _ in range(self._most_a_turn):
             try:
                 accepted, _ = self._sock.accept()
             except _NOTHING_THERE:
-                break
-            except OSError as error:
-                self._wait_for_resources(error)
                 return
-            accepted.setblocking(False)
-            task = self._loop.create_task(self._start(accepted))
-            self._starting.add(task)
-            task.add_done_callback(self._starting.discard)
-        if self._short_since is not None:
-            seconds = self._loop.time() - self._short_since
-            self._short_since = None
-            _log.warning("%s accepts connections again after %.1f s", self._name, seconds)
+            except OSError as error:
+                self._begin_shortage(error)
+                if error.errno not in _NO_DESCRIPTOR or not self._accept_in_need():
+                    self._wait_for_resources()
+                    return
+                continue
+            self._serve(accepted)
+
+    def _serve(self, accepted: socket.socket) -> None:
+        accepted.setblocking(False)
+        task = self._loop.create_task(self._start(accepted))
+        self._starting.add(task)
+        task.add_done_callback(self._starting.discard)
+
+    def _accept_in_need(self) -> bool:
+        """Accept a connection with a descriptor of the reserve; tell whether to go on."""
+        if not self._reserve.give():
+            self._in_need.make_room()
+            return False
+        try:
+            accepted, _ = self._sock.accept()
+        except OSError:  # there was no connection: EMFILE comes before a look at the queue
+            self._reserve.refill()
+            return False
+        if self._in_need.refusal is None:
+            self._serve(accepted)
+        else:
+            _refuse(accepted, self._in_need.refusal())
+            self._reserve.refill()
+        return True
 
     async def _start(self, accepted: socket.socket) -> None:
         try:
@@ -99,21 +150,49 @@ class Acceptor:
                 return
             raise
 
-    def _wait_for_resources(self, error: OSError) -> None:
-        """Leave the other connections in the kernel's backlog for a while."""
-        if self._short_since is None:
-            self._short_since = self._loop.time()
-            remedy = (
-                "raise the limit of open files" if error.errno in _SHORT else "look at the host"
-            )
-            _log.error("%s cannot accept connections: %s; they wait, %s", self._name, error, remedy)
+    def _begin_shortage(self, error: OSError) -> None:
+        if self._short_since is not None:
+            return
+        self._short_since = self._loop.time()
+        remedy = "raise the limit of open files" if error.errno in _SHORT else "look at the host"
+        _log.error("%s cannot accept connections: %s; %s", self._name, error, remedy)
+
+    def _wait_for_resources(self) -> None:
+        """Leave what is in the kernel's backlog there for a while."""
         self._loop.remove_reader(self._sock)
         self._pause = self._loop.call_later(PAUSE_SECONDS, self._resume)
 
     def _resume(self) -> None:
         self._pause = None
+        if self._reserve.refill() and self._short_since is not None and _can_open():
+            seconds = self._loop.time() - self._short_since
+            self._short_since = None
+            _log.warning("%s accepts connections again after %.1f s", self._name, seconds)
         self._loop.add_reader(self._sock, self._ready)
         self._ready()
+        self._watch_for_the_end()
+
+    def _watch_for_the_end(self) -> None:
+        if self._pause is None and self._short_since is not None:
+            self._wait_for_resources()
+
+
+def _can_open() -> bool:
+    probe = Reserve(1)
+    try:
+        return probe.refill()
+    finally:
+        probe.close()
+
+
+def _refuse(accepted: socket.socket, reason: bytes) -> None:
+    """Send what may be sent without waiting, and close."""
+    with accepted, contextlib.suppress(OSError):
+        accepted.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            accepted.recv(MOST_DISCARDED_BYTES)
+        accepted.send(reason)
+        accepted.shutdown(socket.SHUT_WR)
 
 
 async def bind(host: str, port: int) -> list[socket.socket]:
@@ -146,6 +225,8 @@ def listen(
     factory: Callable[[], asyncio.BaseProtocol],
     backlog: int,
     name: str,
+    in_need: InNeed = InNeed(),  # noqa: B008 - immutable
+    most_a_turn: int = MOST_A_TURN,
 ) -> list[Acceptor]:
     """Accept on each of several bound sockets, see :class:`Acceptor`.
 
@@ -155,7 +236,8 @@ def listen(
     acceptors: list[Acceptor] = []
     try:
         for sock in sockets:
-            acceptors.append(Acceptor(sock, factory, backlog, name))  # noqa: PERF401
+            acceptor = Acceptor(sock, factory, backlog, name, in_need, most_a_turn)
+            acceptors.append(acceptor)
     except BaseException:
         for acceptor in acceptors:
             acceptor.close()

@@ -10,11 +10,14 @@ import stat
 from collections.abc import Callable
 from pathlib import Path
 
+from ..protocol.codec import encode
 from ..protocol.messages import Hello, HelloAck
-from .acceptor import Acceptor, bind, listen
+from ..protocol.remote_error import error_response
+from .acceptor import Acceptor, InNeed, bind, listen
 from .access import Accepting, Access
 from .config import LOOPBACK, TransportConfig
 from .connection import Connection, ConnectionHandler, HandlerFactory
+from .descriptors import data_connections
 from .errors import AddressUnavailable, TooManyConnections
 from .loop_protocol import LoopProtocol
 from .outcomes import Outcomes
@@ -55,6 +58,8 @@ class Listener:
         """Device and inode of the Unix socket file that this listener made."""
         self._accepting = False
         self._changed = asyncio.Event()
+        self._limits = config.max_connections, config.max_handshakes
+        """Most connections, and most of them without a handshake."""
         self.connections: set[Connection] = set()
         self._unproven: tuple[set[Connection], set[Connection]] = set(), set()
         """Connections that were let in and have not finished their handshake, over TCP and over the
@@ -79,6 +84,7 @@ class Listener:
             TlsConfigurationError: The TLS settings cannot be used.
         """
         self._accepting = True
+        self._limits = self._within_open_files()
         try:
             await self._start_tcp()
             if self._config.socket_path is not None:
@@ -138,7 +144,9 @@ class Listener:
             sockets = await bind(host, port)
             self.port = sockets[0].getsockname()[1]
             name = f"the data port {host}:{self.port}"
-            self._acceptors += listen(sockets, accept, self._config.listen_backlog, name)
+            # What it could be told under TLS takes a handshake first, which takes its time.
+            in_need = InNeed(self._refuse_without_descriptors if tls is None else _say_nothing)
+            self._acceptors += listen(sockets, accept, self._config.listen_backlog, name, in_need)
         except OSError as error:
             raise AddressUnavailable(
                 f"Cannot listen on {host}:{port}",
@@ -163,7 +171,8 @@ class Listener:
                 sock.close()
                 raise
             name = f"the socket {path}"
-            self._acceptors += listen([sock], accept, self._config.listen_backlog, name)
+            in_need = InNeed(self._refuse_without_descriptors)
+            self._acceptors += listen([sock], accept, self._config.listen_backlog, name, in_need)
         except OSError as error:
             raise AddressUnavailable(
                 f"Cannot listen on the Unix socket {path}",
@@ -193,7 +202,7 @@ class Listener:
     def _refusal(self, unproven: int) -> TooManyConnections | None:
         """Return the error for the next connection if a limit is reached."""
         served = len(self.connections) - len(self._refused)
-        limits = self._config.max_connections, self._config.max_handshakes
+        limits = self._limits
         if served < limits[0] and unproven < limits[1]:
             return None
         self.refused_total += 1
@@ -211,6 +220,35 @@ class Listener:
             remedy="Raise transport.max_connections, and the limit of open files with it",
         )
 
+    def _refuse_without_descriptors(self) -> bytes:
+        """Return the error for a connection that has no descriptor to be served with."""
+        self.accepted_total += 1
+        self.refused_total += 1
+        error = TooManyConnections(
+            "The TaskManager has no open file left for another connection",
+            value=len(self.connections) + 1,
+            limit=len(self.connections),
+            remedy="Try again, or raise the limit of open files of the TaskManager (ulimit -n)",
+        )
+        self.outcomes.turned_away(error)
+        return encode(error_response(None, error))
+
+    def _within_open_files(self) -> tuple[int, int]:
+        """Return the limits of connections and of handshakes that the process can keep.
+
+        Strangers over TCP and over the Unix socket together get no more than two thirds.
+        """
+        most = data_connections()
+        config = self._config
+        limits = min(config.max_connections, most), min(config.max_handshakes, max(1, most // 3))
+        if most < config.max_connections:
+            _log.info(
+                "the limit of open files lets %d connections be served, max_connections is %d",
+                most,
+                config.max_connections,
+            )
+        return limits
+
     def _proven(self, connection: Connection, greeting: Hello | HelloAck) -> ConnectionHandler:
         handler = self._handler_factory(connection, greeting)
         for unproven in self._unproven:
@@ -225,6 +263,10 @@ class Listener:
         self._ended.setdefault(connection.role, Traffic()).add(connection.traffic)
         self.outcomes.ended(connection, greeted=greeted)
         self._changed.set()
+
+
+def _say_nothing() -> bytes:
+    return b""
 
 
 def _identity(path: Path) -> tuple[int, int]:

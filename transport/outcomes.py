@@ -18,6 +18,7 @@ _BY_CODE: Final = {
     ErrorCode.SEGMENT_SIZE_MISMATCH: "segment size",
     ErrorCode.DEADLINE_EXCEEDED: "deadline",
     ErrorCode.TOO_MANY_CONNECTIONS: "too many",
+    ErrorCode.QUOTA_EXCEEDED: "quota",
     ErrorCode.SHUTTING_DOWN: "draining",
     ErrorCode.INTERNAL: "internal",
 }
@@ -52,6 +53,12 @@ class Outcomes:
         """Connections that ended in their handshake."""
         self.errors: Counter[str] = Counter()
         """Errors for which this side closed a connection, by the name of their code."""
+
+    def turned_away(self, error: SluiceError) -> None:
+        """Count a connection that never began its handshake."""
+        self.failed_handshakes += 1
+        self.refused[reason_of(error)] += 1
+        self.errors[error.code.name] += 1
 
     def ended(self, connection: Connection, *, greeted: bool) -> None:
         """Count a connection that is gone; ``greeted``: its handshake had succeeded."""

@@ -22,6 +22,7 @@ from ...protocol.errors import ErrorCode, SluiceError
 from ...transport.config import EVERY_ADDRESS, LOOPBACK, AuthConfig, TransportConfig
 from ...transport.settings import (
     NONE_ALLOWED,
+    Count,
     HostName,
     Port,
     Seconds,
@@ -76,6 +77,25 @@ class HttpConfig(Settings):
     names_on_loopback: bool = False
     """Tell this host the names of applications without an access token. Leave it off where other
     users, or a proxy that others reach, are on this host."""
+
+    http_max_connections: Count = Field(64, ge=1, le=65536)
+    """Connections to the HTTP port at the same time. Above it a new one takes the place of the one
+    that has waited longest for a request. A low limit of open files makes it smaller."""
+
+    http_request_timeout_seconds: Seconds = Field(10, gt=0)
+    """Time in which an HTTP request must arrive, and in which its client must take a piece of the
+    answer; else the connection is closed."""
+
+    http_idle_timeout_seconds: Seconds = Field(75, gt=0)
+    """Time for which an HTTP connection is kept for a next request."""
+
+    http_snapshot_interval_seconds: Seconds = Field(0.25, gt=0)
+    """Least time between two snapshots that are taken for the HTTP port, over a few of them.
+    Requests in between see the last one."""
+
+    http_answer_timeout_seconds: Seconds = Field(5, gt=0)
+    """Time in which the data path must answer an HTTP request; after it `/healthz` and all other
+    pages are 503."""
 
 
 class TaskManagerConfig(Settings):

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import signal
 
+from ...transport import descriptors
 from ...transport import loop as event_loop
 from .config import TaskManagerConfig
 from .taskmanager import TaskManager
@@ -26,7 +27,8 @@ def run(config: TaskManagerConfig) -> int:
     When the deadlines are over, or at a second signal, the process ends at once. Committed data is
     safe in either case.
 
-    SIGHUP loads the TLS files again.
+    SIGHUP loads the TLS files again. The limit of open files becomes the highest that the process
+    may have.
 
     Returns:
         The exit code: 0 after an orderly end, 1 if a step was cut short.
@@ -34,6 +36,7 @@ def run(config: TaskManagerConfig) -> int:
     Raises:
         SluiceError: The TaskManager could not start.
     """
+    descriptors.raise_limit()
     return event_loop.run(_serve(config), config.transport.event_loop)
 
 

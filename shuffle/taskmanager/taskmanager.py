@@ -182,6 +182,8 @@ class TaskManager:
         if not self.environment.is_draining:
             self.state = "draining"
             self.environment.drain()
+            if self._http is not None:
+                self._http.forget()
             _log.info("TaskManager %s drains", self.environment.taskmanager_id)
         await self.environment.wait_idle()
 
@@ -198,6 +200,8 @@ class TaskManager:
             return
         self.state = "draining"
         self.environment.drain()
+        if self._http is not None:
+            self._http.forget()
         self.event_loop_lag.stop()
         await self.environment.close()
         self.state = "stopped"

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -36,9 +37,15 @@ def arguments(directory: Path, **keys: object) -> list[str]:
 class Daemon:
     """A running TaskManager; its log is read up to the line that says it is ready."""
 
+    WRAPPER: ClassVar[tuple[str, ...]] = ()
+    """Program and arguments that run the command given behind them."""
+
     def __init__(self, directory: Path, **keys: object) -> None:
         self.process = subprocess.Popen(
-            arguments(directory, **keys), stderr=subprocess.PIPE, text=True, env=ENVIRONMENT
+            [*self.WRAPPER, *arguments(directory, **keys)],
+            stderr=subprocess.PIPE,
+            text=True,
+            env=ENVIRONMENT,
         )
         assert self.process.stderr is not None
         self.log = ""

@@ -10,30 +10,38 @@
                    ``wait_seconds``; needs an access token, or comes from this host
 =================  =================================================================
 
-:mod:`http_access` has the rules of the last two.
+:mod:`http_access` has the rules of the last two. All of it runs in a thread of its own, see
+:mod:`http_thread`, and shows what the data loop publishes, see :mod:`published_snapshot`. When the
+data loop does not answer, every page is 503 and says so.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from aiohttp import web
-from prometheus_client.exposition import choose_encoder
 
 from ....protocol.access_token import SCOPE_ADMIN, SCOPE_STATUS
 from ....protocol.errors import ErrorCode, SluiceError
-from ....transport.acceptor import Acceptor, bind, listen
+from ....transport.acceptor import Acceptor, InNeed, bind, listen
 from ....transport.config import LOOPBACK
+from ....transport.descriptors import http_connections
 from .http_access import HttpAccess
-from .metrics import registry
+from .http_connections import HttpConnections, HttpLimits
+from .http_thread import HttpThread
+from .published_snapshot import DataLoopSilent, Pages, PublishedSnapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    import socket
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from prometheus_client import CollectorRegistry
+    from aiohttp.typedefs import Handler
 
     from ..config import HttpConfig
+    from .published_snapshot import Page
     from .status import TaskManagerStatus
 
 MOST_DRAIN_WAIT_SECONDS: Final = 3600.0
@@ -42,8 +50,18 @@ MOST_DRAIN_WAIT_SECONDS: Final = 3600.0
 LISTEN_BACKLOG: Final = 128
 """Requests that may wait to be accepted: those of a scraper or two, and of people."""
 
+ACCEPTED_A_TURN: Final = 4
+"""Connections accepted at once: more would take descriptors before one makes room for another."""
+
 CLOSE_TIMEOUT_SECONDS: Final = 1.0
 """Time that requests under way get when the server closes; each takes milliseconds."""
+
+LINGERING_SECONDS: Final = 1.0
+"""Time for which the body of a request is discarded: no request here needs one."""
+
+RESERVED_DESCRIPTORS: Final = 2
+"""Connections that are served while the process has no descriptors left, so that it can be seen to
+live."""
 
 
 class HttpAddressUnavailable(SluiceError):
@@ -53,12 +71,13 @@ class HttpAddressUnavailable(SluiceError):
 
 
 class HttpServer:
-    """Serves one TaskManager's HTTP port on the running event loop.
+    """Serves one TaskManager's HTTP port, in a thread of its own.
 
     Args:
-        config: Where to listen.
-        status: Builds a snapshot; called on the event-loop thread, once per request.
-        drain: Begins to drain, and returns when nothing is written or read any more.
+        config: Where to listen, and the limits.
+        status: Builds a snapshot; called on the event loop on which the server is started, as often
+            as ``http_snapshot_interval_seconds`` allows.
+        drain: Begins to drain, and returns when nothing is written or read any more; called there.
         access: Who may ask for what; by default there are no tokens, and this host drains.
     """
 
@@ -70,12 +89,11 @@ class HttpServer:
         access: HttpAccess | None = None,
     ) -> None:
         self._config = config
-        self._runner = web.AppRunner(
-            create_app(status, drain, access or HttpAccess()),
-            access_log=None,
-            shutdown_timeout=CLOSE_TIMEOUT_SECONDS,
-        )
-        self._acceptors: list[Acceptor] = []
+        self._status = status
+        self._drain = drain
+        self._access = access or HttpAccess()
+        self._thread: HttpThread | None = None
+        self._snapshot: PublishedSnapshot | None = None
 
     async def start(self) -> int:
         """Start to listen and return the port. Cancelling leaves nothing open after `close`.
@@ -83,71 +101,137 @@ class HttpServer:
         Raises:
             HttpAddressUnavailable: The port is taken, or the address is not this host's.
         """
-        await self._runner.setup()
-        factory = self._runner.server
-        if factory is None:
-            raise RuntimeError("the runner has no server after its setup")
+        data_loop = asyncio.get_running_loop()
         host, port = self._config.http_host or LOOPBACK, self._config.http_port
         try:
             sockets = await bind(host, port)
             port = int(sockets[0].getsockname()[1])
             name = f"the HTTP port {host}:{port}"
-            self._acceptors += listen(sockets, factory, LISTEN_BACKLOG, name)
+            try:
+                self._thread = thread = HttpThread(
+                    lambda: self._serving(thread, data_loop, sockets, name)
+                )
+                await thread.start()
+            except BaseException:
+                await self.close()
+                for sock in sockets:
+                    sock.close()
+                raise
         except OSError as error:
-            await self.close()
             raise HttpAddressUnavailable(
                 f"HTTP cannot listen on {host}:{port}: {error.strerror or error}",
                 remedy="Choose another with http_host and http_port, or 0 for a free port",
             ) from error
         return port
 
+    def forget(self) -> None:
+        """Let the next request see the state of its moment: call this when the state changes."""
+        if self._thread is not None and self._snapshot is not None:
+            self._thread.call_soon(self._snapshot.forget)
+
     async def close(self) -> None:
         """Stop listening and end requests under way. May be called at any time, and twice."""
-        for acceptor in self._acceptors:
-            acceptor.close()
-            await acceptor.wait_started()
-        await self._runner.cleanup()
+        if self._thread is not None:
+            await self._thread.close()
+
+    @asynccontextmanager
+    async def _serving(
+        self,
+        thread: HttpThread,
+        data_loop: asyncio.AbstractEventLoop,
+        sockets: list[socket.socket],
+        name: str,
+    ) -> AsyncIterator[None]:
+        """Serve, in the HTTP thread."""
+        config = self._config
+        snapshot = self._snapshot = PublishedSnapshot(
+            data_loop,
+            self._status,
+            config.http_snapshot_interval_seconds,
+            config.http_answer_timeout_seconds,
+        )
+        limits = HttpLimits(
+            min(config.http_max_connections, http_connections()),
+            config.http_request_timeout_seconds,
+            config.http_idle_timeout_seconds,
+        )
+
+        def new_handler() -> asyncio.Protocol:
+            if runner.server is None:
+                raise RuntimeError("the runner has no server after its setup")
+            return runner.server()
+
+        connections = HttpConnections(limits, new_handler)
+        pages = Pages(thread.forgive)
+        app = create_app(snapshot, pages, self._drain, self._access, connections)
+        runner = web.AppRunner(
+            app,
+            access_log=None,
+            shutdown_timeout=CLOSE_TIMEOUT_SECONDS,
+            lingering_time=LINGERING_SECONDS,
+        )
+        await runner.setup()
+        in_need = InNeed(reserve=RESERVED_DESCRIPTORS, make_room=connections.make_room)
+        acceptors: list[Acceptor] = []
+        try:
+            acceptors += listen(
+                sockets, connections.accept, LISTEN_BACKLOG, name, in_need, ACCEPTED_A_TURN
+            )
+            yield
+        finally:
+            for acceptor in acceptors:
+                acceptor.close()
+                await acceptor.wait_started()
+            await runner.cleanup()
+            connections.drop_all()
+            await asyncio.sleep(0)  # the transports close in the next turn
 
 
 def create_app(
-    status: Callable[[], TaskManagerStatus],
+    snapshot: PublishedSnapshot,
+    pages: Pages,
     drain: Callable[[], Awaitable[None]],
     access: HttpAccess,
+    connections: HttpConnections,
 ) -> web.Application:
-    """Return the application; ``status`` is called for every request, ``drain`` on request."""
-    metrics = registry(status)
+    """Return the application that shows snapshots; ``drain`` is called on request."""
 
     async def serve_metrics(request: web.Request) -> web.Response:
-        return _metrics(metrics, request.headers.get("Accept", ""))
+        accept = request.headers.get("Accept", "")
+        return _response(await pages.metrics(await snapshot.latest(), accept))
 
     async def serve_health(request: web.Request) -> web.Response:
-        state = status().state
+        try:
+            state: str = (await snapshot.latest()).status.state
+        except DataLoopSilent as silent:
+            return web.json_response({"state": "unresponsive", "reason": str(silent)}, status=503)
         return web.json_response({"state": state}, status=503 if state == "stopped" else 200)
 
     async def serve_readiness(request: web.Request) -> web.Response:
-        reason = status().not_ready_because
+        try:
+            reason = (await snapshot.latest()).status.not_ready_because
+        except DataLoopSilent as silent:
+            reason = str(silent)
         body = {"ready": reason is None, "reason": reason}
         return web.json_response(body, status=200 if reason is None else 503)
 
     async def serve_status(request: web.Request) -> web.Response:
         access.require(request, SCOPE_STATUS)
-        return web.json_response(status().to_json())
+        return _response(await pages.status(await snapshot.latest()))
 
     async def serve_drain(request: web.Request) -> web.Response:
         access.require(request, SCOPE_ADMIN)
         try:
             wait_seconds = float(request.query.get("wait_seconds", "0"))
         except ValueError:
+            wait_seconds = math.nan
+        if math.isnan(wait_seconds):
             return web.json_response({"error": "wait_seconds is not a number"}, status=400)
-        busy = False
-        try:
-            async with asyncio.timeout(min(max(wait_seconds, 0.0), MOST_DRAIN_WAIT_SECONDS)):
-                await drain()
-        except TimeoutError:
-            busy = True
-        return web.json_response({"state": status().state, "busy": busy})
+        wait_seconds = min(max(wait_seconds, 0.0), MOST_DRAIN_WAIT_SECONDS)
+        drained = await snapshot.drain(drain, wait_seconds)
+        return web.json_response(drained._asdict())
 
-    app = web.Application()
+    app = web.Application(middlewares=[connections.middleware(), _tell_silence])
     app.add_routes(
         [
             web.get("/metrics", serve_metrics),
@@ -160,7 +244,13 @@ def create_app(
     return app
 
 
-def _metrics(metrics: CollectorRegistry, accept: str) -> web.Response:
-    """Encode in the format that the scraper prefers."""
-    encode, content_type = choose_encoder(accept)
-    return web.Response(body=encode(metrics), headers={"Content-Type": content_type})
+@web.middleware
+async def _tell_silence(request: web.Request, handler: Handler) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except DataLoopSilent as silent:
+        return web.json_response({"error": str(silent)}, status=503)
+
+
+def _response(page: Page) -> web.Response:
+    return web.Response(body=page.body, headers={"Content-Type": page.content_type})

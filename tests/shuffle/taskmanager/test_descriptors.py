@@ -1,8 +1,9 @@
-"""A daemon that has no file descriptors left: it goes on, says so, and serves again."""
+"""A daemon that has no file descriptors left: it goes on, refuses at once, and serves again."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import resource
 import signal
@@ -12,7 +13,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from benchmarks.wire_clients import consumer, producer, read_gate, write_map_output
-from sluice.protocol.messages import ROLE_PRODUCER, HelloAck
+from sluice.protocol.errors import ErrorCode
+from sluice.protocol.messages import ROLE_PRODUCER, ErrorResponse, HelloAck
 from sluice.transport.connector import Address
 from tests.support.daemon import TIMEOUT_SECONDS, Daemon
 from tests.support.raw_client import RawClient
@@ -22,6 +24,8 @@ pytestmark = pytest.mark.slow  # all of it together
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from sluice.protocol.messages import Message
 
 SPARE = 6
 """Descriptors that the daemon may still open."""
@@ -67,39 +71,54 @@ def is_ready(daemon: Daemon) -> bool:
         return answer.status == 200
 
 
-async def greeted(client: RawClient) -> RawClient:
-    assert isinstance(await client.greet(ROLE_PRODUCER), HelloAck)
-    return client
+async def greet(address: Address) -> tuple[RawClient, Message | None]:
+    """Connect and say Hello; return the answer, None if the connection ended without."""
+    client = await RawClient.connect(address)
+    with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+        return client, await client.greet(ROLE_PRODUCER)
+    return client, None
 
 
 @one_loop
-async def test_connections_wait_until_there_are_descriptors(daemon):
+async def test_connections_are_refused_until_there_are_descriptors(daemon):
     address = Address("127.0.0.1", daemon.data_port)
     writer = await producer(address)
     reader = await consumer(address)
     limit_descriptors(daemon, SPARE)
-    clients = [await RawClient.connect(address) for _ in range(CLIENTS)]
-    waiting = {asyncio.create_task(greeted(client)) for client in clients}
-    served = []
-    for next_served in asyncio.as_completed(waiting):
-        served.append(await next_served)
-        if len(served) == SPARE:
-            break
+    served: list[RawClient] = []
+    refused: list[RawClient] = []
+    answers: list[Message | None] = []
+    for _ in range(CLIENTS):
+        client, answer = await greet(address)
+        (served if isinstance(answer, HelloAck) else refused).append(client)
+        if not isinstance(answer, HelloAck):
+            answers.append(answer)
+    assert len(served) == SPARE
+    told = [answer for answer in answers if isinstance(answer, ErrorResponse)]
+    assert told
+    for answer in told:
+        assert (answer.code, answer.retryable) == (ErrorCode.TOO_MANY_CONNECTIONS, True)
+        assert "limit of open files" in answer.message
     line = await until_logged(daemon, "cannot accept connections")
     assert "Too many open files" in line
     assert f"data port 127.0.0.1:{daemon.data_port}" in line
 
-    # Who is connected does not notice.
+    # Who is connected does not notice, and the daemon can be seen to live.
     await write_map_output(writer, 1, 1, [[b"in need"]])
     assert await read_gate(reader, 1, [(reader.ack, [1])], 0, 1) == [b"in need"]
+    assert await asyncio.to_thread(is_ready, daemon)
 
-    # Each that goes makes room for one that waits: all are served in the end.
-    for task in asyncio.as_completed({task for task in waiting if not task.done()}):
-        await served.pop().close()
-        served.append(await task)
-    for client in served:
-        await client.close()
-    for client in clients:
+    # Each that goes makes room for another one.
+    for _ in range(SPARE):
+        await served.pop(0).close()
+        async with asyncio.timeout(TIMEOUT_SECONDS):
+            while True:
+                client, answer = await greet(address)
+                if isinstance(answer, HelloAck):
+                    break
+                await client.close()
+        served.append(client)
+    for client in (*served, *refused):
         await client.close()
     await until_logged(daemon, "accepts connections again")
     assert await asyncio.to_thread(is_ready, daemon)
