@@ -12,6 +12,12 @@ buffer is empty (the *drain watch*).
 
 **Gathering.** A sender of several messages in a row corks the write side. The messages then go to
 the loop together, in one system call, and wake the other side once.
+
+**Joining.** A loop keeps a few hundred bytes for each write that the kernel has not taken, however
+short it is. After MOST_SMALL_WRITES short ones into a transport that is not empty, those that follow
+are joined in one piece of memory, so that what waits costs what its bytes are. The piece goes to the
+loop when it is full, when a large message must go behind it, or when the loop has room: the drain
+watch is set for that.
 """
 
 import asyncio
@@ -25,6 +31,16 @@ failure."""
 
 MOST_GATHERED_BYTES: Final = 128 * 1024
 """Most bytes that are gathered before the loop gets them: a Unix socket takes as many at once."""
+
+
+SMALL_BYTES: Final = 1024
+"""A shorter message may be joined with others; the copy of a longer one costs more than it saves."""
+
+MOST_SMALL_WRITES: Final = 256
+"""Small writes into a transport before it is looked whether they have been sent."""
+
+JOINED_BYTES: Final = 16 * 1024
+"""Small messages are joined in pieces of about this size."""
 
 
 class WriteSide:
@@ -42,13 +58,16 @@ class WriteSide:
         "_gathered",
         "_gathered_bytes",
         "_high_bytes",
+        "_joined",
         "_leases",
         "_loop",
         "_low_bytes",
         "_releasing",
+        "_small_writes",
         "_transport",
         "_turn_due",
         "_watching_drain",
+        "backlog_bytes",
         "bytes_out",
         "messages_out",
         "writable",
@@ -57,6 +76,9 @@ class WriteSide:
     def __init__(self, low_bytes: int, high_bytes: int) -> None:
         self.bytes_out = 0
         self.messages_out = 0
+        self.backlog_bytes = 0
+        """Bytes written since the side is not writable; only small messages are, for they do not
+        wait."""
         self.writable = False
         """False above the high watermark until the low one is reached, and without a transport."""
         self._low_bytes = low_bytes
@@ -71,13 +93,16 @@ class WriteSide:
         self._corked = False
         self._gathered: list[memoryview | bytes] = []
         self._gathered_bytes = 0
+        self._joined = bytearray()
+        self._small_writes = 0
 
     @property
     def unsent_bytes(self) -> int:
         """Bytes that the kernel has not taken yet."""
         if self._transport is None:
             return 0
-        return self._transport.get_write_buffer_size() + self._gathered_bytes
+        waiting = self._transport.get_write_buffer_size() + self._gathered_bytes
+        return waiting + len(self._joined)
 
     @property
     def high_bytes(self) -> int:
@@ -124,10 +149,18 @@ class WriteSide:
             self._gathered_bytes += length
             if self._gathered_bytes >= MOST_GATHERED_BYTES:
                 self._write_gathered(transport)
-        elif length > len(head):
-            transport.writelines((head, payload))
+        elif length < SMALL_BYTES and self._joins(transport, 1):
+            self._joined += head
+            self._joined += payload
+            if len(self._joined) >= JOINED_BYTES:
+                self._write_joined(transport)
         else:
-            transport.write(head)
+            if self._joined:
+                self._write_joined(transport)
+            if length > len(head):
+                transport.writelines((head, payload))
+            else:
+                transport.write(head)
         self._written(transport, length, release, messages)
 
     def write_pieces(
@@ -154,6 +187,8 @@ class WriteSide:
             if self._gathered_bytes >= MOST_GATHERED_BYTES:
                 self._write_gathered(transport)
         else:
+            if self._joined:
+                self._write_joined(transport)
             transport.writelines([head, *pieces])
         self._written(transport, length, release, 1)
 
@@ -164,6 +199,8 @@ class WriteSide:
             self._see_high_watermark(transport)
         self.bytes_out += length
         self.messages_out += messages
+        if not self.writable:
+            self.backlog_bytes += length
         if release is not None:
             self._leases.append((self.bytes_out, release))
             if not self._turn_due:
@@ -184,10 +221,32 @@ class WriteSide:
 
     def _write_gathered(self, transport: asyncio.Transport) -> None:
         gathered, self._gathered = self._gathered, []
-        self._gathered_bytes = 0
+        length, self._gathered_bytes = self._gathered_bytes, 0
+        if length < SMALL_BYTES * len(gathered) and self._joins(transport, len(gathered)):
+            gathered = [b"".join(gathered)]
+        if self._joined:
+            self._write_joined(transport)
         transport.writelines(gathered)
         if self._watching_drain:
             self._see_high_watermark(transport)
+
+    def _joins(self, transport: asyncio.Transport, writes: int) -> bool:
+        """Count small writes; tell whether they must be joined with others."""
+        self._small_writes += writes
+        if self._small_writes <= MOST_SMALL_WRITES:
+            return False
+        if self._joined:
+            return True
+        if transport.get_write_buffer_size() == 0 or transport.is_closing():
+            self._small_writes = writes
+            return False
+        if self.writable and not self._watching_drain:
+            self._watch_drain(transport)
+        return True
+
+    def _write_joined(self, transport: asyncio.Transport) -> None:
+        joined, self._joined = self._joined, bytearray()
+        transport.write(joined)
 
     def _see_high_watermark(self, transport: asyncio.Transport) -> None:
         """Check the high watermark here, because the loop's own limits are zero."""
@@ -208,18 +267,24 @@ class WriteSide:
         """
         if self._watching_drain:
             self._set_limits()
+        transport = self._transport
+        was_writable = self.writable
+        if not was_writable and not self._closed and transport is not None:
+            self.writable = True
+            self.backlog_bytes = 0
+        if self._joined and transport is not None:
+            self._write_joined(transport)  # the loop may pause this side anew
         self.release_drained()
         if self._leases and not self._turn_due:
             self._turn_due = True
             self._loop.call_soon(self._after_turn)
-        if self.writable or self._closed or self._transport is None:
-            return False
-        self.writable = True
-        return True
+        return self.writable and not was_writable
 
     def close(self) -> None:
         """Take no further bytes; those written before are still sent."""
         self.uncork()
+        if self._joined and self._transport is not None:
+            self._write_joined(self._transport)
         self._closed = True
         self.writable = False
 
@@ -229,6 +294,8 @@ class WriteSide:
         self._transport = None
         self._gathered = []
         self._gathered_bytes = 0
+        self._joined = bytearray()
+        self.backlog_bytes = 0
         while self._leases:
             self._leases.popleft()[1]()
 
@@ -259,5 +326,9 @@ class WriteSide:
         if self._turn_due or transport is None or self._closed or self._watching_drain:
             return  # with a turn due, the last write has had none yet
         if self._leases and self.writable:
-            self._watching_drain = True
-            transport.set_write_buffer_limits(high=0, low=0)
+            self._watch_drain(transport)
+
+    def _watch_drain(self, transport: asyncio.Transport) -> None:
+        """Let the loop tell when its buffer is empty."""
+        self._watching_drain = True
+        transport.set_write_buffer_limits(high=0, low=0)
