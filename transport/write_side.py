@@ -14,10 +14,10 @@ buffer is empty (the *drain watch*).
 the loop together, in one system call, and wake the other side once.
 
 **Joining.** A loop keeps a few hundred bytes for each write that the kernel has not taken, however
-short it is. After MOST_SMALL_WRITES short ones into a transport that is not empty, those that follow
-are joined in one piece of memory, so that what waits costs what its bytes are. The piece goes to the
-loop when it is full, when a large message must go behind it, or when the loop has room: the drain
-watch is set for that.
+short it is. After MOST_SMALL_WRITES short ones into a transport that is not empty, those that
+follow are joined in one piece of memory, so that what waits costs what its bytes are. The piece
+goes to the loop when it is full, when a large message must go behind it, or when the loop has room:
+the drain watch is set for that.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ MOST_GATHERED_BYTES: Final = 128 * 1024
 
 
 SMALL_BYTES: Final = 1024
-"""A shorter message may be joined with others; the copy of a longer one costs more than it saves."""
+"""A shorter message may be joined with others; a longer one is worth a write of its own."""
 
 MOST_SMALL_WRITES: Final = 256
 """Small writes into a transport before it is looked whether they have been sent."""
@@ -223,10 +223,14 @@ class WriteSide:
         gathered, self._gathered = self._gathered, []
         length, self._gathered_bytes = self._gathered_bytes, 0
         if length < SMALL_BYTES * len(gathered) and self._joins(transport, len(gathered)):
-            gathered = [b"".join(gathered)]
-        if self._joined:
-            self._write_joined(transport)
-        transport.writelines(gathered)
+            for each in gathered:
+                self._joined += each
+            if len(self._joined) >= JOINED_BYTES:
+                self._write_joined(transport)
+        else:
+            if self._joined:
+                self._write_joined(transport)
+            transport.writelines(gathered)
         if self._watching_drain:
             self._see_high_watermark(transport)
 
@@ -267,17 +271,19 @@ class WriteSide:
         """
         if self._watching_drain:
             self._set_limits()
-        transport = self._transport
-        was_writable = self.writable
-        if not was_writable and not self._closed and transport is not None:
-            self.writable = True
-            self.backlog_bytes = 0
-        if self._joined and transport is not None:
-            self._write_joined(transport)  # the loop may pause this side anew
         self.release_drained()
         if self._leases and not self._turn_due:
             self._turn_due = True
             self._loop.call_soon(self._after_turn)
+        transport = self._transport
+        if self._closed or transport is None:
+            return False
+        was_writable = self.writable
+        if not was_writable:
+            self.writable = True
+            self.backlog_bytes = 0
+        if self._joined:
+            self._write_joined(transport)  # the loop may pause this side anew
         return self.writable and not was_writable
 
     def close(self) -> None:
