@@ -107,7 +107,7 @@ class Backlog:
 
 def _deaf(what: str, value: int, limit: int) -> ConnectionLost:
     return ConnectionLost(
-        f"The other side does not read: too many {what} are unread",
+        f"The connection is dropped: the other side does not read, too many {what} wait",
         value=value,
         limit=limit,
         remedy="Read the answers while sending requests",

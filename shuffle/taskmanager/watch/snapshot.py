@@ -24,6 +24,7 @@ from .snapshot_exchange import (
 from .status import (
     ApplicationStatus,
     ConnectionStatus,
+    ControlMemoryStatus,
     EventLoopStatus,
     FlowControl,
     NetworkPoolStatus,
@@ -89,6 +90,7 @@ def take_snapshot(environment: NetworkEnvironment, vitals: Vitals) -> TaskManage
         region_areas=RegionAreasStatus(
             environment.region_areas.count, environment.region_areas.used_bytes
         ),
+        control_memory=_control_memory(environment),
         connections=_connections(environment),
         traffic=_traffic(environment),
         applications=_applications(environment),
@@ -97,6 +99,11 @@ def take_snapshot(environment: NetworkEnvironment, vitals: Vitals) -> TaskManage
         counters=_counters(environment, lag),
         serves=_serves(environment),
     )
+
+
+def _control_memory(environment: NetworkEnvironment) -> ControlMemoryStatus:
+    memory = environment.listener.control_memory
+    return ControlMemoryStatus(memory.used_bytes, memory.capacity_bytes, memory.refused_total)
 
 
 def _certificate_end(environment: NetworkEnvironment) -> float | None:
