@@ -142,6 +142,8 @@ class WriteSide:
                 release()
             return
         length = len(head) + len(payload)
+        if not self.writable:
+            self.backlog_bytes += length
         if self._corked:
             self._gathered.append(head)
             if length > len(head):
@@ -180,6 +182,8 @@ class WriteSide:
                 release()
             return
         length += len(head)
+        if not self.writable:
+            self.backlog_bytes += length
         if self._corked:
             self._gathered.append(head)
             self._gathered += pieces
@@ -199,8 +203,6 @@ class WriteSide:
             self._see_high_watermark(transport)
         self.bytes_out += length
         self.messages_out += messages
-        if not self.writable:
-            self.backlog_bytes += length
         if release is not None:
             self._leases.append((self.bytes_out, release))
             if not self._turn_due:
