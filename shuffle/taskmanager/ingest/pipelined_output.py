@@ -303,6 +303,7 @@ class PipelinedOutput(IncomingOutput):
         if failure is not None:
             self.partition.fail(failure)
         self.partition.release()
+        self.partition.forget_listeners()
 
     def _leave_client(self) -> None:
         """Send nothing more to the client."""

@@ -253,5 +253,6 @@ class ServingHandler:
         readers, self.readers = self.readers, {}
         for reader in readers.values():
             self.queue.remove(reader)
+        self.queue.close()
         self.read_pool.destroy()
         self._on_lost()
