@@ -22,7 +22,7 @@ the drain watch is set for that.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final, TypeAlias
 
 Release: TypeAlias = Callable[[], None]
@@ -151,13 +151,16 @@ class WriteSide:
             self._gathered_bytes += length
             if self._gathered_bytes >= MOST_GATHERED_BYTES:
                 self._write_gathered(transport)
-        elif length < SMALL_BYTES and self._joins(transport, 1):
-            self._joined += head
-            self._joined += payload
-            if len(self._joined) >= JOINED_BYTES:
-                self._write_joined(transport)
+        elif (
+            length < SMALL_BYTES
+            and self._small_writes >= MOST_SMALL_WRITES
+            and self._joins(transport)
+        ):
+            self._join(transport, (head, payload))
         else:
-            if self._joined:
+            if length < SMALL_BYTES:
+                self._small_writes += 1
+            elif self._joined:
                 self._write_joined(transport)
             if length > len(head):
                 transport.writelines((head, payload))
@@ -224,11 +227,11 @@ class WriteSide:
     def _write_gathered(self, transport: asyncio.Transport) -> None:
         gathered, self._gathered = self._gathered, []
         length, self._gathered_bytes = self._gathered_bytes, 0
-        if length < SMALL_BYTES * len(gathered) and self._joins(transport, len(gathered)):
-            for each in gathered:
-                self._joined += each
-            if len(self._joined) >= JOINED_BYTES:
-                self._write_joined(transport)
+        are_small = length < SMALL_BYTES * len(gathered)
+        if are_small:
+            self._small_writes += len(gathered)
+        if are_small and self._small_writes >= MOST_SMALL_WRITES and self._joins(transport):
+            self._join(transport, gathered)
         else:
             if self._joined:
                 self._write_joined(transport)
@@ -236,19 +239,22 @@ class WriteSide:
         if self._watching_drain:
             self._see_high_watermark(transport)
 
-    def _joins(self, transport: asyncio.Transport, writes: int) -> bool:
-        """Count small writes; tell whether they must be joined with others."""
-        self._small_writes += writes
-        if self._small_writes <= MOST_SMALL_WRITES:
-            return False
+    def _joins(self, transport: asyncio.Transport) -> bool:
+        """Tell whether small writes must be joined: the transport still has others."""
         if self._joined:
             return True
         if transport.get_write_buffer_size() == 0 or transport.is_closing():
-            self._small_writes = writes
+            self._small_writes = 0
             return False
         if self.writable and not self._watching_drain:
             self._watch_drain(transport)
         return True
+
+    def _join(self, transport: asyncio.Transport, pieces: Iterable[memoryview | bytes]) -> None:
+        for piece in pieces:
+            self._joined += piece
+        if len(self._joined) >= JOINED_BYTES:
+            self._write_joined(transport)
 
     def _write_joined(self, transport: asyncio.Transport) -> None:
         joined, self._joined = self._joined, bytearray()
