@@ -6,7 +6,9 @@ and reports the number of bytes. There are three phases:
 ``HEAD``
     Prefixes and control parts collect in a small buffer; many small messages come in one read.
 ``CONTROL``
-    A control part larger than that buffer has memory of its own.
+    A control part larger than that buffer has memory of its own. It begins at FIRST_CONTROL_BYTES
+    and doubles when it is full: it grows with the bytes that have come, whatever the prefix says,
+    and is counted in the connection's account of :mod:`sluice.protocol.control_memory`.
 ``PAYLOAD``
     Bytes go to the memory that the sink supplied. That memory may be longer than the payload by
     up to RECEIVE_TAIL_BYTES: then one read brings the payload and the head of the next frame,
@@ -20,11 +22,13 @@ closes the connection and must not use the decoder any more.
 
 from collections.abc import Iterator
 from struct import Struct
-from typing import NoReturn, Protocol, TypeAlias
+from typing import Final, NoReturn, Protocol, TypeAlias
 
 from .codec import CARRIES_PAYLOAD, decode_control
+from .control_memory import ControlAccount  # noqa: TC001 - a type of compiled attributes
 from .errors import FrameTooLarge, MalformedMessage
 from .limits import (
+    FIRST_CONTROL_BYTES,
     HEAD_BYTES,
     MAX_CONTROL_BYTES,
     MAX_EVENT_BYTES,
@@ -70,6 +74,20 @@ class FrameSink(Protocol):
         """Take a message; its payload lies in the memory supplied for it."""
 
 
+class _NoSink:
+    """Stands for the sink of a closed decoder, which must not keep its connection alive."""
+
+    def payload_buffer(self, message: Message, length: int) -> PayloadMemory:
+        """Supply nothing."""
+        return None
+
+    def message_received(self, message: Message, payload_length: int) -> None:
+        """Drop the message."""
+
+
+_NO_SINK: Final = _NoSink()
+
+
 class FrameDecoder:
     """Cuts a byte stream into messages.
 
@@ -81,6 +99,7 @@ class FrameDecoder:
     __slots__ = (
         "_control",
         "_control_filled",
+        "_control_length",
         "_filled",
         "_head",
         "_head_filled",
@@ -92,6 +111,7 @@ class FrameDecoder:
         "_pieces",
         "_sink",
         "_target",
+        "account",
         "blocked",
         "frames",
         "max_control_bytes",
@@ -100,8 +120,10 @@ class FrameDecoder:
     )
 
     def __init__(self, sink: FrameSink, max_payload_bytes: int) -> None:
-        self._sink = sink
-        self.payloads = sink
+        self._sink: FrameSink = sink
+        self.account: ControlAccount | None = None
+        """Counts the memory of control parts, once a driver puts the connection's account here."""
+        self.payloads: FrameSink = sink
         """Supplies memory for payloads and takes the messages that have one. This is the sink until
         a driver puts the final receiver here, which saves the data path a call."""
         self.frames = 0
@@ -116,6 +138,8 @@ class FrameDecoder:
         self._head_filled = 0
         self._control: bytearray | None = None
         self._control_filled = 0
+        self._control_length = 0
+        """Length of the whole control part; its memory is shorter until so much has come."""
         self._message: Message | None = None
         self._length = 0
         self._target: memoryview | None = None
@@ -141,6 +165,14 @@ class FrameDecoder:
     def handshake_done(self, max_control_bytes: int = MAX_CONTROL_BYTES) -> None:
         """Allow control parts of that size from now on."""
         self.max_control_bytes = max_control_bytes
+
+    def close(self) -> None:
+        """Drop all memory and forget the sink. No other method may be called after this one."""
+        self._drop_control()
+        self._sink = self.payloads = _NO_SINK
+        self._message = None
+        self._target = None
+        self._pieces = _NO_PIECES
 
     def get_buffer(self, sizehint: int = -1) -> memoryview:
         """Return memory for the next bytes, never empty. Must not be called while blocked.
@@ -187,9 +219,12 @@ class FrameDecoder:
                 self._parse_head()
         elif self._control is not None:
             self._control_filled += count
-            if self._control_filled == len(self._control):
-                control, self._control = self._control, None
-                self._begin_large(decode_control(control))
+            if self._control_filled == self._control_length:
+                message = decode_control(self._control)
+                self._drop_control()
+                self._begin_large(message)
+            elif self._control_filled == len(self._control):
+                self._grow_control(self._control)
         else:
             self._head_filled += count
             self._parse_head()
@@ -241,9 +276,7 @@ class FrameDecoder:
             end = start + control_length
             if filled < end:
                 if PREFIX_BYTES + control_length > HEAD_BYTES:
-                    self._control = bytearray(control_length)
-                    self._control[: filled - start] = self._head_view[start:filled]
-                    self._control_filled = filled - start
+                    self._begin_control(control_length, start, filled)
                     self._length = payload_length
                     position = filled
                 break
@@ -258,6 +291,29 @@ class FrameDecoder:
                 self.frames += 1
                 self._sink.message_received(message, 0)
         self._keep_head(position)
+
+    def _begin_control(self, length: int, start: int, end: int) -> None:
+        """Begin a control part that does not fit into the head, with its bytes that are there."""
+        size = min(length, FIRST_CONTROL_BYTES)
+        if self.account is not None:
+            self.account.reserve(size)
+        self._control = control = bytearray(size)
+        control[: end - start] = self._head_view[start:end]
+        self._control_filled = end - start
+        self._control_length = length
+
+    def _grow_control(self, full: bytearray) -> None:
+        """Double the memory of the control part under way; the event loop may hold the old one."""
+        size = min(2 * len(full), self._control_length)
+        if self.account is not None:
+            self.account.reserve(size - len(full))
+        self._control = control = bytearray(size)
+        control[: len(full)] = full
+
+    def _drop_control(self) -> None:
+        control, self._control = self._control, None
+        if control is not None and self.account is not None:
+            self.account.release(len(control))
 
     def _begin_large(self, message: Message) -> None:
         """Deliver a message whose control part had memory of its own; the head is empty."""

@@ -36,6 +36,9 @@ MAX_HANDSHAKE_CONTROL_BYTES, so that an error in answer to a Hello always arrive
 HEAD_BYTES: Final = 4 * 1024
 """Size of the buffer that frame heads and small messages are received into."""
 
+FIRST_CONTROL_BYTES: Final = 2 * HEAD_BYTES
+"""First memory of a control part that does not fit into the head buffer; it doubles from there."""
+
 MAX_U32: Final = 2**32 - 1
 MAX_U64: Final = 2**64 - 1
 MIN_I64: Final = -(2**63)

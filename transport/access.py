@@ -13,6 +13,7 @@ from collections.abc import Callable  # noqa: TC003 - the attribute's type is pu
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from ..protocol.control_memory import ControlMemory
 from ..protocol.errors import AuthenticationRequired, ErrorCode, SluiceError
 from ..protocol.handshake import AcceptingHandshake, Admission, ConnectingHandshake
 from ..protocol.identity import ClusterSecrets, Credential, InvalidCredential, parse_secret
@@ -85,6 +86,8 @@ class Accepting(NamedTuple):
     """Error that is sent to the other side in place of a handshake, before the close."""
     certificate_roles: tuple[str, ...] = ()
     """Rules that a certificate must satisfy, as ``tls_certificate_roles`` has them."""
+    control_memory: ControlMemory | None = None
+    """Counts the memory of this connection and of others together."""
 
     def handshake(self, sock: socket.socket | None) -> AcceptingHandshake:
         """Begin the handshake of an accepted connection.

@@ -9,6 +9,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
+from ..protocol.limits import MAX_CONTROL_BYTES
 from .certificate_roles import parse_rule
 from .settings import (
     NONE_ALLOWED,
@@ -100,6 +101,10 @@ class TransportConfig(Settings):
     max_handshakes: Count = Field(1024, ge=1)
     """Connections at the same time that have not proven who they are, over TCP and over the Unix
     socket each; more are refused. So those who have no key cannot take all of `max_connections`."""
+
+    max_control_memory_bytes: Bytes = Field(64 * 1024 * 1024, ge=MAX_CONTROL_BYTES)
+    """Most memory for long messages under way and for answers that are not read, over all
+    connections. When it is used up, the application that has most of it loses connections."""
 
     connections_per_peer: Count = Field(1, ge=1, le=64)
     """TCP connections to each other TaskManager."""

@@ -8,11 +8,12 @@ again.
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
-from typing import Final, Protocol, cast
+from typing import cast
 
 from mypy_extensions import mypyc_attr
 
 from ..protocol.codec import encode
+from ..protocol.control_memory import ControlMemory
 from ..protocol.errors import AuthenticationFailed, ErrorCode, SluiceError
 from ..protocol.framing import FrameDecoder, PayloadMemory
 from ..protocol.identity import Credential
@@ -38,7 +39,9 @@ from ..protocol.states import (
 )
 from . import socket_options
 from .access import Accepting
+from .backlog import Backlog
 from .config import TransportConfig
+from .connection_handler import ConnectionHandler
 from .errors import ConnectionLost, one_line
 from .frame_deadline import FrameDeadline
 from .greeting import Greeting
@@ -48,35 +51,7 @@ from .write_side import Release, WriteSide
 
 _log = logging.getLogger(__name__)
 
-MAX_UNSENT_BYTES: Final = 64 * 1024 * 1024
-"""Most bytes above the high watermark that a peer may leave unread; only small messages get there.
-A burst of requests for 100,000 map attempts by 64 tasks takes half of it. Without this limit a peer
-that asks and never reads would take all memory."""
-
-
-class ConnectionHandler(Protocol):
-    """Takes the messages of a connection and supplies its memory once the handshake is over.
-
-    Any :class:`ProtocolViolation` that a method raises is sent to the peer and closes the
-    connection.
-    """
-
-    def payload_buffer(self, message: Message, length: int) -> PayloadMemory:
-        """Supply memory for a payload; None stops reading until ``resume_reading``.
-
-        The decoder asks the handler directly, for speed. So the handler must refuse, with an
-        UnexpectedMessage, a message whose payload has no place on its leg.
-        """
-
-    def message_received(self, message: Message, payload_length: int) -> None:
-        """Take a message other than Ping, Pong and errors of the whole connection."""
-
-    def writable(self) -> None:
-        """Send on: the write buffer fell to the low watermark."""
-
-    def connection_lost(self, error: SluiceError) -> None:
-        """Give up all messages in flight: the connection is gone."""
-
+__all__ = ["Connection", "ConnectionHandler", "HandlerFactory"]
 
 HandlerFactory = Callable[["Connection", Hello | HelloAck], ConnectionHandler]
 
@@ -108,8 +83,9 @@ class Connection:
         on_closed: Callable[["Connection"], None] | None = None,
     ) -> None:
         side = Side.ACCEPTED if hello is None else Side.CONNECTED
-        claims = credential is not None
-        self.state = ConnectionState(side, hello.role if hello else 0, claims=claims)
+        self.state = ConnectionState(
+            side, hello.role if hello else 0, claims=credential is not None
+        )
         self.remote = "?"
         self.name = ""
         self.application_id = ""
@@ -127,16 +103,19 @@ class Connection:
         self._out = WriteSide(
             *config.write_watermarks(segment_size_bytes or DEFAULT_SEGMENT_SIZE_BYTES)
         )
-        self._handler_factory = handler_factory
+        self._handler_factory: HandlerFactory | None = handler_factory
         self._greeting = Greeting(hello, credential, accepting, self.fail)
         self._on_closed = on_closed
         self._decoder = FrameDecoder(self, segment_size_bytes)
+        self._backlog = Backlog(accepted=hello is None)
         self._handler: ConnectionHandler | None = None
         self._transport: asyncio.Transport | None = None
         self._low_water: ReceiveLowWater | None = None
         self._error: SluiceError | None = None
         self._frame_deadline = FrameDeadline(self._decoder, config.frame_timeout_seconds, self.fail)
         self._close_timer: asyncio.TimerHandle | None = None
+        if accepting is not None and accepting.control_memory is not None:
+            self.count_in(accepting.control_memory)
 
     # ---- for handlers -----------------------------------------------------------------------
 
@@ -147,7 +126,7 @@ class Connection:
 
     @property
     def close_reason(self) -> SluiceError | None:
-        """The reason for the end of the connection, if it was an error."""
+        """The reason for the end of the connection, if it was an error; forgotten afterwards."""
         return self._error
 
     @property
@@ -218,8 +197,13 @@ class Connection:
         else:
             length = len(payload) + sum(map(len, behind))
             out.write_pieces(encode(message, length), [payload, *behind], length, release)
-        if not out.writable and out.unsent_bytes > out.high_bytes + MAX_UNSENT_BYTES:
-            self._drop_deaf_peer(out.unsent_bytes)
+        if not out.writable:
+            self._limit_backlog()
+
+    def count_in(self, memory: ControlMemory) -> None:
+        """Count control parts and unread messages in a budget of several connections."""
+        owner = self.application_id or f"connection {id(self)}"
+        self._decoder.account = self._backlog.count_in(memory, owner, self._evicted)
 
     def cork(self) -> None:
         """Gather messages until :meth:`uncork`, which must follow in the same turn of the loop."""
@@ -233,6 +217,8 @@ class Connection:
         """Send messages without payload in one write: one system call, one packet."""
         heads = [encode(message) for message in messages]
         self._out.write(b"".join(heads), b"", None, len(heads))
+        if not self._out.writable:
+            self._limit_backlog()
 
     def resume_reading(self) -> None:
         """Ask the handler for payload memory again and read on if there is some."""
@@ -335,14 +321,14 @@ class Connection:
 
     def resume_writing(self) -> None:
         """Let the handler send on: the loop's buffer fell to the limit in force."""
-        if self._out.resumed() and self._handler is not None:
-            self._handler.writable()
+        if self._out.resumed():
+            self._backlog.cleared()
+            if self._handler is not None:
+                self._handler.writable()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End every lease and tell all waiters that the connection is gone."""
         self._enter_closed()
-        self._frame_deadline.cancel()
-        self._greeting.end()
         if self._close_timer is not None:
             self._close_timer.cancel()
         self._transport = None
@@ -360,6 +346,7 @@ class Connection:
         finally:
             if self._on_closed is not None:
                 self._on_closed(self)
+            self._let_go()
 
     # ---- sluice.protocol.framing.FrameSink ------------------------------------------------------
 
@@ -378,6 +365,7 @@ class Connection:
         if payload_length == 0:
             self.state.check(message)  # payload_buffer checked the others
             if type(message) is Ping:
+                self._backlog.pong(self._out)
                 self.send(Pong(message.nonce))
                 return
             if type(message) is Pong:
@@ -394,6 +382,14 @@ class Connection:
         self.state.close()
         self._out.close()
         self._decoder.payloads = self  # later payloads are dropped, not passed to the handler
+
+    def _let_go(self) -> None:
+        """Forget all that refers to this connection, so that it is freed without the collector."""
+        self._backlog.close()
+        self._decoder.close()
+        self._frame_deadline.close()
+        self._greeting.close()
+        self._handler_factory = self._on_closed = self._error = None
 
     def _before_open(self, message: Message) -> None:
         if self.state.state is State.CLOSED:
@@ -428,7 +424,8 @@ class Connection:
         sends_data = role != ROLE_CONSUMER or self.state.side is Side.CONNECTED
         largest = self.large_payload_bytes if sends_data else self.max_payload_bytes
         self._decoder.max_payload_bytes = largest
-        self._handler = self._handler_factory(self, greeting)
+        self._backlog.serve(self.application_id)
+        self._handler = cast("HandlerFactory", self._handler_factory)(self, greeting)
         if not self.closing:
             self._decoder.payloads = self._handler
 
@@ -437,14 +434,17 @@ class Connection:
             # A bug of this side must cost this connection only, and must be seen in the log.
             _log.error("internal error on connection %s", self.remote, exc_info=error)
             error = SluiceError("Internal error", value=repr(error), remedy="See the log")
-        self.fail(error)
+        self.fail(error.with_traceback(None))  # whose frames refer to this connection
 
-    def _drop_deaf_peer(self, unsent: int) -> None:
-        _log.warning("dropping connection %s: it leaves %d bytes unread", self.remote, unsent)
-        self.abort(
-            ConnectionLost(
-                f"Connection {self.remote} was dropped: the other side does not read",
-                value=unsent,
-                limit=self._out.high_bytes + MAX_UNSENT_BYTES,
-            )
-        )
+    def _limit_backlog(self) -> None:
+        error = self._backlog.refusal(self._out)
+        if error is not None:
+            self._evicted(error)
+
+    def _evicted(self, error: SluiceError) -> None:
+        """Close: too much is unread, or another connection needs the memory."""
+        if self._out.backlog_bytes:
+            _log.warning("dropping connection %s: %s", self.remote, one_line(error))
+            self.abort(error)
+        else:
+            self.fail(error)

@@ -50,8 +50,9 @@ class FrameDeadline:
         else:
             self.watch()
 
-    def cancel(self) -> None:
-        """Stop watching. Idempotent."""
+    def close(self) -> None:
+        """Stop watching, and forget the connection. Idempotent."""
+        self._on_late = _nobody
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -75,3 +76,7 @@ class FrameDeadline:
                     remedy="Check the client and the network; transport.frame_timeout_seconds",
                 )
             )
+
+
+def _nobody(error: SluiceError) -> None:
+    """Tell nobody: the connection is gone."""

@@ -113,6 +113,12 @@ class Greeting:
             self._timer.cancel()
             self._timer = None
 
+    def close(self) -> None:
+        """Stop the deadline, and forget the connection and its transport. Idempotent."""
+        self.end()
+        self._transport = None
+        self._fail = _nobody
+
     def _late(self, timeout_seconds: float) -> None:
         self._fail(
             DeadlineExceeded(
@@ -121,3 +127,7 @@ class Greeting:
                 remedy="Check that the other side speaks the Sluice protocol",
             )
         )
+
+
+def _nobody(error: SluiceError) -> None:
+    """Tell nobody: the connection is gone."""

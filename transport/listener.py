@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ..protocol.codec import encode
+from ..protocol.control_memory import ControlMemory
 from ..protocol.messages import Hello, HelloAck
 from ..protocol.remote_error import error_response
 from .acceptor import Acceptor, InNeed, bind, listen
@@ -66,6 +67,8 @@ class Listener:
         Unix socket: strangers on the network must not shut out this host."""
         self._refused: set[Connection] = set()
         """Connections that get an error and are closed; they do not count for the limits."""
+        self.control_memory = ControlMemory(config.max_control_memory_bytes)
+        """Counts the control parts and the unread messages of all connections."""
         self.accepted_total = 0
         self.refused_total = 0
         self.outcomes = Outcomes()
@@ -188,7 +191,11 @@ class Listener:
             self._segment_size_bytes,
             self._proven,
             accepting=Accepting(
-                self._offer(), self._access, refusal, self._config.tls_certificate_roles
+                self._offer(),
+                self._access,
+                refusal,
+                self._config.tls_certificate_roles,
+                self.control_memory,
             ),
             on_closed=self._closed,
         )

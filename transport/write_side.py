@@ -12,11 +12,17 @@ buffer is empty (the *drain watch*).
 
 **Gathering.** A sender of several messages in a row corks the write side. The messages then go to
 the loop together, in one system call, and wake the other side once.
+
+**Joining.** A loop keeps a few hundred bytes for each write that the kernel has not taken, however
+short it is. After MOST_SMALL_WRITES short ones into a transport that is not empty, those that
+follow are joined in one piece of memory, so that what waits costs what its bytes are. The piece
+goes to the loop when it is full, when a large message must go behind it, or when the loop has room:
+the drain watch is set for that.
 """
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final, TypeAlias
 
 Release: TypeAlias = Callable[[], None]
@@ -25,6 +31,16 @@ failure."""
 
 MOST_GATHERED_BYTES: Final = 128 * 1024
 """Most bytes that are gathered before the loop gets them: a Unix socket takes as many at once."""
+
+
+SMALL_BYTES: Final = 1024
+"""A shorter message may be joined with others; a longer one is worth a write of its own."""
+
+MOST_SMALL_WRITES: Final = 256
+"""Small writes into a transport before it is looked whether they have been sent."""
+
+JOINED_BYTES: Final = 16 * 1024
+"""Small messages are joined in pieces of about this size."""
 
 
 class WriteSide:
@@ -42,13 +58,16 @@ class WriteSide:
         "_gathered",
         "_gathered_bytes",
         "_high_bytes",
+        "_joined",
         "_leases",
         "_loop",
         "_low_bytes",
         "_releasing",
+        "_small_writes",
         "_transport",
         "_turn_due",
         "_watching_drain",
+        "backlog_bytes",
         "bytes_out",
         "messages_out",
         "writable",
@@ -57,6 +76,9 @@ class WriteSide:
     def __init__(self, low_bytes: int, high_bytes: int) -> None:
         self.bytes_out = 0
         self.messages_out = 0
+        self.backlog_bytes = 0
+        """Bytes written since the side is not writable; only small messages are, for they do not
+        wait."""
         self.writable = False
         """False above the high watermark until the low one is reached, and without a transport."""
         self._low_bytes = low_bytes
@@ -71,13 +93,16 @@ class WriteSide:
         self._corked = False
         self._gathered: list[memoryview | bytes] = []
         self._gathered_bytes = 0
+        self._joined = bytearray()
+        self._small_writes = 0
 
     @property
     def unsent_bytes(self) -> int:
         """Bytes that the kernel has not taken yet."""
         if self._transport is None:
             return 0
-        return self._transport.get_write_buffer_size() + self._gathered_bytes
+        waiting = self._transport.get_write_buffer_size() + self._gathered_bytes
+        return waiting + len(self._joined)
 
     @property
     def high_bytes(self) -> int:
@@ -117,6 +142,8 @@ class WriteSide:
                 release()
             return
         length = len(head) + len(payload)
+        if not self.writable:
+            self.backlog_bytes += length
         if self._corked:
             self._gathered.append(head)
             if length > len(head):
@@ -124,10 +151,21 @@ class WriteSide:
             self._gathered_bytes += length
             if self._gathered_bytes >= MOST_GATHERED_BYTES:
                 self._write_gathered(transport)
-        elif length > len(head):
-            transport.writelines((head, payload))
+        elif (
+            length < SMALL_BYTES
+            and self._small_writes >= MOST_SMALL_WRITES
+            and self._joins(transport)
+        ):
+            self._join(transport, (head, payload))
         else:
-            transport.write(head)
+            if length < SMALL_BYTES:
+                self._small_writes += 1
+            elif self._joined:
+                self._write_joined(transport)
+            if length > len(head):
+                transport.writelines((head, payload))
+            else:
+                transport.write(head)
         self._written(transport, length, release, messages)
 
     def write_pieces(
@@ -147,6 +185,8 @@ class WriteSide:
                 release()
             return
         length += len(head)
+        if not self.writable:
+            self.backlog_bytes += length
         if self._corked:
             self._gathered.append(head)
             self._gathered += pieces
@@ -154,6 +194,8 @@ class WriteSide:
             if self._gathered_bytes >= MOST_GATHERED_BYTES:
                 self._write_gathered(transport)
         else:
+            if self._joined:
+                self._write_joined(transport)
             transport.writelines([head, *pieces])
         self._written(transport, length, release, 1)
 
@@ -184,10 +226,39 @@ class WriteSide:
 
     def _write_gathered(self, transport: asyncio.Transport) -> None:
         gathered, self._gathered = self._gathered, []
-        self._gathered_bytes = 0
-        transport.writelines(gathered)
+        length, self._gathered_bytes = self._gathered_bytes, 0
+        are_small = length < SMALL_BYTES * len(gathered)
+        if are_small:
+            self._small_writes += len(gathered)
+        if are_small and self._small_writes >= MOST_SMALL_WRITES and self._joins(transport):
+            self._join(transport, gathered)
+        else:
+            if self._joined:
+                self._write_joined(transport)
+            transport.writelines(gathered)
         if self._watching_drain:
             self._see_high_watermark(transport)
+
+    def _joins(self, transport: asyncio.Transport) -> bool:
+        """Tell whether small writes must be joined: the transport still has others."""
+        if self._joined:
+            return True
+        if transport.get_write_buffer_size() == 0 or transport.is_closing():
+            self._small_writes = 0
+            return False
+        if self.writable and not self._watching_drain:
+            self._watch_drain(transport)
+        return True
+
+    def _join(self, transport: asyncio.Transport, pieces: Iterable[memoryview | bytes]) -> None:
+        for piece in pieces:
+            self._joined += piece
+        if len(self._joined) >= JOINED_BYTES:
+            self._write_joined(transport)
+
+    def _write_joined(self, transport: asyncio.Transport) -> None:
+        joined, self._joined = self._joined, bytearray()
+        transport.write(joined)
 
     def _see_high_watermark(self, transport: asyncio.Transport) -> None:
         """Check the high watermark here, because the loop's own limits are zero."""
@@ -212,14 +283,22 @@ class WriteSide:
         if self._leases and not self._turn_due:
             self._turn_due = True
             self._loop.call_soon(self._after_turn)
-        if self.writable or self._closed or self._transport is None:
+        transport = self._transport
+        if self._closed or transport is None:
             return False
-        self.writable = True
-        return True
+        was_writable = self.writable
+        if not was_writable:
+            self.writable = True
+            self.backlog_bytes = 0
+        if self._joined:
+            self._write_joined(transport)  # the loop may pause this side anew
+        return self.writable and not was_writable
 
     def close(self) -> None:
         """Take no further bytes; those written before are still sent."""
         self.uncork()
+        if self._joined and self._transport is not None:
+            self._write_joined(self._transport)
         self._closed = True
         self.writable = False
 
@@ -229,6 +308,8 @@ class WriteSide:
         self._transport = None
         self._gathered = []
         self._gathered_bytes = 0
+        self._joined = bytearray()
+        self.backlog_bytes = 0
         while self._leases:
             self._leases.popleft()[1]()
 
@@ -259,5 +340,9 @@ class WriteSide:
         if self._turn_due or transport is None or self._closed or self._watching_drain:
             return  # with a turn due, the last write has had none yet
         if self._leases and self.writable:
-            self._watching_drain = True
-            transport.set_write_buffer_limits(high=0, low=0)
+            self._watch_drain(transport)
+
+    def _watch_drain(self, transport: asyncio.Transport) -> None:
+        """Let the loop tell when its buffer is empty."""
+        self._watching_drain = True
+        transport.set_write_buffer_limits(high=0, low=0)

@@ -319,8 +319,9 @@ class RemoteInputChannel:
             return
         self._released = True
         self._give_back()
-        if self._sender is not None:
-            self._sender.cancel(self)
+        sender, self._sender = self._sender, None
+        if sender is not None:
+            sender.cancel(self)
 
     # ---- inner workings --------------------------------------------------------------------------
 

@@ -181,6 +181,10 @@ class PipelinedResultPartition(BufferWritingPartition):
         if self.state is not PartitionState.FINISHED:
             self.release()
 
+    def forget_listeners(self) -> None:
+        """Tell of no further news."""
+        self._listeners = NO_LISTENERS
+
     # ---- the readers -------------------------------------------------------------------------
 
     @property

@@ -379,6 +379,7 @@ class NetworkEnvironment:
             kind = UncreditedPartitionRequestClient if without_credit else PartitionRequestClient
             client = kind(connection, greeting, self.counters)
             clients.append(client)
+            connection.count_in(self.listener.control_memory)
             return client
 
         hello = Hello(

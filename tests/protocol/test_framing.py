@@ -7,6 +7,7 @@ from sluice.protocol.codec import CARRIES_PAYLOAD, encode
 from sluice.protocol.errors import FrameTooLarge, MalformedMessage, ProtocolViolation
 from sluice.protocol.framing import FrameDecoder
 from sluice.protocol.limits import (
+    FIRST_CONTROL_BYTES,
     HEAD_BYTES,
     MAX_CONTROL_BYTES,
     MAX_EVENT_BYTES,
@@ -310,12 +311,21 @@ def test_long_control_part_takes_memory_of_its_own_and_no_byte_of_the_next_frame
     data = wire((message, b""), NEXT)
     sink = RecordingSink()
     decoder = new_decoder(sink)
-    feed(decoder, data[:100])
-    assert decoder.in_frame
-    assert len(decoder.get_buffer()) == len(encode(message)) - 100
-    feed(decoder, data[100:5000])
-    assert decoder.in_frame
-    feed(decoder, data[5000:])
+    length = len(encode(message))
+    fed = 100
+    feed(decoder, data[:fed])
+    while fed < length:
+        assert decoder.in_frame
+        buffer = decoder.get_buffer()
+        # Room for as many bytes as have come, within the frame.
+        assert 0 < len(buffer) <= min(length - fed, max(FIRST_CONTROL_BYTES, fed))
+        count = min(len(buffer), 5000)
+        feed(decoder, data[fed : fed + count])
+        fed += count
+    assert fed == length
+    assert sink.frames == [(message, b"")]
+    assert not decoder.in_frame
+    feed(decoder, data[fed:])
     assert sink.frames == [(message, b""), NEXT]
     assert not decoder.in_frame
 

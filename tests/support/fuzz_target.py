@@ -13,6 +13,7 @@ from sluice.protocol.codec import decode_control
 from sluice.protocol.errors import ErrorCode
 from sluice.protocol.limits import (
     FEATURE_BUFFER_GROUPS,
+    FIRST_CONTROL_BYTES,
     MAX_LARGE_PAYLOAD_BYTES,
     PREFIX_BYTES,
     VERSION,
@@ -102,6 +103,8 @@ class Target:
         self.peers: asyncio.Queue[MemoryTransport] = asyncio.Queue()
         """Connections that the TaskManager made to another one."""
         self.transports: list[MemoryTransport] = []
+        self.fed_bytes = 0
+        """Bytes that the fuzzer has sent since the last check."""
         self.ended = False
         """True when an example has failed: nothing is checked any more."""
 
@@ -113,7 +116,11 @@ class Target:
                 CONFIG,
                 SEGMENT_SIZE_BYTES,
                 environment._accepted,
-                accepting=Accepting(environment._offer(), environment.access),
+                accepting=Accepting(
+                    environment._offer(),
+                    environment.access,
+                    control_memory=environment.listener.control_memory,
+                ),
             )
         )
 
@@ -167,7 +174,10 @@ class Target:
                 transport.hold()
             else:
                 transport.flow()
-            if not await transport.feed(step.data):
+            self.fed_bytes += len(step.data)
+            goes_on = await transport.feed(step.data)
+            self._check_memory()
+            if not goes_on:
                 return
             for _ in range(step.turns):
                 await asyncio.sleep(0)
@@ -180,9 +190,16 @@ class Target:
         for transport in self.transports:
             check_sent(transport)
         self.transports.clear()
+        self.fed_bytes = 0
         while not self.peers.empty():
             self.peers.get_nowait()
         assert not self.complaints.found, self.complaints.found
+
+    def _check_memory(self) -> None:
+        """Check that control parts and unread answers take no more than their bytes are worth."""
+        said = sum(len(transport.written) for transport in self.transports)
+        most = 2 * self.fed_bytes + said + len(self.transports) * 2 * FIRST_CONTROL_BYTES
+        assert self.environment.listener.control_memory.used_bytes <= most
 
     async def _until_clean(self) -> None:
         """Wait until all is released; the wait is short, because a leak does not go away."""

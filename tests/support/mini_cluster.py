@@ -192,6 +192,7 @@ def network_leftovers(environment: NetworkEnvironment) -> list[str]:
         ("local pools", len(pool.local_pools) + len(pool.draining_pools)),
         ("segments out", pool.total_segments - pool.free_segments),
         ("reserved segments", pool.reserved_exclusive_segments),
+        ("control memory", environment.listener.control_memory.used_bytes),
         ("region areas", environment.region_areas.count),
         ("waiting requests", pool.waiting_requests + environment.partitions.waiting_requests),
     ]

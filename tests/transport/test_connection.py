@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+import sluice.transport.backlog as backlog_module
 from sluice.protocol.codec import encode
 from sluice.protocol.errors import ErrorCode, MalformedMessage, SluiceError
 from sluice.protocol.messages import (
@@ -18,7 +19,6 @@ from sluice.protocol.messages import (
     Pong,
     RegionData,
 )
-from sluice.transport import connection as connection_module
 from sluice.transport.connector import Address
 from sluice.transport.errors import ConnectionLost
 from tests.support.memory_supplier import MemorySupplier
@@ -190,7 +190,8 @@ async def test_pings_are_answered_in_order_among_messages() -> None:
 async def test_a_peer_that_asks_and_never_reads_is_dropped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(connection_module, "MAX_UNSENT_BYTES", 64 * 1024)
+    monkeypatch.setattr(backlog_module, "MAX_UNREAD_PONGS", 2**32)
+    monkeypatch.setattr(backlog_module, "MAX_UNREAD_ANSWERS_BYTES", 64 * 1024)
     async with a_service() as service:
         with await RawPeer.connect(service.address, receive_buffer_bytes=4096) as peer:
             await peer.shake_hands(**PRODUCER)

@@ -8,6 +8,7 @@ from sluice.shuffle.taskmanager.watch.status import (
     ApplicationStatus,
     ChannelStatus,
     ConnectionStatus,
+    ControlMemoryStatus,
     EventLoopStatus,
     GateStatus,
     HoldingStatus,
@@ -139,6 +140,7 @@ STATUS = TaskManagerStatus(
     ),
     producers=(ProducersStatus("map_output", 71, 72), ProducersStatus("pipelined", 81, 82)),
     region_areas=RegionAreasStatus(91, 92),
+    control_memory=ControlMemoryStatus(191, 192, 193),
     connections=(
         ConnectionStatus("node-2:7337", "peer", "peer out", 2, 90000, 100, 65537, False, "credit"),
         ConnectionStatus("unix", "producer", "producer", 1, 5000, 50, 10, True, "watermark"),
@@ -180,6 +182,7 @@ EMPTY_STATUS = TaskManagerStatus(
     served_channels=(),
     producers=(),
     region_areas=RegionAreasStatus(0, 0),
+    control_memory=ControlMemoryStatus(0, 67108864, 0),
     connections=(),
     traffic=(),
     applications=(),

@@ -75,6 +75,7 @@ class PipelinedCredit:
     def close(self) -> None:
         """Grant no more and give the segments back. Idempotent."""
         self._closed = True
+        self._grant = _nobody
         self.outstanding = 0
         if self._waiting is not None:
             self._waiting.cancel()
@@ -96,3 +97,7 @@ class PipelinedCredit:
         self._ready.append(segment)
         self.fill()
         return True
+
+
+def _nobody(credit: int) -> None:
+    """Grant nobody anything: the credit is closed."""

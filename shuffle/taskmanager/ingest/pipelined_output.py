@@ -7,6 +7,7 @@ segment is free again. So flushes that find their reader busy do not become mess
 
 import asyncio
 from collections import deque
+from typing import Final
 
 from ....protocol.errors import CreditExceeded, InvalidEvent, SluiceError
 from ....protocol.events import EndOfPartition, decode_event
@@ -50,6 +51,8 @@ from .states import (
 )
 from .waiting import Waiter
 
+_MESSAGES: Final = frozenset(PIPELINED)
+
 
 class PipelinedOutput(IncomingOutput):
     """One pipelined partition and its client.
@@ -66,9 +69,7 @@ class PipelinedOutput(IncomingOutput):
 
     def __init__(self, outputs: OpenOutputs, message: OpenPipelinedPartition) -> None:
         services = outputs.services
-        super().__init__(
-            outputs, message, frozenset(PIPELINED), Waiter(services.pipelined_credit_wait)
-        )
+        super().__init__(outputs, message, _MESSAGES, Waiter(services.pipelined_credit_wait))
         self.state = PipelinedState.OPEN
         self.total_bytes = 0
         """Bytes of data that have arrived; a broadcast buffer counts once."""
@@ -303,6 +304,7 @@ class PipelinedOutput(IncomingOutput):
         if failure is not None:
             self.partition.fail(failure)
         self.partition.release()
+        self.partition.forget_listeners()
 
     def _leave_client(self) -> None:
         """Send nothing more to the client."""

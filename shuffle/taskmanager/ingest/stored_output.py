@@ -47,6 +47,8 @@ from .states import (
 )
 from .waiting import Waiter
 
+_MESSAGES: Final = frozenset(STORED)
+
 
 class StoredOutput(IncomingOutput):
     """The output of one map attempt while it is received.
@@ -58,7 +60,7 @@ class StoredOutput(IncomingOutput):
 
     def __init__(self, outputs: OpenOutputs, message: OpenPartition | ResumePartition) -> None:
         super().__init__(
-            outputs, message, frozenset(STORED), Waiter(outputs.services.map_output_credit_wait)
+            outputs, message, _MESSAGES, Waiter(outputs.services.map_output_credit_wait)
         )
         connection, services = outputs.connection, outputs.services
         self.attempt: Final = MapAttemptKey(self.key, message.map_attempt_id)

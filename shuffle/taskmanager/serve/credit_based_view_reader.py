@@ -227,6 +227,7 @@ class CreditBasedViewReader:
 
     def release(self) -> None:
         """Release the view. Idempotent."""
+        self._notify = _nobody
         times, self.times = self.times, None
         if times is not None:
             times.close(self.activity)
@@ -312,3 +313,7 @@ class AnnouncingViewReader(CreditBasedViewReader):
         if self._blocked:
             self._blocked = self._told = False
             self.credit.available = 0
+
+
+def _nobody(reader: CreditBasedViewReader) -> None:
+    """Tell nobody: the reader is released."""

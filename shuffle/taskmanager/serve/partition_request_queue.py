@@ -123,6 +123,11 @@ class PartitionRequestQueue:
                 self._queue.remove(reader)
         reader.release()
 
+    def close(self) -> None:
+        """Forget the handler: the connection is gone, and every reader is removed."""
+        self._sent = _nothing_sent
+        self._ended = _nobody
+
     def _rest(self, reader: CreditBasedViewReader) -> None:
         backlog = reader.rests()
         if backlog:
@@ -166,3 +171,11 @@ def _release_all(releases: list[Callable[[], None] | None]) -> None:
     for release in releases:
         if release is not None:
             release()
+
+
+def _nothing_sent(reader: CreditBasedViewReader, length: int) -> None:
+    """Count nothing: the connection is gone."""
+
+
+def _nobody(reader: CreditBasedViewReader, error: SluiceError | None) -> None:
+    """Tell nobody: the connection is gone."""

@@ -261,6 +261,7 @@ class ServingHandler:
         for reader in readers.values():
             self.queue.remove(reader)
             _uncount(reader)
+        self.queue.close()
         self.read_pool.destroy()
         self._on_lost()
 

@@ -61,6 +61,7 @@ class TaskManagerCollector(Collector):
         yield from _daemon(status)
         yield from _network_memory(status)
         yield from _local_pools(status)
+        yield from _control_memory(status)
         yield from _storage(status)
         yield from _map_outputs(status)
         yield from exchange_metrics(status)
@@ -176,6 +177,25 @@ def _local_pools(status: TaskManagerStatus) -> Iterator[Metric]:
         "local_pool_waiting_listeners",
         "Requests that wait for a segment, over all local pools.",
         sum(pool.waiting_listeners for pool in status.pools),
+    )
+
+
+def _control_memory(status: TaskManagerStatus) -> Iterator[Metric]:
+    memory = status.control_memory
+    yield gauge(
+        "control_memory_used_bytes",
+        "Memory of long control parts under way and of answers that are not read.",
+        memory.used_bytes,
+    )
+    yield gauge(
+        "control_memory_capacity_bytes",
+        "Most of it that all connections may have together.",
+        memory.capacity_bytes,
+    )
+    yield total(
+        "control_memory_refusals",
+        "Connections closed because that memory was used up.",
+        memory.refusals,
     )
 
 

@@ -28,6 +28,7 @@ from .snapshot_exchange import (
 from .status import (
     ApplicationStatus,
     ConnectionStatus,
+    ControlMemoryStatus,
     EventLoopStatus,
     FlowControl,
     HoldingStatus,
@@ -97,6 +98,7 @@ def take_snapshot(environment: NetworkEnvironment, vitals: Vitals) -> TaskManage
         region_areas=RegionAreasStatus(
             environment.region_areas.count, environment.region_areas.used_bytes
         ),
+        control_memory=_control_memory(environment),
         connections=_connections(environment),
         traffic=_traffic(environment),
         applications=_applications(environment),
@@ -106,6 +108,11 @@ def take_snapshot(environment: NetworkEnvironment, vitals: Vitals) -> TaskManage
         serves=_serves(environment),
         no_room_because=vitals.room.none_because(tiers),
     )
+
+
+def _control_memory(environment: NetworkEnvironment) -> ControlMemoryStatus:
+    memory = environment.listener.control_memory
+    return ControlMemoryStatus(memory.used_bytes, memory.capacity_bytes, memory.refused_total)
 
 
 def _certificate_end(environment: NetworkEnvironment) -> float | None:

@@ -196,6 +196,16 @@ class ProducersStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class ControlMemoryStatus:
+    """Long control parts under way and unread answers, over all connections."""
+
+    used_bytes: int
+    capacity_bytes: int
+    refusals: int
+    """Number of connections that were closed because there was no room."""
+
+
+@dataclass(frozen=True, slots=True)
 class RegionAreasStatus:
     """The memory that producers on this host share with the TaskManager."""
 
@@ -298,6 +308,7 @@ class TaskManagerStatus:
     served_channels: tuple[ServedChannelsStatus, ...]
     producers: tuple[ProducersStatus, ...]
     region_areas: RegionAreasStatus
+    control_memory: ControlMemoryStatus
     connections: tuple[ConnectionStatus, ...]
     traffic: tuple[TrafficStatus, ...]
     applications: tuple[ApplicationStatus, ...]

@@ -8,7 +8,7 @@ import socket
 
 import pytest
 
-import sluice.transport.connection as connection_module
+import sluice.transport.backlog as backlog_module
 from benchmarks.wire_clients import read_gate, write_map_output
 from sluice.protocol.codec import encode
 from sluice.protocol.errors import ErrorCode
@@ -33,7 +33,8 @@ BYTE_PAUSE_SECONDS = 0.02
 
 @pytest.mark.interpreted
 async def test_a_client_that_never_reads_its_answers_is_dropped(tmp_path, monkeypatch):
-    monkeypatch.setattr(connection_module, "MAX_UNSENT_BYTES", 256 * 1024)
+    monkeypatch.setattr(backlog_module, "MAX_UNREAD_PONGS", 2**32)
+    monkeypatch.setattr(backlog_module, "MAX_UNREAD_ANSWERS_BYTES", 256 * 1024)
     async with mini_cluster(tmp_path, 1) as cluster, beside_a_good_client(cluster) as deaf:
         acknowledged(await deaf.greet(ROLE_PRODUCER))
         deaf._writer.transport.pause_reading()  # type: ignore[attr-defined]

@@ -77,6 +77,8 @@ PROMTOOL_TIMEOUT_SECONDS = 30
         ('sluice_served_channel_available_credit{leg="consumer"}', 64),
         ('sluice_producer_available_credit{kind="map_output"}', 71),
         ('sluice_producers_without_credit{kind="pipelined"}', 82),
+        ("sluice_control_memory_used_bytes", 191),
+        ("sluice_control_memory_capacity_bytes", 192),
         ("sluice_region_areas", 91),
         ("sluice_region_areas_used_bytes", 92),
         ('sluice_channels{kind="remote"}', 2),
@@ -113,6 +115,7 @@ def test_every_counter_has_one_series():
     counted = [value for name, value in values(STATUS).items() if "_total" in name]
     pool = STATUS.network_pool
     expected: list[float] = [pool.refused_requests, pool.expired_requests, pool.demand_warnings]
+    expected.append(STATUS.control_memory.refusals)
     for field in dataclasses.fields(Counters):
         value = getattr(STATUS.counters, field.name)
         if isinstance(value, ServingSeconds):

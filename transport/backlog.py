@@ -1,0 +1,114 @@
+"""What the other side of a connection leaves unread, and the limits of it.
+
+Messages without a payload never wait: they are answers and news of a few bytes. The loop keeps them
+for a peer that does not read. They are counted from the moment at which the write side is not
+writable any more, and a peer that leaves too much unread is dropped:
+
+- more bytes than its side of the connection may leave,
+- more Pongs than a living peer ever waits for,
+- bytes for which the budget of all connections together has no room.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from ..protocol.control_memory import ControlAccount, ControlMemory, ControlMemoryExhausted
+from ..protocol.errors import SluiceError
+from .errors import ConnectionLost
+from .write_side import WriteSide
+
+MAX_UNSENT_REQUESTS_BYTES: Final = 64 * 1024 * 1024
+"""Most bytes of requests that the side that accepted may leave unread. A burst of requests for
+100,000 map attempts by 64 tasks takes half of it."""
+
+MAX_UNREAD_ANSWERS_BYTES: Final = 16 * 1024 * 1024
+"""Most bytes of answers that a peer that connected may leave unread. A gate with MAX_GATE_CHANNELS
+that all fail at once takes a third of it."""
+
+MAX_UNREAD_PONGS: Final = 1024
+"""Most Pongs that a peer may leave unread. A client that waits for a Pong before its next Ping has
+one, and a Ping every ten seconds takes three hours."""
+
+_STEP_BYTES: Final = 4096
+"""Unread bytes are reserved in such steps, so that few of many messages look at the budget."""
+
+
+class Backlog:
+    """Counts the unread bytes of one connection.
+
+    Args:
+        accepted: Whether the other side has connected, and so gets answers.
+    """
+
+    __slots__ = ("_account", "_most_bytes", "_pongs", "_reserved_bytes")
+
+    def __init__(self, *, accepted: bool) -> None:
+        self._account: ControlAccount | None = None
+        self._most_bytes = MAX_UNREAD_ANSWERS_BYTES if accepted else MAX_UNSENT_REQUESTS_BYTES
+        self._reserved_bytes = 0
+        self._pongs = 0
+
+    def count_in(
+        self, memory: ControlMemory, owner: str, on_evicted: Callable[[SluiceError], None]
+    ) -> ControlAccount:
+        """Open the connection's account in a budget of several connections.
+
+        Args:
+            memory: The budget.
+            owner: As of :meth:`ControlMemory.open`.
+            on_evicted: As of :meth:`ControlMemory.open`.
+        """
+        self._account = account = memory.open(owner, on_evicted)
+        return account
+
+    def serve(self, application_id: str) -> None:
+        """Count for an application from now on, if the connection serves a single one."""
+        if self._account is not None and application_id:
+            self._account.owner = application_id
+
+    def close(self) -> None:
+        """Give all back to the budget, which forgets the connection. Idempotent."""
+        if self._account is not None:
+            self._account.close()
+        self._reserved_bytes = 0
+
+    def pong(self, out: WriteSide) -> None:
+        """Count a Pong that is about to be written."""
+        if not out.writable:
+            self._pongs += 1
+
+    def refusal(self, out: WriteSide) -> SluiceError | None:
+        """Return the error if too much is unread; call this when bytes were written.
+
+        Args:
+            out: The write side, which is not writable.
+        """
+        unread = out.backlog_bytes
+        if unread > self._most_bytes:
+            return _deaf("bytes of answers", unread, self._most_bytes)
+        if self._pongs > MAX_UNREAD_PONGS:
+            return _deaf("Pongs", self._pongs, MAX_UNREAD_PONGS)
+        if unread > self._reserved_bytes and self._account is not None:
+            step = max(_STEP_BYTES, unread - self._reserved_bytes)
+            try:
+                self._account.reserve(step)
+            except ControlMemoryExhausted as error:
+                return error.with_traceback(None)
+            self._reserved_bytes += step
+        return None
+
+    def cleared(self) -> None:
+        """Count anew: the other side has read, and the write side is writable."""
+        self._pongs = 0
+        if self._reserved_bytes and self._account is not None:
+            self._account.release(self._reserved_bytes)
+        self._reserved_bytes = 0
+
+
+def _deaf(what: str, value: int, limit: int) -> ConnectionLost:
+    return ConnectionLost(
+        f"The connection is dropped: the other side does not read, too many {what} wait",
+        value=value,
+        limit=limit,
+        remedy="Read the answers while sending requests",
+    )
