@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import gc
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -24,10 +24,13 @@ from sluice.protocol.messages import (
 from sluice.protocol.states import ConnectionState
 from sluice.transport.backlog import Backlog
 from sluice.transport.connection import Connection
+from sluice.transport.errors import ConnectionLost
 from sluice.transport.frame_deadline import FrameDeadline
 from sluice.transport.greeting import Greeting
 from sluice.transport.loop_protocol import LoopProtocol
+from sluice.transport.tls_transport import TlsTransport
 from sluice.transport.write_side import WriteSide
+from tests.support.certificates import Authority
 from tests.support.peers import (
     PATIENCE_SECONDS,
     RawPeer,
@@ -44,6 +47,8 @@ from tests.support.peers import (
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
+    from sluice.transport.config import TransportConfig
+
 KINDS = (
     Backlog,
     Connection,
@@ -53,6 +58,7 @@ KINDS = (
     Greeting,
     LoopProtocol,
     RecordingHandler,
+    TlsTransport,
     WriteSide,
 )
 
@@ -192,3 +198,35 @@ async def test_a_connection_that_this_side_made_is_freed(who: str) -> None:
         await client.until_lost()
         await handler.until_lost()
         del client, handler
+
+
+async def close(config: TransportConfig, service: Service) -> None:
+    client = await open_client(service.address, config)
+    client.connection.close()
+    await client.until_lost()
+
+
+async def vanish(config: TransportConfig, service: Service) -> None:
+    client = await open_client(service.address, config)
+    client.connection.abort(ConnectionLost("gone"))
+    await client.until_lost()
+
+
+async def fail_handshake(config: TransportConfig, service: Service) -> None:
+    with await RawPeer.connect(service.address) as peer:
+        await peer.send_message(a_hello())  # without TLS
+        await peer.read_to_end()
+
+
+@pytest.fixture(scope="module")
+def tls(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return Authority(tmp_path_factory.mktemp("authority")).settings()
+
+
+@pytest.mark.usefixtures("without_collector")
+@pytest.mark.parametrize("ends", [close, vanish, fail_handshake])
+async def test_a_tls_connection_is_freed(
+    tls: dict[str, Any], ends: Callable[[TransportConfig, Service], Awaitable[None]]
+) -> None:
+    async with freed_service(**tls) as service:
+        await ends(a_config(**tls), service)
