@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractAsyncContextManager
 
-    from _typeshed import FileDescriptorLike
-
 CPU_SHARE: Final = 0.02
 """Share of one processor core that the thread may use over time."""
 
@@ -101,7 +99,7 @@ class PacedSelector(selectors.DefaultSelector):
             self._served[key.fd] = self._turn
         return chosen
 
-    def unregister(self, fileobj: FileDescriptorLike) -> selectors.SelectorKey:
+    def unregister(self, fileobj: Any) -> selectors.SelectorKey:
         """Forget a socket."""
         key = super().unregister(fileobj)
         self._served.pop(key.fd, None)
