@@ -2,18 +2,17 @@
 
 import asyncio
 import os
-from collections import Counter
+import tempfile
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sluice.protocol.events import EndOfPartition
-from sluice.shuffle.records import spanning_deserializer
 from sluice.shuffle.records.record_reader import ChannelRecord, ChannelRecords, RecordReader
 from sluice.shuffle.records.record_writer import RecordWriter
 from sluice.shuffle.records.serializers import BytesSerializer, ViewSerializer
-from sluice.shuffle.records.spanning_deserializer import SpillFile
 from tests.shuffle.records.rig import FakeEvent, FakeGate, FakePartition
 
 pytestmark = [pytest.mark.network_case(28), pytest.mark.slow]
@@ -86,21 +85,15 @@ def test_round_trip(segment_bytes, batch, serializer):
 
 @pytest.mark.parametrize("batch", [False, True], ids=["single", "batch"])
 async def test_records_far_longer_than_a_segment_pass_through_a_file(batch, monkeypatch):
-    opened: Counter[str] = Counter()
-
-    class CountedSpillFile(SpillFile):
-        def __init__(self, *arguments) -> None:
-            opened["files"] += 1
-            super().__init__(*arguments)
-
-    monkeypatch.setattr(spanning_deserializer, "SpillFile", CountedSpillFile)
+    opened = Mock(side_effect=tempfile.TemporaryFile)
+    monkeypatch.setattr(tempfile, "TemporaryFile", opened)
     files = len(os.listdir("/proc/self/fd"))
     records = [PATTERN[:120_000], b"tiny", PATTERN[7:60_000], b"", PATTERN]
     partition = FakePartition(segment_bytes=127)
     write(partition, records, batch)
     found = await read(partition, BytesSerializer(), batch, SPILL_THRESHOLD_BYTES)
     assert found == records
-    assert opened["files"] == 3
+    assert opened.call_count == 3
     assert len(os.listdir("/proc/self/fd")) == files
 
 
