@@ -320,18 +320,18 @@ class HandshakeTest {
     /** It runs, so it need not be started; {@code ConnectFailed} lets callers try another one. */
     @Test
     void aDrainingTaskManagerIsToldFromOneThatIsAway() {
+        Script script =
+                session -> {
+                    session.read();
+                    session.send(refusal(ErrorCode.SHUTTING_DOWN));
+                    assertTrue(session.isOver());
+                };
         ClientException.ConnectFailed failure =
-                checkFails(
-                        DRIVER.forTasks(),
-                        Message.ROLE_PRODUCER,
-                        "SHUTTING_DOWN: because",
-                        session -> {
-                            session.read();
-                            session.send(refusal(ErrorCode.SHUTTING_DOWN));
-                            assertTrue(session.isOver());
-                        });
+                assertThrows(
+                        ClientException.ConnectFailed.class,
+                        () -> connect(DRIVER.forTasks(), Message.ROLE_PRODUCER, script));
         assertFalse(failure.getMessage().contains("Start one there"), failure.getMessage());
-        assertTrue(failure.summary().contains("SHUTTING_DOWN: because"), failure.summary());
+        assertTrue(failure.summary().endsWith("SHUTTING_DOWN: because"), failure.summary());
     }
 
     private static Message.ErrorResponse refusal(ErrorCode code) {
