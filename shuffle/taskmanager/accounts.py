@@ -53,33 +53,43 @@ NO_LIMITS: Final[Limits] = (None,) * len(Resource)
 
 
 class QuotaExceeded(SluiceError):
-    """An application holds as much as it may, and asks for more.
+    """Root of the refusals by a quota.
 
     Args:
-        resource: The resource it asks for.
+        resource: The resource that the application asks for.
         wanted: Amount that it would hold.
         limit: Its quota.
+        way_out: Advice besides a larger quota.
     """
 
     code = ErrorCode.QUOTA_EXCEEDED
-    retryable = True  # what it holds comes back as its tasks and shuffles end
-    way_out = "Use another TaskManager, let tasks or shuffles end"
 
-    def __init__(self, resource: Resource, wanted: int, limit: int) -> None:
+    def __init__(self, resource: Resource, wanted: int, limit: int, way_out: str) -> None:
         super().__init__(
             f"Application is at its quota of {resource.words} on this TaskManager",
             value=wanted,
             limit=limit,
-            remedy=f"{self.way_out}, or raise {resource.key}",
+            remedy=f"{way_out}, or raise {resource.key}",
         )
         self.resource = resource
+
+
+class QuotaUsedUp(QuotaExceeded):
+    """An application holds so much that a request does not fit; what it holds may come back."""
+
+    retryable = True
+
+    def __init__(self, resource: Resource, wanted: int, limit: int) -> None:
+        super().__init__(
+            resource, wanted, limit, "Use another TaskManager, let tasks or shuffles end"
+        )
 
 
 class RequestAboveQuota(QuotaExceeded):
     """A single request is larger than the whole quota."""
 
-    retryable = False
-    way_out = "Ask for less"
+    def __init__(self, resource: Resource, wanted: int, limit: int) -> None:
+        super().__init__(resource, wanted, limit, "Ask for less")
 
 
 class Account(SegmentOwner):
@@ -190,7 +200,7 @@ class Account(SegmentOwner):
         """Return the error for a request of ``amount``, and count it."""
         limit = self._limits[resource] or 0
         self._accounts.refused.bump(resource.name.lower())
-        kind = QuotaExceeded if amount <= limit else RequestAboveQuota
+        kind = QuotaUsedUp if amount <= limit else RequestAboveQuota
         return kind(resource, self._held[resource] + amount, limit)
 
     def __repr__(self) -> str:
