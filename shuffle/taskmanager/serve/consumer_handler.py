@@ -165,6 +165,7 @@ class ConsumerHandler(ServingHandler):
                 # The channels of a pipelined exchange are all read side by side.
                 None if pipelined else config.max_open_channels_per_gate,
                 None if pipelined else config.floating_buffers_per_stored_gate,
+                self._account,
             )
             opener = TaskManagerChannelOpener(name, self._services, wanted, self.read_pool, limits)
             gate = InputGate(opener)

@@ -20,7 +20,7 @@ from ...gate.local_input_channel import LocalInputChannel
 from ...gate.partition_request_client import PartitionRequestClient
 from ...gate.remote_input_channel import RemoteInputChannel
 from ...gate.task_events import TaskEventDispatcher
-from ...memory import NetworkBufferPool
+from ...memory import NetworkBufferPool, SegmentOwner
 from ...names import SubpartitionRange
 from ...partition.view import DataListener
 from ..accounts import Accounts
@@ -68,12 +68,14 @@ class GateLimits(NamedTuple):
             outputs that are stored. No limit by default.
         floating_buffers: Segments that the remote channels share; ``floating_buffers_per_gate`` by
             default.
+        owner: The application whose quota its segments count for; by default none.
     """
 
     buffer_bytes: int | None = None
     credit_bytes: int | None = None
     remote_channels: int | None = None
     floating_buffers: int | None = None
+    owner: SegmentOwner | None = None
 
 
 class TaskManagerChannelOpener(ChannelOpener):
@@ -108,7 +110,7 @@ class TaskManagerChannelOpener(ChannelOpener):
             config.exclusive_buffers_per_channel,
             floating_buffers,
             config.exclusive_request_timeout_seconds,
-            services.accounts.of(wanted.shuffle.application_id),
+            limits.owner,
         )
         super().__init__(name, wanted, memory)
         self._services = services
