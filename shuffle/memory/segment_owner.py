@@ -10,12 +10,9 @@ Pools without an owner of their own belong to the TaskManager, which has no limi
 from collections.abc import Iterator, Sequence
 from typing import Final, Generic
 
-from mypy_extensions import mypyc_attr
-
 from .distribution import SharerT, Sharing
 
 
-@mypyc_attr(allow_interpreted_subclasses=True)  # a TaskManager counts in accounts
 class SegmentOwner:
     """One owner of local pools and exclusive segments.
 

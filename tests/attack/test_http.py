@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 one_loop = pytest.mark.asyncio(loop_factories=["uvloop"])
 
 RECORDS = b"the records of the victim " * 1000
-OPEN_FILES = 96
+OPEN_FILES = 136
 HALF_REQUESTS = 4 * OPEN_FILES
 HALF = b"GET /metrics HTTP/1.1\r\nHost: victim\r\nX-Slow: "
 SCRAPERS = 4

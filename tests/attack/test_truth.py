@@ -210,7 +210,12 @@ async def test_a_taskmanager_without_room_says_so_until_there_is_some(
     start, secret_file, tmp_path, victim
 ):
     """One application has filled memory tier and disk; what is stored is served on."""
-    daemon = start(tmp_path, cluster_secret_files=secret_file, disk_quota_bytes="4 MiB")
+    daemon = start(
+        tmp_path,
+        cluster_secret_files=secret_file,
+        disk_quota_bytes="4 MiB",
+        quota_disk_tier_bytes="none",
+    )
     greedy = application(BOB, "greedy")
     await commit(daemon.address, victim, 1, RECORDS)
     assert await readiness(daemon) == (200, None)

@@ -81,6 +81,7 @@ async def two_taskmanagers(directory: Path, **settings: object) -> AsyncIterator
                 "storage": storage,
                 "applications": applications,
                 "http": {"http_host": "127.0.0.1", "http_port": 0},
+                "quotas": {"quota_network_segments": "none"},
             }
         )
         taskmanagers.append(TaskManager(config))
