@@ -1,12 +1,9 @@
 """All network memory of a TaskManager, and how it is shared among local pools.
 
 Promises first: ``reserved exclusive + sum(required) <= total`` always holds. The rest, the spare
-segments, is spread evenly over the local pools as limits; segments follow lazily. Since the limits
-and the reservations together never exceed the total, every wait below a limit or on a reservation
-ends once the pools above their limit recycle.
-
-Pools and requests belong to owners, each with a limit of its own
-(:mod:`sluice.shuffle.memory.segment_owner`).
+segments, is spread over owners (:mod:`sluice.shuffle.memory.segment_owner`) and their local pools
+as limits; segments follow lazily. Since the limits and the reservations together never exceed the
+total, every wait below a limit or on a reservation ends once the pools above their limit recycle.
 
 A segment that comes home goes to the first exclusive request that has its reservation, else in
 turn to the local pools that wait below their limit, else it is free.
@@ -23,11 +20,7 @@ from ..errors import (
     PoolDestroyed,
     SegmentNotLent,
 )
-from .distribution import (
-    MemoryDemand,
-    NetworkBufferPoolStatistics,
-    PoolBounds,
-)
+from .distribution import MemoryDemand, NetworkBufferPoolStatistics, PoolBounds
 from .exclusive_requests import ExclusiveRequests
 from .local_buffer_pool import LocalBufferPool
 from .segment import MemorySegment, SegmentMapping, from_the_end
@@ -235,6 +228,13 @@ class NetworkBufferPool:
             self._serve()
         if stranger is not None:
             raise SegmentNotLent(_NAME, stranger.index)
+
+    def limits_changed(self) -> None:
+        """Let owners go on whose limits have risen."""
+        for share in self._shares.all():
+            self._holds_less(share, 0)
+        self._rebalance()
+        self._serve()
 
     # ---- numbers and the end
 

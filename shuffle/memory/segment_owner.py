@@ -153,6 +153,10 @@ class OwnerShares(Generic[SharerT]):
             share = self._by_owner[owner] = OwnerShare(owner, self._network_pool)
         return share
 
+    def all(self) -> list[OwnerShare[SharerT]]:
+        """Return the parts of all owners."""
+        return list(self._by_owner.values())
+
     def drop_empty(self, share: OwnerShare[SharerT]) -> None:
         """Forget a part of which nothing is left."""
         if share.is_empty:

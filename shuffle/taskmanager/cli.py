@@ -131,7 +131,7 @@ def taskmanager(config_file: Path | None, **flags: str | None) -> None:
     from . import service
 
     try:
-        exit_code = service.run(config)
+        exit_code = service.run(config, lambda: load(config_file, os.environ, flags))
     except SluiceError as error:
         click.echo(f"sluice: {error}", err=True)
         sys.exit(FAILURE)

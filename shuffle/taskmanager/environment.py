@@ -163,6 +163,7 @@ class NetworkEnvironment:
         """Set the most that an application may hold, from now on."""
         wholes = self._wholes | self.store.wholes()
         self.accounts.set_limits(Quotas(config, wholes).limits_of)
+        self.network_pool.limits_changed()
 
     @property
     def _wholes(self) -> dict[Resource, int]:

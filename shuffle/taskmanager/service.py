@@ -3,10 +3,11 @@
 import asyncio
 import logging
 import signal
+from collections.abc import Callable
 
 from ...transport import descriptors
 from ...transport import loop as event_loop
-from .config import TaskManagerConfig
+from .config import ConfigError, TaskManagerConfig
 from .taskmanager import TaskManager
 
 _log = logging.getLogger(__name__)
@@ -15,8 +16,12 @@ STORAGE_SECONDS = 10.0
 """Time that threads get to end their writes when everything else has ended."""
 
 
-def run(config: TaskManagerConfig) -> int:
+def run(config: TaskManagerConfig, load_again: Callable[[], TaskManagerConfig]) -> int:
     """Run a TaskManager until SIGTERM or SIGINT.
+
+    Args:
+        config: All settings.
+        load_again: Reads the configuration anew; may raise ConfigError.
 
     A signal starts these steps:
 
@@ -27,8 +32,8 @@ def run(config: TaskManagerConfig) -> int:
     When the deadlines are over, or at a second signal, the process ends at once. Committed data is
     safe in either case.
 
-    SIGHUP loads the TLS files again. The limit of open files becomes the highest that the process
-    may have.
+    SIGHUP loads the TLS files again, and the quotas of the configuration. The limit of open files
+    becomes the highest that the process may have.
 
     Returns:
         The exit code: 0 after an orderly end, 1 if a step was cut short.
@@ -37,10 +42,10 @@ def run(config: TaskManagerConfig) -> int:
         SluiceError: The TaskManager could not start.
     """
     descriptors.raise_limit()
-    return event_loop.run(_serve(config), config.transport.event_loop)
+    return event_loop.run(_serve(config, load_again), config.transport.event_loop)
 
 
-async def _serve(config: TaskManagerConfig) -> int:
+async def _serve(config: TaskManagerConfig, load_again: Callable[[], TaskManagerConfig]) -> int:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     hurry = asyncio.Event()
@@ -54,7 +59,7 @@ async def _serve(config: TaskManagerConfig) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, signalled, number)
     taskmanager = TaskManager(config)
-    loop.add_signal_handler(signal.SIGHUP, _reload, taskmanager)
+    loop.add_signal_handler(signal.SIGHUP, _reload, taskmanager, load_again)
     await taskmanager.start()
     await stop.wait()
     drain_seconds = config.drain_timeout_seconds
@@ -74,16 +79,24 @@ async def _serve(config: TaskManagerConfig) -> int:
     return 1
 
 
-def _reload(taskmanager: TaskManager) -> None:
+def _reload(taskmanager: TaskManager, load_again: Callable[[], TaskManagerConfig]) -> None:
     if taskmanager.state == "starting":
         _log.info("SIGHUP received: the files are being read for the first time")
         return
     tls = taskmanager.environment.listener.tls
     if tls is None:
-        _log.info("SIGHUP received: there is nothing to load again without TLS")
+        _log.info("SIGHUP received: loading the quotas again")
     else:
-        _log.info("SIGHUP received: loading the TLS files again")
+        _log.info("SIGHUP received: loading the quotas and the TLS files again")
         tls.reload()  # logs the result
+    try:
+        config = load_again()
+    except ConfigError as error:
+        for problem in error.problems:
+            _log.error("the quotas stay as they are: %s", problem)
+        return
+    taskmanager.environment.set_quotas(config.quotas)
+    _log.info("the quotas are those of the configuration now")
 
 
 async def _stop(taskmanager: TaskManager, drain_seconds: float) -> None:

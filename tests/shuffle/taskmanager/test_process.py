@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import signal
@@ -11,6 +12,10 @@ import urllib.request
 
 import pytest
 
+from benchmarks.wire_clients import producer, write_map_output
+from sluice.protocol.errors import ErrorCode
+from sluice.protocol.remote_error import RemoteError
+from sluice.transport.connector import Address
 from tests.support.certificates import Authority
 from tests.support.daemon import SLUICE, TIMEOUT_SECONDS, Daemon, arguments, run
 from tests.support.tls_files import TlsFiles
@@ -125,9 +130,35 @@ def test_a_hangup_signal_loads_the_tls_files_again(tmp_path):
         daemon.end(signal.SIGKILL)
 
 
-def test_a_hangup_signal_without_tls_changes_nothing(daemon):
+@pytest.mark.asyncio(loop_factories=["uvloop"])
+async def test_a_hangup_signal_loads_the_quotas_again(tmp_path):
+    file = tmp_path / "sluice.toml"
+    file.write_text("[quotas]\nquota_map_outputs = 1\n", encoding="utf-8")
+    daemon = Daemon(tmp_path, config=file)
+    try:
+        address = Address("127.0.0.1", daemon.data_port)
+        writer = await producer(address)
+        await write_map_output(writer, 1, 1, [[b"first"]])
+        with pytest.raises(RemoteError) as caught:
+            await write_map_output(writer, 1, 2, [[b"second"]])
+        assert caught.value.code is ErrorCode.QUOTA_EXCEEDED
+        file.write_text("[quotas]\nquota_map_outputs = 2\n", encoding="utf-8")
+        daemon.process.send_signal(signal.SIGHUP)
+        await asyncio.to_thread(daemon.read_log_until, "quotas are those of the configuration now")
+        await write_map_output(writer, 1, 2, [[b"second"]])
+        file.write_text("[quotas]\nquota_map_outputs = 0\n", encoding="utf-8")
+        daemon.process.send_signal(signal.SIGHUP)
+        await asyncio.to_thread(daemon.read_log_until, "the quotas stay as they are")
+        assert "quota_map_outputs = 0" in daemon.log.splitlines()[-1]
+        await writer.close()
+    finally:
+        daemon.end(signal.SIGKILL)
+
+
+def test_a_hangup_signal_without_tls_changes_no_certificate(daemon):
     daemon.process.send_signal(signal.SIGHUP)
-    daemon.read_log_until("nothing to load again without TLS")
+    daemon.read_log_until("loading the quotas again")
+    daemon.read_log_until("the quotas are those of the configuration now")
     assert 'sluice_taskmanager_state{state="ready"} 1.0' in metrics(daemon)
     assert "sluice_tls_certificate_expiry" not in metrics(daemon)
     assert daemon.end() == 0
