@@ -63,7 +63,7 @@ class Channel:
 
     async def sent(self) -> list[bytes]:
         """Let the queue run; return the payloads of its messages, whose memory goes home."""
-        for _ in range(3):
+        for _ in range(3):  # turns of the loop: the queue sends in callbacks of its own
             await asyncio.sleep(0)
         self.connection.drain()
         payloads, self.connection.payloads = self.connection.payloads, []
