@@ -43,15 +43,16 @@ def run(monkeypatch):
 
 @pytest.fixture
 def service(monkeypatch):
-    """Stand in for the daemon: keeps the configuration that it was run with."""
+    """Stand in for the daemon: keeps the configuration that it was run with, and its source."""
 
     class Service(types.ModuleType):
         config = None
+        load_again = None
         exit_code = 0
         error: Exception | None = None
 
-        def run(self, config):
-            self.config = config
+        def run(self, config, load_again):
+            self.config, self.load_again = config, load_again
             if self.error is not None:
                 raise self.error
             return self.exit_code
@@ -113,6 +114,14 @@ class TestTaskmanager:
         path.write_text('log_level = "error"\n')
         assert run("taskmanager", env={"SLUICE_CONFIG": str(path)}).exit_code == 0
         assert service.config.log_level == "error"
+
+    def test_the_daemon_can_load_the_file_again(self, run, service, tmp_path):
+        path = tmp_path / "sluice.toml"
+        path.write_text('log_level = "error"\n')
+        assert run("taskmanager", "--config", str(path), "--data-port", "10").exit_code == 0
+        path.write_text('log_level = "debug"\n')
+        again = service.load_again()
+        assert (again.log_level, again.transport.data_port) == ("debug", 10)
 
     def test_every_key_has_a_documented_flag(self, run):
         help_text = run("taskmanager", "--help").output
