@@ -50,8 +50,12 @@ def links(directory: Path) -> Iterator[Links]:
 
 @pytest.fixture(scope="module")
 def linked(directory: Path, links: Links) -> Iterator[Daemons]:
-    """TaskManagers behind the links: their clients' sockets are those of the proxies."""
-    with Daemons(directory / "links", options=links.options(), memory_tier="256 MiB") as running:
+    """TaskManagers behind the links: their clients' sockets are those of the proxies.
+
+    They share no memory with the clients, so that all bytes of map outputs go over the links.
+    """
+    options = {host: each | {"region-areas-bytes": 0} for host, each in links.options().items()}
+    with Daemons(directory / "links", options=options, memory_tier="256 MiB") as running:
         yield running
 
 
@@ -125,11 +129,13 @@ def test_a_taskmanager_killed_and_restarted_while_it_is_written_to(
     expected: str,
 ):
     application.new_events()
-    before = linked[1].status().counters.regions_written
+    before = linked[1].status().counters
+    assert before.region_area_bytes_in == 0
     links.spoil_new(client_links[1], up=Fault(cut_after_bytes=7 * MIB, cut=Cut.STALL))
     running = application.start("reduce_waits", barrier=None, **LARGE)
     # The first region is secured, and the connection stands still long before the last one.
-    linked[1].wait_until(lambda s: s.counters.regions_written >= before + 2, WAIT_SECONDS)
+    written = before.regions_written + 2
+    linked[1].wait_until(lambda s: s.counters.regions_written >= written, WAIT_SECONDS)
     linked[1].kill()
     links.heal(client_links[1])
     linked[1].start()
