@@ -7,10 +7,11 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tools.mutate.__main__ import main, sample
+from tools.mutate.__main__ import main, sample, try_all
 from tools.mutate.operators import mutations_of
 from tools.mutate.recording import Recording
 from tools.mutate.results import Results
@@ -266,3 +267,41 @@ def test_a_mutation_is_killed_by_the_test_that_notices_it(repository, tmp_path):
         "return one + other -> return None | tests/test_counter.py::test_zero",
         "one + other -> one - other | tests/test_counter.py::test_adds",
     ]
+
+
+class Trying:
+    """Stands in for a trial: each mutation takes two looks."""
+
+    def __init__(self) -> None:
+        self.tried: list[str] = []
+        self._looks = 0
+        self._now: str | None = None
+
+    def begin(self, mutation: str) -> None:
+        self._now, self._looks = mutation, 2
+
+    def is_idle(self) -> bool:
+        if self._now is not None:
+            self._looks -= 1
+            if self._looks == 0:
+                self.tried.append(self._now)
+                self._now = None
+        return self._now is None
+
+    def stop(self) -> None:
+        self._now = None
+
+
+@pytest.mark.parametrize("jobs", [1, 2, 3])
+def test_the_last_mutation_is_tried_to_its_end(jobs):
+    trials: list[Any] = [Trying() for _ in range(jobs)]
+    waiting: list[Any] = ["a", "b", "c"]
+    try_all(trials, waiting, deadline=float("inf"))
+    assert sorted(name for trial in trials for name in trial.tried) == ["a", "b", "c"]
+
+
+def test_none_is_begun_after_the_deadline():
+    trial: Any = Trying()
+    waiting: list[Any] = ["a"]
+    try_all([trial], waiting, deadline=float("-inf"))
+    assert trial.tried == []

@@ -280,11 +280,12 @@ def try_all(trials: list[Trial], waiting: list[Mutation], deadline: float) -> No
     try:
         while True:
             idle = [trial for trial in trials if trial.is_idle()]
-            for trial in idle:
-                if waiting and time.monotonic() < deadline:
-                    trial.begin(waiting.pop())
-            if len(idle) == len(trials) and (not waiting or time.monotonic() >= deadline):
+            over = not waiting or time.monotonic() >= deadline
+            if over and len(idle) == len(trials):
                 return
+            for trial in idle:
+                if waiting and not over:
+                    trial.begin(waiting.pop())
             time.sleep(LOOK_AGAIN_SECONDS)
     finally:
         for trial in trials:
