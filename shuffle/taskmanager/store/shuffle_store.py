@@ -68,7 +68,13 @@ class ShuffleStore:
         """The accounts of the applications whose bytes it stores."""
         self._index = storage.index
         self._threads = IoThreads(config.io_threads, "sluice-storage")
-        self._tiers = Tiers(storage.memory, storage.disks, storage.left_out, self._threads)
+        self._tiers = Tiers(
+            storage.memory,
+            storage.disks,
+            storage.left_out,
+            self._threads,
+            config.memory_tier_reserve_percent,
+        )
         self._journal = JournalWriter(storage.journal, self._index, self._tiers)
         self._commits = 0
         self._adopted = self._index.map_outputs
@@ -296,6 +302,11 @@ class ShuffleStore:
     def tiers(self) -> list[TierStatistics]:
         """Return the state of all tiers, then the directories that were left out at the start."""
         return self._tiers.statistics()
+
+    @property
+    def memory_refusals(self) -> int:
+        """Regions that went to the disk because their application had its share of memory."""
+        return self._tiers.memory_refusals
 
     def wholes(self) -> dict[Resource, int]:
         """Return the bytes that the tiers can hold altogether, by resource."""
