@@ -164,6 +164,8 @@ class RegionWriter:
         value = 0
         try:
             for start in range(0, self.length, COPY_CALL_BYTES):
+                if not self._open:
+                    break  # aborted meanwhile: nobody wants the rest
                 end = min(start + COPY_CALL_BYTES, self.length)
                 copy = partial(_copy, extent, (start, end), area, offset + start, checksum, value)
                 value = await self._threads.run_for(self._flow, end - start, copy)
