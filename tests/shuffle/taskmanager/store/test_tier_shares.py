@@ -117,7 +117,7 @@ def test_those_that_take_all_they_can_hold_the_same(sharers, reserve, size):
     assert all(share - size < held <= share + size for held in tier.held.values())
 
 
-@settings(max_examples=25)
+@settings(max_examples=30)
 @given(
     holders=st.integers(1, 6),
     newcomers=st.integers(1, 6),
@@ -125,15 +125,15 @@ def test_those_that_take_all_they_can_hold_the_same(sharers, reserve, size):
     seed=st.integers(0, 2**32),
 )
 def test_what_is_released_goes_to_those_below_their_share(holders, newcomers, reserve, seed):
-    """All go on asking, in any order, until everything was released and taken several times."""
+    """All go on asking, in any order, while any region is released in the end."""
     size, choose = 100, random.Random(seed)
     tier = Tier(reserve)
     old = [f"old-{number}" for number in range(holders)]
     everybody = old + [f"new-{number}" for number in range(newcomers)]
     tier.fill(old, size)
     released = 0
-    while released < 5 * ROOM:
-        name = choose.choice([each for each in everybody if tier.held.get(each)])
+    while released < 10 * ROOM:
+        (name,) = choose.choices(list(tier.held), list(tier.held.values()))
         tier.release(name, size)
         released += size
         for each in choose.sample(everybody, len(everybody)):
