@@ -88,6 +88,8 @@ class Counters:
     """Credits granted to us by receivers."""
 
     regions_written: int = 0
+    memory_tier_refusals: int = 0
+    """Regions that went to the disk because their application had its share of the memory tier."""
     map_outputs_committed: int = 0
     map_outputs_aborted: int = 0
     """Map attempts given up: aborted by the producer, or its connection ended before the commit."""

@@ -146,6 +146,14 @@ class Account(SegmentOwner):
         """Change the quotas. What is held beyond a new one stays until it is given back."""
         self._limits = limits
 
+    def amount(self, resource: Resource) -> int:
+        """Return how much of a resource is held."""
+        return self._held[resource]
+
+    def sharers(self, resource: Resource) -> int:
+        """Return how many applications hold any of a resource; this one counts in any case."""
+        return self._accounts.holders[resource] + (self._held[resource] == 0)
+
     def has_room(self, resource: Resource, amount: int = 1) -> bool:
         """Return whether the application may hold ``amount`` more."""
         limit = self._limits[resource]
@@ -174,6 +182,7 @@ class Account(SegmentOwner):
         before = self._held[resource]
         self._held[resource] = before + amount
         if before == 0 and amount:
+            self._accounts.holders[resource] += 1
             self._in_use += 1
             if self._in_use == 1:
                 self._accounts.opened(self)
@@ -192,6 +201,7 @@ class Account(SegmentOwner):
             )
         self._held[resource] = after
         if after == 0 and amount:
+            self._accounts.holders[resource] -= 1
             self._in_use -= 1
             if self._in_use == 0:
                 self._accounts.closed(self)
@@ -219,10 +229,12 @@ class Accounts:
 
     Attributes:
         refused: Requests beyond a quota, by resource; only grows.
+        holders: Applications that hold any of a resource, by resource.
     """
 
     def __init__(self) -> None:
         self.refused = BoundedCounts()
+        self.holders = [0] * len(Resource)
         self._limits_of: Callable[[str], Limits] = _no_limits
         self._all: weakref.WeakValueDictionary[str, Account] = weakref.WeakValueDictionary()
         self._in_use: dict[str, Account] = {}

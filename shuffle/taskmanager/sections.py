@@ -156,6 +156,11 @@ class StorageConfig(Settings):
     memory_tier_bytes: Bytes = Field(512 * 1024 * 1024, ge=0)
     """Size of the memory tier, touched once at start; 0 means none."""
 
+    memory_tier_reserve_percent: Count = Field(12, ge=0, le=50)
+    """Part of the memory tier that a lone application leaves free, so that another one finds room
+    at once; with several applications less is left. 0: the memory tier goes to those who come
+    first."""
+
     region_areas_bytes: Bytes = Field(256 * 1024 * 1024, ge=0)
     """Most memory shared with producers on this host, beside the memory tier: producers put regions
     there instead of sending them. 0: producers send all regions."""

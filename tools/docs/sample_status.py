@@ -39,6 +39,7 @@ COUNTERS = Counters(
     credits_sent=1011,
     credits_received=1012,
     regions_written=1013,
+    memory_tier_refusals=1033,
     map_outputs_committed=1014,
     map_outputs_aborted=1015,
     map_outputs_adopted=1016,

@@ -22,6 +22,8 @@ class ReceiveSettings(NamedTuple):
     """Largest payload that is received into one segment."""
     large_payload_bytes: int
     """Largest payload that is received into the memory tier, or into several segments."""
+    connection: int = 0
+    """Number that tells the connection from others, for its turns at the disks."""
 
 
 class IncomingRegion:

@@ -167,7 +167,9 @@ class RegionOpener:
                 map_attempt_id=map_attempt_id,
             )
         try:
-            return self._services.store.begin_region(self._attempt.shuffle, first, lengths)
+            return self._services.store.begin_region(
+                self._attempt.shuffle, first, lengths, self._settings.connection
+            )
         except ValueError as error:
             raise MapOutputMismatch(
                 "Lengths of a region do not add up to a size",

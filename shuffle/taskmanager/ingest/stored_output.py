@@ -73,6 +73,7 @@ class StoredOutput(IncomingOutput):
             services.verify_checksums,
             connection.max_payload_bytes,
             connection.large_payload_bytes,
+            id(connection),
         )
         self._opener: Final = RegionOpener(services, self.attempt, self.num_subpartitions, settings)
         self._credit = 0

@@ -37,6 +37,7 @@ from ...memory import (
 from ...names import SubpartitionRange
 from ...partition.view import DataListener, OutgoingBuffer
 from ..store.extent_reader import ExtentRead
+from ..store.fair_queue import Flow
 from ..store.outputs import MapOutput
 from ..store.shuffle_store import ShuffleStore
 from ..store.tier import Extent
@@ -134,6 +135,8 @@ class StoredPartitionView:
     ) -> None:
         self.failure: SluiceError | None = None
         self._store = store
+        # Views of one connection have one read pool, so that it tells connections apart.
+        self._flow = Flow(wanted.shuffle.application_id, id(read_pool))
         self._segment_size_bytes = sizes.segment_bytes
         self._buffer_size_bytes = self._message_bytes = sizes.buffer_bytes
         self._credit_bytes = sizes.credit_bytes
@@ -379,7 +382,7 @@ class StoredPartitionView:
     async def _read(self, reads: list[ExtentRead], groups: list[BufferGroup]) -> None:
         complete = False
         try:
-            await self._store.read_all(reads)
+            await self._store.read_all(reads, self._flow)
             complete = True
         except Exception as error:  # noqa: BLE001
             # Also a bug fails this channel, and never passes for data.

@@ -1,6 +1,7 @@
 """Reads extents of any tier: from the mapping, the page cache, or the disk in a thread."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 from crc32c import crc32c
@@ -11,7 +12,8 @@ from .errors import (
     OutsideRegion,
     StorageReadFailed,
 )
-from .io_threads import IoThreads
+from .fair_queue import OWN_FLOW, Flow
+from .io_threads import CALL_COST, IoThreads
 from .outputs import Region
 from .tier import Extent
 
@@ -63,12 +65,13 @@ def read_cached(reads: Sequence[ExtentRead]) -> bool:
     )
 
 
-async def read_extents(threads: IoThreads, reads: Sequence[ExtentRead]) -> None:
+async def read_extents(threads: IoThreads, reads: Sequence[ExtentRead], flow: Flow) -> None:
     """Read extents of any tier; one call of a thread makes all reads of disks.
 
     Args:
         threads: They read from the disk tier.
         reads: The reads; their extents are retained meanwhile.
+        flow: Whose turn they take.
 
     Raises:
         OutsideRegion: A range reaches beyond its extent.
@@ -92,7 +95,7 @@ async def read_extents(threads: IoThreads, reads: Sequence[ExtentRead]) -> None:
     for read in on_disk:
         read.extent.retain()  # until the thread has ended
     try:
-        failed = await threads.run(_read_each, tiers, on_disk)
+        failed = await threads.run_for(flow, _cost(on_disk), partial(_read_each, tiers, on_disk))
     finally:
         for read in on_disk:
             read.extent.release()
@@ -100,6 +103,12 @@ async def read_extents(threads: IoThreads, reads: Sequence[ExtentRead]) -> None:
         number, error = failed
         extent, offset, buffers = on_disk[number]
         raise tiers[number].read_failure(extent.offset + offset, buffers, error) from error
+
+
+def _cost(reads: Sequence[ExtentRead]) -> int:
+    """Return the bytes to read; each read but the first counts as a call of its own, too."""
+    wanted = sum(len(buffer) for read in reads for buffer in read.buffers)
+    return wanted + (len(reads) - 1) * CALL_COST
 
 
 def _read_each(
@@ -126,7 +135,7 @@ async def verify_region(threads: IoThreads, region: Region) -> None:
     if extent is not None:
         extent.retain()
         try:
-            found = await threads.run(_checksum, extent)
+            found = await threads.run_for(OWN_FLOW, extent.length, partial(_checksum, extent))
         except OSError as error:
             raise StorageReadFailed(
                 extent.tier.path, extent.offset, extent.length, 0, str(error)

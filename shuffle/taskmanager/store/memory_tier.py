@@ -113,6 +113,16 @@ class MemoryTier(Tier):
             self.fail("the file system has no room for the holes between adopted regions")
 
     @property
+    def room_bytes(self) -> int:
+        """Bytes that it can hold: its capacity, or less if the file system has become full."""
+        return self._backed_bytes if self._short else self._capacity
+
+    @property
+    def free_bytes(self) -> int:
+        """Bytes of it that no extent holds."""
+        return self.room_bytes - self._allocator.used_bytes
+
+    @property
     def wants_backing(self) -> bool:
         """Whether :meth:`prepare` has pages to allot."""
         return self.healthy and not self._short and self._ahead_bytes() > self._backed_bytes

@@ -1,6 +1,7 @@
 """Writes one region into its extent."""
 
 import os
+from functools import partial
 from typing import TYPE_CHECKING
 
 from crc32c import crc32c
@@ -9,6 +10,7 @@ from ...names import ShuffleKey
 from .disk_tier import DiskTier
 from .errors import OutsideRegion, StorageError, StorageReadFailed
 from .extent_reader import disk_tier_of
+from .fair_queue import Flow
 from .io_threads import IoThreads
 from .outputs import Region
 from .tier import Extent
@@ -22,6 +24,9 @@ if TYPE_CHECKING:
 DIRECT_COPY_BYTES = 256 * 1024
 """The event loop itself copies regions up to this size: that takes no longer than a hop to a
 thread and back."""
+
+COPY_CALL_BYTES = 4 * 1024 * 1024
+"""Most bytes of a region that are copied in one turn: others wait as long for theirs."""
 
 _COPY_BYTES = 1024 * 1024
 """A region is copied and checked in pieces that the processor's cache still has for the check."""
@@ -37,11 +42,13 @@ class RegionWriter:
         first_subpartition: Number of the region's first subpartition.
         offsets: Cumulative offsets of its subpartitions.
         threads: They write to the disk tier.
+        flow: Whose turns the writes take.
     """
 
     __slots__ = (
         "_extent",
         "_failure",
+        "_flow",
         "_offsets",
         "_open",
         "_threads",
@@ -58,6 +65,7 @@ class RegionWriter:
         first_subpartition: int,
         offsets: "array[int]",
         threads: IoThreads,
+        flow: Flow,
     ) -> None:
         self.key = key
         self.first_subpartition = first_subpartition
@@ -65,6 +73,7 @@ class RegionWriter:
         self._extent = extent
         self._offsets = offsets
         self._threads = threads
+        self._flow = flow
         self._open = True
         self._writes = 0
         self._failure: StorageError | None = None
@@ -117,7 +126,9 @@ class RegionWriter:
         extent.retain()  # an abort must not free the space while the thread writes there
         self._writes += 1
         try:
-            await self._threads.run(tier.write, extent.offset + offset, buffers)
+            await self._threads.run_for(
+                self._flow, end - offset, partial(tier.write, extent.offset + offset, buffers)
+            )
         except OSError as error:
             self._failure = tier.write_failure(extent.offset + offset, end - offset, error)
             raise self._failure from error
@@ -147,21 +158,24 @@ class RegionWriter:
         if extent is None:
             return 0
         if extent.view is not None and self.length <= DIRECT_COPY_BYTES:
-            return _copy_into_view(extent.view, area, offset, checksum)
+            return _copy(extent, (0, self.length), area, offset, checksum, 0)
         extent.retain()  # an abort must not free the space while the thread writes there
         self._writes += 1
+        value = 0
         try:
-            if extent.view is not None:
-                return await self._threads.run(_copy_into_view, extent.view, area, offset, checksum)
-            return await self._threads.run(
-                _copy_to_disk, disk_tier_of(extent), extent, area, offset, checksum
-            )
+            for start in range(0, self.length, COPY_CALL_BYTES):
+                if not self._open:
+                    break  # aborted meanwhile: nobody wants the rest
+                end = min(start + COPY_CALL_BYTES, self.length)
+                copy = partial(_copy, extent, (start, end), area, offset + start, checksum, value)
+                value = await self._threads.run_for(self._flow, end - start, copy)
         except OSError as error:
             self._failure = disk_tier_of(extent).write_failure(extent.offset, self.length, error)
             raise self._failure from error
         finally:
             self._writes -= 1
             extent.release()
+        return value
 
     def finish(self, crc32c: int) -> Region:
         """End the region.
@@ -204,29 +218,39 @@ class RegionWriter:
             raise RuntimeError("the region was finished or aborted before")
 
 
-def _copy_into_view(view: memoryview, area: "RegionArea", offset: int, checksum: bool) -> int:
-    """Fill an extent of the memory tier from an area; return the bytes' checksum, or 0."""
-    value = 0
-    for start in range(0, len(view), _COPY_BYTES):
-        piece = view[start : start + _COPY_BYTES]
-        _read_piece(area, offset + start, piece)
-        if checksum:
-            value = crc32c(piece, value)
-    return value
-
-
-def _copy_to_disk(
-    tier: DiskTier, extent: Extent, area: "RegionArea", offset: int, checksum: bool
+def _copy(
+    extent: Extent,
+    part: tuple[int, int],
+    area: "RegionArea",
+    offset: int,
+    checksum: bool,
+    value: int,
 ) -> int:
-    """Fill an extent of the disk tier from an area, in a thread; return the checksum, or 0."""
-    value = 0
-    buffer = memoryview(bytearray(min(_COPY_BYTES, extent.length)))
-    for start in range(0, extent.length, _COPY_BYTES):
-        piece = buffer[: extent.length - start]
-        _read_piece(area, offset + start, piece)
+    """Copy a part of a region, in the calling thread.
+
+    Args:
+        extent: Place of the region.
+        part: Start and end of the part in it.
+        area: Holds the bytes.
+        offset: Position of the part there.
+        checksum: Whether to compute the checksum.
+        value: Checksum of the bytes before the part.
+
+    Returns:
+        The checksum of all bytes up to the end of the part; ``value`` without ``checksum``.
+    """
+    view = extent.view
+    tier = None if view is not None else disk_tier_of(extent)
+    begin, end = part
+    buffer = memoryview(b"" if tier is None else bytearray(min(_COPY_BYTES, end - begin)))
+    for start in range(begin, end, _COPY_BYTES):
+        stop = min(start + _COPY_BYTES, end)
+        piece = buffer[: stop - start] if view is None else view[start:stop]
+        _read_piece(area, offset + start - begin, piece)
         if checksum:
             value = crc32c(piece, value)
-        tier.write(extent.offset + start, [piece])
+        if tier is not None:
+            tier.write(extent.offset + start, [piece])
     return value
 
 

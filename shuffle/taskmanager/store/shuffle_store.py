@@ -32,6 +32,7 @@ from .extent_reader import (
     read_extents,
     verify_region,
 )
+from .fair_queue import OWN_FLOW, Flow
 from .io_threads import IoThreads
 from .journal_writer import JournalWriter
 from .output_index import (
@@ -67,7 +68,13 @@ class ShuffleStore:
         """The accounts of the applications whose bytes it stores."""
         self._index = storage.index
         self._threads = IoThreads(config.io_threads, "sluice-storage")
-        self._tiers = Tiers(storage.memory, storage.disks, storage.left_out, self._threads)
+        self._tiers = Tiers(
+            storage.memory,
+            storage.disks,
+            storage.left_out,
+            self._threads,
+            config.memory_tier_reserve_percent,
+        )
         self._journal = JournalWriter(storage.journal, self._index, self._tiers)
         self._commits = 0
         self._adopted = self._index.map_outputs
@@ -95,7 +102,11 @@ class ShuffleStore:
         return self._storage.taskmanager_id
 
     def begin_region(
-        self, key: ShuffleKey, first_subpartition: int, lengths: Sequence[int]
+        self,
+        key: ShuffleKey,
+        first_subpartition: int,
+        lengths: Sequence[int],
+        connection: int = 0,
     ) -> RegionWriter:
         """Allot an extent for a region: in the memory tier if it has room, else on a disk.
 
@@ -104,6 +115,7 @@ class ShuffleStore:
             first_subpartition: Number of the region's first subpartition; ``EVERY_SUBPARTITION``
                 for a broadcast region, whose bytes are those of each subpartition.
             lengths: Bytes of each of its subpartitions; a single length for a broadcast region.
+            connection: The producer's connection, of which writes to a disk take turns.
 
         Raises:
             StorageFull: No tier has room.
@@ -116,7 +128,8 @@ class ShuffleStore:
         length = offsets[-1]
         account = self.accounts.of(key.application_id)
         extent = self._tiers.allocate(length, account) if length else None
-        return RegionWriter(key, extent, first_subpartition, offsets, self._threads)
+        flow = Flow(key.application_id, connection)
+        return RegionWriter(key, extent, first_subpartition, offsets, self._threads, flow)
 
     def commit(self, output: MapOutput) -> "asyncio.Future[None]":
         """Commit a map output: its row goes to the journal first, then it becomes visible.
@@ -250,13 +263,17 @@ class ShuffleStore:
         """
         await self.read_all([ExtentRead(extent, offset, buffers)])
 
-    async def read_all(self, reads: Sequence[ExtentRead]) -> None:
+    async def read_all(self, reads: Sequence[ExtentRead], flow: Flow = OWN_FLOW) -> None:
         """Fill buffers from extents: copies from memory, one call of a thread for all disks.
+
+        Args:
+            reads: The reads.
+            flow: Whose turn at the disks they take.
 
         Raises:
             StorageReadFailed: As :meth:`read` does; so are the other errors.
         """
-        await read_extents(self._threads, reads)
+        await read_extents(self._threads, reads, flow)
 
     def read_cached(self, reads: Sequence[ExtentRead]) -> bool:
         """Fill buffers at once if the page cache has all: ``extent_reader.read_cached``."""
@@ -285,6 +302,11 @@ class ShuffleStore:
     def tiers(self) -> list[TierStatistics]:
         """Return the state of all tiers, then the directories that were left out at the start."""
         return self._tiers.statistics()
+
+    @property
+    def memory_refusals(self) -> int:
+        """Regions that went to the disk because their application had its share of memory."""
+        return self._tiers.memory_refusals
 
     def wholes(self) -> dict[Resource, int]:
         """Return the bytes that the tiers can hold altogether, by resource."""

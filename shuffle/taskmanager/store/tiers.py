@@ -12,6 +12,7 @@ from .errors import StorageFull
 from .io_threads import IoThreads
 from .memory_tier import MemoryTier
 from .tier import Extent, Tier, TierStatistics, whole_pages
+from .tier_shares import fair_share_bytes, may_take
 
 logger = logging.getLogger(__name__)
 
@@ -27,6 +28,11 @@ class Tiers:
         disks: In the order of the configuration.
         left_out: Directories that could not be used at the start, for :meth:`statistics`.
         threads: They do the upkeep.
+        reserve_percent: Part of the memory tier that a lone application leaves free.
+
+    Attributes:
+        memory_refusals: Extents that the memory tier had room for, and that it did not get because
+            their application had its share of it; only grows.
     """
 
     def __init__(
@@ -35,11 +41,14 @@ class Tiers:
         disks: Sequence[DiskTier],
         left_out: Sequence[TierStatistics],
         threads: IoThreads,
+        reserve_percent: int,
     ) -> None:
+        self.memory_refusals = 0
         self._memory = memory
         self._disks = disks
         self._left_out = left_out
         self._threads = threads
+        self._reserve_percent = reserve_percent
         self._next_disk = 0
         self._busy: set[Tier] = set()
         self._ending = False
@@ -51,25 +60,66 @@ class Tiers:
     def allocate(self, length: int, account: Account) -> Extent:
         """Allocate an extent: in the memory tier if it has room, else on a disk.
 
+        An extent is charged to its application when it is allocated. So room that is announced and
+        not written yet counts as held, and announcing much is no way around the shares.
+
         Args:
             length: Bytes, at least 1.
             account: The application that pays. The memory tier has no room for one that is at its
-                quota there.
+                quota there, or has its share while others want theirs.
 
         Raises:
             StorageFull: No tier has room.
             QuotaExceeded: The application is at its quota of the disk tier.
         """
-        extent = self._in_memory(length, account) or self._on_disk(length, account)
+        memory, size_bytes = self._memory, whole_pages(length)
+        extent: Extent | None = None
+        kept: MemoryTier | None = None  # has room that this application does not get
+        if memory is not None and account.has_room(Resource.MEMORY_TIER_BYTES, size_bytes):
+            if self._gets_memory(memory, size_bytes, account):
+                extent = self._in_memory(memory, length)
+            else:
+                kept = memory
         if extent is None:
-            raise self._full(length)
+            alone = account.sharers(Resource.MEMORY_TIER_BYTES) == 1
+            extent = self._beyond_memory(length, account, kept if alone else None)
+            if extent is None:
+                raise self._full(length, None if alone else kept)
         extent.charge_to(account)
+        if kept is not None and extent.tier is not kept:
+            self.memory_refusals += 1
         return extent
 
-    def _in_memory(self, length: int, account: Account) -> Extent | None:
-        memory = self._memory
-        if memory is None or not account.has_room(Resource.MEMORY_TIER_BYTES, whole_pages(length)):
-            return None
+    def _gets_memory(self, memory: MemoryTier, size_bytes: int, account: Account) -> bool:
+        """Return whether the application may have room of the tier, if there is any."""
+        free, room = memory.free_bytes, memory.room_bytes
+        if not memory.healthy or size_bytes > free:
+            return True
+        held = account.amount(Resource.MEMORY_TIER_BYTES)
+        sharers = account.sharers(Resource.MEMORY_TIER_BYTES)
+        share = fair_share_bytes(room, sharers, self._reserve_percent)
+        return may_take(size_bytes, held, free, share, self._reserve_percent)
+
+    def _beyond_memory(
+        self, length: int, account: Account, reserve: MemoryTier | None
+    ) -> Extent | None:
+        """Allocate on a disk; if none has room or quota for it, in the reserve of the memory tier.
+
+        A region that would fail is worth more than a reserve for applications to come, but not more
+        than the share of one that is there.
+        """
+        size_bytes = whole_pages(length)
+        if reserve is None or account.has_room(Resource.DISK_TIER_BYTES, size_bytes):
+            extent = self._on_disk(length, account)
+        else:
+            extent = None
+        if extent is None and reserve is not None:
+            extent = self._in_memory(reserve, length)
+            if extent is None:
+                account.require_room(Resource.DISK_TIER_BYTES, size_bytes)
+        return extent
+
+    def _in_memory(self, memory: MemoryTier, length: int) -> Extent | None:
         extent = memory.allocate(length)
         if extent is not None and memory.wants_backing:
             self._back_ahead(memory)
@@ -88,13 +138,16 @@ class Tiers:
                 return extent
         return None
 
-    def _full(self, length: int) -> StorageFull:
-        tiers = self.statistics()
+    def _full(self, length: int, kept: MemoryTier | None) -> StorageFull:
+        """Return the error for an extent without a place; ``kept`` has room for others only."""
+        tiers = [tier for tier in self.statistics() if kept is None or tier.kind != kept.kind]
         detail = "; ".join(
             f"{tier.kind} {tier.directory} "
             + (f"has {tier.largest_free_bytes} in one piece" if tier.healthy else tier.reason)
             for tier in tiers
         )
+        if kept is not None:
+            detail += "; the rest of the memory tier is kept for other applications"
         return StorageFull(length, max(tier.largest_free_bytes for tier in tiers), detail)
 
     def statistics(self) -> list[TierStatistics]:

@@ -252,6 +252,11 @@ def _map_outputs(status: TaskManagerStatus) -> Iterator[Metric]:
     )
     yield total("regions_written", "Regions written.", counters.regions_written)
     yield total(
+        "memory_tier_refusals",
+        "Regions that went to the disk because their application had its share of the memory tier.",
+        counters.memory_tier_refusals,
+    )
+    yield total(
         "applications_expired",
         "Applications whose data was dropped because no client was left.",
         counters.applications_expired,

@@ -141,6 +141,7 @@ def _counters(environment: NetworkEnvironment, lag: EventLoopLag) -> Counters:
         counters.tls_reload_failures = tls.failures
     counters.refused_connections = BoundedCounts(outcomes.refused)
     counters.quota_refusals = BoundedCounts(environment.accounts.refused)
+    counters.memory_tier_refusals = environment.store.memory_refusals
     counters.applications_expired = environment.applications.expired_total
     counters.event_loop_lag_seconds = lag.total_seconds
     services = environment.producer_services

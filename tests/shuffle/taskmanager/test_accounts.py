@@ -142,3 +142,23 @@ def test_no_sequence_takes_more_than_the_quota_or_loses_count(steps):
             assert kept[holder].held[each] == amount_held
         holders = {holder for (holder, _), amount_held in model.items() if amount_held}
         assert {each.application_id for each in accounts.in_use()} == holders
+
+
+def test_the_sharers_of_a_resource_are_those_who_hold_it_and_the_one_who_asks():
+    accounts = Accounts()
+    mine, other = accounts.of("mine"), accounts.of("other")
+    assert mine.sharers(Resource.CHANNELS) == 1
+    other.hold(Resource.CHANNELS, 2)
+    other.hold(Resource.CHANNELS, 3)
+    other.hold(Resource.CONNECTIONS)
+    assert other.amount(Resource.CHANNELS) == 5
+    assert mine.sharers(Resource.CHANNELS) == 2
+    assert other.sharers(Resource.CHANNELS) == 1
+    mine.hold(Resource.CHANNELS)
+    assert mine.sharers(Resource.CHANNELS) == other.sharers(Resource.CHANNELS) == 2
+    other.give_back(Resource.CHANNELS, 4)
+    assert mine.sharers(Resource.CHANNELS) == 2
+    other.give_back(Resource.CHANNELS, 1)
+    assert mine.sharers(Resource.CHANNELS) == 1
+    mine.give_back(Resource.CHANNELS)
+    assert accounts.holders == [0, 0, 0, 0, 1, 0, 0, 0]

@@ -415,7 +415,9 @@ async def test_a_failed_read_never_passes_for_data(on_disk, error):
 
 async def test_a_map_output_in_both_tiers(tmp_path):
     """Regions went to memory while there was room: their order stays."""
-    store = ShuffleStore.open(configs(tmp_path, memory_tier_bytes=8192)[2])
+    store = ShuffleStore.open(
+        configs(tmp_path, memory_tier_bytes=8192, memory_tier_reserve_percent=0)[2]
+    )
     rig = Rig(store)
     regions = [[noise(3000, 1)], [noise(50_000, 2)], [noise(100, 3)], [noise(9000, 4)]]
     output = await rig.commit(1, *regions)

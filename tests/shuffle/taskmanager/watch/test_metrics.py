@@ -142,6 +142,7 @@ def test_every_counter_has_one_series():
         ),
         ('sluice_map_outputs_finished_total{outcome="adopted"}', "map_outputs_adopted"),
         ("sluice_gates_opened_total", "gates_opened"),
+        ("sluice_memory_tier_refusals_total", "memory_tier_refusals"),
         ('sluice_tls_reloads_total{result="loaded"}', "tls_reloads"),
         ('sluice_tls_reloads_total{result="refused"}', "tls_reload_failures"),
         ('sluice_connections_finished_handshake_total{result="refused"}', "connections_refused"),
