@@ -41,12 +41,17 @@ from sluice.protocol.messages import (
     RegionData,
 )
 from sluice.protocol.remote_error import RemoteError
+from sluice.shuffle.taskmanager.sections import StorageConfig
 from sluice.transport.connector import Address
 
 MIB = 1024 * 1024
 POOL_BYTES = 2048 * 32 * 1024
 MEMORY_TIER_BYTES = 256 * MIB
 REGION_BYTES = 8 * MIB
+RESERVE_PERCENT = StorageConfig.model_fields["memory_tier_reserve_percent"].default
+FILLED_BYTES = MEMORY_TIER_BYTES * (100 - RESERVE_PERCENT) // 100 // REGION_BYTES * REGION_BYTES
+"""What a lone application takes of the memory tier."""
+
 SUBPARTITIONS = 16
 SHUFFLE = 0
 STALLED_CONSUMERS = 16
@@ -201,7 +206,7 @@ def main() -> None:
             moved = uvloop.run(sampled_through(sockets, int(arguments.gigabytes * 1e9), samples))
             peaks = [resident_bytes(pid, "VmHWM") for pid in pids]
     kept = samples.kept()
-    overheads = [(peak - POOL_BYTES - MEMORY_TIER_BYTES) / MIB for peak in peaks]
+    overheads = [(peak - POOL_BYTES - FILLED_BYTES) / MIB for peak in peaks]
     report = Report(
         name="memory",
         figures={"overhead_mib": max(overheads), "moved_gb": moved / 1e9},
