@@ -1,0 +1,428 @@
+"""The applications of bench-fairness, each in a process of its own: ordinary ones and greedy ones.
+
+An ordinary application writes a map output, reads it and releases it, again and again. A greedy one
+takes all it can get of one resource, until it is told to rest: it holds on to what it has and asks
+for more every few milliseconds, or it keeps many connections busy. All loops end with their task,
+and what they hold at a time is bounded.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import struct
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+from benchmarks.http_flood import exchange, percentile
+from benchmarks.line_process import next_command, say
+from benchmarks.wire_clients import (
+    DEADLINE_SECONDS,
+    Client,
+    consumer,
+    driver,
+    open_gate,
+    producer,
+    read_gate,
+    write_map_output,
+)
+from sluice.protocol.codec import encode
+from sluice.protocol.errors import SluiceError
+from sluice.protocol.limits import MAGIC, PREFIX_BYTES, VERSION
+from sluice.protocol.messages import (
+    FLOW_CREDIT,
+    ROLE_PRODUCER,
+    ApplicationReleased,
+    Hello,
+    OpenPartition,
+    OpenPipelinedPartition,
+    Ping,
+    Pong,
+    ReleaseApplication,
+    ReleaseShuffle,
+    ShuffleReleased,
+)
+from sluice.shuffle.client.client import ShuffleClient
+from sluice.shuffle.partition.partition_type import ConsumptionConstraint, ResultPartitionType
+from sluice.transport.connector import Address
+
+PAUSE_SECONDS: Final = 0.01
+"""Between a refusal and the next try."""
+
+SETTLE_SECONDS: Final = 0.2
+"""Of exchanges before those whose times count."""
+
+PROBE_DEADLINE_SECONDS: Final = 20.0
+"""Of all small exchanges of a turn, however slow they are."""
+
+GREEDY_CONNECTIONS: Final = 16
+UNREAD_GATES: Final = 400
+UNREAD_SHUFFLE: Final = 1 << 20
+"""Shuffles of greedy loops begin here; those of ordinary exchanges are below."""
+
+_FAILURES: Final = (SluiceError, TimeoutError, OSError, asyncio.IncompleteReadError)
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """The work of an application.
+
+    Attributes:
+        greedy: The resource that it takes all of; empty: it is an ordinary application.
+        part_bytes: Bytes of a subpartition of its map outputs.
+        parts: Subpartitions of a map output.
+        reads: How often each map output is read.
+        window: Shuffles that it keeps; the oldest is released when there are more.
+        reconnects: Whether each exchange has new connections.
+    """
+
+    greedy: str = ""
+    part_bytes: int = 64 * 1024
+    parts: int = 4
+    reads: int = 1
+    window: int = 1
+    reconnects: bool = False
+
+
+class Application:
+    """An application, and the account of its work.
+
+    Args:
+        name: Its name on the TaskManager.
+        socket: The Unix socket of the TaskManager.
+
+    Attributes:
+        moved_bytes: Bytes written and read so far.
+        errors: Failed exchanges by the name of their error.
+    """
+
+    def __init__(self, name: str, socket: str) -> None:
+        self.name = name
+        self.address = Address(socket, 0)
+        self.moved_bytes = 0
+        self.errors: Counter[str] = Counter()
+        self._shuffles = itertools.count()
+
+    async def work(self, load: Load) -> None:
+        """Do ordinary exchanges until cancelled; after an error with new connections."""
+        while True:
+            failed = self.errors.total()
+            with self.counted_errors():
+                async with self.connections() as (writer, reader, releaser):
+                    kept: list[int] = []
+                    while not load.reconnects or not kept:
+                        kept.append(await self.exchange(load, writer, reader))
+                        if len(kept) > load.window:
+                            await release(releaser, kept.pop(0))
+                    for shuffle in kept:
+                        await release(releaser, shuffle)
+            if self.errors.total() > failed:
+                await asyncio.sleep(PAUSE_SECONDS)
+
+    async def exchange(self, load: Load, writer: Client, reader: Client) -> int:
+        """Write and read a map output; return its shuffle."""
+        shuffle = next(self._shuffles)
+        parts = [bytes(load.part_bytes)] * load.parts
+        size = load.part_bytes * load.parts
+        await write_map_output(writer, shuffle, 0, [parts])
+        self.moved_bytes += size
+        for _ in range(load.reads):
+            (content,) = await read_gate(
+                reader, shuffle, [(reader.ack, [0])], 0, load.parts, credit=16
+            )
+            if len(content) != size:
+                raise RuntimeError(f"{len(content)} bytes instead of {size}")
+            self.moved_bytes += size
+        return shuffle
+
+    @contextlib.contextmanager
+    def counted_errors(self) -> Iterator[None]:
+        """Count an error of the TaskManager, or of a connection, instead of raising it."""
+        try:
+            yield
+        except SluiceError as error:
+            self.errors[error.code.name] += 1
+        except (TimeoutError, OSError) as error:
+            self.errors[type(error).__name__] += 1
+
+    @contextlib.asynccontextmanager
+    async def connections(self) -> AsyncIterator[tuple[Client, Client, Client]]:
+        """Give a connection of each role; they end with the block."""
+        opened: list[Client] = []
+        try:
+            opened.append(writer := await producer(self.address, self.name))
+            opened.append(reader := await consumer(self.address, self.name))
+            opened.append(releaser := await driver(self.address, self.name))
+            yield writer, reader, releaser
+        finally:
+            for client in opened:
+                drop(client)
+
+    async def release(self) -> None:
+        """Release everything of the application."""
+        client = await driver(self.address, self.name)
+        client.send(ReleaseApplication())
+        await client.expect(ApplicationReleased)
+        await client.close()
+
+    async def probe(self, seconds: float) -> dict[str, Any]:
+        """Send 1 KiB after 1 KiB through a pipelined partition; return the times of it."""
+        times: list[float] = []
+        with self.counted_errors():
+            async with (
+                asyncio.timeout(PROBE_DEADLINE_SECONDS),
+                await ShuffleClient.connect(f"unix:{self.address.host}", self.name) as client,
+                client.open_result_partition(next(self._shuffles), 0, 1) as partition,
+                client.open_gate([partition.location], 0) as gate,
+            ):
+                await exchange(partition, gate, SETTLE_SECONDS)
+                times = await exchange(partition, gate, seconds)
+                await partition.finish()
+                while await gate.next_buffer_or_event() is not None:
+                    pass
+        # Whoever gets no exchange done has waited for the whole time.
+        times = times or [PROBE_DEADLINE_SECONDS * 1000]
+        return {"p99_ms": percentile(times, 0.99), "exchanges": len(times)}
+
+
+def drop(client: Client) -> None:
+    """End a connection without a word, if it is not lost."""
+    if client.lost is None:
+        with contextlib.suppress(AssertionError):
+            client.vanish()
+
+
+async def release(client: Client, shuffle: int) -> None:
+    """Release a shuffle."""
+    client.send(ReleaseShuffle(shuffle))
+    await client.expect(ShuffleReleased)
+
+
+# ---- greed ---------------------------------------------------------------------------------------
+
+
+async def hold(take: Callable[[], Awaitable[Client]], most: int) -> None:
+    """Hold up to ``most`` connections that ``take`` makes, and replace those that are lost."""
+    held: list[Client] = []
+    try:
+        while True:
+            held = [client for client in held if client.lost is None]
+            if len(held) < most:
+                with contextlib.suppress(*_FAILURES):
+                    held.append(await take())
+                    continue
+            await asyncio.sleep(PAUSE_SECONDS)
+    finally:
+        for client in held:
+            drop(client)
+
+
+async def greedy_for_segments(application: Application) -> None:
+    """Open gates that are never read, and pipelined partitions that have no reader."""
+    writer = await producer(application.address, application.name)
+    await write_map_output(writer, UNREAD_SHUFFLE, 0, [[bytes(1 << 20)]])
+    numbers = itertools.count(1)
+    gates = UNREAD_GATES // GREEDY_CONNECTIONS
+
+    async def unread() -> Client:
+        client = await consumer(application.address, application.name)
+        client.stop_reading()
+        for number in range(gates):
+            source = [(client.ack, [0])]
+            open_gate(client, UNREAD_SHUFFLE, source, 0, 1, credit=8, first_number=2 * number)
+        return client
+
+    async def without_reader() -> Client:
+        """Open partitions until one is refused; the connection keeps what it has."""
+        client = await producer(application.address, application.name)
+        drop_at_failure = True
+        try:
+            for number in range(64):
+                message = OpenPipelinedPartition(
+                    number,
+                    UNREAD_SHUFFLE + 1,
+                    next(numbers),
+                    8,
+                    int(ResultPartitionType.PIPELINED),
+                    int(ConsumptionConstraint.WHEN_REGISTERED),
+                )
+                client.send(message)
+            drop_at_failure = False
+        finally:
+            if drop_at_failure:
+                drop(client)
+        return client
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(hold(unread, GREEDY_CONNECTIONS))
+            group.create_task(hold(without_reader, 2))
+    finally:
+        drop(writer)
+
+
+async def greedy_for_connections(application: Application) -> None:
+    """Open connections until they are refused."""
+
+    async def take() -> Client:
+        return await producer(application.address, application.name)
+
+    await hold(take, 1 << 13)
+
+
+async def greedy_for_open_partitions(application: Application) -> None:
+    """Open map outputs of very many subpartitions, which are never written."""
+    attempts = itertools.count()
+
+    async def take() -> Client:
+        client = await producer(application.address, application.name)
+        for number in range(1024):
+            client.send(OpenPartition(number, UNREAD_SHUFFLE, next(attempts), 1_000_000))
+            if number % 64 == 0:
+                await asyncio.sleep(0)
+        return client
+
+    await hold(take, GREEDY_CONNECTIONS)
+
+
+async def greedy_for_control_memory(application: Application) -> None:
+    """Announce long messages and send all but their ends."""
+    size = 1 << 20
+    claim = struct.pack(">II", size, 0) + b"\x96\x16\x01\x02" + bytes(size // 2)
+
+    async def take() -> Client:
+        client = await producer(application.address, application.name)
+        client._transport.write(claim)
+        await asyncio.sleep(PAUSE_SECONDS)
+        return client
+
+    await hold(take, 4 * GREEDY_CONNECTIONS)
+
+
+async def greedy_for_the_data_loop(application: Application) -> None:
+    """Ping without a pause over many connections, a few hundred Pings at a time."""
+    pings = encode(Ping(0)) * 256
+    answers = len(encode(Pong(0))) * 256
+    hello = Hello(
+        MAGIC, VERSION, VERSION, ROLE_PRODUCER, application.name, b"", 0, FLOW_CREDIT, 0, "busy"
+    )
+
+    async def keep_busy() -> None:
+        reader, writer = await asyncio.open_unix_connection(application.address.host)
+        try:
+            writer.write(encode(hello))
+            head = await reader.readexactly(PREFIX_BYTES)
+            await reader.readexactly(sum(struct.unpack(">II", head)))
+            while True:
+                writer.write(pings)
+                await reader.readexactly(answers)
+        finally:
+            writer.close()
+
+    await in_parallel(keep_busy, 2 * GREEDY_CONNECTIONS)
+
+
+async def greedy_by_exchanges(application: Application, load: Load) -> None:
+    """Do large exchanges over many connections."""
+    await in_parallel(lambda: application.work(load), GREEDY_CONNECTIONS)
+
+
+async def in_parallel(work: Callable[[], Awaitable[None]], times: int) -> None:
+    """Run the same work several times at once, and again when it fails."""
+
+    async def again() -> None:
+        while True:
+            with contextlib.suppress(*_FAILURES):
+                await work()
+            await asyncio.sleep(PAUSE_SECONDS)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(times):
+            group.create_task(again())
+
+
+_GREED: Final[Mapping[str, Callable[[Application], Awaitable[None]]]] = MappingProxyType(
+    {
+        "segments": greedy_for_segments,
+        "connections": greedy_for_connections,
+        "open_partitions": greedy_for_open_partitions,
+        "control_memory": greedy_for_control_memory,
+        "data_loop": greedy_for_the_data_loop,
+    }
+)
+
+
+async def work(application: Application, load: Load) -> None:
+    """Do the work of a load until cancelled."""
+    if not load.greedy:
+        await application.work(load)
+    elif load.greedy in _GREED:
+        await _GREED[load.greedy](application)
+    else:
+        await greedy_by_exchanges(application, load)
+
+
+# ---- the process ---------------------------------------------------------------------------------
+
+
+async def serve() -> None:
+    """In the child: do as told.
+
+    Commands: ``begin`` a load, ``count`` the work of some seconds, ``probe`` for some seconds, and
+    ``rest``. Each is answered when it is done.
+    """
+    say("ready")
+    application: Application | None = None
+    working: asyncio.Task[None] | None = None
+    while (command := await next_command()) is not None:
+        answer: Any = None
+        if "begin" in command:
+            application = Application(command["name"], command["socket"])
+            if command["begin"] is not None:
+                working = asyncio.create_task(work(application, Load(**command["begin"])))
+        elif application is None:
+            raise RuntimeError(f"{command} before there is an application")
+        elif "count" in command:
+            answer = await count(application, command["count"])
+        elif "probe" in command:
+            answer = await application.probe(command["probe"])
+        else:
+            await rest(application, working)
+            working = None
+            answer = dict(application.errors)
+        say(answer)
+
+
+async def count(application: Application, seconds: float) -> float:
+    """Return the bytes a second that an application moves."""
+    loop = asyncio.get_running_loop()
+    began, before = loop.time(), application.moved_bytes
+    await asyncio.sleep(seconds)
+    return (application.moved_bytes - before) / (loop.time() - began)
+
+
+async def rest(application: Application, working: "asyncio.Task[None] | None") -> None:
+    """End the work and release everything, however long the TaskManager has no place for it."""
+    if working is not None:
+        working.cancel()
+        await asyncio.wait([working])
+        if not working.cancelled() and (error := working.exception()) is not None:
+            raise error
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        while True:
+            with contextlib.suppress(*_FAILURES):
+                await application.release()
+                return
+            await asyncio.sleep(PAUSE_SECONDS)
+
+
+def as_command(load: Load | None, name: str, socket: Path) -> dict[str, Any]:
+    """Return the command that makes an application begin; without a load it does nothing yet."""
+    return {
+        "begin": None if load is None else asdict(load),
+        "name": name,
+        "socket": str(socket),
+    }
