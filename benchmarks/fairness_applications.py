@@ -34,6 +34,7 @@ from sluice.protocol.errors import SluiceError
 from sluice.protocol.limits import MAGIC, PREFIX_BYTES, VERSION
 from sluice.protocol.messages import (
     FLOW_CREDIT,
+    ROLE_CONSUMER,
     ROLE_PRODUCER,
     ApplicationReleased,
     Hello,
@@ -60,6 +61,7 @@ PROBE_DEADLINE_SECONDS: Final = 20.0
 
 GREEDY_CONNECTIONS: Final = 16
 UNREAD_GATES: Final = 400
+UNREAD_PARTITIONS: Final = 64
 UNREAD_SHUFFLE: Final = 1 << 20
 """Shuffles of greedy loops begin here; those of ordinary exchanges are below."""
 
@@ -204,15 +206,25 @@ async def release(client: Client, shuffle: int) -> None:
 # ---- greed ---------------------------------------------------------------------------------------
 
 
-async def hold(take: Callable[[], Awaitable[Client]], most: int) -> None:
-    """Hold up to ``most`` connections that ``take`` makes, and replace those that are lost."""
+async def hold(
+    application: Application, role: int, most: int, take: Callable[[Client], Awaitable[None]]
+) -> None:
+    """Hold up to ``most`` connections, and replace those that are lost, until cancelled.
+
+    Args:
+        application: Whose connections.
+        role: Their role.
+        most: Most connections at a time.
+        take: Takes what one connection can get.
+    """
     held: list[Client] = []
     try:
         while True:
             held = [client for client in held if client.lost is None]
             if len(held) < most:
                 with contextlib.suppress(*_FAILURES):
-                    held.append(await take())
+                    held.append(await Client.connect(application.address, role, application.name))
+                    await take(held[-1])
                     continue
             await asyncio.sleep(PAUSE_SECONDS)
     finally:
@@ -223,43 +235,33 @@ async def hold(take: Callable[[], Awaitable[Client]], most: int) -> None:
 async def greedy_for_segments(application: Application) -> None:
     """Open gates that are never read, and pipelined partitions that have no reader."""
     writer = await producer(application.address, application.name)
-    await write_map_output(writer, UNREAD_SHUFFLE, 0, [[bytes(1 << 20)]])
-    numbers = itertools.count(1)
+    attempts = itertools.count(1)
     gates = UNREAD_GATES // GREEDY_CONNECTIONS
 
-    async def unread() -> Client:
-        client = await consumer(application.address, application.name)
+    async def unread(client: Client) -> None:
         client.stop_reading()
+        source = [(client.ack, [0])]
         for number in range(gates):
-            source = [(client.ack, [0])]
             open_gate(client, UNREAD_SHUFFLE, source, 0, 1, credit=8, first_number=2 * number)
-        return client
 
-    async def without_reader() -> Client:
-        """Open partitions until one is refused; the connection keeps what it has."""
-        client = await producer(application.address, application.name)
-        drop_at_failure = True
-        try:
-            for number in range(64):
-                message = OpenPipelinedPartition(
+    async def without_reader(client: Client) -> None:
+        for number in range(UNREAD_PARTITIONS):
+            client.send(
+                OpenPipelinedPartition(
                     number,
                     UNREAD_SHUFFLE + 1,
-                    next(numbers),
+                    next(attempts),
                     8,
                     int(ResultPartitionType.PIPELINED),
                     int(ConsumptionConstraint.WHEN_REGISTERED),
                 )
-                client.send(message)
-            drop_at_failure = False
-        finally:
-            if drop_at_failure:
-                drop(client)
-        return client
+            )
 
     try:
+        await write_map_output(writer, UNREAD_SHUFFLE, 0, [[bytes(1 << 20)]])
         async with asyncio.TaskGroup() as group:
-            group.create_task(hold(unread, GREEDY_CONNECTIONS))
-            group.create_task(hold(without_reader, 2))
+            group.create_task(hold(application, ROLE_CONSUMER, GREEDY_CONNECTIONS, unread))
+            group.create_task(hold(application, ROLE_PRODUCER, 1, without_reader))
     finally:
         drop(writer)
 
@@ -267,25 +269,23 @@ async def greedy_for_segments(application: Application) -> None:
 async def greedy_for_connections(application: Application) -> None:
     """Open connections until they are refused."""
 
-    async def take() -> Client:
-        return await producer(application.address, application.name)
+    async def nothing(client: Client) -> None:
+        pass
 
-    await hold(take, 1 << 13)
+    await hold(application, ROLE_PRODUCER, 1 << 13, nothing)
 
 
 async def greedy_for_open_partitions(application: Application) -> None:
     """Open map outputs of very many subpartitions, which are never written."""
     attempts = itertools.count()
 
-    async def take() -> Client:
-        client = await producer(application.address, application.name)
+    async def open_many(client: Client) -> None:
         for number in range(1024):
             client.send(OpenPartition(number, UNREAD_SHUFFLE, next(attempts), 1_000_000))
             if number % 64 == 0:
                 await asyncio.sleep(0)
-        return client
 
-    await hold(take, GREEDY_CONNECTIONS)
+    await hold(application, ROLE_PRODUCER, GREEDY_CONNECTIONS, open_many)
 
 
 async def greedy_for_control_memory(application: Application) -> None:
@@ -293,13 +293,11 @@ async def greedy_for_control_memory(application: Application) -> None:
     size = 1 << 20
     claim = struct.pack(">II", size, 0) + b"\x96\x16\x01\x02" + bytes(size // 2)
 
-    async def take() -> Client:
-        client = await producer(application.address, application.name)
+    async def send_half(client: Client) -> None:
         client._transport.write(claim)
         await asyncio.sleep(PAUSE_SECONDS)
-        return client
 
-    await hold(take, 4 * GREEDY_CONNECTIONS)
+    await hold(application, ROLE_PRODUCER, 4 * GREEDY_CONNECTIONS, send_half)
 
 
 async def greedy_for_the_data_loop(application: Application) -> None:
