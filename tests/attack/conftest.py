@@ -38,9 +38,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Print the rates of the innocent applications, if they were taken."""
     if RATES:
         terminalreporter.section("rate of an innocent application beside an attack, over quiet")
-        for name, (median, least, largest) in RATES.items():
-            verdict = "" if median >= LEAST_RATE else f"  below {LEAST_RATE}"
-            terminalreporter.line(f"{name:26} {median:.2f} ({least:.2f} to {largest:.2f}){verdict}")
+        for name, rates in RATES.items():
+            terminalreporter.line(
+                f"{name:26} {rates.median:.2f} ({rates.least:.2f} to {rates.largest:.2f})"
+                f"   for the TaskManager's CPU {rates.per_cpu:.2f}"
+                + ("" if rates.median >= LEAST_RATE else f"   below {LEAST_RATE}")
+            )
 
 
 @pytest.fixture(scope="package")

@@ -8,8 +8,9 @@ import itertools
 import os
 import statistics
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from benchmarks import cpu_time
 from benchmarks.wire_clients import Client, open_gate
 from sluice.protocol.codec import encode
 from sluice.protocol.errors import ErrorCode
@@ -44,7 +45,7 @@ from tests.attack.rig import (
 from tests.support.daemon import arguments, run
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine
+    from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
     from pathlib import Path
 
 ROUNDS = int(os.environ.get("SLUICE_ATTACK_ROUNDS", "0"))
@@ -59,8 +60,8 @@ REGIONS = 40
 """More regions of a MiB than one application may have."""
 
 RECORDS = b"the records of the innocent " * 1000
-RATES: dict[str, tuple[float, float, float]] = {}
-"""Median, least and largest ratio of each attack of this run, for its summary."""
+RATES: dict[str, Rates] = {}
+"""Rates beside each attack of this run, for its summary."""
 
 Attack = contextlib.AbstractAsyncContextManager[None]
 
@@ -74,14 +75,42 @@ async def exchange(daemon: AttackedDaemon, innocent: Application, attempt: int) 
     assert await read(daemon.address, innocent, [attempt]) == RECORDS
 
 
-async def slice_of(daemon: AttackedDaemon, innocent: Application) -> float:
-    """Do a few exchanges; return their rate."""
-    began = time.perf_counter()
-    for attempt in range(SLICE_EXCHANGES):
-        await exchange(daemon, innocent, attempt)
-    rate = SLICE_EXCHANGES / (time.perf_counter() - began)
+class Slice(NamedTuple):
+    """A few exchanges: their time, and the CPU time of their TaskManager meanwhile."""
+
+    seconds: float
+    cpu_seconds: float
+
+
+class Rates(NamedTuple):
+    """The rate beside an attack over that without: median of all pairs, least and largest one.
+
+    ``per_cpu`` is the median of the exchanges for a second of the TaskManager's CPU, over the same
+    without. Programs that share the machine do not change it, but it does not tell of time in which
+    the innocent application had to wait.
+    """
+
+    median: float
+    least: float
+    largest: float
+    per_cpu: float
+
+
+@contextlib.contextmanager
+def timed(daemon: AttackedDaemon, into: list[Slice]) -> Iterator[None]:
+    """Append the times of a block."""
+    began, cpu = time.perf_counter(), cpu_time.of_process(daemon.process.pid)
+    yield
+    cpu_seconds = cpu_time.of_process(daemon.process.pid) - cpu
+    into.append(Slice(time.perf_counter() - began, cpu_seconds))
+
+
+async def a_slice(daemon: AttackedDaemon, innocent: Application, into: list[Slice]) -> None:
+    """Do a few exchanges."""
+    with timed(daemon, into):
+        for attempt in range(SLICE_EXCHANGES):
+            await exchange(daemon, innocent, attempt)
     await release_shuffle(daemon.address, innocent)
-    return rate
 
 
 async def is_served_beside(
@@ -93,30 +122,40 @@ async def is_served_beside(
     that take turns while the attack goes on: what it costs the machine it costs both.
     """
     async with attack:
-        if not ROUNDS:
-            await slice_of(attacked, who)
-            return
-        await keeps_its_rate(name, lambda: slice_of(attacked, who), lambda: slice_of(quiet, who))
+        if ROUNDS:
+            await keeps_its_rate(
+                name,
+                lambda into: a_slice(attacked, who, into),
+                lambda into: a_slice(quiet, who, into),
+            )
+        else:
+            await a_slice(attacked, who, [])
 
 
 async def keeps_its_rate(
     name: str,
-    attacked: Callable[[], Coroutine[None, None, float]],
-    quiet: Callable[[], Coroutine[None, None, float]],
+    attacked: Callable[[list[Slice]], Coroutine[None, None, None]],
+    quiet: Callable[[list[Slice]], Coroutine[None, None, None]],
 ) -> None:
-    """Take rates in pairs whose order changes; check the median of their ratios."""
-    ratios = []
-    for number in range(-1, ROUNDS):  # the first pair warms up
+    """Take slices in pairs whose order changes; check the median of the ratios of their rates."""
+    beside: list[Slice] = []
+    alone: list[Slice] = []
+    for number in range(ROUNDS + 1):
         if number % 2:
-            beside = await attacked()
-            alone = await quiet()
+            await attacked(beside)
+            await quiet(alone)
         else:
-            alone = await quiet()
-            beside = await attacked()
-        if number >= 0:
-            ratios.append(beside / alone)
-    RATES[name] = statistics.median(ratios), min(ratios), max(ratios)
-    assert RATES[name][0] >= LEAST_RATE, RATES[name]
+            await quiet(alone)
+            await attacked(beside)
+    pairs = list(zip(alone, beside, strict=True))[1:]  # the first one warms up
+    ratios = [quietly.seconds / other.seconds for quietly, other in pairs]
+    RATES[name] = Rates(
+        statistics.median(ratios),
+        min(ratios),
+        max(ratios),
+        statistics.median(quietly.cpu_seconds / other.cpu_seconds for quietly, other in pairs),
+    )
+    assert RATES[name].median >= LEAST_RATE, RATES[name]
 
 
 # ---- attacks that hold on to what they have --------------------------------------------------

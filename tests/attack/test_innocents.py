@@ -7,7 +7,6 @@ another TaskManager that nobody attacks.
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,10 +16,12 @@ from tests.attack.innocents import (
     ROUNDS,
     SLICE_EXCHANGES,
     Attack,
+    Slice,
     hellos_of_producers,
     is_served_beside,
     keeps_its_rate,
     starts_that_cannot_work,
+    timed,
 )
 from tests.attack.rig import (
     ALICE,
@@ -84,15 +85,16 @@ async def test_readers_of_a_draining_taskmanager_keep_their_rate(
     drained = await asyncio.to_thread(run, drain)
     assert drained.returncode == 0, drained.stderr
 
-    async def reads(daemon: AttackedDaemon) -> float:
-        began = time.perf_counter()
-        for _ in range(SLICE_EXCHANGES):
-            assert await read(daemon.address, owner, [1]) == RECORDS
-        return SLICE_EXCHANGES / (time.perf_counter() - began)
+    async def reads(daemon: AttackedDaemon, into: list[Slice]) -> None:
+        with timed(daemon, into):
+            for _ in range(SLICE_EXCHANGES):
+                assert await read(daemon.address, owner, [1]) == RECORDS
 
     async with hellos_of_producers(daemon, owner):
         await keeps_its_rate(
-            "hellos_of_producers", lambda: reads(daemon), lambda: reads(cluster.second)
+            "hellos_of_producers",
+            lambda into: reads(daemon, into),
+            lambda into: reads(cluster.second, into),
         )
 
 
