@@ -125,7 +125,7 @@ attack-compiled: compiled ## the same, on the compiled data path
 	$(WITH_COMPILED) EXPECTED_DATA_PATH=compiled SLUICE_ATTACK_ROUNDS=$(ATTACK_ROUNDS) \
 	  $(BIN)/python -m pytest -o pythonpath="$(COMPILED) ." tests/attack $(PYTEST_ARGS)
 
-fuzz: setup ## damaged streams for framing and connections, for FUZZ_SECONDS=60
+fuzz: setup ## damaged streams for framing and connections, in bounded memory, for FUZZ_SECONDS=60
 	SLUICE_FUZZ_SECONDS=$(FUZZ_SECONDS) $(BIN)/python -m pytest tests/fuzz -x -q -p no:logging \
 	  -o faulthandler_timeout=0
 
