@@ -22,9 +22,10 @@ default:
 
 * ``segments``: 400 gates that are never read, and pipelined partitions without a reader.
 * ``memory_tier``: 16 connections that keep twice the tier, beside applications that keep 0.8 of
-  their equal parts.
-* ``disk_write``, ``disk_read``: 16 connections with large map outputs; there is no memory tier. The
-  arena is taken out of the page cache all the time while the disk is read.
+  their equal parts and release the oldest; looked at when they have written as much as they keep.
+* ``disk_write``, ``disk_read``: 16 connections with large map outputs, beside applications of four
+  tasks. There is no memory tier and one thread for the disk. The arena is taken out of the page
+  cache all the time while the disk is read.
 * ``connections``, ``open_partitions``: as many as it gets. Others connect for each exchange.
 * ``control_memory``: 64 connections with halves of long messages. Others send messages of 20 KiB.
 * ``data_loop``: Pings without a pause over 32 connections.
@@ -68,7 +69,8 @@ LOOKS: Final = 5
 UNCACHE_SECONDS: Final = 0.02
 MEMORY_TIER_BYTES: Final = 64 << 20
 ORDINARY: Final = Load()
-LARGE: Final = Load(part_bytes=256 << 10, parts=4)
+FOUR_TASKS: Final = Load(tasks=4)
+LARGE: Final = Load(part_bytes=256 << 10, parts=4, tasks=GREEDY_CONNECTIONS)
 AIMS: Final = {"smallest_share": "≥ 0.9", "innocent_p99": "≤ 2", "innocent_errors": "0"}
 
 
@@ -102,6 +104,7 @@ class Resource:
 
 
 _NO_TIER: Final = {"memory_tier_bytes": "0"}
+_SLOW_DISK: Final = {**_NO_TIER, "io_threads": "1"}
 RESOURCES: Final = {
     each.name: each
     for each in (
@@ -111,8 +114,8 @@ RESOURCES: Final = {
             replace(LARGE, window=2 * MEMORY_TIER_BYTES // (1 << 20) // GREEDY_CONNECTIONS),
             is_held=True,
         ),
-        Resource("disk_write", replace(LARGE, reads=0, window=4), settings=_NO_TIER),
-        Resource("disk_read", replace(LARGE, reads=1000), Load(reads=8), settings=_NO_TIER),
+        Resource("disk_write", replace(LARGE, reads=0, window=4), FOUR_TASKS, _SLOW_DISK),
+        Resource("disk_read", replace(LARGE, reads=1000), replace(FOUR_TASKS, reads=8), _SLOW_DISK),
         Resource(
             "connections",
             ORDINARY,
@@ -158,9 +161,10 @@ class Crowd:
             for number in range(applications)
         ]
         async with self._working(loads):
-            if resource.is_held:
-                return await self._held(applications, seconds)
             ordinary = self._children[1:applications]
+            if resource.is_held:
+                await ask(ordinary, {"await": loads[-1].window + 1})
+                return await self._held(applications, seconds)
             return await ask(ordinary, {"count": seconds})
 
     async def probe(self, resource: Resource, seconds: float, *, has_greedy: bool) -> Any:

@@ -59,6 +59,9 @@ SETTLE_SECONDS: Final = 0.2
 PROBE_DEADLINE_SECONDS: Final = 20.0
 """Of all small exchanges of a turn, however slow they are."""
 
+FILL_DEADLINE_SECONDS: Final = 10.0
+"""Of the exchanges that an application has to do before its share is looked at."""
+
 GREEDY_CONNECTIONS: Final = 16
 UNREAD_GATES: Final = 400
 UNREAD_PARTITIONS: Final = 64
@@ -79,6 +82,7 @@ class Load:
         reads: How often each map output is read.
         window: Shuffles that it keeps; the oldest is released when there are more.
         reconnects: Whether each exchange has new connections.
+        tasks: Tasks that do this work at the same time, each with connections of its own.
     """
 
     greedy: str = ""
@@ -87,6 +91,7 @@ class Load:
     reads: int = 1
     window: int = 1
     reconnects: bool = False
+    tasks: int = 1
 
 
 class Application:
@@ -98,6 +103,7 @@ class Application:
 
     Attributes:
         moved_bytes: Bytes written and read so far.
+        exchanges: Map outputs written and read so far.
         errors: Failed exchanges by the name of their error.
     """
 
@@ -105,6 +111,7 @@ class Application:
         self.name = name
         self.address = Address(socket, 0)
         self.moved_bytes = 0
+        self.exchanges = 0
         self.errors: Counter[str] = Counter()
         self._shuffles = itertools.count()
 
@@ -138,6 +145,7 @@ class Application:
             if len(content) != size:
                 raise RuntimeError(f"{len(content)} bytes instead of {size}")
             self.moved_bytes += size
+        self.exchanges += 1
         return shuffle
 
     @contextlib.contextmanager
@@ -323,11 +331,6 @@ async def greedy_for_the_data_loop(application: Application) -> None:
     await in_parallel(keep_busy, 2 * GREEDY_CONNECTIONS)
 
 
-async def greedy_by_exchanges(application: Application, load: Load) -> None:
-    """Do large exchanges over many connections."""
-    await in_parallel(lambda: application.work(load), GREEDY_CONNECTIONS)
-
-
 async def in_parallel(work: Callable[[], Awaitable[None]], times: int) -> None:
     """Run the same work several times at once, and again when it fails."""
 
@@ -355,12 +358,10 @@ _GREED: Final[Mapping[str, Callable[[Application], Awaitable[None]]]] = MappingP
 
 async def work(application: Application, load: Load) -> None:
     """Do the work of a load until cancelled."""
-    if not load.greedy:
-        await application.work(load)
-    elif load.greedy in _GREED:
+    if load.greedy in _GREED:
         await _GREED[load.greedy](application)
     else:
-        await greedy_by_exchanges(application, load)
+        await in_parallel(lambda: application.work(load), load.tasks)
 
 
 # ---- the process ---------------------------------------------------------------------------------
@@ -369,8 +370,8 @@ async def work(application: Application, load: Load) -> None:
 async def serve() -> None:
     """In the child: do as told.
 
-    Commands: ``begin`` a load, ``count`` the work of some seconds, ``probe`` for some seconds, and
-    ``rest``. Each is answered when it is done.
+    Commands: ``begin`` a load, ``await`` a number of exchanges, ``count`` the work of some seconds,
+    ``probe`` for some seconds, and ``rest``. Each is answered when it is done.
     """
     say("ready")
     application: Application | None = None
@@ -383,6 +384,8 @@ async def serve() -> None:
                 working = asyncio.create_task(work(application, Load(**command["begin"])))
         elif application is None:
             raise RuntimeError(f"{command} before there is an application")
+        elif "await" in command:
+            await until_exchanged(application, command["await"])
         elif "count" in command:
             answer = await count(application, command["count"])
         elif "probe" in command:
@@ -392,6 +395,14 @@ async def serve() -> None:
             working = None
             answer = dict(application.errors)
         say(answer)
+
+
+async def until_exchanged(application: Application, exchanges: int) -> None:
+    """Wait until an application has done some exchanges, or for long enough."""
+    loop = asyncio.get_running_loop()
+    end = loop.time() + FILL_DEADLINE_SECONDS
+    while application.exchanges < exchanges and loop.time() < end:  # noqa: ASYNC110 - has an end
+        await asyncio.sleep(PAUSE_SECONDS)
 
 
 async def count(application: Application, seconds: float) -> float:
