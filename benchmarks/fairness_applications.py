@@ -2,8 +2,8 @@
 
 An ordinary application writes a map output, reads it and releases it, again and again. A greedy one
 takes all it can get of one resource, until it is told to rest: it holds on to what it has and asks
-for more every few milliseconds, or it keeps many connections busy. All loops end with their task,
-and what they hold at a time is bounded.
+for more after a short pause, or it keeps many connections busy. All loops end with their task, and
+what they hold at a time is bounded.
 """
 
 import asyncio
@@ -40,6 +40,7 @@ from sluice.protocol.messages import (
     Hello,
     OpenPartition,
     OpenPipelinedPartition,
+    PartitionOpened,
     Ping,
     Pong,
     ReleaseApplication,
@@ -63,6 +64,8 @@ FILL_DEADLINE_SECONDS: Final = 10.0
 """Of the exchanges that an application has to do before its share is looked at."""
 
 GREEDY_CONNECTIONS: Final = 16
+PARTITIONS_A_CONNECTION: Final = 1024
+HOLD_DEADLINE_SECONDS: Final = 3600.0
 UNREAD_GATES: Final = 400
 UNREAD_PARTITIONS: Final = 64
 UNREAD_SHUFFLE: Final = 1 << 20
@@ -284,16 +287,28 @@ async def greedy_for_connections(application: Application) -> None:
 
 
 async def greedy_for_open_partitions(application: Application) -> None:
-    """Open map outputs of very many subpartitions, which are never written."""
+    """Open map outputs of very many subpartitions, which are never written, until refused."""
     attempts = itertools.count()
 
-    async def open_many(client: Client) -> None:
-        for number in range(1024):
-            client.send(OpenPartition(number, UNREAD_SHUFFLE, next(attempts), 1_000_000))
-            if number % 64 == 0:
-                await asyncio.sleep(0)
+    async def open_many() -> None:
+        client = await producer(application.address, application.name)
+        try:
+            numbers = itertools.count()
+            asked, opened = 32, 0
+            while opened < PARTITIONS_A_CONNECTION:
+                for number in itertools.islice(numbers, asked):
+                    client.send(OpenPartition(number, UNREAD_SHUFFLE, next(attempts), 1_000_000))
+                answers = [(await client.receive())[0] for _ in range(asked)]
+                taken = sum(isinstance(answer, PartitionOpened) for answer in answers)
+                opened += taken
+                if taken < asked:
+                    asked = 1
+                    await asyncio.sleep(10 * PAUSE_SECONDS)
+            await client.until_lost(HOLD_DEADLINE_SECONDS)
+        finally:
+            drop(client)
 
-    await hold(application, ROLE_PRODUCER, GREEDY_CONNECTIONS, open_many)
+    await in_parallel(open_many, GREEDY_CONNECTIONS)
 
 
 async def greedy_for_control_memory(application: Application) -> None:
