@@ -22,6 +22,7 @@ COMPILED_STAMP := $(COMPILED)/.complete
 WITH_COMPILED := PYTHONPATH=$(CURDIR)/$(COMPILED):$(CURDIR) PYTHONSAFEPATH=1
 PYTHON_HEADER = $(shell $(PYTHON) -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h
 CAN_COMPILE = $(and $(shell command -v cc),$(wildcard $(PYTHON_HEADER)))
+ATTACK_ROUNDS := 41
 FUZZ_SECONDS := 60
 FUZZ_SPARK_PLANS := 300
 FUZZ_SPARK_SECONDS := 1200
@@ -116,14 +117,15 @@ test-matrix: setup ## the Spark tests on every line of Spark, or SPARK_LINES="3.
 	$(BIN)/python -m tests.spark_lines.run --directory $(SPARK_LINES_DIRECTORY) $(SPARK_LINES) \
 	  $(if $(PYTEST_ARGS),-- $(PYTEST_ARGS))
 
-attack: setup ## hostile clients on real TaskManagers
-	$(BIN)/python -m pytest tests/attack $(PYTEST_ARGS)
+# With rates of innocent applications, and so alone on the machine; ATTACK_ROUNDS=0 leaves them out.
+attack: setup ## hostile clients on real TaskManagers, and rates of innocent ones beside them
+	SLUICE_ATTACK_ROUNDS=$(ATTACK_ROUNDS) $(BIN)/python -m pytest tests/attack $(PYTEST_ARGS)
 
 attack-compiled: compiled ## the same, on the compiled data path
-	$(WITH_COMPILED) EXPECTED_DATA_PATH=compiled $(BIN)/python -m pytest \
-	  -o pythonpath="$(COMPILED) ." tests/attack $(PYTEST_ARGS)
+	$(WITH_COMPILED) EXPECTED_DATA_PATH=compiled SLUICE_ATTACK_ROUNDS=$(ATTACK_ROUNDS) \
+	  $(BIN)/python -m pytest -o pythonpath="$(COMPILED) ." tests/attack $(PYTEST_ARGS)
 
-fuzz: setup ## damaged streams for framing and connections, for FUZZ_SECONDS=60
+fuzz: setup ## damaged streams for framing and connections, in bounded memory, for FUZZ_SECONDS=60
 	SLUICE_FUZZ_SECONDS=$(FUZZ_SECONDS) $(BIN)/python -m pytest tests/fuzz -x -q -p no:logging \
 	  -o faulthandler_timeout=0
 

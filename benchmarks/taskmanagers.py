@@ -19,7 +19,7 @@ from sluice.shuffle.taskmanager.watch.status import data_path
 from sluice.spark_integration.conf import TOKEN_FILE
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from types import TracebackType
     from typing import Self
 
@@ -37,6 +37,7 @@ class TaskManagers:
         memory_tier: Size of each memory tier, as the configuration writes it.
         profile: Whether each leaves a profile of its work, ``HOST.profile``, in the directory.
         authenticated: Whether they let in only those that prove the cluster's secret.
+        settings: Further keys of the configuration, and their values as variables have them.
     """
 
     def __init__(
@@ -47,8 +48,10 @@ class TaskManagers:
         memory_tier: str = "512 MiB",
         profile: bool = False,
         authenticated: bool = False,
+        settings: Mapping[str, str] | None = None,
     ) -> None:
         self.directory = directory
+        self._settings = settings or {}
         self._authenticated = authenticated
         self._profile = profile
         self.hosts = tuple(hosts)
@@ -146,6 +149,7 @@ class TaskManagers:
                 "PATH": "/usr/bin:/bin",
                 # The data path that this process has, compiled or not.
                 "PYTHONPATH": f"{Path(framing.__file__).parents[2].absolute()}:{REPOSITORY}",
+                **{f"SLUICE_{key.upper()}": value for key, value in self._settings.items()},
             },
             directory=self.directory,
         )

@@ -45,6 +45,7 @@ from .connection_handler import ConnectionHandler
 from .errors import ConnectionLost, one_line
 from .frame_deadline import FrameDeadline
 from .greeting import Greeting
+from .read_turn import ReadTurn
 from .receive_low_water import ReceiveLowWater
 from .traffic import Traffic
 from .write_side import Release, WriteSide
@@ -107,6 +108,7 @@ class Connection:
         self._greeting = Greeting(hello, credential, accepting, self.fail)
         self._on_closed = on_closed
         self._decoder = FrameDecoder(self, segment_size_bytes)
+        self._read_turn = ReadTurn(self._decoder)
         self._backlog = Backlog(accepted=hello is None)
         self._handler: ConnectionHandler | None = None
         self._transport: asyncio.Transport | None = None
@@ -242,12 +244,10 @@ class Connection:
         if self.state.state is State.CLOSED:
             return
         self._enter_closed()
-        if self._transport is None:
-            return
-        self._close_timer = self._loop.call_later(
-            self._config.close_timeout_seconds, self._transport.abort
-        )
-        self._transport.close()
+        if self._transport is not None:
+            seconds, abort = self._config.close_timeout_seconds, self._transport.abort
+            self._close_timer = self._loop.call_later(seconds, abort)
+            self._transport.close()
 
     def fail(self, error: SluiceError) -> None:
         """Send an error to the peer, and close."""
@@ -309,6 +309,7 @@ class Connection:
                 self._transport.pause_reading()
         else:
             self._frame_deadline.watch()
+            self._read_turn.after_read(self._transport)
 
     def eof_received(self) -> bool:
         """Close this side too, within the close deadline: the peer sends no more."""
@@ -437,8 +438,7 @@ class Connection:
         self.fail(error.with_traceback(None))  # whose frames refer to this connection
 
     def _limit_backlog(self) -> None:
-        error = self._backlog.refusal(self._out)
-        if error is not None:
+        if (error := self._backlog.refusal(self._out)) is not None:
             self._evicted(error)
 
     def _evicted(self, error: SluiceError) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.attack.hostile import HOSTILE
+from tests.attack.innocents import LEAST_RATE, RATES
 from tests.attack.rig import (
     ALICE,
     CLIENTS,
@@ -33,6 +34,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group("attack"))  # one worker starts the daemons
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print the rates of the innocent applications, if they were taken."""
+    if RATES:
+        terminalreporter.section("rate of an innocent application beside an attack, over quiet")
+        for name, rates in RATES.items():
+            terminalreporter.line(
+                f"{name:26} {rates.median:.2f} ({rates.least:.2f} to {rates.largest:.2f})"
+                f"   for the TaskManager's CPU {rates.per_cpu:.2f}"
+                + ("" if rates.median >= LEAST_RATE else f"   below {LEAST_RATE}")
+            )
+
+
 @pytest.fixture(scope="package")
 def secret_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_secret(tmp_path_factory.mktemp("secret") / "cluster.secret")
@@ -49,6 +62,8 @@ def taskmanagers(tmp_path_factory: pytest.TempPathFactory, secret_file: Path) ->
                     cluster_secret_files=secret_file,
                     handshake_timeout_seconds=HANDSHAKE_TIMEOUT_SECONDS,
                     region_areas_bytes="4 MiB",
+                    disk_quota_bytes="32 MiB",
+                    min_free_bytes=0,
                 )
             )
         yield Cluster(*started)

@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from sluice.shuffle.taskmanager.environment import NetworkEnvironment
     from sluice.transport.peer_networks import PeerNetworks
     from tests.support.fuzz_streams import Step
+    from tests.support.memory_budget import MemoryBudget
 
 CLEAN_SECONDS = 2.0
 """Time in which everything must be given back; it takes milliseconds."""
@@ -105,6 +106,8 @@ class Target:
         self.transports: list[MemoryTransport] = []
         self.fed_bytes = 0
         """Bytes that the fuzzer has sent since the last check."""
+        self.memory_budget: MemoryBudget | None = None
+        """Checked after every step of a fuzzer."""
         self.ended = False
         """True when an example has failed: nothing is checked any more."""
 
@@ -200,6 +203,8 @@ class Target:
         said = sum(len(transport.written) for transport in self.transports)
         most = 2 * self.fed_bytes + said + len(self.transports) * 2 * FIRST_CONTROL_BYTES
         assert self.environment.listener.control_memory.used_bytes <= most
+        if self.memory_budget is not None:
+            self.memory_budget.check()
 
     async def _until_clean(self) -> None:
         """Wait until all is released; the wait is short, because a leak does not go away."""

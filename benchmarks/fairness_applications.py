@@ -1,0 +1,452 @@
+"""The applications of bench-fairness, each in a process of its own: ordinary ones and greedy ones.
+
+An ordinary application writes a map output, reads it and releases it, again and again. A greedy one
+takes all it can get of one resource, until it is told to rest: it holds on to what it has and asks
+for more after a short pause, or it keeps many connections busy. All loops end with their task, and
+what they hold at a time is bounded.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import struct
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+from benchmarks.http_flood import exchange, percentile
+from benchmarks.line_process import next_command, say
+from benchmarks.wire_clients import (
+    DEADLINE_SECONDS,
+    Client,
+    consumer,
+    driver,
+    open_gate,
+    producer,
+    read_gate,
+    write_map_output,
+)
+from sluice.protocol.codec import encode
+from sluice.protocol.errors import SluiceError
+from sluice.protocol.limits import MAGIC, PREFIX_BYTES, VERSION
+from sluice.protocol.messages import (
+    FLOW_CREDIT,
+    ROLE_CONSUMER,
+    ROLE_PRODUCER,
+    ApplicationReleased,
+    Hello,
+    OpenPartition,
+    OpenPipelinedPartition,
+    PartitionOpened,
+    Ping,
+    Pong,
+    ReleaseApplication,
+    ReleaseShuffle,
+    ShuffleReleased,
+)
+from sluice.shuffle.client.client import ShuffleClient
+from sluice.shuffle.partition.partition_type import ConsumptionConstraint, ResultPartitionType
+from sluice.transport.connector import Address
+
+PAUSE_SECONDS: Final = 0.01
+"""Between a refusal and the next try."""
+
+SETTLE_SECONDS: Final = 0.2
+"""Of exchanges before those whose times count."""
+
+PROBE_DEADLINE_SECONDS: Final = 20.0
+"""Of all small exchanges of a turn, however slow they are."""
+
+FILL_DEADLINE_SECONDS: Final = 10.0
+"""Of the exchanges that an application has to do before its share is looked at."""
+
+GREEDY_CONNECTIONS: Final = 16
+PARTITIONS_A_CONNECTION: Final = 1024
+HOLD_DEADLINE_SECONDS: Final = 3600.0
+UNREAD_GATES: Final = 400
+UNREAD_PARTITIONS: Final = 64
+UNREAD_SHUFFLE: Final = 1 << 20
+"""Shuffles of greedy loops begin here; those of ordinary exchanges are below."""
+
+_FAILURES: Final = (SluiceError, TimeoutError, OSError, asyncio.IncompleteReadError)
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """The work of an application.
+
+    Attributes:
+        greedy: The resource that it takes all of; empty: it is an ordinary application.
+        part_bytes: Bytes of a subpartition of its map outputs.
+        parts: Subpartitions of a map output.
+        reads: How often each map output is read.
+        window: Shuffles that it keeps; the oldest is released when there are more.
+        reconnects: Whether each exchange has new connections.
+        tasks: Tasks that do this work at the same time, each with connections of its own.
+    """
+
+    greedy: str = ""
+    part_bytes: int = 64 * 1024
+    parts: int = 4
+    reads: int = 1
+    window: int = 1
+    reconnects: bool = False
+    tasks: int = 1
+
+
+class Application:
+    """An application, and the account of its work.
+
+    Args:
+        name: Its name on the TaskManager.
+        socket: The Unix socket of the TaskManager.
+
+    Attributes:
+        moved_bytes: Bytes written and read so far.
+        exchanges: Map outputs written and read so far.
+        errors: Failed exchanges by the name of their error.
+    """
+
+    def __init__(self, name: str, socket: str) -> None:
+        self.name = name
+        self.address = Address(socket, 0)
+        self.moved_bytes = 0
+        self.exchanges = 0
+        self.errors: Counter[str] = Counter()
+        self._shuffles = itertools.count()
+
+    async def work(self, load: Load) -> None:
+        """Do ordinary exchanges until cancelled; after an error with new connections."""
+        while True:
+            failed = self.errors.total()
+            with self.counted_errors():
+                async with self.connections() as (writer, reader, releaser):
+                    kept: list[int] = []
+                    while not load.reconnects or not kept:
+                        kept.append(await self.exchange(load, writer, reader))
+                        if len(kept) > load.window:
+                            await release(releaser, kept.pop(0))
+                    for shuffle in kept:
+                        await release(releaser, shuffle)
+            if self.errors.total() > failed:
+                await asyncio.sleep(PAUSE_SECONDS)
+
+    async def exchange(self, load: Load, writer: Client, reader: Client) -> int:
+        """Write and read a map output; return its shuffle."""
+        shuffle = next(self._shuffles)
+        parts = [bytes(load.part_bytes)] * load.parts
+        size = load.part_bytes * load.parts
+        await write_map_output(writer, shuffle, 0, [parts])
+        self.moved_bytes += size
+        for _ in range(load.reads):
+            (content,) = await read_gate(
+                reader, shuffle, [(reader.ack, [0])], 0, load.parts, credit=16
+            )
+            if len(content) != size:
+                raise RuntimeError(f"{len(content)} bytes instead of {size}")
+            self.moved_bytes += size
+        self.exchanges += 1
+        return shuffle
+
+    @contextlib.contextmanager
+    def counted_errors(self) -> Iterator[None]:
+        """Count an error of the TaskManager, or of a connection, instead of raising it."""
+        try:
+            yield
+        except SluiceError as error:
+            self.errors[error.code.name] += 1
+        except (TimeoutError, OSError) as error:
+            self.errors[type(error).__name__] += 1
+
+    @contextlib.asynccontextmanager
+    async def connections(self) -> AsyncIterator[tuple[Client, Client, Client]]:
+        """Give a connection of each role; they end with the block."""
+        opened: list[Client] = []
+        try:
+            opened.append(writer := await producer(self.address, self.name))
+            opened.append(reader := await consumer(self.address, self.name))
+            opened.append(releaser := await driver(self.address, self.name))
+            yield writer, reader, releaser
+        finally:
+            for client in opened:
+                drop(client)
+
+    async def release(self) -> None:
+        """Release everything of the application."""
+        client = await driver(self.address, self.name)
+        client.send(ReleaseApplication())
+        await client.expect(ApplicationReleased)
+        await client.close()
+
+    async def probe(self, seconds: float) -> dict[str, Any]:
+        """Send 1 KiB after 1 KiB through a pipelined partition; return the times of it."""
+        times: list[float] = []
+        with self.counted_errors():
+            async with (
+                asyncio.timeout(PROBE_DEADLINE_SECONDS),
+                await ShuffleClient.connect(f"unix:{self.address.host}", self.name) as client,
+                client.open_result_partition(next(self._shuffles), 0, 1) as partition,
+                client.open_gate([partition.location], 0) as gate,
+            ):
+                await exchange(partition, gate, SETTLE_SECONDS)
+                times = await exchange(partition, gate, seconds)
+                await partition.finish()
+                while await gate.next_buffer_or_event() is not None:
+                    pass
+        # Whoever gets no exchange done has waited for the whole time.
+        times = times or [PROBE_DEADLINE_SECONDS * 1000]
+        return {"p99_ms": percentile(times, 0.99), "exchanges": len(times)}
+
+
+def drop(client: Client) -> None:
+    """End a connection without a word, if it is not lost."""
+    if client.lost is None:
+        with contextlib.suppress(AssertionError):
+            client.vanish()
+
+
+async def release(client: Client, shuffle: int) -> None:
+    """Release a shuffle."""
+    client.send(ReleaseShuffle(shuffle))
+    await client.expect(ShuffleReleased)
+
+
+# ---- greed ---------------------------------------------------------------------------------------
+
+
+async def hold(
+    application: Application, role: int, most: int, take: Callable[[Client], Awaitable[None]]
+) -> None:
+    """Hold up to ``most`` connections, and replace those that are lost, until cancelled.
+
+    Args:
+        application: Whose connections.
+        role: Their role.
+        most: Most connections at a time.
+        take: Takes what one connection can get.
+    """
+    held: list[Client] = []
+    try:
+        while True:
+            held = [client for client in held if client.lost is None]
+            if len(held) < most:
+                with contextlib.suppress(*_FAILURES):
+                    held.append(await Client.connect(application.address, role, application.name))
+                    await take(held[-1])
+                    continue
+            await asyncio.sleep(PAUSE_SECONDS)
+    finally:
+        for client in held:
+            drop(client)
+
+
+async def greedy_for_segments(application: Application) -> None:
+    """Open gates that are never read, and pipelined partitions that have no reader."""
+    writer = await producer(application.address, application.name)
+    attempts = itertools.count(1)
+    gates = UNREAD_GATES // GREEDY_CONNECTIONS
+
+    async def unread(client: Client) -> None:
+        client.stop_reading()
+        source = [(client.ack, [0])]
+        for number in range(gates):
+            open_gate(client, UNREAD_SHUFFLE, source, 0, 1, credit=8, first_number=2 * number)
+
+    async def without_reader(client: Client) -> None:
+        for number in range(UNREAD_PARTITIONS):
+            client.send(
+                OpenPipelinedPartition(
+                    number,
+                    UNREAD_SHUFFLE + 1,
+                    next(attempts),
+                    8,
+                    int(ResultPartitionType.PIPELINED),
+                    int(ConsumptionConstraint.WHEN_REGISTERED),
+                )
+            )
+
+    try:
+        await write_map_output(writer, UNREAD_SHUFFLE, 0, [[bytes(1 << 20)]])
+        async with asyncio.TaskGroup() as group:
+            group.create_task(hold(application, ROLE_CONSUMER, GREEDY_CONNECTIONS, unread))
+            group.create_task(hold(application, ROLE_PRODUCER, 1, without_reader))
+    finally:
+        drop(writer)
+
+
+async def greedy_for_connections(application: Application) -> None:
+    """Open connections until they are refused."""
+
+    async def nothing(client: Client) -> None:
+        pass
+
+    await hold(application, ROLE_PRODUCER, 1 << 13, nothing)
+
+
+async def greedy_for_open_partitions(application: Application) -> None:
+    """Open map outputs of very many subpartitions, which are never written, until refused."""
+    attempts = itertools.count()
+
+    async def open_many() -> None:
+        client = await producer(application.address, application.name)
+        try:
+            numbers = itertools.count()
+            asked, opened = 32, 0
+            while opened < PARTITIONS_A_CONNECTION:
+                for number in itertools.islice(numbers, asked):
+                    client.send(OpenPartition(number, UNREAD_SHUFFLE, next(attempts), 1_000_000))
+                answers = [(await client.receive())[0] for _ in range(asked)]
+                taken = sum(isinstance(answer, PartitionOpened) for answer in answers)
+                opened += taken
+                if taken < asked:
+                    asked = 1
+                    await asyncio.sleep(10 * PAUSE_SECONDS)
+            await client.until_lost(HOLD_DEADLINE_SECONDS)
+        finally:
+            drop(client)
+
+    await in_parallel(open_many, GREEDY_CONNECTIONS)
+
+
+async def greedy_for_control_memory(application: Application) -> None:
+    """Announce long messages and send all but their ends."""
+    size = 1 << 20
+    claim = struct.pack(">II", size, 0) + b"\x96\x16\x01\x02" + bytes(size // 2)
+
+    async def send_half(client: Client) -> None:
+        client._transport.write(claim)
+        await asyncio.sleep(PAUSE_SECONDS)
+
+    await hold(application, ROLE_PRODUCER, 4 * GREEDY_CONNECTIONS, send_half)
+
+
+async def greedy_for_the_data_loop(application: Application) -> None:
+    """Ping without a pause over many connections, a few hundred Pings at a time."""
+    pings = encode(Ping(0)) * 256
+    answers = len(encode(Pong(0))) * 256
+    hello = Hello(
+        MAGIC, VERSION, VERSION, ROLE_PRODUCER, application.name, b"", 0, FLOW_CREDIT, 0, "busy"
+    )
+
+    async def keep_busy() -> None:
+        reader, writer = await asyncio.open_unix_connection(application.address.host)
+        try:
+            writer.write(encode(hello))
+            head = await reader.readexactly(PREFIX_BYTES)
+            await reader.readexactly(sum(struct.unpack(">II", head)))
+            while True:
+                writer.write(pings)
+                await reader.readexactly(answers)
+        finally:
+            writer.close()
+
+    await in_parallel(keep_busy, 2 * GREEDY_CONNECTIONS)
+
+
+async def in_parallel(work: Callable[[], Awaitable[None]], times: int) -> None:
+    """Run the same work several times at once, and again when it fails."""
+
+    async def again() -> None:
+        while True:
+            with contextlib.suppress(*_FAILURES):
+                await work()
+            await asyncio.sleep(PAUSE_SECONDS)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(times):
+            group.create_task(again())
+
+
+_GREED: Final[Mapping[str, Callable[[Application], Awaitable[None]]]] = MappingProxyType(
+    {
+        "segments": greedy_for_segments,
+        "connections": greedy_for_connections,
+        "open_partitions": greedy_for_open_partitions,
+        "control_memory": greedy_for_control_memory,
+        "data_loop": greedy_for_the_data_loop,
+    }
+)
+
+
+async def work(application: Application, load: Load) -> None:
+    """Do the work of a load until cancelled."""
+    if load.greedy in _GREED:
+        await _GREED[load.greedy](application)
+    else:
+        await in_parallel(lambda: application.work(load), load.tasks)
+
+
+# ---- the process ---------------------------------------------------------------------------------
+
+
+async def serve() -> None:
+    """In the child: do as told.
+
+    Commands: ``begin`` a load, ``await`` a number of exchanges, ``count`` the work of some seconds,
+    ``probe`` for some seconds, and ``rest``. Each is answered when it is done.
+    """
+    say("ready")
+    application: Application | None = None
+    working: asyncio.Task[None] | None = None
+    while (command := await next_command()) is not None:
+        answer: Any = None
+        if "begin" in command:
+            application = Application(command["name"], command["socket"])
+            if command["begin"] is not None:
+                working = asyncio.create_task(work(application, Load(**command["begin"])))
+        elif application is None:
+            raise RuntimeError(f"{command} before there is an application")
+        elif "await" in command:
+            await until_exchanged(application, command["await"])
+        elif "count" in command:
+            answer = await count(application, command["count"])
+        elif "probe" in command:
+            answer = await application.probe(command["probe"])
+        else:
+            await rest(application, working)
+            working = None
+            answer = dict(application.errors)
+        say(answer)
+
+
+async def until_exchanged(application: Application, exchanges: int) -> None:
+    """Wait until an application has done some exchanges, or for long enough."""
+    loop = asyncio.get_running_loop()
+    end = loop.time() + FILL_DEADLINE_SECONDS
+    while application.exchanges < exchanges and loop.time() < end:  # noqa: ASYNC110 - has an end
+        await asyncio.sleep(PAUSE_SECONDS)
+
+
+async def count(application: Application, seconds: float) -> float:
+    """Return the bytes a second that an application moves."""
+    loop = asyncio.get_running_loop()
+    began, before = loop.time(), application.moved_bytes
+    await asyncio.sleep(seconds)
+    return (application.moved_bytes - before) / (loop.time() - began)
+
+
+async def rest(application: Application, working: "asyncio.Task[None] | None") -> None:
+    """End the work and release everything, however long the TaskManager has no place for it."""
+    if working is not None:
+        working.cancel()
+        await asyncio.wait([working])
+        if not working.cancelled() and (error := working.exception()) is not None:
+            raise error
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        while True:
+            with contextlib.suppress(*_FAILURES):
+                await application.release()
+                return
+            await asyncio.sleep(PAUSE_SECONDS)
+
+
+def as_command(load: Load | None, name: str, socket: Path) -> dict[str, Any]:
+    """Return the command that makes an application begin; without a load it does nothing yet."""
+    return {
+        "begin": None if load is None else asdict(load),
+        "name": name,
+        "socket": str(socket),
+    }
