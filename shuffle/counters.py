@@ -140,6 +140,8 @@ class Counters:
     by error code."""
     quota_refusals: BoundedCounts = field(default_factory=BoundedCounts)
     """Requests of applications beyond a quota, by resource."""
+    progress_deadlines: BoundedCounts = field(default_factory=BoundedCounts)
+    """Things that were taken back because those they were held for did not move, by kind."""
 
     def snapshot(self) -> Counters:
         """Return a copy that no longer changes with this one."""
@@ -154,4 +156,5 @@ class Counters:
             late_messages=BoundedCounts(self.late_messages),
             errors_by_code=BoundedCounts(self.errors_by_code),
             quota_refusals=BoundedCounts(self.quota_refusals),
+            progress_deadlines=BoundedCounts(self.progress_deadlines),
         )

@@ -143,7 +143,7 @@ class ProducerHandler:
 
     def connection_lost(self, error: SluiceError) -> None:
         """Give up every output that is not committed or finished and cannot be resumed."""
-        self._outputs.closed = True
+        self._outputs.close()
         if self._arriving is not None:
             self._arriving.drop_arriving()
             self._arriving = None
