@@ -89,6 +89,11 @@ class ProducerHandler:
         """True while the client writes any output."""
         return bool(self._outputs.by_number)
 
+    @property
+    def holds_anything(self) -> bool:
+        """Whether an output is open, or a region area attached."""
+        return self.is_busy or self._outputs.attached_area.is_attached
+
     # ---- sluice.transport.connection.ConnectionHandler ------------------------------------------
 
     def payload_buffer(self, message: Message, length: int) -> PayloadMemory:

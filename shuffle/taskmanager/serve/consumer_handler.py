@@ -103,6 +103,11 @@ class ConsumerHandler(ServingHandler):
         """Times of its channels, by gate."""
         return list(self.gate_times.values())
 
+    @property
+    def holds_anything(self) -> bool:
+        """Whether a gate or a channel is open."""
+        return bool(self.gates or self.readers)
+
     def has_producer(self, reader: CreditBasedViewReader) -> bool:
         """Tell whether the channel may have had a producer that has finished."""
         channel = reader.view

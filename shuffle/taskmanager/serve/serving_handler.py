@@ -251,6 +251,11 @@ class ServingHandler:
         """True while a channel is open."""
         return bool(self.readers)
 
+    @property
+    def holds_anything(self) -> bool:
+        """Whether a channel is open; a subclass may have more."""
+        return bool(self.readers)
+
     def writable(self) -> None:
         """Go on sending: the connection can be written again."""
         self.queue.run()

@@ -20,8 +20,14 @@ class Watched:
         self.late: list[str] = []
         self.ended = 0
         self.watch = ProgressWatch(
-            timeout_seconds, lambda: self.marks.items(), self.late.append, self.end
+            timeout_seconds, lambda: self.marks.items(), self.take_back, self.end
         )
+        self.spared: set[str] = set()
+
+    def take_back(self, name: str) -> None:
+        self.late.append(name)
+        if name not in self.spared:
+            del self.marks[name]
 
     def end(self) -> None:
         self.ended += 1
@@ -85,6 +91,14 @@ async def test_a_thing_that_goes_is_forgotten(watched):
     watched.marks["a"] = 1  # another one of that name
     watched.watch.watch()
     assert watched.look() == ["a"]
+
+
+async def test_a_late_thing_that_is_spared_is_watched_on(watched):
+    watched.marks["a"] = 1
+    watched.spared.add("a")
+    watched.watch.watch()
+    assert [watched.look() for _ in range(3)] == [["a"]] * 3
+    assert watched.watch.is_watching
 
 
 async def test_nothing_is_watched_without_things_or_without_a_deadline(watched):
