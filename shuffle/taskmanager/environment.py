@@ -318,6 +318,7 @@ class NetworkEnvironment:
 
         def lost() -> None:
             self.handlers.pop(connection, None)
+            self.idle_connections.gone(connection)
             self._idle.set()
             if application_id:
                 account.give_back(Resource.CONNECTIONS)

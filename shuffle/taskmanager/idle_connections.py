@@ -59,6 +59,10 @@ class IdleConnections:
         """Watch a connection that has come."""
         self._watch.watch()
 
+    def gone(self, connection: Connection) -> None:
+        """Forget a connection that has ended."""
+        self._watch.forget(connection)
+
     def look(self) -> None:
         """Close those that have been idle since the last look; the timer calls this."""
         self._watch.look()

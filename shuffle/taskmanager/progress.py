@@ -62,6 +62,10 @@ class ProgressWatch(Generic[Thing]):
             self._seen = dict(self._marks())
             self._set(self.timeout_seconds)
 
+    def forget(self, thing: Thing) -> None:
+        """Keep nothing of a thing that is gone. Idempotent."""
+        self._seen.pop(thing, None)
+
     def look(self) -> None:
         """Look at all things; the timer calls this."""
         if self._timer is None or self.timeout_seconds is None:

@@ -252,6 +252,7 @@ class OpenOutputs:
         """Forget an output that has ended; its number is free again."""
         if self.contains(output):
             del self.by_number[output.number]
+            self.progress.forget(output)
             self.account.give_back(Resource.OPEN_PARTITIONS)
             if not self.by_number:
                 self.services.on_idle()

@@ -101,6 +101,16 @@ async def test_a_late_thing_that_is_spared_is_watched_on(watched):
     assert watched.watch.is_watching
 
 
+async def test_nothing_is_kept_of_a_thing_that_is_forgotten(watched):
+    watched.marks["a"] = 1
+    watched.watch.watch()
+    watched.watch.forget("a")
+    watched.watch.forget("a")
+    assert watched.watch._seen == {}
+    assert watched.look() == []  # another one of that name has its whole time
+    assert watched.look() == ["a"]
+
+
 async def test_nothing_is_watched_without_things_or_without_a_deadline(watched):
     assert not watched.watch.is_watching
     unlimited = Watched(None)
