@@ -10,9 +10,12 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
 from ..errors import InvalidPoolSize
+
+if TYPE_CHECKING:
+    from .segment_owner import SegmentOwner
 
 logger = logging.getLogger(__name__)
 
@@ -172,12 +175,17 @@ class MemoryDemand:
     Attributes:
         wanted_segments: Segments that all pools and exclusive requests could use now.
         warnings: Warnings logged; only grows.
+        refused: The most promised segments that each owner would have had, if it had not been
+            refused some since this was cleared.
+        on_wait: Called once when an owner waits for segments or is refused some; None: not.
     """
 
     __slots__ = (
         "_clock",
         "_next_warning_seconds",
         "_warned_of",
+        "on_wait",
+        "refused",
         "total_segments",
         "wanted_segments",
         "warnings",
@@ -187,6 +195,8 @@ class MemoryDemand:
         self.total_segments: Final = total_segments
         self.wanted_segments = 0
         self.warnings = 0
+        self.refused: dict[SegmentOwner, int] = {}
+        self.on_wait: Callable[[], None] | None = None
         self._clock = clock
         self._warned_of = 0  # highest demand in a warning since demand was normal; 0: no warning
         self._next_warning_seconds = float("-inf")
@@ -213,6 +223,18 @@ class MemoryDemand:
                 wanted_segments,
                 self.total_segments,
             )
+
+    def refuse(self, owner: "SegmentOwner", segments: int) -> None:
+        """Note that an owner was refused segments because others have them."""
+        wanted = owner.promised_segments + segments
+        self.refused[owner] = max(wanted, self.refused.get(owner, 0))
+        self.somebody_waits()
+
+    def somebody_waits(self) -> None:
+        """Tell whoever wants to know."""
+        on_wait, self.on_wait = self.on_wait, None
+        if on_wait is not None:
+            on_wait()
 
     def _warn(self) -> None:
         now = self._clock()

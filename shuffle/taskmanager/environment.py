@@ -63,6 +63,7 @@ from .sections import (
     NetworkMemoryConfig,
     StorageConfig,
 )
+from .segment_pressure import SegmentPressure
 from .serve.consumer_handler import ConsumerHandler
 from .serve.peer_handler import PeerHandler
 from .serve.result_partition_manager import ResultPartitionManager
@@ -215,6 +216,7 @@ class NetworkEnvironment:
         for client in list(self.embedded):
             await client.close()
         self.idle_connections.close()
+        self.segment_pressure.close()
         await self.listener.close()
         self.peers.close()
         self.applications.close()
@@ -264,6 +266,12 @@ class NetworkEnvironment:
             config=memory,
             verify_checksums=self._storage_config.verify_checksums,
         )
+        self.segment_pressure = SegmentPressure(
+            self.network_pool,
+            self._segment_holders,
+            self.counters,
+            memory.gate_progress_timeout_seconds,
+        )
         self.idle_connections = IdleConnections(
             self.handlers,
             self.accounts,
@@ -273,6 +281,9 @@ class NetworkEnvironment:
         self.listener = Listener(
             self._transport, memory.segment_size_bytes, self._accepted, self._offer, self.access
         )
+
+    def _segment_holders(self) -> list[ConsumerHandler | PeerHandler | ProducerHandler]:
+        return [each for each in self.handlers.values() if not isinstance(each, DriverHandler)]
 
     @property
     def _buffer_checksums(self) -> int:
@@ -317,7 +328,7 @@ class NetworkEnvironment:
             self.applications.connected(application_id)
 
         def lost() -> None:
-            self.handlers.pop(connection, None)
+            self.segment_pressure.gone(self.handlers.pop(connection, None))
             self.idle_connections.gone(connection)
             self._idle.set()
             if application_id:

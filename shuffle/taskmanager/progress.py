@@ -28,8 +28,8 @@ class ProgressWatch(Generic[Thing]):
     Args:
         timeout_seconds: Time without a move after which a thing is late; None: never.
         marks: Returns the things that there are to watch, each with its mark.
-        late: Called with each thing that has not moved, again after the next look if the thing is
-            still there; it may end others.
+        late: Called with each thing that has not moved; it may end others. What it spares has its
+            time from the next look on.
         ended: Called when nothing is left to watch; :meth:`watch` begins anew.
     """
 
@@ -79,11 +79,12 @@ class ProgressWatch(Generic[Thing]):
                 for thing, mark in self._seen.items()
                 if mark is not OURS and thing in before and before[thing] == mark
             ]
-            for thing in late:
-                self._late(thing)
-            if late:
-                self._seen = dict(self._marks())  # without those that are gone now
-        if self._seen and self.is_watching:  # otherwise a late thing has closed the watch
+        else:
+            late = []
+        for thing in late:
+            self._seen.pop(thing, None)
+            self._late(thing)
+        if (late or self._seen) and self.is_watching:  # otherwise a late thing has closed the watch
             self._set(self.timeout_seconds)
         else:
             self._timer = None

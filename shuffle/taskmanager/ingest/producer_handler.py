@@ -7,7 +7,7 @@ One data message takes these steps::
                                      PipelinedOutput   and takes it when it has arrived
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from ....protocol.errors import SluiceError, UnexpectedMessage
@@ -29,12 +29,10 @@ from ....protocol.messages import (
     SharedRegion,
 )
 from ....transport.connection import Connection
+from ...errors import NoProgress
 from ...names import MapAttemptKey, ShuffleKey
-from .incoming_output import (
-    IncomingOutput,
-    OpenOutputs,
-    ProducerServices,
-)
+from ..segment_pressure import Unmoved
+from .incoming_output import IncomingOutput, OpenOutputs, ProducerServices
 from .pipelined_output import PipelinedOutput
 from .states import DataMessage, OutputMessage
 from .stored_output import StoredOutput
@@ -93,6 +91,22 @@ class ProducerHandler:
     def holds_anything(self) -> bool:
         """Whether an output is open, or a region area attached."""
         return self.is_busy or self._outputs.attached_area.is_attached
+
+    @property
+    def held_kind(self) -> str:
+        """Pipelined partitions: stored ones have the deadline of their regions."""
+        return "partition"
+
+    def unmoved(self) -> Iterator[Unmoved]:
+        """Yield the pipelined partitions that wait for their client, or for readers to come."""
+        for output in self.pipelined_outputs:
+            mark = output.unmoved
+            if mark is not None:
+                yield Unmoved(output.number, self._outputs.account, mark)
+
+    def take_back(self, number: int, error: NoProgress) -> None:
+        """Fail a pipelined partition."""
+        self._outputs.fail(number, error)
 
     # ---- sluice.transport.connection.ConnectionHandler ------------------------------------------
 

@@ -50,8 +50,9 @@ async def test_a_thing_that_does_not_move_is_late_once(watched):
     watched.marks["a"] = 1
     watched.watch.watch()
     assert watched.look() == ["a"]
-    assert watched.ended == 1  # nothing is left to watch
     assert watched.look() == []
+    assert watched.ended == 1  # nothing is left to watch
+    assert not watched.watch.is_watching
 
 
 async def test_a_thing_that_moves_is_never_late(watched):
@@ -97,7 +98,7 @@ async def test_a_late_thing_that_is_spared_is_watched_on(watched):
     watched.marks["a"] = 1
     watched.spared.add("a")
     watched.watch.watch()
-    assert [watched.look() for _ in range(3)] == [["a"]] * 3
+    assert [watched.look() for _ in range(3)] == [["a"], [], ["a"]]
     assert watched.watch.is_watching
 
 

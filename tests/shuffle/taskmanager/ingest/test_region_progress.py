@@ -43,6 +43,7 @@ async def test_a_region_whose_bytes_do_not_come_is_taken_back(rig):
     assert held_bytes(rig) == 0
     assert rig.outputs.account.held[Resource.OPEN_PARTITIONS] == 0
     assert rig.services.counters.progress_deadlines == {"region": 1}
+    look(rig)
     assert not rig.outputs.progress.is_watching
 
 
