@@ -110,6 +110,8 @@ class Counters:
     do, by reason."""
     http_refused: BoundedCounts = field(default_factory=BoundedCounts)
     """Requests to the HTTP port that proved too little, by reason."""
+    http_dropped: BoundedCounts = field(default_factory=BoundedCounts)
+    """Connections to the HTTP port that their clients did not end, by reason."""
     applications_expired: int = 0
     """Applications whose data was dropped because no client of theirs was left."""
 
@@ -151,6 +153,7 @@ class Counters:
             consumer_serving=replace(self.consumer_serving),
             refused_connections=BoundedCounts(self.refused_connections),
             http_refused=BoundedCounts(self.http_refused),
+            http_dropped=BoundedCounts(self.http_dropped),
             events_by_type=BoundedCounts(self.events_by_type),
             backward_messages=BoundedCounts(self.backward_messages),
             late_messages=BoundedCounts(self.late_messages),

@@ -10,12 +10,9 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
 from ..errors import InvalidPoolSize
-
-if TYPE_CHECKING:
-    from .segment_owner import SegmentOwner
 
 logger = logging.getLogger(__name__)
 
@@ -195,7 +192,7 @@ class MemoryDemand:
         self.total_segments: Final = total_segments
         self.wanted_segments = 0
         self.warnings = 0
-        self.refused: dict[SegmentOwner, int] = {}
+        self.refused: dict[object, int] = {}
         self.on_wait: Callable[[], None] | None = None
         self._clock = clock
         self._warned_of = 0  # highest demand in a warning since demand was normal; 0: no warning
@@ -224,10 +221,14 @@ class MemoryDemand:
                 self.total_segments,
             )
 
-    def refuse(self, owner: "SegmentOwner", segments: int) -> None:
-        """Note that an owner was refused segments because others have them."""
-        wanted = owner.promised_segments + segments
-        self.refused[owner] = max(wanted, self.refused.get(owner, 0))
+    def refuse(self, owner: object, wanted_segments: int) -> None:
+        """Note that an owner was refused segments because others have them.
+
+        Args:
+            owner: The owner.
+            wanted_segments: The promised segments that it would have had.
+        """
+        self.refused[owner] = max(wanted_segments, self.refused.get(owner, 0))
         self.somebody_waits()
 
     def somebody_waits(self) -> None:

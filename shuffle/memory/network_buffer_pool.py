@@ -112,7 +112,7 @@ class NetworkBufferPool:
         bounds.check(name)
         owner.check(required_segments)
         if required_segments > self.unpromised_segments:
-            self.demand.refuse(owner, required_segments)
+            self.demand.refuse(owner, owner.promised_segments + required_segments)
             raise self._insufficient(required_segments, self.unpromised_segments)
         share = self._shares.of(owner)
         pool = LocalBufferPool(self, name, kind, bounds, share)

@@ -109,7 +109,14 @@ class SegmentPressure:
 
     def _marks(self) -> list[tuple[_Thing, Mark]]:
         demand = self._pool.demand
-        lately, self._refused_lately = self._refused_lately, dict(demand.refused)
+        lately, self._refused_lately = (
+            self._refused_lately,
+            {
+                owner: wanted
+                for owner, wanted in demand.refused.items()
+                if isinstance(owner, SegmentOwner)
+            },
+        )
         demand.refused.clear()
         self._refused = lately | self._refused_lately
         waiting = self._pool.waiting_owners()
