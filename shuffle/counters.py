@@ -112,6 +112,8 @@ class Counters:
     do, by reason."""
     http_refused: BoundedCounts = field(default_factory=BoundedCounts)
     """Requests to the HTTP port that proved too little, by reason."""
+    http_dropped: BoundedCounts = field(default_factory=BoundedCounts)
+    """Connections to the HTTP port that their clients did not end, by reason."""
     applications_expired: int = 0
     """Applications whose data was dropped because no client of theirs was left."""
 
@@ -142,6 +144,8 @@ class Counters:
     by error code."""
     quota_refusals: BoundedCounts = field(default_factory=BoundedCounts)
     """Requests of applications beyond a quota, by resource."""
+    progress_deadlines: BoundedCounts = field(default_factory=BoundedCounts)
+    """Things that were taken back because those they were held for did not move, by kind."""
 
     def snapshot(self) -> Counters:
         """Return a copy that no longer changes with this one."""
@@ -151,9 +155,11 @@ class Counters:
             consumer_serving=replace(self.consumer_serving),
             refused_connections=BoundedCounts(self.refused_connections),
             http_refused=BoundedCounts(self.http_refused),
+            http_dropped=BoundedCounts(self.http_dropped),
             events_by_type=BoundedCounts(self.events_by_type),
             backward_messages=BoundedCounts(self.backward_messages),
             late_messages=BoundedCounts(self.late_messages),
             errors_by_code=BoundedCounts(self.errors_by_code),
             quota_refusals=BoundedCounts(self.quota_refusals),
+            progress_deadlines=BoundedCounts(self.progress_deadlines),
         )

@@ -20,6 +20,7 @@
     │   ├── InvalidRequest               an impossible range or number
     │   ├── LimitExceeded                more open on a connection than a setting allows
     │   ├── ShuttingDown                 the TaskManager is draining
+    │   ├── NoProgress                   something was held for a side that did not move
     │   │   Data
     │   ├── MapOutputMismatch               lengths, offsets or totals that do not add up
     │   ├── ChecksumMismatch             bytes damaged on the way
@@ -205,6 +206,14 @@ class ShuttingDown(PartitionError):
     """The TaskManager is draining and takes nothing new."""
 
     code = ErrorCode.SHUTTING_DOWN
+    retryable = True
+
+
+class NoProgress(PartitionError):
+    """Something was held for the other side, which did not move in time; it is taken back."""
+
+    code = ErrorCode.DEADLINE_EXCEEDED
+    fault = Fault.REMOTE
     retryable = True
 
 

@@ -7,6 +7,7 @@ import re
 from prometheus_client import CollectorRegistry, ProcessCollector
 
 from sluice.protocol.errors import ErrorCode
+from sluice.shuffle.taskmanager.watch.application_metrics import ApplicationCollector
 from sluice.shuffle.taskmanager.watch.metrics import TaskManagerCollector
 from tools.docs.metrics_page import PAGE, page
 from tools.docs.sample_status import STATUS
@@ -20,6 +21,7 @@ def known() -> dict[str, list[dict[str, str]]]:
     """Return the labels of every series by its name."""
     registry = CollectorRegistry()
     families = [*TaskManagerCollector(lambda: STATUS).collect()]
+    families += ApplicationCollector(lambda: STATUS).collect()
     families += ProcessCollector(registry=registry).collect()
     found: dict[str, list[dict[str, str]]] = {}
     for family in families:

@@ -40,13 +40,15 @@ class Backlog:
         accepted: Whether the other side has connected, and so gets answers.
     """
 
-    __slots__ = ("_account", "_most_bytes", "_pongs", "_reserved_bytes")
+    __slots__ = ("_account", "_most_bytes", "_pongs", "_reserved_bytes", "pings")
 
     def __init__(self, *, accepted: bool) -> None:
         self._account: ControlAccount | None = None
         self._most_bytes = MAX_UNREAD_ANSWERS_BYTES if accepted else MAX_UNSENT_REQUESTS_BYTES
         self._reserved_bytes = 0
         self._pongs = 0
+        self.pings = 0
+        """Pings that were answered."""
 
     def count_in(
         self, memory: ControlMemory, owner: str, on_evicted: Callable[[SluiceError], None]
@@ -74,6 +76,7 @@ class Backlog:
 
     def pong(self, out: WriteSide) -> None:
         """Count a Pong that is about to be written."""
+        self.pings += 1
         if not out.writable:
             self._pongs += 1
 

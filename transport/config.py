@@ -83,6 +83,12 @@ class TransportConfig(Settings):
     handshake_timeout_seconds: Seconds = Field(10, ge=_LEAST_SECONDS)
     """Time from an accepted connection to the end of its handshake."""
 
+    idle_connection_timeout_seconds: Annotated[
+        Annotated[Seconds, Field(ge=_LEAST_SECONDS)] | None, NONE_ALLOWED
+    ] = 600
+    """Time after which a connection is closed that holds nothing and sends nothing, or only pings.
+    Clients connect again when they need to. None: idle connections stay."""
+
     frame_timeout_seconds: Seconds = Field(60, ge=_LEAST_SECONDS)
     """Time in which a frame that has begun to arrive must end."""
 

@@ -161,8 +161,8 @@ class Connection:
     @property
     def traffic(self) -> Traffic:
         """Messages and bytes of this connection so far."""
-        out = self._out
-        return Traffic(self._decoder.frames, out.messages_out, self.bytes_in, out.bytes_out)
+        out, pings = self._out, self._backlog.pings
+        return Traffic(self._decoder.frames, out.messages_out, self.bytes_in, out.bytes_out, pings)
 
     @property
     def write_buffer_bytes(self) -> int:

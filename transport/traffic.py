@@ -11,6 +11,8 @@ class Traffic:
     messages_out: int = 0
     bytes_in: int = 0
     bytes_out: int = 0
+    pings_in: int = 0
+    """Those of the messages that only ask for a Pong."""
 
     def add(self, other: "Traffic") -> None:
         """Add the traffic of another connection."""
@@ -18,3 +20,4 @@ class Traffic:
         self.messages_out += other.messages_out
         self.bytes_in += other.bytes_in
         self.bytes_out += other.bytes_out
+        self.pings_in += other.pings_in

@@ -1,22 +1,12 @@
 """The client: it connects one process to its TaskManager and opens partitions and gates there."""
 
-import asyncio
 import os
 from typing import Self
 
+from ...protocol.errors import SluiceError
 from ...protocol.identity import Credential
-from ...protocol.limits import FEATURE_BUFFER_GROUPS, FEATURE_LARGE_PAYLOADS, MAGIC, VERSION
-from ...protocol.messages import (
-    FLOW_CREDIT,
-    ROLE_CONSUMER,
-    ROLE_PRODUCER,
-    Hello,
-    HelloAck,
-    OpenPartition,
-    OpenPipelinedPartition,
-)
-from ...transport.connection import Connection, ConnectionHandler
-from ...transport.connector import Address, connect
+from ...protocol.messages import OpenPartition, OpenPipelinedPartition
+from ...transport.connector import Address
 from ..counters import Counters
 from ..gate.buffer_debloater import debloat_settings
 from ..gate.channel_opener import GateMemory
@@ -27,8 +17,8 @@ from ..partition.partition_type import ResultPartitionType, pool_bounds
 from ..partition.stored_result_partition import StoredResultPartition
 from .client_channel_opener import ClientChannelOpener
 from .client_gate import ClientGate
+from .client_legs import ClientLegs, LegConnector, is_idle_end
 from .config import ClientConfig, parse_endpoint
-from .consumer_leg import ConsumerLeg
 from .credentials import client_credential
 from .partition_location import PartitionLocation
 from .pipelined_writer import PipelinedWriter
@@ -47,22 +37,19 @@ class ShuffleClient(ShuffleEnvironment):
         self,
         application_id: str,
         config: ClientConfig,
-        producer: ProducerLeg,
-        consumer: ConsumerLeg,
-        ack: HelloAck,
-        counters: Counters,
+        legs: ClientLegs,
     ) -> None:
+        ack = legs.ack
         super().__init__(
             application_id,
             ack.taskmanager_id,
             Address(ack.advertised_host, ack.data_port),
             NetworkBufferPool(config.network_segments, ack.segment_size_bytes),
-            counters,
+            legs.counters,
             config.buffer_timeout_seconds,
         )
         self.config = config
-        self._producer = producer
-        self._consumer = consumer
+        self._legs = legs
 
     @classmethod
     async def connect(
@@ -98,46 +85,8 @@ class ShuffleClient(ShuffleEnvironment):
         address = parse_endpoint(endpoint) if isinstance(endpoint, str) else endpoint
         config = ClientConfig() if config is None else config
         proven = client_credential(credential, application_id, os.environ)
-        counters = Counters()
-        legs: list[ProducerLeg | ConsumerLeg] = []
-
-        def producer(connection: Connection, greeting: Hello | HelloAck) -> ConnectionHandler:
-            leg = ProducerLeg(connection, _ack(greeting), config.answer_timeout_seconds)
-            legs.append(leg)
-            return leg
-
-        def consumer(connection: Connection, greeting: Hello | HelloAck) -> ConnectionHandler:
-            leg = ConsumerLeg(connection, _ack(greeting), counters, config.answer_timeout_seconds)
-            legs.append(leg)
-            return leg
-
-        try:
-            for role, features, factory in (
-                (ROLE_PRODUCER, FEATURE_LARGE_PAYLOADS, producer),
-                (ROLE_CONSUMER, FEATURE_BUFFER_GROUPS, consumer),
-            ):
-                hello = Hello(
-                    MAGIC,
-                    VERSION,
-                    VERSION,
-                    role,
-                    application_id,
-                    b"",
-                    0,
-                    FLOW_CREDIT,
-                    features,
-                    f"python client {os.getpid()}",
-                )
-                _, ack = await connect(address, hello, factory, config.transport, 0, proven)
-        except BaseException:
-            for leg in legs:
-                leg.close()
-                await leg.closed.wait()  # the transport's close deadline bounds it
-            raise
-        first, second = legs
-        if not isinstance(first, ProducerLeg) or not isinstance(second, ConsumerLeg):
-            raise TypeError("the legs were opened in another order than they were asked for")
-        return cls(application_id, config, first, second, ack, counters)
+        connector = LegConnector(address, application_id, config, proven, Counters())
+        return cls(application_id, config, await ClientLegs.connect(connector))
 
     async def close(self) -> None:
         """Close both connections; partitions that are not finished fail. Idempotent.
@@ -147,13 +96,23 @@ class ShuffleClient(ShuffleEnvironment):
         Cancellation: safe; the connections go on closing.
         """
         self._close_flushers()
-        self._producer.close()
-        self._consumer.close()
-        await asyncio.gather(self._producer.closed.wait(), self._consumer.closed.wait())
+        await self._legs.close()
         self.network_pool.destroy()
 
     async def _open_writer(
         self, location: PartitionLocation, settings: PartitionSettings
+    ) -> PipelinedWriter | StoredResultPartition:
+        leg = await self._legs.live_producer()
+        try:
+            return await self._open_on(leg, location, settings)
+        except SluiceError as error:
+            if not (leg.connection.closing and is_idle_end(error)):
+                raise
+        # The TaskManager closed the idle connection while the request was on its way.
+        return await self._open_on(await self._legs.live_producer(), location, settings)
+
+    async def _open_on(
+        self, leg: ProducerLeg, location: PartitionLocation, settings: PartitionSettings
     ) -> PipelinedWriter | StoredResultPartition:
         config = self.config
         name = f"partition {location.map_attempt_id} of shuffle {location.shuffle_id}"
@@ -173,7 +132,6 @@ class ShuffleClient(ShuffleEnvironment):
         writer: PipelinedWriter | StoredResultPartition
         num_subpartitions = settings.num_subpartitions
         names = (location.shuffle_id, location.map_attempt_id, num_subpartitions)
-        leg = self._producer
         try:
             number = leg.new_number()
             if location.is_stored:
@@ -207,7 +165,9 @@ class ShuffleClient(ShuffleEnvironment):
             self.config.floating_buffers_per_gate,
         )
         name = f"gate of shuffle {wanted.shuffle.shuffle_id}"
-        return InputGate(ClientChannelOpener(name, wanted, memory, self._consumer))
+        legs = self._legs
+        opener = ClientChannelOpener(name, wanted, memory, legs.consumer, legs.live_consumer)
+        return InputGate(opener)
 
     def _debloat(self, gate: ClientGate) -> None:
         settings = debloat_settings(self.config, self.network_pool.segment_size_bytes)
@@ -216,9 +176,3 @@ class ShuffleClient(ShuffleEnvironment):
 
     def _one_closed(self) -> None:
         """Do nothing: the TaskManager sees what a client closes."""
-
-
-def _ack(greeting: Hello | HelloAck) -> HelloAck:
-    if not isinstance(greeting, HelloAck):
-        raise TypeError("the side that connects is greeted with a HelloAck")
-    return greeting

@@ -4,6 +4,7 @@ Channels that are added in one turn make one gate at the TaskManager, which fetc
 """
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 from ...protocol.limits import MAX_LARGE_PAYLOAD_BYTES
 from ..gate.channel_opener import (
@@ -28,19 +29,26 @@ class ClientChannelOpener(ChannelOpener):
         wanted: The subpartitions that the gate reads.
         memory: The receive buffers of the gate.
         leg: The consumer connection.
+        live_leg: Returns it, or the one in its place if it was closed while it was idle.
 
     Raises:
         InvalidRequest: The range is empty.
     """
 
     def __init__(
-        self, name: str, wanted: SubpartitionRange, memory: GateMemory, leg: ConsumerLeg
+        self,
+        name: str,
+        wanted: SubpartitionRange,
+        memory: GateMemory,
+        leg: ConsumerLeg,
+        live_leg: Callable[[], Awaitable[ConsumerLeg]] | None = None,
     ) -> None:
         super().__init__(name, wanted, memory)
         self._leg = leg
+        self._live_leg = live_leg
         self._batch: list[Opening] = []
         """The channels of this turn."""
-        self._gates: list[int] = []
+        self._gates: list[tuple[ConsumerLeg, int]] = []
 
     def make(self, source: ChannelSource, listener: DataListener) -> RemoteInputChannel:
         """Make a channel; :meth:`open` opens it.
@@ -61,6 +69,9 @@ class ClientChannelOpener(ChannelOpener):
         """Ask for one gate with the channels of a turn."""
         await asyncio.sleep(0)  # a caller adds several channels one by one, in one turn
         self._batch = []
+        if self._leg.closing and self._live_leg is not None:
+            self._leg = await self._live_leg()
+        leg = self._leg
         # All or none: two gates that each wait for the other's segments would wait in vain.
         segments = await self.exclusive_segments(len(batch))
         each = len(segments) // len(batch)
@@ -68,9 +79,9 @@ class ClientChannelOpener(ChannelOpener):
         for number, (channel, source) in enumerate(batch):
             if isinstance(channel, LocalInputChannel):
                 raise TypeError("a client has no local partitions")
-            if self.give(channel, self._leg, segments[number * each : (number + 1) * each]):
+            if self.give(channel, leg, segments[number * each : (number + 1) * each]):
                 wanted.append((channel, source))
-        self._gates.append(self._leg.open_gate(self.wanted, wanted))
+        self._gates.append((leg, leg.open_gate(self.wanted, wanted)))
 
     def stop(self) -> None:
         """Cancel the opening of channels. Idempotent; :meth:`close` comes after it."""
@@ -80,6 +91,6 @@ class ClientChannelOpener(ChannelOpener):
     def close(self) -> None:
         """Close the gates and give the memory back, after the channels are released. Idempotent."""
         gates, self._gates = self._gates, []
-        for gate in gates:
-            self._leg.close_gate(gate)
+        for leg, gate in gates:
+            leg.close_gate(gate)
         super().close()

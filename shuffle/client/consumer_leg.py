@@ -58,6 +58,7 @@ class ConsumerLeg(PartitionRequestClient):
         self._gates: set[int] = set()
         """Numbers in use: of open gates, and of closed ones until the close is confirmed."""
         self._closing_gates: set[int] = set()
+        self.lost: SluiceError | None = None
         self.closed = asyncio.Event()
         """Set when the connection is gone."""
 
@@ -136,6 +137,7 @@ class ConsumerLeg(PartitionRequestClient):
 
     def connection_lost(self, error: SluiceError) -> None:
         """Fail every channel."""
+        self.lost = error
         self.closed.set()
         for opening in self._opening.values():
             opening.deadline.cancel()

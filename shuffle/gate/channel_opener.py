@@ -90,6 +90,11 @@ class ChannelOpener:
         self._floating_pool: LocalBufferPool | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
+    @property
+    def unopened_channels(self) -> int:
+        """Channels that have to wait until others are done."""
+        return 0
+
     @abc.abstractmethod
     def make(self, source: ChannelSource, listener: DataListener) -> OpenableChannel:
         """Make the channel that fits a source; :meth:`open` opens it.

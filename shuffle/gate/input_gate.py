@@ -162,6 +162,11 @@ class InputGate(ReadableGate):
         self._queued.clear()
         self._signal()
 
+    @property
+    def unopened_channels(self) -> int:
+        """Channels that have to wait until others of the gate are done."""
+        return self._opener.unopened_channels
+
     # ---- reading through the gate ----------------------------------------------------------------
 
     @property

@@ -95,6 +95,11 @@ class LocalInputChannel:
         return self._pipelined is not None
 
     @property
+    def view(self) -> SubpartitionView | None:
+        """The view that it reads; None before the partition is found, and in the end."""
+        return self._view
+
+    @property
     def has_priority_event(self) -> bool:
         """True if the next buffer is an event that overtakes data."""
         return self._pipelined is not None and self._pipelined.has_priority_event

@@ -172,12 +172,17 @@ class MemoryDemand:
     Attributes:
         wanted_segments: Segments that all pools and exclusive requests could use now.
         warnings: Warnings logged; only grows.
+        refused: The most promised segments that each owner would have had, if it had not been
+            refused some since this was cleared.
+        on_wait: Called once when an owner waits for segments or is refused some; None: not.
     """
 
     __slots__ = (
         "_clock",
         "_next_warning_seconds",
         "_warned_of",
+        "on_wait",
+        "refused",
         "total_segments",
         "wanted_segments",
         "warnings",
@@ -187,6 +192,8 @@ class MemoryDemand:
         self.total_segments: Final = total_segments
         self.wanted_segments = 0
         self.warnings = 0
+        self.refused: dict[object, int] = {}
+        self.on_wait: Callable[[], None] | None = None
         self._clock = clock
         self._warned_of = 0  # highest demand in a warning since demand was normal; 0: no warning
         self._next_warning_seconds = float("-inf")
@@ -213,6 +220,22 @@ class MemoryDemand:
                 wanted_segments,
                 self.total_segments,
             )
+
+    def refuse(self, owner: object, wanted_segments: int) -> None:
+        """Note that an owner was refused segments because others have them.
+
+        Args:
+            owner: The owner.
+            wanted_segments: The promised segments that it would have had.
+        """
+        self.refused[owner] = max(wanted_segments, self.refused.get(owner, 0))
+        self.somebody_waits()
+
+    def somebody_waits(self) -> None:
+        """Tell whoever wants to know."""
+        on_wait, self.on_wait = self.on_wait, None
+        if on_wait is not None:
+            on_wait()
 
     def _warn(self) -> None:
         now = self._clock()

@@ -10,7 +10,7 @@ from collections import OrderedDict
 from typing import Generic
 
 from .distribution import SharerT
-from .segment_owner import OwnerShare
+from .segment_owner import OwnerShare, SegmentOwner
 from .waiting import ExclusiveRequest
 
 
@@ -34,6 +34,20 @@ class ExclusiveRequests(Generic[SharerT]):
     def are_collecting(self) -> bool:
         """Whether a request with a reservation takes the free segments."""
         return bool(self._promised)
+
+    def waiting_owners(self) -> set[SegmentOwner]:
+        """Return the owners whose requests wait for others, and not for their own limit."""
+        unpromised = {
+            share.owner
+            for request, share in self._unpromised.items()
+            if not request.is_settled and share.owner.may_promise(request.count)
+        }
+        collecting = {
+            share.owner
+            for request, share in self._promised.items()
+            if not request.is_settled and share.may_hold(request.count)
+        }
+        return unpromised | collecting
 
     def add(self, request: ExclusiveRequest, share: OwnerShare[SharerT]) -> None:
         """Queue a request without a reservation."""

@@ -14,12 +14,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Final, TypeAlias
 
-from ..errors import (
-    InsufficientNetworkBuffers,
-    InvalidPoolSize,
-    PoolDestroyed,
-    SegmentNotLent,
-)
+from ..errors import InsufficientNetworkBuffers, InvalidPoolSize, PoolDestroyed, SegmentNotLent
 from .distribution import MemoryDemand, NetworkBufferPoolStatistics, PoolBounds
 from .exclusive_requests import ExclusiveRequests
 from .local_buffer_pool import LocalBufferPool
@@ -117,6 +112,7 @@ class NetworkBufferPool:
         bounds.check(name)
         owner.check(required_segments)
         if required_segments > self.unpromised_segments:
+            self.demand.refuse(owner, owner.promised_segments + required_segments)
             raise self._insufficient(required_segments, self.unpromised_segments)
         share = self._shares.of(owner)
         pool = LocalBufferPool(self, name, kind, bounds, share)
@@ -269,6 +265,11 @@ class NetworkBufferPool:
     def unpromised_segments(self) -> int:
         """Segments that can still be promised to a new local pool or exclusive request."""
         return self.total_segments - self._reserved - self._required
+
+    def waiting_owners(self) -> set[SegmentOwner]:
+        """Return the owners that wait for segments which others hold."""
+        starving = {pool.share.owner for pool in self._starving if pool.wants_segment}
+        return starving | self._requests.waiting_owners()
 
     def statistics(self) -> NetworkBufferPoolStatistics:
         """Return a frozen snapshot; costs a look at every local pool."""
@@ -433,6 +434,8 @@ class NetworkBufferPool:
                     break
         finally:
             self._serving = False
+        if self._starving or len(self._requests):
+            self.demand.somebody_waits()
 
     def _serve_pool(self, pool: LocalBufferPool) -> None:
         if not pool.wants_segment:

@@ -114,6 +114,7 @@ class PipelinedResultPartition(BufferWritingPartition):
         self._flusher = flusher
         self._listeners = listeners
         self._consumed = 0
+        self._requested = 0
         self._subpartitions = tuple(
             PipelinedSubpartition(index, self) for index in range(num_subpartitions)
         )
@@ -206,7 +207,14 @@ class PipelinedResultPartition(BufferWritingPartition):
             raise InvalidRequest(
                 f"Partition {self.name} cannot be consumed yet", limit=self.consumption.name
             )
-        return self._subpartitions[subpartition].create_view(listener)
+        view = self._subpartitions[subpartition].create_view(listener)
+        self._requested += 1
+        return view
+
+    @property
+    def is_requested(self) -> bool:
+        """Whether every subpartition has, or had, its reader."""
+        return self._requested == self.num_subpartitions
 
     def subpartition_consumed(self, index: int) -> None:
         """Count the readers that have released their view (called by the subpartitions)."""

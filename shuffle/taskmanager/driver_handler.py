@@ -39,6 +39,11 @@ class DriverHandler:
         self._applications = applications
         self._on_lost = on_lost
 
+    @property
+    def holds_anything(self) -> bool:
+        """False: nothing is open on this leg."""
+        return False
+
     def payload_buffer(self, message: Message, length: int) -> memoryview | None:
         """Refuse the payload: no message of this leg has one.
 

@@ -5,19 +5,11 @@ closes them all, in an order in which nothing is used after it is closed.
 """
 
 import asyncio
-import logging
 import os
 import socket
 from pathlib import Path
 
-from ...protocol.errors import (
-    AuthenticationFailed,
-    Fault,
-    ProtocolViolation,
-    SegmentSizeMismatch,
-    SluiceError,
-    UnsupportedVersion,
-)
+from ...protocol.errors import ProtocolViolation, SegmentSizeMismatch
 from ...protocol.identity import Credential
 from ...protocol.limits import (
     FEATURE_BUFFER_CHECKSUMS,
@@ -36,7 +28,6 @@ from ...protocol.messages import (
     ROLE_DRIVER,
     ROLE_PEER,
     ROLE_PRODUCER,
-    ErrorResponse,
     Hello,
     HelloAck,
 )
@@ -46,7 +37,6 @@ from ...transport.config import AuthConfig, TransportConfig
 from ...transport.connection import Connection, ConnectionHandler
 from ...transport.connection_pool import ConnectionPool
 from ...transport.connector import Address, connect
-from ...transport.errors import NoTaskManager, one_line
 from ...transport.listener import Listener
 from ...transport.peer_networks import PeerNetworks
 from ..counters import Counters
@@ -62,6 +52,8 @@ from .applications import Applications
 from .driver_handler import DriverHandler
 from .embedded.client import EmbeddedClient
 from .embedded.services import EmbeddedServices
+from .foreign_answers import without_foreign_bytes
+from .idle_connections import IdleConnections
 from .ingest.incoming_output import ProducerServices
 from .ingest.producer_handler import ProducerHandler
 from .ingest.resumable_outputs import ResumableOutputs
@@ -71,6 +63,7 @@ from .sections import (
     NetworkMemoryConfig,
     StorageConfig,
 )
+from .segment_pressure import SegmentPressure
 from .serve.consumer_handler import ConsumerHandler
 from .serve.peer_handler import PeerHandler
 from .serve.result_partition_manager import ResultPartitionManager
@@ -78,8 +71,6 @@ from .serve.stored_partition_view import ReadPool
 from .serve.taskmanager_channel_opener import GateServices
 from .store.region_area import RegionAreas
 from .store.shuffle_store import ShuffleStore
-
-_log = logging.getLogger(__name__)
 
 Handler = ConsumerHandler | DriverHandler | PeerHandler | ProducerHandler
 
@@ -224,6 +215,8 @@ class NetworkEnvironment:
         """Close everything; committed data stays for the next start. Idempotent."""
         for client in list(self.embedded):
             await client.close()
+        self.idle_connections.close()
+        self.segment_pressure.close()
         await self.listener.close()
         self.peers.close()
         self.applications.close()
@@ -273,9 +266,24 @@ class NetworkEnvironment:
             config=memory,
             verify_checksums=self._storage_config.verify_checksums,
         )
+        self.segment_pressure = SegmentPressure(
+            self.network_pool,
+            self._segment_holders,
+            self.counters,
+            memory.gate_progress_timeout_seconds,
+        )
+        self.idle_connections = IdleConnections(
+            self.handlers,
+            self.accounts,
+            self.counters,
+            self._transport.idle_connection_timeout_seconds,
+        )
         self.listener = Listener(
             self._transport, memory.segment_size_bytes, self._accepted, self._offer, self.access
         )
+
+    def _segment_holders(self) -> list[ConsumerHandler | PeerHandler | ProducerHandler]:
+        return [each for each in self.handlers.values() if not isinstance(each, DriverHandler)]
 
     @property
     def _buffer_checksums(self) -> int:
@@ -320,7 +328,8 @@ class NetworkEnvironment:
             self.applications.connected(application_id)
 
         def lost() -> None:
-            self.handlers.pop(connection, None)
+            self.segment_pressure.gone(self.handlers.pop(connection, None))
+            self.idle_connections.gone(connection)
             self._idle.set()
             if application_id:
                 account.give_back(Resource.CONNECTIONS)
@@ -348,6 +357,7 @@ class NetworkEnvironment:
         if isinstance(handler, ConsumerHandler | PeerHandler):
             handler.on_idle = self._idle.set
         self.handlers[connection] = handler
+        self.idle_connections.accepted()
         return handler
 
     def _require_whole_segments(self, connection: Connection) -> None:
@@ -407,37 +417,8 @@ class NetworkEnvironment:
                 self._peer_networks,
             )
         except (ProtocolViolation, RemoteError) as error:
-            raise _without_foreign_bytes(address, error) from error
+            raise without_foreign_bytes(address, error) from error
         return clients[0]
-
-
-def _without_foreign_bytes(address: Address, error: SluiceError) -> SluiceError:
-    """Return the error that a client gets for a connection that failed in its handshake.
-
-    A client names any address. It must not learn what a program there answers that has not proven
-    to be a TaskManager of this cluster: that goes to the log alone.
-    """
-    if isinstance(error, AuthenticationFailed | UnsupportedVersion):
-        return error  # in this TaskManager's own words
-    _log.warning("no TaskManager of this cluster at %s: %s", address, one_line(error))
-    if not isinstance(error, RemoteError):
-        return NoTaskManager(
-            f"The program at {address} does not speak the Sluice protocol",
-            remedy="Name the data port of a TaskManager, 7337 by default",
-        )
-    return RemoteError(
-        ErrorResponse(
-            None,
-            int(error.code),
-            int(Fault.REMOTE if error.fault is Fault.LOCAL else Fault.LOCAL),
-            error.retryable,
-            f"The TaskManager at {address} refuses this one: {error.code.name}. "
-            "See the log of either",
-            "",
-            "",
-            None,
-        )
-    )
 
 
 def _open_storage(config: StorageConfig, accounts: Accounts) -> tuple[ShuffleStore, RegionAreas]:

@@ -85,6 +85,14 @@ class NetworkMemoryConfig(Settings):
     """Time for which the secured regions of a map output are kept when its producer's connection is
     lost, or after a restart, for the producer to come back and go on."""
 
+    region_progress_timeout_seconds: Seconds = Field(120, gt=0)
+    """Time for which a region that a producer has announced waits for its next byte while the
+    producer has credit. After it the map output fails, and its space is free."""
+
+    gate_progress_timeout_seconds: Seconds = Field(20, gt=0)
+    """Time for which segments are held for a gate, channel or pipelined partition that does not
+    move while another application waits for segments. Without anyone waiting there is no limit."""
+
     def pool_ceiling_segments(self, channels: int) -> int:
         """Return the most segments that a gate or partition with ``channels`` channels can use."""
         return ceiling_segments(

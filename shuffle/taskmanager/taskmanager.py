@@ -128,7 +128,13 @@ class TaskManager:
         """
         await self.environment.start()
         try:
-            self._http = HttpServer(self.config.http, self.status, self.drain, self._http_access())
+            self._http = HttpServer(
+                self.config.http,
+                self.status,
+                self.drain,
+                self._http_access(),
+                self.environment.counters.http_dropped,
+            )
             self.http_port = await self._http.start()
         except BaseException:
             await self.environment.close()

@@ -106,7 +106,7 @@ def memory_is_back(client: ShuffleClient) -> bool:
 
 def vanish(client: ShuffleClient) -> None:
     """Drop both connections without a word, as a killed process does."""
-    for leg in (client._producer, client._consumer):
+    for leg in (client._legs.producer, client._legs.consumer):
         transport = leg.connection._transport
         if transport is not None:
             transport.abort()

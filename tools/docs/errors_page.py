@@ -58,7 +58,9 @@ ENTRIES: Final = {
         "A message is well formed but not allowed in the state of the connection or partition.",
     ),
     ErrorCode.DEADLINE_EXCEEDED: Entry(
-        "the side that waits", "An answer, a handshake or a whole frame did not come in time."
+        "the side that waits; the writer or reader that did not move",
+        "An answer, a handshake or a whole frame did not come in time, or what a TaskManager held "
+        "for somebody stood still and was taken back.",
     ),
     ErrorCode.SEGMENT_SIZE_MISMATCH: Entry(
         "the TaskManager or client that connects",

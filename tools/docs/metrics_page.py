@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from sluice.shuffle.taskmanager.watch.application_metrics import ApplicationCollector
 from sluice.shuffle.taskmanager.watch.metrics import TaskManagerCollector
 from tools.docs.sample_status import STATUS
 
@@ -22,7 +23,8 @@ END: Final = "<!-- End of the table. -->\n"
 
 def table() -> str:
     """Return a row for each metric, in the order of the metrics page."""
-    rows = [_row(family) for family in TaskManagerCollector(lambda: STATUS).collect()]
+    collectors = TaskManagerCollector(lambda: STATUS), ApplicationCollector(lambda: STATUS)
+    rows = [_row(family) for each in collectors for family in each.collect()]
     return "\n".join(["| metric | type | labels | meaning |", "|---|---|---|---|", *rows]) + "\n"
 
 
@@ -45,7 +47,16 @@ def _row(family: Metric) -> str:
     return f"| `{name}` | {family.type} | {cell} | {family.documentation} |"
 
 
-_OPEN_SETS: Final = ("code", "directory", "taskmanager_id", "tier", "type", "version")
+_OPEN_SETS: Final = (
+    "application",
+    "code",
+    "directory",
+    "resource",
+    "taskmanager_id",
+    "tier",
+    "type",
+    "version",
+)
 """Labels whose values in a sample are only examples."""
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from sluice.shuffle.counters import BoundedCounts, Counters, ServingSeconds
 from sluice.shuffle.taskmanager.watch.access_metrics import HTTP_REASONS, REFUSAL_REASONS
+from sluice.shuffle.taskmanager.watch.http_connections import DROP_REASONS
+from sluice.shuffle.taskmanager.watch.metrics import PROGRESS_KINDS
 from sluice.shuffle.taskmanager.watch.status import (
     ApplicationStatus,
     ChannelStatus,
@@ -54,6 +56,9 @@ COUNTERS = Counters(
     http_refused=BoundedCounts(
         {reason: 1201 + number for number, reason in enumerate(HTTP_REASONS)}
     ),
+    http_dropped=BoundedCounts(
+        {reason: 1401 + number for number, reason in enumerate(DROP_REASONS)}
+    ),
     applications_expired=1019,
     pipelined_partitions_opened=1025,
     pipelined_partitions_finished=1026,
@@ -68,6 +73,9 @@ COUNTERS = Counters(
     late_messages=BoundedCounts(AddCredit=1023),
     errors_by_code=BoundedCounts(PARTITION_NOT_FOUND=1024),
     quota_refusals=BoundedCounts(disk_tier_bytes=2),
+    progress_deadlines=BoundedCounts(
+        {kind: 1501 + number for number, kind in enumerate(PROGRESS_KINDS)}
+    ),
 )
 
 STATUS = TaskManagerStatus(

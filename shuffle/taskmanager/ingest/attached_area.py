@@ -40,6 +40,11 @@ class AttachedArea:
             raise MapOutputMismatch("SharedRegion on a connection without a region area")
         return self._area
 
+    @property
+    def is_attached(self) -> bool:
+        """Whether an area is attached, or is being made."""
+        return self._area is not None or self._creating is not None
+
     def attach(self, message: AttachRegionArea) -> None:
         """Attach an area in place of the one before, and answer.
 

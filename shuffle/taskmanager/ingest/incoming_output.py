@@ -1,7 +1,7 @@
 """An output that a client writes on the producer leg, and all of those of one connection."""
 
 import abc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
@@ -19,11 +19,12 @@ from ....protocol.messages import (
 from ....protocol.remote_error import error_response
 from ....transport.connection import Connection
 from ...counters import Counters
-from ...errors import LimitExceeded, ShuttingDown
+from ...errors import LimitExceeded, NoProgress, ShuttingDown
 from ...gate.task_events import TaskEventDispatcher
 from ...memory import NetworkBufferPool
 from ...names import ShuffleKey
 from ..accounts import QuotaExceeded, Resource
+from ..progress import Mark, ProgressWatch
 from ..sections import NetworkMemoryConfig
 from ..serve.result_partition_manager import ResultPartitionManager
 from ..store.region_area import RegionAreas
@@ -97,6 +98,11 @@ class IncomingOutput:
     def available_credit(self) -> int:
         """Credits that the client has left."""
 
+    @property
+    def progress(self) -> Mark | None:
+        """The mark of a region that was announced and is not complete; None without one."""
+        return None
+
     @abc.abstractmethod
     def payload_buffer(self, message: DataMessage, length: int) -> PayloadMemory:
         """Supply the memory for a payload that arrives."""
@@ -157,6 +163,10 @@ class OpenOutputs:
         self.by_number: Final[dict[int, IncomingOutput]] = {}
         self.closed = False
         """True when the connection is lost."""
+        self.progress: Final = ProgressWatch(
+            services.config.region_progress_timeout_seconds, self._regions, self._late
+        )
+        """The deadline of the regions that are received."""
         self._failed: dict[int, None] = {}
         self._discard: memoryview | None = None
 
@@ -242,9 +252,37 @@ class OpenOutputs:
         """Forget an output that has ended; its number is free again."""
         if self.contains(output):
             del self.by_number[output.number]
+            self.progress.forget(output)
             self.account.give_back(Resource.OPEN_PARTITIONS)
             if not self.by_number:
                 self.services.on_idle()
+
+    def _regions(self) -> Iterator[tuple[IncomingOutput, Mark]]:
+        """Yield the map outputs that are in a region."""
+        for output in self.by_number.values():
+            mark = output.progress
+            if mark is not None:
+                yield output, mark
+
+    def _late(self, output: IncomingOutput) -> None:
+        """Take the space of a region back that does not come."""
+        self.services.counters.progress_deadlines.bump("region")
+        self.fail(
+            output.number,
+            NoProgress(
+                "A region was announced and its bytes do not come, so its space is taken back",
+                value=f"partition {output.number}",
+                limit=f"{self.progress.timeout_seconds} s without a byte",
+                remedy="Announce a region when its bytes are there, or raise "
+                "region_progress_timeout_seconds",
+                map_attempt_id=output.map_attempt_id,
+            ),
+        )
+
+    def close(self) -> None:
+        """Stop the deadline of regions: the connection is gone. Idempotent."""
+        self.closed = True
+        self.progress.close()
 
     def answer_abort(self, number: int) -> None:
         """Acknowledge that a number is given up: nothing that comes for it is late any more."""

@@ -2,7 +2,7 @@
 
 import abc
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from crc32c import crc32c as update_crc32c
 
@@ -11,6 +11,10 @@ from ....protocol.limits import RECEIVE_TAIL_BYTES
 from ...errors import ChecksumMismatch, MapOutputMismatch
 from ..store.outputs import Region
 from ..store.region_writer import RegionWriter
+from ..store.shuffle_store import release_regions
+
+if TYPE_CHECKING:
+    import asyncio
 
 
 class ReceiveSettings(NamedTuple):
@@ -75,6 +79,11 @@ class ReceivedRegion(IncomingRegion):
         self._position = 0
         self._computed_crc32c = 0
         self._verify_checksums: Final = verify_checksums
+
+    @property
+    def received_bytes(self) -> int:
+        """Bytes that have arrived."""
+        return self._position
 
     @abc.abstractmethod
     def begin(self) -> None:
@@ -174,3 +183,9 @@ class MemoryRegion(ReceivedRegion):
         """Give the extent back."""
         self._view = memoryview(b"")
         super().abort()
+
+
+def release_unsecured(regions: list[Region], done: "asyncio.Future[None]") -> None:
+    """Give regions up that could not be secured; their producer may be gone by then."""
+    if not done.cancelled() and done.exception() is not None:
+        release_regions(regions)

@@ -39,6 +39,7 @@ from ...partition.pipelined_result_partition import (
     PipelinedResultPartition,
 )
 from ...partition.result_partition_writer import ALL_SUBPARTITIONS
+from ..progress import Mark
 from .incoming_output import IncomingOutput, OpenOutputs
 from .pipelined_credit import PipelinedCredit
 from .states import (
@@ -131,6 +132,16 @@ class PipelinedOutput(IncomingOutput):
     def ready_segments(self) -> int:
         """Segments of the pool that lie ready for the next buffers."""
         return self._credit.ready
+
+    @property
+    def unmoved(self) -> Mark | None:
+        """The mark of a partition that waits for its client, or for a reader that is not there."""
+        credit = self._credit.outstanding
+        waits_for_client = self.state is PipelinedState.OPEN and credit > 0
+        has_data = self._pool.lent_segments > self._credit.ready
+        if not waits_for_client and (self.partition.is_requested or not has_data):
+            return None
+        return self.total_bytes, credit, self._pool.lent_segments
 
     # ---- from the client -------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ One data message takes these steps::
                                      PipelinedOutput   and takes it when it has arrived
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from ....protocol.errors import SluiceError, UnexpectedMessage
@@ -29,12 +29,10 @@ from ....protocol.messages import (
     SharedRegion,
 )
 from ....transport.connection import Connection
+from ...errors import NoProgress
 from ...names import MapAttemptKey, ShuffleKey
-from .incoming_output import (
-    IncomingOutput,
-    OpenOutputs,
-    ProducerServices,
-)
+from ..segment_pressure import Unmoved
+from .incoming_output import IncomingOutput, OpenOutputs, ProducerServices
 from .pipelined_output import PipelinedOutput
 from .states import DataMessage, OutputMessage
 from .stored_output import StoredOutput
@@ -88,6 +86,27 @@ class ProducerHandler:
     def is_busy(self) -> bool:
         """True while the client writes any output."""
         return bool(self._outputs.by_number)
+
+    @property
+    def holds_anything(self) -> bool:
+        """Whether an output is open, or a region area attached."""
+        return self.is_busy or self._outputs.attached_area.is_attached
+
+    @property
+    def held_kind(self) -> str:
+        """Pipelined partitions: stored ones have the deadline of their regions."""
+        return "partition"
+
+    def unmoved(self) -> Iterator[Unmoved]:
+        """Yield the pipelined partitions that wait for their client, or for readers to come."""
+        for output in self.pipelined_outputs:
+            mark = output.unmoved
+            if mark is not None:
+                yield Unmoved(output.number, self._outputs.account, mark)
+
+    def take_back(self, number: int, error: NoProgress) -> None:
+        """Fail a pipelined partition."""
+        self._outputs.fail(number, error)
 
     # ---- sluice.transport.connection.ConnectionHandler ------------------------------------------
 
@@ -143,7 +162,7 @@ class ProducerHandler:
 
     def connection_lost(self, error: SluiceError) -> None:
         """Give up every output that is not committed or finished and cannot be resumed."""
-        self._outputs.closed = True
+        self._outputs.close()
         if self._arriving is not None:
             self._arriving.drop_arriving()
             self._arriving = None

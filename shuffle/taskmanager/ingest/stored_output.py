@@ -23,18 +23,12 @@ from ....protocol.messages import (
 )
 from ...errors import MapOutputMismatch, PartitionReleased, failure_of
 from ...names import MapAttemptKey
+from ..progress import OURS, Mark
 from ..store.errors import DuplicateMapOutput, ReleasedDuringCommit
-from ..store.outputs import MapOutput, Region
+from ..store.outputs import MapOutput
 from ..store.shuffle_store import release_regions
-from .incoming_output import (
-    IncomingOutput,
-    OpenOutputs,
-)
-from .incoming_region import (
-    IncomingRegion,
-    ReceivedRegion,
-    ReceiveSettings,
-)
+from .incoming_output import IncomingOutput, OpenOutputs
+from .incoming_region import IncomingRegion, ReceivedRegion, ReceiveSettings, release_unsecured
 from .region_opener import RegionAnnouncement, RegionOpener
 from .states import (
     STORED,
@@ -107,6 +101,16 @@ class StoredOutput(IncomingOutput):
     def available_credit(self) -> int:
         """Credits that the producer has left."""
         return self._credit
+
+    @property
+    def progress(self) -> Mark | None:
+        """Changes when the region under way moves; a frame that has begun has its own deadline."""
+        region = self._region
+        if region is None:
+            return None
+        if self._credit <= 0 or self._receiving:
+            return OURS
+        return self.regions, region.received_bytes, self._credit
 
     def open(self) -> None:
         """Acknowledge the map output, which begins with its first region."""
@@ -232,6 +236,7 @@ class StoredOutput(IncomingOutput):
                     self._connection.send(opened)
                 region.begin()
             self._note_wait()
+            self._outputs.progress.watch()
         self._counters.regions_written += 1
 
     async def _answer_secured(self, message: SecureRegion) -> None:
@@ -301,7 +306,7 @@ class StoredOutput(IncomingOutput):
         except SluiceError:
             release_regions(regions)
             raise
-        secured.add_done_callback(partial(_release_unsecured, regions))
+        secured.add_done_callback(partial(release_unsecured, regions))
         await asyncio.shield(secured)
         if self.state is StoredState.SECURING:
             self.state = StoredState.OPEN
@@ -437,9 +442,3 @@ class StoredOutput(IncomingOutput):
 
     def _after(self, message: MessageType) -> StoredState:
         return after_stored(self.state, message, self.map_attempt_id)
-
-
-def _release_unsecured(regions: list[Region], done: "asyncio.Future[None]") -> None:
-    """Give regions up that could not be secured; their producer may be gone by then."""
-    if not done.cancelled() and done.exception() is not None:
-        release_regions(regions)

@@ -5,7 +5,7 @@ TaskManager is sent from the very segment it arrived in, and becomes credit for 
 connection has sent it. So a reduce task that stops reading stops its own channels and nothing else.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import cast
 
 from ....protocol.errors import ChannelInUse, SluiceError
@@ -22,15 +22,17 @@ from ....protocol.remote_error import error_response
 from ....transport.connection import Connection
 from ....transport.connector import Address
 from ...counters import Counters
-from ...errors import InvalidRequest
+from ...errors import InvalidRequest, NoProgress
 from ...gate.buffer_debloater import debloat_settings
 from ...gate.channel_opener import ChannelSource
 from ...gate.input_gate import InputChannel, InputGate
 from ...gate.local_input_channel import LocalInputChannel
+from ...gate.unknown_input_channel import UnknownInputChannel
 from ...names import ShuffleKey, SubpartitionRange
-from .channel_times import ChannelTimes
+from ..segment_pressure import Unmoved
+from .channel_times import SENDING, WAITING_FOR_CREDIT, WAITING_FOR_DATA, ChannelTimes
 from .credit_based_view_reader import CreditBasedViewReader
-from .serving_handler import ServingHandler
+from .serving_handler import ServingHandler, holds_segments
 from .stored_partition_view import ReadPool
 from .taskmanager_channel_opener import (
     GateLimits,
@@ -103,6 +105,11 @@ class ConsumerHandler(ServingHandler):
         """Times of its channels, by gate."""
         return list(self.gate_times.values())
 
+    @property
+    def holds_anything(self) -> bool:
+        """Whether a gate or a channel is open."""
+        return bool(self.gates or self.readers)
+
     def has_producer(self, reader: CreditBasedViewReader) -> bool:
         """Tell whether the channel may have had a producer that has finished."""
         channel = reader.view
@@ -134,6 +141,29 @@ class ConsumerHandler(ServingHandler):
             InvalidRequest: It is not blocked.
         """
         _channel(reader).resume_consumption()
+
+    @property
+    def held_kind(self) -> str:
+        """Gates, which are closed as a whole."""
+        return "gate"
+
+    def unmoved(self) -> Iterator[Unmoved]:
+        """Yield the gates with segments whose open channels all wait for the consumer."""
+        unsent = self.connection.write_buffer_bytes
+        for number, (gate, readers) in self.gates.items():
+            counts = self.gate_times[number].counts
+            waits_for_data = counts[WAITING_FOR_DATA] > gate.unopened_channels
+            waits = counts[WAITING_FOR_CREDIT] or (counts[SENDING] and not self.connection.writable)
+            if waits and not waits_for_data and _holds_segments(gate):
+                sent = sum(reader.sequence_number for reader in readers)
+                granted = sum(reader.credit.available for reader in readers)
+                yield Unmoved(number, self._account, (sent, granted, unsent))
+
+    def take_back(self, number: int, error: NoProgress) -> None:
+        """Close a gate; each of its channels gets the error."""
+        for reader in self.gates[number][1]:
+            self.fail_now(reader, error)
+        self._close_gate(number)
 
     def connection_lost(self, error: SluiceError) -> None:
         """Give everything back."""
@@ -203,6 +233,15 @@ class ConsumerHandler(ServingHandler):
                 self.close_channel(reader.channel)
         self.gate_times.pop(number).end()
         gate.release()
+
+
+def _holds_segments(gate: InputGate) -> bool:
+    """Tell whether a gate has segments of its own, or keeps those of others in use."""
+    return any(
+        not isinstance(channel, UnknownInputChannel)
+        and (not isinstance(channel, LocalInputChannel) or holds_segments(channel.view))
+        for channel in gate.channels
+    )
 
 
 def _may_be_pipelined(message: OpenGate) -> bool:

@@ -1,7 +1,7 @@
 """The serving side of a peer leg: partition requests of another TaskManager."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from ....protocol.errors import SluiceError
 from ....protocol.limits import FEATURE_BUFFER_CHECKSUMS
@@ -9,18 +9,19 @@ from ....protocol.messages import FLOW_WATERMARK, CloseRequest, Message, Partiti
 from ....protocol.remote_error import error_response
 from ....transport.connection import Connection
 from ...counters import Counters
-from ...errors import InvalidRequest, LimitExceeded, failure_of
+from ...errors import InvalidRequest, LimitExceeded, NoProgress, failure_of
 from ...gate.task_events import KeptTaskEvents, TaskEventDispatcher, UnknownProducer
 from ...names import ShuffleKey, SubpartitionRange
 from ...partition.view import PipelinedView
 from ..accounts import QuotaExceeded
-from .channel_times import ChannelTimes
+from ..segment_pressure import Unmoved
+from .channel_times import SENDING, WAITING_FOR_CREDIT, ChannelTimes
 from .credit_based_view_reader import (
     CreditBasedViewReader,
     UncreditedViewReader,
 )
 from .result_partition_manager import ResultPartitionManager
-from .serving_handler import ServingHandler
+from .serving_handler import ServingHandler, holds_segments
 from .stored_partition_view import ReadPool
 
 
@@ -144,6 +145,26 @@ class PeerHandler(ServingHandler):
             raise InvalidRequest("Channel is not blocked: nothing to resume", value=reader.channel)
         reader.resumes()
         reader.view.resume_consumption()
+
+    @property
+    def held_kind(self) -> str:
+        """Channels: the gate is at the other TaskManager."""
+        return "channel"
+
+    def unmoved(self) -> Iterator[Unmoved]:
+        """Yield the channels that wait for credit, or for the connection, with segments."""
+        unsent = self.connection.write_buffer_bytes
+        for channel, reader in self.readers.items():
+            waits = reader.activity == WAITING_FOR_CREDIT or (
+                reader.activity == SENDING and not self.connection.writable
+            )
+            if waits and holds_segments(reader.view):
+                mark = (reader.sequence_number, reader.credit.available, unsent)
+                yield Unmoved(channel, reader.account, mark)
+
+    def take_back(self, number: int, error: NoProgress) -> None:
+        """Close a channel with an error."""
+        self.fail_now(self.readers[number], error)
 
     def connection_lost(self, error: SluiceError) -> None:
         """Give everything back."""

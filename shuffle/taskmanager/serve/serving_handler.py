@@ -2,7 +2,7 @@
 
 import abc
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from ....protocol.errors import ChannelInUse, SluiceError, UnexpectedMessage
 from ....protocol.messages import (
@@ -13,11 +13,15 @@ from ....protocol.messages import (
     ResumeConsumption,
     TaskEvent,
 )
+from ....protocol.remote_error import error_response
 from ....transport.connection import Connection
 from ...counters import Counters
-from ...errors import InvalidRequest, LimitExceeded
+from ...errors import InvalidRequest, LimitExceeded, NoProgress
 from ...gate.task_events import UnknownProducer
+from ...partition.pipelined_subpartition import PipelinedSubpartitionView
+from ...partition.view import SubpartitionView
 from ..accounts import Account, Resource
+from ..segment_pressure import Unmoved
 from .channel_times import ChannelTimes
 from .credit_based_view_reader import (
     AnnouncingViewReader,
@@ -25,7 +29,7 @@ from .credit_based_view_reader import (
     UncreditedViewReader,
 )
 from .partition_request_queue import PartitionRequestQueue
-from .stored_partition_view import ReadPool
+from .stored_partition_view import ReadPool, StoredPartitionView
 
 _log = logging.getLogger(__name__)
 
@@ -247,8 +251,33 @@ class ServingHandler:
                 self.on_idle()
 
     @property
+    @abc.abstractmethod
+    def held_kind(self) -> str:
+        """The things that hold segments for the consumer, in a word."""
+
+    @abc.abstractmethod
+    def unmoved(self) -> Iterator[Unmoved]:
+        """Yield the things that hold segments, and wait for the consumer."""
+
+    @abc.abstractmethod
+    def take_back(self, number: int, error: NoProgress) -> None:
+        """Close a thing that :meth:`unmoved` has named, and tell the consumer the error."""
+
+    def fail_now(self, reader: CreditBasedViewReader, error: NoProgress) -> None:
+        """Close a channel with an error at once, also if the consumer does not read."""
+        if self.readers.get(reader.channel) is reader:
+            self.counters.errors_by_code.bump(error.code.name)
+            self.connection.send(error_response(reader.channel, error))
+            self.close_channel(reader.channel)
+
+    @property
     def is_busy(self) -> bool:
         """True while a channel is open."""
+        return bool(self.readers)
+
+    @property
+    def holds_anything(self) -> bool:
+        """Whether a channel is open; a subclass may have more."""
         return bool(self.readers)
 
     def writable(self) -> None:
@@ -264,6 +293,13 @@ class ServingHandler:
         self.queue.close()
         self.read_pool.destroy()
         self._on_lost()
+
+
+def holds_segments(view: SubpartitionView | None) -> bool:
+    """Tell whether segments wait for the reader of a view."""
+    if isinstance(view, StoredPartitionView):
+        return view.holds_segments
+    return isinstance(view, PipelinedSubpartitionView)
 
 
 def _uncount(reader: CreditBasedViewReader) -> None:

@@ -168,6 +168,11 @@ class StoredPartitionView:
         left = self._buffers_of(self._left_bytes)
         return min(self._ready_buffers + self._reading_buffers + left, MAX_U32)
 
+    @property
+    def holds_segments(self) -> bool:
+        """Whether bytes of the disk tier have been read, or are being read, and not taken."""
+        return self._ready_segments > 0 or self._reading_buffers > 0
+
     def limit_message(self, buffers: int) -> None:
         """Give at most so many buffers together; more may be read ahead."""
         self._message_bytes = min(self._buffer_size_bytes, buffers * self._credit_bytes)

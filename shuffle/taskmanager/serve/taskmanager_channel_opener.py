@@ -121,6 +121,11 @@ class TaskManagerChannelOpener(ChannelOpener):
         self._waiting: OrderedDict[RemoteInputChannel, ChannelSource] = OrderedDict()
         self._clients: list[tuple[Address, PartitionRequestClient]] = []
 
+    @property
+    def unopened_channels(self) -> int:
+        """Remote channels that have to wait until others are done."""
+        return len(self._waiting)
+
     def make(self, source: ChannelSource, listener: DataListener) -> OpenableChannel:
         """Make the channel that fits a source; :meth:`open` opens it.
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from ....protocol.access_token import EXPIRED, NO_TOKEN, WRONG_SCOPE, WRONG_TOKEN
 from ....transport.outcomes import HANDSHAKE_REASONS
 from .exchange_metrics import gauge, totals
+from .http_connections import DROP_REASONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,6 +60,13 @@ def access_metrics(status: TaskManagerStatus) -> Iterator[Metric]:
         "Requests to the HTTP port without a token that allows them, or from another host.",
         ("reason",),
         _by_reason(HTTP_REASONS, counters.http_refused),
+    )
+    yield totals(
+        "http_connections_dropped",
+        "Connections to the HTTP port that their clients did not end: no request in time, none "
+        "after the last, an answer not taken, room for a new one; `no room`: refused.",
+        ("reason",),
+        _by_reason(DROP_REASONS, counters.http_dropped),
     )
 
 

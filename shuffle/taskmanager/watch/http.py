@@ -1,18 +1,20 @@
 """The HTTP port of a TaskManager: metrics, health, readiness, status.
 
-=================  =================================================================
-``/metrics``       Prometheus text format; no label names an application
-``/healthz``       200 while the process serves: restart it when this fails
-``/readyz``        200 while it should get new work, else 503 with the reason
-``/api/v1/status`` the whole status as JSON, with names: needs an access token where there are
-                   any
-``/api/v1/drain``  POST: drain; answers when nothing is written or read any more, or after
-                   ``wait_seconds``; needs an access token, or comes from this host
-=================  =================================================================
+========================= =========================================================================
+``/metrics``              Prometheus text format; no label names an application
+``/metrics/applications`` the same by application, with names: needs an access token where there
+                          are any
+``/healthz``              200 while the process serves: restart it when this fails
+``/readyz``               200 while it should get new work, else 503 with the reason
+``/api/v1/status``        the whole status as JSON, with names: needs an access token where there
+                          are any
+``/api/v1/drain``         POST: drain; answers when nothing is written or read any more, or after
+                          ``wait_seconds``; needs an access token, or comes from this host
+========================= =========================================================================
 
-:mod:`http_access` has the rules of the last two. All of it runs in a thread of its own, see
-:mod:`http_thread`, and shows what the data loop publishes, see :mod:`published_snapshot`. When the
-data loop does not answer, every page is 503 and says so.
+:mod:`http_access` has the rules of those that need a token. All of it runs in a thread of its own,
+see :mod:`http_thread`, and shows what the data loop publishes, see :mod:`published_snapshot`. When
+the data loop does not answer, every page is 503 and says so.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from ....protocol.errors import ErrorCode, SluiceError
 from ....transport.acceptor import Acceptor, InNeed, bind, listen
 from ....transport.config import LOOPBACK
 from ....transport.descriptors import http_connections
+from ...counters import BoundedCounts
 from .http_access import HttpAccess
 from .http_connections import HttpConnections, HttpLimits
 from .http_thread import HttpThread
@@ -79,6 +82,7 @@ class HttpServer:
             as ``http_snapshot_interval_seconds`` allows.
         drain: Begins to drain, and returns when nothing is written or read any more; called there.
         access: Who may ask for what; by default there are no tokens, and this host drains.
+        dropped: Counts the connections that end otherwise than by their clients, by reason.
     """
 
     def __init__(
@@ -87,11 +91,13 @@ class HttpServer:
         status: Callable[[], TaskManagerStatus],
         drain: Callable[[], Awaitable[None]],
         access: HttpAccess | None = None,
+        dropped: BoundedCounts | None = None,
     ) -> None:
         self._config = config
         self._status = status
         self._drain = drain
         self._access = access or HttpAccess()
+        self._dropped = BoundedCounts() if dropped is None else dropped
         self._thread: HttpThread | None = None
         self._snapshot: PublishedSnapshot | None = None
 
@@ -161,7 +167,7 @@ class HttpServer:
                 raise RuntimeError("the runner has no server after its setup")
             return runner.server()
 
-        connections = HttpConnections(limits, new_handler)
+        connections = HttpConnections(limits, new_handler, self._dropped)
         pages = Pages(thread.forgive)
         app = create_app(snapshot, pages, self._drain, self._access, connections)
         runner = web.AppRunner(
@@ -200,6 +206,11 @@ def create_app(
         accept = request.headers.get("Accept", "")
         return _response(await pages.metrics(await snapshot.latest(), accept))
 
+    async def serve_applications(request: web.Request) -> web.Response:
+        access.require(request, SCOPE_STATUS)
+        accept = request.headers.get("Accept", "")
+        return _response(await pages.applications(await snapshot.latest(), accept))
+
     async def serve_health(request: web.Request) -> web.Response:
         try:
             state: str = (await snapshot.latest()).status.state
@@ -235,6 +246,7 @@ def create_app(
     app.add_routes(
         [
             web.get("/metrics", serve_metrics),
+            web.get("/metrics/applications", serve_applications),
             web.get("/healthz", serve_health),
             web.get("/readyz", serve_readiness),
             web.get("/api/v1/status", serve_status),

@@ -17,11 +17,25 @@ if TYPE_CHECKING:
 
     from aiohttp.typedefs import Handler, Middleware
 
+    from ...counters import BoundedCounts
+
 REFUSAL: Final = (
     b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nConnection: close\r\n"
     b"Content-Length: 0\r\n\r\n"
 )
 """The answer to a connection for which none makes room."""
+
+
+REQUEST_LATE: Final = "request"
+IDLE: Final = "idle"
+ANSWER_UNREAD: Final = "answer"
+MADE_ROOM: Final = "made room"
+NO_ROOM: Final = "no room"
+
+DROP_REASONS: Final = (REQUEST_LATE, IDLE, ANSWER_UNREAD, MADE_ROOM, NO_ROOM)
+"""Why a connection ends that its client has not ended: its request did not come in time; no next
+one came; the answer was not taken; it made room for a new one; it was new, and there was no room.
+"""
 
 
 class HttpLimits(NamedTuple):
@@ -45,10 +59,17 @@ class HttpConnections:
     Args:
         limits: How many, and for how long.
         new_handler: Makes the protocol that reads requests and writes answers.
+        dropped: Counts those that their clients have not ended, by reason.
     """
 
-    def __init__(self, limits: HttpLimits, new_handler: Callable[[], asyncio.Protocol]) -> None:
+    def __init__(
+        self,
+        limits: HttpLimits,
+        new_handler: Callable[[], asyncio.Protocol],
+        dropped: BoundedCounts,
+    ) -> None:
         self.limits = limits
+        self.dropped = dropped
         self._new_handler = new_handler
         self._open: dict[asyncio.BaseTransport, HttpConnection] = {}
         self._waiting: dict[HttpConnection, None] = {}
@@ -65,7 +86,7 @@ class HttpConnections:
         """Close the connection that has waited longest, if one waits."""
         longest = next(iter(self._waiting), None)
         if longest is not None:
-            longest.drop()
+            longest.drop(MADE_ROOM)
 
     def drop_all(self) -> None:
         """Close all of them at once."""
@@ -142,9 +163,11 @@ class HttpConnection(asyncio.Protocol):
             self._idle = True
             self._wait_for(self._all.limits.idle_seconds)
 
-    def drop(self) -> None:
-        """Close at once."""
+    def drop(self, reason: str | None = None) -> None:
+        """Close at once; count it if there is a reason."""
         if self._transport is not None:
+            if reason is not None and not self._transport.is_closing():
+                self._all.dropped.bump(reason)
             self._all.closed(self._transport, self)
             self._transport.abort()
 
@@ -154,6 +177,7 @@ class HttpConnection(asyncio.Protocol):
         """Wait for the first request."""
         made = cast("asyncio.Transport", transport)
         if not self._all.admit(transport, self):
+            self._all.dropped.bump(NO_ROOM)
             made.write(REFUSAL)
             made.close()
             return
@@ -177,7 +201,7 @@ class HttpConnection(asyncio.Protocol):
     def pause_writing(self) -> None:
         """Give the client a time in which to take what was sent."""
         seconds = self._all.limits.request_seconds
-        self._unread_timer = self._loop.call_later(seconds, self.drop)
+        self._unread_timer = self._loop.call_later(seconds, self.drop, ANSWER_UNREAD)
         self._handler.pause_writing()
 
     def resume_writing(self) -> None:
@@ -196,7 +220,8 @@ class HttpConnection(asyncio.Protocol):
 
     def _wait_for(self, seconds: float) -> None:
         self._stop(self._timer)
-        self._timer = self._loop.call_later(seconds, self.drop)
+        reason = IDLE if self._idle else REQUEST_LATE
+        self._timer = self._loop.call_later(seconds, self.drop, reason)
         self._all.waits(self)
 
     @staticmethod

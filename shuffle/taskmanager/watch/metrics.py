@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from .status import PoolStatus, TaskManagerStatus
 
 STATES: Final = ("starting", "ready", "draining", "stopped")
+PROGRESS_KINDS: Final = ("region", "gate", "channel", "partition", "connection")
 POOL_KINDS: Final = ("gate", "pipelined", "map_output", "read", "other")
 
 
@@ -295,6 +296,12 @@ def _incidents(status: TaskManagerStatus) -> Iterator[Metric]:
         "Requests of applications beyond their quota.",
         ("resource",),
         {(resource,): count for resource, count in counters.quota_refusals.items()},
+    )
+    yield totals(
+        "progress_deadlines",
+        "Things that were taken back because the other side did not move in time.",
+        ("kind",),
+        {(kind,): counters.progress_deadlines.get(kind, 0) for kind in PROGRESS_KINDS},
     )
     yield totals(
         "errors",

@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from prometheus_client.exposition import choose_encoder
 
+from . import application_metrics
 from .metrics import registry
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
-    from prometheus_client import Metric
+    from prometheus_client import CollectorRegistry, Metric
 
     from .status import TaskManagerState, TaskManagerStatus
 
@@ -41,7 +42,7 @@ REST_SECONDS: Final = 0.0005
 before the other one wakes up."""
 
 MOST_FORMATS: Final = 4
-"""Formats of the metrics that are kept with a snapshot; a scraper uses one of two."""
+"""Pages that are kept with a snapshot: metrics, with and without names, in one of two formats."""
 
 _END_OF_OPENMETRICS: Final = b"# EOF\n"
 
@@ -215,20 +216,16 @@ class Pages:
         self._forgive = forgive
         self._shown: TaskManagerStatus | None = None
         self._metrics = registry(self._status)
+        self._applications = application_metrics.registry(self._status)
         self._making = asyncio.Lock()
 
     async def metrics(self, published: Published, accept: str) -> Page:
         """Return the metrics in the format that a scraper prefers."""
-        encode, content_type = choose_encoder(accept)
-        async with self._making:
-            page = published.pages.get(content_type)
-            if page is None:
-                self._shown = published.status
-                body = await self._encoded(encode)
-                page = Page(body, content_type)
-                if len(published.pages) < MOST_FORMATS:
-                    published.pages[content_type] = page
-        return page
+        return await self._page(published, accept, "", self._metrics)
+
+    async def applications(self, published: Published, accept: str) -> Page:
+        """Return the metrics by application in the format that a scraper prefers."""
+        return await self._page(published, accept, "applications ", self._applications)
 
     async def status(self, published: Published) -> Page:
         """Return the whole status as JSON."""
@@ -245,15 +242,28 @@ class Pages:
                 published.pages[content_type] = page
         return page
 
+    async def _page(
+        self, published: Published, accept: str, name: str, metrics: CollectorRegistry
+    ) -> Page:
+        encode, content_type = choose_encoder(accept)
+        async with self._making:
+            page = published.pages.get(name + content_type)
+            if page is None:
+                self._shown = published.status
+                page = Page(await self._encoded(encode, metrics), content_type)
+                if len(published.pages) < MOST_FORMATS:
+                    published.pages[name + content_type] = page
+        return page
+
     def _status(self) -> TaskManagerStatus:
         if self._shown is None:
             raise RuntimeError("no snapshot to make metrics of")
         return self._shown
 
-    async def _encoded(self, encode: Callable[..., bytes]) -> bytes:
+    async def _encoded(self, encode: Callable[..., bytes], metrics: CollectorRegistry) -> bytes:
         pieces = []
         turns = _Turns(self._forgive)
-        for family in self._metrics.collect():
+        for family in metrics.collect():
             pieces.append(encode(_Collected(family)))
             await turns.next()
         if pieces and pieces[-1].endswith(_END_OF_OPENMETRICS):

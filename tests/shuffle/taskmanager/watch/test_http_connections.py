@@ -8,6 +8,7 @@ import dataclasses
 
 import pytest
 
+from sluice.shuffle.counters import BoundedCounts
 from sluice.shuffle.taskmanager.config import HttpConfig
 from sluice.shuffle.taskmanager.watch.http import HttpServer
 from sluice.shuffle.taskmanager.watch.http_access import DRAIN_HEADER
@@ -190,3 +191,64 @@ async def test_a_connection_is_refused_while_all_others_are_served():
         assert await served.answer() == OK
         later = await connect()
         assert await later.get() == OK
+
+
+# ---- counts --------------------------------------------------------------------------------------
+
+
+@contextlib.asynccontextmanager
+async def counting(dropped, **limits):
+    """As ``serving``, with the counts of connections that end otherwise than by their clients."""
+    config = HttpConfig(
+        http_host="127.0.0.1",
+        http_port=0,
+        **({"http_request_timeout_seconds": LATE, "http_idle_timeout_seconds": LATE} | limits),
+    )
+    server = HttpServer(config, lambda: STATUS, no_drain, dropped=dropped)
+    port = await server.start()
+    try:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            yield lambda: asyncio.open_connection("127.0.0.1", port)
+    finally:
+        await server.close()
+
+
+async def test_a_late_request_is_counted():
+    dropped = BoundedCounts()
+    async with counting(dropped, http_request_timeout_seconds=SOON) as connect:
+        half = Client(*await connect())
+        half.writer.write(b"G")
+        await half.ended()
+        await half.close()
+    assert dropped == {"request": 1}
+
+
+async def test_an_idle_connection_is_counted():
+    dropped = BoundedCounts()
+    async with counting(dropped, http_idle_timeout_seconds=SOON) as connect:
+        idle = Client(*await connect())
+        assert await idle.get() == OK
+        await idle.ended()
+        await idle.close()
+    assert dropped == {"idle": 1}
+
+
+async def test_a_connection_that_makes_room_is_counted():
+    dropped = BoundedCounts()
+    async with counting(dropped, http_max_connections=1) as connect:
+        first = Client(*await connect())
+        second = Client(*await connect())
+        await first.ended()
+        assert await second.get() == OK
+        for each in (first, second):
+            await each.close()
+    assert dropped == {"made room": 1}
+
+
+async def test_connections_that_their_clients_end_are_not_counted():
+    dropped = BoundedCounts()
+    async with counting(dropped) as connect:
+        client = Client(*await connect())
+        assert await client.get() == OK
+        await client.close()
+    assert dropped == {}

@@ -40,7 +40,8 @@ public abstract class ClientException extends IOException {
      */
     static boolean isLostConnection(IOException failure) {
         return failure instanceof ConnectionLost
-                || (failure instanceof Remote remote && remote.code() == ErrorCode.SHUTTING_DOWN);
+                || (failure instanceof Remote remote
+                        && (remote.code() == ErrorCode.SHUTTING_DOWN || remote.isIdleEnd()));
     }
 
     /**
@@ -199,6 +200,11 @@ public abstract class ClientException extends IOException {
                                     : " (limit " + response.limit() + ")"),
                     null);
             this.response = response;
+        }
+
+        /** Returns whether the TaskManager closed a connection because nothing was asked on it. */
+        boolean isIdleEnd() {
+            return code() == ErrorCode.DEADLINE_EXCEEDED && response.channel() == null;
         }
 
         public Message.ErrorResponse response() {

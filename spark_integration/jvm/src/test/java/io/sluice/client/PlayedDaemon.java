@@ -31,11 +31,23 @@ final class PlayedDaemon implements AutoCloseable {
 
     /** Connects a client and answers its Hello. */
     TaskManagerConnection connect(ClientOptions options, int role) throws Exception {
+        TaskManagerConnection[] connection = new TaskManagerConnection[1];
+        accepting(() -> connection[0] = TaskManagerConnection.connect(endpoint(), options, role));
+        return connection[0];
+    }
+
+    /** Answers the Hello of the client that connects in {@code connecting}. */
+    void accepting(Connecting connecting) throws Exception {
         Thread accepting = new Thread(this::accept, "played-accept");
         accepting.start();
-        TaskManagerConnection connection = TaskManagerConnection.connect(endpoint(), options, role);
+        connecting.run();
         accepting.join();
-        return connection;
+    }
+
+    /** Connects a client. */
+    @FunctionalInterface
+    interface Connecting {
+        void run() throws Exception;
     }
 
     private void accept() {
