@@ -26,6 +26,7 @@ from sluice.protocol.messages import (
     PartitionOpened,
     PipelinedData,
 )
+from sluice.shuffle.errors import NoProgress
 from sluice.shuffle.taskmanager.serve.consumer_handler import ConsumerHandler
 from tests.support.mini_cluster import SEGMENT_SIZE_BYTES, eventually, mini_cluster
 
@@ -314,6 +315,24 @@ async def test_only_as_much_is_taken_back_as_others_wait_for(tmp_path):
         assert isinstance(await ask(innocent, 9, bounded), PartitionOpened)
         await look(cluster, 4)
         assert cluster[0].counters.progress_deadlines == {"partition": 1}
+
+
+async def test_what_is_gone_already_is_not_taken_back_again(tmp_path):
+    """Something may end with something else that was taken back in the same look."""
+    async with mini_cluster(tmp_path, 2, network_segments=SEGMENTS) as cluster:
+        writer, reader = await cluster.producer(0), await cluster.consumer(0)
+        source = await cluster.producer(1)
+        assert isinstance(await ask(source, 1), PartitionOpened)
+        await open_gate(reader, at=cluster, index=1)
+        error = NoProgress("It stands still")
+        for index in range(2):
+            await eventually(lambda i=index: cluster[i].handlers, "a connection")  # type: ignore[misc]
+            for handler in cluster[index]._segment_holders():
+                assert not handler.take_back(99, error)
+        assert not reader._messages
+        assert not writer._messages
+        reader.send(CloseGate(0))
+        assert isinstance(await answer(reader, GateClosed), GateClosed)
 
 
 async def test_a_connection_that_goes_is_forgotten(tmp_path):
