@@ -40,8 +40,8 @@ class SegmentHolder(Protocol):
     def unmoved(self) -> Iterator[Unmoved]:
         """Yield the things that hold segments, and wait for the other side."""
 
-    def take_back(self, number: int, error: NoProgress) -> None:
-        """Take the segments of a thing back, and tell its client the error."""
+    def take_back(self, number: int, error: NoProgress) -> bool:
+        """Take the segments of a thing back, and tell its client the error; False if it is gone."""
 
 
 _Thing: TypeAlias = tuple[SegmentHolder | None, int]
@@ -145,7 +145,6 @@ class SegmentPressure:
         owner = self._owners.get(thing)
         if holder is None or not self._others_wait(owner):
             return
-        self._counters.progress_deadlines.bump(holder.held_kind)
         error = NoProgress(
             f"A {holder.held_kind} holds segments and does not move while another application "
             "waits for some, so they are taken back",
@@ -154,7 +153,8 @@ class SegmentPressure:
             remedy="Read what is open, and close what is not needed; more network_segments, or a "
             "longer gate_progress_timeout_seconds, leave more time",
         )
-        holder.take_back(number, error)
+        if holder.take_back(number, error):  # otherwise it ended with one before it
+            self._counters.progress_deadlines.bump(holder.held_kind)
 
     def _others_wait(self, owner: SegmentOwner | None) -> bool:
         if self._pool.waiting_owners() - {owner}:

@@ -266,6 +266,8 @@ class OpenOutputs:
 
     def _late(self, output: IncomingOutput) -> None:
         """Take the space of a region back that does not come."""
+        if not self.contains(output):
+            return  # it ended with one before it
         self.services.counters.progress_deadlines.bump("region")
         self.fail(
             output.number,

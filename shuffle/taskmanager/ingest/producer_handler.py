@@ -104,9 +104,12 @@ class ProducerHandler:
             if mark is not None:
                 yield Unmoved(output.number, self._outputs.account, mark)
 
-    def take_back(self, number: int, error: NoProgress) -> None:
-        """Fail a pipelined partition."""
+    def take_back(self, number: int, error: NoProgress) -> bool:
+        """Fail a pipelined partition; False if it is gone already."""
+        if number not in self._outputs.by_number:
+            return False
         self._outputs.fail(number, error)
+        return True
 
     # ---- sluice.transport.connection.ConnectionHandler ------------------------------------------
 

@@ -15,6 +15,7 @@ A stored one, which is the output of a map attempt::
 An empty region leaves OPEN as it is. SharedRegion is a whole region in one message: it is allowed
 where BeginRegion is, and leaves OPEN as it is too.
 
+IN_REGION leads to ABORTED also when the region's bytes do not come in time.
 SECURING leads back to OPEN when the complete regions outlive the process, and FINISHING to
 COMMITTING when all regions are written. In COMMITTING the regions belong to the store and a row is
 on its way into the journal. That cannot be called back: an abort is answered behind the commit.

@@ -159,11 +159,15 @@ class ConsumerHandler(ServingHandler):
                 granted = sum(reader.credit.available for reader in readers)
                 yield Unmoved(number, self._account, (sent, granted, unsent))
 
-    def take_back(self, number: int, error: NoProgress) -> None:
-        """Close a gate; each of its channels gets the error."""
-        for reader in self.gates[number][1]:
+    def take_back(self, number: int, error: NoProgress) -> bool:
+        """Close a gate; each of its channels gets the error. False if it is gone already."""
+        opened = self.gates.get(number)
+        if opened is None:
+            return False
+        for reader in opened[1]:
             self.fail_now(reader, error)
         self._close_gate(number)
+        return True
 
     def connection_lost(self, error: SluiceError) -> None:
         """Give everything back."""

@@ -162,9 +162,13 @@ class PeerHandler(ServingHandler):
                 mark = (reader.sequence_number, reader.credit.available, unsent)
                 yield Unmoved(channel, reader.account, mark)
 
-    def take_back(self, number: int, error: NoProgress) -> None:
-        """Close a channel with an error."""
-        self.fail_now(self.readers[number], error)
+    def take_back(self, number: int, error: NoProgress) -> bool:
+        """Close a channel with an error; False if it is gone already."""
+        reader = self.readers.get(number)
+        if reader is None:
+            return False
+        self.fail_now(reader, error)
+        return True
 
     def connection_lost(self, error: SluiceError) -> None:
         """Give everything back."""

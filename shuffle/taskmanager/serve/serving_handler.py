@@ -260,8 +260,12 @@ class ServingHandler:
         """Yield the things that hold segments, and wait for the consumer."""
 
     @abc.abstractmethod
-    def take_back(self, number: int, error: NoProgress) -> None:
-        """Close a thing that :meth:`unmoved` has named, and tell the consumer the error."""
+    def take_back(self, number: int, error: NoProgress) -> bool:
+        """Close a thing that :meth:`unmoved` has named, and tell the consumer the error.
+
+        Returns:
+            False if it is gone already.
+        """
 
     def fail_now(self, reader: CreditBasedViewReader, error: NoProgress) -> None:
         """Close a channel with an error at once, also if the consumer does not read."""

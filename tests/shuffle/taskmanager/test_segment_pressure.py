@@ -26,7 +26,9 @@ from sluice.protocol.messages import (
     PartitionOpened,
     PipelinedData,
 )
+from sluice.shuffle.errors import NoProgress
 from sluice.shuffle.taskmanager.serve.consumer_handler import ConsumerHandler
+from sluice.shuffle.taskmanager.serve.peer_handler import PeerHandler
 from tests.support.mini_cluster import SEGMENT_SIZE_BYTES, eventually, mini_cluster
 
 if TYPE_CHECKING:
@@ -41,11 +43,11 @@ HALF = 8
 PAYLOAD = bytes(SEGMENT_SIZE_BYTES)
 
 
-async def look(cluster: MiniCluster, times: int = 1) -> None:
+async def look(cluster: MiniCluster, times: int = 1, index: int = 0) -> None:
     """Let the time pass that something may stand still."""
     for _ in range(times):
         await asyncio.sleep(0)  # the watch begins in a turn of its own
-        cluster[0].segment_pressure.look()
+        cluster[index].segment_pressure.look()
 
 
 async def ask(
@@ -154,18 +156,18 @@ async def test_a_partition_that_nobody_reads_goes(tmp_path):
         assert isinstance(await ask(innocent), PartitionOpened)
 
 
-def _outputs(cluster: MiniCluster, application_id: str):
+def _outputs(cluster: MiniCluster, application_id: str, index: int = 0):
     return [
         output
-        for connection, handler in cluster[0].handlers.items()
+        for connection, handler in cluster[index].handlers.items()
         if connection.application_id == application_id
         for output in getattr(handler, "pipelined_outputs", ())
     ]
 
 
-async def fill(producer: Client, cluster: MiniCluster) -> None:
+async def fill(producer: Client, cluster: MiniCluster, index: int = 0) -> None:
     """Send data until there is no credit left."""
-    (output,) = _outputs(cluster, GREEDY)
+    (output,) = _outputs(cluster, GREEDY, index)
     while credit := output.available_credit:
         bytes_now = output.total_bytes
         for _ in range(credit):
@@ -258,6 +260,28 @@ async def test_a_remote_gate_that_is_not_read_gives_its_segments_back(tmp_path):
         assert isinstance(await ask(innocent, SEGMENTS - 2), PartitionOpened)
 
 
+async def test_a_channel_of_another_taskmanager_that_is_not_read_goes(tmp_path):
+    """The segments are those of the partition, and the reader is on another host."""
+    async with mini_cluster(tmp_path, 2, network_segments=SEGMENTS) as cluster:
+        writer = await cluster.producer(1, GREEDY)
+        reader = await cluster.consumer(0, GREEDY)
+        innocent = await cluster.producer(1, INNOCENT)
+        assert isinstance(await ask(writer, 1), PartitionOpened)
+        await open_gate(reader, at=cluster, index=1)
+        handlers = cluster[1].handlers.values()
+        await eventually(lambda: len(handlers) == 3, "the connection of the other one")
+        (peer,) = [each for each in handlers if isinstance(each, PeerHandler)]
+        while not list(peer.unmoved()):
+            await fill(writer, cluster, 1)
+            await asyncio.sleep(0.001)  # until the channel has no credit left
+        assert isinstance(await answer(reader, BufferResponse), BufferResponse)
+        assert isinstance(await ask(innocent, SEGMENTS - 2), ErrorResponse)
+        await look(cluster, index=1)
+        check_taken_back(await answer(reader, ErrorResponse), 1)
+        assert isinstance(await ask(innocent, SEGMENTS - 2), PartitionOpened)
+        assert cluster[1].counters.progress_deadlines == {"channel": 1}
+
+
 async def test_stored_data_in_memory_holds_no_segments_and_may_stay_unread(tmp_path):
     async with mini_cluster(tmp_path, 1, network_segments=SEGMENTS) as cluster:
         await cluster.write(0, ATTEMPT, [[bytes(20 * SEGMENT_SIZE_BYTES)]])
@@ -314,6 +338,24 @@ async def test_only_as_much_is_taken_back_as_others_wait_for(tmp_path):
         assert isinstance(await ask(innocent, 9, bounded), PartitionOpened)
         await look(cluster, 4)
         assert cluster[0].counters.progress_deadlines == {"partition": 1}
+
+
+async def test_what_is_gone_already_is_not_taken_back_again(tmp_path):
+    """Something may end with something else that was taken back in the same look."""
+    async with mini_cluster(tmp_path, 2, network_segments=SEGMENTS) as cluster:
+        writer, reader = await cluster.producer(0), await cluster.consumer(0)
+        source = await cluster.producer(1)
+        assert isinstance(await ask(source, 1), PartitionOpened)
+        await open_gate(reader, at=cluster, index=1)
+        error = NoProgress("It stands still")
+        for index in range(2):
+            await eventually(lambda i=index: cluster[i].handlers, "a connection")  # type: ignore[misc]
+            for handler in cluster[index]._segment_holders():
+                assert not handler.take_back(99, error)
+        assert not reader._messages
+        assert not writer._messages
+        reader.send(CloseGate(0))
+        assert isinstance(await answer(reader, GateClosed), GateClosed)
 
 
 async def test_a_connection_that_goes_is_forgotten(tmp_path):
