@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import base64
 import itertools
+import json
 import signal
+import subprocess
 import threading
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -42,7 +44,7 @@ from sluice.protocol.messages import (
 from sluice.protocol.remote_error import RemoteError
 from sluice.transport.config import TransportConfig
 from sluice.transport.connector import Address, connect
-from tests.support.daemon import TIMEOUT_SECONDS, Daemon
+from tests.support.daemon import ENVIRONMENT, SLUICE, TIMEOUT_SECONDS, Daemon
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -315,3 +317,25 @@ async def release_application(address: Address, owner: Application) -> int:
     await client.close()
     assert isinstance(answer, ApplicationReleased)
     return answer.freed_bytes
+
+
+def status(daemon: AttackedDaemon, secret_file: Path, *options: str) -> str:
+    """Return what ``sluice status`` prints."""
+    return subprocess.run(
+        [SLUICE, "status", daemon.url, *options, "--secret-file", secret_file],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_SECONDS,
+        check=True,
+        env=ENVIRONMENT,
+    ).stdout
+
+
+def holdings(daemon: AttackedDaemon, owner: Application, secret_file: Path) -> dict[str, int]:
+    """Return what an application holds, as the status tells it."""
+    found = [
+        each
+        for each in json.loads(status(daemon, secret_file, "--json"))["applications"]
+        if each["application_id"] == owner.scoped
+    ]
+    return {each["resource"]: each["held"] for each in found[0]["holdings"]} if found else {}

@@ -35,12 +35,12 @@ from tests.attack.rig import (
     application,
     commit,
     driver,
+    holdings,
     new_name,
     producer,
     read,
     release_application,
 )
-from tests.attack.test_quotas import holdings
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

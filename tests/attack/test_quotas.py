@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import re
-import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
@@ -34,12 +32,13 @@ from tests.attack.rig import (
     application,
     commit,
     consumer,
+    holdings,
     new_name,
     producer,
     read,
     release_application,
+    status,
 )
-from tests.support.daemon import ENVIRONMENT, SLUICE, TIMEOUT_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -103,27 +102,6 @@ async def the_innocent_gets_its_own(daemon: AttackedDaemon, innocent: Applicatio
         await commit(daemon.address, innocent, attempt, RECORDS)
     assert await read(daemon.address, innocent, range(1, 13)) == RECORDS * 12
     await release_application(daemon.address, innocent)
-
-
-def status(daemon: AttackedDaemon, secret_file: Path, *options: str) -> str:
-    return subprocess.run(
-        [SLUICE, "status", daemon.url, *options, "--secret-file", secret_file],
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_SECONDS,
-        check=True,
-        env=ENVIRONMENT,
-    ).stdout
-
-
-def holdings(daemon: AttackedDaemon, owner: Application, secret_file: Path) -> dict[str, int]:
-    """Return what an application holds, as the status tells it."""
-    found = [
-        each
-        for each in json.loads(status(daemon, secret_file, "--json"))["applications"]
-        if each["application_id"] == owner.scoped
-    ]
-    return {each["resource"]: each["held"] for each in found[0]["holdings"]} if found else {}
 
 
 def the_error(message: Message) -> RemoteError:
