@@ -176,6 +176,13 @@ async def fill(producer: Client, cluster: MiniCluster, index: int = 0) -> None:
         await eventually(lambda w=wanted: output.total_bytes == w, "the data")  # type: ignore[misc]
 
 
+async def fill_up(producer: Client, cluster: MiniCluster, index: int = 0) -> None:
+    """Send data again when all buffers that were read have been given back."""
+    connections = cluster[index].handlers
+    await eventually(lambda: not any(each.leased_buffers for each in connections), "no lease")
+    await fill(producer, cluster, index)
+
+
 # ---- readers -----------------------------------------------------------------------------------
 
 
@@ -188,6 +195,7 @@ async def test_a_gate_that_is_not_read_goes_when_another_application_waits(tmp_p
         await open_gate(reader, at=cluster)
         await fill(greedy, cluster)
         assert isinstance(await answer(reader, BufferResponse), BufferResponse)
+        await fill_up(greedy, cluster)
         assert isinstance(await ask(innocent, SEGMENTS - 2), ErrorResponse)
         await look(cluster)
         check_taken_back(await answer(reader, ErrorResponse), 1)
@@ -275,6 +283,7 @@ async def test_a_channel_of_another_taskmanager_that_is_not_read_goes(tmp_path):
             await fill(writer, cluster, 1)
             await asyncio.sleep(0.001)  # until the channel has no credit left
         assert isinstance(await answer(reader, BufferResponse), BufferResponse)
+        await fill_up(writer, cluster, 1)
         assert isinstance(await ask(innocent, SEGMENTS - 2), ErrorResponse)
         await look(cluster, index=1)
         check_taken_back(await answer(reader, ErrorResponse), 1)
