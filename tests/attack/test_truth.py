@@ -215,6 +215,7 @@ async def test_a_taskmanager_without_room_says_so_until_there_is_some(
         cluster_secret_files=secret_file,
         disk_quota_bytes="4 MiB",
         quota_disk_tier_bytes="none",
+        memory_tier_reserve_percent=0,  # else there is room for others
     )
     greedy = application(BOB, "greedy")
     await commit(daemon.address, victim, 1, RECORDS)
