@@ -67,6 +67,8 @@ LOOKS: Final = 5
 """Looks at the memory tier in a turn."""
 
 UNCACHE_SECONDS: Final = 0.02
+"""Between two looks at the page cache, which fills again meanwhile: nothing tells of that."""
+
 MEMORY_TIER_BYTES: Final = 64 << 20
 ORDINARY: Final = Load()
 FOUR_TASKS: Final = Load(tasks=4)

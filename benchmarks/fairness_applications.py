@@ -107,6 +107,7 @@ class Application:
     Attributes:
         moved_bytes: Bytes written and read so far.
         exchanges: Map outputs written and read so far.
+        exchanged: Set with each of them.
         errors: Failed exchanges by the name of their error.
     """
 
@@ -115,6 +116,7 @@ class Application:
         self.address = Address(socket, 0)
         self.moved_bytes = 0
         self.exchanges = 0
+        self.exchanged = asyncio.Event()
         self.errors: Counter[str] = Counter()
         self._shuffles = itertools.count()
 
@@ -149,6 +151,7 @@ class Application:
                 raise RuntimeError(f"{len(content)} bytes instead of {size}")
             self.moved_bytes += size
         self.exchanges += 1
+        self.exchanged.set()
         return shuffle
 
     @contextlib.contextmanager
@@ -318,7 +321,7 @@ async def greedy_for_control_memory(application: Application) -> None:
 
     async def send_half(client: Client) -> None:
         client._transport.write(claim)
-        await asyncio.sleep(PAUSE_SECONDS)
+        await asyncio.sleep(PAUSE_SECONDS)  # the pace of the attack: no answer ever comes
 
     await hold(application, ROLE_PRODUCER, 4 * GREEDY_CONNECTIONS, send_half)
 
@@ -414,10 +417,11 @@ async def serve() -> None:
 
 async def until_exchanged(application: Application, exchanges: int) -> None:
     """Wait until an application has done some exchanges, or for long enough."""
-    loop = asyncio.get_running_loop()
-    end = loop.time() + FILL_DEADLINE_SECONDS
-    while application.exchanges < exchanges and loop.time() < end:  # noqa: ASYNC110 - has an end
-        await asyncio.sleep(PAUSE_SECONDS)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(FILL_DEADLINE_SECONDS):
+            while application.exchanges < exchanges:
+                application.exchanged.clear()
+                await application.exchanged.wait()
 
 
 async def count(application: Application, seconds: float) -> float:

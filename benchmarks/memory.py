@@ -50,7 +50,7 @@ MEMORY_TIER_BYTES = 256 * MIB
 REGION_BYTES = 8 * MIB
 RESERVE_PERCENT = StorageConfig.model_fields["memory_tier_reserve_percent"].default
 FILLED_BYTES = MEMORY_TIER_BYTES * (100 - RESERVE_PERCENT) // 100 // REGION_BYTES * REGION_BYTES
-"""What a lone application takes of the memory tier."""
+"""A lone application fills so much of the memory tier: whole regions, and not the reserve."""
 
 SUBPARTITIONS = 16
 SHUFFLE = 0

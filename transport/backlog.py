@@ -1,4 +1,4 @@
-"""What the other side of a connection leaves unread, and the limits of it.
+"""Bounds the answers that the other side of a connection leaves unread.
 
 Messages without a payload never wait: they are answers and news of a few bytes. The loop keeps them
 for a peer that does not read. They are counted from the moment at which the write side is not

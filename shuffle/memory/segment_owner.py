@@ -1,4 +1,4 @@
-"""What one application has of the network memory, in all its pools together.
+"""The part of an application in the network memory, all its pools together.
 
 Network memory is shared in two steps. Owners come first: each has what was promised to its pools
 and requests, and of the spare segments so many that the least totals rise first, up to the owner's

@@ -1,4 +1,4 @@
-"""What each application holds on a TaskManager, and the most that it may hold.
+"""Counts the resources that each application holds on a TaskManager, and bounds them.
 
 An application has one :class:`Account`. Whoever gives it something (an extent, a channel, a
 connection) takes the amount from the account first, and gives it back with the thing itself. An
@@ -16,7 +16,7 @@ from ..memory import SegmentOwner
 
 
 class Resource(enum.IntEnum):
-    """What an application holds. A name in lower case is the end of the quota's key."""
+    """A thing that applications hold. Its name in lower case is the end of the quota's key."""
 
     MEMORY_TIER_BYTES = 0
     """Bytes of its extents in the memory tier, those reserved for regions to come included."""
@@ -93,7 +93,7 @@ class RequestAboveQuota(QuotaExceeded):
 
 
 class Account(SegmentOwner):
-    """What one application holds, by resource; the owner of its pools in the network memory.
+    """The holdings of one application by resource; the owner of its pools in the network memory.
 
     Made by :meth:`Accounts.of`. It lives as long as it holds anything, or somebody refers to it.
     """

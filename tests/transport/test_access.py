@@ -1,4 +1,4 @@
-"""Who is let in, with and without a cluster secret, and the files of secrets."""
+"""Clients are let in or refused, with and without a cluster secret; files of secrets."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ class Published:
 
 
 class Drained(NamedTuple):
-    """What a request to drain has come to."""
+    """The outcome of a request to drain."""
 
     state: TaskManagerState
     busy: bool

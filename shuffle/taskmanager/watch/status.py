@@ -265,7 +265,7 @@ class TrafficStatus:
 
 @dataclass(frozen=True, slots=True)
 class HoldingStatus:
-    """What an application holds of one resource."""
+    """The holding of one resource by an application."""
 
     resource: str
     """The end of the key of ``[quotas]``, such as ``channels``."""

@@ -1,4 +1,4 @@
-"""Where a client finds its credential, and what it reaches with it."""
+"""A client finds its credential in several places, and reaches its own data with it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What applications hold, and what they are refused."""
+"""Accounts count what is held, and refuse what is beyond a quota."""
 
 from __future__ import annotations
 

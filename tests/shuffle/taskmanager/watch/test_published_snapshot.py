@@ -1,4 +1,4 @@
-"""Snapshots of the data loop for the HTTP thread: how many, how old, and when there are none."""
+"""Snapshots of the data loop for the HTTP thread: their number, their age, their absence."""
 
 from __future__ import annotations
 
