@@ -124,7 +124,8 @@ public final class DriverLink {
                 exchange.run(client);
                 connected = true;
                 return true;
-            } catch (IOException e) {
+            } catch (IOException | RuntimeException e) {
+                // No exception may leave: a scheduled ping that throws would be the last one.
                 failed(what, e);
                 if (fresh) {
                     break;
@@ -134,15 +135,16 @@ public final class DriverLink {
         return false;
     }
 
-    private void failed(String what, IOException e) {
+    private void failed(String what, Exception e) {
+        String why = e instanceof IOException ? e.getMessage() : e.toString();
         if (connected) {
-            LOG.warn("TaskManager at {}: {} failed: {}", endpoint, what, e.getMessage());
+            LOG.warn("TaskManager at {}: {} failed: {}", endpoint, what, why);
         }
         connected = false;
         lastFailure =
                 e instanceof ClientException.ConnectFailed connectFailed
                         ? connectFailed.summary()
-                        : endpoint + ": " + e.getMessage();
+                        : endpoint + ": " + why;
         if (client != null) {
             client.close();
             client = null;

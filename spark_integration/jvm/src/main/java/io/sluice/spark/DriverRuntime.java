@@ -10,12 +10,9 @@ import io.sluice.client.Patience;
 import io.sluice.client.Tls;
 import java.util.ArrayList;
 import java.util.List;
-import java.util.Map;
 import java.util.Optional;
-import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.Future;
-import java.util.concurrent.ScheduledFuture;
 import java.util.concurrent.ScheduledThreadPoolExecutor;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
@@ -46,9 +43,9 @@ public final class DriverRuntime {
     private final boolean localMaster;
     private final Reachability reachability;
     private final StageCanceller canceller;
-    private final Map<String, DriverLink> links = new ConcurrentHashMap<>();
+    private final DriverLinks links;
     private final ScheduledThreadPoolExecutor threads;
-    private volatile ClientOptions options;
+
     private final ShuffleTable shuffles = new ShuffleTable();
     private final ApplicationCounters counters = new ApplicationCounters(SluiceMetrics.INSTANCE);
     private final ShuffleRegistrar registrar;
@@ -89,6 +86,7 @@ public final class DriverRuntime {
                             return thread;
                         });
         this.threads.setRemoveOnCancelPolicy(true);
+        this.links = new DriverLinks(threads, settings.liveness().pingIntervalMillis());
         this.registrar =
                 new ShuffleRegistrar(
                         FallbackPolicies.of(
@@ -136,11 +134,8 @@ public final class DriverRuntime {
      * Connects to the configured TaskManagers and keeps the connections alive. Called when the
      * application's id is known.
      */
-    synchronized void start(String applicationId) {
-        if (options != null) {
-            return;
-        }
-        options =
+    void start(String applicationId) {
+        ClientOptions options =
                 new ClientOptions(
                         applicationId,
                         "driver of " + applicationId,
@@ -149,18 +144,23 @@ public final class DriverRuntime {
                         new ChunkPool(1),
                         tls,
                         credential);
-        addConfigured();
+        if (links.start(options)) {
+            addConfigured();
+        }
     }
 
     private void addConfigured() {
         for (Endpoint endpoint : configured) {
             if (!endpoint.isUnix() || endpoint.socketExists()) {
-                add(endpoint);
+                links.add(endpoint);
             }
         }
     }
 
-    /** Called when an executor uses the given TaskManager. */
+    /**
+     * Called when an executor uses the given TaskManager; perhaps before the application's id is
+     * known, because executors begin while Spark waits for enough of them.
+     */
     void reached(String executorId, String taskManagerId, String host, int port) {
         boolean known =
                 links.values().stream()
@@ -168,7 +168,7 @@ public final class DriverRuntime {
                         .anyMatch(t -> t != null && t.taskManagerId().equals(taskManagerId));
         if (!known) {
             LOG.info("TaskManager {} at {}:{} serves this application", taskManagerId, host, port);
-            add(Endpoint.tcp(host, port));
+            links.add(Endpoint.tcp(host, port));
         }
         reachability.reached(executorId, taskManagerId);
     }
@@ -178,22 +178,6 @@ public final class DriverRuntime {
         if (reachability.unreachable(executorId, why)) {
             LOG.warn("Executor {} reaches no TaskManager: {}", executorId, why);
         }
-    }
-
-    private DriverLink add(Endpoint endpoint) {
-        return links.computeIfAbsent(
-                endpoint.toString(),
-                key -> {
-                    DriverLink link = new DriverLink(endpoint, options);
-                    // It runs until the threads are shut down.
-                    ScheduledFuture<?> unused =
-                            threads.scheduleWithFixedDelay(
-                                    link::ping,
-                                    0,
-                                    settings.liveness().pingIntervalMillis(),
-                                    TimeUnit.MILLISECONDS);
-                    return link;
-                });
     }
 
     /** Returns HOST:PORT of every TaskManager that has answered. */
@@ -356,7 +340,7 @@ public final class DriverRuntime {
     private String failures() {
         List<String> all = new ArrayList<>();
         for (Endpoint endpoint : configured) {
-            if (!links.containsKey(endpoint.toString())) {
+            if (!links.contains(endpoint)) {
                 all.add(endpoint + ": there is no such socket on the driver's host");
             }
         }
