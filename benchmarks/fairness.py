@@ -24,8 +24,8 @@ default:
 * ``memory_tier``: 16 connections that keep twice the tier, beside applications that keep 0.8 of
   their equal parts and release the oldest; looked at when they have written as much as they keep.
 * ``disk_write``, ``disk_read``: 16 connections with large map outputs, beside applications of four
-  tasks. There is no memory tier and one thread for the disk. The arena is taken out of the page
-  cache all the time while the disk is read.
+  tasks. There is no memory tier, and the disk moves 64 MiB a second (``benchmarks/slow_disk.py``).
+  With the page cache of the machine for a disk they would compete for the processor.
 * ``connections``, ``open_partitions``: as many as it gets. Others connect for each exchange.
 * ``control_memory``: 64 connections with halves of long messages. Others send messages of 20 KiB.
 * ``data_loop``: Pings without a pause over 32 connections.
@@ -37,7 +37,6 @@ import argparse
 import asyncio
 import contextlib
 import json
-import os
 import statistics
 import tempfile
 import urllib.request
@@ -66,8 +65,8 @@ SETTLE_SECONDS: Final = 0.7
 LOOKS: Final = 5
 """Looks at the memory tier in a turn."""
 
-UNCACHE_SECONDS: Final = 0.02
-"""Between two looks at the page cache, which fills again meanwhile: nothing tells of that."""
+DISK_BYTES_PER_SECOND: Final = 64 << 20
+"""Of the disk that is scarce: a quarter of what one application moves through a page cache."""
 
 MEMORY_TIER_BYTES: Final = 64 << 20
 ORDINARY: Final = Load()
@@ -86,6 +85,7 @@ class Resource:
         ordinary: Each other one.
         settings: Settings of the TaskManager that make it scarce.
         is_held: Whether the share is the part of the memory tier and not a rate.
+        disk_bytes_per_second: Speed of the disk; 0: as the machine's is.
     """
 
     name: str
@@ -93,6 +93,7 @@ class Resource:
     ordinary: Load = ORDINARY
     settings: Mapping[str, str] = field(default_factory=dict)
     is_held: bool = False
+    disk_bytes_per_second: int = 0
 
     def load(self, applications: int, *, is_greedy: bool) -> Load:
         """Return the load of an application among so many."""
@@ -106,7 +107,7 @@ class Resource:
 
 
 _NO_TIER: Final = {"memory_tier_bytes": "0"}
-_SLOW_DISK: Final = {**_NO_TIER, "io_threads": "1"}
+_ONE_THREAD: Final = {**_NO_TIER, "io_threads": "1"}
 RESOURCES: Final = {
     each.name: each
     for each in (
@@ -116,8 +117,20 @@ RESOURCES: Final = {
             replace(LARGE, window=2 * MEMORY_TIER_BYTES // (1 << 20) // GREEDY_CONNECTIONS),
             is_held=True,
         ),
-        Resource("disk_write", replace(LARGE, reads=0, window=4), FOUR_TASKS, _SLOW_DISK),
-        Resource("disk_read", replace(LARGE, reads=1000), replace(FOUR_TASKS, reads=8), _SLOW_DISK),
+        Resource(
+            "disk_write",
+            replace(LARGE, reads=0, window=4),
+            FOUR_TASKS,
+            _ONE_THREAD,
+            disk_bytes_per_second=DISK_BYTES_PER_SECOND,
+        ),
+        Resource(
+            "disk_read",
+            replace(LARGE, reads=1000),
+            replace(FOUR_TASKS, reads=8),
+            _ONE_THREAD,
+            disk_bytes_per_second=DISK_BYTES_PER_SECOND,
+        ),
         Resource(
             "connections",
             ORDINARY,
@@ -225,23 +238,6 @@ def held_bytes(status_url: str) -> dict[str, int]:
     }
 
 
-async def uncached(directory: Path) -> None:
-    """Take the files of a directory out of the page cache, again and again until cancelled."""
-
-    def drop() -> None:
-        for path in [path for path in directory.rglob("*") if path.is_file()]:
-            with contextlib.suppress(FileNotFoundError):
-                fd = os.open(path, os.O_RDONLY)
-                try:
-                    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-                finally:
-                    os.close(fd)
-
-    while True:
-        await asyncio.to_thread(drop)
-        await asyncio.sleep(UNCACHE_SECONDS)
-
-
 @dataclass(frozen=True, slots=True)
 class Plan:
     """The extent of a measurement.
@@ -263,42 +259,35 @@ async def measure(
     """Take all turns of a resource; return the findings of each round and number."""
     crowd = Crowd(children, taskmanagers)
     runs: list[dict[str, Any]] = []
-    data = taskmanagers.directory / f"data-{HOST}"
-    uncaching = asyncio.create_task(uncached(data)) if resource.name == "disk_read" else None
-    try:
-        for number in range(plan.rounds):
-            probes = {
-                has_greedy: await crowd.probe(resource, plan.seconds, has_greedy=has_greedy)
+    for number in range(plan.rounds):
+        probes = {
+            has_greedy: await crowd.probe(resource, plan.seconds, has_greedy=has_greedy)
+            for has_greedy in in_turn(number)
+        }
+        runs.append(
+            {
+                "resource": resource.name,
+                "quiet_p99_ms": probes[False]["p99_ms"],
+                "greedy_p99_ms": probes[True]["p99_ms"],
+                "quiet_exchanges": probes[False]["exchanges"],
+                "greedy_exchanges": probes[True]["exchanges"],
+            }
+        )
+        for applications in plan.numbers:
+            shares = {
+                has_greedy: await crowd.turn(
+                    resource, applications, plan.seconds, has_greedy=has_greedy
+                )
                 for has_greedy in in_turn(number)
             }
             runs.append(
                 {
                     "resource": resource.name,
-                    "quiet_p99_ms": probes[False]["p99_ms"],
-                    "greedy_p99_ms": probes[True]["p99_ms"],
-                    "quiet_exchanges": probes[False]["exchanges"],
-                    "greedy_exchanges": probes[True]["exchanges"],
+                    "applications": applications,
+                    "equal_shares": shares[False],
+                    "shares": shares[True],
                 }
             )
-            for applications in plan.numbers:
-                shares = {
-                    has_greedy: await crowd.turn(
-                        resource, applications, plan.seconds, has_greedy=has_greedy
-                    )
-                    for has_greedy in in_turn(number)
-                }
-                runs.append(
-                    {
-                        "resource": resource.name,
-                        "applications": applications,
-                        "equal_shares": shares[False],
-                        "shares": shares[True],
-                    }
-                )
-    finally:
-        if uncaching is not None:
-            uncaching.cancel()
-            await asyncio.wait([uncaching])
     runs.append({"resource": resource.name, "errors": crowd.errors})
     return runs
 
@@ -372,6 +361,7 @@ async def measure_all(resources: Sequence[Resource], plan: Plan) -> list[dict[st
                     hosts=[HOST],
                     memory_tier=f"{MEMORY_TIER_BYTES} B",
                     settings={"names_on_loopback": "true", **resource.settings},
+                    disk_bytes_per_second=resource.disk_bytes_per_second,
                 ) as taskmanagers,
             ):
                 runs += await measure(resource, children, taskmanagers, plan)

@@ -38,6 +38,7 @@ class TaskManagers:
         profile: Whether each leaves a profile of its work, ``HOST.profile``, in the directory.
         authenticated: Whether they let in only those that prove the cluster's secret.
         settings: Further keys of the configuration, and their values as variables have them.
+        disk_bytes_per_second: Speed of the disks, which cache nothing; 0: as the machine's are.
     """
 
     def __init__(
@@ -49,11 +50,13 @@ class TaskManagers:
         profile: bool = False,
         authenticated: bool = False,
         settings: Mapping[str, str] | None = None,
+        disk_bytes_per_second: int = 0,
     ) -> None:
         self.directory = directory
         self._settings = settings or {}
         self._authenticated = authenticated
         self._profile = profile
+        self._disk_bytes_per_second = disk_bytes_per_second
         self.hosts = tuple(hosts)
         self.metrics_urls: list[str] = []
         self.processes: list[ManagedProcess] = []
@@ -141,6 +144,9 @@ class TaskManagers:
         if self._profile:
             output = str(self.directory / f"{host}.profile")
             program = [sys.executable, "-m", "benchmarks.profiled", output, *program]
+        if self._disk_bytes_per_second:
+            speed = str(self._disk_bytes_per_second)
+            program = [sys.executable, "-m", "benchmarks.slow_disk", speed, *program]
         return ManagedProcess(
             f"TaskManager on {host}",
             [*program, "taskmanager", "--config", str(config)],

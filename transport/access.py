@@ -20,6 +20,7 @@ from ..protocol.identity import ClusterSecrets, Credential, InvalidCredential, p
 from ..protocol.limits import NONCE_BYTES
 from ..protocol.messages import Hello, HelloAck
 from .config import AuthConfig
+from .loop_share import LoopShares
 from .socket_options import peer_user
 
 _log = logging.getLogger(__name__)
@@ -88,6 +89,8 @@ class Accepting(NamedTuple):
     """Rules that a certificate must satisfy, as ``tls_certificate_roles`` has them."""
     control_memory: ControlMemory | None = None
     """Counts the memory of this connection and of others together."""
+    loop_shares: LoopShares | None = None
+    """Shares out the turns of the event loop by application."""
 
     def handshake(self, sock: socket.socket | None) -> AcceptingHandshake:
         """Begin the handshake of an accepted connection.

@@ -88,12 +88,9 @@ class Connection:
             side, hello.role if hello else 0, claims=credential is not None
         )
         self.remote = "?"
-        self.name = ""
-        self.application_id = ""
-        self.features = 0
-        """Feature bits that both sides agreed on."""
-        self.flow_control = FLOW_CREDIT
-        """The flow control mode that both sides agreed on."""
+        self.name = self.application_id = ""
+        self.features, self.flow_control = 0, FLOW_CREDIT
+        """What both sides agreed on: feature bits, and the mode of flow control."""
         self.bytes_in = 0
         self._loop = loop = asyncio.get_running_loop()
         self.opened: asyncio.Future[HelloAck] | None = loop.create_future() if hello else None
@@ -108,7 +105,9 @@ class Connection:
         self._greeting = Greeting(hello, credential, accepting, self.fail)
         self._on_closed = on_closed
         self._decoder = FrameDecoder(self, segment_size_bytes)
-        self._read_turn = ReadTurn(self._decoder)
+        self._read_turn = ReadTurn(self._decoder, accepting.loop_shares if accepting else None)
+        self.loop_share = self._read_turn.share
+        """What the connections of its application may do in a turn of the event loop."""
         self._backlog = Backlog(accepted=hello is None)
         self._handler: ConnectionHandler | None = None
         self._transport: asyncio.Transport | None = None
@@ -304,12 +303,11 @@ class Connection:
             return
         if self._low_water is not None and not self.closing:
             self._low_water.expect(decoder.missing_bytes, decoder.frames)
-        if decoder.blocked:
-            if self._transport is not None and not self.closing:
-                self._transport.pause_reading()
-        else:
+        self._read_turn.after_read(self._transport, nbytes)
+        if not decoder.blocked:
             self._frame_deadline.watch()
-            self._read_turn.after_read(self._transport)
+        elif self._transport is not None and not self.closing:
+            self._transport.pause_reading()
 
     def eof_received(self) -> bool:
         """Close this side too, within the close deadline: the peer sends no more."""
@@ -387,6 +385,7 @@ class Connection:
     def _let_go(self) -> None:
         """Forget all that refers to this connection, so that it is freed without the collector."""
         self._backlog.close()
+        self._read_turn.leave(id(self))
         self._decoder.close()
         self._frame_deadline.close()
         self._greeting.close()
@@ -426,6 +425,7 @@ class Connection:
         largest = self.large_payload_bytes if sends_data else self.max_payload_bytes
         self._decoder.max_payload_bytes = largest
         self._backlog.serve(self.application_id)
+        self.loop_share = self._read_turn.join(self.application_id, id(self))
         self._handler = cast("HandlerFactory", self._handler_factory)(self, greeting)
         if not self.closing:
             self._decoder.payloads = self._handler

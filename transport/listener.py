@@ -21,6 +21,7 @@ from .connection import Connection, ConnectionHandler, HandlerFactory
 from .descriptors import data_connections
 from .errors import AddressUnavailable, TooManyConnections
 from .loop_protocol import LoopProtocol
+from .loop_share import LoopShares
 from .outcomes import Outcomes
 from .tls import ReloadingTls, reloading_tls
 from .tls_transport import TlsTransport
@@ -69,6 +70,7 @@ class Listener:
         """Connections that get an error and are closed; they do not count for the limits."""
         self.control_memory = ControlMemory(config.max_control_memory_bytes)
         """Counts the control parts and the unread messages of all connections."""
+        self.loop_shares = LoopShares()
         self.accepted_total = 0
         self.refused_total = 0
         self.outcomes = Outcomes()
@@ -196,6 +198,7 @@ class Listener:
                 refusal,
                 self._config.tls_certificate_roles,
                 self.control_memory,
+                self.loop_shares,
             ),
             on_closed=self._closed,
         )

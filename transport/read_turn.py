@@ -1,41 +1,63 @@
-"""Turns of connections whose reads bring very many messages.
+"""Turns of connections that receive much at once.
 
-uvloop reads a socket up to 32 times in a turn of the loop: 10,000 small messages, for which all
-other connections would wait.
+uvloop reads a socket up to 32 times in a turn of the loop: 10,000 small messages, or megabytes, for
+which all other connections would wait.
 """
 
 import asyncio
 from typing import Final
 
 from ..protocol.framing import FrameDecoder
+from .loop_share import LoopShare, LoopShares, LoopTurns
 
-MANY_MESSAGES: Final = 128
-"""A read that brings so many is the last one of its connection in this turn."""
+MESSAGE_COST_BYTES: Final = 8 * 1024
+"""Bytes that a message counts beside its own: 32 messages take as long as 256 KiB of payload."""
 
 
 class ReadTurn:
-    """Lets other connections read between two reads of many messages.
+    """Lets others read when the application of a connection has used its share of a turn.
 
     Args:
         decoder: Decoder of the connection.
+        shares: Shares of the applications; None: the connection has one of its own.
     """
 
-    __slots__ = ("_decoder", "_frames", "_loop", "_transport")
+    __slots__ = ("_decoder", "_frames", "_key", "_shares", "_transport", "share")
 
-    def __init__(self, decoder: FrameDecoder) -> None:
+    def __init__(self, decoder: FrameDecoder, shares: LoopShares | None = None) -> None:
         self._decoder = decoder
         self._frames = 0
-        self._loop = asyncio.get_running_loop()
+        self._key = ""
+        self._shares = shares
         self._transport: asyncio.Transport | None = None
+        self.share = LoopShare(LoopTurns()) if shares is None else shares.unproven
+        """Of the application, once the connection has joined it."""
 
-    def after_read(self, transport: asyncio.Transport | None) -> None:
-        """End the turn if the read has brought many messages."""
-        brought = self._decoder.frames - self._frames
-        self._frames += brought
-        if brought >= MANY_MESSAGES and transport is not None and not transport.is_closing():
+    def join(self, application_id: str, connection: int) -> LoopShare:
+        """Share the turns of an application from now on; a connection of several has its own."""
+        if self._shares is not None:
+            self._key = application_id or f"connection {connection}"
+            self.share = self._shares.join(self._key, connection)
+        return self.share
+
+    def leave(self, connection: int) -> None:
+        """Give the share up: the connection is gone. Idempotent."""
+        self._transport = None
+        shares, self._shares = self._shares, None
+        if shares is not None:
+            shares.leave(self._key, connection)
+
+    def after_read(self, transport: asyncio.Transport | None, nbytes: int) -> None:
+        """Count a read; end the turn if the share is used up."""
+        frames = self._decoder.frames
+        cost = nbytes + (frames - self._frames) * MESSAGE_COST_BYTES
+        self._frames = frames
+        if self.share.reads.spend(cost) or transport is None or transport.is_closing():
+            return
+        transport.pause_reading()
+        if self._transport is None:
             self._transport = transport
-            transport.pause_reading()
-            self._loop.call_soon(self._read_on)
+            self.share.reads.wait(self._read_on)
 
     def _read_on(self) -> None:
         transport, self._transport = self._transport, None

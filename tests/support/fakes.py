@@ -10,6 +10,7 @@ from sluice.protocol.limits import MAX_LARGE_PAYLOAD_BYTES
 from sluice.protocol.messages import DATA, EVENT, FLOW_CREDIT, Message
 from sluice.shuffle.partition.view import OutgoingBuffer
 from sluice.transport.connection import Connection
+from sluice.transport.loop_share import LoopShare, LoopTurns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -36,6 +37,7 @@ class FakeConnection(Connection):
     large_payload_bytes = MAX_LARGE_PAYLOAD_BYTES
 
     def __init__(self, features: int = 0, flow_control: int = FLOW_CREDIT) -> None:
+        self.loop_share = LoopShare(LoopTurns())
         self.remote = "fake"
         self.application_id = "app"
         self.features = features

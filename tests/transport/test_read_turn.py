@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Final
 
 import pytest
 
 from sluice.protocol.codec import encode
 from sluice.protocol.framing import FrameDecoder
 from sluice.protocol.messages import Message, Ping, Pong, RegionData
-from sluice.transport.read_turn import MANY_MESSAGES, ReadTurn
+from sluice.transport.loop_share import READ_AHEAD_BYTES, READS_A_TURN_BYTES, LoopShares
+from sluice.transport.read_turn import MESSAGE_COST_BYTES, ReadTurn
 from tests.support.decoding import RecordingSink
 from tests.support.peers import RawPeer, a_producer, a_service, turns
+
+MANY_MESSAGES: Final = READS_A_TURN_BYTES // MESSAGE_COST_BYTES
 
 
 class Transport(asyncio.Transport):
@@ -48,25 +52,84 @@ async def decoder() -> FrameDecoder:
     return made
 
 
+def read(turn: ReadTurn, decoder: FrameDecoder, transport: Transport, messages: int) -> None:
+    """Read some Pings at once, of which each counts about as much as another."""
+    receive(decoder, encode(Ping(0)) * messages)
+    turn.after_read(transport, messages)
+
+
 @pytest.mark.parametrize(
     ("messages", "goes_on"), [(MANY_MESSAGES - 1, True), (MANY_MESSAGES, False)]
 )
 async def test_a_read_of_many_messages_is_the_last_of_its_turn(decoder, messages, goes_on):
     transport, turn = Transport(), ReadTurn(decoder)
     for _ in range(3):
-        receive(decoder, encode(Ping(0)) * messages)
-        turn.after_read(transport)
+        read(turn, decoder, transport, messages)
         assert transport.reads is goes_on
         await turns()
         assert transport.reads
 
 
-async def test_reads_of_few_messages_go_on_however_many_there_are(decoder):
+@pytest.mark.parametrize(
+    ("nbytes", "goes_on"), [(READS_A_TURN_BYTES - 1, True), (READS_A_TURN_BYTES, False)]
+)
+async def test_many_bytes_are_the_last_of_their_turn(decoder, nbytes, goes_on):
+    transport, turn = Transport(), ReadTurn(decoder)
+    turn.after_read(transport, nbytes // 2)
+    assert transport.reads
+    turn.after_read(transport, nbytes - nbytes // 2)
+    assert transport.reads is goes_on
+
+
+async def test_little_in_each_turn_goes_on_for_ever(decoder):
     transport, turn = Transport(), ReadTurn(decoder)
     for _ in range(2 * MANY_MESSAGES):
-        receive(decoder, encode(Ping(0)))
-        turn.after_read(transport)
+        read(turn, decoder, transport, 1)
         assert transport.reads
+        await turns(1)
+
+
+async def test_the_connections_of_an_application_have_one_share_together():
+    shares = LoopShares()
+    decoders = [FrameDecoder(RecordingSink(0), 64) for _ in range(3)]
+    own, sibling, other = (ReadTurn(decoder, shares) for decoder in decoders)
+    own.join("greedy", 1)
+    sibling.join("greedy", 2)
+    other.join("innocent", 3)
+    transports = [Transport(), Transport(), Transport()]
+    own.after_read(transports[0], READS_A_TURN_BYTES)
+    sibling.after_read(transports[1], 1)
+    other.after_read(transports[2], 1)
+    assert [each.reads for each in transports] == [False, False, True]
+
+
+async def test_connections_without_an_application_have_a_share_each():
+    shares = LoopShares()
+    decoders = [FrameDecoder(RecordingSink(0), 64) for _ in range(2)]
+    peers = [ReadTurn(decoder, shares) for decoder in decoders]
+    for number, peer in enumerate(peers):
+        peer.join("", number)
+    assert peers[0].share is not peers[1].share
+    for number, peer in enumerate(peers):
+        peer.leave(number)
+    assert len(shares) == 0
+
+
+async def test_as_many_connections_go_on_as_are_expected_to_use_up_the_share():
+    shares = LoopShares()
+    count = 2 * READS_A_TURN_BYTES // READ_AHEAD_BYTES
+    connections = [
+        (ReadTurn(FrameDecoder(RecordingSink(0), 64), shares), Transport()) for _ in range(count)
+    ]
+    for number, (turn, transport) in enumerate(connections):
+        turn.join("app", number)
+        turn.after_read(transport, 0 if number else READS_A_TURN_BYTES)
+    assert not any(transport.reads for _, transport in connections)
+    await turns(1)
+    reading = [transport.reads for _, transport in connections]
+    assert reading == [True] * (count // 2) + [False] * (count // 2)
+    await turns(1)
+    assert all(transport.reads for _, transport in connections)
 
 
 async def test_a_connection_that_waits_for_memory_does_not_read_on():
@@ -79,19 +142,18 @@ async def test_a_connection_that_waits_for_memory_does_not_read_on():
     transport, turn = Transport(), ReadTurn(decoder)
     receive(decoder, encode(Ping(0)) * MANY_MESSAGES + encode(RegionData(5, 0), 3))
     assert decoder.blocked
-    turn.after_read(transport)
+    turn.after_read(transport, 0)
     await turns()
     assert not transport.reads
 
 
 async def test_a_connection_that_ends_does_not_read_on(decoder):
     transport, turn = Transport(), ReadTurn(decoder)
-    receive(decoder, encode(Ping(0)) * MANY_MESSAGES)
-    turn.after_read(transport)
+    read(turn, decoder, transport, MANY_MESSAGES)
     transport.is_over = True
     await turns()
     assert not transport.reads
-    turn.after_read(None)  # the transport is gone
+    turn.after_read(None, 1)  # the transport is gone
 
 
 async def test_every_one_of_very_many_pings_is_answered():

@@ -9,6 +9,7 @@ import contextlib
 from collections import deque
 from collections.abc import Callable
 from functools import partial
+from typing import Final
 
 from crc32c import crc32c
 
@@ -21,10 +22,7 @@ from ...errors import failure_of
 from ...partition.view import OutgoingBuffer
 from .credit_based_view_reader import CreditBasedViewReader
 
-MOST_BYTES_A_TURN = 1024 * 1024
-"""Bytes sent before other connections get a turn of the event loop: 32 buffers of 32 KiB."""
-
-COST_OF_A_TURN_BYTES = 4 * 1024
+BUFFER_COST_BYTES: Final = 4 * 1024
 """Bytes that a buffer counts beside its own, so that many small ones end a turn as well."""
 
 
@@ -49,6 +47,7 @@ class PartitionRequestQueue:
         self._queue: deque[CreditBasedViewReader] = deque()
         self._running = False
         self._turn_due = False
+        self._waits = False
 
     def __len__(self) -> int:
         return len(self._queue)
@@ -70,9 +69,12 @@ class PartitionRequestQueue:
             asyncio.get_running_loop().call_soon(self.run)
 
     def run(self) -> None:
-        """Send while the connection is writable and readers have something."""
+        """Send while the connection is writable and readers have something.
+
+        Its application may have used up its share of this turn of the event loop: then later.
+        """
         self._turn_due = False
-        if self._running:
+        if self._running or self._waits:
             return
         self._running = True
         try:
@@ -86,17 +88,18 @@ class PartitionRequestQueue:
     def _send_in_turn(self) -> None:
         connection = self._connection
         queue = self._queue
-        budget = MOST_BYTES_A_TURN
+        share = connection.loop_share.sends
+        cost = 0
         while queue and connection.writable:
-            if budget <= 0:
-                self._turn_due = True
-                asyncio.get_running_loop().call_soon(self.run)
-                break
+            if not share.spend(cost):
+                self._waits = True
+                share.wait(self._go_on)
+                return
+            cost = BUFFER_COST_BYTES
             reader = queue.popleft()
             try:
                 buffer = reader.next_buffer()
             except SluiceError as error:
-                budget -= COST_OF_A_TURN_BYTES
                 reader.queued = False
                 # An error of the view lies behind this side; its own is about the request.
                 fault = None if error is reader.failure else Fault.LOCAL
@@ -104,7 +107,7 @@ class PartitionRequestQueue:
                 self._end(reader, error)
                 continue
             if buffer is not None:
-                budget -= self._send(reader, buffer) + COST_OF_A_TURN_BYTES
+                cost += self._send(reader, buffer)
                 if buffer.data_type != DATA and is_end_of_partition(buffer.payload):
                     reader.queued = False
                     self._end(reader, None)
@@ -114,6 +117,11 @@ class PartitionRequestQueue:
             else:
                 reader.queued = False
                 self._rest(reader)
+        share.spend(cost)
+
+    def _go_on(self) -> None:
+        self._waits = False
+        self.run()
 
     def remove(self, reader: CreditBasedViewReader) -> None:
         """Take a reader out and release its view."""

@@ -26,6 +26,7 @@ from sluice.shuffle.taskmanager.serve.credit_based_view_reader import (
     CreditBasedViewReader,
 )
 from sluice.shuffle.taskmanager.serve.partition_request_queue import PartitionRequestQueue
+from sluice.transport.loop_share import LoopShares
 from tests.support.fakes import Ended, FakeConnection, FakeView
 
 
@@ -159,6 +160,31 @@ async def test_a_long_run_yields_to_other_tasks(rig):
     assert 8 <= seen[0] <= 50
     assert seen[1] <= 2 * seen[0]
     assert seen[-1] == 100
+
+
+async def test_the_connections_of_an_application_share_a_turn():
+    shares = LoopShares()
+    rigs = [Rig() for _ in range(5)]
+    for number, rig in enumerate(rigs):
+        rig.connection.loop_share = shares.join("other" if number == 4 else "app", number)
+        rig.reader(1, 1000)[1].put(*[bytes(32 * 1024)] * 100)
+    await asyncio.sleep(0)
+    sent = [len(rig.channels()) for rig in rigs]
+    assert sum(sent[:4]) <= sent[4] + 4  # one that is under way when the share ends goes
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert [len(rig.channels()) for rig in rigs] == [100] * 5
+
+
+async def test_a_connection_that_ends_while_it_waits_for_its_turn_sends_nothing(rig):
+    _, view = rig.reader(1, 1000)
+    view.put(*[bytes(32 * 1024)] * 100)
+    await asyncio.sleep(0)
+    sent = len(rig.channels())
+    assert sent < 100
+    rig.connection.close()
+    await turn()
+    assert len(rig.channels()) == sent
 
 
 async def test_an_event_is_sent_while_data_of_another_reader_waits_for_credit(rig):

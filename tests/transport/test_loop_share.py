@@ -1,0 +1,128 @@
+"""Shares of the turns of an event loop: bounded, carried over, given back and never lost."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sluice.transport.loop_share import LoopShares, LoopTurns, TurnShare
+from tests.support.peers import turns
+
+A_TURN = 100
+
+
+@pytest.fixture
+async def loop_turns() -> LoopTurns:
+    return LoopTurns()
+
+
+async def test_a_turn_is_worth_so_much(loop_turns):
+    share = TurnShare(loop_turns, A_TURN)
+    assert share.spend(A_TURN - 1)
+    assert not share.spend(1)
+    await turns(1)
+    assert share.spend(A_TURN - 1)
+
+
+async def test_turns_that_are_not_used_are_worth_nothing(loop_turns):
+    share, busy = TurnShare(loop_turns, A_TURN), TurnShare(loop_turns, A_TURN)
+    share.spend(0)
+    for _ in range(10):
+        busy.spend(1)
+        await turns(1)
+    assert not share.spend(A_TURN)
+
+
+async def test_too_much_is_paid_back_by_later_turns(loop_turns):
+    share = TurnShare(loop_turns, A_TURN)
+    began: list[int] = []
+    assert not share.spend(3 * A_TURN)
+    share.wait(lambda: began.append(loop_turns.number))
+    await turns(1)
+    assert not began
+    await turns(3)
+    assert began == [3]
+
+
+async def test_those_who_wait_go_on_in_their_order_and_as_far_as_the_share_goes(loop_turns):
+    share = TurnShare(loop_turns, A_TURN)
+    share.spend(A_TURN)
+    went_on: list[int] = []
+
+    def work(number: int) -> None:
+        went_on.append(number)
+        share.spend(A_TURN // 2)
+
+    for number in range(5):
+        share.wait(partial(work, number))
+    for expected in ([0, 1], [0, 1, 2, 3], [0, 1, 2, 3, 4]):
+        await turns(1)
+        assert went_on == expected
+
+
+async def test_one_that_waits_again_comes_behind_the_others(loop_turns):
+    share = TurnShare(loop_turns, A_TURN)
+    share.spend(A_TURN)
+    went_on: list[str] = []
+
+    def first() -> None:
+        went_on.append("first")
+        if went_on.count("first") < 3:
+            share.wait(first)
+
+    share.wait(first)
+    share.wait(lambda: went_on.append("second"))
+    await turns(5)
+    assert went_on == ["first", "second", "first", "first"]
+
+
+async def test_no_share_waits_for_another(loop_turns):
+    greedy, innocent = TurnShare(loop_turns, A_TURN), TurnShare(loop_turns, A_TURN)
+    greedy.spend(1000 * A_TURN)
+    greedy.wait(lambda: None)
+    for _ in range(5):
+        assert innocent.spend(A_TURN - 1)
+        await turns(1)
+
+
+@given(st.lists(st.integers(0, 5 * A_TURN), min_size=1, max_size=50))
+def test_over_many_turns_no_more_is_done_than_they_are_worth_and_one_piece(costs):
+    """And no less, as long as there is work."""
+
+    async def work() -> None:
+        clock = LoopTurns()
+        share = TurnShare(clock, A_TURN)
+        pending, done = costs[::-1], 0
+
+        def go_on() -> None:
+            nonlocal done
+            while pending and share.spend(0):
+                done += pending[-1]
+                share.spend(pending.pop())
+            assert done <= (clock.number + 1) * A_TURN + max(costs)
+            if pending:
+                assert done >= (clock.number + 1) * A_TURN
+                share.wait(go_on)
+
+        go_on()
+        await turns(sum(costs) // A_TURN + 2)
+        assert not pending
+
+    asyncio.run(work())
+
+
+def test_an_application_has_its_share_until_its_last_connection_leaves():
+    shares = LoopShares()
+    first = shares.join("app", 1)
+    assert shares.join("app", 2) is first
+    assert shares.join("other", 3) is not first
+    shares.leave("app", 1)
+    assert shares.join("app", 4) is first
+    for connection in (2, 4, 4, 1):
+        shares.leave("app", connection)
+    assert len(shares) == 1
+    assert shares.join("app", 5) is not first

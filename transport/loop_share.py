@@ -1,0 +1,153 @@
+"""Shares of applications in the turns of an event loop.
+
+In one turn the loop reads and writes on all connections that are ready: an application with many
+busy ones makes every turn long, and all others wait for it. So the work of an application in a turn
+is limited, over all its connections: deficit round robin. What it does beyond its share is taken
+from its next ones.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+READS_A_TURN_BYTES: Final = 256 * 1024
+"""Bytes that the connections of an application receive in a turn, if others are to have theirs."""
+
+SENDS_A_TURN_BYTES: Final = 1024 * 1024
+"""Bytes that they send in a turn: the kernel takes those faster than a read brings any."""
+
+READ_AHEAD_BYTES: Final = 64 * 1024
+"""Bytes that a connection is expected to receive when it reads on: not all do so at once."""
+
+
+class LoopTurns:
+    """Counts the turns of an event loop in which shares are used."""
+
+    __slots__ = ("_begins", "_due", "number")
+
+    def __init__(self) -> None:
+        self.number = 0
+        self._due = False
+        self._begins: list[TurnShare] = []
+
+    def expect(self) -> None:
+        """Count the next turn when it comes."""
+        if not self._due:
+            self._due = True
+            asyncio.get_running_loop().call_soon(self._next)
+
+    def tell(self, share: "TurnShare") -> None:
+        """Call :meth:`TurnShare.begin` in the next turn."""
+        self._begins.append(share)
+        self.expect()
+
+    def _next(self) -> None:
+        self._due = False
+        self.number += 1
+        begins, self._begins = self._begins, []
+        for share in begins:
+            share.begin()
+
+
+class TurnShare:
+    """What the connections of an application together may do in a turn.
+
+    Args:
+        turns: Turns of the event loop.
+        bytes_a_turn: Bytes that a turn is worth.
+        ahead_bytes: Bytes that whoever goes on is expected to spend later in the same turn.
+    """
+
+    __slots__ = ("_ahead_bytes", "_bytes_a_turn", "_left_bytes", "_turn", "_turns", "_waiting")
+
+    def __init__(self, turns: LoopTurns, bytes_a_turn: int, ahead_bytes: int = 0) -> None:
+        self._turns = turns
+        self._ahead_bytes = ahead_bytes
+        self._bytes_a_turn = bytes_a_turn
+        self._left_bytes = bytes_a_turn
+        self._turn = turns.number
+        self._waiting: deque[Callable[[], None]] = deque()
+
+    def spend(self, cost_bytes: int) -> bool:
+        """Count work that was done; tell whether there may be more in this turn."""
+        self._catch_up()
+        self._left_bytes -= cost_bytes
+        self._turns.expect()
+        return self._left_bytes > 0
+
+    def wait(self, go_on: Callable[[], None]) -> None:
+        """Call once the share allows more, behind those that wait already.
+
+        What is called may spend nothing, or wait again.
+        """
+        if not self._waiting:
+            self._turns.tell(self)
+        self._waiting.append(go_on)
+
+    def begin(self) -> None:
+        """Let as many go on as this turn allows."""
+        self._catch_up()
+        waiting = self._waiting
+        expected_bytes = 0
+        for _ in range(len(waiting)):
+            if self._left_bytes <= expected_bytes:
+                break
+            waiting.popleft()()
+            expected_bytes += self._ahead_bytes
+        if waiting:
+            self._turns.tell(self)
+
+    def _catch_up(self) -> None:
+        """Add what the turns since the last work were worth; a turn unused is worth nothing."""
+        number = self._turns.number
+        if number != self._turn:
+            earned = (number - self._turn) * self._bytes_a_turn
+            self._left_bytes = min(self._left_bytes + earned, self._bytes_a_turn)
+            self._turn = number
+
+
+class LoopShare:
+    """The shares of an application.
+
+    Attributes:
+        reads: For what its connections receive.
+        sends: For what they send.
+    """
+
+    __slots__ = ("reads", "sends")
+
+    def __init__(self, turns: LoopTurns) -> None:
+        self.reads = TurnShare(turns, READS_A_TURN_BYTES, READ_AHEAD_BYTES)
+        self.sends = TurnShare(turns, SENDS_A_TURN_BYTES)
+
+
+class LoopShares:
+    """The shares of all applications at a TaskManager.
+
+    Those that have not proven yet which application they are of have one share together.
+    """
+
+    def __init__(self) -> None:
+        self._turns = LoopTurns()
+        self._shares: dict[str, tuple[LoopShare, set[int]]] = {}
+        self.unproven = LoopShare(self._turns)
+
+    def __len__(self) -> int:
+        return len(self._shares)
+
+    def join(self, application_id: str, connection: int) -> LoopShare:
+        """Return the share of a connection's application; it is kept until the last one leaves."""
+        share, connections = self._shares.setdefault(
+            application_id, (LoopShare(self._turns), set())
+        )
+        connections.add(connection)
+        return share
+
+    def leave(self, application_id: str, connection: int) -> None:
+        """Forget a connection."""
+        found = self._shares.get(application_id)
+        if found is not None:
+            found[1].discard(connection)
+            if not found[1]:
+                del self._shares[application_id]
