@@ -17,8 +17,8 @@ READS_A_TURN_BYTES: Final = 256 * 1024
 SENDS_A_TURN_BYTES: Final = 1024 * 1024
 """Bytes that they send in a turn: the kernel takes those faster than a read brings any."""
 
-READ_AHEAD_BYTES: Final = 64 * 1024
-"""Bytes that a connection is expected to receive when it reads on: not all do so at once."""
+UNSHARED_READS_A_TURN_BYTES: Final = 4 * 1024 * 1024
+"""Of a connection that this process has made, and that shares with nobody."""
 
 
 class LoopTurns:
@@ -56,18 +56,16 @@ class TurnShare:
     Args:
         turns: Turns of the event loop.
         bytes_a_turn: Bytes that a turn is worth.
-        ahead_bytes: Bytes that whoever goes on is expected to spend later in the same turn.
     """
 
-    __slots__ = ("_ahead_bytes", "_bytes_a_turn", "_left_bytes", "_turn", "_turns", "_waiting")
+    __slots__ = ("_bytes_a_turn", "_left_bytes", "_turn", "_turns", "_waiting")
 
-    def __init__(self, turns: LoopTurns, bytes_a_turn: int, ahead_bytes: int = 0) -> None:
+    def __init__(self, turns: LoopTurns, bytes_a_turn: int) -> None:
         self._turns = turns
-        self._ahead_bytes = ahead_bytes
         self._bytes_a_turn = bytes_a_turn
         self._left_bytes = bytes_a_turn
         self._turn = turns.number
-        self._waiting: deque[Callable[[], None]] = deque()
+        self._waiting: deque[tuple[Callable[[], None], int]] = deque()
 
     def spend(self, cost_bytes: int) -> bool:
         """Count work that was done; tell whether there may be more in this turn."""
@@ -76,14 +74,16 @@ class TurnShare:
         self._turns.expect()
         return self._left_bytes > 0
 
-    def wait(self, go_on: Callable[[], None]) -> None:
+    def wait(self, go_on: Callable[[], None], expected_bytes: int = 0) -> None:
         """Call once the share allows more, behind those that wait already.
 
-        What is called may spend nothing, or wait again.
+        Args:
+            go_on: May spend nothing, or wait again.
+            expected_bytes: What it will spend later in the turn, so that not all go on at once.
         """
         if not self._waiting:
             self._turns.tell(self)
-        self._waiting.append(go_on)
+        self._waiting.append((go_on, expected_bytes))
 
     def begin(self) -> None:
         """Let as many go on as this turn allows."""
@@ -93,8 +93,9 @@ class TurnShare:
         for _ in range(len(waiting)):
             if self._left_bytes <= expected_bytes:
                 break
-            waiting.popleft()()
-            expected_bytes += self._ahead_bytes
+            go_on, own_bytes = waiting.popleft()
+            go_on()
+            expected_bytes += own_bytes
         if waiting:
             self._turns.tell(self)
 
@@ -110,6 +111,10 @@ class TurnShare:
 class LoopShare:
     """The shares of an application.
 
+    Args:
+        turns: Turns of the event loop.
+        reads_a_turn_bytes: Bytes that its connections receive in a turn.
+
     Attributes:
         reads: For what its connections receive.
         sends: For what they send.
@@ -117,8 +122,10 @@ class LoopShare:
 
     __slots__ = ("reads", "sends")
 
-    def __init__(self, turns: LoopTurns) -> None:
-        self.reads = TurnShare(turns, READS_A_TURN_BYTES, READ_AHEAD_BYTES)
+    def __init__(
+        self, turns: LoopTurns, reads_a_turn_bytes: int = UNSHARED_READS_A_TURN_BYTES
+    ) -> None:
+        self.reads = TurnShare(turns, reads_a_turn_bytes)
         self.sends = TurnShare(turns, SENDS_A_TURN_BYTES)
 
 
@@ -131,18 +138,19 @@ class LoopShares:
     def __init__(self) -> None:
         self._turns = LoopTurns()
         self._shares: dict[str, tuple[LoopShare, set[int]]] = {}
-        self.unproven = LoopShare(self._turns)
+        self.unproven = LoopShare(self._turns, READS_A_TURN_BYTES)
 
     def __len__(self) -> int:
         return len(self._shares)
 
     def join(self, application_id: str, connection: int) -> LoopShare:
         """Return the share of a connection's application; it is kept until the last one leaves."""
-        share, connections = self._shares.setdefault(
-            application_id, (LoopShare(self._turns), set())
-        )
-        connections.add(connection)
-        return share
+        found = self._shares.get(application_id)
+        if found is None:
+            found = LoopShare(self._turns, READS_A_TURN_BYTES), set()
+            self._shares[application_id] = found
+        found[1].add(connection)
+        return found[0]
 
     def leave(self, application_id: str, connection: int) -> None:
         """Forget a connection."""

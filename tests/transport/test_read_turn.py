@@ -10,8 +10,8 @@ import pytest
 from sluice.protocol.codec import encode
 from sluice.protocol.framing import FrameDecoder
 from sluice.protocol.messages import Message, Ping, Pong, RegionData
-from sluice.transport.loop_share import READ_AHEAD_BYTES, READS_A_TURN_BYTES, LoopShares
-from sluice.transport.read_turn import MESSAGE_COST_BYTES, ReadTurn
+from sluice.transport.loop_share import READS_A_TURN_BYTES, LoopShares
+from sluice.transport.read_turn import LEAST_EXPECTED_BYTES, MESSAGE_COST_BYTES, ReadTurn
 from tests.support.decoding import RecordingSink
 from tests.support.peers import RawPeer, a_producer, a_service, turns
 
@@ -52,6 +52,12 @@ async def decoder() -> FrameDecoder:
     return made
 
 
+def a_turn(decoder: FrameDecoder) -> ReadTurn:
+    turn = ReadTurn(decoder, LoopShares())
+    turn.join("app", 1)
+    return turn
+
+
 def read(turn: ReadTurn, decoder: FrameDecoder, transport: Transport, messages: int) -> None:
     """Read some Pings at once, of which each counts about as much as another."""
     receive(decoder, encode(Ping(0)) * messages)
@@ -62,7 +68,7 @@ def read(turn: ReadTurn, decoder: FrameDecoder, transport: Transport, messages: 
     ("messages", "goes_on"), [(MANY_MESSAGES - 1, True), (MANY_MESSAGES, False)]
 )
 async def test_a_read_of_many_messages_is_the_last_of_its_turn(decoder, messages, goes_on):
-    transport, turn = Transport(), ReadTurn(decoder)
+    transport, turn = Transport(), a_turn(decoder)
     for _ in range(3):
         read(turn, decoder, transport, messages)
         assert transport.reads is goes_on
@@ -74,7 +80,7 @@ async def test_a_read_of_many_messages_is_the_last_of_its_turn(decoder, messages
     ("nbytes", "goes_on"), [(READS_A_TURN_BYTES - 1, True), (READS_A_TURN_BYTES, False)]
 )
 async def test_many_bytes_are_the_last_of_their_turn(decoder, nbytes, goes_on):
-    transport, turn = Transport(), ReadTurn(decoder)
+    transport, turn = Transport(), a_turn(decoder)
     turn.after_read(transport, nbytes // 2)
     assert transport.reads
     turn.after_read(transport, nbytes - nbytes // 2)
@@ -82,7 +88,7 @@ async def test_many_bytes_are_the_last_of_their_turn(decoder, nbytes, goes_on):
 
 
 async def test_little_in_each_turn_goes_on_for_ever(decoder):
-    transport, turn = Transport(), ReadTurn(decoder)
+    transport, turn = Transport(), a_turn(decoder)
     for _ in range(2 * MANY_MESSAGES):
         read(turn, decoder, transport, 1)
         assert transport.reads
@@ -117,19 +123,37 @@ async def test_connections_without_an_application_have_a_share_each():
 
 async def test_as_many_connections_go_on_as_are_expected_to_use_up_the_share():
     shares = LoopShares()
-    count = 2 * READS_A_TURN_BYTES // READ_AHEAD_BYTES
+    count = 2 * READS_A_TURN_BYTES // LEAST_EXPECTED_BYTES
     connections = [
         (ReadTurn(FrameDecoder(RecordingSink(0), 64), shares), Transport()) for _ in range(count)
     ]
-    for number, (turn, transport) in enumerate(connections):
+    for number, (turn, _) in enumerate(connections):
         turn.join("app", number)
-        turn.after_read(transport, 0 if number else READS_A_TURN_BYTES)
+    connections[0][0].after_read(None, READS_A_TURN_BYTES)  # the share is used up
+    for turn, transport in connections:
+        turn.after_read(transport, 0)
     assert not any(transport.reads for _, transport in connections)
     await turns(1)
     reading = [transport.reads for _, transport in connections]
     assert reading == [True] * (count // 2) + [False] * (count // 2)
     await turns(1)
     assert all(transport.reads for _, transport in connections)
+
+
+async def test_a_connection_whose_reads_cost_much_goes_on_alone():
+    shares = LoopShares()
+    connections = [
+        (ReadTurn(FrameDecoder(RecordingSink(0), 64), shares), Transport()) for _ in range(3)
+    ]
+    for number, (turn, transport) in enumerate(connections):
+        turn.join("app", number)
+        turn.after_read(transport, READS_A_TURN_BYTES)
+    went_on = []
+    for _ in range(10):
+        await turns(1)
+        went_on.append(sum(transport.reads for _, transport in connections))
+    assert went_on[:2] == [0, 0]  # what was too much is paid back first
+    assert went_on[2:5] == [1, 2, 3]
 
 
 async def test_a_connection_that_waits_for_memory_does_not_read_on():
@@ -139,7 +163,7 @@ async def test_a_connection_that_waits_for_memory_does_not_read_on():
 
     decoder = FrameDecoder(NoMemory(0), 64)
     decoder.handshake_done()
-    transport, turn = Transport(), ReadTurn(decoder)
+    transport, turn = Transport(), a_turn(decoder)
     receive(decoder, encode(Ping(0)) * MANY_MESSAGES + encode(RegionData(5, 0), 3))
     assert decoder.blocked
     turn.after_read(transport, 0)
@@ -148,7 +172,7 @@ async def test_a_connection_that_waits_for_memory_does_not_read_on():
 
 
 async def test_a_connection_that_ends_does_not_read_on(decoder):
-    transport, turn = Transport(), ReadTurn(decoder)
+    transport, turn = Transport(), a_turn(decoder)
     read(turn, decoder, transport, MANY_MESSAGES)
     transport.is_over = True
     await turns()
