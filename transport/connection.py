@@ -272,8 +272,7 @@ class Connection:
         """Take the transport and begin the handshake."""
         self._transport = cast("asyncio.Transport", transport)
         self.remote = socket_options.describe_peer(transport)
-        sock = transport.get_extra_info("socket")
-        if sock is not None:
+        if (sock := transport.get_extra_info("socket")) is not None:
             socket_options.apply(sock, self._config)
         self._low_water = ReceiveLowWater.of(transport)
         self._out.open(self._transport)
@@ -379,6 +378,7 @@ class Connection:
 
     def _enter_closed(self) -> None:
         self.state.close()
+        self._greeting.end()
         self._out.close()
         self._decoder.payloads = self  # later payloads are dropped, not passed to the handler
 

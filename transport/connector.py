@@ -121,13 +121,14 @@ async def _attempt(
             return LoopProtocol(connection)
         return TlsTransport(connection, tls, config.handshake_timeout_seconds, address.host)
 
-    if address.port:
-        await _connect_tcp(factory, address, networks)
-    else:
-        await loop.create_unix_connection(factory, address.host)
-    if connection.opened is None:
-        raise SluiceError("The connection has a Hello and no handshake to wait for")
     try:
+        # Cancelled in the right moment, it closes the socket and never says that it is lost.
+        if address.port:
+            await _connect_tcp(factory, address, networks)
+        else:
+            await loop.create_unix_connection(factory, address.host)
+        if connection.opened is None:
+            raise SluiceError("The connection has a Hello and no handshake to wait for")
         return await asyncio.shield(connection.opened)
     except BaseException:
         connection.abort(ConnectFailed(f"The handshake with {address} was given up"))

@@ -144,6 +144,30 @@ async def test_cancelled_at_any_time_nothing_is_left(turns_before_cancel: int) -
     # the leak checks of every test look for descriptors and tasks
 
 
+@pytest.mark.parametrize("over", ["tcp", "unix"])
+@pytest.mark.parametrize("turns_before_cancel", range(8))
+async def test_what_was_given_up_is_not_late_any_more(
+    tmp_path: Path, over: str, turns_before_cancel: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Event loops close the socket of a cancelled connection, and some never tell it."""
+    deadline_seconds = 0.01
+    family, path = socket.AF_UNIX, str(tmp_path / "s")
+    with socket.socket(family if over == "unix" else socket.AF_INET) as silent:
+        silent.bind(path if over == "unix" else ("127.0.0.1", 0))
+        silent.listen()
+        address = Address(path, 0) if over == "unix" else Address(*silent.getsockname())
+        config = a_config(handshake_timeout_seconds=deadline_seconds)
+        connecting = asyncio.ensure_future(open_client(address, config=config))
+        await turns(turns_before_cancel)
+        connecting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await connecting
+        after_it = asyncio.Event()
+        asyncio.get_running_loop().call_later(3 * deadline_seconds, after_it.set)
+        await after_it.wait()
+    assert "closing connection" not in caplog.text
+
+
 async def test_cancelled_while_it_waits_for_the_answer() -> None:
     with socket.socket() as silent:
         silent.setblocking(False)
