@@ -1,5 +1,6 @@
 """Names that both ends of a leg share: a shuffle, a map attempt, a range of subpartitions."""
 
+from functools import lru_cache
 from typing import NamedTuple
 
 
@@ -8,6 +9,12 @@ class ShuffleKey(NamedTuple):
 
     application_id: str
     shuffle_id: int
+
+
+@lru_cache(maxsize=4096)
+def shuffle_key(application_id: str, shuffle_id: int) -> ShuffleKey:
+    """Return the key of a shuffle, one object for the many map outputs that keep it."""
+    return ShuffleKey(application_id, shuffle_id)
 
 
 class MapAttemptKey(NamedTuple):

@@ -1,6 +1,8 @@
 """The driver leg: releases shuffles and applications, and keeps an application alive."""
 
 from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
 
 from ...protocol.errors import SluiceError, UnexpectedMessage
 from ...protocol.messages import (
@@ -15,6 +17,9 @@ from ...transport.connection import Connection
 from ..names import ShuffleKey
 from .applications import Applications
 from .serve.result_partition_manager import ResultPartitionManager
+
+if TYPE_CHECKING:
+    from asyncio import Future
 
 
 class DriverHandler:
@@ -57,12 +62,29 @@ class DriverHandler:
         application_id = self._connection.application_id
         if type(message) is ReleaseShuffle:
             freed = self._partitions.release_shuffle(ShuffleKey(application_id, message.shuffle_id))
-            self._connection.send(ShuffleReleased(message.shuffle_id, freed))
+            self._answer(ShuffleReleased(message.shuffle_id, freed))
         elif type(message) is ReleaseApplication:
             freed = self._applications.release(application_id)
-            self._connection.send(ApplicationReleased(freed))
+            self._answer(ApplicationReleased(freed))
         elif type(message) is CloseRequest:
             self._connection.close()
+
+    def _answer(self, answer: Message) -> None:
+        """Tell the driver of a release when a restart of this TaskManager will not undo it."""
+        released = self._partitions.released()
+        if released is None:
+            self._connection.send(answer)
+        else:
+            released.add_done_callback(partial(self._answer_later, answer))
+
+    def _answer_later(self, answer: Message, released: "Future[None]") -> None:
+        error = None if released.cancelled() else released.exception()
+        if self._connection.closing:
+            return
+        if isinstance(error, SluiceError):
+            self._connection.fail(error)  # the driver connects anew and says it again
+        else:
+            self._connection.send(answer)
 
     def writable(self) -> None:
         """Do nothing: answers are small and never wait."""

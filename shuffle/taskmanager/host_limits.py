@@ -30,8 +30,8 @@ OTHER_DESCRIPTORS: Final = 64
 """Descriptors beside those of accepted connections: listening sockets, arenas, journals, HTTP and
 connections to other TaskManagers."""
 
-OTHER_THREADS: Final = 8
-"""Threads beside those of the disk tier: the event loop's, those of areas, journal and HTTP."""
+OTHER_THREADS: Final = 7
+"""Threads beside those of tiers and journals: the event loop's, those of areas and HTTP."""
 
 _NO_LIMIT: Final = 1 << 60
 """A limit of a control group from here on stands for none: version 1 has no word for it."""
@@ -188,11 +188,12 @@ def _descriptors(config: TaskManagerConfig, host: HostFacts) -> Iterator[HostPro
 
 def _threads(config: TaskManagerConfig, host: HostFacts) -> Iterator[HostProblem]:
     threads, limit = config.storage.io_threads, host.threads
-    if limit is not None and threads + OTHER_THREADS > limit:
+    others = OTHER_THREADS + 1 + len(config.storage.data_directories)  # a journal for each tier
+    if limit is not None and threads + others > limit:
         yield HostProblem(
             "io_threads",
             f"io_threads = {threads}: the control group of this process allows {limit} threads, "
-            f"and {OTHER_THREADS} are needed for other things: lower io_threads or raise pids.max",
+            f"and {others} are needed for other things: lower io_threads or raise pids.max",
         )
 
 

@@ -22,7 +22,7 @@ from ...counters import Counters
 from ...errors import LimitExceeded, NoProgress, ShuttingDown
 from ...gate.task_events import TaskEventDispatcher
 from ...memory import NetworkBufferPool
-from ...names import ShuffleKey
+from ...names import shuffle_key
 from ..accounts import QuotaExceeded, Resource
 from ..progress import Mark, ProgressWatch
 from ..sections import NetworkMemoryConfig
@@ -84,7 +84,7 @@ class IncomingOutput:
         credit_wait: Waiter,
     ) -> None:
         self.number: Final = message.partition
-        self.key: Final = ShuffleKey(outputs.connection.application_id, message.shuffle_id)
+        self.key: Final = shuffle_key(outputs.connection.application_id, message.shuffle_id)
         self.map_attempt_id: Final = message.map_attempt_id
         self.messages: Final = messages
         self.credit_wait: Final = credit_wait

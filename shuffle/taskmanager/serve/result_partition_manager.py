@@ -275,6 +275,10 @@ class ResultPartitionManager:
             self._release_unstored(key)
         return freed
 
+    def released(self) -> "asyncio.Future[None] | None":
+        """Return a future that ends when a restart will not undo the last release; None: now."""
+        return self._store.released()
+
     def _release_unstored(self, key: ShuffleKey) -> None:
         error = PartitionReleased(
             f"Shuffle {key.shuffle_id} was released", value=key.application_id or None

@@ -202,7 +202,7 @@ class StoredPartitionView:
             return OutgoingBuffer(event, None, EVENT)
         if credit <= 0:
             return None
-        if not ready and not self._reading and self._slices[self._index].extent.view is not None:
+        if not ready and not self._reading and self._slices[self._index].extent.in_memory:
             group = self._next_from_memory(min(self._message_bytes, credit * self._credit_bytes))
             self._total_buffers += self._buffers_of(len(group.payload))
             return group
@@ -251,11 +251,11 @@ class StoredPartitionView:
         room = size
         while room and self._left_bytes:
             extent, offset, length, _ = self._slices[self._index]
-            if extent.view is None:
+            if not extent.in_memory:
                 break
             start = offset + self._used
             count = min(length - self._used, room)
-            pieces.append(extent.view[start : start + count])
+            pieces.append(_view(extent)[start : start + count])
             room -= count
             self._advance(count)
         return OutgoingBuffer(b"".join(pieces), None, DATA)
@@ -360,7 +360,7 @@ class StoredPartitionView:
         self._task = asyncio.get_running_loop().create_task(self._read(reads, groups))
 
     def _on_disk(self) -> bool:
-        return self._left_bytes > 0 and self._slices[self._index].extent.view is None
+        return self._left_bytes > 0 and not self._slices[self._index].extent.in_memory
 
     def _plan_run(self, memory: memoryview, reads: list[ExtentRead]) -> int:
         """Plan to fill memory from the next slices; return the bytes that it will hold."""
@@ -371,11 +371,11 @@ class StoredPartitionView:
             start = offset + self._used
             count = min(length - self._used, size - filled)
             piece = memory[filled : filled + count]
-            if extent.view is not None:
+            if extent.in_memory:
                 # A large one is worth a buffer of its own, which needs no copy.
                 if 2 * (length - self._used) >= self._segment_size_bytes:
                     break
-                piece[:] = extent.view[start : start + count]
+                piece[:] = _view(extent)[start : start + count]
             elif reads and reads[-1].extent is extent and self._used > 0:
                 reads[-1].buffers.append(piece)  # continues the last read of this slice
             else:
@@ -415,9 +415,10 @@ class StoredPartitionView:
 
 
 def _view(extent: Extent) -> memoryview:
-    if extent.view is None:
+    view = extent.view
+    if view is None:
         raise SluiceError("An extent of the memory tier has no mapping", value=repr(extent))
-    return extent.view
+    return view
 
 
 def _slices(outputs: Iterable[MapOutput], start: int, end: int) -> list[_Slice]:

@@ -12,7 +12,8 @@ from .errors import (
     StorageReadFailed,
     StorageWriteFailed,
 )
-from .tier import Extent, Tier, TierStatistics, open_arena
+from .slot_allocator import occupied_bytes
+from .tier import FULL, Extent, Tier, TierStatistics, open_arena
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -99,12 +100,12 @@ class DiskTier(Tier):
         offset = self._allocator.allocate(length)
         if offset is None:
             return None
-        self._unwritten_bytes += self._allocator.rounded(length)
+        self._unwritten_bytes += occupied_bytes(length)
         return self._extent(offset, length)
 
     def written(self, extent: Extent) -> None:
         """Note that an extent is written or given up: the disk's own figures count it now."""
-        self._unwritten_bytes -= self._allocator.rounded(extent.length)
+        self._unwritten_bytes -= occupied_bytes(extent.length)
 
     def recycle(self, extent: Extent) -> None:
         """Take back the space of an extent."""
@@ -128,7 +129,7 @@ class DiskTier(Tier):
         A full disk is left out until space is freed in this arena or elsewhere on the disk; after
         any other error the disk stays out.
         """
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        if error.errno in FULL:
             if self._full_at is None:
                 logger.warning("storage directory %s is full: %s", self.directory, error)
             self._full_at = _FullMark(

@@ -5,11 +5,12 @@
     StorageError(SluiceError)
     ├── StorageFull             tiers full, or quota or free-space floor reached
     ├── StorageUnavailable      a directory cannot be used (at the start: no directory can)
+    │   ├── ObsoleteJournal     an older version wrote it
     │   └── StorageInUse        another process holds the directory
     ├── StorageReadFailed       the disk did not return the bytes that were written
     ├── StorageWriteFailed      the disk did not take the bytes of a region
-    ├── JournalWriteFailed      no directory takes the journal: the commit did not happen
-    ├── CorruptJournal          the journal of the previous daemon is damaged in the middle
+    ├── JournalWriteFailed      a directory takes no rows of its journal: no commit happened
+    ├── CorruptJournal          a journal of the previous daemon is damaged
     ├── CorruptRegion           the bytes of a region do not match its checksum
     ├── OutsideRegion           bytes were written or read outside a region
     ├── DuplicateMapOutput      that map attempt is committed (or being committed) already
@@ -140,29 +141,29 @@ class StorageWriteFailed(StorageError):
 
 
 class JournalWriteFailed(StorageError):
-    """No data directory takes rows of the journal; nothing was committed.
+    """The journal of a directory takes no rows; what they tell of has not happened.
 
     Args:
-        path: The journal.
+        directory: The directory; None: of any.
         reason: Message of the operating system.
     """
 
     retryable = True
 
-    def __init__(self, path: Path, reason: str) -> None:
+    def __init__(self, directory: Path | None, reason: str) -> None:
+        where = "" if directory is None else f" of {directory}"
         super().__init__(
-            f"the journal {path} cannot be written: {reason}",
+            f"the journal{where} cannot be written: {reason}",
             remedy="Free disk space or replace the disk; the map attempt was not committed",
         )
-        self.path = path
 
 
 class CorruptJournal(StorageError):
-    """The journal is damaged before its end. Records before the damage are kept.
+    """A journal is damaged. The rows of all whole records of it count.
 
     Args:
         path: The journal.
-        offset: Where the first unreadable record begins.
+        offset: Where the damage begins.
         size: Size of the file, in bytes.
         reason: Description of the damage.
     """
@@ -174,11 +175,23 @@ class CorruptJournal(StorageError):
             f"journal {path} is damaged: {reason}",
             value=offset,
             limit=size,
-            remedy="Map outputs committed after that point are forgotten and will be computed "
-            "again; check the disk",
+            remedy="Map outputs whose rows are damaged are forgotten and will be computed again; "
+            "check the disk",
         )
         self.path = path
         self.offset = offset
+
+
+class ObsoleteJournal(StorageUnavailable):
+    """A directory holds data in a format that an older version wrote."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(
+            directory,
+            "its journal was written by an older version, in a format of that time",
+            f"Let the older version serve the applications that need it, or empty the directory: "
+            f"rm {directory}/journal-* {directory}/arena-*",
+        )
 
 
 class CorruptRegion(StorageError):

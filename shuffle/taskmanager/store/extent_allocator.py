@@ -35,7 +35,7 @@ class ExtentAllocator:
         "capacity_bytes",
     )
 
-    def __init__(self, capacity_bytes: int | None, alignment: int = 4096) -> None:
+    def __init__(self, capacity_bytes: int | None, alignment: int) -> None:
         if alignment < 1:
             msg = f"alignment must be at least 1, got {alignment}"
             raise ValueError(msg)

@@ -83,11 +83,12 @@ async def read_extents(threads: IoThreads, reads: Sequence[ExtentRead], flow: Fl
         extent, offset, buffers = read
         if not read.is_within:
             raise OutsideRegion(read.end, extent.length)
-        if extent.view is None:
+        view = extent.view
+        if view is None:
             on_disk.append(read)
             continue
         for buffer in buffers:
-            buffer[:] = extent.view[offset : offset + len(buffer)]
+            buffer[:] = view[offset : offset + len(buffer)]
             offset += len(buffer)
     if not on_disk:
         return
@@ -135,7 +136,7 @@ async def verify_region(threads: IoThreads, region: Region) -> None:
     if extent is not None:
         extent.retain()
         try:
-            found = await threads.run_for(OWN_FLOW, extent.length, partial(_checksum, extent))
+            found = await threads.run_for(OWN_FLOW, extent.length, partial(checksum_of, extent))
         except OSError as error:
             raise StorageReadFailed(
                 extent.tier.path, extent.offset, extent.length, 0, str(error)
@@ -146,8 +147,13 @@ async def verify_region(threads: IoThreads, region: Region) -> None:
         raise CorruptRegion(region.crc32c, found, repr(extent))
 
 
-def _checksum(extent: Extent) -> int:
-    """Compute an extent's checksum. Runs in a thread, a piece at a time."""
+def checksum_of(extent: Extent) -> int:
+    """Compute an extent's checksum, a piece at a time. Blocks.
+
+    Raises:
+        StorageReadFailed: The file ended early.
+        OSError: The disk failed.
+    """
     value = 0
     view = extent.view
     buffer = memoryview(bytearray(min(_VERIFY_BYTES, extent.length)))

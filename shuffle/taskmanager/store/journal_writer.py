@@ -1,8 +1,12 @@
-"""Group commit: rows wait while a write is under way, then all of them share the next write.
+"""Group commit: rows wait while writes are under way, then all of them share the next ones.
 
-One task drains the queue, so appends, compaction and moves of the journal never overlap, and rows
-reach the file in the order in which they were given. The write itself runs in a thread of its own:
-even a write to the page cache blocks while the kernel throttles writers on a busy disk.
+A row goes to the journals of all arenas in which its map output lies, and counts when each of them
+has it; the row of a release goes to every journal. One task drains the queue, so rows and rewrites
+never overlap, and rows have one order. The writes run in a thread for each journal: even a write to
+the page cache blocks while the kernel throttles writers on a busy disk.
+
+The space of what is released is given back when the journal beside it has the row. Otherwise a
+crash could bring the map output back after others have written over its bytes.
 
 The queue is bounded by its callers: one row per map attempt that is being finished and one per
 shuffle or application that is being released.
@@ -10,11 +14,11 @@ shuffle or application that is being released.
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
-from pathlib import Path
+from typing import Final
 
 from ...names import MapAttemptKey, ShuffleKey
 from .errors import (
@@ -25,27 +29,32 @@ from .errors import (
     StorageError,
 )
 from .io_threads import IoThreads
-from .journal import Journal, record_bytes
+from .journal import Entry, Journal
 from .output_index import OutputIndex
-from .outputs import MapOutput, Region
+from .outputs import MapOutput, Region, arenas_of
 from .rows import pack_commit, pack_drop, pack_secure
+from .tier import Extent
 from .tiers import Tiers
 
 logger = logging.getLogger(__name__)
 
-COMPACTION_FLOOR_BYTES = 1024 * 1024
+COMPACTION_FLOOR_BYTES: Final = 1024 * 1024
 """A journal with fewer dead bytes is left alone: a rewrite would cost more than it saves."""
+
+RETRY_SECONDS: Final = 1.0
+"""Until a release is written again to a journal whose disk was full: nothing tells of room."""
 
 
 @dataclass(slots=True, eq=False)
 class PendingRow:
-    """A commit, or regions that are secured before it, on its way into the journal.
+    """A commit, or regions that are secured before it, on its way into the journals.
 
     Attributes:
         attempt: The map attempt.
         regions: The regions of the row.
         row: The packed row.
-        publish: Makes the row visible; called with the bytes of its record.
+        arenas: Whose journals get it.
+        publish: Makes the row visible.
         done: Resolved when the row is visible, or failed.
         refusal: Set by a release in the meantime: the row must not become visible any more.
     """
@@ -53,36 +62,75 @@ class PendingRow:
     attempt: MapAttemptKey
     regions: Sequence[Region]
     row: bytes
-    publish: Callable[[int], None]
+    arenas: set[bytes]
+    publish: Callable[[], None]
     done: "asyncio.Future[None]"
     refusal: StorageError | None = None
 
 
+@dataclass(slots=True, eq=False)
+class PendingRelease:
+    """A release on its way into all journals.
+
+    Attributes:
+        row: The packed row.
+        arenas: Whose journals do not have it yet.
+        extents: What is given back as soon as the journal beside it has the row.
+        done: Resolved when a restart will not undo the release, or failed.
+        entry: The row in the order of all rows; None before the first write.
+    """
+
+    row: bytes
+    arenas: set[bytes]
+    extents: list[Extent]
+    done: "asyncio.Future[None]"
+    entry: Entry | None = None
+
+
+@dataclass(slots=True)
+class _Write:
+    """What a batch writes to one journal."""
+
+    entries: list[Entry] = field(default_factory=list)
+    releases: list[Entry] = field(default_factory=list)
+
+
 class JournalWriter:
-    """Writes the journal of a store.
+    """Writes the journals of a store.
 
     Args:
-        journal: The open journal.
+        run: The run of the TaskManager.
+        journals: The open journals, by the ids of their arenas.
         index: Committed outputs; the writer adds those whose rows are written.
-        tiers: Asked for another directory when this one refuses a write, and told of that.
+        tiers: Told of a directory that refuses a write.
     """
 
     def __init__(
-        self,
-        journal: Journal,
-        index: OutputIndex,
-        tiers: Tiers,
+        self, run: int, journals: Mapping[bytes, Journal], index: OutputIndex, tiers: Tiers
     ) -> None:
-        self.journal = journal
+        self.journals = dict(journals)
         self.compactions = 0
+        self._run = run
+        self._number = 0
         self._index = index
         self._tiers = tiers
-        self._queue: list[PendingRow | bytes] = []
-        self._in_flight: list[PendingRow | bytes] = []
+        self._queue: list[PendingRow | PendingRelease] = []
+        self._in_flight: list[PendingRow | PendingRelease] = []
         self._pending: dict[MapAttemptKey, PendingRow] = {}
+        self._late: list[PendingRelease] = []
+        """Releases that are valid, and that a journal on a full disk does not have yet."""
+        self._missed: list[Entry] = []
+        """Releases that a journal which is left out does not have."""
+        self._last_release: asyncio.Future[None] | None = None
         self._task: asyncio.Task[None] | None = None
-        self._compact_above_bytes = 0
-        self._thread = IoThreads(1, "sluice-journal")
+        self._retry: asyncio.TimerHandle | None = None
+        self._compact_above_bytes = dict.fromkeys(self.journals, 0)
+        self._threads = {arena: IoThreads(1, "sluice-journal") for arena in self.journals}
+
+    @property
+    def size_bytes(self) -> int:
+        """Length of all journals."""
+        return sum(journal.size_bytes for journal in self.journals.values())
 
     def is_pending(self, key: ShuffleKey, map_attempt_id: int) -> bool:
         """Whether the commit of a map attempt is being written."""
@@ -95,26 +143,19 @@ class JournalWriter:
 
     def commit(self, output: MapOutput) -> "asyncio.Future[None]":
         """Queue a commit. The future ends when the output is visible, or with a StorageError."""
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         attempt = MapAttemptKey(output.key, output.map_attempt_id)
         publish = partial(self._index.add, output)
-        entry = PendingRow(attempt, output.regions, pack_commit(output), publish, done)
-        self._pending[attempt] = entry
-        self._put(entry)
-        return done
+        return self._put_row(attempt, output.regions, pack_commit(output), publish)
 
     def secure(
         self, attempt: MapAttemptKey, num_subpartitions: int, regions: Sequence[Region]
     ) -> "asyncio.Future[None]":
         """Queue regions of a map output that is not committed. The future is that of a commit."""
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         before = self._index.open_output(attempt)
         first = 0 if before is None else len(before.regions)
         row = pack_secure(*attempt, num_subpartitions, first, regions)
         publish = partial(self._index.secure, attempt, num_subpartitions, regions)
-        self._pending[attempt] = entry = PendingRow(attempt, regions, row, publish, done)
-        self._put(entry)
-        return done
+        return self._put_row(attempt, regions, row, publish)
 
     def drop(self, attempt: MapAttemptKey) -> None:
         """Give up the secured regions of a map output, also those being written."""
@@ -122,14 +163,18 @@ class JournalWriter:
         if pending is not None:
             pending.refusal = MapOutputDropped(*attempt.shuffle, attempt.map_attempt_id)
         output = self._index.pop_open(attempt)
-        if output is not None:
-            output.release()
         if output is not None or pending is not None:
-            self._put(pack_drop(*attempt))
+            regions = [] if output is None else output.take()
+            self._put_release(pack_drop(*attempt), regions)
 
-    def release(self, row: bytes) -> None:
-        """Queue the row of a release."""
-        self._put(row)
+    def release(self, row: bytes, regions: Iterable[Region]) -> None:
+        """Queue the row of a release, which gives regions back."""
+        self._last_release = self._put_release(row, regions)
+
+    def released(self) -> "asyncio.Future[None] | None":
+        """Return a future that ends when the last release outlives the process; None: it does."""
+        last = self._last_release
+        return None if last is None or (last.done() and last.exception() is None) else last
 
     def refuse(self, released: Callable[[ShuffleKey], bool]) -> int:
         """Fail the commits under way to shuffles that are being released; return their number."""
@@ -140,132 +185,223 @@ class JournalWriter:
                 refused += 1
         return refused
 
-    def _put(self, entry: PendingRow | bytes) -> None:
-        self._queue.append(entry)
-        if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._drain())
-
     async def close(self) -> None:
-        """Write the queued rows, then close the file."""
+        """Write the queued rows, then close the files."""
         if self._task is not None:
             await asyncio.wait({self._task})
-        await asyncio.to_thread(self._thread.end)
-        self.journal.close()
+        if self._retry is not None:
+            self._retry.cancel()
+        for release in self._late:
+            self._give_back(release, set(release.arenas))
+        for threads in self._threads.values():
+            await asyncio.to_thread(threads.end)
+        for journal in self.journals.values():
+            journal.close()
+
+    def _put_row(
+        self,
+        attempt: MapAttemptKey,
+        regions: Sequence[Region],
+        row: bytes,
+        publish: Callable[[], None],
+    ) -> "asyncio.Future[None]":
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        # A row without a byte in any arena is kept in one journal, whichever it is.
+        arenas = arenas_of(regions) or set(list(self.journals)[-1:]) or {b""}
+        self._pending[attempt] = PendingRow(attempt, regions, row, arenas, publish, done)
+        self._put(self._pending[attempt])
+        return done
+
+    def _put_release(self, row: bytes, regions: Iterable[Region]) -> "asyncio.Future[None]":
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        extents = [region.extent for region in regions if region.extent is not None]
+        self._put(PendingRelease(row, set(self.journals), extents, done))
+        return done
+
+    def _put(self, entry: PendingRow | PendingRelease) -> None:
+        self._queue.append(entry)
+        self._begin()
+
+    def _begin(self) -> None:
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._drain())
 
     async def _drain(self) -> None:
         try:
             while self._queue:
-                batch, self._queue = self._queue, []
-                self._in_flight = batch
-                rows = [
-                    entry if isinstance(entry, bytes) else entry.row
-                    for entry in batch
-                    if isinstance(entry, bytes) or entry.refusal is None
-                ]
-                failure = await self._write(rows)
-                self._in_flight = []
-                if failure is None:
-                    self._complete(batch)
-                else:
-                    self._fail(batch, failure)
-                    # Releases must come before whatever is committed next into the same extents.
-                    # They wait for that, instead of trying a full disk again and again.
-                    releases = [entry for entry in batch if isinstance(entry, bytes)]
-                    self._queue[:0] = releases
-                    if not self._pending:
-                        return
-                await self._compact_if_worthwhile()
+                self._in_flight = [*self._late, *self._queue]
+                self._late, self._queue = [], []
+                failures = await self._write(self._in_flight)
+                batch, self._in_flight = self._in_flight, []
+                self._complete(batch, failures)
+                for arena in list(self.journals):
+                    await self._compact_if_worthwhile(arena)
         except BaseException as error:  # the loop ends, or a bug: no caller may wait for ever
             left = [*self._in_flight, *self._queue]
             self._in_flight, self._queue = [], []
-            cancelled = isinstance(error, asyncio.CancelledError)
-            failure = (
-                StorageClosed() if cancelled else JournalWriteFailed(self.journal.path, repr(error))
-            )
-            self._fail(left, failure)
+            failure: StorageError = JournalWriteFailed(None, repr(error))
+            if isinstance(error, asyncio.CancelledError):
+                failure = StorageClosed()
+            for entry in left:
+                self._fail(entry, failure)
             raise
         finally:
             self._task = None
 
-    async def _write(self, rows: list[bytes]) -> StorageError | None:
-        """Append rows, moving the journal to another directory if this one refuses."""
-        if not rows:
-            return None
-        journal = self.journal
-        try:
-            await self._thread.run(journal.append, rows)
-        except OSError as error:
-            logger.error("the journal %s refused %d records: %s", journal.path, len(rows), error)
-            self._tiers.note_disk_failure(journal.path.parent, error)
-            for directory in self._tiers.healthy_disks():
-                if directory != journal.path.parent and await self._rewrite(directory, rows):
-                    return None
-            return JournalWriteFailed(journal.path, str(error))
-        return None
+    # ---- writing ---------------------------------------------------------------------------------
 
-    async def _compact_if_worthwhile(self) -> None:
-        size = self.journal.size_bytes
-        dead = size - self._index.journal_bytes
-        if dead < max(self._index.journal_bytes, COMPACTION_FLOOR_BYTES, self._compact_above_bytes):
+    async def _write(self, batch: Sequence[PendingRow | PendingRelease]) -> dict[bytes, OSError]:
+        """Append a batch to the journals; return the failures by arena."""
+        writes: dict[bytes, _Write] = {}
+        for each in batch:
+            if isinstance(each, PendingRelease):
+                each.entry = each.entry or self._entry(each.row)
+                for arena in each.arenas:
+                    writes.setdefault(arena, _Write()).releases.append(each.entry)
+            elif each.refusal is None:
+                entry = self._entry(each.row)
+                for arena in each.arenas:
+                    writes.setdefault(arena, _Write()).entries.append(entry)
+        failures: dict[bytes, OSError] = {}
+        await asyncio.gather(
+            *(self._append(arena, write, failures) for arena, write in writes.items())
+        )
+        return failures
+
+    def _entry(self, row: bytes) -> Entry:
+        self._number += 1
+        return Entry(self._run, self._number, row)
+
+    async def _append(self, arena: bytes, write: _Write, failures: dict[bytes, OSError]) -> None:
+        journal = self.journals.get(arena)
+        if journal is None:
+            failures[arena] = OSError("the directory is left out")
             return
-        if await self._rewrite(self.journal.path.parent, []):
-            self.compactions += 1
-            self._compact_above_bytes = 0
-        else:
-            self._compact_above_bytes = 2 * dead  # not again with every batch
-
-    async def _rewrite(self, directory: Path, more: list[bytes]) -> bool:
-        """Write the next generation: all live rows and ``more``. Return whether that went well."""
-        old = self.journal
-        outputs = self._index.outputs()
-        secured = [
-            pack_secure(each.key, each.map_attempt_id, each.num_subpartitions, 0, each.regions)
-            for each in self._index.open_outputs()
-        ]
-
-        def write() -> Journal:
-            # Outputs are immutable, so the thread may read them while the event loop goes on. The
-            # rows of releases in the meantime wait in the queue and follow in the new file.
-            rows = chain(map(pack_commit, outputs), secured, more)
-            journal = Journal.create(directory, old.generation + 1, rows)
-            old.remove()
-            return journal
-
         try:
-            self.journal = await self._thread.run(write)
+            await self._threads[arena].run(partial(journal.append, write.entries, write.releases))
         except OSError as error:
-            logger.error("no new journal can be written to %s: %s", directory, error)
-            self._tiers.note_disk_failure(directory, error)
-            return False
-        return True
+            failures[arena] = error
+            count = len(write.entries) + len(write.releases)
+            logger.error("the journal %s refused %d rows: %s", journal.path, count, error)
+            self._note_failure(arena, journal, error)
 
-    def _complete(self, batch: list[PendingRow | bytes]) -> None:
-        for entry in batch:
-            if isinstance(entry, bytes):
-                continue
-            if entry.refusal is not None:
-                self._fail([entry], entry.refusal)
-                continue
-            self._forget(entry)
-            entry.publish(record_bytes(entry.row))
-            if not entry.done.done():
-                entry.done.set_result(None)
+    def _note_failure(self, arena: bytes, journal: Journal, error: OSError) -> None:
+        """Draw the consequences of a failed write; a journal that is left out misses releases."""
+        if not self._tiers.note_journal_failure(arena, error):
+            journal.close()
+            del self.journals[arena]
 
-    def _fail(self, batch: list[PendingRow | bytes], failure: StorageError) -> None:
-        for entry in batch:
-            if isinstance(entry, bytes):
+    # ---- what comes after a write ----------------------------------------------------------------
+
+    def _complete(
+        self, batch: Sequence[PendingRow | PendingRelease], failures: Mapping[bytes, OSError]
+    ) -> None:
+        for each in batch:
+            if isinstance(each, PendingRelease):
+                self._complete_release(each, failures)
                 continue
-            self._forget(entry)
-            taken = self._index.open_output(entry.attempt)
-            if taken is not None and taken.taken:  # a commit that failed cannot be resumed
-                self._index.pop_open(entry.attempt)
-                self._queue.append(pack_drop(*entry.attempt))
+            failed = next((arena for arena in each.arenas if arena in failures), None)
+            if each.refusal is not None:
+                self._fail(each, each.refusal)
+            elif failed is not None:
+                journal = self._tiers.directory_of(failed)
+                self._fail(each, JournalWriteFailed(journal, str(failures[failed])))
+            else:
+                self._forget(each)
+                each.publish()
+                if not each.done.done():
+                    each.done.set_result(None)
+
+    def _complete_release(self, release: PendingRelease, failures: Mapping[bytes, OSError]) -> None:
+        """Give back what the journals allow; a release is valid once one of them has it."""
+        written = {arena for arena in release.arenas if arena not in failures}
+        left_out = {arena for arena in release.arenas if arena not in self.journals}
+        self._give_back(release, written | left_out)
+        release.arenas -= written | left_out
+        if left_out and release.entry is not None:
+            self._missed.append(release.entry)
+        if written and not release.done.done():
+            release.done.set_result(None)
+        if release.arenas:
+            self._late.append(release)
+            if self._retry is None:
+                loop = asyncio.get_running_loop()
+                self._retry = loop.call_later(RETRY_SECONDS, self._write_late)
+        elif not release.done.done():
+            self._fail(release, JournalWriteFailed(None, "no directory is left"))
+
+    def _write_late(self) -> None:
+        self._retry = None
+        if self._late:
+            self._queue.append(self._late.pop())  # the others come along
+            self._begin()
+
+    def _give_back(self, release: PendingRelease, arenas: set[bytes]) -> None:
+        """Release the extents of some arenas."""
+        kept: list[Extent] = []
+        for extent in release.extents:
+            if extent.tier.tier_id in arenas:
+                extent.release()
+            else:
+                kept.append(extent)
+        release.extents = kept
+
+    def _fail(self, entry: PendingRow | PendingRelease, failure: StorageError) -> None:
+        if isinstance(entry, PendingRelease):
+            self._give_back(entry, {extent.tier.tier_id for extent in entry.extents})
             if not entry.done.done():
-                entry.done.set_exception(entry.refusal or failure)
-            else:  # cancelled: the store owns the regions
-                for region in entry.regions:
-                    region.release()
+                entry.done.set_exception(failure)
+                entry.done.exception()  # retrieved: mostly nobody waits for a release
+            return
+        self._forget(entry)
+        taken = self._index.open_output(entry.attempt)
+        if taken is not None and taken.taken:  # a commit that failed cannot be resumed
+            self._index.pop_open(entry.attempt)
+            self._put_release(pack_drop(*entry.attempt), [])
+        if not entry.done.done():
+            entry.done.set_exception(entry.refusal or failure)
+        else:  # cancelled: the store owns the regions
+            for region in entry.regions:
+                region.release()
 
     def _forget(self, entry: PendingRow) -> None:
         if self._pending.get(entry.attempt) is entry:
             del self._pending[entry.attempt]
+
+    # ---- compaction ------------------------------------------------------------------------------
+
+    async def _compact_if_worthwhile(self, arena: bytes) -> None:
+        journal = self.journals[arena]
+        live = self._index.journal_bytes[arena]
+        dead = journal.size_bytes - live
+        if dead < max(live, COMPACTION_FLOOR_BYTES, self._compact_above_bytes[arena]):
+            return
+        if await self._rewrite(arena, journal):
+            self.compactions += 1
+            self._compact_above_bytes[arena] = 0
+        else:
+            self._compact_above_bytes[arena] = 2 * dead  # not again with every batch
+
+    async def _rewrite(self, arena: bytes, journal: Journal) -> bool:
+        """Write the next generation of a journal; return whether that went well."""
+        outputs = self._index.outputs_in(arena)
+        secured = self._index.secured_in(arena)
+        first = self._number
+        self._number += len(outputs) + len(secured)
+        missed = [*self._missed, *(each.entry for each in self._late if each.entry is not None)]
+
+        def write() -> Journal:
+            # Outputs are immutable, so the thread may read them while the event loop goes on. The
+            # rows of releases in the meantime wait in the queue and follow in the new file.
+            rows = chain(map(pack_commit, outputs), secured)
+            entries = (Entry(self._run, first + n, row) for n, row in enumerate(rows, 1))
+            return Journal.create(journal.path.parent, arena, self._run, entries, missed)
+
+        try:
+            self.journals[arena] = await self._threads[arena].run(write)
+        except OSError as error:
+            logger.error("no new journal can be written to %s: %s", journal.path.parent, error)
+            self._tiers.note_journal_failure(arena, error)
+            return False
+        await self._threads[arena].run(journal.remove)
+        return True

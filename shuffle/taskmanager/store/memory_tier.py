@@ -8,7 +8,8 @@ import os
 from pathlib import Path
 
 from .errors import StorageUnavailable
-from .tier import ALIGNMENT_BYTES, Extent, Tier, open_arena
+from .slot_allocator import PAGE_BYTES
+from .tier import Extent, Tier, open_arena
 
 logger = logging.getLogger(__name__)
 
@@ -44,6 +45,7 @@ class MemoryTier(Tier):
         self._whole = memoryview(self._mapping)
         self._backed_bytes = 0
         self._short = False
+        self._closed = False
 
     @classmethod
     def open(cls, directory: Path, capacity_bytes: int) -> "MemoryTier":
@@ -92,7 +94,9 @@ class MemoryTier(Tier):
             ValueError: The range lies outside the file or overlaps an adopted one.
         """
         capacity = self._capacity
-        self._allocator.capacity_bytes = max(capacity, self._allocator.rounded(offset + length))
+        self._allocator.capacity_bytes = max(
+            capacity, -(-(offset + length) // PAGE_BYTES) * PAGE_BYTES
+        )
         try:
             return super().adopt(offset, length)
         except ValueError:
@@ -159,17 +163,19 @@ class MemoryTier(Tier):
         else:
             self._note_shortage()
 
+    def view_of(self, offset: int, length: int) -> memoryview | None:
+        """Return the bytes of an extent; None when the tier is closed."""
+        return None if self._closed else self._whole[offset : offset + length]
+
     def close(self) -> None:
         """Unmap and close. Slices still held by a transport keep the mapping until they go."""
         super().close()
+        self._closed = True
         self._whole.release()
         try:
             self._mapping.close()
         except BufferError:
             logger.warning("the mapping of %s is in use: it goes with its last slice", self.path)
-
-    def _view(self, offset: int, length: int) -> memoryview | None:
-        return self._whole[offset : offset + length]
 
     def _ahead_bytes(self) -> int:
         frontier = self._allocator.frontier_bytes
@@ -217,11 +223,11 @@ def _affordable(directory: Path, fd: int, wanted_bytes: int) -> int:
     """Return how much of the wanted capacity the file system has room for."""
     usage = os.fstatvfs(fd)
     room = usage.f_bavail * usage.f_frsize + os.fstat(fd).st_blocks * 512
-    capacity = min(wanted_bytes, room // ALIGNMENT_BYTES * ALIGNMENT_BYTES)
-    if capacity < ALIGNMENT_BYTES:
+    capacity = min(wanted_bytes, room // PAGE_BYTES * PAGE_BYTES)
+    if capacity < PAGE_BYTES:
         raise StorageUnavailable(
             directory,
-            f"the memory tier needs at least {ALIGNMENT_BYTES} bytes, and {room} are free there",
+            f"the memory tier needs at least {PAGE_BYTES} bytes, and {room} are free there",
             "Free space there, raise the size of the tmpfs (docker: --shm-size), "
             "or set memory_tier_bytes to 0",
         )

@@ -3,14 +3,22 @@
 Its statistics are immutable snapshots for status pages and metrics.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from types import MappingProxyType
+from typing import Final
 
 from ...names import MapAttemptKey, ShuffleKey
-from ..accounts import Accounts, Resource
-from .outputs import MapOutput, OpenOutput, Region
+from ..accounts import Account, Accounts, Resource
+from .outputs import MapOutput, OpenOutput, Region, arenas_of
+from .rows import pack_secure
+
+_ROW_BYTES: Final = 40
+"""Of the record of a row without its regions and the name of its application."""
+
+_REGION_BYTES: Final = 32
+"""Of a region in a row without its offsets."""
 
 _NOTHING: Mapping[int, MapOutput] = MappingProxyType({})
 
@@ -18,19 +26,23 @@ _NOTHING: Mapping[int, MapOutput] = MappingProxyType({})
 class ShuffleEntry:
     """The committed map outputs of one shuffle.
 
+    Args:
+        account: The account of its application.
+
     Attributes:
         outputs: By map attempt id.
         stored_bytes: Bytes over all map outputs.
-        journal_bytes: Bytes of their rows in the journal.
+        journal_bytes: Bytes of their rows in the journal of each arena, by its id.
         regions: Regions over all map outputs.
     """
 
-    __slots__ = ("journal_bytes", "outputs", "regions", "stored_bytes")
+    __slots__ = ("account", "journal_bytes", "outputs", "regions", "stored_bytes")
 
-    def __init__(self) -> None:
+    def __init__(self, account: Account) -> None:
+        self.account = account
         self.outputs: dict[int, MapOutput] = {}
         self.stored_bytes = 0
-        self.journal_bytes = 0
+        self.journal_bytes: Counter[bytes] = Counter()
         self.regions = 0
 
 
@@ -41,6 +53,10 @@ class OutputIndex:
 
     Args:
         accounts: The accounts in which committed map outputs are counted.
+
+    Attributes:
+        journal_bytes: About how many bytes of the journal of each arena are rows that still count,
+            by the arena's id.
     """
 
     def __init__(self, accounts: Accounts) -> None:
@@ -49,23 +65,19 @@ class OutputIndex:
         self._open: dict[MapAttemptKey, OpenOutput] = {}
         self.map_outputs = 0
         self.stored_bytes = 0
-        self.journal_bytes = 0
+        self.journal_bytes: Counter[bytes] = Counter()
 
     def secure(
-        self,
-        attempt: MapAttemptKey,
-        num_subpartitions: int,
-        regions: Sequence[Region],
-        journal_bytes: int,
+        self, attempt: MapAttemptKey, num_subpartitions: int, regions: Sequence[Region]
     ) -> None:
         """Add secured regions to a map output that is not committed."""
         output = self._open.get(attempt)
         if output is None:
             output = OpenOutput(attempt.shuffle, attempt.map_attempt_id, num_subpartitions, [])
             self._open[attempt] = output
+        output.secured.append(len(output.regions))
         output.regions += regions
-        output.journal_bytes += journal_bytes
-        self.journal_bytes += journal_bytes
+        self.journal_bytes.update(row_bytes_of(attempt.shuffle, regions))
 
     def open_output(self, attempt: MapAttemptKey) -> OpenOutput | None:
         """Return the secured part of a map output that is not committed, or None."""
@@ -79,26 +91,30 @@ class OutputIndex:
         """Remove the secured part of a map output and return it; the caller releases it."""
         output = self._open.pop(attempt, None)
         if output is not None:
-            self.journal_bytes -= output.journal_bytes
+            for _, regions in output.rows():
+                self.journal_bytes.subtract(row_bytes_of(output.key, regions))
         return output
 
-    def add(self, output: MapOutput, journal_bytes: int) -> None:
+    def add(self, output: MapOutput) -> None:
         """Make a map output visible. The caller has checked that it is new."""
         application_id, shuffle_id = output.key
-        self.pop_open(MapAttemptKey(output.key, output.map_attempt_id))
+        if self._open:
+            self.pop_open(MapAttemptKey(output.key, output.map_attempt_id))
         shuffles = self._applications.setdefault(application_id, {})
         entry = shuffles.get(shuffle_id)
         if entry is None:
-            entry = shuffles[shuffle_id] = ShuffleEntry()
+            entry = shuffles[shuffle_id] = ShuffleEntry(self._accounts.of(application_id))
         entry.outputs[output.map_attempt_id] = output
         stored = output.total_bytes
         entry.stored_bytes += stored
         entry.regions += len(output.regions)
-        entry.journal_bytes += journal_bytes
+        journal_bytes = row_bytes_of(output.key, output.regions)
+        for arena, size in journal_bytes.items():
+            entry.journal_bytes[arena] += size
+            self.journal_bytes[arena] += size
         self.map_outputs += 1
-        self._accounts.of(application_id).hold(Resource.MAP_OUTPUTS)
+        entry.account.hold(Resource.MAP_OUTPUTS)
         self.stored_bytes += stored
-        self.journal_bytes += journal_bytes
 
     def get(self, key: ShuffleKey, map_attempt_id: int) -> MapOutput | None:
         """Return a map output, or None if it is not committed."""
@@ -124,9 +140,9 @@ class OutputIndex:
         if not shuffles:
             del self._applications[key.application_id]
         self.map_outputs -= len(entry.outputs)
-        self._accounts.of(key.application_id).give_back(Resource.MAP_OUTPUTS, len(entry.outputs))
+        entry.account.give_back(Resource.MAP_OUTPUTS, len(entry.outputs))
         self.stored_bytes -= entry.stored_bytes
-        self.journal_bytes -= entry.journal_bytes
+        self.journal_bytes.subtract(entry.journal_bytes)
         return entry
 
     def shuffles_of(self, application_id: str) -> list[ShuffleKey]:
@@ -143,9 +159,34 @@ class OutputIndex:
             for shuffle_id, entry in shuffles.items():
                 yield ShuffleKey(application_id, shuffle_id), entry
 
+    def outputs_in(self, arena: bytes) -> list[MapOutput]:
+        """Return the map outputs of which an arena's journal has rows, and those without a byte."""
+        return [
+            output
+            for output in self.outputs()
+            if arena in (arenas := arenas_of(output.regions)) or not arenas
+        ]
+
+    def secured_in(self, arena: bytes) -> list[bytes]:
+        """Return the rows of secured regions that an arena's journal has."""
+        return [
+            pack_secure(output.key, output.map_attempt_id, output.num_subpartitions, first, regions)
+            for output in self._open.values()
+            for first, regions in output.rows()
+            if arena in arenas_of(regions)
+        ]
+
     def outputs(self) -> list[MapOutput]:
         """Return all map outputs."""
         return [output for _, entry in self.entries() for output in entry.outputs.values()]
+
+
+def row_bytes_of(key: ShuffleKey, regions: Sequence[Region]) -> dict[bytes, int]:
+    """Return about how many bytes the row of regions takes in the journal of each arena."""
+    size = _ROW_BYTES + len(key.application_id)
+    for region in regions:
+        size += _REGION_BYTES + len(region.offsets) * region.offsets.itemsize
+    return dict.fromkeys(arenas_of(regions), size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,10 +216,9 @@ class StoreStatistics:
         commits: Commits since the start.
         adopted_map_outputs: Map outputs taken over from the previous process.
         forgotten_map_outputs: Map outputs in its journal whose bytes are gone.
-        journal_path: The journal.
-        journal_bytes: Length of the journal.
-        journal_live_bytes: Bytes of its rows that still count.
-        compactions: Rewrites of the journal since the start.
+        journal_bytes: Length of all journals.
+        journal_live_bytes: About how many bytes of them are rows that still count.
+        compactions: Rewrites of journals since the start.
     """
 
     map_outputs: int
@@ -186,7 +226,6 @@ class StoreStatistics:
     commits: int
     adopted_map_outputs: int
     forgotten_map_outputs: int
-    journal_path: Path
     journal_bytes: int
     journal_live_bytes: int
     compactions: int

@@ -9,9 +9,9 @@ each subpartition.
 """
 
 from array import array
-from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import accumulate
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
 from ....protocol.messages import EVERY_SUBPARTITION
@@ -109,6 +109,11 @@ class Region:
             self.extent.release()
 
 
+def arenas_of(regions: Iterable[Region]) -> set[bytes]:
+    """Return the ids of the arenas in which regions lie."""
+    return {region.extent.tier.tier_id for region in regions if region.extent is not None}
+
+
 @dataclass(slots=True, eq=False)
 class OpenOutput:
     """The secured regions of a map output that is not committed; they outlive the process.
@@ -118,7 +123,7 @@ class OpenOutput:
         map_attempt_id: The attempt.
         num_subpartitions: Subpartitions of the shuffle.
         regions: Its first regions, in the order in which they were written.
-        journal_bytes: Bytes of their rows in the journal.
+        secured: Numbers of the first region of each row; a row ends before the next one.
         taken: Whether the regions are on their way into a commit and no longer owned here.
     """
 
@@ -126,7 +131,7 @@ class OpenOutput:
     map_attempt_id: int
     num_subpartitions: int
     regions: list[Region]
-    journal_bytes: int = 0
+    secured: list[int] = field(default_factory=list)
     taken: bool = False
 
     @property
@@ -134,12 +139,17 @@ class OpenOutput:
         """Bytes over all regions."""
         return sum(region.length for region in self.regions)
 
-    def release(self) -> None:
-        """Give up the regions that are still owned here."""
-        if not self.taken:
-            self.taken = True
-            for region in self.regions:
-                region.release()
+    def rows(self) -> Iterator[tuple[int, list[Region]]]:
+        """Yield the first region's number and the regions of each row."""
+        for first, end in pairwise([*self.secured, len(self.regions)]):
+            yield first, self.regions[first:end]
+
+    def take(self) -> list[Region]:
+        """Return the regions that are still owned here, for their new owner."""
+        if self.taken:
+            return []
+        self.taken = True
+        return self.regions
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -161,4 +171,4 @@ class MapOutput:
     @property
     def total_bytes(self) -> int:
         """Bytes over all regions."""
-        return sum(region.offsets[-1] for region in self.regions)
+        return sum([region.offsets[-1] for region in self.regions])

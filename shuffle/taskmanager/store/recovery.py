@@ -1,40 +1,23 @@
-"""Opens the storage: locks directories, opens tiers, adopts committed map outputs."""
+"""Opens the storage: locks directories, opens tiers and journals, adopts committed map outputs."""
 
-import dataclasses
+import gc
 import logging
-import time
-from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ...names import MapAttemptKey, ShuffleKey
-from ..accounts import Account, Accounts
+from ..accounts import Accounts
 from ..sections import StorageConfig
+from .adoption import Adoption
 from .directories import DirectoryLock, taskmanager_id
 from .disk_tier import DiskTier
-from .errors import CorruptJournal, StorageInUse, StorageUnavailable
-from .journal import (
-    Journal,
-    find_journals,
-    generation_of,
-    open_journal,
-    record_bytes,
-)
+from .errors import StorageInUse, StorageUnavailable
+from .journal import FoundJournal, Journal, open_journal
 from .journal_writer import COMPACTION_FLOOR_BYTES
 from .memory_tier import MemoryTier
 from .output_index import OutputIndex
-from .outputs import MapOutput, Region
-from .rows import (
-    CommitRow,
-    DropRow,
-    ReleaseApplicationRow,
-    ReleaseShuffleRow,
-    SecureRow,
-    pack_commit,
-    pack_secure,
-    unpack,
-)
-from .tier import Extent, Tier, TierStatistics
+from .replay import replay
+from .tier import Tier, TierStatistics
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +33,9 @@ class OpenedStorage:
         left_out: Directories that cannot be used, each with the reason.
         index: The adopted map outputs.
         accounts: The accounts of the applications that have them.
-        journal: Open for appending.
+        run: Number of this run.
+        journals: Open for appending, by the ids of their arenas.
+        stale: Arenas whose journals tell of a time before they were away.
         forgotten: Number of committed map outputs whose bytes are gone.
         locks: Locks of the directories.
     """
@@ -61,7 +46,9 @@ class OpenedStorage:
     memory: MemoryTier | None = None
     disks: list[DiskTier] = field(default_factory=list)
     left_out: list[TierStatistics] = field(default_factory=list)
-    journal: Journal | None = None
+    run: int = 1
+    journals: dict[bytes, Journal] = field(default_factory=dict)
+    stale: set[bytes] = field(default_factory=set)
     forgotten: int = 0
     locks: list[DirectoryLock] = field(default_factory=list)
 
@@ -71,7 +58,7 @@ class OpenedStorage:
         return [*([] if self.memory is None else [self.memory]), *self.disks]
 
     def close(self) -> None:
-        """Close the arenas and unlock the directories; the journal's writer closes the journal."""
+        """Close the arenas and unlock the directories; the journals' writer closes the journals."""
         for tier in self.tiers:
             tier.close()
         for lock in self.locks:
@@ -90,26 +77,37 @@ def open_storage(config: StorageConfig, accounts: Accounts) -> OpenedStorage:
         StorageUnavailable: No data directory can be used.
     """
     storage = OpenedStorage(accounts=accounts, index=OutputIndex(accounts))
+    collects = gc.isenabled()
+    gc.disable()  # it would go through all that is adopted, again and again, and find nothing
     try:
         for directory in config.data_directories:
             _open_disk(storage, directory, config)
         if not storage.disks:
-            raise StorageUnavailable(
-                ", ".join(map(str, config.data_directories)),
-                "; ".join(tier.reason for tier in storage.left_out),
-                "At least one data directory must be usable: correct data_directories",
-            )
+            raise _none_usable(config, storage)
         if config.memory_directory is not None and config.memory_tier_bytes:
             _open_memory(storage, config.memory_directory, config.memory_tier_bytes)
-        directories = [disk.directory for disk in storage.disks]
-        storage.taskmanager_id = taskmanager_id(directories)
-        _recover(storage, directories)
+        _recover(storage)
+        if not storage.disks:
+            raise _none_usable(config, storage)
+        storage.taskmanager_id = taskmanager_id([disk.directory for disk in storage.disks])
     except BaseException:
-        if storage.journal is not None:
-            storage.journal.close()
+        for journal in storage.journals.values():
+            journal.close()
         storage.close()
         raise
+    finally:
+        if collects:
+            gc.enable()
     return storage
+
+
+def _none_usable(config: StorageConfig, storage: OpenedStorage) -> StorageUnavailable:
+    disks = [tier for tier in storage.left_out if tier.kind == "disk"]
+    return StorageUnavailable(
+        ", ".join(map(str, config.data_directories)),
+        "; ".join(tier.reason for tier in disks),
+        "At least one data directory must be usable: correct data_directories",
+    )
 
 
 def _open_disk(storage: OpenedStorage, directory: Path, config: StorageConfig) -> None:
@@ -147,185 +145,116 @@ def _lock(storage: OpenedStorage, directory: Path) -> DirectoryLock:
     return lock
 
 
-def _recover(storage: OpenedStorage, directories: Sequence[Path]) -> None:
-    journals = find_journals(directories)
-    current, rows, damaged = _read_journal(journals[0]) if journals else (None, [], False)
-    live, secured = _replay(rows)
+def _recover(storage: OpenedStorage) -> None:
+    """Adopt what the journals tell of, and open them for appending."""
+    found = _find_journals(storage)
     tiers = {tier.tier_id: tier for tier in storage.tiers}
-    for row in live:
-        output = _adopt(row, tiers, storage.accounts)
-        if output is None:
-            storage.forgotten += 1
-        else:
-            storage.index.add(output, record_bytes(pack_commit(output)))
-    for begun in secured:  # after the commits, which go first where extents overlap
-        _adopt_open(begun, tiers, storage)
-    for tier in (storage.memory, *storage.disks):
-        if tier is not None:
-            tier.finish_adoption()
+    replayed = replay(found)
+    adoption = Adoption(tiers, storage.accounts, storage.index)
+    doubted = {arena for arena, each in found.items() if each.damage}
+    adoption.adopt(replayed.commits, replayed.secured, doubted)
+    storage.forgotten = adoption.forgotten + replayed.broken
+    for tier in tiers.values():
+        tier.finish_adoption()
     if storage.index.map_outputs or storage.forgotten:
         logger.info(
-            "adopted %d map outputs (%d bytes); the files of %d others are gone",
+            "adopted %d map outputs (%d bytes); %d others are not whole any more",
             storage.index.map_outputs,
             storage.index.stored_bytes,
             storage.forgotten,
         )
-    if (
-        current is not None
-        and not damaged
-        and not storage.forgotten
-        and current.path.parent == directories[0]
-        and current.size_bytes <= max(2 * storage.index.journal_bytes, COMPACTION_FLOOR_BYTES)
-    ):
-        storage.journal = current
-        stale = journals[1:]
-    else:
-        if current is not None:
-            current.close()
-        # The time makes it higher than the generation of a journal in a directory that is left out
-        # now and may be back later: its rows are stale by then.
-        newest = generation_of(journals[0]) if journals else 0
-        generation = max(newest + 1, int(time.time()))
-        storage.journal = _new_journal(storage, directories, generation)
-        stale = journals
-    for path in stale:
-        _discard(path, keep=damaged and path == journals[0])
+    for arena, tier in tiers.items():
+        each = found.get(arena)
+        # What was forgotten must not come back when the bytes belong to others.
+        stale = bool(storage.forgotten or (each and each.damage))
+        stale |= arena in replayed.undone or arena in storage.stale
+        journal = _journal_of(storage, tier, each, adoption, is_stale=stale)
+        if journal is not None:
+            storage.journals[arena] = journal
 
 
-def _read_journal(path: Path) -> tuple[Journal | None, list[bytes], bool]:
-    """Read the journal that counts; damage is logged and does not stop the start."""
-    try:
-        journal, rows, damage = open_journal(path)
-    except OSError as error:
-        logger.error("%s", CorruptJournal(path, 0, 0, str(error)))
-        return None, [], True
-    if damage is not None:
-        logger.error("%s", damage)
-    return journal, rows, damage is not None
+def _find_journals(storage: OpenedStorage) -> dict[bytes, FoundJournal]:
+    """Read the journals of all directories, and begin a new run in each.
 
-
-def _replay(rows: Sequence[bytes]) -> tuple[list[CommitRow], list[SecureRow]]:
-    """Return the commits and the secured regions that no later row has undone."""
-    secured: dict[MapAttemptKey, SecureRow] = {}
-    applications: dict[str, dict[int, dict[int, CommitRow]]] = {}
-    for number, data in enumerate(rows):
+    A directory that was away while rows were written elsewhere is emptied: what it holds counted as
+    lost then, and the releases of it were not written there.
+    """
+    found: dict[bytes, FoundJournal] = {}
+    tiers = storage.tiers
+    with ThreadPoolExecutor(max(1, len(tiers)), "sluice-recovery") as threads:
+        opened = [threads.submit(open_journal, tier.directory, tier.tier_id) for tier in tiers]
+    for tier, future in zip(tiers, opened, strict=True):
         try:
-            row = unpack(data)
-        except ValueError as error:
-            # Its checksum is right, so another version wrote it; the other rows still count.
-            logger.error("journal record %d is not understood: %s", number, error)
+            journal_found = future.result()
+        except StorageUnavailable as error:
+            _leave_out(storage, tier, error.reason, error)
             continue
-        match row:
-            case CommitRow(key=key):
-                shuffles = applications.setdefault(key.application_id, {})
-                shuffles.setdefault(key.shuffle_id, {})[row.map_attempt_id] = row
-                secured.pop(MapAttemptKey(key, row.map_attempt_id), None)
-            case ReleaseShuffleRow(key=key):
-                applications.get(key.application_id, {}).pop(key.shuffle_id, None)
-                secured = {each: row for each, row in secured.items() if each.shuffle != key}
-            case ReleaseApplicationRow(application_id=application_id):
-                applications.pop(application_id, None)
-                secured = {
-                    each: row
-                    for each, row in secured.items()
-                    if each.shuffle.application_id != application_id
-                }
-            case SecureRow():
-                _add_secured(secured, row)
-            case DropRow():
-                secured.pop(MapAttemptKey(row.key, row.map_attempt_id), None)
-    commits = [
-        row
-        for shuffles in applications.values()
-        for attempts in shuffles.values()
-        for row in attempts.values()
-    ]
-    return commits, list(secured.values())
+        if journal_found is not None:
+            found[tier.tier_id] = journal_found
+    rows = [entry.run for each in found.values() for entry in (*each.entries, *each.releases)]
+    last_run = max(rows, default=0)
+    storage.run = max([last_run, *(each.journal.run for each in found.values())]) + 1
+    for arena, each in list(found.items()):
+        path, run = each.journal.path, each.journal.run
+        for damage in each.damage:
+            logger.error("%s", damage)
+        if run < last_run:
+            logger.warning(
+                "%s was away in run %d: the %d rows that it has from run %d do not count",
+                path.parent,
+                last_run,
+                len(each.entries),
+                run,
+            )
+            found[arena] = each._replace(entries=[], releases=[], doubtful=0)
+            storage.stale.add(arena)
+    return found
 
 
-def _add_secured(secured: dict[MapAttemptKey, SecureRow], row: SecureRow) -> None:
-    attempt = MapAttemptKey(row.key, row.map_attempt_id)
-    before = secured.get(attempt)
-    if row.first_region == 0:
-        secured[attempt] = row
-    elif before is not None and len(before.regions) == row.first_region:
-        secured[attempt] = dataclasses.replace(before, regions=before.regions + row.regions)
+def _leave_out(storage: OpenedStorage, tier: Tier, reason: str, error: Exception) -> None:
+    logger.error("left out: %s", error)
+    storage.left_out.append(TierStatistics.left_out(tier.kind, tier.directory, reason))
+    if tier is storage.memory:
+        storage.memory = None
     else:
-        logger.error("map attempt %d of %s: regions are missing", row.map_attempt_id, row.key)
-        secured.pop(attempt, None)
+        storage.disks = [disk for disk in storage.disks if disk is not tier]
+    tier.close()
 
 
-def _adopt_open(row: SecureRow, tiers: dict[bytes, Tier], storage: OpenedStorage) -> None:
-    """Occupy the extents of secured regions again, all or none."""
-    regions = _adopt_regions(row, tiers, storage.accounts.of(row.key.application_id))
-    if regions is not None:
-        attempt = MapAttemptKey(ShuffleKey(*row.key), row.map_attempt_id)
-        record = pack_secure(*attempt, row.num_subpartitions, 0, regions)
-        storage.index.secure(attempt, row.num_subpartitions, regions, record_bytes(record))
+def _journal_of(
+    storage: OpenedStorage,
+    tier: Tier,
+    found: FoundJournal | None,
+    adoption: Adoption,
+    *,
+    is_stale: bool,
+) -> Journal | None:
+    """Return the journal of this run: the one that was found, or its next generation.
 
-
-def _adopt(row: CommitRow, tiers: dict[bytes, Tier], accounts: Accounts) -> MapOutput | None:
-    """Occupy the extents of a map output again; None if any of them is not there any more."""
-    regions = _adopt_regions(row, tiers, accounts.of(row.key.application_id))
-    if regions is None:
-        return None
-    key = ShuffleKey(*row.key)
-    return MapOutput(key, row.map_attempt_id, row.num_subpartitions, tuple(regions))
-
-
-def _adopt_regions(
-    row: CommitRow | SecureRow, tiers: dict[bytes, Tier], account: Account
-) -> list[Region] | None:
-    regions: list[Region] = []
-    for region in row.regions:
-        extent: Extent | None = None
-        length = region.offsets[-1]
-        if length:
-            tier = tiers.get(region.tier_id)
-            try:
-                if tier is None:
-                    raise ValueError("its arena is gone")
-                extent = tier.adopt(region.offset, length)
-                extent.charge_to(account)
-            except ValueError as error:
-                logger.warning(
-                    "map attempt %d of %s is forgotten: %s", row.map_attempt_id, row.key, error
-                )
-                for adopted in regions:
-                    adopted.release()
-                return None
-        regions.append(Region(extent, region.first_subpartition, region.offsets, region.crc32c))
-    return regions
-
-
-def _new_journal(storage: OpenedStorage, directories: Sequence[Path], generation: int) -> Journal:
-    """Write a journal with all live rows into the first directory that takes it."""
-    rows = [pack_commit(output) for output in storage.index.outputs()]
-    rows += [
-        pack_secure(each.key, each.map_attempt_id, each.num_subpartitions, 0, each.regions)
-        for each in storage.index.open_outputs()
-    ]
-    failures: list[str] = []
-    for directory in directories:
-        try:
-            return Journal.create(directory, generation, rows)
-        except OSError as error:
-            logger.error("no journal can be written to %s: %s", directory, error)
-            failures.append(str(error))
-    raise StorageUnavailable(
-        ", ".join(map(str, directories)),
-        f"no directory takes a journal: {'; '.join(failures)}",
-        "Free disk space in a data directory",
-    )
-
-
-def _discard(path: Path, *, keep: bool) -> None:
-    """Remove a journal that does not count any more; a damaged one is kept for inspection."""
+    A tier without a journal takes no new regions; what it holds can be read until it is released.
+    """
+    old = None if found is None else found.journal
     try:
-        if keep:
-            path.replace(path.with_name("journal.damaged"))
-        else:
-            path.unlink()
+        if old is not None and not is_stale and old.tier_id == tier.tier_id:
+            live = storage.index.journal_bytes[tier.tier_id]
+            if old.size_bytes <= max(2 * live, COMPACTION_FLOOR_BYTES):
+                old.begin_run(storage.run)
+                return old
+        rows = adoption.rows_in(tier.tier_id)
+        new = Journal.create(tier.directory, tier.tier_id, storage.run, rows)
     except OSError as error:
-        # Harmless: a journal of a lower generation is never read again.
-        logger.warning("%s cannot be removed: %s", path, error)
+        tier.fail(f"it takes no journal: {error.strerror or error}")
+        new = None
+    if old is not None:
+        if found is not None and found.damage:
+            _keep_damaged(old.path)
+        old.remove()
+    return new
+
+
+def _keep_damaged(path: Path) -> None:
+    """Keep a damaged journal for inspection."""
+    try:
+        path.replace(path.with_name("journal.damaged"))
+    except OSError as error:
+        logger.warning("%s cannot be kept: %s", path, error)

@@ -93,9 +93,10 @@ class RegionWriter:
         self._check_open()
         if self._extent is None:
             return memoryview(b"")
-        if self._extent.view is None:
+        view = self._extent.view
+        if view is None:
             raise RuntimeError(f"{self._extent!r} is on disk: use write()")
-        return self._extent.view
+        return view
 
     async def write(self, offset: int, buffers: list[memoryview]) -> None:
         """Write buffers one behind the other. Several calls may be under way at a time.
@@ -117,9 +118,10 @@ class RegionWriter:
         extent = self._extent
         if extent is None:
             return
-        if extent.view is not None:
+        view = extent.view
+        if view is not None:
             for buffer in buffers:
-                extent.view[offset : offset + len(buffer)] = buffer
+                view[offset : offset + len(buffer)] = buffer
                 offset += len(buffer)
             return
         tier = disk_tier_of(extent)
@@ -157,7 +159,7 @@ class RegionWriter:
         extent = self._extent
         if extent is None:
             return 0
-        if extent.view is not None and self.length <= DIRECT_COPY_BYTES:
+        if extent.in_memory and self.length <= DIRECT_COPY_BYTES:
             return _copy(extent, (0, self.length), area, offset, checksum, 0)
         extent.retain()  # an abort must not free the space while the thread writes there
         self._writes += 1

@@ -17,12 +17,11 @@ An empty region has an empty tier id, and a broadcast region 2³²−1 as its fi
 
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgpack
 
-from ...names import ShuffleKey
+from ...names import ShuffleKey, shuffle_key
 from .outputs import MapOutput, Region
 
 _COMMIT = 0
@@ -33,9 +32,17 @@ _DROP = 4
 
 _TYPECODES = {4: "I", 8: "Q"}
 
+_TYPES: dict[int, list[type]] = {
+    _COMMIT: [int, str, int, int, int, tuple],
+    _RELEASE_SHUFFLE: [int, str, int],
+    _RELEASE_APPLICATION: [int, str],
+    _SECURE: [int, str, int, int, int, int, tuple],
+    _DROP: [int, str, int, int],
+}
+_REGION_TYPES: list[type] = [bytes, int, int, int, bytes, int]
 
-@dataclass(frozen=True, slots=True)
-class RegionRow:
+
+class RegionRow(NamedTuple):
     """A region in the journal. ``tier_id`` is empty for an empty region."""
 
     tier_id: bytes
@@ -45,8 +52,7 @@ class RegionRow:
     crc32c: int
 
 
-@dataclass(frozen=True, slots=True)
-class CommitRow:
+class CommitRow(NamedTuple):
     """A map output was committed."""
 
     key: ShuffleKey
@@ -55,22 +61,19 @@ class CommitRow:
     regions: tuple[RegionRow, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ReleaseShuffleRow:
+class ReleaseShuffleRow(NamedTuple):
     """A shuffle was released, with all its map outputs."""
 
     key: ShuffleKey
 
 
-@dataclass(frozen=True, slots=True)
-class ReleaseApplicationRow:
+class ReleaseApplicationRow(NamedTuple):
     """An application was released, with all its shuffles."""
 
     application_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class SecureRow:
+class SecureRow(NamedTuple):
     """Regions of a map output were secured before its commit."""
 
     key: ShuffleKey
@@ -80,8 +83,7 @@ class SecureRow:
     regions: tuple[RegionRow, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class DropRow:
+class DropRow(NamedTuple):
     """A map output with secured regions is given up."""
 
     key: ShuffleKey
@@ -145,46 +147,42 @@ def unpack(data: bytes) -> Row:
         ValueError: The bytes are not a row of a journal.
     """
     try:
-        fields = msgpack.unpackb(data, use_list=True, raw=False)
+        fields = msgpack.unpackb(data, use_list=False, raw=False)
     except (ValueError, msgpack.UnpackException) as error:
         msg = f"not msgpack: {error}"
         raise ValueError(msg) from error
-    match fields:
-        case [0, str(app), int(shuffle), int(attempt), int(subpartitions), list(regions)]:
-            return CommitRow(
-                ShuffleKey(app, shuffle),
-                attempt,
-                subpartitions,
-                tuple(_unpack_region(region) for region in regions),
-            )
-        case [1, str(app), int(shuffle)]:
-            return ReleaseShuffleRow(ShuffleKey(app, shuffle))
-        case [2, str(app)]:
-            return ReleaseApplicationRow(app)
-        case [3, str(app), int(shuffle), int(attempt), int(subpartitions), int(first), list(more)]:
-            return SecureRow(
-                ShuffleKey(app, shuffle),
-                attempt,
-                subpartitions,
-                first,
-                tuple(_unpack_region(region) for region in more),
-            )
-        case [4, str(app), int(shuffle), int(attempt)]:
-            return DropRow(ShuffleKey(app, shuffle), attempt)
-        case _:
-            msg = "it has the fields of no known row"
-            raise ValueError(msg)
+    if type(fields) is tuple and fields:
+        kind = fields[0]
+        if _TYPES.get(kind) == [*map(type, fields)]:
+            return _row(kind, fields)
+    msg = "it has the fields of no known row"
+    raise ValueError(msg)
 
 
-def _unpack_region(fields: Sequence[Any]) -> RegionRow:
-    match fields:
-        case [bytes(tier), int(offset), int(first), (4 | 8) as size, bytes(raw), int(checksum)]:
-            offsets = array(_TYPECODES[size])
-            if raw and len(raw) % size == 0:
-                offsets.frombytes(raw)
-                return RegionRow(tier, offset, first, offsets, checksum)
-        case _:
-            pass
+def _row(kind: int, fields: Any) -> Row:
+    """Make a row of fields that have the right types."""
+    if kind == _RELEASE_APPLICATION:
+        return ReleaseApplicationRow(fields[1])
+    key = shuffle_key(fields[1], fields[2])
+    if kind == _COMMIT:
+        return CommitRow(key, fields[3], fields[4], _unpack_regions(fields[5]))
+    if kind == _RELEASE_SHUFFLE:
+        return ReleaseShuffleRow(key)
+    if kind == _SECURE:
+        return SecureRow(key, fields[3], fields[4], fields[5], _unpack_regions(fields[6]))
+    return DropRow(key, fields[3])
+
+
+def _unpack_regions(regions: Sequence[Any]) -> tuple[RegionRow, ...]:
+    return tuple(map(_unpack_region, regions))
+
+
+def _unpack_region(fields: Any) -> RegionRow:
+    if type(fields) is tuple and [*map(type, fields)] == _REGION_TYPES:
+        tier_id, offset, first, size, raw, checksum = fields
+        typecode = _TYPECODES.get(size)
+        if typecode is not None and raw and len(raw) % size == 0:
+            return RegionRow(tier_id, offset, first, array(typecode, raw), checksum)
     msg = "a region in it has unknown fields"
     raise ValueError(msg)
 

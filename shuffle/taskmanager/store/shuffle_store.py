@@ -16,7 +16,7 @@ the page cache or in tmpfs. After a reboot the memory tier's outputs are forgott
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Self
 
 from ...names import MapAttemptKey, ShuffleKey
@@ -61,8 +61,6 @@ class ShuffleStore:
     """
 
     def __init__(self, config: StorageConfig, storage: OpenedStorage) -> None:
-        if storage.journal is None:
-            raise RuntimeError("storage without a journal")
         self._storage = storage
         self.accounts = storage.accounts
         """The accounts of the applications whose bytes it stores."""
@@ -75,7 +73,7 @@ class ShuffleStore:
             self._threads,
             config.memory_tier_reserve_percent,
         )
-        self._journal = JournalWriter(storage.journal, self._index, self._tiers)
+        self._journal = JournalWriter(storage.run, storage.journals, self._index, self._tiers)
         self._commits = 0
         self._adopted = self._index.map_outputs
         self._closed = False
@@ -208,12 +206,13 @@ class ShuffleStore:
         return self._index.outputs_of(key)
 
     def release_shuffle(self, key: ShuffleKey) -> int:
-        """Forget a shuffle. Extents in use by readers are freed with their last reference.
+        """Forget a shuffle.
 
-        Commits under way to this shuffle fail with ReleasedDuringCommit.
+        Its space is free when the release is written and its last reader has ended. Commits under
+        way to this shuffle fail with ReleasedDuringCommit.
 
         Returns:
-            Stored bytes that are given up.
+            Stored bytes that are given up; :meth:`released` tells when a restart cannot undo it.
 
         Raises:
             StorageClosed: The store was closed.
@@ -221,31 +220,41 @@ class ShuffleStore:
         self._check_open()
         refused = self._journal.refuse(lambda other: other == key)
         entry = self._index.pop(key)
-        secured = self._release_open(lambda other: other == key)
+        secured = self._pop_open(lambda other: other == key)
         if entry is None and not refused and not secured:
             return 0
-        self._journal.release(pack_release_shuffle(key))
-        return 0 if entry is None else _release(entry)
+        self._journal.release(pack_release_shuffle(key), [*secured, *_regions([entry])])
+        return 0 if entry is None else entry.stored_bytes
 
     def release_application(self, application_id: str) -> int:
         """Forget all shuffles of an application, like :meth:`release_shuffle`."""
         self._check_open()
         refused = self._journal.refuse(lambda key: key.application_id == application_id)
         keys = self._index.shuffles_of(application_id)
-        secured = self._release_open(lambda key: key.application_id == application_id)
+        secured = self._pop_open(lambda key: key.application_id == application_id)
         if not keys and not refused and not secured:
             return 0
-        self._journal.release(pack_release_application(application_id))
         entries = [self._index.pop(key) for key in keys]
-        return sum(_release(entry) for entry in entries if entry is not None)
+        row = pack_release_application(application_id)
+        self._journal.release(row, [*secured, *_regions(entries)])
+        return sum(entry.stored_bytes for entry in entries if entry is not None)
 
-    def _release_open(self, released: Callable[[ShuffleKey], bool]) -> int:
-        """Forget the secured regions of uncommitted map outputs of released shuffles."""
-        outputs = [each for each in self._index.open_outputs() if released(each.key)]
-        for output in outputs:
-            self._index.pop_open(MapAttemptKey(output.key, output.map_attempt_id))
-            output.release()
-        return len(outputs)
+    def released(self) -> "asyncio.Future[None] | None":
+        """Return a future that ends when a restart will not undo the last release; None: now.
+
+        It may fail with JournalWriteFailed or StorageClosed. Cancelling it is not allowed: others
+        may wait for it.
+        """
+        return self._journal.released()
+
+    def _pop_open(self, released: Callable[[ShuffleKey], bool]) -> list[Region]:
+        """Forget the uncommitted map outputs of released shuffles; return their regions."""
+        regions: list[Region] = []
+        for output in self._index.open_outputs():
+            if released(output.key):
+                self._index.pop_open(MapAttemptKey(output.key, output.map_attempt_id))
+                regions += output.take()
+        return regions
 
     async def read(self, extent: Extent, offset: int, buffers: list[memoryview]) -> None:
         """Fill buffers from one extent; see :meth:`read_all`.
@@ -320,9 +329,8 @@ class ShuffleStore:
             commits=self._commits,
             adopted_map_outputs=self._adopted,
             forgotten_map_outputs=self._storage.forgotten,
-            journal_path=self._journal.journal.path,
-            journal_bytes=self._journal.journal.size_bytes,
-            journal_live_bytes=self._index.journal_bytes,
+            journal_bytes=self._journal.size_bytes,
+            journal_live_bytes=self._index.journal_bytes.total(),
             compactions=self._journal.compactions,
         )
 
@@ -350,7 +358,8 @@ def release_regions(regions: Iterable[Region]) -> None:
         region.release()
 
 
-def _release(entry: ShuffleEntry) -> int:
-    for output in entry.outputs.values():
-        release_regions(output.regions)
-    return entry.stored_bytes
+def _regions(entries: Iterable[ShuffleEntry | None]) -> Iterator[Region]:
+    for entry in entries:
+        if entry is not None:
+            for output in entry.outputs.values():
+                yield from output.regions

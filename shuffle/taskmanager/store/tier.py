@@ -1,12 +1,13 @@
 """A tier gives out extents, pieces of one arena file, and takes each back with its last reference.
 
-An :class:`~sluice.shuffle.taskmanager.store.extent_allocator.ExtentAllocator` divides the arena.
+A :class:`~sluice.shuffle.taskmanager.store.slot_allocator.SlotAllocator` divides the arena.
 The file's name carries a random id: a journal row names the arena it means, so a row can never be
 applied to another file, e.g. after a reboot emptied the tmpfs of the memory tier.
 
 Everything here belongs to the event-loop thread; threads only get file descriptors and numbers.
 """
 
+import errno
 import logging
 import os
 import re
@@ -18,22 +19,17 @@ from typing import Literal
 
 from ..accounts import Account, Resource
 from .errors import StorageUnavailable
-from .extent_allocator import ExtentAllocator
+from .slot_allocator import SlotAllocator, occupied_bytes
 
 logger = logging.getLogger(__name__)
 
 TIER_ID_BYTES = 8
-ALIGNMENT_BYTES = 4096
-"""Extents are whole pages, so that neighbours never share one."""
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""Errors of a file system that has no room, and may have some later."""
 
 _RESOURCES = {"memory": Resource.MEMORY_TIER_BYTES, "disk": Resource.DISK_TIER_BYTES}
 
 _ARENA_NAME = re.compile(rf"arena-([0-9a-f]{{{2 * TIER_ID_BYTES}}})\.dat")
-
-
-def whole_pages(length: int) -> int:
-    """Return the bytes that an extent of ``length`` bytes takes."""
-    return -(-length // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
 
 
 class Referenced(ABC):
@@ -86,19 +82,24 @@ class Extent(Referenced):
         tier: The tier it belongs to.
         offset: Position in the arena file, in bytes.
         length: Length in bytes, as asked for.
-        view: The extent's bytes in the mapping of the memory tier; None on disk, and None once the
-            space has been given back.
     """
 
-    __slots__ = ("_account", "length", "offset", "tier", "view")
+    __slots__ = ("_account", "length", "offset", "tier")
 
-    def __init__(self, tier: "Tier", offset: int, length: int, view: memoryview | None) -> None:
+    def __init__(self, tier: "Tier", offset: int, length: int) -> None:
         super().__init__()
         self.tier = tier
         self.offset = offset
         self.length = length
-        self.view = view
         self._account: Account | None = None
+
+    @property
+    def view(self) -> memoryview | None:
+        """The bytes in the mapping of the memory tier, made anew each time.
+
+        None on disk, and None once the space has been given back.
+        """
+        return self.tier.view_of(self.offset, self.length) if self._references > 0 else None
 
     @property
     def in_memory(self) -> bool:
@@ -108,14 +109,13 @@ class Extent(Referenced):
     def charge_to(self, account: Account) -> None:
         """Let an application pay for the space until it is given back."""
         self._account = account
-        account.hold(self.tier.resource, whole_pages(self.length))
+        account.hold(self.tier.resource, occupied_bytes(self.length))
 
     def _give_back(self) -> None:
-        self.view = None
         self.tier.recycle(self)
         account, self._account = self._account, None
         if account is not None:
-            account.give_back(self.tier.resource, whole_pages(self.length))
+            account.give_back(self.tier.resource, occupied_bytes(self.length))
 
     def __repr__(self) -> str:
         end = self.offset + self.length
@@ -189,8 +189,9 @@ class Tier(ABC):
         self.tier_id = tier_id_of(path)
         self.healthy = True
         self.reason = ""
-        self._allocator = ExtentAllocator(capacity_bytes, ALIGNMENT_BYTES)
-        self._extents: dict[int, Extent] = {}  # in use, by offset
+        self._allocator = SlotAllocator(capacity_bytes)
+        self._extents = 0  # in use
+        self._found_bytes = os.fstat(fd).st_size
         self._peak_used_bytes = 0
 
     @property
@@ -208,17 +209,21 @@ class Tier(ABC):
         Raises:
             ValueError: The range lies outside the file or overlaps an adopted one.
         """
-        size = os.fstat(self.fd).st_size
-        if offset + length > size:
-            msg = f"extent [{offset}, {offset + length}) ends beyond the file's {size} bytes"
+        if offset + length > self._found_bytes:
+            found = self._found_bytes
+            msg = f"extent [{offset}, {offset + length}) ends beyond the file's {found} bytes"
             raise ValueError(msg)
         self._allocator.reserve(offset, length)
         return self._extent(offset, length)
 
+    @abstractmethod
+    def finish_adoption(self) -> None:
+        """Cut off what lies behind the last adopted extent."""
+
     def recycle(self, extent: Extent) -> None:
         """Take back the space of an extent (called by its last release)."""
         self._allocator.free(extent.offset, extent.length)
-        del self._extents[extent.offset]
+        self._extents -= 1
 
     def fail(self, reason: str) -> None:
         """Leave this tier out of all further allocation; its extents can still be read."""
@@ -226,6 +231,11 @@ class Tier(ABC):
             logger.error("storage directory %s is left out from now on: %s", self.directory, reason)
         self.healthy = False
         self.reason = reason
+
+    def note_failure(self, error: OSError) -> None:
+        """Leave the tier out after a failed write beside it, except of a full file system."""
+        if error.errno not in FULL:
+            self.fail(str(error))
 
     def statistics(self) -> TierStatistics:
         """Return a snapshot."""
@@ -239,7 +249,7 @@ class Tier(ABC):
             peak_used_bytes=self._peak_used_bytes,
             touched_bytes=self._allocator.frontier_bytes,
             largest_free_bytes=self.largest_free_bytes() if self.healthy else 0,
-            extents=len(self._extents),
+            extents=self._extents,
         )
 
     def largest_free_bytes(self) -> int:
@@ -252,17 +262,14 @@ class Tier(ABC):
 
     def close(self) -> None:
         """Close the file. Its content stays, for the next process."""
-        for extent in self._extents.values():
-            extent.view = None
         os.close(self.fd)
 
     def _extent(self, offset: int, length: int) -> Extent:
         self._peak_used_bytes = max(self._peak_used_bytes, self._allocator.used_bytes)
-        extent = Extent(self, offset, length, self._view(offset, length))
-        self._extents[offset] = extent
-        return extent
+        self._extents += 1
+        return Extent(self, offset, length)
 
-    def _view(self, offset: int, length: int) -> memoryview | None:
+    def view_of(self, offset: int, length: int) -> memoryview | None:
         """Return the bytes of an extent in memory, if they are there."""
         return None
 

@@ -11,7 +11,8 @@ from .disk_tier import DiskTier
 from .errors import StorageFull
 from .io_threads import IoThreads
 from .memory_tier import MemoryTier
-from .tier import Extent, Tier, TierStatistics, whole_pages
+from .slot_allocator import occupied_bytes
+from .tier import Extent, Tier, TierStatistics
 from .tier_shares import fair_share_bytes, may_take
 
 logger = logging.getLogger(__name__)
@@ -54,6 +55,8 @@ class Tiers:
         self._ending = False
         self.upkeep: set[asyncio.Task[None]] = set()
         """Tasks under way."""
+        tiers: list[Tier] = [*disks] if memory is None else [memory, *disks]
+        self._by_id = {tier.tier_id: tier for tier in tiers}
         for disk in disks:
             disk.on_excess = self._trim_soon
 
@@ -72,7 +75,7 @@ class Tiers:
             StorageFull: No tier has room.
             QuotaExceeded: The application is at its quota of the disk tier.
         """
-        memory, size_bytes = self._memory, whole_pages(length)
+        memory, size_bytes = self._memory, occupied_bytes(length)
         extent: Extent | None = None
         kept: MemoryTier | None = None  # has room that this application does not get
         if memory is not None and account.has_room(Resource.MEMORY_TIER_BYTES, size_bytes):
@@ -108,7 +111,7 @@ class Tiers:
         A region that would fail is worth more than a reserve for applications to come, but not more
         than the share of one that is there.
         """
-        size_bytes = whole_pages(length)
+        size_bytes = occupied_bytes(length)
         if reserve is None or account.has_room(Resource.DISK_TIER_BYTES, size_bytes):
             extent = self._on_disk(length, account)
         else:
@@ -126,7 +129,7 @@ class Tiers:
         return extent
 
     def _on_disk(self, length: int, account: Account) -> Extent | None:
-        account.require_room(Resource.DISK_TIER_BYTES, whole_pages(length))
+        account.require_room(Resource.DISK_TIER_BYTES, occupied_bytes(length))
         disks = self._disks
         for step in range(len(disks)):
             # Round robin: the load is spread over all disks, and none fills up long before the
@@ -163,15 +166,20 @@ class Tiers:
             Resource.DISK_TIER_BYTES: sum(disk.whole_bytes() for disk in self._disks),
         }
 
-    def healthy_disks(self) -> list[Path]:
-        """Return the data directories that take new data, in the order of the configuration."""
-        return [disk.directory for disk in self._disks if disk.healthy]
+    def note_journal_failure(self, arena: bytes, error: OSError) -> bool:
+        """Draw the consequence of a write that failed beside an arena.
 
-    def note_disk_failure(self, directory: Path, error: OSError) -> None:
-        """Draw the consequence of a write that failed in a data directory."""
-        for disk in self._disks:
-            if disk.directory == directory:
-                disk.note_failure(error)
+        Returns:
+            Whether its directory may take writes again; if not, it is left out for good.
+        """
+        tier = self._by_id[arena]
+        tier.note_failure(error)
+        return tier.healthy
+
+    def directory_of(self, arena: bytes) -> Path | None:
+        """Return the directory of an arena, if there is one."""
+        tier = self._by_id.get(arena)
+        return None if tier is None else tier.directory
 
     async def end_upkeep(self) -> None:
         """Stop freeing space on disks, and wait for the upkeep under way."""

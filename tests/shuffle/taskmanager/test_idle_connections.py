@@ -123,6 +123,9 @@ async def test_the_last_connection_stays_while_its_application_has_data(tmp_path
         (left,) = [each for each in both if each.lost is None]
         await ping(left)
         cluster[0].store.release_application(APPLICATION)
+        released = cluster[0].store.released()
+        assert released is not None
+        await released
         for _ in range(3):
             look(cluster)
         await left.until_lost()

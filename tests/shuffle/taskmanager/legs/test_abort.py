@@ -19,30 +19,30 @@ from sluice.protocol.messages import (
     PartitionFinished,
     PartitionOpened,
 )
+from sluice.shuffle.taskmanager.store.journal import Journal
 from tests.support.mini_cluster import mini_cluster
 
 PATIENCE_SECONDS = 20
 
 
 class HeldJournal:
-    """Holds the journal's next write, and lets it go on or fail."""
+    """Holds the next writes of journals, and lets them go on or fail."""
 
-    def __init__(self, environment, monkeypatch) -> None:
-        journal = environment.store._journal.journal
-        append = journal.append
+    def __init__(self, monkeypatch) -> None:
+        append = Journal.append
         self._loop = asyncio.get_running_loop()
         self.entered = asyncio.Event()
         self._proceed = threading.Event()
         self.full = False
 
-        def held(rows):
+        def held(journal, entries, releases):
             self._loop.call_soon_threadsafe(self.entered.set)
             assert self._proceed.wait(PATIENCE_SECONDS)
             if self.full:
                 raise OSError(errno.ENOSPC, "No space left on device")
-            append(rows)
+            append(journal, entries, releases)
 
-        monkeypatch.setattr(journal, "append", held)
+        monkeypatch.setattr(Journal, "append", held)
 
     async def until_entered(self) -> None:
         async with asyncio.timeout(PATIENCE_SECONDS):
@@ -57,7 +57,7 @@ class HeldJournal:
 async def test_a_commit_that_cannot_be_called_back_wins(tmp_path, monkeypatch, aborts):
     """PartitionFinished and then PartitionAborted: it is committed, and the number is free."""
     async with mini_cluster(tmp_path, 1) as cluster:
-        journal = HeldJournal(cluster[0], monkeypatch)
+        journal = HeldJournal(monkeypatch)
         client = await cluster.producer(0)
         client.send(OpenPartition(0, 1, 7, 1))
         await write_region(client, 0, 0, [b"durable"])
@@ -79,7 +79,7 @@ async def test_a_commit_that_fails_is_told_before_the_abort(tmp_path, monkeypatc
     async with mini_cluster(tmp_path, 1) as cluster:
         client = await cluster.producer(0)
         with monkeypatch.context() as patched:
-            journal = HeldJournal(cluster[0], patched)
+            journal = HeldJournal(patched)
             client.send(OpenPartition(0, 1, 7, 1))
             client.send(FinishPartition(0, 0, 0))
             assert await client.expect(PartitionOpened) == PartitionOpened(0)
@@ -97,7 +97,7 @@ async def test_a_commit_that_fails_is_told_before_the_abort(tmp_path, monkeypatc
 
 async def test_a_connection_lost_in_that_moment_leaves_a_whole_map_output(tmp_path, monkeypatch):
     async with mini_cluster(tmp_path, 1) as cluster:
-        journal = HeldJournal(cluster[0], monkeypatch)
+        journal = HeldJournal(monkeypatch)
         client = await cluster.producer(0)
         client.send(OpenPartition(0, 1, 7, 1))
         await write_region(client, 0, 0, [b"durable"])

@@ -135,7 +135,7 @@ async def test_an_application_without_clients_expires(tmp_path):
         await eventually(lambda: environment.applications.snapshot() == [("app", 1, None)])
         driver.vanish()
         await eventually(lambda: environment.applications.expired_total == 1)
-        assert not storage_leftovers(environment)
+        await eventually(lambda: not storage_leftovers(environment))
         assert environment.applications.snapshot() == []
         assert environment.store.lookup(ShuffleKey("app", 1), 1) is None
 

@@ -118,7 +118,7 @@ async def test_a_commit_that_fails_gives_its_extents_back(store, manager, monkey
     output = an_output(store, 1)
     failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     monkeypatch.setattr(store, "commit", lambda _: failed)
-    error = JournalWriteFailed(store._journal.journal.path, "full")
+    error = JournalWriteFailed(None, "full")
     asyncio.get_running_loop().call_soon(failed.set_exception, error)
     with pytest.raises(JournalWriteFailed):
         await manager.commit(output)

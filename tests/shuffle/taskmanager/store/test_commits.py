@@ -52,6 +52,7 @@ async def test_a_map_attempt_commits_once(opened):
     release_regions([other])
     await under_way
     store.release_shuffle(KEY)
+    await settle(store)
     assert used(store) == [0, 0]
 
 
@@ -113,6 +114,7 @@ async def test_a_cancelled_commit_is_still_written(opened, monkeypatch):
     await settle(store)
     assert store.lookup(KEY, 1) is not None
     assert store.release_shuffle(KEY) == 1
+    await settle(store)
     assert used(store) == [0, 0]
 
 
@@ -129,13 +131,13 @@ async def test_a_cancelled_commit_that_fails_releases_its_regions(opened, monkey
     assert used(store) == [0, 0]
 
 
+def full(fd, data, offset):
+    raise OSError(errno.ENOSPC, "no space")
+
+
 async def test_without_a_journal_nothing_is_acknowledged(opened, monkeypatch):
     store = opened()
     kept = await put(store, 1, 100)
-
-    def full(fd, data, offset):
-        raise OSError(errno.ENOSPC, "no space")
-
     with monkeypatch.context() as broken:
         broken.setattr(os, "pwrite", full)
         region = await write_region(store, b"x", [1])
@@ -144,39 +146,151 @@ async def test_without_a_journal_nothing_is_acknowledged(opened, monkeypatch):
             await store.commit(output)
         assert caught.value.retryable
         assert store.lookup(KEY, 2) is None
-        # a release that could not be written is written before anything that comes later
+        # a release that could not be written is written with what comes later
         store.release_shuffle(KEY)
         await settle(store)
-    assert extent_of(kept).references == 0
+        assert store.lookup(KEY, 1) is None
+        released = store.released()
+        assert released is not None
+        assert not released.done()
+        # its space is not given to others: a crash would bring the row back
+        assert extent_of(kept).references == 1
     key = ShuffleKey("app-1", 9)
     await store.commit(MapOutput(key, 2, 1, (region,)))
+    assert store.released() is None
+    assert extent_of(kept).references == 0
     await store.close()
     again = opened()
     assert [s.key for s in again.shuffles()] == [key]
 
 
-async def test_the_journal_moves_when_its_disk_breaks(opened, tmp_path, monkeypatch):
+async def test_a_late_release_is_written_when_the_disk_has_room(opened, monkeypatch):
+    monkeypatch.setattr(journal_writer, "RETRY_SECONDS", 0.01)
+    store = opened()
+    await put(store, 1, 100)
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "pwrite", full)
+        store.release_shuffle(KEY)
+        await settle(store)
+        released = store.released()
+    async with asyncio.timeout(20):
+        await released
+    await settle(store)
+    assert used(store) == [0, 0]
+
+
+async def test_a_release_is_valid_when_it_is_written_and_not_before(opened, monkeypatch):
+    store = opened()
+    await put(store, 1, 100)
+    assert store.released() is None
+    gate = Gate(monkeypatch, os, "pwrite")
+    assert store.release_shuffle(KEY) == 100
+    released = store.released()
+    assert released is not None
+    await gate.wait_entered()
+    assert not released.done()
+    assert used(store)[0] > 0
+    gate.proceed.set()
+    await released
+    assert store.released() is None
+    assert used(store) == [0, 0]
+
+
+def break_journal(monkeypatch, store, number, error=errno.EIO):
+    """Let the journal of a directory refuse every write."""
+    broken = list(store._journal.journals.values())[number]
+    real = Journal.append
+
+    def failing(self, entries, releases):
+        if self is broken:
+            raise OSError(error, "medium error")
+        real(self, entries, releases)
+
+    monkeypatch.setattr(Journal, "append", failing)
+
+
+async def test_a_journal_that_breaks_costs_its_directory_only(opened, tmp_path, monkeypatch):
     directories = (tmp_path / "a", tmp_path / "b")
-    store = opened(data_directories=directories)
-    await put(store, 1, 1000)
-    real = os.pwrite
-    broken_fd = store._journal.journal._fd
-
-    def failing(fd, data, offset):
-        if fd == broken_fd:
-            raise OSError(errno.EIO, "medium error")
-        return real(fd, data, offset)
-
-    monkeypatch.setattr(os, "pwrite", failing)
-    await put(store, 2, 1000)
-    assert store.statistics().journal_path.parent == directories[1]
-    assert not list(directories[0].glob("journal*"))
-    monkeypatch.undo()
-    await put(store, 3, 1000)
+    store = opened(data_directories=directories, memory_tier_bytes=0)
+    first, second = [await put(store, attempt, 1000) for attempt in (1, 2)]
+    third = await write_region(store, b"x" * 100, [100])
+    assert [extent_of(first).tier, extent_of(second).tier] == store._storage.disks
+    break_journal(monkeypatch, store, 0)
+    with pytest.raises(JournalWriteFailed, match="medium error"):
+        await store.commit(MapOutput(KEY, 3, 1, (third,)))
+    third.release()
+    assert [tier.healthy for tier in store.tiers()] == [False, True]
+    for attempt in (4, 5, 6):
+        output = await put(store, attempt, 1000)
+        assert extent_of(output).tier.directory == directories[1]
+    assert await fetch(store, first) == content(1, 1000)
     await store.close()
-    again = opened(data_directories=directories)
-    assert sorted(again.map_outputs(KEY)) == [1, 2, 3]
-    assert again.statistics().journal_path.parent == directories[0]  # back where it belongs
+    monkeypatch.undo()
+    again = opened(data_directories=directories, memory_tier_bytes=0)
+    assert sorted(again.map_outputs(KEY)) == [1, 2, 4, 5, 6]
+
+
+async def test_what_a_broken_journal_misses_is_not_undone(opened, tmp_path, monkeypatch):
+    """Another journal keeps the release, also when it is rewritten."""
+    monkeypatch.setattr(journal_writer, "COMPACTION_FLOOR_BYTES", 500)
+    directories = (tmp_path / "a", tmp_path / "b")
+    changes = {"data_directories": directories, "memory_tier_bytes": 0}
+    store = opened(**changes)
+    keys = [ShuffleKey("app-1", shuffle) for shuffle in range(2)]
+    for key in keys:
+        for attempt in range(2):
+            await put(store, attempt, 1000, key=key)
+    break_journal(monkeypatch, store, 0)
+    store.release_shuffle(keys[0])
+    released = store.released()
+    assert released is not None
+    await released
+    for attempt in range(30):
+        await put(store, attempt, 1000, key=ShuffleKey("app-2", 0))
+        store.release_shuffle(ShuffleKey("app-2", 0))
+    await settle(store)
+    assert store.statistics().compactions > 0
+    await store.close()
+    monkeypatch.undo()
+    for _ in range(2):
+        again = opened(**changes)
+        assert [each.key for each in again.shuffles()] == [keys[1]]
+        assert sorted(again.map_outputs(keys[1])) == [0, 1]
+        await again.close()
+
+
+async def test_without_any_journal_left_releases_and_commits_fail(opened, monkeypatch):
+    store = opened(memory_tier_bytes=0)
+    await put(store, 1, 100)
+    region = store.begin_region(KEY, 0, [0]).finish(0)
+    break_journal(monkeypatch, store, 0)
+    store.release_shuffle(KEY)
+    released = store.released()
+    assert released is not None
+    with pytest.raises(JournalWriteFailed):
+        await released
+    assert used(store) == [0]
+    with pytest.raises(JournalWriteFailed):
+        await store.commit(MapOutput(KEY, 2, 1, (region,)))
+
+
+async def test_a_map_output_in_two_arenas_needs_both_journals(opened, tmp_path, monkeypatch):
+    directories = (tmp_path / "a", tmp_path / "b")
+    changes = {"data_directories": directories, "memory_tier_bytes": 0}
+    store = opened(**changes)
+    regions = [await write_region(store, b"x" * 100, [100], first=n) for n in range(2)]
+    whole = [await write_region(store, b"y" * 100, [100], first=n) for n in range(2)]
+    await store.commit(MapOutput(KEY, 1, 2, tuple(whole)))
+    break_journal(monkeypatch, store, 1, errno.ENOSPC)
+    with pytest.raises(JournalWriteFailed):
+        await store.commit(MapOutput(KEY, 2, 2, tuple(regions)))
+    release_regions(regions)
+    await store.close()
+    monkeypatch.undo()
+    again = opened(**changes)
+    assert sorted(again.map_outputs(KEY)) == [1]
+    assert sum(used(again)) == 8192
+    assert await fetch(again, again.map_outputs(KEY)[1]) == b"y" * 200
 
 
 async def test_the_journal_shrinks_when_dead_rows_outweigh_live_ones(opened, monkeypatch):
@@ -191,7 +305,7 @@ async def test_the_journal_shrinks_when_dead_rows_outweigh_live_ones(opened, mon
         largest = max(largest, store.statistics().journal_bytes)
     await settle(store)
     assert store.statistics().compactions > 3
-    assert largest < 4000
+    assert largest < 3 * 4000  # a release goes to both journals
     await store.close()
     again = opened()
     assert [s.key for s in again.shuffles()] == [keep]
@@ -202,10 +316,10 @@ async def test_a_failed_compaction_loses_no_row(opened, monkeypatch):
     monkeypatch.setattr(journal_writer, "COMPACTION_FLOOR_BYTES", 500)
     store = opened()
 
-    def full(*_):
+    def refused(*_):
         raise OSError(errno.ENOSPC, "no space")
 
-    monkeypatch.setattr(Journal, "create", full)
+    monkeypatch.setattr(Journal, "create", refused)
     for attempt in range(30):
         await put(store, attempt, 100)
         store.release_shuffle(KEY)
@@ -235,7 +349,7 @@ async def test_a_bug_in_the_journal_fails_the_commit(opened, monkeypatch):
     store = opened()
     region = await write_region(store, b"x", [1])
 
-    def bug(self, rows):
+    def bug(self, entries, releases):
         raise ValueError("a bug")
 
     with monkeypatch.context() as broken:

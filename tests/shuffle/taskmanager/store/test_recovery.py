@@ -5,17 +5,23 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
+from functools import partial
 
 import pytest
 
 from sluice.protocol.messages import EVERY_SUBPARTITION
 from sluice.shuffle.names import ShuffleKey
-from sluice.shuffle.taskmanager.accounts import Accounts
 from sluice.shuffle.taskmanager.store.errors import StorageInUse, StorageUnavailable
-from sluice.shuffle.taskmanager.store.journal import Journal, generation_of
+from sluice.shuffle.taskmanager.store.journal import (
+    Entry,
+    Journal,
+    generation_of,
+    open_journal,
+    run_of,
+)
 from sluice.shuffle.taskmanager.store.outputs import MapOutput
-from sluice.shuffle.taskmanager.store.recovery import open_storage
-from sluice.shuffle.taskmanager.store.rows import pack_commit
+from sluice.shuffle.taskmanager.store.rows import pack_commit, pack_release_shuffle
 from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
 from tests.support.store import (
     KEY,
@@ -24,18 +30,47 @@ from tests.support.store import (
     fetch,
     open_descriptors,
     put,
+    settle,
     used,
     write_region,
 )
 
+OTHER = ShuffleKey("app-1", 1)
+
 
 async def filled(directory, attempts=4, length=400_000, **changes):
-    """A store with some outputs, closed; returns the journal's path."""
+    """A store with some outputs, closed; returns the path of the last directory's journal.
+
+    With a memory tier the first two outputs lie there, and the others on disk.
+    """
     store = ShuffleStore.open(config(directory, **changes))
     for attempt in range(attempts):
         await put(store, attempt, length)
     await store.close()
-    return store.statistics().journal_path
+    return list(store._journal.journals.values())[-1].path
+
+
+def damage(path, position):
+    """Flip a bit."""
+    content = bytearray(path.read_bytes())
+    content[position] ^= 1
+    path.write_bytes(content)
+    return bytes(content)
+
+
+def journal_in(directory):
+    (path,) = directory.glob("journal-*")
+    return path
+
+
+def append(path, *rows):
+    """Append rows as the run of the journal would have."""
+    found = open_journal(path.parent, bytes(8))
+    assert found is not None
+    run = found.journal.run
+    last = max((entry.number for entry in found.entries), default=0)
+    found.journal.append([Entry(run, last + n, row) for n, row in enumerate(rows, 1)], [])
+    found.journal.close()
 
 
 async def kept_attempts(directory, **changes):
@@ -120,16 +155,19 @@ async def test_after_kill_9_every_acknowledged_output_is_there_byte_equal(tmp_pa
     await put(store, 10**6, 100_000)
     for application in store.applications():
         store.release_application(application)
+    await settle(store)
     assert used(store) == [0, 0]
     await store.close()
 
 
-async def test_a_clean_restart_keeps_id_outputs_and_journal(tmp_path):
+async def test_a_clean_restart_keeps_id_outputs_and_journals(tmp_path):
     journal = await filled(tmp_path)
+    inode = journal.stat().st_ino
     store = ShuffleStore.open(config(tmp_path))
     identity = store.taskmanager_id
     assert store.statistics().adopted_map_outputs == 4
-    assert store.statistics().journal_path == journal
+    assert journal_in(tmp_path / "data").stat().st_ino == inode
+    assert run_of(journal_in(tmp_path / "data")) == run_of(journal) + 1
     before = used(store)
     await put(store, 50, 100_000)
     await store.close()
@@ -148,46 +186,128 @@ async def test_a_torn_journal_costs_the_unacknowledged_commit_only(tmp_path):
     assert await kept_attempts(tmp_path) == [0, 1, 2]
 
 
-async def test_a_damaged_journal_is_reported_and_its_beginning_kept(tmp_path, caplog):
-    journal = await filled(tmp_path)
-    broken = bytearray(journal.read_bytes())
-    broken[-80] ^= 1  # in the third of the four records
-    journal.write_bytes(broken)
-    assert await kept_attempts(tmp_path) == [0, 1]
+async def test_damage_of_a_journal_costs_the_damaged_rows(tmp_path, caplog):
+    journal = await filled(tmp_path, 6, memory_tier_bytes=0)
+    broken = damage(journal, -200)  # in the fourth or fifth of six records
+    kept = await kept_attempts(tmp_path, memory_tier_bytes=0)
+    assert len(kept) == 5
+    assert {0, 1, 2, 5} < set(kept)
     assert "is damaged" in caplog.text
     assert (journal.parent / "journal.damaged").read_bytes() == broken
     caplog.clear()
-    assert await kept_attempts(tmp_path) == [0, 1]
+    assert await kept_attempts(tmp_path, memory_tier_bytes=0) == kept
     # The event loop names slow coroutines in records of its own, this test's among them.
     own = [record for record in caplog.records if record.name.startswith("sluice")]
     assert not [record for record in own if "damaged" in record.getMessage()]
 
 
-async def test_an_unreadable_journal_starts_empty(tmp_path, caplog):
+async def test_damage_of_one_journal_leaves_the_others_alone(tmp_path):
+    """The memory tier has two of the outputs, and its own journal."""
+    journal = await filled(tmp_path)
+    journal.write_bytes(b"no journal")
+    assert await kept_attempts(tmp_path) == [0, 1]
+
+
+async def test_after_damage_regions_are_verified(tmp_path, caplog):
+    journal = await filled(tmp_path, memory_tier_bytes=0)
+    (arena,) = (tmp_path / "data").glob("arena-*")
+    damage(arena, 500_000)  # in the second output
+    assert len((await opened_and_closed(tmp_path, memory_tier_bytes=0)).map_outputs(KEY)) == 4
+    journal = journal_in(tmp_path / "data")
+    damage(journal, -1)  # the row of the fourth
+    assert await kept_attempts(tmp_path, memory_tier_bytes=0) == [0, 2]
+    assert "do not have their checksum" in caplog.text
+
+
+async def opened_and_closed(directory, **changes):
+    store = ShuffleStore.open(config(directory, **changes))
+    await store.close()
+    return store
+
+
+@pytest.mark.parametrize("broken", ["journal", "releases", "both"])
+async def test_no_damage_brings_a_released_shuffle_back(tmp_path, broken):
+    changes = {"memory_tier_bytes": 0}
+    keys = [ShuffleKey("app-1", shuffle) for shuffle in range(3)]
+    store = ShuffleStore.open(config(tmp_path, **changes))
+    for key in keys:
+        await put(store, 1, 1000, key=key)
+    store.release_shuffle(keys[1])
+    await put(store, 2, 1000, key=keys[2])
+    await store.close()
+    journal = journal_in(tmp_path / "data")
+    (second,) = (tmp_path / "data").glob("releases-*")
+    row = pack_release_shuffle(keys[1])
+    for path, names in ((journal, ("journal", "both")), (second, ("releases", "both"))):
+        if broken in names:
+            damage(path, path.read_bytes().index(row) + 1)
+    again = ShuffleStore.open(config(tmp_path, **changes))
+    found = {each.key for each in again.shuffles()}
+    assert keys[1] not in found
+    assert found == ({keys[2]} if broken == "both" else {keys[0], keys[2]})
+    await again.close()
+    again = ShuffleStore.open(config(tmp_path, **changes))
+    assert {each.key for each in again.shuffles()} == found
+    await again.close()
+
+
+async def test_a_cut_journal_does_not_bring_a_released_shuffle_back(tmp_path):
+    store = ShuffleStore.open(config(tmp_path, memory_tier_bytes=0))
+    await put(store, 1, 1000)
+    size = journal_in(tmp_path / "data").stat().st_size
+    store.release_shuffle(KEY)
+    await store.close()
+    os.truncate(journal_in(tmp_path / "data"), size)
+    assert await kept_attempts(tmp_path, memory_tier_bytes=0) == []
+
+
+async def test_a_journal_of_an_older_version_leaves_its_directory_out(tmp_path, caplog):
+    old = tmp_path / "old"
+    old.mkdir()
+    (old / "journal-00000001").write_bytes(b"sluice journal 1 little\n")
+    store = ShuffleStore.open(config(tmp_path, data_directories=(old, tmp_path / "new")))
+    assert [tier.healthy for tier in store.tiers()] == [True, True, False]
+    await store.close()
+    assert f"rm {old}/journal-*" in caplog.text
+    with pytest.raises(StorageUnavailable, match="older version"):
+        ShuffleStore.open(config(tmp_path, data_directories=(old,)))
+
+
+async def test_a_journal_that_is_no_file_leaves_its_directory_out(tmp_path, caplog):
     journal = await filled(tmp_path)
     journal.unlink()
     journal.mkdir()
-    assert await kept_attempts(tmp_path) == []
+    with pytest.raises(StorageUnavailable, match="Is a directory"):
+        ShuffleStore.open(config(tmp_path))
+    changes = {"data_directories": (tmp_path / "data", tmp_path / "good")}
+    assert await kept_attempts(tmp_path, **changes) == [0, 1]
     assert "Is a directory" in caplog.text
 
 
-async def test_a_record_of_another_version_is_reported_and_skipped(tmp_path, caplog):
+async def test_a_row_of_another_version_is_reported_and_skipped(tmp_path, caplog):
     journal = await filled(tmp_path)
-    size = journal.stat().st_size
-    newer = Journal(journal, os.open(journal, os.O_RDWR), size)
-    newer.append([b"\x92\x09\x01"])
-    newer.close()
+    append(journal, b"\x92\x09\x01")
     assert await kept_attempts(tmp_path) == [0, 1, 2, 3]
     assert "not understood" in caplog.text
 
 
-async def test_after_a_reboot_outputs_of_the_memory_tier_are_forgotten(tmp_path, caplog):
+async def test_after_a_reboot_the_memory_tier_is_empty_and_the_disk_is_not(tmp_path):
     await filled(tmp_path)
     shutil.rmtree(tmp_path / "memory")
     store = ShuffleStore.open(config(tmp_path))
+    assert sorted(store.map_outputs(KEY)) == [2, 3]
+    await put(store, 10, 400_000)
+    await store.close()
+    assert await kept_attempts(tmp_path) == [2, 3, 10]
+
+
+async def test_without_their_arena_outputs_are_forgotten(tmp_path):
+    await filled(tmp_path)
+    (arena,) = (tmp_path / "memory").glob("arena-*")
+    arena.unlink()
+    store = ShuffleStore.open(config(tmp_path))
     assert store.statistics().forgotten_map_outputs == 2
-    assert "its arena is gone" in caplog.text
-    await put(store, 10, 400_000)  # lands where a forgotten one lay
+    await put(store, 10, 400_000)
     await store.close()
     assert await kept_attempts(tmp_path) == [2, 3, 10]
 
@@ -205,24 +325,30 @@ async def test_an_output_with_one_lost_region_is_forgotten_whole(tmp_path):
     await again.close()
 
 
-async def test_rows_that_overlap_are_not_both_adopted(tmp_path, caplog):
+async def test_of_rows_that_overlap_the_newer_one_counts(tmp_path, caplog):
     store = ShuffleStore.open(config(tmp_path))
     output = await put(store, 1, 1000)
-    twin = pack_commit(MapOutput(KEY, 2, 4, output.regions))
-    journal = store._journal.journal
-    journal.append([twin])
+    other = await put(store, 3, 1000)
     await store.close()
-    assert await kept_attempts(tmp_path) == [1]
+    twin = MapOutput(KEY, 2, 4, output.regions)
+    append(journal_in(tmp_path / "memory"), pack_commit(twin))
+    again = ShuffleStore.open(config(tmp_path))
+    assert sorted(again.map_outputs(KEY)) == [2, 3]
+    assert await fetch(again, again.map_outputs(KEY)[3]) == content(3, 1000)
+    assert other.total_bytes == 1000
+    await again.close()
     assert "overlaps" in caplog.text
 
 
-async def test_the_newest_generation_wins_and_older_ones_go(tmp_path):
-    journal = await filled(tmp_path)
-    Journal.create(journal.parent, 2, []).close()
-    newer = Journal.create(journal.parent, generation_of(journal) + 5, [])
-    newer.close()
+async def test_what_was_forgotten_does_not_come_back_when_its_space_is_free_again(tmp_path):
+    store = ShuffleStore.open(config(tmp_path))
+    output = await put(store, 1, 1000)
+    await store.close()
+    append(journal_in(tmp_path / "memory"), pack_commit(MapOutput(OTHER, 2, 4, output.regions)))
+    again = ShuffleStore.open(config(tmp_path))
+    again.release_shuffle(OTHER)
+    await again.close()
     assert await kept_attempts(tmp_path) == []
-    assert sorted(path.name for path in journal.parent.glob("journal*")) == [newer.path.name]
 
 
 async def test_a_second_daemon_on_any_of_the_directories_is_refused(tmp_path):
@@ -269,45 +395,77 @@ async def test_the_arena_file_that_cannot_be_opened_leaves_its_directory_out(tmp
     await store.close()
 
 
-async def test_the_journal_follows_the_first_healthy_directory(tmp_path):
-    a, b = tmp_path / "a", tmp_path / "b"
-    await filled(tmp_path, data_directories=(a, b))
-    journal = await filled(tmp_path, attempts=0, data_directories=(b, a))
-    assert journal.parent == b
-    assert not list(a.glob("journal*"))
-    assert await kept_attempts(tmp_path, data_directories=(b, a)) == [0, 1, 2, 3]
+@pytest.mark.parametrize("lost", [0, 1])
+async def test_a_lost_directory_costs_its_own_outputs_only(tmp_path, lost):
+    directories = tmp_path / "a", tmp_path / "b"
+    changes = {"data_directories": directories, "memory_tier_bytes": 0}
+    await filled(tmp_path, **changes)
+    shutil.rmtree(directories[lost])
+    assert await kept_attempts(tmp_path, **changes) == [1 - lost, 3 - lost]
+    assert await kept_attempts(tmp_path, **changes) == [1 - lost, 3 - lost]
+    assert await kept_attempts(tmp_path, **changes | {"data_directories": directories[::-1]}) == [
+        1 - lost,
+        3 - lost,
+    ]
 
 
-async def test_a_directory_that_comes_back_does_not_bring_its_stale_journal(tmp_path):
+async def test_a_directory_that_was_away_is_emptied(tmp_path, caplog):
+    """Its outputs counted as lost, and what was released meanwhile must not come back."""
     a, b = tmp_path / "a", tmp_path / "b"
-    await filled(tmp_path, attempts=6, data_directories=(a, b))
+    changes = {"data_directories": (a, b), "memory_tier_bytes": 0}
+    await filled(tmp_path, attempts=6, **changes)
     a.rename(tmp_path / "away")
     a.touch()  # the disk is gone
-    store = ShuffleStore.open(config(tmp_path, data_directories=(a, b)))
-    assert store.map_outputs(KEY) == {}
+    store = ShuffleStore.open(config(tmp_path, **changes))
+    assert sorted(store.map_outputs(KEY)) == [1, 3, 5]
+    store.release_shuffle(KEY)
     for attempt in (10, 11, 12):
         await put(store, attempt, 400_000)
     await store.close()
     a.unlink()
     (tmp_path / "away").rename(a)
-    # Journals of the same second are a matter of this test only: give the old one a past time.
-    (old,) = a.glob("journal-*")
-    old.rename(a / f"journal-{generation_of(old) - 60:08d}")
-    assert await kept_attempts(tmp_path, data_directories=(a, b)) == [10, 11, 12]
-    assert await kept_attempts(tmp_path, data_directories=(a, b)) == [10, 11, 12]
+    assert await kept_attempts(tmp_path, **changes) == [10, 11, 12]
+    assert "was away in run 2" in caplog.text
+    assert await kept_attempts(tmp_path, **changes) == [10, 11, 12]
+
+
+async def test_a_start_that_was_cut_short_takes_no_directory_for_one_that_was_away(tmp_path):
+    a, b = tmp_path / "a", tmp_path / "b"
+    changes = {"data_directories": (a, b), "memory_tier_bytes": 0}
+    await filled(tmp_path, **changes)
+    path = journal_in(a)
+    path.rename(path.with_name(f"journal-{generation_of(path):08d}-{run_of(path) + 1:08d}"))
+    assert await kept_attempts(tmp_path, **changes) == [0, 1, 2, 3]
+
+
+async def test_the_clock_decides_nothing(tmp_path, monkeypatch):
+    a, b = tmp_path / "a", tmp_path / "b"
+    changes = {"data_directories": (a, b), "memory_tier_bytes": 0}
+    now = time.time()
+    for days in (0, 400, -400):
+        monkeypatch.setattr(time, "time", partial(float, now + days * 86400))
+        store = ShuffleStore.open(config(tmp_path, **changes))
+        await put(store, days, 1000)
+        await store.close()
+    assert await kept_attempts(tmp_path, **changes) == [-400, 0, 400]
 
 
 async def test_many_rows_are_rewritten_in_pieces(tmp_path):
     journal = await filled(tmp_path, attempts=0)
     rows = [b"\x92\x09\xc5\x80\x00" + bytes(32768)] * 70  # 2.3 MB that no one understands
-    writer = Journal(journal, os.open(journal, os.O_RDWR), journal.stat().st_size)
-    writer.append(rows)
-    writer.close()
-    copy = Journal.create(tmp_path, 1, rows)
+    append(journal, *rows)
+    copy = Journal.create(
+        tmp_path, tier_id(journal), 1, [Entry(1, n, row) for n, row in enumerate(rows, 1)]
+    )
     copy.close()
     assert copy.path.read_bytes() == journal.read_bytes()
     assert await kept_attempts(tmp_path) == []
     assert sum(p.stat().st_size for p in journal.parent.glob("journal-*")) < 100
+
+
+def tier_id(journal):
+    (arena,) = journal.parent.glob("arena-*")
+    return bytes.fromhex(arena.stem.removeprefix("arena-"))
 
 
 async def test_no_usable_data_directory_is_an_error_that_names_them(tmp_path):
@@ -320,14 +478,16 @@ async def test_no_usable_data_directory_is_an_error_that_names_them(tmp_path):
     assert open_descriptors() == descriptors
 
 
-async def test_no_place_for_a_journal_is_an_error(tmp_path):
-    data = tmp_path / "data"
-    data.mkdir()
-    (data / "journal.new").mkdir()
-    descriptors = open_descriptors()
-    with pytest.raises(StorageUnavailable, match="no directory takes a journal"):
-        open_storage(config(tmp_path), Accounts())
-    assert open_descriptors() == descriptors
+async def test_a_directory_without_a_place_for_a_journal_takes_nothing_new(tmp_path):
+    (tmp_path / "a" / "journal.new").mkdir(parents=True)
+    changes = {"data_directories": (tmp_path / "a", tmp_path / "b"), "memory_tier_bytes": 0}
+    store = ShuffleStore.open(config(tmp_path, **changes))
+    bad, good = store.tiers()
+    assert (bad.healthy, good.healthy) == (False, True)
+    assert "takes no journal" in bad.reason
+    for attempt in range(3):
+        await put(store, attempt, 100)
+    await store.close()
 
 
 async def test_without_a_memory_tier_all_goes_to_disk(tmp_path):

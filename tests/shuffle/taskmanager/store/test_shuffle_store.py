@@ -46,6 +46,7 @@ async def test_outputs_fill_memory_first_then_disk_and_come_back_byte_equal(open
     assert list(store.map_outputs(KEY)) == [0, 1, 2, 3, 4]
     assert store.shuffles()[0].stored_bytes == 2_000_000
     assert store.release_shuffle(KEY) == 2_000_000
+    await settle(store)
     assert used(store) == [0, 0]
     assert store.shuffles() == []
     assert store.map_outputs(KEY) == {}
@@ -64,6 +65,7 @@ async def test_released_space_is_used_again_and_no_new_page_is_touched(opened):
             first = touched
         assert touched == first
         store.release_shuffle(KEY)
+        await settle(store)
     assert first < 320_000
 
 
@@ -162,6 +164,7 @@ async def test_full_tiers_are_an_error_to_that_job_only(opened):
     for attempt, output in enumerate(kept):
         assert await fetch(store, output) == content(attempt, MIB)
     store.release_shuffle(KEY)
+    await settle(store)
     await put(store, 9, MIB)
 
 
@@ -179,6 +182,7 @@ async def test_a_lease_outlives_the_release(opened):
     in_memory.release()
     on_disk.release()
     store.release_application("x")
+    await settle(store)
     assert used(store) == [0, 0]
     assert all(extent_of(o).references == 0 for o in others)
 
@@ -190,12 +194,14 @@ async def test_a_read_under_way_holds_the_extent_through_a_release(opened, monke
     reading = asyncio.create_task(fetch(store, output))
     await gate.wait_entered()
     store.release_shuffle(KEY)
+    await settle(store)
     assert used(store)[0] > 0
     fresh = await put(store, 2, 50_000)
     assert extent_of(fresh).offset != extent_of(output).offset
     gate.proceed.set()
     assert await reading == content(1, 50_000)
     store.release_shuffle(KEY)
+    await settle(store)
     assert used(store) == [0]
 
 
@@ -263,6 +269,7 @@ async def test_a_failed_write_costs_the_region_and_the_next_goes_to_another_disk
         assert extent_of(output).tier.directory == directories[1]
         assert await fetch(store, output) == content(attempt, 5000)
     store.release_shuffle(KEY)
+    await settle(store)
     assert used(store) == [0, 0]
 
 
@@ -332,8 +339,7 @@ async def test_memory_pages_are_prepared_by_a_thread(opened):
     store = opened(memory_tier_bytes=32 * MIB)
     await put(store, 1, 100)
     await settle(store)
-    path = store.statistics().journal_path.parent.parent / "memory"
-    (arena,) = path.glob("arena-*")
+    (arena,) = store._storage.memory.directory.glob("arena-*")
     assert arena.stat().st_blocks * 512 >= 32 * MIB
     assert await fetch(store, store.map_outputs(KEY)[1]) == content(1, 100)
 
@@ -386,5 +392,6 @@ async def test_an_extent_that_was_given_back_cannot_be_read(opened):
     store = opened()
     extent = extent_of(await put(store, 1, 100))
     store.release_shuffle(KEY)
+    await settle(store)
     with pytest.raises(RuntimeError, match="no bytes any more"):
         await store.read(extent, 0, [memoryview(bytearray(1))])

@@ -1,0 +1,148 @@
+"""Small extents share pages: a page is divided into slots of one size.
+
+An extent takes at least a slot of 64 bytes instead of a page. So what many tiny map outputs take in
+a tier is about what they hold::
+
+    page, 4096 bytes   │ slot │ slot │ free │ slot │ … │      slots of 64, 128, … or 2048 bytes
+
+A page belongs to slots of one size as long as one of them is in use.
+"""
+
+from typing import Final
+
+from .extent_allocator import ExtentAllocator
+
+PAGE_BYTES: Final = 4096
+"""Larger extents are whole pages."""
+
+LEAST_SLOT_BYTES: Final = 64
+MOST_SLOT_BYTES: Final = PAGE_BYTES // 2
+
+
+def occupied_bytes(length: int) -> int:
+    """Return the bytes that an extent takes: a slot, or whole pages."""
+    if length > MOST_SLOT_BYTES:
+        return -(-length // PAGE_BYTES) * PAGE_BYTES
+    if length > LEAST_SLOT_BYTES:
+        return 1 << (length - 1).bit_length()
+    return LEAST_SLOT_BYTES if length > 0 else 0
+
+
+class _Page:
+    """A page that is divided into slots; ``used`` has a bit for each that is in use."""
+
+    __slots__ = ("slot_bytes", "used")
+
+    def __init__(self, slot_bytes: int) -> None:
+        self.slot_bytes = slot_bytes
+        self.used = 0
+
+    @property
+    def is_full(self) -> bool:
+        return self.used.bit_count() == PAGE_BYTES // self.slot_bytes
+
+    def free_slot(self) -> int:
+        """Return the number of the first free slot."""
+        return (~self.used & (self.used + 1)).bit_length() - 1
+
+
+class SlotAllocator(ExtentAllocator):
+    """An allocator of pages that divides some of them into slots.
+
+    Its figures of used and free bytes count whole pages.
+
+    Args:
+        capacity_bytes: No extent reaches beyond this. None: no limit.
+    """
+
+    __slots__ = ("_open", "_pages")
+
+    def __init__(self, capacity_bytes: int | None) -> None:
+        super().__init__(capacity_bytes, PAGE_BYTES)
+        self._pages: dict[int, _Page] = {}  # those with slots, by offset
+        self._open: dict[int, dict[int, _Page]] = {}  # those with a free slot, by its size
+
+    def growth_for(self, length: int) -> int:
+        """Return the bytes by which an extent of this length would move the frontier."""
+        if 0 < length <= MOST_SLOT_BYTES and self._open.get(occupied_bytes(length)):
+            return 0
+        return super().growth_for(length)
+
+    def allocate(self, length: int) -> int | None:
+        """Allocate an extent: a slot or whole pages; see :meth:`ExtentAllocator.allocate`."""
+        if not 0 < length <= MOST_SLOT_BYTES:
+            return super().allocate(length)
+        slot_bytes = occupied_bytes(length)
+        pages = self._open.get(slot_bytes)
+        if pages:
+            offset, page = next(iter(pages.items()))
+        else:
+            start = super().allocate(PAGE_BYTES)
+            if start is None:
+                return None
+            offset, page = start, self._add_page(start, slot_bytes)
+        slot = page.free_slot()
+        self._occupy(offset, page, slot)
+        return offset + slot * slot_bytes
+
+    def free(self, offset: int, length: int) -> None:
+        """Give an extent back; the last slot of a page takes the page along.
+
+        Raises:
+            ValueError: The range is not wholly in use, e.g. it was freed before.
+        """
+        if not 0 < length <= MOST_SLOT_BYTES:
+            super().free(offset, length)
+            return
+        start = offset - offset % PAGE_BYTES
+        page = self._pages.get(start)
+        slot, misplaced = divmod(offset - start, occupied_bytes(length))
+        if (
+            page is None
+            or page.slot_bytes != occupied_bytes(length)
+            or misplaced
+            or not page.used >> slot & 1
+        ):
+            msg = f"extent [{offset}, {offset + length}) is not in use"
+            raise ValueError(msg)
+        page.used &= ~(1 << slot)
+        if page.used:
+            self._open.setdefault(page.slot_bytes, {})[start] = page
+        else:
+            self._open.get(page.slot_bytes, {}).pop(start, None)
+            del self._pages[start]
+            super().free(start, PAGE_BYTES)
+
+    def reserve(self, offset: int, length: int) -> None:
+        """Occupy a given range: an extent that an earlier process stored there.
+
+        Raises:
+            ValueError: The range is misaligned, beyond the capacity, or overlaps one in use.
+        """
+        if not 0 < length <= MOST_SLOT_BYTES:
+            super().reserve(offset, length)
+            return
+        slot_bytes = occupied_bytes(length)
+        start = offset - offset % PAGE_BYTES
+        slot, misplaced = divmod(offset - start, slot_bytes)
+        if offset < 0 or misplaced:
+            msg = f"extent [{offset}, {offset + length}) is not aligned to {slot_bytes}"
+            raise ValueError(msg)
+        page = self._pages.get(start)
+        if page is None:
+            super().reserve(start, PAGE_BYTES)
+            page = self._add_page(start, slot_bytes)
+        elif page.slot_bytes != slot_bytes or page.used >> slot & 1:
+            msg = f"extent [{offset}, {offset + length}) overlaps one in use"
+            raise ValueError(msg)
+        self._occupy(start, page, slot)
+
+    def _add_page(self, start: int, slot_bytes: int) -> _Page:
+        page = self._pages[start] = _Page(slot_bytes)
+        self._open.setdefault(slot_bytes, {})[start] = page
+        return page
+
+    def _occupy(self, start: int, page: _Page, slot: int) -> None:
+        page.used |= 1 << slot
+        if page.is_full:
+            del self._open[page.slot_bytes][start]
