@@ -160,6 +160,8 @@ class Target:
         missing = [n for n in STORED_ATTEMPTS if store.lookup(KEY, n) is None]
         if not missing:
             return
+        if (released := store.released()) is not None:
+            await asyncio.wait({released})  # then the memory tier has room again
         transport = self.accept()
         await transport.feed(hello(ROLE_PRODUCER))
         for attempt in missing:

@@ -127,7 +127,7 @@ async def test_floating_buffers_come_with_the_backlog_and_go(tmp_path):
             assert between.writer.emit(full_record(number)) is None
         await between.until(held_1=segments - POOL_2, held_2=POOL_2)
         assert between.credit == 0
-        assert between.queued == POOL_2
+        await eventually(lambda: between.queued == POOL_2, "all buffers of pool 2 in the queue")
         for number in range(segments):
             assert await between.reader.next() == ChannelRecord(0, full_record(number))
         await between.until(held_1=0, held_2=0)
