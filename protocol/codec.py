@@ -12,7 +12,15 @@ from typing import Any, Final, TypeAlias
 import msgpack
 
 from .errors import MalformedMessage
-from .limits import MAX_I64, MAX_NAME_CHARACTERS, MAX_U32, MAX_U64, MIN_I64, NONCE_BYTES
+from .limits import (
+    MAX_I64,
+    MAX_LOST_ATTEMPTS,
+    MAX_NAME_CHARACTERS,
+    MAX_U32,
+    MAX_U64,
+    MIN_I64,
+    NONCE_BYTES,
+)
 from .messages import (
     BLOCKING_EVENT,
     DATA,
@@ -40,6 +48,7 @@ from .messages import (
     OpenGate,
     OpenPartition,
     OpenPipelinedPartition,
+    OutputsLost,
     PartitionAborted,
     PartitionFinished,
     PartitionOpened,
@@ -114,6 +123,10 @@ def _are_attempts(value: Any) -> bool:
         and len(value) > 0
         and all(type(n) is int and MIN_I64 <= n <= MAX_I64 for n in value)
     )
+
+
+def _are_lost_attempts(value: Any) -> bool:
+    return _are_attempts(value) and len(value) <= MAX_LOST_ATTEMPTS
 
 
 _GATE_CHANNEL_CHECKS: tuple[Check, ...] = (
@@ -196,6 +209,7 @@ _FORMAT: Final[dict[int, tuple[type[Message], tuple[Check, ...]]]] = {
     41: (ShuffleReleased, (_U32, _U64)),
     42: (ReleaseApplication, ()),
     43: (ApplicationReleased, (_U64,)),
+    44: (OutputsLost, (_U32, _are_lost_attempts)),
 }
 
 

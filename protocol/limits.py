@@ -74,6 +74,12 @@ FEATURE_ENCRYPTED_PEERS: Final = 16
 FEATURE_BUFFER_CHECKSUMS: Final = 32
 """Feature bit: buffers and events of pipelined partitions have a checksum on the peer leg."""
 
+FEATURE_LOST_OUTPUTS: Final = 64
+"""Feature bit: a driver is told of map outputs that were lost with a storage directory."""
+
+MAX_LOST_ATTEMPTS: Final = 256
+"""Most map attempts in an OutputsLost: 2.3 KB of msgpack at most."""
+
 MAX_LARGE_PAYLOAD_BYTES: Final = 256 * 1024
 """Largest payload with FEATURE_LARGE_PAYLOADS: eight segments of the default size cost one message,
 and the payload is still small against a socket's buffers."""

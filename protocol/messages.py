@@ -386,6 +386,13 @@ class ApplicationReleased(NamedTuple):
     freed_bytes: int
 
 
+class OutputsLost(NamedTuple):
+    """Map outputs of the connection's application are gone; their tasks have to run again."""
+
+    shuffle_id: int
+    map_attempt_ids: list[int]
+
+
 Message: TypeAlias = (
     Hello
     | HelloAck
@@ -430,4 +437,5 @@ Message: TypeAlias = (
     | ShuffleReleased
     | ReleaseApplication
     | ApplicationReleased
+    | OutputsLost
 )

@@ -92,7 +92,8 @@ ALLOWED_WHEN_OPEN: Final[dict[tuple[Side, int], _Types]] = {
         m.TaskEvent,
         m.NewBufferSize,
     },
-    (Side.CONNECTED, m.ROLE_DRIVER): _BOTH | {m.ShuffleReleased, m.ApplicationReleased},
+    (Side.CONNECTED, m.ROLE_DRIVER): _BOTH
+    | {m.ShuffleReleased, m.ApplicationReleased, m.OutputsLost},
 }
 
 CREDIT_ONLY: Final[_Types] = frozenset({m.AddCredit, m.BacklogAnnouncement})

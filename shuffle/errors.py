@@ -13,6 +13,7 @@
     ├── PartitionError
     │   │   Requests
     │   ├── PartitionNotFound            not registered before the deadline
+    │   ├── PartitionLost                lost with its storage directory
     │   ├── PartitionReleased            released while it was read or written
     │   ├── ProducerFailed               the producer failed before it had finished
     │   ├── SubpartitionAlreadyConsumed  a second reader where only one is possible
@@ -161,6 +162,12 @@ class PartitionNotFound(PartitionError):
     """A requested map output was not registered before the deadline."""
 
     code = ErrorCode.PARTITION_NOT_FOUND
+
+
+class PartitionLost(PartitionError):
+    """A committed map output was lost with the storage directory that had it."""
+
+    code = ErrorCode.STORAGE_UNAVAILABLE
 
 
 class PartitionReleased(PartitionError):

@@ -1,14 +1,17 @@
 """The driver leg: releases shuffles and applications, and keeps an application alive."""
 
+import asyncio
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
 from ...protocol.errors import SluiceError, UnexpectedMessage
+from ...protocol.limits import FEATURE_LOST_OUTPUTS, MAX_LOST_ATTEMPTS
 from ...protocol.messages import (
     ApplicationReleased,
     CloseRequest,
     Message,
+    OutputsLost,
     ReleaseApplication,
     ReleaseShuffle,
     ShuffleReleased,
@@ -17,6 +20,7 @@ from ...transport.connection import Connection
 from ..names import ShuffleKey
 from .applications import Applications
 from .serve.result_partition_manager import ResultPartitionManager
+from .store.output_index import Lost
 
 if TYPE_CHECKING:
     from asyncio import Future
@@ -43,6 +47,21 @@ class DriverHandler:
         self._partitions = partitions
         self._applications = applications
         self._on_lost = on_lost
+        # Behind the HelloAck, which is sent when this handler is made.
+        asyncio.get_running_loop().call_soon(self._tell_all)
+
+    def _tell_all(self) -> None:
+        self.tell(self._partitions.lost_of(self._connection.application_id))
+
+    def tell(self, lost: Lost) -> None:
+        """Tell the driver which of its map outputs are lost, if it understands that."""
+        if self._connection.closing or not self._connection.features & FEATURE_LOST_OUTPUTS:
+            return
+        for key, attempts in lost.items():
+            if key.application_id == self._connection.application_id:
+                for first in range(0, len(attempts), MAX_LOST_ATTEMPTS):
+                    some = list(attempts[first : first + MAX_LOST_ATTEMPTS])
+                    self._connection.send(OutputsLost(key.shuffle_id, some))
 
     @property
     def holds_anything(self) -> bool:

@@ -16,6 +16,7 @@ from ...protocol.limits import (
     FEATURE_BUFFER_GROUPS,
     FEATURE_ENCRYPTED_PEERS,
     FEATURE_LARGE_PAYLOADS,
+    FEATURE_LOST_OUTPUTS,
     FEATURE_REGION_AREAS,
     FEATURE_RESUMABLE_OUTPUTS,
     MAGIC,
@@ -69,6 +70,7 @@ from .serve.peer_handler import PeerHandler
 from .serve.result_partition_manager import ResultPartitionManager
 from .serve.stored_partition_view import ReadPool
 from .serve.taskmanager_channel_opener import GateServices
+from .store.output_index import Lost
 from .store.region_area import RegionAreas
 from .store.shuffle_store import ShuffleStore
 
@@ -144,6 +146,7 @@ class NetworkEnvironment:
             if self._quotas is not None:
                 self.set_quotas(self._quotas)
             await self.listener.start()
+            self.store.watch(self._outputs_lost)
         except BaseException:
             self.applications.close()
             await self.store.close()
@@ -285,6 +288,14 @@ class NetworkEnvironment:
     def _segment_holders(self) -> list[ConsumerHandler | PeerHandler | ProducerHandler]:
         return [each for each in self.handlers.values() if not isinstance(each, DriverHandler)]
 
+    def _outputs_lost(self, lost: Lost) -> None:
+        """Let requests for lost map outputs fail, and tell the drivers."""
+        for key in lost:
+            self.partitions.wake(key)
+        for handler in self.handlers.values():
+            if isinstance(handler, DriverHandler):
+                handler.tell(lost)
+
     @property
     def _buffer_checksums(self) -> int:
         return 0 if self._transport.tls_enabled else FEATURE_BUFFER_CHECKSUMS  # TLS has its own
@@ -299,6 +310,7 @@ class NetworkEnvironment:
             | FEATURE_BUFFER_GROUPS
             | FEATURE_RESUMABLE_OUTPUTS
             | FEATURE_REGION_AREAS
+            | FEATURE_LOST_OUTPUTS
             | self._buffer_checksums
             | (FEATURE_ENCRYPTED_PEERS if self._transport.tls_enabled else 0),
             *self.address,

@@ -186,6 +186,13 @@ class StorageConfig(Settings):
     io_threads: Count = Field(4, ge=1, le=256)
     """Threads that read and write the disk tier."""
 
+    health_check_seconds: Seconds = Field(1.0, gt=0)
+    """Time between two probes of each directory: a few bytes are written and read back. A directory
+    that fails is left out, and taken back after three good probes."""
+
+    slow_disk_seconds: Seconds = Field(10.0, gt=0)
+    """A directory whose probe takes longer is left out."""
+
     verify_checksums: bool = True
     """Verify the checksum of every region as it arrives. Reduce tasks verify blocks in any case."""
 

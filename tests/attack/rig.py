@@ -232,6 +232,7 @@ async def enter(
     application_id: str,
     credential: Credential | None,
     config: TransportConfig | None = None,
+    features: int = 0,
 ) -> Client:
     """Connect as a good client does."""
     client = Client()
@@ -242,7 +243,7 @@ async def enter(
 
     client.connection, client.ack = await connect(
         address,
-        hello_of(role, application_id),
+        hello_of(role, application_id, features=features),
         handler,
         config or TransportConfig(connect_timeout_seconds=TIMEOUT_SECONDS),
         SEGMENT_SIZE_BYTES,

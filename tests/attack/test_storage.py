@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 from typing import TYPE_CHECKING
 
@@ -10,12 +11,15 @@ import pytest
 
 from benchmarks.wire_clients import write_map_output
 from sluice.protocol.errors import ErrorCode
+from sluice.protocol.limits import FEATURE_LOST_OUTPUTS
+from sluice.protocol.messages import ROLE_DRIVER, OutputsLost, ReleaseShuffle, ShuffleReleased
 from sluice.protocol.remote_error import RemoteError
 from tests.attack.rig import (
     BOB,
     SHUFFLE,
     application,
     commit,
+    enter,
     new_name,
     producer,
     read,
@@ -150,3 +154,54 @@ async def test_tiny_map_outputs_share_pages(start, secret_file, tmp_path, victim
     tiers = json.loads(status(daemon, secret_file, "--json"))["storage"]
     assert sum(tier["used_bytes"] for tier in tiers) < outputs * 100
     assert await read(daemon.address, victim, range(outputs)) == outputs * each
+
+
+@one_loop
+async def test_a_directory_removed_while_running_is_noticed_and_reported(
+    start, secret_file, tmp_path, victim
+):
+    first, second = tmp_path / "a", tmp_path / "b"
+    daemon = start(
+        tmp_path,
+        cluster_secret_files=secret_file,
+        memory_tier_bytes=0,
+        min_free_bytes=0,
+        health_check_seconds=0.1,
+        data_directories=f"{first}:{second}",
+    )
+    await filled(daemon, victim)
+    driver = await enter(
+        daemon.address, ROLE_DRIVER, victim.name, victim.driver, features=FEATURE_LOST_OUTPUTS
+    )
+    lost = list(ATTEMPTS)[::2]
+    shutil.rmtree(first)
+    assert await driver.expect(OutputsLost) == OutputsLost(SHUFFLE, lost)
+    with pytest.raises(RemoteError) as caught:
+        await read(daemon.address, victim, lost[:1])
+    assert caught.value.code is ErrorCode.STORAGE_UNAVAILABLE
+    assert caught.value.map_attempt_id == lost[0]
+    assert await read(daemon.address, victim, [2]) == data_of(2)
+    await driver.close()
+    late = await enter(
+        daemon.address, ROLE_DRIVER, victim.name, victim.driver, features=FEATURE_LOST_OUTPUTS
+    )
+    assert await late.expect(OutputsLost) == OutputsLost(SHUFFLE, lost), "a driver that was away"
+    await late.close()
+    old = await enter(daemon.address, ROLE_DRIVER, victim.name, victim.driver)
+    old.send(ReleaseShuffle(7))
+    assert await old.expect(ShuffleReleased) == ShuffleReleased(7, 0), "it is told nothing else"
+    await old.close()
+    for attempt in lost:
+        await commit(daemon.address, victim, attempt, data_of(attempt))
+    assert await found(daemon, victim) == list(ATTEMPTS)
+    daemon.end(signal.SIGKILL)
+    assert await found(
+        start(
+            tmp_path,
+            cluster_secret_files=secret_file,
+            memory_tier_bytes=0,
+            min_free_bytes=0,
+            data_directories=f"{first}:{second}",
+        ),
+        victim,
+    ) == list(ATTEMPTS)

@@ -71,7 +71,7 @@ ACCEPTOR_SENDS: dict[int, set[type[m.Message]]] = {
         m.TaskEvent,
         m.NewBufferSize,
     },
-    m.ROLE_DRIVER: {m.ShuffleReleased, m.ApplicationReleased},
+    m.ROLE_DRIVER: {m.ShuffleReleased, m.ApplicationReleased, m.OutputsLost},
 }
 
 

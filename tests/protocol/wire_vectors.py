@@ -279,6 +279,7 @@ MESSAGES: tuple[tuple[str, m.Message, bytes], ...] = (
     ("shuffle released", m.ShuffleReleased(3, MAX_U64), b""),
     ("release application", m.ReleaseApplication(), b""),
     ("application released", m.ApplicationReleased(1 << 40), b""),
+    ("outputs lost", m.OutputsLost(3, [0, 17, 1 << 40, -1]), b""),
 )
 
 EVENTS: tuple[tuple[str, Event], ...] = (

@@ -127,6 +127,16 @@ class Daemon:
             shutil.rmtree(directory)
             directory.mkdir()
 
+    def remove_memory_directory(self) -> None:
+        """Remove the directory of its memory tier while it runs, which then stays out of use."""
+        shutil.rmtree(self._memory_directory)
+
+    def mend_memory_directory(self) -> None:
+        """Start it again with a memory tier."""
+        self._memory_directory.mkdir()
+        self.kill()
+        self.start()
+
     def pause(self) -> None:
         """Let it stand still, as on a host that hangs."""
         self._signal(signal.SIGSTOP)

@@ -121,6 +121,30 @@ def test_a_taskmanager_that_comes_back_without_its_data(
     assert sorted(events.map_runs().values()) == [1] * (many - lost) + [2] * lost
 
 
+def test_a_directory_removed_while_its_taskmanager_runs(
+    own: Application, frail: Application, barrier: Barrier, daemons: Daemons, revived: Daemon
+):
+    """The driver hears which map outputs are lost, and just these are made again."""
+    jobs, many = ("prepare", "read_again"), 24
+    expected = [own.rows(job, maps=many).read_text() for job in jobs]
+    frail.fill_slots(barrier, SLOTS)
+    frail.new_events()
+    found = [frail.rows("prepare", maps=many).read_text()]
+    lost = daemons.newest_outputs(frail.application_id)[1]
+    assert STAGE_ATTEMPTS < lost < many
+    revived.remove_memory_directory()
+    try:
+        revived.wait_until(
+            lambda status: not all(tier.healthy for tier in status.storage), GIVE_UP_SECONDS
+        )
+        found.append(frail.rows("read_again").read_text())
+    finally:
+        revived.mend_memory_directory()
+    assert found == expected
+    events = frail.new_events()
+    assert sorted(events.map_runs().values()) == [1] * (many - lost) + [2] * lost
+
+
 def test_a_taskmanager_killed_for_good(
     own: Application, frail: Application, barrier: Barrier, daemons: Daemons, revived: Daemon
 ):

@@ -98,6 +98,7 @@ _FIELDS: dict[type[m.Message], tuple[st.SearchStrategy[Any], ...]] = {
     m.ShuffleReleased: (U32, U64),
     m.ReleaseApplication: (),
     m.ApplicationReleased: (U64,),
+    m.OutputsLost: (U32, st.lists(I64, min_size=1, max_size=8)),
 }
 if _FIELDS.keys() != TYPE_IDS.keys():
     raise AssertionError(f"no strategy for {TYPE_IDS.keys() - _FIELDS.keys()}")

@@ -17,12 +17,13 @@ from typing import Final, NamedTuple, Protocol
 from mypy_extensions import mypyc_attr
 
 from ....protocol.errors import SluiceError
-from ...errors import InvalidRequest, PartitionNotFound, PartitionReleased
+from ...errors import InvalidRequest, PartitionLost, PartitionNotFound, PartitionReleased
 from ...memory import LocalBufferPool
 from ...names import ShuffleKey, SubpartitionRange
 from ...partition.view import DataListener, PipelinedView, SubpartitionView
 from ..accounts import Accounts
 from ..store.errors import DuplicateMapOutput
+from ..store.output_index import Lost
 from ..store.outputs import MapOutput
 from ..store.shuffle_store import ShuffleStore, release_regions
 from .stored_partition_view import ReadSizes, StoredPartitionView
@@ -247,6 +248,10 @@ class ResultPartitionManager:
         if self._pipelined.unregister(key, map_attempt_id, partition, failure):
             self.wake(key)
 
+    def lost_of(self, application_id: str) -> Lost:
+        """Return the map attempts of an application that were lost with a directory."""
+        return self._store.lost_of(application_id)
+
     def wake(self, key: ShuffleKey) -> None:
         """Let the requests that wait for partitions of a shuffle look again."""
         for waiter in self._waiting.pop(key, ()):
@@ -325,6 +330,7 @@ class ResultPartitionManager:
 
         Raises:
             PartitionNotFound: A partition is still missing, or cannot be read yet, at the deadline.
+            PartitionLost: A map output was lost with its storage directory.
             PartitionReleased: The shuffle was released meanwhile.
             ProducerFailed: The producer of the pipelined partition is gone.
             SubpartitionAlreadyConsumed: The subpartition of a pipelined partition has its reader.
@@ -361,6 +367,14 @@ class ResultPartitionManager:
                         buffer_size_bytes if credit_bytes is None else credit_bytes,
                     )
                     return self._stored_view(found, wanted, sizes, read_pool, listener)
+                if self._store.is_lost(key, missing):
+                    raise PartitionLost(
+                        f"Map attempt {missing} of shuffle {key.shuffle_id} was lost with its "
+                        "storage directory",
+                        value=missing,
+                        remedy="Its task has to run again",
+                        map_attempt_id=missing,
+                    )
                 what, remedy = "is not here", "Its task has to run again"
             await self._wait(key, missing, deadline, what, remedy)
 

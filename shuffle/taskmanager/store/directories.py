@@ -78,17 +78,29 @@ def taskmanager_id(directories: Iterable[Path]) -> str:
             kept += 1
             continue
         try:
-            temporary = directory / f"{ID_NAME}.new"
-            temporary.write_text(identity + "\n", encoding="ascii")
-            temporary.replace(directory / ID_NAME)
+            keep_id(identity, directory)
             kept += 1
-        except OSError as error:
-            failure = str(error)
+        except StorageUnavailable as error:
+            failure = error.reason
     if not kept:
         raise StorageUnavailable(
             ", ".join(map(str, known)), f"the TaskManager's id cannot be kept: {failure}"
         )
     return identity
+
+
+def keep_id(identity: str, directory: Path) -> None:
+    """Keep the id of this TaskManager in a directory.
+
+    Raises:
+        StorageUnavailable: The directory does not take the file.
+    """
+    try:
+        temporary = directory / f"{ID_NAME}.new"
+        temporary.write_text(identity + "\n", encoding="ascii")
+        temporary.replace(directory / ID_NAME)
+    except OSError as error:
+        raise StorageUnavailable(directory, str(error)) from error
 
 
 def _read_id(directory: Path) -> str | None:

@@ -150,6 +150,11 @@ class Journal:
             raise
         self._sizes = sizes[0] + len(first), sizes[1] + len(second)
 
+    def identity(self) -> tuple[int, int]:
+        """Return device and inode of the file that is open."""
+        status = os.fstat(self._fds[0])
+        return status.st_dev, status.st_ino
+
     def begin_run(self, run: int) -> None:
         """Name the file for a new run.
 

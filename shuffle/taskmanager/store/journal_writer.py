@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
+from pathlib import Path
 from typing import Final
 
 from ...names import MapAttemptKey, ShuffleKey
@@ -124,6 +125,8 @@ class JournalWriter:
         self._last_release: asyncio.Future[None] | None = None
         self._task: asyncio.Task[None] | None = None
         self._retry: asyncio.TimerHandle | None = None
+        self._leaving: set[bytes] = set()
+        self._restores: list[tuple[bytes, Path, asyncio.Future[bool]]] = []
         self._compact_above_bytes = dict.fromkeys(self.journals, 0)
         self._threads = {arena: IoThreads(1, "sluice-journal") for arena in self.journals}
 
@@ -185,6 +188,22 @@ class JournalWriter:
                 refused += 1
         return refused
 
+    def leave_out(self, arena: bytes) -> None:
+        """Write no rows to the journal of an arena any more."""
+        self._leaving.add(arena)
+        self._begin()
+
+    def restore(self, arena: bytes, directory: Path) -> "asyncio.Future[bool]":
+        """Write a journal anew, with the rows that count now and the releases that it missed.
+
+        Returns:
+            A future that tells whether rows go there again.
+        """
+        done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._restores.append((arena, directory, done))
+        self._begin()
+        return done
+
     async def close(self) -> None:
         """Write the queued rows, then close the files."""
         if self._task is not None:
@@ -228,7 +247,11 @@ class JournalWriter:
 
     async def _drain(self) -> None:
         try:
-            while self._queue:
+            while self._queue or self._leaving or self._restores:
+                while self._leaving:
+                    self._leave(self._leaving.pop())
+                while self._restores:
+                    await self._restore(*self._restores.pop())
                 self._in_flight = [*self._late, *self._queue]
                 self._late, self._queue = [], []
                 failures = await self._write(self._in_flight)
@@ -244,6 +267,8 @@ class JournalWriter:
                 failure = StorageClosed()
             for entry in left:
                 self._fail(entry, failure)
+            for *_, done in self._restores:
+                done.cancel()
             raise
         finally:
             self._task = None
@@ -283,13 +308,26 @@ class JournalWriter:
             failures[arena] = error
             count = len(write.entries) + len(write.releases)
             logger.error("the journal %s refused %d rows: %s", journal.path, count, error)
-            self._note_failure(arena, journal, error)
+            self._note_failure(arena, error)
 
-    def _note_failure(self, arena: bytes, journal: Journal, error: OSError) -> None:
+    def _note_failure(self, arena: bytes, error: OSError) -> None:
         """Draw the consequences of a failed write; a journal that is left out misses releases."""
         if not self._tiers.note_journal_failure(arena, error):
+            self._leave(arena)
+
+    def _leave(self, arena: bytes) -> None:
+        journal = self.journals.pop(arena, None)
+        if journal is not None:
             journal.close()
-            del self.journals[arena]
+
+    async def _restore(self, arena: bytes, directory: Path, done: "asyncio.Future[bool]") -> None:
+        self._threads.setdefault(arena, IoThreads(1, "sluice-journal"))
+        self._compact_above_bytes.setdefault(arena, 0)
+        restored = await self._rewrite(arena, directory)
+        if restored and all(tier.tier_id in self.journals for tier in self._tiers.tiers()):
+            self._missed.clear()
+        if not done.done():
+            done.set_result(restored)
 
     # ---- what comes after a write ----------------------------------------------------------------
 
@@ -376,14 +414,15 @@ class JournalWriter:
         dead = journal.size_bytes - live
         if dead < max(live, COMPACTION_FLOOR_BYTES, self._compact_above_bytes[arena]):
             return
-        if await self._rewrite(arena, journal):
+        if await self._rewrite(arena, journal.path.parent):
             self.compactions += 1
             self._compact_above_bytes[arena] = 0
         else:
             self._compact_above_bytes[arena] = 2 * dead  # not again with every batch
 
-    async def _rewrite(self, arena: bytes, journal: Journal) -> bool:
+    async def _rewrite(self, arena: bytes, directory: Path) -> bool:
         """Write the next generation of a journal; return whether that went well."""
+        old = self.journals.get(arena)
         outputs = self._index.outputs_in(arena)
         secured = self._index.secured_in(arena)
         first = self._number
@@ -395,13 +434,14 @@ class JournalWriter:
             # rows of releases in the meantime wait in the queue and follow in the new file.
             rows = chain(map(pack_commit, outputs), secured)
             entries = (Entry(self._run, first + n, row) for n, row in enumerate(rows, 1))
-            return Journal.create(journal.path.parent, arena, self._run, entries, missed)
+            return Journal.create(directory, arena, self._run, entries, missed)
 
         try:
             self.journals[arena] = await self._threads[arena].run(write)
         except OSError as error:
-            logger.error("no new journal can be written to %s: %s", journal.path.parent, error)
+            logger.error("no new journal can be written to %s: %s", directory, error)
             self._tiers.note_journal_failure(arena, error)
             return False
-        await self._threads[arena].run(journal.remove)
+        if old is not None:
+            await self._threads[arena].run(old.remove)
         return True

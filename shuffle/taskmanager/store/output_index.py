@@ -14,6 +14,9 @@ from ..accounts import Account, Accounts, Resource
 from .outputs import MapOutput, OpenOutput, Region, arenas_of
 from .rows import pack_secure
 
+Lost = Mapping[ShuffleKey, Sequence[int]]
+"""Map attempts that were lost with a storage directory, by shuffle."""
+
 _ROW_BYTES: Final = 40
 """Of the record of a row without its regions and the name of its application."""
 
@@ -63,6 +66,7 @@ class OutputIndex:
         self._accounts = accounts
         self._applications: dict[str, dict[int, ShuffleEntry]] = {}
         self._open: dict[MapAttemptKey, OpenOutput] = {}
+        self._lost: dict[ShuffleKey, set[int]] = {}
         self.map_outputs = 0
         self.stored_bytes = 0
         self.journal_bytes: Counter[bytes] = Counter()
@@ -105,6 +109,8 @@ class OutputIndex:
         if entry is None:
             entry = shuffles[shuffle_id] = ShuffleEntry(self._accounts.of(application_id))
         entry.outputs[output.map_attempt_id] = output
+        if self._lost:
+            self._lost.get(output.key, set()).discard(output.map_attempt_id)
         stored = output.total_bytes
         entry.stored_bytes += stored
         entry.regions += len(output.regions)
@@ -131,8 +137,15 @@ class OutputIndex:
         entry = self.entry(key)
         return _NOTHING if entry is None else MappingProxyType(entry.outputs)
 
-    def pop(self, key: ShuffleKey) -> ShuffleEntry | None:
-        """Remove a shuffle and return its map outputs; the caller releases them."""
+    def pop(self, key: ShuffleKey, *, forget: bool = True) -> ShuffleEntry | None:
+        """Remove a shuffle and return its map outputs; the caller releases them.
+
+        Args:
+            key: The shuffle.
+            forget: Whether to forget also which of its map outputs were lost.
+        """
+        if forget:
+            self._lost.pop(key, None)
         shuffles = self._applications.get(key.application_id)
         entry = None if shuffles is None else shuffles.pop(key.shuffle_id, None)
         if shuffles is None or entry is None:
@@ -144,6 +157,34 @@ class OutputIndex:
         self.stored_bytes -= entry.stored_bytes
         self.journal_bytes.subtract(entry.journal_bytes)
         return entry
+
+    def lose(self, arena: bytes) -> list[MapOutput]:
+        """Remove the map outputs with bytes in an arena; the caller releases them."""
+        lost: list[MapOutput] = []
+        for key, entry in list(self.entries()):
+            kept = dict(entry.outputs)
+            for output in entry.outputs.values():
+                if arena in arenas_of(output.regions):
+                    del kept[output.map_attempt_id]
+                    self._lost.setdefault(key, set()).add(output.map_attempt_id)
+                    lost.append(output)
+            if len(kept) < len(entry.outputs):
+                self.pop(key, forget=False)
+                for output in kept.values():
+                    self.add(output)
+        return lost
+
+    def lost_of(self, application_id: str) -> dict[ShuffleKey, list[int]]:
+        """Return the lost map attempts of an application's shuffles."""
+        return {
+            key: sorted(attempts)
+            for key, attempts in self._lost.items()
+            if key.application_id == application_id
+        }
+
+    def is_lost(self, key: ShuffleKey, map_attempt_id: int) -> bool:
+        """Whether a map output was here until its directory was lost."""
+        return map_attempt_id in self._lost.get(key, ())
 
     def shuffles_of(self, application_id: str) -> list[ShuffleKey]:
         """Return the keys of an application's shuffles."""

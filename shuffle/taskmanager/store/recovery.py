@@ -9,7 +9,7 @@ from pathlib import Path
 from ..accounts import Accounts
 from ..sections import StorageConfig
 from .adoption import Adoption
-from .directories import DirectoryLock, taskmanager_id
+from .directories import DirectoryLock, keep_id, taskmanager_id
 from .disk_tier import DiskTier
 from .errors import StorageInUse, StorageUnavailable
 from .journal import FoundJournal, Journal, open_journal
@@ -57,12 +57,32 @@ class OpenedStorage:
         """All tiers, in the order in which they are filled."""
         return [*([] if self.memory is None else [self.memory]), *self.disks]
 
-    def close(self) -> None:
-        """Close the arenas and unlock the directories; the journals' writer closes the journals."""
-        for tier in self.tiers:
-            tier.close()
+    def open_anew(self, directory: Path, config: StorageConfig) -> DiskTier:
+        """Open a data directory that was lost, or left out at the start, without what it holds.
+
+        Raises:
+            StorageUnavailable: It still cannot be used.
+            StorageInUse: Another process has it.
+        """
+        for lock in [lock for lock in self.locks if lock.directory == directory]:
+            self.locks.remove(lock)
+            lock.release()
+        self.locks.append(DirectoryLock(directory))
+        disk = DiskTier.open(directory, config.disk_quota_bytes, config.min_free_bytes)
+        disk.finish_adoption()
+        keep_id(self.taskmanager_id, directory)
+        return disk
+
+    def unlock(self) -> None:
+        """Unlock the directories."""
         for lock in self.locks:
             lock.release()
+
+    def close(self) -> None:
+        """Close the arenas and unlock the directories."""
+        for tier in self.tiers:
+            tier.close()
+        self.unlock()
 
 
 def open_storage(config: StorageConfig, accounts: Accounts) -> OpenedStorage:

@@ -16,41 +16,31 @@ the page cache or in tmpfs. After a reboot the memory tier's outputs are forgott
 """
 
 import asyncio
+import logging
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Self
 
 from ...names import MapAttemptKey, ShuffleKey
 from ..accounts import Accounts, Resource
 from ..sections import StorageConfig
-from .errors import (
-    DuplicateMapOutput,
-    StorageClosed,
-)
-from .extent_reader import (
-    ExtentRead,
-    read_cached,
-    read_extents,
-    verify_region,
-)
+from .directory_probe import ProbedDirectory, identity_of
+from .errors import DuplicateMapOutput, StorageClosed, StorageError
+from .extent_reader import ExtentRead, read_cached, read_extents, verify_region
 from .fair_queue import OWN_FLOW, Flow
+from .health_watch import HealthWatch
 from .io_threads import IoThreads
 from .journal_writer import JournalWriter
-from .output_index import (
-    ShuffleEntry,
-    ShuffleStatistics,
-    StoreStatistics,
-)
-from .outputs import (
-    MapOutput,
-    OpenOutput,
-    Region,
-    cumulative_offsets,
-)
+from .output_index import Lost, ShuffleEntry, ShuffleStatistics, StoreStatistics
+from .outputs import MapOutput, OpenOutput, Region, cumulative_offsets
 from .recovery import OpenedStorage, open_storage
 from .region_writer import RegionWriter
 from .rows import pack_release_application, pack_release_shuffle
-from .tier import Extent, TierStatistics
+from .tier import Extent, Tier, TierStatistics
 from .tiers import Tiers
+
+logger = logging.getLogger(__name__)
 
 
 class ShuffleStore:
@@ -74,6 +64,9 @@ class ShuffleStore:
             config.memory_tier_reserve_percent,
         )
         self._journal = JournalWriter(storage.run, storage.journals, self._index, self._tiers)
+        self._config = config
+        self._watch: HealthWatch | None = None
+        self._on_lost: Callable[[Lost], None] | None = None
         self._commits = 0
         self._adopted = self._index.map_outputs
         self._closed = False
@@ -247,6 +240,80 @@ class ShuffleStore:
         """
         return self._journal.released()
 
+    # ---- health of the directories ---------------------------------------------------------------
+
+    def watch(self, on_lost: Callable[[Lost], None]) -> None:
+        """Probe the directories from now on, until the store is closed.
+
+        Args:
+            on_lost: Called with the map attempts that were lost with a directory, by shuffle.
+        """
+        self._on_lost = on_lost
+        directories = {tier.directory: True for tier in self._tiers.tiers()}
+        directories |= dict.fromkeys(self._tiers.left_out(), False)
+        self._watch = HealthWatch(self, directories, self._config)
+
+    def watched(self, directory: Path) -> tuple[Tier | None, ProbedDirectory]:
+        """Return the tier of a directory, if it has one, and what must be found there."""
+        tier = next((each for each in self._tiers.tiers() if each.directory == directory), None)
+        if tier is None or tier.lost:
+            return tier, ProbedDirectory(directory)
+        files = [(tier.path, identity_of(os.fstat(tier.fd)))]
+        journal = self._journal.journals.get(tier.tier_id)
+        if journal is not None:
+            files.append((journal.path, journal.identity()))
+        return tier, ProbedDirectory(directory, tier.directory_identity, tuple(files))
+
+    def leave_out(self, tier: Tier, reason: str) -> None:
+        """Give a directory nothing new; what it holds can be read."""
+        tier.fail(reason)
+
+    def lose(self, tier: Tier, reason: str) -> None:
+        """Forget the map outputs that have bytes in a directory that is gone."""
+        tier.fail(reason)
+        tier.lost = True
+        self._journal.leave_out(tier.tier_id)
+        outputs = self._index.lose(tier.tier_id)
+        logger.error("%d map outputs are lost with %s: %s", len(outputs), tier.directory, reason)
+        lost: dict[ShuffleKey, list[int]] = {}
+        for output in outputs:
+            lost.setdefault(output.key, []).append(output.map_attempt_id)
+            release_regions(output.regions)
+        if self._on_lost is not None and lost:
+            self._on_lost(lost)
+
+    async def take_back(self, tier: Tier) -> bool:
+        """Use a directory again, with what it holds; return whether that went well."""
+        if tier.tier_id not in self._journal.journals and not await self._journal.restore(
+            tier.tier_id, tier.directory
+        ):
+            return False
+        tier.recover()
+        return True
+
+    async def make_anew(self, directory: Path) -> bool:
+        """Use a data directory again, empty; return whether that went well."""
+        if directory not in self._config.data_directories:
+            return False  # the memory tier comes back with the next start
+        try:
+            disk = await asyncio.to_thread(self._storage.open_anew, directory, self._config)
+        except StorageError as error:
+            logger.error("left out: %s", error)
+            return False
+        self._tiers.use_anew(disk)
+        restored = await self._journal.restore(disk.tier_id, directory)
+        if not restored:
+            disk.lost = True
+        return restored
+
+    def lost_of(self, application_id: str) -> Lost:
+        """Return the lost map attempts of an application, until their shuffles are released."""
+        return self._index.lost_of(application_id)
+
+    def is_lost(self, key: ShuffleKey, map_attempt_id: int) -> bool:
+        """Whether a map output was here until its directory was lost."""
+        return self._index.is_lost(key, map_attempt_id)
+
     def _pop_open(self, released: Callable[[ShuffleKey], bool]) -> list[Region]:
         """Forget the uncommitted map outputs of released shuffles; return their regions."""
         regions: list[Region] = []
@@ -342,10 +409,13 @@ class ShuffleStore:
         if self._closed:
             return
         self._closed = True
+        if self._watch is not None:
+            await self._watch.close()
         await self._journal.close()
         await self._tiers.end_upkeep()
         await asyncio.to_thread(self._threads.end)
-        self._storage.close()
+        self._tiers.close()
+        self._storage.unlock()
 
     def _check_open(self) -> None:
         if self._closed:

@@ -177,6 +177,12 @@ class Tier(ABC):
         path: The arena file, named by :func:`arena_path`.
         fd: Its descriptor, which the tier owns.
         capacity_bytes: Most bytes it may hold; None: the tier has no limit of its own.
+
+    Attributes:
+        healthy: Whether it takes new regions.
+        reason: Why it does not.
+        lost: Whether its directory is gone, and its map outputs with it.
+        directory_identity: Device and inode of its directory.
     """
 
     def __init__(
@@ -189,6 +195,9 @@ class Tier(ABC):
         self.tier_id = tier_id_of(path)
         self.healthy = True
         self.reason = ""
+        self.lost = False
+        status = path.parent.stat()
+        self.directory_identity = status.st_dev, status.st_ino
         self._allocator = SlotAllocator(capacity_bytes)
         self._extents = 0  # in use
         self._found_bytes = os.fstat(fd).st_size
@@ -226,11 +235,18 @@ class Tier(ABC):
         self._extents -= 1
 
     def fail(self, reason: str) -> None:
-        """Leave this tier out of all further allocation; its extents can still be read."""
+        """Give out nothing until the tier recovers; its extents can still be read."""
         if self.healthy:
             logger.error("storage directory %s is left out from now on: %s", self.directory, reason)
         self.healthy = False
         self.reason = reason
+
+    def recover(self) -> None:
+        """Use this tier again."""
+        if not self.healthy:
+            logger.warning("storage directory %s is used again", self.directory)
+        self.healthy = True
+        self.reason = ""
 
     def note_failure(self, error: OSError) -> None:
         """Leave the tier out after a failed write beside it, except of a full file system."""

@@ -46,8 +46,9 @@ class Tiers:
     ) -> None:
         self.memory_refusals = 0
         self._memory = memory
-        self._disks = disks
-        self._left_out = left_out
+        self._disks = list(disks)
+        self._left_out = list(left_out)
+        self._replaced: list[DiskTier] = []
         self._threads = threads
         self._reserve_percent = reserve_percent
         self._next_disk = 0
@@ -55,8 +56,7 @@ class Tiers:
         self._ending = False
         self.upkeep: set[asyncio.Task[None]] = set()
         """Tasks under way."""
-        tiers: list[Tier] = [*disks] if memory is None else [memory, *disks]
-        self._by_id = {tier.tier_id: tier for tier in tiers}
+        self._by_id = {tier.tier_id: tier for tier in self.tiers()}
         for disk in disks:
             disk.on_excess = self._trim_soon
 
@@ -155,8 +155,7 @@ class Tiers:
 
     def statistics(self) -> list[TierStatistics]:
         """Return the state of all tiers, then the directories that were left out at the start."""
-        tiers = self._disks if self._memory is None else [self._memory, *self._disks]
-        return [*(tier.statistics() for tier in tiers), *self._left_out]
+        return [*(tier.statistics() for tier in self.tiers()), *self._left_out]
 
     def wholes(self) -> dict[Resource, int]:
         """Return the bytes that the tiers can hold altogether, by resource."""
@@ -180,6 +179,31 @@ class Tiers:
         """Return the directory of an arena, if there is one."""
         tier = self._by_id.get(arena)
         return None if tier is None else tier.directory
+
+    def tiers(self) -> list[Tier]:
+        """Return all tiers, those that are left out while running too."""
+        return [*([] if self._memory is None else [self._memory]), *self._disks]
+
+    def left_out(self) -> list[Path]:
+        """Return the data directories that could not be used at the start."""
+        return [each.directory for each in self._left_out if each.kind == "disk"]
+
+    def use_anew(self, disk: DiskTier) -> None:
+        """Use a directory that was lost, or left out at the start, with an empty arena."""
+        directory = disk.directory
+        self._left_out = [each for each in self._left_out if each.directory != directory]
+        # Readers may hold extents of the arena that was lost.
+        self._replaced += [each for each in self._disks if each.directory == directory]
+        self._disks = [each for each in self._disks if each.directory != directory]
+        self._disks.append(disk)
+        self._by_id[disk.tier_id] = disk
+        disk.on_excess = self._trim_soon
+        logger.warning("storage directory %s is used again, empty", directory)
+
+    def close(self) -> None:
+        """Close the files of all tiers; their content stays."""
+        for tier in (*self.tiers(), *self._replaced):
+            tier.close()
 
     async def end_upkeep(self) -> None:
         """Stop freeing space on disks, and wait for the upkeep under way."""

@@ -1,7 +1,10 @@
 package io.sluice.client;
 
 import java.io.IOException;
+import java.nio.channels.SelectionKey;
+import java.nio.channels.Selector;
 import java.util.function.BooleanSupplier;
+import java.util.function.Consumer;
 
 /**
  * Speaks the driver leg: keeps an application alive on one TaskManager and releases its data. Not
@@ -9,15 +12,21 @@ import java.util.function.BooleanSupplier;
  */
 public final class DriverClient implements AutoCloseable {
     private final TaskManagerConnection connection;
+    private final Consumer<Message.OutputsLost> lost;
     private long sentNonce;
     private Message answer;
 
     /**
      * Connects as a driver.
      *
+     * @param lost called with the map outputs that the TaskManager has lost, by the thread that
+     *     uses this client
      * @throws ClientException.ConnectFailed if no TaskManager answers there
      */
-    public DriverClient(Endpoint endpoint, ClientOptions options) throws ClientException {
+    public DriverClient(
+            Endpoint endpoint, ClientOptions options, Consumer<Message.OutputsLost> lost)
+            throws ClientException {
+        this.lost = lost;
         connection = TaskManagerConnection.connect(endpoint, options, Message.ROLE_DRIVER);
         connection.setHandler(new Handler());
     }
@@ -55,6 +64,16 @@ public final class DriverClient implements AutoCloseable {
         return ((Message.ApplicationReleased) answer).freedBytes();
     }
 
+    /** Takes what the TaskManager has said of its own accord, without waiting. */
+    public void receive() throws IOException {
+        connection.receive();
+    }
+
+    /** Returns a key of a selector that tells when the TaskManager says something. */
+    public SelectionKey register(Selector selector, Object attachment) throws IOException {
+        return connection.register(selector, attachment);
+    }
+
     private void ask(Message question, BooleanSupplier answered, String what) throws IOException {
         answer = null;
         connection.send(question);
@@ -76,7 +95,11 @@ public final class DriverClient implements AutoCloseable {
             if (message instanceof Message.ErrorResponse response) {
                 throw new ClientException.Remote(connection.endpoint().toString(), response);
             }
-            answer = message;
+            if (message instanceof Message.OutputsLost outputs) {
+                lost.accept(outputs);
+            } else {
+                answer = message;
+            }
         }
     }
 }

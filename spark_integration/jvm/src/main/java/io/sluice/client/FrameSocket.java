@@ -236,6 +236,11 @@ final class FrameSocket implements AutoCloseable {
         selector.wakeup();
     }
 
+    /** Returns a key of another selector that tells when bytes arrive. */
+    SelectionKey register(Selector other, Object attachment) throws IOException {
+        return channel.register(other, SelectionKey.OP_READ, attachment);
+    }
+
     /** Ends the pause of another thread and makes the socket unusable. */
     void cancel() {
         cancelled = true;

@@ -31,6 +31,12 @@ public final class Frames {
     /** Feature bit: the TaskManager speaks TLS with all others. */
     public static final long FEATURE_ENCRYPTED_PEERS = 16;
 
+    /** Feature bit: a driver is told of map outputs that were lost with a storage directory. */
+    public static final long FEATURE_LOST_OUTPUTS = 64;
+
+    /** Most map attempts in a message about lost ones. */
+    public static final int MAX_LOST_ATTEMPTS = 256;
+
     /** The largest payload with {@link #FEATURE_LARGE_PAYLOADS}. */
     public static final int MAX_LARGE_PAYLOAD_BYTES = 256 * 1024;
 

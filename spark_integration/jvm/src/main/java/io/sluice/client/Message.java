@@ -280,6 +280,8 @@ public sealed interface Message {
 
     record ApplicationReleased(long freedBytes) implements Message {}
 
+    record OutputsLost(long shuffleId, java.util.List<Long> mapAttemptIds) implements Message {}
+
     /** The payload of an end-of-partition event. */
     record EndOfPartition(long totalBytes, long totalBuffers) {}
 }

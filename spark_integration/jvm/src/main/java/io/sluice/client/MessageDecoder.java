@@ -4,6 +4,7 @@ import java.io.IOException;
 import java.math.BigInteger;
 import java.nio.charset.CodingErrorAction;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.List;
 import org.msgpack.core.MessageFormat;
 import org.msgpack.core.MessagePack;
@@ -161,6 +162,10 @@ final class MessageDecoder {
             case 43 -> {
                 expect(type, n, 1);
                 yield new Message.ApplicationReleased(u64());
+            }
+            case 44 -> {
+                expect(type, n, 2);
+                yield new Message.OutputsLost(u32(), lostAttempts());
             }
             default -> requests(type, n);
         };
@@ -417,6 +422,14 @@ final class MessageDecoder {
             throw malformed("no map attempt ids", null);
         }
         return values;
+    }
+
+    private List<Long> lostAttempts() throws IOException {
+        long[] values = attempts();
+        if (values.length > Frames.MAX_LOST_ATTEMPTS) {
+            throw malformed(values.length + " lost map attempts in a message", null);
+        }
+        return Arrays.stream(values).boxed().toList();
     }
 
     private long[] lengths() throws IOException {

@@ -148,6 +148,9 @@ final class MessageEncoder {
             head(41, 2).u(m.shuffleId()).unsigned64(m.freedBytes());
         } else if (message instanceof Message.ApplicationReleased m) {
             head(43, 1).unsigned64(m.freedBytes());
+        } else if (message instanceof Message.OutputsLost m) {
+            head(44, 2).u(m.shuffleId());
+            longs(m.mapAttemptIds().stream().mapToLong(Long::longValue).toArray());
         } else {
             throw new IllegalArgumentException("no encoding for " + message.getClass().getName());
         }

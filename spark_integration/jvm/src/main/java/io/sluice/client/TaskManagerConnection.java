@@ -2,6 +2,8 @@ package io.sluice.client;
 
 import java.io.IOException;
 import java.nio.ByteBuffer;
+import java.nio.channels.SelectionKey;
+import java.nio.channels.Selector;
 import java.nio.channels.UnresolvedAddressException;
 
 /**
@@ -115,7 +117,8 @@ public final class TaskManagerConnection implements AutoCloseable {
                 Frames.FEATURE_LARGE_PAYLOADS
                         | Frames.FEATURE_RESUMABLE_OUTPUTS
                         | Frames.FEATURE_REGION_AREAS
-                        | Frames.FEATURE_ENCRYPTED_PEERS,
+                        | Frames.FEATURE_ENCRYPTED_PEERS
+                        | Frames.FEATURE_LOST_OUTPUTS,
                 name.substring(0, Math.min(name.length(), 256)));
     }
 
@@ -239,6 +242,19 @@ public final class TaskManagerConnection implements AutoCloseable {
      */
     void flush() throws IOException {
         waits.await(socket::isFlushed);
+    }
+
+    /** Dispatches what has arrived, without waiting. */
+    void receive() throws IOException {
+        socket.checkUsable();
+        while (socket.read()) {
+            socket.write();
+        }
+    }
+
+    /** Returns a key of a selector that tells when something arrives. */
+    SelectionKey register(Selector selector, Object attachment) throws IOException {
+        return socket.register(selector, attachment);
     }
 
     /**

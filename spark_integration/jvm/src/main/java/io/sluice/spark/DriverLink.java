@@ -10,6 +10,7 @@ import java.util.ArrayList;
 import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Set;
+import java.util.function.Consumer;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -27,6 +28,8 @@ public final class DriverLink {
 
     private final Endpoint endpoint;
     private final ClientOptions options;
+    private final DriverListener listener;
+    private final Consumer<Message.OutputsLost> lost;
     private DriverClient client;
     private volatile boolean connected;
     private volatile Message.HelloAck taskManager;
@@ -36,9 +39,19 @@ public final class DriverLink {
     /** Shuffles that are still to be released there; guarded by itself. */
     private final Set<Integer> dueReleases = new LinkedHashSet<>();
 
-    DriverLink(Endpoint endpoint, ClientOptions options) {
+    /**
+     * @param listener tells this link when the TaskManager says something
+     * @param lost called with the map outputs that the TaskManager has lost
+     */
+    DriverLink(
+            Endpoint endpoint,
+            ClientOptions options,
+            DriverListener listener,
+            Consumer<Message.OutputsLost> lost) {
         this.endpoint = endpoint;
         this.options = options;
+        this.listener = listener;
+        this.lost = lost;
     }
 
     public Endpoint endpoint() {
@@ -71,6 +84,18 @@ public final class DriverLink {
                     driver.ping();
                     releaseDue(driver);
                 });
+    }
+
+    /** Takes what the TaskManager has said of its own accord. */
+    synchronized void receive() {
+        if (client == null) {
+            return;
+        }
+        try {
+            client.receive();
+        } catch (IOException | RuntimeException e) {
+            failed("listening", e);
+        }
     }
 
     /** Adds a release, to be sent now or, if the TaskManager is away, when it is back. */
@@ -118,8 +143,9 @@ public final class DriverLink {
             boolean fresh = client == null;
             try {
                 if (client == null) {
-                    client = new DriverClient(endpoint, options);
+                    client = new DriverClient(endpoint, options, lost);
                     taskManager = client.taskManager();
+                    listener.listen(client, this);
                 }
                 exchange.run(client);
                 connected = true;
@@ -148,6 +174,7 @@ public final class DriverLink {
         if (client != null) {
             client.close();
             client = null;
+            listener.closed();
         }
         if (e instanceof ClientException.Interrupted) {
             LOG.debug("Interrupted while talking to {}", endpoint, e);
@@ -160,6 +187,7 @@ public final class DriverLink {
         if (client != null) {
             client.close();
             client = null;
+            listener.closed();
         }
     }
 

@@ -2,6 +2,7 @@ package io.sluice.spark;
 
 import io.sluice.client.ClientOptions;
 import io.sluice.client.Endpoint;
+import io.sluice.client.Message;
 import java.util.Collection;
 import java.util.LinkedHashSet;
 import java.util.Map;
@@ -10,11 +11,14 @@ import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ScheduledExecutorService;
 import java.util.concurrent.ScheduledFuture;
 import java.util.concurrent.TimeUnit;
+import java.util.function.Consumer;
 
 /** The driver's links to TaskManagers, one for each endpoint, and their pings. Thread safe. */
 final class DriverLinks {
     private final ScheduledExecutorService threads;
     private final long pingIntervalMillis;
+    private final DriverListener listener;
+    private final Consumer<Message.OutputsLost> lost;
     private final Map<String, DriverLink> links = new ConcurrentHashMap<>();
     private ClientOptions options;
 
@@ -23,10 +27,16 @@ final class DriverLinks {
 
     /**
      * @param threads ping until they are shut down
+     * @param lost called with the map outputs that a TaskManager has lost, by one of the threads
      */
-    DriverLinks(ScheduledExecutorService threads, long pingIntervalMillis) {
+    DriverLinks(
+            ScheduledExecutorService threads,
+            long pingIntervalMillis,
+            Consumer<Message.OutputsLost> lost) {
         this.threads = threads;
         this.pingIntervalMillis = pingIntervalMillis;
+        this.listener = new DriverListener(threads);
+        this.lost = lost;
     }
 
     /** Begins with the links; returns false if they have begun before. */
@@ -45,13 +55,19 @@ final class DriverLinks {
         if (options == null) {
             early.add(endpoint);
         } else if (!contains(endpoint)) {
-            DriverLink link = new DriverLink(endpoint, options);
+            DriverLink link = new DriverLink(endpoint, options, listener, lost);
             links.put(endpoint.toString(), link);
             // It runs until the threads are shut down.
             ScheduledFuture<?> unused =
                     threads.scheduleWithFixedDelay(
                             link::ping, 0, pingIntervalMillis, TimeUnit.MILLISECONDS);
         }
+    }
+
+    /** Closes the links. */
+    void close() {
+        values().forEach(DriverLink::close);
+        listener.close();
     }
 
     boolean contains(Endpoint endpoint) {

@@ -11,13 +11,16 @@ import io.sluice.client.Tls;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Optional;
+import java.util.Set;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.Future;
 import java.util.concurrent.ScheduledThreadPoolExecutor;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
 import org.apache.spark.MapOutputTrackerMaster;
+import org.apache.spark.ShuffleStatus;
 import org.apache.spark.SparkEnv;
+import org.apache.spark.scheduler.MapStatus;
 import org.apache.spark.storage.BlockManagerId;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
@@ -86,7 +89,11 @@ public final class DriverRuntime {
                             return thread;
                         });
         this.threads.setRemoveOnCancelPolicy(true);
-        this.links = new DriverLinks(threads, settings.liveness().pingIntervalMillis());
+        this.links =
+                new DriverLinks(
+                        threads,
+                        settings.liveness().pingIntervalMillis(),
+                        DriverRuntime::forgetLost);
         this.registrar =
                 new ShuffleRegistrar(
                         FallbackPolicies.of(
@@ -402,6 +409,39 @@ public final class DriverRuntime {
         }
     }
 
+    /**
+     * Unregisters map outputs that a TaskManager has lost. Spark then runs their tasks again, and
+     * no others.
+     */
+    private static void forgetLost(Message.OutputsLost lost) {
+        SparkEnv env = SparkEnv.get();
+        if (env == null) {
+            return; // the application has ended
+        }
+        int shuffleId = (int) lost.shuffleId();
+        MapOutputTrackerMaster tracker = (MapOutputTrackerMaster) env.mapOutputTracker();
+        Option<ShuffleStatus> status = tracker.shuffleStatuses().get(shuffleId);
+        if (status.isEmpty()) {
+            return;
+        }
+        Set<Long> attempts = Set.copyOf(lost.mapAttemptIds());
+        MapStatus[] outputs = status.get().mapStatuses();
+        int forgotten = 0;
+        for (int index = 0; index < outputs.length; index++) {
+            MapStatus output = outputs[index];
+            if (output != null && attempts.contains(output.mapId())) {
+                tracker.unregisterMapOutput(shuffleId, index, output.location());
+                forgotten++;
+            }
+        }
+        LOG.warn(
+                "A TaskManager has lost {} map outputs of shuffle {} with a storage directory:"
+                        + " {} of them run again",
+                attempts.size(),
+                shuffleId,
+                forgotten);
+    }
+
     /** Unregisters one map output if it is still the registered one; returns whether it was. */
     static boolean forgetMapOutput(int shuffleId, long mapId, int mapIndex) {
         MapOutputTrackerMaster tracker = (MapOutputTrackerMaster) SparkEnv.get().mapOutputTracker();
@@ -428,7 +468,7 @@ public final class DriverRuntime {
     /** Closes the connections. */
     void close() {
         threads.shutdownNow();
-        links.values().forEach(DriverLink::close);
+        links.close();
         if (current == this) {
             current = null;
         }

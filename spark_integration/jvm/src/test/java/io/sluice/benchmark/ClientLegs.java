@@ -187,7 +187,7 @@ public final class ClientLegs {
     }
 
     private long release(int shuffleId) throws IOException {
-        try (DriverClient driver = new DriverClient(endpoint, options)) {
+        try (DriverClient driver = new DriverClient(endpoint, options, lost -> {})) {
             return driver.releaseShuffle(shuffleId);
         }
     }

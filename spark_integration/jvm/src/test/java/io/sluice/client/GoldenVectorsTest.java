@@ -120,7 +120,10 @@ class GoldenVectorsTest {
         if (value instanceof List<?> list) {
             List<String> parts = new ArrayList<>();
             for (Object element : list) {
-                parts.add(fieldsAsJson(element));
+                parts.add(
+                        element instanceof Long attempt
+                                ? Long.toString(attempt)
+                                : fieldsAsJson(element));
             }
             return "[" + String.join(",", parts) + "]";
         }

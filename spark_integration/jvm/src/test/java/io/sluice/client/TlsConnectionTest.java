@@ -452,7 +452,7 @@ class TlsConnectionTest {
                 Relay relay = new Relay(daemon.endpoint().port(), 1024)) {
             for (int bytes = 1; bytes < 20_000 && made < 3; bytes += 1 + bytes / 7) {
                 relay.mostFromServer.set(bytes);
-                try (DriverClient driver = new DriverClient(relay.endpoint(), options)) {
+                try (DriverClient driver = new DriverClient(relay.endpoint(), options, lost -> {})) {
                     made++;
                     daemon.answersPings = true;
                     IOException lost =
@@ -484,7 +484,8 @@ class TlsConnectionTest {
             try (DriverClient driver =
                     new DriverClient(
                             endpoint(server),
-                            CERTIFICATES.options(TestCertificates.CLIENT, chunks))) {
+                            CERTIFICATES.options(TestCertificates.CLIENT, chunks),
+                            outputs -> {})) {
                 IOException lost =
                         assertThrows(ClientException.ConnectionLost.class, () -> driver.ping());
                 assertContains(lost.getMessage(), "the TaskManager closed it");

@@ -7,11 +7,14 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 import io.sluice.client.ChunkPool;
 import io.sluice.client.ClientOptions;
 import io.sluice.client.Endpoint;
+import io.sluice.client.Message;
 import io.sluice.client.Tls;
 import java.net.InetAddress;
 import java.net.ServerSocket;
 import java.net.Socket;
+import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.Executors;
+import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.ScheduledExecutorService;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Test;
@@ -24,12 +27,13 @@ class DriverLinksTest {
             new ClientOptions("app-1", "driver", 300, 300, new ChunkPool(1), Tls.OFF, null);
 
     private final ScheduledExecutorService threads = Executors.newScheduledThreadPool(1);
-    private final DriverLinks links = new DriverLinks(threads, 1);
+    private final BlockingQueue<Message.OutputsLost> lost = new LinkedBlockingQueue<>();
+    private final DriverLinks links = new DriverLinks(threads, 1, lost::add);
 
     @AfterEach
     void end() {
         threads.shutdownNow();
-        links.values().forEach(DriverLink::close);
+        links.close();
     }
 
     private static ServerSocket listener() throws Exception {

@@ -1,0 +1,116 @@
+"""A probe of a storage directory: is it still the same one, and does it take and return bytes?
+
+The bytes go to a small file of their own and past the page cache where the file system allows it,
+so that the answer is the disk's.
+"""
+
+import errno
+import mmap
+import os
+import secrets
+import time
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from .directory_health import Condition, Finding
+from .tier import FULL
+
+PROBE_NAME: Final = "health"
+
+_PROBE_BYTES: Final = 4096
+_ABSENT: Final = frozenset(
+    {errno.ENOENT, errno.ENOTDIR, errno.ESTALE, errno.ENODEV, errno.ENXIO, errno.ENOTCONN}
+)
+
+
+class ProbedDirectory(NamedTuple):
+    """A directory, and what must be found there.
+
+    Attributes:
+        directory: Its path.
+        identity: Device and inode of the directory; None: any will do.
+        files: Paths there, with device and inode of each.
+    """
+
+    directory: Path
+    identity: tuple[int, int] | None = None
+    files: tuple[tuple[Path, tuple[int, int]], ...] = ()
+
+
+def identity_of(status: os.stat_result) -> tuple[int, int]:
+    """Return device and inode."""
+    return status.st_dev, status.st_ino
+
+
+def probe(probed: ProbedDirectory, slow_seconds: float) -> Finding:
+    """Look at a directory, write to it and read back. Blocks.
+
+    Args:
+        probed: The directory.
+        slow_seconds: A disk that takes longer is of no use.
+    """
+    try:
+        missing = _missing(probed)
+        if missing:
+            return Finding(Condition.GONE, missing)
+        began = time.monotonic()
+        same = _write_and_read(probed.directory / PROBE_NAME)
+        seconds = time.monotonic() - began
+    except OSError as error:
+        if error.errno in _ABSENT:
+            return Finding(Condition.GONE, f"it is gone: {error.strerror}")
+        if error.errno in FULL:
+            return Finding(Condition.GOOD)  # the tier itself knows when it has room again
+        return Finding(Condition.BAD, f"a probe failed: {error.strerror or error}")
+    if not same:
+        return Finding(Condition.BAD, "a probe read other bytes than it had written")
+    if seconds > slow_seconds:
+        return Finding(Condition.BAD, slow_reason(seconds, slow_seconds))
+    return Finding(Condition.GOOD)
+
+
+def slow_reason(seconds: float, slow_seconds: float) -> str:
+    """Say that a disk is too slow."""
+    return (
+        f"it is slow: {_PROBE_BYTES} bytes took {seconds:.1f} s "
+        f"(limit slow_disk_seconds = {slow_seconds:g})"
+    )
+
+
+def _missing(probed: ProbedDirectory) -> str:
+    """Say what is not there any more; empty if all is."""
+    if probed.identity not in (None, identity_of(probed.directory.stat())):
+        return "another directory has its place"
+    for path, identity in probed.files:
+        try:
+            found = identity_of(path.stat())
+        except FileNotFoundError:
+            return f"{path.name} was removed"
+        if found != identity:
+            return f"another file has the place of {path.name}"
+    return ""
+
+
+def _write_and_read(path: Path) -> bool:
+    """Write bytes that were never there and read them; return whether they are the same."""
+    fd = _open(path)
+    try:
+        with mmap.mmap(-1, _PROBE_BYTES) as memory:  # aligned, as the disk wants it
+            written = secrets.token_bytes(16) * (_PROBE_BYTES // 16)
+            memory[:] = written
+            os.pwritev(fd, [memory], 0)
+            memory[:] = bytes(_PROBE_BYTES)
+            os.preadv(fd, [memory], 0)
+            return memory[:] == written
+    finally:
+        os.close(fd)
+
+
+def _open(path: Path) -> int:
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+    try:
+        return os.open(path, flags | os.O_DIRECT, 0o600)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # tmpfs before Linux 6.6, and some others
+            raise
+    return os.open(path, flags, 0o600)
