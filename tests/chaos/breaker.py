@@ -165,6 +165,9 @@ class Breaker:
             case Kind.PAUSE_TASKMANAGER:
                 daemon.pause()
                 return daemon.resume
+            case Kind.REMOVE_DIRECTORY:
+                daemon.remove_data_directory()
+                return daemon.mend_data_directory
             case Kind.RESET_PEERS:
                 links.reset(peers)
                 return None

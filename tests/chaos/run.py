@@ -118,6 +118,7 @@ class Chaos:
                     self._timeline.note("run", str(self._surroundings))
                     self._all_once(application, expected)
                     self._broken(application, expected, daemons, links)
+                    self._heal(application, expected)
                     self._all_once(application, expected)
                     if not self._problems:
                         self._expect_nothing_open(daemons)
@@ -158,6 +159,12 @@ class Chaos:
                 self._job(application, job, expected[job])
         if breaker.error is not None:
             self._problem(f"the breaker broke: {breaker.error!r}")
+
+    def _heal(self, application: Application, expected: Mapping[str, Path]) -> None:
+        """Let Spark make again what was lost of map outputs that stay until the end."""
+        for job in JOBS:
+            if not self._problems:
+                self._job(application, job, expected[job])
 
     def _job(self, application: Application, job: str, expected: Path) -> None:
         self._jobs += 1

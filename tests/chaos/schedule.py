@@ -19,6 +19,7 @@ class Kind(Enum):
     KILL_TASKMANAGER = "kill -9 the TaskManager"
     STOP_TASKMANAGER = "stop the TaskManager in good order"
     PAUSE_TASKMANAGER = "pause the TaskManager"
+    REMOVE_DIRECTORY = "remove the TaskManager's data directory"
     RESET_PEERS = "reset the TaskManager's TCP connections"
     CUT_PEERS = "cut the TaskManager's TCP port off"
     STALL_PEERS = "let nothing through the TaskManager's TCP port"

@@ -105,3 +105,13 @@ def test_a_fetch_failure_names_a_host_that_was_in_trouble():
     assert blames("c") == ["c was well and is blamed: gone"]  # not yet
     assert blames(None) == ["a map output is missing or damaged: gone"]
     assert list(wrong_blame([task(0, 0, LOST)], [], 0.0)) == []
+
+
+def test_a_fetch_failure_may_tell_that_a_directory_is_lost():
+    lost = "Map attempt 3 of shuffle 1 was lost with its storage directory"
+    event = fetch_failure(None)
+    event["Task End Reason"]["Message"] = lost
+    assert list(wrong_blame([event], [Trouble("a", 10.0)], 10.0)) == []
+    assert list(wrong_blame([event], [Trouble("a", 1.0, 2.0)], 10.0)) == [
+        f"a map output is missing or damaged: {lost}"
+    ]

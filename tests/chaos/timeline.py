@@ -128,6 +128,9 @@ class Trouble:
     ended: float = float("inf")
 
 
+LOST_WITH_DIRECTORY = "was lost with its storage directory"
+
+
 def wrong_blame(
     events: Iterable[dict[str, Any]], troubles: Iterable[Trouble], patience_seconds: float
 ) -> Iterator[str]:
@@ -145,13 +148,15 @@ def wrong_blame(
             continue
         at = event["Task Info"]["Finish Time"] / 1e3
         source = reason.get("Block Manager Address")
-        if source is None:
-            yield f"a map output is missing or damaged: {_message(reason)}"
-        elif not any(
-            trouble.host == source["Host"]
-            and trouble.began <= at <= trouble.ended + patience_seconds
+        hosts = {
+            trouble.host
             for trouble in troubles
-        ):
+            if trouble.began <= at <= trouble.ended + patience_seconds
+        }
+        if source is None:
+            if LOST_WITH_DIRECTORY not in str(reason) or not hosts:
+                yield f"a map output is missing or damaged: {_message(reason)}"
+        elif source["Host"] not in hosts:
             yield f"{source['Host']} was well and is blamed: {_message(reason)}"
 
 

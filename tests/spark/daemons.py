@@ -127,9 +127,21 @@ class Daemon:
             shutil.rmtree(directory)
             directory.mkdir()
 
+    def remove_data_directory(self) -> None:
+        """Remove its data directory while it runs: all at once, as a disk that is pulled."""
+        _remove(self._data_directory)
+
+    def mend_data_directory(self) -> None:
+        """Make its data directory again, empty; return when it is used."""
+        self._data_directory.mkdir(mode=0o700)
+        self.wait_until(
+            lambda status: all(tier.healthy for tier in status.storage if tier.tier == "disk"),
+            START_TIMEOUT_SECONDS,
+        )
+
     def remove_memory_directory(self) -> None:
         """Remove the directory of its memory tier while it runs, which then stays out of use."""
-        shutil.rmtree(self._memory_directory)
+        _remove(self._memory_directory)
 
     def mend_memory_directory(self) -> None:
         """Start it again with a memory tier."""
@@ -216,6 +228,12 @@ class Daemon:
             "application-expiry-seconds": self._expiry_seconds,
         } | self._options
         return [part for key, value in options.items() for part in (f"--{key}", str(value))]
+
+
+def _remove(directory: Path) -> None:
+    gone = directory.with_name(f"{directory.name}-gone")
+    directory.rename(gone)
+    shutil.rmtree(gone)
 
 
 class Daemons:

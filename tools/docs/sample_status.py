@@ -93,8 +93,10 @@ STATUS = TaskManagerStatus(
     ),
     network_pool=NetworkPoolStatus(2048, 32768, 2018, 28, 2, 3, 2100, 4, 41, 42, 43),
     storage=(
-        TierStatus("memory", "/memory/1", 1 << 29, 3 << 20, True, 509 << 20),
-        TierStatus("disk", "/data/1", None, 5 << 30, False, 0),
+        TierStatus("memory", "/memory/1", 1 << 29, 3 << 20, True, 509 << 20, ""),
+        TierStatus(
+            "disk", "/data/1", None, 5 << 30, False, 0, "a probe failed: Input/output error"
+        ),
     ),
     partitions=(
         ShuffleStatus("app-1", 3, 8, 1, 123456, 9),

@@ -203,6 +203,7 @@ def _storage(tiers: Sequence[TierStatistics]) -> tuple[TierStatus, ...]:
             tier.largest_free_bytes
             if tier.capacity_bytes is None
             else tier.capacity_bytes - tier.used_bytes,
+            tier.reason,
         )
         for tier in tiers
     )

@@ -93,6 +93,8 @@ class TierStatus:
     healthy: bool
     free_bytes: int
     """Bytes that can still be given to new extents."""
+    reason: str
+    """Why it is not healthy; empty if it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,7 +329,8 @@ class TaskManagerStatus:
         if self.state != "ready":
             return f"state is {self.state}"
         if not any(tier.healthy for tier in self.storage):
-            return "no storage directory is healthy"
+            reasons = "; ".join(f"{tier.directory}: {tier.reason}" for tier in self.storage)
+            return f"no storage directory is healthy: {reasons}"
         return self.no_room_because
 
     def to_json(self) -> dict[str, Any]:

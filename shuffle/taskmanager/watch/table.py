@@ -184,7 +184,7 @@ def _storage(status: TaskManagerStatus) -> Table:
     for tier in status.storage:
         capacity = "-" if tier.capacity_bytes is None else approximate_size(tier.capacity_bytes)
         used, free = approximate_size(tier.used_bytes), approximate_size(tier.free_bytes)
-        state = "healthy" if tier.healthy else "out of use"
+        state = "healthy" if tier.healthy else f"out of use: {tier.reason}"
         table.add(tier.tier, tier.directory, used, capacity, free, state)
     return table
 

@@ -67,7 +67,9 @@ def test_only_a_ready_taskmanager_gets_work(state):
 
 def test_a_taskmanager_without_healthy_storage_gets_no_work():
     broken = dataclasses.replace(STATUS, storage=STATUS.storage[1:])
-    assert broken.not_ready_because == "no storage directory is healthy"
+    assert broken.not_ready_because == (
+        "no storage directory is healthy: /data/1: a probe failed: Input/output error"
+    )
 
 
 def test_a_full_taskmanager_gets_no_work():
