@@ -40,6 +40,9 @@ logger = logging.getLogger(__name__)
 MAX_ROW_BYTES: Final = 256 * 1024 * 1024
 """A longer row is damage. The row of a region with a million subpartitions has 4 MB."""
 
+COMPACTION_FLOOR_BYTES: Final = 1024 * 1024
+"""A journal with fewer dead bytes is left alone: a rewrite would cost more than it saves."""
+
 _HEADER: Final = f"sluice journal 2 {sys.byteorder} ".encode("ascii")
 _HEADER_BYTES: Final = len(_HEADER) + 17  # 16 hex digits and the end of the line
 _MARK: Final = b"\xd7Row"

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ...names import MapAttemptKey, ShuffleKey
 from .errors import (
@@ -30,17 +30,16 @@ from .errors import (
     StorageError,
 )
 from .io_threads import IoThreads
-from .journal import Entry, Journal
-from .output_index import OutputIndex
+from .journal import COMPACTION_FLOOR_BYTES, Entry, Journal
 from .outputs import MapOutput, Region, arenas_of
-from .rows import pack_commit, pack_drop, pack_secure
+from .rows import LOSE_ROW, pack_commit, pack_drop, pack_lose, pack_secure
 from .tier import Extent
 from .tiers import Tiers
 
-logger = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from .recovery import OpenedStorage
 
-COMPACTION_FLOOR_BYTES: Final = 1024 * 1024
-"""A journal with fewer dead bytes is left alone: a rewrite would cost more than it saves."""
+logger = logging.getLogger(__name__)
 
 RETRY_SECONDS: Final = 1.0
 """Until a release is written again to a journal whose disk was full: nothing tells of room."""
@@ -100,28 +99,25 @@ class JournalWriter:
     """Writes the journals of a store.
 
     Args:
-        run: The run of the TaskManager.
-        journals: The open journals, by the ids of their arenas.
-        index: Committed outputs; the writer adds those whose rows are written.
+        storage: Has the run, the open journals, and the index, to which the writer adds the map
+            outputs whose rows are written.
         tiers: Told of a directory that refuses a write.
     """
 
-    def __init__(
-        self, run: int, journals: Mapping[bytes, Journal], index: OutputIndex, tiers: Tiers
-    ) -> None:
-        self.journals = dict(journals)
+    def __init__(self, storage: "OpenedStorage", tiers: Tiers) -> None:
+        self.journals = dict(storage.journals)
         self.compactions = 0
-        self._run = run
+        self._run = storage.run
         self._number = 0
-        self._index = index
+        self._index = storage.index
         self._tiers = tiers
         self._queue: list[PendingRow | PendingRelease] = []
         self._in_flight: list[PendingRow | PendingRelease] = []
         self._pending: dict[MapAttemptKey, PendingRow] = {}
         self._late: list[PendingRelease] = []
         """Releases that are valid, and that a journal on a full disk does not have yet."""
-        self._missed: list[Entry] = []
-        """Releases that a journal which is left out does not have."""
+        self._missed = list(storage.lost.values())
+        """Releases that a journal which is left out does not have, and the arenas that are gone."""
         self._last_release: asyncio.Future[None] | None = None
         self._task: asyncio.Task[None] | None = None
         self._retry: asyncio.TimerHandle | None = None
@@ -188,10 +184,10 @@ class JournalWriter:
                 refused += 1
         return refused
 
-    def leave_out(self, arena: bytes) -> None:
-        """Write no rows to the journal of an arena any more."""
+    def lose(self, arena: bytes) -> None:
+        """Write no rows to the journal of an arena that is gone, and that it is gone to others."""
         self._leaving.add(arena)
-        self._begin()
+        self._put_release(pack_lose(arena), [])
 
     def restore(self, arena: bytes, directory: Path) -> "asyncio.Future[bool]":
         """Write a journal anew, with the rows that count now and the releases that it missed.
@@ -320,12 +316,16 @@ class JournalWriter:
         if journal is not None:
             journal.close()
 
+    def _misses(self) -> bool:
+        """Whether a journal that is left out misses what is released now."""
+        return any(tier.tier_id not in self.journals for tier in self._tiers.tiers())
+
     async def _restore(self, arena: bytes, directory: Path, done: "asyncio.Future[bool]") -> None:
         self._threads.setdefault(arena, IoThreads(1, "sluice-journal"))
         self._compact_above_bytes.setdefault(arena, 0)
         restored = await self._rewrite(arena, directory)
-        if restored and all(tier.tier_id in self.journals for tier in self._tiers.tiers()):
-            self._missed.clear()
+        if restored and not self._misses():
+            self._missed = [each for each in self._missed if each.row.startswith(LOSE_ROW)]
         if not done.done():
             done.set_result(restored)
 
@@ -356,7 +356,7 @@ class JournalWriter:
         left_out = {arena for arena in release.arenas if arena not in self.journals}
         self._give_back(release, written | left_out)
         release.arenas -= written | left_out
-        if left_out and release.entry is not None:
+        if release.entry is not None and self._misses():
             self._missed.append(release.entry)
         if written and not release.done.done():
             release.done.set_result(None)

@@ -12,11 +12,10 @@ from .adoption import Adoption
 from .directories import DirectoryLock, keep_id, taskmanager_id
 from .disk_tier import DiskTier
 from .errors import StorageInUse, StorageUnavailable
-from .journal import FoundJournal, Journal, open_journal
-from .journal_writer import COMPACTION_FLOOR_BYTES
+from .journal import COMPACTION_FLOOR_BYTES, Entry, FoundJournal, Journal, open_journal
 from .memory_tier import MemoryTier
 from .output_index import OutputIndex
-from .replay import replay
+from .replay import lost_arenas, replay
 from .tier import Tier, TierStatistics
 
 logger = logging.getLogger(__name__)
@@ -37,6 +36,7 @@ class OpenedStorage:
         journals: Open for appending, by the ids of their arenas.
         stale: Arenas whose journals tell of a time before they were away.
         forgotten: Number of committed map outputs whose bytes are gone.
+        lost: The rows of arenas that were lost while a TaskManager ran.
         locks: Locks of the directories.
     """
 
@@ -50,6 +50,7 @@ class OpenedStorage:
     journals: dict[bytes, Journal] = field(default_factory=dict)
     stale: set[bytes] = field(default_factory=set)
     forgotten: int = 0
+    lost: dict[bytes, Entry] = field(default_factory=dict)
     locks: list[DirectoryLock] = field(default_factory=list)
 
     @property
@@ -170,6 +171,7 @@ def _recover(storage: OpenedStorage) -> None:
     found = _find_journals(storage)
     tiers = {tier.tier_id: tier for tier in storage.tiers}
     replayed = replay(found)
+    storage.lost = lost_arenas(found.values())
     adoption = Adoption(tiers, storage.accounts, storage.index)
     doubted = {arena for arena, each in found.items() if each.damage}
     adoption.adopt(replayed.commits, replayed.secured, doubted)
@@ -261,7 +263,8 @@ def _journal_of(
                 old.begin_run(storage.run)
                 return old
         rows = adoption.rows_in(tier.tier_id)
-        new = Journal.create(tier.directory, tier.tier_id, storage.run, rows)
+        gone = [entry for arena, entry in storage.lost.items() if arena != tier.tier_id]
+        new = Journal.create(tier.directory, tier.tier_id, storage.run, rows, gone)
     except OSError as error:
         tier.fail(f"it takes no journal: {error.strerror or error}")
         new = None

@@ -10,10 +10,12 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ...names import MapAttemptKey
-from .journal import FoundJournal
+from .journal import Entry, FoundJournal
 from .rows import (
+    LOSE_ROW,
     CommitRow,
     DropRow,
+    LoseRow,
     ReleaseApplicationRow,
     ReleaseShuffleRow,
     SecureRow,
@@ -83,8 +85,21 @@ def replay(found: Mapping[bytes, FoundJournal]) -> Replayed:
     return state.end()
 
 
+def lost_arenas(found: Iterable[FoundJournal]) -> dict[bytes, Entry]:
+    """Return the last row that says that an arena is gone, by its id."""
+    lost: dict[bytes, Entry] = {}
+    for each in found:
+        for entry in each.releases:
+            if entry.row.startswith(LOSE_ROW):
+                row = unpack(entry.row)
+                if isinstance(row, LoseRow):
+                    lost[row.tier_id] = max(entry, lost.get(row.tier_id, entry))
+    return lost
+
+
 def _in_order(found: Mapping[bytes, FoundJournal]) -> list[Copies]:
     rows: dict[Order, Copies] = {}
+    lost = lost_arenas(found.values())
     for arena, each in found.items():
         if each.doubtful:
             logger.error(
@@ -93,9 +108,12 @@ def _in_order(found: Mapping[bytes, FoundJournal]) -> list[Copies]:
                 each.doubtful,
             )
         here = frozenset({arena})
+        gone = lost[arena][:2] if arena in lost else (0, 0)
         for entries in (each.entries[each.doubtful :], each.releases):
             for run, number, data in entries:
                 order = (run, number)
+                if order < gone:
+                    continue
                 before = rows.get(order)
                 arenas = here if before is None else before.arenas | here
                 rows[order] = Copies(order, data, arenas)
@@ -132,6 +150,8 @@ class _State:
                 for attempts in self._commits.pop(application_id, {}).values():
                     self._undo(copies, attempts.values())
                 self._drop(copies, lambda each: each.shuffle.application_id == application_id)
+            case LoseRow():
+                pass  # it was heeded when the rows were put in order
             case DropRow():
                 dropped = MapAttemptKey(row.key, row.map_attempt_id)
                 self._drop(copies, lambda attempt: attempt == dropped)

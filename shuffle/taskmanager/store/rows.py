@@ -9,6 +9,7 @@
     [3, application, shuffle, map attempt, subpartitions, number of the first region,
         [region, ...]]                                regions of a map output not yet committed
     [4, application, shuffle, map attempt]                          such a map output is given up
+    [5, tier id]                                    an arena is gone, with all rows of its journal
 
 ``offsets`` are the cumulative offsets of a region as raw integers of ``item size`` bytes in the
 byte order of the machine (the header of the journal names it); the last one is the extent's length.
@@ -29,6 +30,10 @@ _RELEASE_SHUFFLE = 1
 _RELEASE_APPLICATION = 2
 _SECURE = 3
 _DROP = 4
+_LOSE = 5
+
+LOSE_ROW = b"\x92\x05"
+"""How the row of an arena that is gone begins."""
 
 _TYPECODES = {4: "I", 8: "Q"}
 
@@ -38,6 +43,7 @@ _TYPES: dict[int, list[type]] = {
     _RELEASE_APPLICATION: [int, str],
     _SECURE: [int, str, int, int, int, int, tuple],
     _DROP: [int, str, int, int],
+    _LOSE: [int, bytes],
 }
 _REGION_TYPES: list[type] = [bytes, int, int, int, bytes, int]
 
@@ -90,7 +96,13 @@ class DropRow(NamedTuple):
     map_attempt_id: int
 
 
-Row = CommitRow | ReleaseShuffleRow | ReleaseApplicationRow | SecureRow | DropRow
+class LoseRow(NamedTuple):
+    """An arena is gone: the rows before this one that its journal has do not count."""
+
+    tier_id: bytes
+
+
+Row = CommitRow | LoseRow | ReleaseShuffleRow | ReleaseApplicationRow | SecureRow | DropRow
 
 
 def pack_commit(output: MapOutput) -> bytes:
@@ -140,6 +152,11 @@ def pack_release_application(application_id: str) -> bytes:
     return _pack((_RELEASE_APPLICATION, application_id))
 
 
+def pack_lose(tier_id: bytes) -> bytes:
+    """Pack the row of an arena that is gone."""
+    return _pack((_LOSE, tier_id))
+
+
 def unpack(data: bytes) -> Row:
     """Read a row.
 
@@ -163,6 +180,8 @@ def _row(kind: int, fields: Any) -> Row:
     """Make a row of fields that have the right types."""
     if kind == _RELEASE_APPLICATION:
         return ReleaseApplicationRow(fields[1])
+    if kind == _LOSE:
+        return LoseRow(fields[1])
     key = shuffle_key(fields[1], fields[2])
     if kind == _COMMIT:
         return CommitRow(key, fields[3], fields[4], _unpack_regions(fields[5]))

@@ -63,7 +63,7 @@ class ShuffleStore:
             self._threads,
             config.memory_tier_reserve_percent,
         )
-        self._journal = JournalWriter(storage.run, storage.journals, self._index, self._tiers)
+        self._journal = JournalWriter(storage, self._tiers)
         self._config = config
         self._watch: HealthWatch | None = None
         self._on_lost: Callable[[Lost], None] | None = None
@@ -272,7 +272,7 @@ class ShuffleStore:
         """Forget the map outputs that have bytes in a directory that is gone."""
         tier.fail(reason)
         tier.lost = True
-        self._journal.leave_out(tier.tier_id)
+        self._journal.lose(tier.tier_id)
         outputs = self._index.lose(tier.tier_id)
         logger.error("%d map outputs are lost with %s: %s", len(outputs), tier.directory, reason)
         lost: dict[ShuffleKey, list[int]] = {}

@@ -75,6 +75,27 @@ async def test_a_directory_that_is_removed_costs_its_outputs_at_once(watched, lo
     await left.close()
 
 
+@pytest.mark.parametrize("restarts", [1, 2])
+async def test_what_was_lost_stays_lost_when_its_directory_is_back_at_a_start(
+    watched, tmp_path, restarts
+):
+    await filled(watched)
+    (tmp_path / "a").rename(tmp_path / "away")
+    await until(lambda: not tier(watched, "a").healthy)
+    watched.release_shuffle(KEY)
+    await filled_from(watched, 10)
+    await watched.close()
+    changes = {"data_directories": (tmp_path / "a", tmp_path / "b"), "memory_tier_bytes": 0}
+    for _ in range(restarts - 1):
+        await ShuffleStore.open(
+            config(tmp_path, **changes | {"data_directories": (tmp_path / "b",)})
+        ).close()
+    (tmp_path / "away").rename(tmp_path / "a")
+    again = ShuffleStore.open(config(tmp_path, **changes))
+    assert sorted(again.map_outputs(KEY)) == [10, 11, 12, 13]
+    await again.close()
+
+
 async def test_a_directory_that_was_removed_comes_back_empty(watched, tmp_path):
     await filled(watched)
     shutil.rmtree(tmp_path / "a")

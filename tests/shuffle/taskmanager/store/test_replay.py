@@ -13,6 +13,7 @@ from sluice.shuffle.taskmanager.store.rows import (
     _SECURE,
     _pack,
     pack_drop,
+    pack_lose,
     pack_release_application,
     pack_release_shuffle,
 )
@@ -73,6 +74,20 @@ def test_a_release_in_any_journal_undoes_the_rows_before_it(of_all: bool) -> Non
 def test_a_release_counts_that_only_the_second_file_has() -> None:
     found = {A: journal((1, committed(1, A)), releases=((2, pack_release_shuffle(KEY)),))}
     assert attempts(replay(found)) == []
+
+
+def test_rows_of_an_arena_before_it_was_lost_do_not_count() -> None:
+    lose = pack_lose(A)
+    rows = (1, committed(1, A)), (2, committed(2, A, B)), (5, committed(5, A))
+    result = replay(
+        {
+            A: journal(*rows),
+            B: journal(
+                (2, committed(2, A, B)), (3, lose), (4, committed(4, B)), releases=((3, lose),)
+            ),
+        }
+    )
+    assert attempts(result) == [4, 5]
 
 
 def test_rows_before_damage_of_the_releases_do_not_count() -> None:

@@ -5,10 +5,13 @@ from sluice.protocol.messages import EVERY_SUBPARTITION
 from sluice.shuffle.names import ShuffleKey
 from sluice.shuffle.taskmanager.store.outputs import MapOutput, Region, cumulative_offsets
 from sluice.shuffle.taskmanager.store.rows import (
+    LOSE_ROW,
     CommitRow,
+    LoseRow,
     ReleaseApplicationRow,
     ReleaseShuffleRow,
     pack_commit,
+    pack_lose,
     pack_release_application,
     pack_release_shuffle,
     unpack,
@@ -42,6 +45,9 @@ def test_a_broadcast_region_survives_packing():
 def test_releases_survive_packing():
     assert unpack(pack_release_shuffle(KEY)) == ReleaseShuffleRow(KEY)
     assert unpack(pack_release_application("x")) == ReleaseApplicationRow("x")
+    assert unpack(pack_lose(b"8 bytes.")) == LoseRow(b"8 bytes.")
+    assert pack_lose(b"8 bytes.").startswith(LOSE_ROW)
+    assert not pack_release_application("x").startswith(LOSE_ROW)
 
 
 @pytest.mark.parametrize(

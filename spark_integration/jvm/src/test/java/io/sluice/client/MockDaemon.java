@@ -75,6 +75,9 @@ final class MockDaemon implements AutoCloseable {
     volatile boolean forgetsSecured;
     volatile boolean answersPings;
 
+    /** What is lost is told before a Pong, and once more after it; nothing if null. */
+    volatile Message.OutputsLost lost;
+
     /** Whether the message of {@link #cut} still takes effect, and only its answer is lost. */
     volatile boolean cutAfter;
 

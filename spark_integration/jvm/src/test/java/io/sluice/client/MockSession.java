@@ -118,7 +118,14 @@ final class MockSession {
         } else if (message instanceof Message.CloseGate close) {
             send(new Message.GateClosed(close.gate()));
         } else if (message instanceof Message.Ping ping && daemon.answersPings) {
+            Message.OutputsLost lost = daemon.lost;
+            if (lost != null) {
+                send(lost);
+            }
             send(new Message.Pong(ping.nonce()));
+            if (lost != null) {
+                send(lost);
+            }
         } else if (message instanceof Message.AddCredit add) {
             credits.merge(add.channel(), add.credit(), Long::sum);
         }
