@@ -32,6 +32,7 @@ class Condition(enum.Enum):
     GOOD = "good"
     BAD = "bad"
     GONE = "gone"
+    UNKNOWN = "unknown"
 
 
 class Finding(NamedTuple):
@@ -87,6 +88,8 @@ class DirectoryHealth:
     def take(self, finding: Finding) -> Change:
         """Take the outcome of a probe; return what is to be done."""
         before = self.state
+        if finding.condition is Condition.UNKNOWN:
+            return Change.NONE
         if finding.condition is Condition.GOOD:
             self._good += 1
             if before is not HealthState.IN_USE and self._good < self._needed:

@@ -18,6 +18,9 @@ from .tier import FULL
 PROBE_NAME: Final = "health"
 
 _PROBE_BYTES: Final = 4096
+_OWN_TROUBLE: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR})
+"""Errors that tell of this process or host, and not of the disk."""
+
 _ABSENT: Final = frozenset(
     {errno.ENOENT, errno.ENOTDIR, errno.ESTALE, errno.ENODEV, errno.ENXIO, errno.ENOTCONN}
 )
@@ -59,6 +62,8 @@ def probe(probed: ProbedDirectory, slow_seconds: float) -> Finding:
     except OSError as error:
         if error.errno in _ABSENT:
             return Finding(Condition.GONE, f"it is gone: {error.strerror}")
+        if error.errno in _OWN_TROUBLE:
+            return Finding(Condition.UNKNOWN)
         if error.errno in FULL:
             return Finding(Condition.GOOD)  # the tier itself knows when it has room again
         return Finding(Condition.BAD, f"a probe failed: {error.strerror or error}")

@@ -15,7 +15,7 @@ from sluice.shuffle.taskmanager.store.directory_health import (
     HealthState,
 )
 
-GOOD, BAD, GONE = (Finding(condition, "why") for condition in Condition)
+GOOD, BAD, GONE, UNKNOWN = (Finding(condition, "why") for condition in Condition)
 
 
 def good_until_back(health: DirectoryHealth) -> int:
@@ -38,6 +38,9 @@ def good_until_back(health: DirectoryHealth) -> int:
         (HealthState.LOST, GOOD, HealthState.LOST, Change.NONE),
         (HealthState.LOST, BAD, HealthState.LOST, Change.NONE),
         (HealthState.LOST, GONE, HealthState.LOST, Change.NONE),
+        (HealthState.IN_USE, UNKNOWN, HealthState.IN_USE, Change.NONE),
+        (HealthState.OUT, UNKNOWN, HealthState.OUT, Change.NONE),
+        (HealthState.LOST, UNKNOWN, HealthState.LOST, Change.NONE),
     ],
 )
 def test_one_probe(state, finding, next_state, change):

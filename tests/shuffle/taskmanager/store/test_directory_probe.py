@@ -82,6 +82,8 @@ def test_a_file_in_the_place_of_the_directory_is_gone(tmp_path):
         (errno.EROFS, Condition.BAD),
         (errno.ENOSPC, Condition.GOOD),
         (errno.EDQUOT, Condition.GOOD),
+        (errno.EMFILE, Condition.UNKNOWN),
+        (errno.ENOMEM, Condition.UNKNOWN),
         (errno.ENODEV, Condition.GONE),
         (errno.ESTALE, Condition.GONE),
     ],
@@ -93,7 +95,7 @@ def test_what_an_error_means(tmp_path, monkeypatch, number, expected):
     monkeypatch.setattr(directory_probe, "_write_and_read", fail)
     found = probe(probed_of(tmp_path), PATIENT_SECONDS)
     assert found.condition is expected
-    assert bool(found.reason) == (expected is not Condition.GOOD)
+    assert bool(found.reason) == (expected in (Condition.BAD, Condition.GONE))
 
 
 def test_bytes_that_come_back_changed_are_bad(tmp_path, monkeypatch):
