@@ -452,7 +452,8 @@ class TlsConnectionTest {
                 Relay relay = new Relay(daemon.endpoint().port(), 1024)) {
             for (int bytes = 1; bytes < 20_000 && made < 3; bytes += 1 + bytes / 7) {
                 relay.mostFromServer.set(bytes);
-                try (DriverClient driver = new DriverClient(relay.endpoint(), options, lost -> {})) {
+                try (DriverClient driver =
+                        new DriverClient(relay.endpoint(), options, lost -> {})) {
                     made++;
                     daemon.answersPings = true;
                     IOException lost =
