@@ -31,7 +31,10 @@ OTHER_DESCRIPTORS: Final = 64
 connections to other TaskManagers."""
 
 OTHER_THREADS: Final = 7
-"""Threads beside those of tiers and journals: the event loop's, those of areas and HTTP."""
+"""Threads beside those of the storage: the event loop's, those of areas and HTTP."""
+
+DIRECTORY_THREADS: Final = 2
+"""Threads of a storage directory: its journal's, and that of its probes."""
 
 _NO_LIMIT: Final = 1 << 60
 """A limit of a control group from here on stands for none: version 1 has no word for it."""
@@ -188,7 +191,8 @@ def _descriptors(config: TaskManagerConfig, host: HostFacts) -> Iterator[HostPro
 
 def _threads(config: TaskManagerConfig, host: HostFacts) -> Iterator[HostProblem]:
     threads, limit = config.storage.io_threads, host.threads
-    others = OTHER_THREADS + 1 + len(config.storage.data_directories)  # a journal for each tier
+    directories = 1 + len(config.storage.data_directories)  # the memory tier's is one
+    others = OTHER_THREADS + DIRECTORY_THREADS * directories
     if limit is not None and threads + others > limit:
         yield HostProblem(
             "io_threads",

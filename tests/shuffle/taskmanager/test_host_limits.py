@@ -11,6 +11,7 @@ from sluice.protocol.limits import RECEIVE_TAIL_BYTES
 from sluice.shuffle.taskmanager import host_limits
 from sluice.shuffle.taskmanager.config import ConfigError, TaskManagerConfig, load
 from sluice.shuffle.taskmanager.host_limits import (
+    DIRECTORY_THREADS,
     OTHER_DESCRIPTORS,
     OTHER_THREADS,
     FileSystem,
@@ -186,7 +187,9 @@ def test_hardly_any_descriptors_are_refused():
 
 @pytest.mark.parametrize(("threads", "refused"), [(56, False), (57, True)])
 def test_threads_beyond_the_control_group_are_refused(threads, refused):
-    found = problems(a_config(io_threads=threads), a_host(threads=56 + OTHER_THREADS + 2))
+    found = problems(
+        a_config(io_threads=threads), a_host(threads=56 + OTHER_THREADS + 2 * DIRECTORY_THREADS)
+    )
     assert [each.key for each in found] == ["io_threads"] * refused
 
 
