@@ -228,6 +228,27 @@ def drain(url: str, wait_seconds: float, secret_file: Path | None, token_file: P
     click.echo("drained: nothing is written or read")
 
 
+@main.command(short_help="Let a drained TaskManager take map outputs again.")
+@click.argument("url", default=DEFAULT_URL)
+@proof_options
+def undrain(url: str, secret_file: Path | None, token_file: Path | None) -> None:
+    """Let the TaskManager whose HTTP port is at URL take new map outputs again.
+
+    It takes back `sluice drain`. A TaskManager that has been told to stop, stops all the same; exit
+    code 1 then. Who may drain it may do this.
+    """
+    url = http_url(url)
+    token = Given(secret_file, token_file).token(SCOPE_ADMIN)
+    try:
+        answer = fetch_json(url, "/api/v1/undrain", "POST", token=token)
+    except InvalidStatus as error:
+        raise click.ClickException(f"{url} does not take new work: {error}") from None
+    state = answer.get("state") if isinstance(answer, dict) else None
+    if state != "ready":
+        raise click.ClickException(f"the TaskManager takes no new work: its state is {state}")
+    click.echo("the TaskManager takes new map outputs")
+
+
 @main.command(short_help="Print a completion script for a shell.")
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:

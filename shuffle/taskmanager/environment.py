@@ -170,6 +170,10 @@ class NetworkEnvironment:
         """Take nothing new to write; finish what is begun, serve readers. Idempotent."""
         self.producer_services.draining = True
 
+    def undrain(self) -> None:
+        """Take new work again. Idempotent."""
+        self.producer_services.draining = False
+
     @property
     def is_draining(self) -> bool:
         """Whether nothing new is taken any more."""

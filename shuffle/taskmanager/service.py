@@ -102,7 +102,7 @@ def _reload(taskmanager: TaskManager, load_again: Callable[[], TaskManagerConfig
 async def _stop(taskmanager: TaskManager, drain_seconds: float) -> None:
     try:
         async with asyncio.timeout(drain_seconds):
-            await taskmanager.drain()
+            await taskmanager.drain(to_stop=True)
     except TimeoutError:
         _log.warning("transfers are not over after %g s: they are cut off", drain_seconds)
     await taskmanager.stop()

@@ -46,6 +46,7 @@ class TaskManager:
             config.quotas,
         )
         self.state: TaskManagerState = "starting"
+        self._stops = False
         self.version = importlib.metadata.version("sluice-shuffle")
         self.http_port = 0
         self._http: HttpServer | None = None
@@ -86,7 +87,7 @@ class TaskManager:
                 yield taskmanager
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(settings.drain_timeout_seconds):
-                        await taskmanager.drain()
+                        await taskmanager.drain(to_stop=True)
             finally:
                 await taskmanager.stop()
 
@@ -134,6 +135,7 @@ class TaskManager:
                 self.drain,
                 self._http_access(),
                 self.environment.counters.http_dropped,
+                self.undrain,
             )
             self.http_port = await self._http.start()
         except BaseException:
@@ -179,12 +181,16 @@ class TaskManager:
             "sluice secret create FILE, and cluster_secret_files = [FILE] on each"
         )
 
-    async def drain(self) -> None:
+    async def drain(self, *, to_stop: bool = False) -> None:
         """Refuse new map outputs, and wait until nothing is being written or read.
 
         The TaskManager goes on serving readers afterwards. Cancelling ends the wait and not the
         draining.
+
+        Args:
+            to_stop: Whether it is to stop, so that :meth:`undrain` changes nothing any more.
         """
+        self._stops |= to_stop
         if not self.environment.is_draining:
             self.state = "draining"
             self.environment.drain()
@@ -192,6 +198,15 @@ class TaskManager:
                 self._http.forget()
             _log.info("TaskManager %s drains", self.environment.taskmanager_id)
         await self.environment.wait_idle()
+
+    async def undrain(self) -> None:
+        """Take new map outputs again, unless the TaskManager is to stop. Idempotent."""
+        if self.state == "draining" and not self._stops:
+            self.environment.undrain()
+            self.state = "ready"
+            if self._http is not None:
+                self._http.forget()
+            _log.info("TaskManager %s takes new work again", self.environment.taskmanager_id)
 
     def status(self) -> TaskManagerStatus:
         """Take a snapshot of everything."""
@@ -204,6 +219,7 @@ class TaskManager:
         """Refuse new map outputs, flush and close connections, close files. Idempotent."""
         if self.state == "stopped":
             return
+        self._stops = True
         self.state = "draining"
         self.environment.drain()
         if self._http is not None:

@@ -10,6 +10,7 @@
                           are any
 ``/api/v1/drain``         POST: drain; answers when nothing is written or read any more, or after
                           ``wait_seconds``; needs an access token, or comes from this host
+``/api/v1/undrain``       POST: take new work again; needs the same
 ========================= =========================================================================
 
 :mod:`http_access` has the rules of those that need a token. All of it runs in a thread of its own,
@@ -50,6 +51,9 @@ if TYPE_CHECKING:
 MOST_DRAIN_WAIT_SECONDS: Final = 3600.0
 """Longest time for which a request to drain waits until transfers have ended."""
 
+UNDRAIN_SECONDS: Final = 1.0
+"""Time for a request that waits for nothing but its turn."""
+
 LISTEN_BACKLOG: Final = 128
 """Requests that may wait to be accepted: those of a scraper or two, and of people."""
 
@@ -83,6 +87,7 @@ class HttpServer:
         drain: Begins to drain, and returns when nothing is written or read any more; called there.
         access: Who may ask for what; by default there are no tokens, and this host drains.
         dropped: Counts the connections that end otherwise than by their clients, by reason.
+        undrain: Takes new work again; called there. None: that cannot be asked for.
     """
 
     def __init__(
@@ -92,10 +97,12 @@ class HttpServer:
         drain: Callable[[], Awaitable[None]],
         access: HttpAccess | None = None,
         dropped: BoundedCounts | None = None,
+        undrain: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._config = config
         self._status = status
         self._drain = drain
+        self._undrain = undrain
         self._access = access or HttpAccess()
         self._dropped = BoundedCounts() if dropped is None else dropped
         self._thread: HttpThread | None = None
@@ -170,6 +177,8 @@ class HttpServer:
         connections = HttpConnections(limits, new_handler, self._dropped)
         pages = Pages(thread.forgive)
         app = create_app(snapshot, pages, self._drain, self._access, connections)
+        if self._undrain is not None:
+            _add_undrain(app, snapshot, self._undrain, self._access)
         runner = web.AppRunner(
             app,
             access_log=None,
@@ -254,6 +263,20 @@ def create_app(
         ]
     )
     return app
+
+
+def _add_undrain(
+    app: web.Application,
+    snapshot: PublishedSnapshot,
+    undrain: Callable[[], Awaitable[None]],
+    access: HttpAccess,
+) -> None:
+    async def serve_undrain(request: web.Request) -> web.Response:
+        access.require(request, SCOPE_ADMIN)
+        undrained = await snapshot.drain(undrain, UNDRAIN_SECONDS)
+        return web.json_response({"state": undrained.state})
+
+    app.add_routes([web.post("/api/v1/undrain", serve_undrain)])
 
 
 @web.middleware

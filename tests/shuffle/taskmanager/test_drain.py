@@ -123,3 +123,31 @@ def test_an_idle_taskmanager_is_drained_at_once(tmp_path):
         refused.value.close()
     finally:
         daemon.end(signal.SIGKILL)
+
+
+async def test_a_drained_taskmanager_takes_new_work_again(tmp_path):
+    daemon = Daemon(tmp_path, drain_timeout_seconds=20)
+    try:
+        address = Address("127.0.0.1", daemon.data_port)
+        for command in ("drain", "undrain", "undrain"):
+            done = await asyncio.to_thread(run, [str(SLUICE), command, daemon.url])
+            assert done.returncode == 0, done.stderr
+        assert done.stdout == "the TaskManager takes new map outputs\n"
+        answer = await asyncio.to_thread(urllib.request.urlopen, f"{daemon.url}/readyz", timeout=20)
+        answer.close()
+        writer = await producer(address)
+        writer.send(OpenPartition(0, 1, 1, 1))
+        await writer.expect(PartitionOpened)
+        # One that is to stop does not come back.
+        await asyncio.to_thread(daemon.read_log_until, "takes new work again")
+        daemon.process.send_signal(signal.SIGTERM)
+        await asyncio.to_thread(daemon.read_log_until, " drains")
+        late = await asyncio.to_thread(run, [str(SLUICE), "undrain", daemon.url])
+        assert late.returncode == 1
+        assert "its state is draining" in late.stderr
+        await write_region(writer, 0, 0, [DATA])
+        writer.send(FinishPartition(0, len(DATA), 1))
+        await writer.expect(PartitionFinished)
+        assert await asyncio.to_thread(daemon.process.wait, 25) == 0
+    finally:
+        daemon.end(signal.SIGKILL)

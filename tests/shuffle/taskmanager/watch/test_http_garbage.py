@@ -54,14 +54,14 @@ async def test_garbage_is_answered_or_dropped_and_the_next_is_served(name, caplo
     try:
         async with asyncio.timeout(PATIENCE_SECONDS):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            with contextlib.suppress(ConnectionError):
+            with contextlib.suppress(OSError):  # also ENOTCONN, of an end that came first
                 writer.write(GARBAGE[name])
                 writer.write_eof()
                 await writer.drain()
                 answer = await reader.read()
                 assert not answer or answer.startswith((b"HTTP/1.0 4", b"HTTP/1.1 4"))
             writer.close()
-            with contextlib.suppress(ConnectionError):
+            with contextlib.suppress(OSError):
                 await writer.wait_closed()
             assert await get(port) == b"HTTP/1.1 200 OK\r\n"
     finally:
