@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from crc32c import crc32c
 
+from sluice.protocol.copy_messages import ReplicatePartition
 from sluice.protocol.errors import SluiceError
 from sluice.protocol.events import decode_end_of_partition
 from sluice.protocol.limits import MAGIC, MAX_EVENT_BYTES, VERSION
@@ -59,11 +60,21 @@ class Client:
         role: int,
         application_id: str = "app",
         config: TransportConfig | None = None,
+        features: int = 0,
     ) -> "Client":
         """Connect and exchange greetings."""
         client = cls()
         hello = Hello(
-            MAGIC, VERSION, VERSION, role, application_id, b"", 0, FLOW_CREDIT, 0, "test client"
+            MAGIC,
+            VERSION,
+            VERSION,
+            role,
+            application_id,
+            b"",
+            0,
+            FLOW_CREDIT,
+            features,
+            "test client",
         )
 
         def handler(connection: Connection, ack: Hello | HelloAck) -> ConnectionHandler:
@@ -174,10 +185,13 @@ async def consumer(
 
 
 async def driver(
-    address: Address, application_id: str = "app", config: TransportConfig | None = None
+    address: Address,
+    application_id: str = "app",
+    config: TransportConfig | None = None,
+    features: int = 0,
 ) -> Client:
     """Connect as a driver."""
-    return await Client.connect(address, ROLE_DRIVER, application_id, config)
+    return await Client.connect(address, ROLE_DRIVER, application_id, config, features)
 
 
 async def write_region(
@@ -205,10 +219,13 @@ async def write_map_output(
     map_attempt_id: int,
     regions: Sequence[Sequence[bytes]],
     partition: int = 0,
+    replicate: ReplicatePartition | None = None,
 ) -> None:
     """Write and commit a map output whose regions cover all subpartitions."""
     subpartitions = max((len(parts) for parts in regions), default=1)
     client.send(OpenPartition(partition, shuffle_id, map_attempt_id, subpartitions))
+    if replicate is not None:
+        client.send(replicate)
     for number, parts in enumerate(regions):
         await write_region(client, partition, number, parts)
     total = sum(len(part) for parts in regions for part in parts)
