@@ -74,7 +74,7 @@ def size(amount: int) -> str:
     "row",
     [
         f"| {backlog.MAX_UNREAD_PONGS:,} Pongs or {size(backlog.MAX_UNREAD_ANSWERS_BYTES)} of answ",
-        f"| {size(backlog.MAX_UNSENT_REQUESTS_BYTES)} of requests",
+        f"| {size(backlog.MAX_UNSENT_REQUESTS_BYTES)} of requests unread |",
         f"| {size(loop_share.READS_A_TURN_BYTES)} received "
         f"and {size(loop_share.SENDS_A_TURN_BYTES)} sent",
         f"a message received counts as {size(read_turn.MESSAGE_COST_BYTES)} more |",
