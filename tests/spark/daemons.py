@@ -18,7 +18,7 @@ import click
 
 from benchmarks import metrics
 from benchmarks.cluster import REPOSITORY, WORKER_HOSTS
-from benchmarks.processes import ManagedProcess
+from benchmarks.processes import ManagedProcess, ProcessFailed
 from sluice.protocol.access_token import SCOPE_STATUS, make_access_token
 from sluice.shuffle.taskmanager.http_client import fetch_json
 from sluice.shuffle.taskmanager.watch.status import TaskManagerStatus
@@ -36,6 +36,8 @@ AUTHENTICATED = os.environ.get("SLUICE_TEST_AUTHENTICATED", "1") != "0"
 """Whether TaskManagers have a cluster secret, and applications a token, unless a test says."""
 
 START_TIMEOUT_SECONDS = 60.0
+STOP_TIMEOUT_SECONDS = 60.0
+"""Longer than a TaskManager drains by default."""
 TOKEN_SECONDS = 3600
 """For how long an access token is good: longer than any test."""
 POLL_SECONDS = 0.1
@@ -101,6 +103,12 @@ class Daemon:
     def metrics_url(self) -> str:
         """Its metrics page."""
         return f"{self.http_url}/metrics"
+
+    def change(self, **options: object) -> None:
+        """Give it other settings with its next start; None takes one back to its default."""
+        for name, value in options.items():
+            self._options[name.replace("_", "-")] = value
+        self._options = {name: value for name, value in self._options.items() if value is not None}
 
     def start(self) -> None:
         """Start it and wait until it is ready; the second time on the ports of the first."""
@@ -171,6 +179,32 @@ class Daemon:
             check=True,
             timeout=START_TIMEOUT_SECONDS,
         )
+
+    def terminate(self) -> None:
+        """Ask it to end, as a service's stop does; it drains first, and goes on meanwhile."""
+        self._signal(signal.SIGTERM)
+
+    def await_end(self) -> None:
+        """Wait for the end of its process in good order.
+
+        Raises:
+            ProcessFailed: It did not end in time, or not in good order.
+        """
+        if self._process is not None:
+            code = self._process.wait(STOP_TIMEOUT_SECONDS)
+            if code:
+                raise ProcessFailed(self._process.describe("did not end in good order"))
+
+    def restart(self, **options: object) -> None:
+        """Stop it as an upgrade does, and start it on its directories, with other settings if any.
+
+        Raises:
+            ProcessFailed: It did not end in good order, or does not start.
+        """
+        self.terminate()
+        self.await_end()
+        self.change(**options)
+        self.start()
 
     def stop(self) -> None:
         """End it in good order."""
