@@ -71,10 +71,11 @@ class Daemon:
         self.host = host
         self._directory = directory
         self._memory_directory = memory_directory
-        self._data_directory = directory / f"data-{host}"
         self._expiry_seconds = expiry_seconds
         self._memory_tier = memory_tier
         self._options = dict(options)
+        own_directory = directory / f"data-{host}"
+        self._data_directory = Path(str(options.get("data-directories", own_directory)))
         self._data_port = self._http_port = 0
         self._starts = 0
         self._process: ManagedProcess | None = None
@@ -169,6 +170,20 @@ class Daemon:
     def memory_arena(self) -> Path:
         """The file of its memory tier."""
         return next(self._memory_directory.glob("arena-*.dat"))
+
+    @property
+    def arenas(self) -> list[Path]:
+        """The files of all its tiers."""
+        return self._stored("arena-*.dat")
+
+    @property
+    def journals(self) -> list[Path]:
+        """The journals of all its directories, without those of releases."""
+        return self._stored("journal-*")
+
+    def _stored(self, pattern: str) -> list[Path]:
+        directories = (self._data_directory, self._memory_directory)
+        return [path for each in directories for path in sorted(each.glob(pattern))]
 
     def drain(self) -> None:
         """Let it take nothing new, as ``sluice drain`` does; returns when it has nothing to do."""

@@ -190,5 +190,5 @@ async def test_a_taskmanager_without_a_feature_is_as_an_older_one(tmp_path):
 
 
 def test_an_unknown_feature_is_refused_with_the_known_ones():
-    with pytest.raises(ValueError, match='"credit" is no feature .* lost_outputs'):
+    with pytest.raises(ValueError, match=r'"credit" is no feature .* lost_outputs'):
         TransportConfig(features_off="region_areas,credit")
