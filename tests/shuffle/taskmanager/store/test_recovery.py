@@ -188,7 +188,9 @@ async def test_what_is_in_memory_outlives_the_only_disk(tmp_path):
     shutil.rmtree(tmp_path / "data")
     again = ShuffleStore.open(config(tmp_path, memory_tier_bytes=1024 * 1024))
     assert again.taskmanager_id == identity
-    assert await fetch(again, again.lookup(KEY, 1)) == content(1, 100_000)
+    found = again.lookup(KEY, 1)
+    assert found is not None
+    assert await fetch(again, found) == content(1, 100_000)
     await again.close()
 
 
