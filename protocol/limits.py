@@ -77,6 +77,9 @@ FEATURE_BUFFER_CHECKSUMS: Final = 32
 FEATURE_LOST_OUTPUTS: Final = 64
 """Feature bit: a driver is told of map outputs that were lost with a storage directory."""
 
+FEATURE_COPIES: Final = 128
+"""Feature bit: map outputs have copies, and move to other TaskManagers."""
+
 FEATURES: Final[dict[str, int]] = {
     "large_payloads": FEATURE_LARGE_PAYLOADS,
     "buffer_groups": FEATURE_BUFFER_GROUPS,
@@ -89,7 +92,10 @@ FEATURES: Final[dict[str, int]] = {
 clients ask for it, and never give it up."""
 
 MAX_LOST_ATTEMPTS: Final = 256
-"""Most map attempts in an OutputsLost: 2.3 KB of msgpack at most."""
+"""Most map attempts in a message to a driver: 2.3 KB of msgpack at most."""
+
+MAX_REPLICAS: Final = 8
+"""Most TaskManagers that keep a map output."""
 
 MAX_LARGE_PAYLOAD_BYTES: Final = 256 * 1024
 """Largest payload with FEATURE_LARGE_PAYLOADS: eight segments of the default size cost one message,

@@ -19,6 +19,7 @@ the meaning of messages.
 import enum
 from typing import Final
 
+from . import copy_messages as c
 from . import messages as m
 from .errors import UnexpectedMessage
 from .limits import (
@@ -62,43 +63,52 @@ _DATA_UP: Final[_Types] = frozenset(
     {m.AddCredit, m.ResumeConsumption, m.CancelPartitionRequest, m.TaskEvent, m.NewBufferSize}
 )
 
+_STORED_UP: Final[_Types] = frozenset(
+    {m.OpenPartition, m.BeginRegion, m.RegionData, m.FinishPartition, m.AbortPartition}
+)
+_STORED_DOWN: Final[_Types] = frozenset(
+    {m.PartitionOpened, m.RegionOpened, m.AddCredit, m.PartitionFinished, m.PartitionAborted}
+)
+
 ALLOWED_WHEN_OPEN: Final[dict[tuple[Side, int], _Types]] = {
     # received by the accepting side
     (Side.ACCEPTED, m.ROLE_PEER): _BOTH | _DATA_UP | {m.PartitionRequest},
     (Side.ACCEPTED, m.ROLE_CONSUMER): _BOTH | _DATA_UP | {m.OpenGate, m.CloseGate},
     (Side.ACCEPTED, m.ROLE_PRODUCER): _BOTH
+    | _STORED_UP
     | {
-        m.OpenPartition,
-        m.BeginRegion,
-        m.RegionData,
         m.AttachRegionArea,
         m.SharedRegion,
         m.OpenPipelinedPartition,
         m.PipelinedData,
         m.ResumePartition,
         m.SecureRegion,
-        m.FinishPartition,
-        m.AbortPartition,
+        c.ReplicatePartition,
     },
-    (Side.ACCEPTED, m.ROLE_DRIVER): _BOTH | {m.ReleaseShuffle, m.ReleaseApplication},
+    (Side.ACCEPTED, m.ROLE_COPIER): _BOTH | _STORED_UP | {c.CopyOf},
+    (Side.ACCEPTED, m.ROLE_DRIVER): _BOTH
+    | {m.ReleaseShuffle, m.ReleaseApplication, c.KnownTaskManager, c.MoveNoted},
     # received by the connecting side
     (Side.CONNECTED, m.ROLE_PEER): _BOTH | _DATA_DOWN | {m.ChecksummedBuffer},
     (Side.CONNECTED, m.ROLE_CONSUMER): _BOTH | _DATA_DOWN | {m.GateOpened, m.GateClosed},
     (Side.CONNECTED, m.ROLE_PRODUCER): _BOTH
+    | _STORED_DOWN
     | {
-        m.PartitionOpened,
-        m.RegionOpened,
         m.RegionAreaAttached,
-        m.AddCredit,
         m.PartitionResumed,
         m.RegionSecured,
-        m.PartitionFinished,
-        m.PartitionAborted,
         m.TaskEvent,
         m.NewBufferSize,
     },
+    (Side.CONNECTED, m.ROLE_COPIER): _BOTH | _STORED_DOWN,
     (Side.CONNECTED, m.ROLE_DRIVER): _BOTH
-    | {m.ShuffleReleased, m.ApplicationReleased, m.OutputsLost},
+    | {
+        m.ShuffleReleased,
+        m.ApplicationReleased,
+        m.OutputsLost,
+        c.OutputsHeld,
+        c.OutputsMoved,
+    },
 }
 
 CREDIT_ONLY: Final[_Types] = frozenset({m.AddCredit, m.BacklogAnnouncement})
@@ -125,7 +135,9 @@ CONTROL_LIMITS: Final[dict[tuple[Side, int], int]] = {
 """Longest control part to receive. Only messages with map attempts or subpartitions are long; all
 messages of a driver, and all messages back on any leg, are shorter than a Hello may be."""
 
-ROLES: Final = frozenset({m.ROLE_PEER, m.ROLE_PRODUCER, m.ROLE_CONSUMER, m.ROLE_DRIVER})
+ROLES: Final = frozenset(
+    {m.ROLE_PEER, m.ROLE_PRODUCER, m.ROLE_CONSUMER, m.ROLE_DRIVER, m.ROLE_COPIER}
+)
 
 BEFORE_OPEN: Final[dict[tuple[Side, State], _Types]] = {
     (Side.ACCEPTED, State.AWAIT_HELLO): frozenset({m.Hello}),

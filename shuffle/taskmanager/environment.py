@@ -21,6 +21,7 @@ from ...protocol.messages import (
     FLOW_CREDIT,
     FLOW_WATERMARK,
     ROLE_CONSUMER,
+    ROLE_COPIER,
     ROLE_DRIVER,
     ROLE_PEER,
     ROLE_PRODUCER,
@@ -341,7 +342,7 @@ class NetworkEnvironment:
                 self.applications.disconnected(application_id)
 
         handler: Handler
-        if connection.role == ROLE_PRODUCER:
+        if connection.role in (ROLE_PRODUCER, ROLE_COPIER):
             handler = ProducerHandler(connection, self.producer_services, lost)
         elif connection.role == ROLE_CONSUMER:
             handler = ConsumerHandler(

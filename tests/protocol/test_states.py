@@ -4,6 +4,7 @@ import itertools
 
 import pytest
 
+from sluice.protocol import copy_messages as c
 from sluice.protocol import messages as m
 from sluice.protocol.codec import TYPE_IDS
 from sluice.protocol.errors import (
@@ -58,8 +59,17 @@ CONNECTOR_SENDS: dict[int, set[type[m.Message]]] = {
         m.AbortPartition,
         m.OpenPipelinedPartition,
         m.PipelinedData,
+        c.ReplicatePartition,
     },
-    m.ROLE_DRIVER: {m.ReleaseShuffle, m.ReleaseApplication},
+    m.ROLE_DRIVER: {m.ReleaseShuffle, m.ReleaseApplication, c.KnownTaskManager, c.MoveNoted},
+    m.ROLE_COPIER: {
+        m.OpenPartition,
+        m.BeginRegion,
+        m.RegionData,
+        m.FinishPartition,
+        m.AbortPartition,
+        c.CopyOf,
+    },
 }
 ACCEPTOR_SENDS: dict[int, set[type[m.Message]]] = {
     m.ROLE_PEER: PRODUCER_OF_CHANNELS_SENDS | {m.ChecksummedBuffer},
@@ -76,7 +86,20 @@ ACCEPTOR_SENDS: dict[int, set[type[m.Message]]] = {
         m.TaskEvent,
         m.NewBufferSize,
     },
-    m.ROLE_DRIVER: {m.ShuffleReleased, m.ApplicationReleased, m.OutputsLost},
+    m.ROLE_DRIVER: {
+        m.ShuffleReleased,
+        m.ApplicationReleased,
+        m.OutputsLost,
+        c.OutputsHeld,
+        c.OutputsMoved,
+    },
+    m.ROLE_COPIER: {
+        m.PartitionOpened,
+        m.RegionOpened,
+        m.AddCredit,
+        m.PartitionFinished,
+        m.PartitionAborted,
+    },
 }
 
 

@@ -117,6 +117,9 @@ ENTRIES: Final = {
     ErrorCode.UNKNOWN_PRODUCER: Entry(
         READER, "A task event names a producer that has finished or runs elsewhere."
     ),
+    ErrorCode.PARTITION_MOVED: Entry(
+        READER, "The partition is at another TaskManager now, which the error names: read it there."
+    ),
     ErrorCode.INSUFFICIENT_BUFFERS: Entry(
         "reader and writer", "The network memory of a TaskManager or client is promised to others."
     ),
