@@ -199,6 +199,12 @@ class Breaker:
                 self._kill_executors(action.host)
                 daemon.lose_data()
                 return lambda: self._start(daemon)
+            case Kind.MIGRATE:
+                # Nothing is lost: the others have it all, and what is left here nobody misses.
+                daemon.drain(migrate=True)
+                daemon.stop()
+                daemon.lose_data()
+                return lambda: self._start(daemon)
             case Kind.ROLLING_RESTART | Kind.ROLLING_UPGRADE:
                 if action.kind is Kind.ROLLING_UPGRADE:
                     self._older = not self._older

@@ -34,7 +34,7 @@ from tests.chaos.links import Links
 from tests.chaos.schedule import Kind, schedule, surroundings
 from tests.chaos.timeline import NO_REPAIRS, Repairs, Timeline, repairs, told
 from tests.spark.applications import LOCAL_MASTER, Application
-from tests.spark.daemons import Daemons, leftovers
+from tests.spark.daemons import Daemons, can_migrate, leftovers
 from tests.spark.jobs.repeated import JOBS
 from tests.support.loop_disk import LoopDisk, loop_disks
 
@@ -189,10 +189,20 @@ class Chaos:
         links: Links,
         disks: Mapping[str, LoopDisk],
     ) -> None:
-        without = set() if len(disks) == len(WORKER_HOSTS) else {Kind.FILL_DISK}
-        for kind in without:
-            self._timeline.note("run", f"not here, as nothing can be mounted: {kind.value}")
-        actions = schedule(self._seed, self._seconds, WORKER_HOSTS, without)
+        without = {
+            Kind.FILL_DISK: "nothing can be mounted" if len(disks) < len(WORKER_HOSTS) else "",
+            Kind.MIGRATE: "" if can_migrate() else "sluice drain has no --migrate",
+        }
+        without = {kind: reason for kind, reason in without.items() if reason}
+        for kind, reason in without.items():
+            self._timeline.note("run", f"not here, as {reason}: {kind.value}")
+        actions = schedule(
+            self._seed,
+            self._seconds,
+            WORKER_HOSTS,
+            without,
+            single_losses=self._copies.replicas > 1,
+        )
         chance = random.Random(f"{self._seed} jobs")
         with Breaker(
             actions, self._seed, self._directory, daemons, links, self._timeline, disks
@@ -337,7 +347,10 @@ def main() -> int:
     options = parser.parse_args()
     if options.plan:
         print(surroundings(options.seed))
-        for action in schedule(options.seed, options.seconds, WORKER_HOSTS):
+        single_losses = options.replicas > 1
+        for action in schedule(
+            options.seed, options.seconds, WORKER_HOSTS, single_losses=single_losses
+        ):
             print(f"{action.at_seconds:7.1f}  {action}")
         return 0
     print(f"chaos: seed {options.seed}, {options.seconds:g} s", flush=True)

@@ -185,15 +185,15 @@ class Daemon:
         directories = (self._data_directory, self._memory_directory)
         return [path for each in directories for path in sorted(each.glob(pattern))]
 
-    def drain(self) -> None:
-        """Let it take nothing new, as ``sluice drain`` does; returns when it has nothing to do."""
+    def drain(self, *, migrate: bool = False) -> None:
+        """Let it take nothing new, as ``sluice drain`` does; returns when it has nothing to do.
+
+        Args:
+            migrate: Whether it gives its committed map outputs to others.
+        """
         secret = self._secret_file
         proof = [] if secret is None else ["--secret-file", str(secret)]
-        subprocess.run(
-            [str(Path(sys.executable).parent / "sluice"), "drain", self.http_url, *proof],
-            check=True,
-            timeout=START_TIMEOUT_SECONDS,
-        )
+        sluice("drain", self.http_url, *proof, *(["--migrate"] if migrate else []))
 
     def terminate(self) -> None:
         """Ask it to end, as a service's stop does; it drains first, and goes on meanwhile."""
@@ -427,6 +427,11 @@ def sluice(*words: str) -> str:
         [program, *words], check=True, capture_output=True, text=True, timeout=START_TIMEOUT_SECONDS
     )
     return done.stdout
+
+
+def can_migrate() -> bool:
+    """Tell whether a TaskManager can give its map outputs to others before it ends."""
+    return "--migrate" in sluice("drain", "--help")
 
 
 def leftovers(status: TaskManagerStatus) -> dict[str, object]:

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
+LEAST_STEP_BYTES = 1024
+"""Less than a block of any file system."""
+
 TOOLS = ("mkfs.ext4", "mount", "umount", "fsfreeze")
 
 
@@ -55,16 +58,16 @@ class LoopDisk:
 
     def fill(self) -> int:
         """Take all its free space; return how many bytes that was."""
+        taken, step = 0, self._free_bytes()
         with self._filler.open("wb", buffering=0) as file:
-            os.posix_fallocate(file.fileno(), 0, 4096)
-            taken = 4096
-            # Others write meanwhile, and may take the last bytes first.
-            while free := self._free_bytes():
-                with contextlib.suppress(OSError):
-                    os.posix_fallocate(file.fileno(), taken, free)
-                    taken += free
-                    continue
-                break
+            # The file system needs some of its blocks for itself, and others write meanwhile.
+            while step >= LEAST_STEP_BYTES:
+                try:
+                    os.posix_fallocate(file.fileno(), taken, step)
+                except OSError:
+                    step //= 2
+                else:
+                    taken += step
         return taken
 
     def make_room(self) -> None:
