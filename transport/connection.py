@@ -420,7 +420,7 @@ class Connection:
         self._greeting.end()
         self._decoder.handshake_done(CONTROL_LIMITS[self.state.side, role])
         self._other_segment_size_bytes = greeting.segment_size_bytes
-        self.state.open(role, self.flow_control)
+        self.state.open(role, self.flow_control, self.features)
         sends_data = role != ROLE_CONSUMER or self.state.side is Side.CONNECTED
         largest = self.large_payload_bytes if sends_data else self.max_payload_bytes
         self._decoder.max_payload_bytes = largest

@@ -14,11 +14,6 @@ from ...protocol.identity import Credential
 from ...protocol.limits import (
     FEATURE_BUFFER_CHECKSUMS,
     FEATURE_BUFFER_GROUPS,
-    FEATURE_ENCRYPTED_PEERS,
-    FEATURE_LARGE_PAYLOADS,
-    FEATURE_LOST_OUTPUTS,
-    FEATURE_REGION_AREAS,
-    FEATURE_RESUMABLE_OUTPUTS,
     MAGIC,
     VERSION,
 )
@@ -302,8 +297,8 @@ class NetworkEnvironment:
                 handler.tell(lost)
 
     @property
-    def _buffer_checksums(self) -> int:
-        return 0 if self._transport.tls_enabled else FEATURE_BUFFER_CHECKSUMS  # TLS has its own
+    def _features(self) -> int:
+        return self._transport.features()
 
     def _offer(self) -> HelloAck:
         return HelloAck(
@@ -311,13 +306,7 @@ class NetworkEnvironment:
             self.store.taskmanager_id,
             self._memory.segment_size_bytes,
             FLOW_CREDIT,
-            FEATURE_LARGE_PAYLOADS
-            | FEATURE_BUFFER_GROUPS
-            | FEATURE_RESUMABLE_OUTPUTS
-            | FEATURE_REGION_AREAS
-            | FEATURE_LOST_OUTPUTS
-            | self._buffer_checksums
-            | (FEATURE_ENCRYPTED_PEERS if self._transport.tls_enabled else 0),
+            self._features,
             *self.address,
         )
 
@@ -419,7 +408,7 @@ class NetworkEnvironment:
             b"",
             segment_size_bytes,
             FLOW_WATERMARK if self._transport.flow_control == "watermark" else FLOW_CREDIT,
-            FEATURE_BUFFER_GROUPS | self._buffer_checksums,
+            (FEATURE_BUFFER_GROUPS | FEATURE_BUFFER_CHECKSUMS) & self._features,
             f"{socket.gethostname()} {os.getpid()}",
         )
         credential = self.access.peer_credential(*address)
