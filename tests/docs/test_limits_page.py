@@ -28,7 +28,8 @@ NO_LIMITS = {
     "tls_certificate_roles",
     # How it is done.
     *("flow_control", "write_low_watermark_bytes", "write_high_watermark_bytes", "event_loop"),
-    *("connect_retries", "connections_per_peer", "keepalive_seconds", "congestion_control"),
+    *("features_off", "connect_retries", "connections_per_peer", "keepalive_seconds"),
+    "congestion_control",
     *("segment_size_bytes", "debloat_target_seconds", "debloat_period_seconds"),
     *("debloat_min_buffer_size_bytes", "verify_checksums", "health_check_seconds"),
     *("slow_disk_seconds", "log_level"),
