@@ -9,7 +9,14 @@ from crc32c import crc32c
 from sluice.protocol.copy_messages import ReplicatePartition
 from sluice.protocol.errors import SluiceError
 from sluice.protocol.events import decode_end_of_partition
-from sluice.protocol.limits import MAGIC, MAX_EVENT_BYTES, VERSION
+from sluice.protocol.limits import (
+    FEATURE_COPIES,
+    FEATURE_REGION_AREAS,
+    FEATURE_RESUMABLE_OUTPUTS,
+    MAGIC,
+    MAX_EVENT_BYTES,
+    VERSION,
+)
 from sluice.protocol.messages import (
     DATA,
     FLOW_CREDIT,
@@ -39,6 +46,9 @@ from sluice.transport.connector import Address, connect
 
 SEGMENT_SIZE_BYTES = 32 * 1024
 DEADLINE_SECONDS = 30
+
+FEATURES_OF_CLIENTS = FEATURE_RESUMABLE_OUTPUTS | FEATURE_REGION_AREAS | FEATURE_COPIES
+"""Features with messages of their own, which these clients may send."""
 
 
 class Client:
@@ -73,7 +83,7 @@ class Client:
             b"",
             0,
             FLOW_CREDIT,
-            features,
+            FEATURES_OF_CLIENTS | features,
             "test client",
         )
 

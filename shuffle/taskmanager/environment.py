@@ -9,17 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...protocol.identity import Credential
-from ...protocol.limits import (
-    FEATURE_BUFFER_CHECKSUMS,
-    FEATURE_BUFFER_GROUPS,
-    FEATURE_COPIES,
-    FEATURE_ENCRYPTED_PEERS,
-    FEATURE_LARGE_PAYLOADS,
-    FEATURE_LOST_OUTPUTS,
-    FEATURE_REGION_AREAS,
-    FEATURE_RESUMABLE_OUTPUTS,
-    VERSION,
-)
+from ...protocol.limits import VERSION
 from ...protocol.messages import (
     FLOW_CREDIT,
     ROLE_CONSUMER,
@@ -355,8 +345,8 @@ class NetworkEnvironment:
         return freed
 
     @property
-    def _buffer_checksums(self) -> int:
-        return 0 if self._transport.tls_enabled else FEATURE_BUFFER_CHECKSUMS  # TLS has its own
+    def _features(self) -> int:
+        return self._transport.features()
 
     def _offer(self) -> HelloAck:
         return HelloAck(
@@ -364,14 +354,7 @@ class NetworkEnvironment:
             self.store.taskmanager_id,
             self._memory.segment_size_bytes,
             FLOW_CREDIT,
-            FEATURE_LARGE_PAYLOADS
-            | FEATURE_BUFFER_GROUPS
-            | FEATURE_RESUMABLE_OUTPUTS
-            | FEATURE_REGION_AREAS
-            | FEATURE_LOST_OUTPUTS
-            | FEATURE_COPIES
-            | self._buffer_checksums
-            | (FEATURE_ENCRYPTED_PEERS if self._transport.tls_enabled else 0),
+            self._features,
             *self.address,
         )
 
@@ -387,7 +370,7 @@ class NetworkEnvironment:
         if self.is_draining:
             refuse_writers(connection, parked=self.resumable.parked > 0)
         application_id = connection.application_id
-        account = self.accounts.of(application_id)
+        account = self.accounts.of(application_id, connection.subject)
         if application_id:
             # One is kept for a driver, so that an application at its quota can be released.
             spare = 0 if connection.role == ROLE_DRIVER else 1

@@ -101,8 +101,7 @@ class PeerConnector:
             b"",
             self._segment_size_bytes,
             FLOW_WATERMARK if self._transport.flow_control == "watermark" else FLOW_CREDIT,
-            FEATURE_BUFFER_GROUPS
-            | (0 if self._transport.tls_enabled else FEATURE_BUFFER_CHECKSUMS),
+            (FEATURE_BUFFER_GROUPS | FEATURE_BUFFER_CHECKSUMS) & self._transport.features(),
             _name(),
         )
         return await self._connect(address, hello, make, self._transport)
@@ -146,7 +145,7 @@ class PeerConnector:
             b"",
             0,
             FLOW_CREDIT,
-            FEATURE_LARGE_PAYLOADS | FEATURE_COPIES,
+            (FEATURE_LARGE_PAYLOADS | FEATURE_COPIES) & self._transport.features(),
             _name(),
         )
 

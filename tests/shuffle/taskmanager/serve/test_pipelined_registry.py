@@ -25,7 +25,8 @@ class Partition:
 
 
 def registered(registry: PipelinedRegistry, attempt: int) -> tuple[Partition, list[object]]:
-    partition, released = Partition(), []
+    partition = Partition()
+    released: list[object] = []
     registry.register(KEY, attempt, Registration(partition, released.append))
     return partition, released
 
