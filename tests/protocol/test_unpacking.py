@@ -12,11 +12,13 @@ from hypothesis import strategies as st
 
 from sluice.protocol import messages as m
 from sluice.protocol.codec import TYPE_IDS, decode_control, encode
+from sluice.protocol.copy_messages import OutputsHeld, OutputsMoved
 from sluice.protocol.errors import MalformedMessage
 from sluice.protocol.limits import (
     MAX_CONTROL_BYTES,
     MAX_GATE_CHANNELS,
     MAX_HANDSHAKE_CONTROL_BYTES,
+    MAX_LOST_ATTEMPTS,
     PREFIX_BYTES,
 )
 from sluice.protocol.messages import ROLE_DRIVER
@@ -118,6 +120,17 @@ def test_the_largest_gate_is_legal():
     more = gate._replace(channels=[*channels, channels[0]])
     with pytest.raises(MalformedMessage, match=r"OpenGate.channels .*16385 channels.*16384"):
         decode_control(control_of(more))
+
+
+@pytest.mark.parametrize("count", [1, MOST_FIELDS, MOST_FIELDS + 1, MAX_LOST_ATTEMPTS])
+def test_messages_to_drivers_name_as_many_map_attempts_as_they_may(count):
+    attempts = [2**40 + n if n % 3 else -n for n in range(count)]
+    for message in (
+        m.OutputsLost(1, attempts),
+        OutputsHeld(1, attempts),
+        OutputsMoved(1, 1, "tm", "host", 1, attempts),
+    ):
+        assert decode_control(control_of(message)) == message
 
 
 @pytest.mark.parametrize("count", [0, 1, MOST_FIELDS, MOST_FIELDS + 1, 5000, 800_000])
