@@ -197,7 +197,7 @@ PLAIN = st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.text(m
 @given(st.sampled_from(sorted(TYPE_IDS.values())), st.lists(PLAIN, max_size=10))
 def test_both_ways_of_unpacking_agree(type_id: int, fields: list[Any]) -> None:
     if type_id in _ARRAYS:
-        del fields[3:]  # their arrays come behind
+        del fields[min(_ARRAYS[type_id]) :]  # their arrays come behind
     control = msgpack.packb([type_id, *fields])
     assert unpack_by_fields(control) == unpack_flat(control) == [type_id, *fields]
 
