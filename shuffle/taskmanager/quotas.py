@@ -90,6 +90,9 @@ class QuotaConfig(Settings):
     quota_map_outputs: Most = 500_000
     """Committed map outputs. A map output that is opened below the quota is committed."""
 
+    quota_remote_tier_bytes: Share = "100 %"
+    """Bytes in the remote tier, or a part of `remote_quota_bytes`."""
+
     quota_overrides: Annotated[tuple[str, ...], BeforeValidator(split_rules)] = ()
     """Rules of the form `PATTERN: RESOURCE = VALUE, ...` for the applications whose names match,
     such as `etl-*: disk_tier_bytes = 20 %, channels = 10000`, see `docs/operate/limits.md`. A
@@ -114,6 +117,7 @@ class QuotaConfig(Settings):
             self.quota_open_partitions,
             self.quota_channels,
             self.quota_map_outputs,
+            self.quota_remote_tier_bytes,
         )
 
 

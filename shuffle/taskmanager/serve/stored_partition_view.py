@@ -36,14 +36,16 @@ from ...memory import (
 )
 from ...names import SubpartitionRange
 from ...partition.view import DataListener, OutgoingBuffer
-from ..store.extent_reader import ExtentRead
 from ..store.fair_queue import Flow
 from ..store.outputs import MapOutput
 from ..store.shuffle_store import ShuffleStore
-from ..store.tier import Extent
+from ..store.tier import Extent, ExtentRead
 
 READ_AHEAD_SEGMENTS: Final = 8
 """Segments of one read: 256 KiB at the default size, enough to hide a thread's round trip."""
+
+READ_FAR_AHEAD_SEGMENTS: Final = 64
+"""The same of one read of the remote tier, as far as the connection may hold as many."""
 
 READ_POOL_MINIMUM: Final = 1
 """Segments a connection is sure of for reads of the disk tier."""
@@ -328,7 +330,9 @@ class StoredPartitionView:
     ) -> tuple[list[ExtentRead], list[BufferGroup]]:
         """Plan the next reads, into the given segments and others from ``another``."""
         most = -(-min(most_bytes, self._left_bytes) // self._segment_size_bytes)
-        while len(segments) < min(most, READ_AHEAD_SEGMENTS):
+        extent = self._slices[self._index].extent
+        ahead = READ_AHEAD_SEGMENTS if extent.is_near else READ_FAR_AHEAD_SEGMENTS
+        while len(segments) < min(most, ahead):
             segment = another()
             if segment is None:
                 break
