@@ -1,0 +1,61 @@
+"""The places of a remote tier in tests: a directory, or a bucket of a real S3 server."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.support.s3 import SERVER
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.support.s3 import S3Server
+
+REMOTE_ONLY = {"memory_tier_bytes": 0, "disk_quota_bytes": 0}
+"""Settings of a store whose regions all go to the remote tier."""
+
+both_places = pytest.mark.parametrize(
+    "place",
+    [
+        "directory",
+        pytest.param("s3", marks=pytest.mark.skipif(not SERVER.exists(), reason="make s3-server")),
+    ],
+    indirect=True,
+)
+
+
+@dataclass
+class Place:
+    """Where the remote tier lies.
+
+    Attributes:
+        settings: Of the TaskManager.
+        top: Directory below which all objects are files.
+    """
+
+    settings: dict[str, Any]
+    top: Path
+
+    def names(self) -> list[str]:
+        """Return the names of all objects."""
+        return sorted(
+            str(path.relative_to(self.top)) for path in self.top.rglob("*") if path.is_file()
+        )
+
+    def data(self) -> list[str]:
+        """Return the names of all objects but the marks."""
+        return [name for name in self.names() if name.startswith(("regions/", "moved/"))]
+
+
+def directory_place(directory: Path) -> Place:
+    top = directory / "remote"
+    return Place({"remote": str(top)}, top)
+
+
+def s3_place(server: S3Server) -> Place:
+    bucket = server.bucket()
+    settings = {"remote": f"s3://{bucket}/some/prefix", "remote_endpoint": server.endpoint}
+    return Place(settings, server.root / bucket / "some/prefix")
