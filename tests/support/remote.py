@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +43,9 @@ class Place:
     def names(self) -> list[str]:
         """Return the names of all objects."""
         return sorted(
-            str(path.relative_to(self.top)) for path in self.top.rglob("*") if path.is_file()
+            os.path.relpath(os.path.join(top, name), self.top)
+            for top, _, names in os.walk(self.top)  # empty directories go meanwhile
+            for name in names
         )
 
     def data(self) -> list[str]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import os
 import secrets
 import socket
@@ -139,7 +140,7 @@ async def s3_proxy(server: S3Server) -> AsyncIterator[S3Proxy]:
             request.method,
             server.endpoint + request.raw_path,
             headers=headers,
-            data=await request.read(),
+            data=io.BytesIO(await request.read()),
             skip_auto_headers=("Content-Type", "User-Agent", "Accept", "Accept-Encoding"),
             allow_redirects=False,
         ) as answer:
@@ -156,7 +157,9 @@ async def s3_proxy(server: S3Server) -> AsyncIterator[S3Proxy]:
     application = web.Application(client_max_size=1 << 30)
     application.router.add_route("*", "/{path:.*}", handle)
     async with aiohttp.ClientSession(auto_decompress=False) as session:
-        runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)
+        runner = web.AppRunner(
+            application, access_log=None, shutdown_timeout=0.1, handler_cancellation=True
+        )
         await runner.setup()
         try:
             site = web.TCPSite(runner, "127.0.0.1", 0)

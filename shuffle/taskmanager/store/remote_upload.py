@@ -131,6 +131,9 @@ class Upload:
 
         Cancellation: the region can only be aborted.
         """
+        buffers = [buffer for buffer in buffers if len(buffer)]
+        if not buffers:
+            return
         if self.length <= self._part_bytes:
             await self._write_anywhere(offset, buffers)
             return

@@ -77,8 +77,7 @@ class Tiers:
 
         Raises:
             StorageFull: No tier has room.
-            QuotaExceeded: The application is at its quota of the disk tier, and of the remote tier
-                if there is one.
+            QuotaExceeded: The application is at its quota of the last tier: disk, or remote.
         """
         memory, size_bytes = self._memory, occupied_bytes(length)
         extent: Extent | None = None
@@ -130,9 +129,9 @@ class Tiers:
         if extent is None and reserve is not None:
             extent = self._in_memory(reserve, length)
         if extent is None:
-            account.require_room(Resource.DISK_TIER_BYTES, size_bytes)
-            if self.remote is not None and self.remote.healthy:
-                account.require_room(Resource.REMOTE_TIER_BYTES, size_bytes)
+            behind = self.remote is not None and self.remote.healthy
+            last = Resource.REMOTE_TIER_BYTES if behind else Resource.DISK_TIER_BYTES
+            account.require_room(last, size_bytes)
         return extent
 
     def _in_memory(self, memory: MemoryTier, length: int) -> Extent | None:

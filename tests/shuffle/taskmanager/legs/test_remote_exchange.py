@@ -37,7 +37,8 @@ def wanted(attempts: range, start: int, end: int) -> bytes:
 
 @both_places
 async def test_a_host_without_disks_stores_and_serves_map_outputs(tmp_path, place):
-    async with mini_cluster(tmp_path, **REMOTE_ONLY, **place.settings) as cluster:
+    settings = REMOTE_ONLY | place.settings
+    async with mini_cluster(tmp_path, **settings) as cluster:
         attempts = range(4)
         acks = [await cluster.write(0, each, regions_of(each)) for each in attempts]
         assert len(place.data()) == 2 * len(attempts)
