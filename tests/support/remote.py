@@ -8,11 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
 from tests.support.s3 import SERVER
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from sluice.shuffle.taskmanager.accounts import Accounts
+    from sluice.shuffle.taskmanager.sections import StorageConfig
+    from sluice.shuffle.taskmanager.store.outputs import MapOutput, Region
     from tests.support.s3 import S3Server
 
 REMOTE_ONLY = {"memory_tier_bytes": 0, "disk_quota_bytes": 0}
@@ -26,6 +30,31 @@ both_places = pytest.mark.parametrize(
     ],
     indirect=True,
 )
+
+
+def open_store(settings: StorageConfig, accounts: Accounts | None = None) -> Any:
+    """Open a store."""
+    return ShuffleStore.open(settings, accounts)
+
+
+def extent_of(output: MapOutput) -> Any:
+    """Return the extent of the first region of a map output."""
+    return output.regions[0].extent
+
+
+def extent_of_region(region: Region) -> Any:
+    """Return the extent of a region that is not empty."""
+    return region.extent
+
+
+def tier_of(store: ShuffleStore) -> Any:
+    """Return the remote tier of a store that has one."""
+    return store._tiers.remote
+
+
+def moved_of(store: ShuffleStore) -> Any:
+    """Return the moved map outputs of a store with a remote tier."""
+    return store.remote
 
 
 @dataclass

@@ -91,8 +91,14 @@ class RemoteObjects:
         self._store = store
         self.url = url
         self._timeout_seconds = timeout_seconds
+        self.requests = 0
+        """Requests; only grows, as all of these do."""
         self.errors = 0
-        """Requests that failed; only grows."""
+        """Requests that failed, repetitions included."""
+        self.read_bytes = 0
+        """Bytes of ranges that were read."""
+        self.written_bytes = 0
+        """Bytes of regions that were written."""
 
     @classmethod
     def open(cls, config: "StorageConfig", url: str) -> "RemoteObjects":
@@ -150,6 +156,7 @@ class RemoteObjects:
 
         Cancellation: leaves parts behind in the store, so do not cancel: let ``parts`` raise.
         """
+        self.requests += 1
         try:
             await self._obstore.put_async(
                 self._store,
@@ -168,11 +175,13 @@ class RemoteObjects:
         Raises:
             RemoteFailure: It cannot be read.
         """
-        return memoryview(
+        data = memoryview(
             await self._request(
                 self._obstore.get_range_async(self._store, name, start=start, length=length)
             )
         )
+        self.read_bytes += len(data)
+        return data
 
     async def get(self, name: str) -> bytes:
         """Read a whole small object.
@@ -255,6 +264,7 @@ class RemoteObjects:
         return [str(each).rstrip("/").rpartition("/")[2] for each in found["common_prefixes"]]
 
     async def _request(self, request: Coroutine[Any, Any, T]) -> T:
+        self.requests += 1
         try:
             async with asyncio.timeout(self.deadline_seconds):
                 return await request

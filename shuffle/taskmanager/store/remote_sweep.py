@@ -36,15 +36,11 @@ class RemoteSweep:
         tier: The tier.
         applications: Returns the applications that are known here.
         orphan_seconds: Age of orphans.
-
-    Attributes:
-        removed: Orphans that were removed; only grows.
     """
 
     def __init__(
         self, tier: RemoteTier, applications: Callable[[], Iterable[str]], orphan_seconds: float
     ) -> None:
-        self.removed = 0
         self._tier = tier
         self._applications = applications
         self._age = datetime.timedelta(seconds=orphan_seconds)
@@ -112,5 +108,5 @@ class RemoteSweep:
     async def _remove(self, names: list[str]) -> None:
         if names:
             await self._tier.objects.delete(names)
-            self.removed += len(names)
+            self._tier.removed_orphans += len(names)
             logger.info("%s: %d orphans are removed", self._tier, len(names))

@@ -97,6 +97,7 @@ class RemoteTier(Tier):
         budget: Memory for uploads.
         on_missing: Called with an extent whose object is gone.
         failed: Set when the tier is left out.
+        removed_orphans: Objects that sweeps removed; only grows.
     """
 
     def __init__(self, objects: RemoteObjects, config: "StorageConfig") -> None:
@@ -106,6 +107,7 @@ class RemoteTier(Tier):
         self.budget = UploadBudget(config.remote_upload_bytes)
         self.on_missing: Callable[[RemoteExtent], None] | None = None
         self.failed = asyncio.Event()
+        self.removed_orphans = 0
         self._capacity_bytes = config.remote_quota_bytes
         self._part_bytes = config.remote_part_bytes
         self._timeout_seconds = config.remote_timeout_seconds

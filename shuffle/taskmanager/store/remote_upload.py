@@ -110,7 +110,6 @@ class Upload:
         self._failure: StorageError | None = None
         self._aborted = False
         self._stored = False
-        self._deadline: asyncio.TimerHandle | None = None
 
     @property
     def is_stored(self) -> bool:
@@ -255,6 +254,7 @@ class Upload:
         try:
             await put  # type: ignore[misc]
             self._stored = True
+            self._objects.written_bytes += self.length
         except UploadAborted:
             pass
         except RemoteFailure as failure:

@@ -10,9 +10,16 @@ from sluice.shuffle.taskmanager.accounts import Resource
 from sluice.shuffle.taskmanager.store.errors import CorruptRegion, RemoteFailed
 from sluice.shuffle.taskmanager.store.outputs import MapOutput
 from sluice.shuffle.taskmanager.store.remote_names import manifest_name
-from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
 from tests.support.mini_cluster import eventually
-from tests.support.remote import REMOTE_ONLY, both_places, s3_place
+from tests.support.remote import (
+    REMOTE_ONLY,
+    both_places,
+    extent_of,
+    moved_of,
+    open_store,
+    s3_place,
+    tier_of,
+)
 from tests.support.s3 import s3_proxy
 from tests.support.store import KEY, config, content, fetch, put, write_region
 
@@ -45,8 +52,8 @@ class Pair:
 
     def __init__(self, directory, place, **changes):
         settings = place.settings | {"remote_part_bytes": 5 * MIB} | changes
-        self.first = ShuffleStore.open(config(directory / "first", **settings))
-        self.second = ShuffleStore.open(config(directory / "second", **settings))
+        self.first = open_store(config(directory / "first", **settings))
+        self.second = open_store(config(directory / "second", **settings))
 
     async def close(self):
         await self.first.close()
@@ -63,7 +70,7 @@ async def test_another_store_finds_what_moved_and_serves_the_same_bytes(tmp_path
 
     finding = [stores.second.find_remote(KEY, 7) for _ in range(5)]
     found = (await asyncio.gather(*finding))[0]
-    assert stores.second.remote.lookups == 1
+    assert moved_of(stores.second).lookups == 1
     assert found is stores.second.lookup(KEY, 7)
     assert found.num_subpartitions == 2
     assert await fetch(stores.second, found) == b"".join(
@@ -118,7 +125,7 @@ async def test_the_end_of_an_application_deletes_what_it_moved_whoever_moved_it(
     await stores.first.move_to_remote(await put(stores.first, 1, 5000, key=other))
     assert len(moved(place)) == 4
     stores.second.release_application(KEY.application_id)  # it lost touch only
-    await stores.second.remote.close()
+    await moved_of(stores.second).close()
     assert len(moved(place)) == 4
     stores.second.application_ends(KEY.application_id)
     await eventually(lambda: len(moved(place)) == 2)
@@ -128,17 +135,17 @@ async def test_the_end_of_an_application_deletes_what_it_moved_whoever_moved_it(
 
 async def test_a_found_map_output_is_in_no_journal_and_found_again(tmp_path, object_store):
     settings = {"remote": str(tmp_path / "remote")}
-    first = ShuffleStore.open(config(tmp_path / "first", **settings))
+    first = open_store(config(tmp_path / "first", **settings))
     await first.move_to_remote(await put(first, 1, 5000))
     await first.close()
-    second = ShuffleStore.open(config(tmp_path / "second", **settings))
+    second = open_store(config(tmp_path / "second", **settings))
     await second.find_remote(KEY, 1)
     await put(second, 2, 5000)
     directory = tmp_path / "second/data"
     arena = second._tiers.tiers()[-1].tier_id
     assert await second._journal.restore(arena, directory)  # a rewrite of the journal
     await second.close()
-    again = ShuffleStore.open(config(tmp_path / "second", **settings))
+    again = open_store(config(tmp_path / "second", **settings))
     assert again.lookup(KEY, 1) is None
     assert again.lookup(KEY, 2) is not None
     assert again.statistics().forgotten_map_outputs == 0
@@ -148,14 +155,14 @@ async def test_a_found_map_output_is_in_no_journal_and_found_again(tmp_path, obj
 
 async def test_damaged_bytes_do_not_move(tmp_path, object_store):
     settings = {"remote": str(tmp_path / "remote")}
-    store = ShuffleStore.open(config(tmp_path, **settings))
+    store = open_store(config(tmp_path, **settings))
     output = await put(store, 1, 5000)
-    output.regions[0].extent.view[77] ^= 1
+    extent_of(output).view[77] ^= 1
     with pytest.raises(CorruptRegion):
         await store.move_to_remote(output)
     assert await store.find_remote(KEY, 1) is output
     assert not (tmp_path / "remote" / manifest_name(MapAttemptKey(KEY, 1))).exists()
-    tier = store._tiers.remote
+    tier = tier_of(store)
     await eventually(lambda: not (tier.waiting_deletes or tier.budget.used_bytes))
     await store.close()
     assert not list((tmp_path / "remote").glob("moved/**/*-*"))
@@ -163,7 +170,7 @@ async def test_damaged_bytes_do_not_move(tmp_path, object_store):
 
 @pytest.mark.parametrize("damage", [b"", b"\xc1", b"\x94\x02\xa6little\x01\x90"])
 async def test_a_manifest_that_is_none_is_not_found(tmp_path, object_store, damage):
-    store = ShuffleStore.open(config(tmp_path, remote=str(tmp_path / "remote")))
+    store = open_store(config(tmp_path, remote=str(tmp_path / "remote")))
     path = tmp_path / "remote" / manifest_name(MapAttemptKey(KEY, 1))
     path.parent.mkdir(parents=True)
     path.write_bytes(damage)
@@ -173,7 +180,7 @@ async def test_a_manifest_that_is_none_is_not_found(tmp_path, object_store, dama
 
 async def test_a_manifest_cannot_name_objects_of_others(tmp_path, object_store):
     settings = REMOTE_ONLY | {"remote": str(tmp_path / "remote")}
-    store = ShuffleStore.open(config(tmp_path, **settings))
+    store = open_store(config(tmp_path, **settings))
     output = await put(store, 1, 5000)
     await store.move_to_remote(output)
     path = tmp_path / "remote" / manifest_name(MapAttemptKey(KEY, 1))
@@ -198,7 +205,7 @@ async def test_a_move_that_fails_leaves_nothing_to_be_found(tmp_path, s3):
         proxy.rule = lambda method, path: None
         assert await stores.second.find_remote(KEY, 1) is None
         await eventually(lambda: not moved(place))
-        stores.first._tiers.remote.recover()
+        tier_of(stores.first).recover()
         await stores.first.move_to_remote(output)
         assert await stores.second.find_remote(KEY, 1) is not None
         await stores.close()
@@ -209,7 +216,7 @@ async def test_a_move_that_is_cancelled_is_cleaned_up(tmp_path, place):
     stores = Pair(tmp_path, place)
     output = await many_regions(stores.first, 1)
     reading = asyncio.Event()
-    read = stores.first.remote._read
+    read = moved_of(stores.first)._read
 
     async def slow(reads):
         await read(reads)
@@ -217,13 +224,13 @@ async def test_a_move_that_is_cancelled_is_cleaned_up(tmp_path, place):
         if reads[0].offset > 2 * MIB:
             await asyncio.Event().wait()
 
-    stores.first.remote._read = slow
+    moved_of(stores.first)._read = slow
     move = asyncio.ensure_future(stores.first.move_to_remote(output))
     await reading.wait()
     await asyncio.sleep(0)
     move.cancel()
     with pytest.raises(asyncio.CancelledError):
         await move
-    tier = stores.first._tiers.remote
+    tier = tier_of(stores.first)
     await eventually(lambda: not (moved(place) or tier.budget.used_bytes))
     await stores.close()

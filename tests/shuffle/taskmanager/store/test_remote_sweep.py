@@ -4,9 +4,15 @@ import os
 import time
 
 from sluice.shuffle.taskmanager.store.remote_sweep import RemoteSweep
-from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
 from tests.support.mini_cluster import eventually
-from tests.support.remote import REMOTE_ONLY, directory_place
+from tests.support.remote import (
+    REMOTE_ONLY,
+    directory_place,
+    extent_of,
+    extent_of_region,
+    open_store,
+    tier_of,
+)
 from tests.support.store import KEY, config, content, fetch, put, write_region
 
 ORPHAN_SECONDS = 1000
@@ -23,8 +29,8 @@ class Rig:
 
     def open(self, name, *applications):
         settings = REMOTE_ONLY | self.place.settings
-        store = ShuffleStore.open(config(self.directory / name, **settings))
-        sweep = RemoteSweep(store._tiers.remote, lambda: applications, ORPHAN_SECONDS)
+        store = open_store(config(self.directory / name, **settings))
+        sweep = RemoteSweep(tier_of(store), lambda: applications, ORPHAN_SECONDS)
         self.stores[name] = store
         return store, sweep
 
@@ -52,9 +58,9 @@ async def test_own_orphans_go_when_they_are_old(tmp_path, object_store):
     under_way = await write_region(store, content(3, 100), [100])
     rig.age()
     await sweep.run()
-    assert sweep.removed == 1
+    assert tier_of(store).removed_orphans == 1
     assert sorted(rig.place.data()) == sorted(
-        [store.lookup(KEY, 1).regions[0].extent.name, under_way.extent.name]
+        [extent_of(store.lookup(KEY, 1)).name, extent_of_region(under_way).name]
     )
     assert await fetch(store, store.lookup(KEY, kept.map_attempt_id)) == content(1, 100)
     await rig.close()
@@ -109,13 +115,13 @@ async def test_all_of_an_application_goes_that_nobody_has_known_for_long(tmp_pat
 async def test_the_watch_sweeps_and_deletes_what_an_outage_left(tmp_path, object_store):
     place = directory_place(tmp_path)
     settings = REMOTE_ONLY | place.settings
-    store = ShuffleStore.open(config(tmp_path, **settings))
+    store = open_store(config(tmp_path, **settings))
     await write_region(store, content(2, 100), [100])
     await store.close()
     then = time.time() - OLD
     for name in place.names():
         os.utime(place.top / name, (then, then))
-    again = ShuffleStore.open(
+    again = open_store(
         config(tmp_path, **settings, remote_orphan_seconds=1, health_check_seconds=0.05)
     )
     again.watch(lambda lost: None)

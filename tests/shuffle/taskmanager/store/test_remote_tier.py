@@ -5,6 +5,7 @@ import logging
 import os
 import signal
 import sys
+from typing import Any
 
 import pytest
 from crc32c import crc32c
@@ -21,10 +22,17 @@ from sluice.shuffle.taskmanager.store.errors import (
     StorageUnavailable,
 )
 from sluice.shuffle.taskmanager.store.outputs import MapOutput
-from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
 from sluice.shuffle.taskmanager.store.tier import ExtentRead
 from tests.support.mini_cluster import eventually
-from tests.support.remote import REMOTE_ONLY, both_places, s3_place
+from tests.support.remote import (
+    REMOTE_ONLY,
+    both_places,
+    extent_of,
+    extent_of_region,
+    open_store,
+    s3_place,
+    tier_of,
+)
 from tests.support.s3 import ACCESS_KEY, SECRET_KEY, s3_proxy
 from tests.support.store import KEY, config, content, fetch, put, write_region
 
@@ -38,21 +46,15 @@ def remote_config(directory, place, **changes):
     return config(directory, **settings)
 
 
-def remote_of(store):
-    tier = store._tiers.remote
-    assert tier is not None
-    return tier
-
-
 @both_places
 @pytest.mark.parametrize("length", [1, 5000, LARGE], ids=["byte", "small", "parts"])
 async def test_a_region_is_one_object(tmp_path, place, length):
-    store = ShuffleStore.open(remote_config(tmp_path, place))
+    store = open_store(remote_config(tmp_path, place))
     output = await put(store, 1, length)
     assert len(place.data()) == 1
     assert await fetch(store, output) == content(1, length)
     await store.verify(output.regions[0])
-    assert remote_of(store).budget.used_bytes == 0
+    assert tier_of(store).budget.used_bytes == 0
     store.release_shuffle(KEY)
     await eventually(lambda: not place.data())
     await store.close()
@@ -60,7 +62,7 @@ async def test_a_region_is_one_object(tmp_path, place, length):
 
 @both_places
 async def test_bytes_come_in_any_calls_and_in_order(tmp_path, place):
-    store = ShuffleStore.open(remote_config(tmp_path, place))
+    store = open_store(remote_config(tmp_path, place))
     data = content(3, LARGE)
     writer = store.begin_region(KEY, 0, [LARGE])
     step = 700_001
@@ -79,11 +81,11 @@ async def test_bytes_come_in_any_calls_and_in_order(tmp_path, place):
 @both_places
 @pytest.mark.parametrize("written", [0, 3, 5 * MIB, 11 * MIB])
 async def test_a_region_that_is_given_up_leaves_nothing(tmp_path, place, written):
-    store = ShuffleStore.open(remote_config(tmp_path, place))
+    store = open_store(remote_config(tmp_path, place))
     writer = store.begin_region(KEY, 0, [LARGE])
     await writer.write(0, [memoryview(content(1, written))])
     writer.abort()
-    tier = remote_of(store)
+    tier = tier_of(store)
     await eventually(lambda: not (tier._live or tier.budget.used_bytes or tier.waiting_deletes))
     await store.close()
     assert [name for name in place.names() if "sgwtmp" not in name] == []
@@ -92,10 +94,10 @@ async def test_a_region_that_is_given_up_leaves_nothing(tmp_path, place, written
 
 @both_places
 async def test_reads_close_together_are_one_request(tmp_path, place):
-    store = ShuffleStore.open(remote_config(tmp_path, place))
+    store = open_store(remote_config(tmp_path, place))
     output = await put(store, 1, 400_000)
-    extent = output.regions[0].extent
-    objects, asked = remote_of(store).objects, []
+    extent = extent_of(output)
+    objects, asked = tier_of(store).objects, []
     get_range = objects.get_range
 
     async def counted(name, start, length):
@@ -119,25 +121,25 @@ async def test_reads_close_together_are_one_request(tmp_path, place):
 
 async def test_uploads_wait_for_memory_of_others(tmp_path, object_store):
     settings = REMOTE_ONLY | {"remote": str(tmp_path / "remote"), "remote_upload_bytes": 1000}
-    store = ShuffleStore.open(config(tmp_path, **settings))
+    store = open_store(config(tmp_path, **settings))
     first, second = (store.begin_region(KEY, 0, [600]) for _ in range(2))
     await first.write(0, [memoryview(bytes(599))])
     waits = asyncio.ensure_future(second.write(0, [memoryview(bytes(600))]))
-    await eventually(lambda: remote_of(store).budget.waiting)
+    await eventually(lambda: tier_of(store).budget.waiting)
     await first.write(599, [memoryview(b"x")])
     await asyncio.gather(first.flush(), waits)
     await second.flush()
     for writer in (first, second):
         writer.finish(0).release()
-    assert remote_of(store).budget.used_bytes == 0
+    assert tier_of(store).budget.used_bytes == 0
     await store.close()
 
 
 async def test_memory_then_disk_then_remote(tmp_path, object_store):
     settings = {"remote": str(tmp_path / "remote"), "memory_tier_bytes": 8192}
     settings |= {"memory_tier_reserve_percent": 0}
-    store = ShuffleStore.open(config(tmp_path, disk_quota_bytes=8192, **settings))
-    tiers = [(await put(store, each, 8000)).regions[0].extent.tier.kind for each in range(4)]
+    store = open_store(config(tmp_path, disk_quota_bytes=8192, **settings))
+    tiers = [extent_of(await put(store, each, 8000)).tier.kind for each in range(4)]
     assert tiers == ["memory", "disk", "remote", "remote"]
     held = store.accounts.of(KEY.application_id).held
     assert held[Resource.REMOTE_TIER_BYTES] == 2 * 8192
@@ -147,7 +149,7 @@ async def test_memory_then_disk_then_remote(tmp_path, object_store):
 async def test_a_quota_of_the_tier_and_one_of_an_application(tmp_path, object_store):
     settings = REMOTE_ONLY | {"remote": str(tmp_path / "remote"), "remote_quota_bytes": 20_000}
     accounts = Accounts()
-    store = ShuffleStore.open(config(tmp_path, **settings), accounts)
+    store = open_store(config(tmp_path, **settings), accounts)
     quotas = QuotaConfig(
         quota_remote_tier_bytes="50 %", quota_overrides=("big: remote_tier_bytes = 100 %",)
     )
@@ -169,18 +171,18 @@ async def test_a_quota_of_the_tier_and_one_of_an_application(tmp_path, object_st
 async def test_repeated_requests_outlive_throttling_and_errors(tmp_path, s3):
     place = s3_place(s3)
     async with s3_proxy(s3) as proxy:
-        refused = {}
+        refused: dict[tuple[str, str], int] = {}
 
         def rule(method, path):
             refused[method, path] = refused.get((method, path), 0) + 1
             return {1: 503, 2: 500}.get(refused[method, path])
 
         proxy.rule = rule
-        store = ShuffleStore.open(remote_config(tmp_path, place, remote_endpoint=proxy.endpoint))
+        store = open_store(remote_config(tmp_path, place, remote_endpoint=proxy.endpoint))
         small, large = await put(store, 1, 1000), await put(store, 2, LARGE)
         assert await fetch(store, small) == content(1, 1000)
         await store.verify(large.regions[0])
-        assert remote_of(store).healthy
+        assert tier_of(store).healthy
         await store.close()
 
 
@@ -188,7 +190,7 @@ async def test_repeated_requests_outlive_throttling_and_errors(tmp_path, s3):
 async def test_an_outage_is_a_typed_error_without_a_secret(tmp_path, s3, status, caplog):
     place = s3_place(s3)
     async with s3_proxy(s3) as proxy:
-        store = ShuffleStore.open(
+        store = open_store(
             remote_config(
                 tmp_path, place, remote_endpoint=proxy.endpoint, remote_timeout_seconds=0.5
             )
@@ -198,7 +200,7 @@ async def test_an_outage_is_a_typed_error_without_a_secret(tmp_path, s3, status,
         with caplog.at_level(logging.DEBUG):
             with pytest.raises(RemoteFailed) as reading:
                 await fetch(store, output)
-            remote_of(store).recover()
+            tier_of(store).recover()
             with pytest.raises(RemoteFailed) as writing:
                 await put(store, 2, 1000)
         assert reading.value.code is ErrorCode.STORAGE_UNAVAILABLE
@@ -218,13 +220,13 @@ async def test_an_outage_is_a_typed_error_without_a_secret(tmp_path, s3, status,
 
 async def test_an_object_that_is_gone_loses_its_map_output(tmp_path, object_store):
     settings = REMOTE_ONLY | {"remote": str(tmp_path / "remote")}
-    store = ShuffleStore.open(config(tmp_path, **settings))
-    lost = {}
+    store = open_store(config(tmp_path, **settings))
+    lost: dict[Any, Any] = {}
     store.watch(lost.update)
     gone, left = await put(store, 1, 1000), await put(store, 2, 1000)
     marker = tmp_path / "remote/taskmanagers" / store.taskmanager_id
     await eventually(marker.exists)
-    (tmp_path / "remote" / gone.regions[0].extent.name).unlink()
+    (tmp_path / "remote" / extent_of(gone).name).unlink()
     with pytest.raises(RemoteObjectMissing) as missing:
         await fetch(store, gone)
     assert missing.value.code is ErrorCode.STORAGE_UNAVAILABLE
@@ -237,7 +239,7 @@ async def test_an_object_that_is_gone_loses_its_map_output(tmp_path, object_stor
 
 async def test_a_remote_directory_that_is_gone_loses_nothing(tmp_path, object_store):
     settings = REMOTE_ONLY | {"remote": str(tmp_path / "remote"), "health_check_seconds": 0.01}
-    store = ShuffleStore.open(config(tmp_path, **settings))
+    store = open_store(config(tmp_path, **settings))
     output = await put(store, 1, 1000)
     store.watch(lambda lost: None)
     marker = tmp_path / "remote/taskmanagers" / store.taskmanager_id
@@ -246,10 +248,10 @@ async def test_a_remote_directory_that_is_gone_loses_nothing(tmp_path, object_st
     (tmp_path / "remote").write_text("no directory")
     with pytest.raises(RemoteFailed):
         await fetch(store, output)
-    assert not remote_of(store).healthy
+    assert not tier_of(store).healthy
     (tmp_path / "remote").unlink()
     (tmp_path / "elsewhere").rename(tmp_path / "remote")
-    await eventually(lambda: remote_of(store).healthy)
+    await eventually(lambda: tier_of(store).healthy)
     assert await fetch(store, output) == content(1, 1000)
     assert store.lookup(KEY, 1) is not None
     await store.close()
@@ -261,15 +263,15 @@ async def test_a_remote_directory_that_is_gone_loses_nothing(tmp_path, object_st
 @both_places
 async def test_committed_and_secured_regions_are_adopted_without_looking(tmp_path, place):
     settings = remote_config(tmp_path, place)
-    store = ShuffleStore.open(settings)
+    store = open_store(settings)
     await put(store, 1, 5000)
     attempt = MapAttemptKey(KEY, 2)
     await store.secure(attempt, 1, [await write_region(store, content(2, 700), [700])])
     uncommitted = await write_region(store, content(3, 10), [10])
     await store.close()
 
-    again = ShuffleStore.open(settings)
-    tier = remote_of(again)
+    again = open_store(settings)
+    tier = tier_of(again)
     tier.objects.errors = 0
     output = again.lookup(KEY, 1)
     assert await fetch(again, output) == content(1, 5000)
@@ -277,11 +279,11 @@ async def test_committed_and_secured_regions_are_adopted_without_looking(tmp_pat
     await again.verify(secured.regions[0])
     assert again.accounts.of(KEY.application_id).held[Resource.REMOTE_TIER_BYTES] == 8192 + 1024
     assert len(place.data()) == 3
-    assert not tier.is_live(uncommitted.extent.offset)  # an orphan, for the sweep
+    assert not tier.is_live(extent_of_region(uncommitted).offset)  # an orphan, for the sweep
     again.release_application(KEY.application_id)
     await eventually(lambda: len(place.data()) == 1)
     await again.close()
-    third = ShuffleStore.open(settings)
+    third = open_store(settings)
     assert third.applications() == []
     await third.close()
 
@@ -289,19 +291,19 @@ async def test_committed_and_secured_regions_are_adopted_without_looking(tmp_pat
 async def test_a_row_of_objects_outlives_all_directories_but_one(tmp_path, object_store):
     directories = tuple(tmp_path / name for name in "abc")
     settings = REMOTE_ONLY | {"remote": str(tmp_path / "remote"), "data_directories": directories}
-    store = ShuffleStore.open(config(tmp_path, **settings))
+    store = open_store(config(tmp_path, **settings))
     await put(store, 1, 5000)
     await store.close()
     for directory in directories[:2]:
         for path in directory.iterdir():
             path.unlink()
         directory.rmdir()
-    again = ShuffleStore.open(config(tmp_path, **settings))
+    again = open_store(config(tmp_path, **settings))
     assert await fetch(again, again.lookup(KEY, 1)) == content(1, 5000)
     again.release_shuffle(KEY)
     await again.released()
     await again.close()
-    third = ShuffleStore.open(config(tmp_path, **settings))
+    third = open_store(config(tmp_path, **settings))
     assert third.lookup(KEY, 1) is None
     await third.close()
 
@@ -309,7 +311,7 @@ async def test_a_row_of_objects_outlives_all_directories_but_one(tmp_path, objec
 async def test_a_commit_counts_when_one_journal_has_it(tmp_path, object_store, monkeypatch):
     directories = tuple(tmp_path / name for name in "ab")
     settings = REMOTE_ONLY | {"remote": str(tmp_path / "remote"), "data_directories": directories}
-    store = ShuffleStore.open(config(tmp_path, **settings))
+    store = open_store(config(tmp_path, **settings))
     broken = next(iter(store._journal.journals.values()))
 
     def refuse(entries, releases):
@@ -318,16 +320,16 @@ async def test_a_commit_counts_when_one_journal_has_it(tmp_path, object_store, m
     monkeypatch.setattr(broken, "append", refuse)
     await put(store, 1, 5000)
     await store.close()
-    again = ShuffleStore.open(config(tmp_path, **settings))
+    again = open_store(config(tmp_path, **settings))
     assert again.lookup(KEY, 1) is not None
     await again.close()
 
 
 async def test_without_the_remote_tier_its_map_outputs_are_forgotten(tmp_path, object_store):
-    store = ShuffleStore.open(config(tmp_path, **REMOTE_ONLY, remote=str(tmp_path / "remote")))
+    store = open_store(config(tmp_path, **REMOTE_ONLY, remote=str(tmp_path / "remote")))
     await put(store, 1, 5000)
     await store.close()
-    again = ShuffleStore.open(config(tmp_path, **REMOTE_ONLY))
+    again = open_store(config(tmp_path, **REMOTE_ONLY))
     assert again.lookup(KEY, 1) is None
     assert again.statistics().forgotten_map_outputs == 1
     with pytest.raises(StorageUnavailable, match="no remote tier"):
@@ -368,7 +370,7 @@ async def test_kill_9_keeps_what_was_acknowledged_and_what_was_released_stays_so
         *(sys.executable, "-c", KILLED, str(tmp_path)), env=os.environ | {"PYTHONPATH": os.getcwd()}
     )
     assert await process.wait() == -signal.SIGKILL
-    store = ShuffleStore.open(config(tmp_path, **REMOTE_ONLY, remote=str(tmp_path / "remote")))
+    store = open_store(config(tmp_path, **REMOTE_ONLY, remote=str(tmp_path / "remote")))
     assert sorted(store.map_outputs(KEY)) == list(range(20))
     for output in store.map_outputs(KEY).values():
         assert await fetch(store, output) == content(output.map_attempt_id, 5000)
@@ -377,9 +379,9 @@ async def test_kill_9_keeps_what_was_acknowledged_and_what_was_released_stays_so
 
 
 async def test_flipped_bytes_do_not_pass(tmp_path, object_store):
-    store = ShuffleStore.open(config(tmp_path, **REMOTE_ONLY, remote=str(tmp_path / "remote")))
+    store = open_store(config(tmp_path, **REMOTE_ONLY, remote=str(tmp_path / "remote")))
     output = await put(store, 1, 5000)
-    path = tmp_path / "remote" / output.regions[0].extent.name
+    path = tmp_path / "remote" / extent_of(output).name
     data = bytearray(path.read_bytes())
     data[77] ^= 1
     path.write_bytes(data)
