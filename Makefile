@@ -169,6 +169,8 @@ bench: $(addprefix bench-,$(QUICK_BENCHMARKS)) ## the quick benchmarks
 bench-%: setup $(if $(CAN_COMPILE),compiled) ## one benchmark: bench-exchange, bench-spark, ...; options in BENCH_ARGS
 	$(if $(CAN_COMPILE),$(WITH_COMPILED)) $(BIN)/python -m benchmarks.$(subst -,_,$*) $(BENCH_ARGS)
 
+bench-remote: $(S3_SERVER)
+
 charts: setup ## results of benchmarks into benchmarks/reference, and their charts into docs/images
 	$(BIN)/python -m benchmarks.charts
 

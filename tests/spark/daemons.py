@@ -55,6 +55,7 @@ class Daemon:
         expiry_seconds: Its ``application_expiry_seconds``.
         memory_tier: Size of its memory tier, as the configuration writes it.
         options: Further settings of its own, which win.
+        environment: Further variables of its process.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class Daemon:
         expiry_seconds: float,
         memory_tier: str,
         options: Mapping[str, object],
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self.host = host
         self._directory = directory
@@ -73,6 +75,7 @@ class Daemon:
         self._expiry_seconds = expiry_seconds
         self._memory_tier = memory_tier
         self._options = dict(options)
+        self._environment = dict(environment or {})
         self._data_port = self._http_port = 0
         self._starts = 0
         self._process: ManagedProcess | None = None
@@ -109,7 +112,8 @@ class Daemon:
             f"TaskManager on {self.host}",
             [str(Path(sys.executable).parent / "sluice"), "taskmanager", *self._arguments()],
             log_path=self._directory / f"taskmanager-{self.host}-{self._starts}.log",
-            environment={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(REPOSITORY)},
+            environment={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(REPOSITORY)}
+            | self._environment,
             directory=self._directory,
         )
         ready = self._process.wait_for_line(_READY, START_TIMEOUT_SECONDS)
@@ -246,6 +250,7 @@ class Daemons:
         memory_tier: Size of each memory tier.
         options: Further settings of single TaskManagers, by host.
         authenticated: Whether they have a secret.
+        environment: Further variables of their processes.
     """
 
     def __init__(
@@ -257,6 +262,7 @@ class Daemons:
         memory_tier: str = "128 MiB",
         options: Mapping[str, Mapping[str, object]] | None = None,
         authenticated: bool = AUTHENTICATED,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self._authenticated = authenticated
         self._directory = directory
@@ -264,6 +270,7 @@ class Daemons:
         self._expiry_seconds = expiry_seconds
         self._memory_tier = memory_tier
         self._options = dict(options or {})
+        self._environment = environment
         self._resources = ExitStack()
         self._all: list[Daemon] = []
 
@@ -286,6 +293,7 @@ class Daemons:
                     self._expiry_seconds,
                     self._memory_tier,
                     own | dict(self._options.get(host, {})),
+                    self._environment,
                 )
                 starting.callback(daemon.stop)
                 daemon.start()
