@@ -36,6 +36,21 @@ CREDENTIALS: Credentials = {
 }
 
 
+_ports: set[int] = set()
+
+
+def is_connection(fd: int) -> bool:
+    """Whether a descriptor is a connection to a server of the tests.
+
+    ``obstore`` closes them in threads of its own, some of them when they have been idle for long.
+    """
+    try:
+        with socket.socket(fileno=os.dup(fd)) as peer:
+            return bool(peer.getpeername()[1] in _ports)
+    except (OSError, IndexError):
+        return False
+
+
 @dataclass
 class S3Server:
     """A running server; buckets are directories of ``root``."""
@@ -82,6 +97,7 @@ def s3_server(directory: Path) -> Iterator[S3Server]:
     )
     try:
         _wait_until_it_listens(process, port)
+        _ports.add(port)
         yield S3Server(root, port)
     finally:
         process.terminate()
