@@ -11,8 +11,9 @@ socket for it and for the head of the next message.
 
 Slices of the disk tier are read into segments of the connection's read pool, a few at a time and
 never more than there is credit for: a reader that does not consume holds no memory. Bytes in the
-page cache are read at once, others by threads. Small slices of the memory tier that lie between
-them are copied into the same segments, because outputs of both tiers may alternate.
+page cache are read at once, others by threads; objects of the remote tier are awaited, with more
+segments at a time. Small slices of the memory tier that lie between them are copied into the same
+segments, because outputs of several tiers may alternate.
 """
 
 import asyncio

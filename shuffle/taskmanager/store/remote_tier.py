@@ -38,7 +38,7 @@ MOST_DELETES: Final = 100_000
 """Objects that wait to be deleted; more than that are left to the sweep."""
 
 CLOSE_SECONDS: Final = 5.0
-"""Time for deletions under way when the TaskManager ends; the sweep makes the others."""
+"""Time for uploads, and for deletions, under way when the TaskManager ends."""
 
 UNLIMITED: Final = 1 << 63
 """Bytes that nobody stores: the size of a remote store without a limit of its own."""
@@ -320,13 +320,20 @@ class RemoteTier(Tier):
         self.delete_soon([])
 
     async def close(self) -> None:
-        """Delete what waits for it, if that is quick; the sweep of the next start does the rest."""
+        """End uploads and deletions, if that is quick; the sweep of the next start has the rest."""
+        await self._end(self.budget.uploads)
         self._closed = True
         if self._deleting is not None:
-            await asyncio.wait({self._deleting}, timeout=CLOSE_SECONDS)
-        if self._deleting is not None:
-            self._deleting.cancel()
-            await asyncio.wait({self._deleting})
+            await self._end({self._deleting})
+
+    @staticmethod
+    async def _end(tasks: set[asyncio.Task[None]]) -> None:
+        if tasks:
+            _, late = await asyncio.wait(tasks, timeout=CLOSE_SECONDS)
+            for task in late:
+                task.cancel()
+            if late:
+                await asyncio.wait(late)
 
     # ---- statistics ------------------------------------------------------------------------------
 

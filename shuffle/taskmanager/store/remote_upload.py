@@ -3,8 +3,8 @@
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Callable
-from typing import Final
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any, Final
 
 from .errors import StorageError
 from .remote_objects import RemoteFailure, RemoteObjects
@@ -29,6 +29,8 @@ class UploadBudget:
         self._limit_bytes = limit_bytes
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
         self.used_bytes = 0
+        self.uploads: set[asyncio.Task[None]] = set()
+        """Uploads under way."""
 
     @property
     def waiting(self) -> int:
@@ -225,20 +227,26 @@ class Upload:
 
     async def _send(self, part: bytearray) -> None:
         if self.length <= self._part_bytes:
-            put = self._objects.put(self.name, part)
-            self._task = asyncio.get_running_loop().create_task(self._end(put))
+            self._begin(self._objects.put(self.name, part))
             return
-        if self._task is None:
+        task = self._task
+        if task is None:
             put = self._objects.put_parts(
                 self.name, self._each_part(), self._part_bytes, PARTS_IN_MEMORY - 1
             )
-            self._task = asyncio.get_running_loop().create_task(self._end(put))
+            task = self._begin(put)
         placed = asyncio.ensure_future(self._parts.put(part))
         # An upload that ends early takes no more parts.
-        await asyncio.wait({placed, self._task}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({placed, task}, return_when=asyncio.FIRST_COMPLETED)
         if not placed.done():
             placed.cancel()
         self._check()
+
+    def _begin(self, put: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        self._task = asyncio.get_running_loop().create_task(self._end(put))
+        self._budget.uploads.add(self._task)
+        self._task.add_done_callback(self._budget.uploads.discard)
+        return self._task
 
     async def _each_part(self) -> AsyncIterator[bytearray]:
         """Yield the parts to ``obstore``; raising takes back what was sent."""
@@ -250,9 +258,9 @@ class Upload:
             sent += len(part)
             yield part
 
-    async def _end(self, put: "asyncio.Future[None] | object") -> None:
+    async def _end(self, put: Coroutine[Any, Any, None]) -> None:
         try:
-            await put  # type: ignore[misc]
+            await put
             self._stored = True
             self._objects.written_bytes += self.length
         except UploadAborted:
