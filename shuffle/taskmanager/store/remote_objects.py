@@ -7,6 +7,7 @@ known phrases only: what a server answers may repeat parts of a credential.
 
 import asyncio
 import configparser
+import contextlib
 import datetime
 import importlib
 import os
@@ -32,6 +33,9 @@ system does not know deadlines."""
 _STATUS: Final = re.compile(r"status code: (\d{3})")
 _CODE: Final = re.compile(r"<Code>([A-Za-z]{3,40})</Code>")
 _OS_ERROR: Final = re.compile(r"\(os error (\d+)\)")
+_UNFINISHED: Final = re.compile(r".+#\d+")
+"""How ``obstore`` names a file until it is whole."""
+
 _NO_ROOM: Final = frozenset({28, 122})
 _PHRASES: Final = (
     ("Connection refused", "connection refused"),
@@ -263,6 +267,17 @@ class RemoteObjects:
         )
         return [str(each).rstrip("/").rpartition("/")[2] for each in found["common_prefixes"]]
 
+    async def remove_unfinished(self, prefix: str, before: datetime.datetime) -> int:
+        """Remove files that were written in part, by processes that are gone; return their number.
+
+        No listing shows them. S3 has a rule for what it has in their place, see
+        ``docs/operate/remote.md``.
+        """
+        if not self.url.startswith("file://"):
+            return 0
+        top = Path(self.url.removeprefix("file://")) / prefix
+        return await asyncio.to_thread(_remove_unfinished, top, before.timestamp())
+
     async def _request(self, request: Coroutine[Any, Any, T]) -> T:
         self.requests += 1
         try:
@@ -287,6 +302,18 @@ async def _next_page(pages: Any) -> list[Any] | None:
     except StopAsyncIteration:
         return None
     return page
+
+
+def _remove_unfinished(top: Path, before: float) -> int:
+    removed = 0
+    for directory, _, names in os.walk(top):
+        for name in names:
+            path = Path(directory, name)
+            with contextlib.suppress(OSError):  # others remove them too
+                if _UNFINISHED.fullmatch(name) and path.stat().st_mtime < before:
+                    path.unlink()
+                    removed += 1
+    return removed
 
 
 def failure_in_words(error: Exception) -> RemoteFailure:

@@ -76,6 +76,9 @@ class RemoteSweep:
             if each.modified < before and number is not None and not self._tier.is_live(number):
                 orphans.append(each.name)
         await self._remove(orphans)
+        for prefix in (own, MOVED):
+            removed = await self._tier.objects.remove_unfinished(prefix, before)
+            self._tier.removed_orphans += removed
 
     async def _sweep_gone(self, before: datetime.datetime, known: set[str]) -> None:
         objects = self._tier.objects

@@ -127,3 +127,19 @@ async def test_the_watch_sweeps_and_deletes_what_an_outage_left(tmp_path, object
     again.watch(lambda lost: None)
     await eventually(lambda: not place.data())
     await again.close()
+
+
+async def test_files_of_uploads_that_broke_off_go_when_they_are_old(tmp_path, object_store):
+    rig = Rig(tmp_path)
+    store, sweep = rig.open("one", KEY.application_id)
+    name = extent_of(await put(store, 1, 100)).name
+    for unfinished in (f"{name}#1", "moved/app-1/0/1/ab-0#7"):
+        path = rig.place.top / unfinished
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"a part")
+    await sweep.run()
+    assert len(rig.place.data()) == 3
+    rig.age()
+    await sweep.run()
+    assert rig.place.data() == [name]
+    await rig.close()
