@@ -7,6 +7,7 @@ from sluice.shuffle.taskmanager.store.remote_sweep import RemoteSweep
 from tests.support.mini_cluster import eventually
 from tests.support.remote import (
     REMOTE_ONLY,
+    both_places,
     directory_place,
     extent_of,
     extent_of_region,
@@ -22,9 +23,9 @@ OLD = 10 * ORPHAN_SECONDS
 class Rig:
     """Some TaskManagers that share a remote directory, whose files get old when a test says so."""
 
-    def __init__(self, directory):
+    def __init__(self, directory, place):
         self.directory = directory
-        self.place = directory_place(directory)
+        self.place = place
         self.stores = {}
 
     def open(self, name, *applications):
@@ -45,8 +46,9 @@ class Rig:
             await store.close()
 
 
-async def test_own_orphans_go_when_they_are_old(tmp_path, object_store):
-    rig = Rig(tmp_path)
+@both_places
+async def test_own_orphans_go_when_they_are_old(tmp_path, place):
+    rig = Rig(tmp_path, place)
     store, sweep = rig.open("one", KEY.application_id)
     kept = await put(store, 1, 100)
     await write_region(store, content(2, 100), [100])
@@ -66,10 +68,11 @@ async def test_own_orphans_go_when_they_are_old(tmp_path, object_store):
     await rig.close()
 
 
+@both_places
 async def test_another_taskmanager_touches_nothing_of_a_living_one_or_a_living_application(
-    tmp_path, object_store
+    tmp_path, place
 ):
-    rig = Rig(tmp_path)
+    rig = Rig(tmp_path, place)
     one, sweep_one = rig.open("one", KEY.application_id)
     output = await put(one, 1, 100)
     await write_region(one, content(2, 100), [100])
@@ -90,8 +93,9 @@ async def test_another_taskmanager_touches_nothing_of_a_living_one_or_a_living_a
     await rig.close()
 
 
-async def test_all_of_an_application_goes_that_nobody_has_known_for_long(tmp_path, object_store):
-    rig = Rig(tmp_path)
+@both_places
+async def test_all_of_an_application_goes_that_nobody_has_known_for_long(tmp_path, place):
+    rig = Rig(tmp_path, place)
     one, _ = rig.open("one")
     other = KEY._replace(application_id="other")
     for key in (KEY, other):
@@ -112,8 +116,8 @@ async def test_all_of_an_application_goes_that_nobody_has_known_for_long(tmp_pat
     await rig.close()
 
 
-async def test_the_watch_sweeps_and_deletes_what_an_outage_left(tmp_path, object_store):
-    place = directory_place(tmp_path)
+@both_places
+async def test_the_watch_sweeps_and_deletes_what_an_outage_left(tmp_path, place):
     settings = REMOTE_ONLY | place.settings
     store = open_store(config(tmp_path, **settings))
     await write_region(store, content(2, 100), [100])
@@ -130,7 +134,8 @@ async def test_the_watch_sweeps_and_deletes_what_an_outage_left(tmp_path, object
 
 
 async def test_files_of_uploads_that_broke_off_go_when_they_are_old(tmp_path, object_store):
-    rig = Rig(tmp_path)
+    place = directory_place(tmp_path)
+    rig = Rig(tmp_path, place)
     store, sweep = rig.open("one", KEY.application_id)
     name = extent_of(await put(store, 1, 100)).name
     for unfinished in (f"{name}#1", "moved/app-1/0/1/ab-0#7"):
