@@ -171,7 +171,8 @@ class Quotas:
 
     Args:
         config: The settings.
-        wholes: What there is of a resource altogether, for percentages.
+        wholes: What there is of a resource altogether, for percentages. Of one that is missing
+            there is any amount, and a percentage of it is no limit.
     """
 
     def __init__(self, config: QuotaConfig, wholes: Mapping[Resource, int]) -> None:
@@ -192,4 +193,5 @@ class Quotas:
         )
         if not isinstance(quota, str):
             return quota
-        return max(1, self._wholes[resource] * int(quota.split()[0]) // _WHOLE)
+        whole = self._wholes.get(resource)
+        return None if whole is None else max(1, whole * int(quota.split()[0]) // _WHOLE)

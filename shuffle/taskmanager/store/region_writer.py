@@ -157,8 +157,7 @@ class RegionWriter:
 
         Cancellation: safe, the upload goes on.
         """
-        self._check_open()
-        if self._upload is not None:
+        if self._upload is not None and self._open:
             await self._upload.flush()
 
     async def _counted(self, write: Coroutine[Any, Any, None]) -> None:

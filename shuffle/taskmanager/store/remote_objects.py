@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
-from .errors import StorageUnavailable
+from .errors import StorageError, StorageUnavailable
 
 if TYPE_CHECKING:
     from ..sections import StorageConfig
@@ -170,6 +170,8 @@ class RemoteObjects:
                 chunk_size=part_bytes,
                 max_concurrency=parallel,
             )
+        except StorageError:  # of the parts
+            raise
         except Exception as error:  # noqa: BLE001 - a bug fails the request, too
             raise self._failure(error) from None
 

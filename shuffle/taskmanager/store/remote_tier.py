@@ -40,9 +40,6 @@ MOST_DELETES: Final = 100_000
 CLOSE_SECONDS: Final = 5.0
 """Time for uploads, and for deletions, under way when the TaskManager ends."""
 
-UNLIMITED: Final = 1 << 63
-"""Bytes that nobody stores: the size of a remote store without a limit of its own."""
-
 _NUMBER_BITS: Final = 31
 
 
@@ -97,6 +94,7 @@ class RemoteTier(Tier):
         budget: Memory for uploads.
         on_missing: Called with an extent whose object is gone.
         failed: Set when the tier is left out.
+        capacity_bytes: Most bytes that this TaskManager may have there; None: no limit.
         removed_orphans: Objects that sweeps removed; only grows.
     """
 
@@ -108,7 +106,7 @@ class RemoteTier(Tier):
         self.on_missing: Callable[[RemoteExtent], None] | None = None
         self.failed = asyncio.Event()
         self.removed_orphans = 0
-        self._capacity_bytes = config.remote_quota_bytes
+        self.capacity_bytes = config.remote_quota_bytes
         self._part_bytes = config.remote_part_bytes
         self._timeout_seconds = config.remote_timeout_seconds
         self._reading = asyncio.Semaphore(config.remote_requests)
@@ -340,13 +338,9 @@ class RemoteTier(Tier):
     def largest_free_bytes(self) -> int:
         """Return the longest region that the tier could take now."""
         most = MOST_PARTS * self._part_bytes
-        if self._capacity_bytes is None:
+        if self.capacity_bytes is None:
             return most
-        return max(0, min(most, self._capacity_bytes - self._used_bytes))
-
-    def whole_bytes(self) -> int:
-        """Return the bytes that the tier can hold altogether."""
-        return UNLIMITED if self._capacity_bytes is None else self._capacity_bytes
+        return max(0, min(most, self.capacity_bytes - self._used_bytes))
 
     def statistics(self) -> TierStatistics:
         """Return a snapshot."""
@@ -355,7 +349,7 @@ class RemoteTier(Tier):
             directory=str(self.place),
             healthy=self.healthy,
             reason=self.reason,
-            capacity_bytes=self._capacity_bytes,
+            capacity_bytes=self.capacity_bytes,
             used_bytes=self._used_bytes,
             peak_used_bytes=self._peak_used_bytes,
             touched_bytes=self._used_bytes,

@@ -70,8 +70,11 @@ class UploadBudget:
                 turn.set_result(None)
 
 
-class UploadAborted(Exception):
-    """The region was given up: raised into the upload, which takes its parts back."""
+class UploadAborted(StorageError):
+    """The region was given up; the upload takes back what was sent."""
+
+    def __init__(self) -> None:
+        super().__init__("the region was given up while it was uploaded")
 
 
 class Upload:
@@ -151,7 +154,7 @@ class Upload:
         """Wait until the object is stored; all bytes were written before.
 
         Raises:
-            StorageError: The upload has failed.
+            StorageError: The upload has failed, or was aborted.
 
         Cancellation: safe, the upload goes on.
         """
@@ -184,7 +187,7 @@ class Upload:
         if self._failure is not None:
             raise self._failure
         if self._aborted:
-            raise RuntimeError(f"the upload of {self.name} was aborted")
+            raise UploadAborted
 
     async def _write_anywhere(self, offset: int, buffers: list[memoryview]) -> None:
         """Fill the one part, in any order; the last byte sends it."""

@@ -11,7 +11,7 @@ from .disk_tier import DiskTier
 from .errors import StorageFull
 from .io_threads import IoThreads
 from .memory_tier import MemoryTier
-from .remote_tier import UNLIMITED, RemoteTier
+from .remote_tier import RemoteTier
 from .slot_allocator import occupied_bytes
 from .tier import ArenaTier, Extent, Tier, TierStatistics
 from .tier_shares import fair_share_bytes, may_take
@@ -170,14 +170,13 @@ class Tiers:
         return [*(tier.statistics() for tier in tiers), *self._left_out]
 
     def wholes(self) -> dict[Resource, int]:
-        """Return the bytes that the tiers can hold altogether, by resource."""
-        memory = 0 if self._memory is None else self._memory.whole_bytes()
-        remote = UNLIMITED if self.remote is None else self.remote.whole_bytes()
-        return {
-            Resource.MEMORY_TIER_BYTES: memory,
+        """Return the bytes that the tiers can hold altogether, by resource that has an end."""
+        wholes = {
+            Resource.MEMORY_TIER_BYTES: 0 if self._memory is None else self._memory.whole_bytes(),
             Resource.DISK_TIER_BYTES: sum(disk.whole_bytes() for disk in self._disks),
-            Resource.REMOTE_TIER_BYTES: remote,
         }
+        remote = None if self.remote is None else self.remote.capacity_bytes
+        return wholes if remote is None else {**wholes, Resource.REMOTE_TIER_BYTES: remote}
 
     def note_journal_failure(self, arena: bytes, error: OSError) -> bool:
         """Draw the consequence of a write that failed beside an arena.
