@@ -8,7 +8,13 @@ from crc32c import crc32c
 
 from sluice.protocol.errors import SluiceError
 from sluice.protocol.events import decode_end_of_partition
-from sluice.protocol.limits import MAGIC, MAX_EVENT_BYTES, VERSION
+from sluice.protocol.limits import (
+    FEATURE_REGION_AREAS,
+    FEATURE_RESUMABLE_OUTPUTS,
+    MAGIC,
+    MAX_EVENT_BYTES,
+    VERSION,
+)
 from sluice.protocol.messages import (
     DATA,
     FLOW_CREDIT,
@@ -39,6 +45,9 @@ from sluice.transport.connector import Address, connect
 SEGMENT_SIZE_BYTES = 32 * 1024
 DEADLINE_SECONDS = 30
 
+FEATURES_OF_CLIENTS = FEATURE_RESUMABLE_OUTPUTS | FEATURE_REGION_AREAS
+"""Features with messages of their own, which these clients may send."""
+
 
 class Client:
     """A connection to a TaskManager whose messages are taken one by one."""
@@ -63,7 +72,16 @@ class Client:
         """Connect and exchange greetings."""
         client = cls()
         hello = Hello(
-            MAGIC, VERSION, VERSION, role, application_id, b"", 0, FLOW_CREDIT, 0, "test client"
+            MAGIC,
+            VERSION,
+            VERSION,
+            role,
+            application_id,
+            b"",
+            0,
+            FLOW_CREDIT,
+            FEATURES_OF_CLIENTS,
+            "test client",
         )
 
         def handler(connection: Connection, ack: Hello | HelloAck) -> ConnectionHandler:

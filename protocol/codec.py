@@ -11,11 +11,20 @@ from typing import Any, Final, TypeAlias
 
 import msgpack
 
+from .copy_messages import (
+    CopyOf,
+    KnownTaskManager,
+    MoveNoted,
+    OutputsHeld,
+    OutputsMoved,
+    ReplicatePartition,
+)
 from .errors import MalformedMessage
 from .limits import (
     MAX_I64,
     MAX_LOST_ATTEMPTS,
     MAX_NAME_CHARACTERS,
+    MAX_REPLICAS,
     MAX_U32,
     MAX_U64,
     MIN_I64,
@@ -87,6 +96,7 @@ _I64 = _integer(MIN_I64, MAX_I64)
 _PORT = _integer(0, 65535)
 _CREDIT = _integer(1, MAX_U32)
 _DATA_TYPE = _integer(DATA, BLOCKING_EVENT)
+_REPLICAS = _integer(1, MAX_REPLICAS)
 
 
 def _is_name(value: object) -> bool:
@@ -210,6 +220,12 @@ _FORMAT: Final[dict[int, tuple[type[Message], tuple[Check, ...]]]] = {
     42: (ReleaseApplication, ()),
     43: (ApplicationReleased, (_U64,)),
     44: (OutputsLost, (_U32, _are_lost_attempts)),
+    45: (ReplicatePartition, (_U32, _REPLICAS, _is_bool)),
+    46: (CopyOf, (_U32, _is_name, _REPLICAS, _is_bool)),
+    47: (KnownTaskManager, (_is_name, _is_name, _PORT)),
+    48: (OutputsHeld, (_U32, _are_lost_attempts)),
+    49: (OutputsMoved, (_U32, _U32, _is_name, _is_name, _PORT, _are_lost_attempts)),
+    50: (MoveNoted, (_U32,)),
 }
 
 

@@ -245,6 +245,7 @@ class AcceptingHandshake:
         self.claim = claim
         if claim.kind == KIND_PEER:
             self._check_dialled(claim.subject)
+            self.application_id = hello.application_id  # a peer's own word, in its namespace
         else:
             self._scope(hello, claim, secrets, now_seconds)
         said += (message, self._offer)
@@ -322,7 +323,7 @@ def answer_hello(hello: m.Hello, offer: m.HelloAck) -> m.HelloAck:
             remedy="Use the same release of Sluice on both sides",
         )
     if hello.role not in ROLES:
-        raise MalformedMessage("Hello has an unknown role", value=hello.role, limit="1 to 4")
+        raise MalformedMessage("Hello has an unknown role", value=hello.role, limit="1 to 5")
     if (hello.role == m.ROLE_PEER) != (hello.application_id == ""):
         raise MalformedMessage(
             "The Hello of a client must name an application, that of a peer must not",

@@ -27,7 +27,7 @@ from typing import Final, NamedTuple, Self
 
 from .errors import ErrorCode, MalformedMessage, SluiceError
 from .limits import MAX_SUBJECT_BYTES, MAX_U64
-from .messages import ROLE_CONSUMER, ROLE_DRIVER, ROLE_PEER, ROLE_PRODUCER
+from .messages import ROLE_CONSUMER, ROLE_COPIER, ROLE_DRIVER, ROLE_PEER, ROLE_PRODUCER
 
 SECRET_BYTES: Final = 32
 SALT_BYTES: Final = 16
@@ -42,6 +42,7 @@ KIND_OF_ROLE: Final = {
     ROLE_PRODUCER: KIND_TASK,
     ROLE_CONSUMER: KIND_TASK,
     ROLE_DRIVER: KIND_DRIVER,
+    ROLE_COPIER: KIND_PEER,
 }
 """The kind of credential that each role has to prove."""
 

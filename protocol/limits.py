@@ -77,8 +77,25 @@ FEATURE_BUFFER_CHECKSUMS: Final = 32
 FEATURE_LOST_OUTPUTS: Final = 64
 """Feature bit: a driver is told of map outputs that were lost with a storage directory."""
 
+FEATURE_COPIES: Final = 128
+"""Feature bit: map outputs have copies, and move to other TaskManagers."""
+
+FEATURES: Final[dict[str, int]] = {
+    "large_payloads": FEATURE_LARGE_PAYLOADS,
+    "buffer_groups": FEATURE_BUFFER_GROUPS,
+    "resumable_outputs": FEATURE_RESUMABLE_OUTPUTS,
+    "region_areas": FEATURE_REGION_AREAS,
+    "buffer_checksums": FEATURE_BUFFER_CHECKSUMS,
+    "lost_outputs": FEATURE_LOST_OUTPUTS,
+}
+"""Features by name that a TaskManager may do without. TLS between TaskManagers is not among them:
+clients ask for it, and never give it up."""
+
 MAX_LOST_ATTEMPTS: Final = 256
-"""Most map attempts in an OutputsLost: 2.3 KB of msgpack at most."""
+"""Most map attempts in a message to a driver: 2.3 KB of msgpack at most."""
+
+MAX_REPLICAS: Final = 8
+"""Most TaskManagers that keep a map output."""
 
 MAX_LARGE_PAYLOAD_BYTES: Final = 256 * 1024
 """Largest payload with FEATURE_LARGE_PAYLOADS: eight segments of the default size cost one message,

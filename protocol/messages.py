@@ -6,10 +6,14 @@ wire order. ``sluice.protocol.codec`` turns them into bytes and back.
 
 from typing import Final, NamedTuple, TypeAlias
 
+from .copy_messages import CopyMessage
+
 ROLE_PEER: Final = 1
 ROLE_PRODUCER: Final = 2
 ROLE_CONSUMER: Final = 3
 ROLE_DRIVER: Final = 4
+ROLE_COPIER: Final = 5
+"""A TaskManager that writes map outputs of an application to another TaskManager."""
 
 FLOW_CREDIT: Final = 0
 FLOW_WATERMARK: Final = 1
@@ -438,4 +442,5 @@ Message: TypeAlias = (
     | ReleaseApplication
     | ApplicationReleased
     | OutputsLost
+    | CopyMessage
 )

@@ -19,14 +19,20 @@ the meaning of messages.
 import enum
 from typing import Final
 
+from . import copy_messages as c
 from . import messages as m
 from .errors import UnexpectedMessage
 from .limits import (
+    FEATURE_BUFFER_CHECKSUMS,
     FEATURE_BUFFER_GROUPS,
     FEATURE_LARGE_PAYLOADS,
+    FEATURE_LOST_OUTPUTS,
+    FEATURE_REGION_AREAS,
+    FEATURE_RESUMABLE_OUTPUTS,
     MAX_CONTROL_BYTES,
     MAX_HANDSHAKE_CONTROL_BYTES,
     MAX_LARGE_PAYLOAD_BYTES,
+    MAX_U32,
 )
 
 
@@ -57,47 +63,66 @@ _DATA_UP: Final[_Types] = frozenset(
     {m.AddCredit, m.ResumeConsumption, m.CancelPartitionRequest, m.TaskEvent, m.NewBufferSize}
 )
 
+_STORED_UP: Final[_Types] = frozenset(
+    {m.OpenPartition, m.BeginRegion, m.RegionData, m.FinishPartition, m.AbortPartition}
+)
+_STORED_DOWN: Final[_Types] = frozenset(
+    {m.PartitionOpened, m.RegionOpened, m.AddCredit, m.PartitionFinished, m.PartitionAborted}
+)
+
 ALLOWED_WHEN_OPEN: Final[dict[tuple[Side, int], _Types]] = {
     # received by the accepting side
     (Side.ACCEPTED, m.ROLE_PEER): _BOTH | _DATA_UP | {m.PartitionRequest},
     (Side.ACCEPTED, m.ROLE_CONSUMER): _BOTH | _DATA_UP | {m.OpenGate, m.CloseGate},
     (Side.ACCEPTED, m.ROLE_PRODUCER): _BOTH
+    | _STORED_UP
     | {
-        m.OpenPartition,
-        m.BeginRegion,
-        m.RegionData,
         m.AttachRegionArea,
         m.SharedRegion,
         m.OpenPipelinedPartition,
         m.PipelinedData,
         m.ResumePartition,
         m.SecureRegion,
-        m.FinishPartition,
-        m.AbortPartition,
+        c.ReplicatePartition,
     },
-    (Side.ACCEPTED, m.ROLE_DRIVER): _BOTH | {m.ReleaseShuffle, m.ReleaseApplication},
+    (Side.ACCEPTED, m.ROLE_COPIER): _BOTH | _STORED_UP | {c.CopyOf},
+    (Side.ACCEPTED, m.ROLE_DRIVER): _BOTH
+    | {m.ReleaseShuffle, m.ReleaseApplication, c.KnownTaskManager, c.MoveNoted},
     # received by the connecting side
     (Side.CONNECTED, m.ROLE_PEER): _BOTH | _DATA_DOWN | {m.ChecksummedBuffer},
     (Side.CONNECTED, m.ROLE_CONSUMER): _BOTH | _DATA_DOWN | {m.GateOpened, m.GateClosed},
     (Side.CONNECTED, m.ROLE_PRODUCER): _BOTH
+    | _STORED_DOWN
     | {
-        m.PartitionOpened,
-        m.RegionOpened,
         m.RegionAreaAttached,
-        m.AddCredit,
         m.PartitionResumed,
         m.RegionSecured,
-        m.PartitionFinished,
-        m.PartitionAborted,
         m.TaskEvent,
         m.NewBufferSize,
     },
+    (Side.CONNECTED, m.ROLE_COPIER): _BOTH | _STORED_DOWN,
     (Side.CONNECTED, m.ROLE_DRIVER): _BOTH
-    | {m.ShuffleReleased, m.ApplicationReleased, m.OutputsLost},
+    | {
+        m.ShuffleReleased,
+        m.ApplicationReleased,
+        m.OutputsLost,
+        c.OutputsHeld,
+        c.OutputsMoved,
+    },
 }
 
 CREDIT_ONLY: Final[_Types] = frozenset({m.AddCredit, m.BacklogAnnouncement})
 """Messages that are a violation on a connection in watermark mode."""
+
+OF_FEATURES: Final[dict[int, _Types]] = {
+    FEATURE_RESUMABLE_OUTPUTS: frozenset(
+        {m.ResumePartition, m.PartitionResumed, m.SecureRegion, m.RegionSecured}
+    ),
+    FEATURE_REGION_AREAS: frozenset({m.AttachRegionArea, m.RegionAreaAttached, m.SharedRegion}),
+    FEATURE_BUFFER_CHECKSUMS: frozenset({m.ChecksummedBuffer}),
+    FEATURE_LOST_OUTPUTS: frozenset({m.OutputsLost}),
+}
+"""Messages that are a violation unless the handshake agreed on their feature."""
 
 CONTROL_LIMITS: Final[dict[tuple[Side, int], int]] = {
     key: (
@@ -110,7 +135,9 @@ CONTROL_LIMITS: Final[dict[tuple[Side, int], int]] = {
 """Longest control part to receive. Only messages with map attempts or subpartitions are long; all
 messages of a driver, and all messages back on any leg, are shorter than a Hello may be."""
 
-ROLES: Final = frozenset({m.ROLE_PEER, m.ROLE_PRODUCER, m.ROLE_CONSUMER, m.ROLE_DRIVER})
+ROLES: Final = frozenset(
+    {m.ROLE_PEER, m.ROLE_PRODUCER, m.ROLE_CONSUMER, m.ROLE_DRIVER, m.ROLE_COPIER}
+)
 
 BEFORE_OPEN: Final[dict[tuple[Side, State], _Types]] = {
     (Side.ACCEPTED, State.AWAIT_HELLO): frozenset({m.Hello}),
@@ -163,13 +190,16 @@ class ConnectionState:
         self.state = state
         self.allowed = BEFORE_OPEN[self.side, state]
 
-    def open(self, role: int, flow_control: int = m.FLOW_CREDIT) -> None:
-        """Enter OPEN after a good handshake, with the agreed flow control."""
+    def open(self, role: int, flow_control: int = m.FLOW_CREDIT, features: int = MAX_U32) -> None:
+        """Enter OPEN after a good handshake, with the agreed flow control and features."""
         self.role = role
         self.state = State.OPEN
         self.allowed = ALLOWED_WHEN_OPEN[self.side, role]
         if flow_control == m.FLOW_WATERMARK:
             self.allowed -= CREDIT_ONLY
+        for feature, kinds in OF_FEATURES.items():
+            if not features & feature:
+                self.allowed -= kinds
 
     def close(self) -> None:
         """Enter CLOSED, in which no message may be received."""

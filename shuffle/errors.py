@@ -176,6 +176,13 @@ class PartitionReleased(PartitionError):
     code = ErrorCode.PARTITION_RELEASED
 
 
+class PartitionMoved(PartitionError):
+    """A map output is at another TaskManager from now on, which its value names."""
+
+    code = ErrorCode.PARTITION_MOVED
+    retryable = True
+
+
 class ProducerFailed(PartitionError):
     """The producer of a pipelined partition failed or went away before it had finished."""
 

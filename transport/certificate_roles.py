@@ -20,7 +20,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from ..protocol.errors import NotPermitted
-from ..protocol.messages import ROLE_CONSUMER, ROLE_DRIVER, ROLE_PEER, ROLE_PRODUCER
+from ..protocol.messages import (
+    ROLE_CONSUMER,
+    ROLE_COPIER,
+    ROLE_DRIVER,
+    ROLE_PEER,
+    ROLE_PRODUCER,
+)
 
 if TYPE_CHECKING:
     from cryptography import x509
@@ -147,6 +153,8 @@ def permits(
         application_id: The application in its Hello; empty for a peer.
         rules: The setting ``tls_certificate_roles``.
     """
+    if role == ROLE_COPIER:  # a TaskManager, whatever application it writes for
+        role, application_id = ROLE_PEER, ""
     if not rules and (role != ROLE_PEER or certificate_der is None):
         return None
     asked = next((name for name, number in ROLES.items() if number == role), str(role))

@@ -14,11 +14,6 @@ from ...protocol.identity import Credential
 from ...protocol.limits import (
     FEATURE_BUFFER_CHECKSUMS,
     FEATURE_BUFFER_GROUPS,
-    FEATURE_ENCRYPTED_PEERS,
-    FEATURE_LARGE_PAYLOADS,
-    FEATURE_LOST_OUTPUTS,
-    FEATURE_REGION_AREAS,
-    FEATURE_RESUMABLE_OUTPUTS,
     MAGIC,
     VERSION,
 )
@@ -26,6 +21,7 @@ from ...protocol.messages import (
     FLOW_CREDIT,
     FLOW_WATERMARK,
     ROLE_CONSUMER,
+    ROLE_COPIER,
     ROLE_DRIVER,
     ROLE_PEER,
     ROLE_PRODUCER,
@@ -301,8 +297,8 @@ class NetworkEnvironment:
                 handler.tell(lost)
 
     @property
-    def _buffer_checksums(self) -> int:
-        return 0 if self._transport.tls_enabled else FEATURE_BUFFER_CHECKSUMS  # TLS has its own
+    def _features(self) -> int:
+        return self._transport.features()
 
     def _offer(self) -> HelloAck:
         return HelloAck(
@@ -310,13 +306,7 @@ class NetworkEnvironment:
             self.store.taskmanager_id,
             self._memory.segment_size_bytes,
             FLOW_CREDIT,
-            FEATURE_LARGE_PAYLOADS
-            | FEATURE_BUFFER_GROUPS
-            | FEATURE_RESUMABLE_OUTPUTS
-            | FEATURE_REGION_AREAS
-            | FEATURE_LOST_OUTPUTS
-            | self._buffer_checksums
-            | (FEATURE_ENCRYPTED_PEERS if self._transport.tls_enabled else 0),
+            self._features,
             *self.address,
         )
 
@@ -335,7 +325,7 @@ class NetworkEnvironment:
         if connection.role == ROLE_PRODUCER and self.is_draining and not self.resumable.parked:
             raise ShuttingDown("TaskManager is draining", remedy="Write to another TaskManager")
         application_id = connection.application_id
-        account = self.accounts.of(application_id)
+        account = self.accounts.of(application_id, connection.subject)
         if application_id:
             # One is kept for a driver, so that an application at its quota can be released.
             spare = 0 if connection.role == ROLE_DRIVER else 1
@@ -352,7 +342,7 @@ class NetworkEnvironment:
                 self.applications.disconnected(application_id)
 
         handler: Handler
-        if connection.role == ROLE_PRODUCER:
+        if connection.role in (ROLE_PRODUCER, ROLE_COPIER):
             handler = ProducerHandler(connection, self.producer_services, lost)
         elif connection.role == ROLE_CONSUMER:
             handler = ConsumerHandler(
@@ -418,7 +408,7 @@ class NetworkEnvironment:
             b"",
             segment_size_bytes,
             FLOW_WATERMARK if self._transport.flow_control == "watermark" else FLOW_CREDIT,
-            FEATURE_BUFFER_GROUPS | self._buffer_checksums,
+            (FEATURE_BUFFER_GROUPS | FEATURE_BUFFER_CHECKSUMS) & self._features,
             f"{socket.gethostname()} {os.getpid()}",
         )
         credential = self.access.peer_credential(*address)

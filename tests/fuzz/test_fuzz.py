@@ -56,6 +56,7 @@ ROLES = {
     "producer": m.ROLE_PRODUCER,
     "consumer": m.ROLE_CONSUMER,
     "driver": m.ROLE_DRIVER,
+    "copier": m.ROLE_COPIER,
 }
 SHARE = 1 / (len(ROLES) + 2)
 """Share of each test in the time."""

@@ -81,6 +81,7 @@ def _handshakes() -> Iterator[dict[str, Any]]:
         ("producer over TLS", CLIENT._replace(role=m.ROLE_PRODUCER), driver.for_tasks(), BINDING),
         ("driver", CLIENT._replace(role=m.ROLE_DRIVER), driver, b""),
         ("peer", PEER, peer, BINDING),
+        ("copier", CLIENT._replace(role=m.ROLE_COPIER), peer, b""),
     ):
         yield _handshake(name, hello, credential, binding)
 

@@ -72,7 +72,7 @@ def test_good_hello(hello: m.Hello) -> None:
         (PEER._replace(version_min=0, version_max=0), UnsupportedVersion, "0 to 0"),
         (PEER._replace(version_min=2, version_max=0), UnsupportedVersion, "2 to 0"),
         (PEER._replace(role=0), MalformedMessage, 0),
-        (PEER._replace(role=5), MalformedMessage, 5),
+        (PEER._replace(role=6), MalformedMessage, 6),
         (PEER._replace(application_id="app-1"), MalformedMessage, None),
         (CLIENT._replace(application_id=""), MalformedMessage, None),
         (CLIENT._replace(role=m.ROLE_PRODUCER, application_id=""), MalformedMessage, None),

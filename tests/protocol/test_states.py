@@ -4,14 +4,20 @@ import itertools
 
 import pytest
 
+from sluice.protocol import copy_messages as c
 from sluice.protocol import messages as m
 from sluice.protocol.codec import TYPE_IDS
 from sluice.protocol.errors import (
     UnexpectedMessage,
 )
 from sluice.protocol.limits import (
+    FEATURE_BUFFER_CHECKSUMS,
     FEATURE_BUFFER_GROUPS,
     FEATURE_LARGE_PAYLOADS,
+    FEATURE_LOST_OUTPUTS,
+    FEATURE_REGION_AREAS,
+    FEATURE_RESUMABLE_OUTPUTS,
+    FEATURES,
     MAX_LARGE_PAYLOAD_BYTES,
 )
 from sluice.protocol.states import (
@@ -53,8 +59,17 @@ CONNECTOR_SENDS: dict[int, set[type[m.Message]]] = {
         m.AbortPartition,
         m.OpenPipelinedPartition,
         m.PipelinedData,
+        c.ReplicatePartition,
     },
-    m.ROLE_DRIVER: {m.ReleaseShuffle, m.ReleaseApplication},
+    m.ROLE_DRIVER: {m.ReleaseShuffle, m.ReleaseApplication, c.KnownTaskManager, c.MoveNoted},
+    m.ROLE_COPIER: {
+        m.OpenPartition,
+        m.BeginRegion,
+        m.RegionData,
+        m.FinishPartition,
+        m.AbortPartition,
+        c.CopyOf,
+    },
 }
 ACCEPTOR_SENDS: dict[int, set[type[m.Message]]] = {
     m.ROLE_PEER: PRODUCER_OF_CHANNELS_SENDS | {m.ChecksummedBuffer},
@@ -71,7 +86,20 @@ ACCEPTOR_SENDS: dict[int, set[type[m.Message]]] = {
         m.TaskEvent,
         m.NewBufferSize,
     },
-    m.ROLE_DRIVER: {m.ShuffleReleased, m.ApplicationReleased, m.OutputsLost},
+    m.ROLE_DRIVER: {
+        m.ShuffleReleased,
+        m.ApplicationReleased,
+        m.OutputsLost,
+        c.OutputsHeld,
+        c.OutputsMoved,
+    },
+    m.ROLE_COPIER: {
+        m.PartitionOpened,
+        m.RegionOpened,
+        m.AddCredit,
+        m.PartitionFinished,
+        m.PartitionAborted,
+    },
 }
 
 
@@ -165,6 +193,30 @@ def test_messages_of_credit_have_no_place_in_watermark_mode(side: Side) -> None:
         m.AddCredit,
         m.BacklogAnnouncement,
     }
+
+
+# Written from docs/reference/wire.md, as the tables above.
+MESSAGES_OF_FEATURES: dict[int, set[type[m.Message]]] = {
+    FEATURE_RESUMABLE_OUTPUTS: {
+        m.ResumePartition,
+        m.PartitionResumed,
+        m.SecureRegion,
+        m.RegionSecured,
+    },
+    FEATURE_REGION_AREAS: {m.AttachRegionArea, m.RegionAreaAttached, m.SharedRegion},
+    FEATURE_BUFFER_CHECKSUMS: {m.ChecksummedBuffer},
+    FEATURE_LOST_OUTPUTS: {m.OutputsLost},
+}
+
+
+@pytest.mark.parametrize("without", FEATURES.values(), ids=FEATURES.keys())
+@pytest.mark.parametrize("role", sorted(ROLES))
+@pytest.mark.parametrize("side", list(Side))
+def test_messages_of_a_feature_have_no_place_without_it(side: Side, role: int, without: int):
+    connection = ConnectionState(side, role)
+    connection.open(role, features=sum(FEATURES.values()) & ~without)
+    not_allowed = MESSAGES_OF_FEATURES.get(without, set())
+    assert connection.allowed == ALLOWED_WHEN_OPEN[side, role] - not_allowed
 
 
 @pytest.mark.parametrize(

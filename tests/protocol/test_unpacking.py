@@ -19,8 +19,8 @@ from sluice.protocol.limits import (
     MAX_HANDSHAKE_CONTROL_BYTES,
     PREFIX_BYTES,
 )
-from sluice.protocol.messages import ROLE_CONSUMER, ROLE_DRIVER, ROLE_PEER, ROLE_PRODUCER
-from sluice.protocol.states import ALLOWED_WHEN_OPEN, CONTROL_LIMITS, Side
+from sluice.protocol.messages import ROLE_DRIVER
+from sluice.protocol.states import ALLOWED_WHEN_OPEN, CONTROL_LIMITS, ROLES, Side
 from sluice.protocol.unpacking import (
     _ARRAYS,
     FLAT_BYTES,
@@ -190,7 +190,7 @@ def test_both_ways_of_unpacking_agree(type_id: int, fields: list[Any]) -> None:
 
 
 @pytest.mark.parametrize("side", Side)
-@pytest.mark.parametrize("role", [ROLE_PEER, ROLE_PRODUCER, ROLE_CONSUMER, ROLE_DRIVER])
+@pytest.mark.parametrize("role", sorted(ROLES))
 def test_only_messages_with_map_attempts_or_subpartitions_may_be_long(side, role):
     assert (side, role) in ALLOWED_WHEN_OPEN
     much = side is Side.ACCEPTED and role != ROLE_DRIVER

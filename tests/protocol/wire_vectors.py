@@ -16,6 +16,7 @@ from typing import Any
 import crc32c
 import msgpack
 
+from sluice.protocol import copy_messages as c
 from sluice.protocol import messages as m
 from sluice.protocol.codec import encode
 from sluice.protocol.events import (
@@ -280,6 +281,18 @@ MESSAGES: tuple[tuple[str, m.Message, bytes], ...] = (
     ("release application", m.ReleaseApplication(), b""),
     ("application released", m.ApplicationReleased(1 << 40), b""),
     ("outputs lost", m.OutputsLost(3, [0, 17, 1 << 40, -1]), b""),
+    ("replicate partition", c.ReplicatePartition(0, 2, False), b""),
+    ("replicate partition before it is finished", c.ReplicatePartition(MAX_U32, 8, True), b""),
+    ("copy of a map output", c.CopyOf(1, "tm-a", 2, False), b""),
+    ("moved map output", c.CopyOf(MAX_U32, LONGEST, 1, True), b""),
+    ("known TaskManager", c.KnownTaskManager("tm-b", "2001:db8::1", 7337), b""),
+    ("outputs held", c.OutputsHeld(3, [0, 17, 1 << 40, -1]), b""),
+    (
+        "outputs moved",
+        c.OutputsMoved(MAX_U32, 3, "tm-b", "host-b.example", 65535, [MAX_I64, 1, 2]),
+        b"",
+    ),
+    ("move noted", c.MoveNoted(MAX_U32), b""),
 )
 
 EVENTS: tuple[tuple[str, Event], ...] = (

@@ -4,6 +4,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from sluice.protocol import copy_messages as c
 from sluice.protocol import messages as m
 from sluice.protocol.codec import CARRIES_PAYLOAD, TYPE_IDS
 from sluice.protocol.limits import (
@@ -11,6 +12,7 @@ from sluice.protocol.limits import (
     MAX_EVENT_BYTES,
     MAX_I64,
     MAX_NAME_CHARACTERS,
+    MAX_REPLICAS,
     MAX_U32,
     MAX_U64,
     MIN_I64,
@@ -39,6 +41,8 @@ LENGTHS = st.lists(U64, max_size=12)
 LONG_LENGTHS = st.builds(lambda length, count: [length] * count, U64, st.integers(5000, 9000))
 TEXT = st.text(_CHARACTERS, max_size=60) | st.integers(1, 3 * HEAD_BYTES).map(lambda n: "x" * n)
 ATTEMPTS = st.lists(I64, min_size=1, max_size=12)
+SOME_ATTEMPTS = st.lists(I64, min_size=1, max_size=8)
+REPLICAS = st.integers(1, MAX_REPLICAS)
 GATE_CHANNEL = st.builds(m.GateChannel, U32, NAME, NAME, PORT, ATTEMPTS)
 
 DATA_TYPE = st.sampled_from([m.DATA, m.EVENT, m.PRIORITY_EVENT, m.BLOCKING_EVENT])
@@ -98,7 +102,13 @@ _FIELDS: dict[type[m.Message], tuple[st.SearchStrategy[Any], ...]] = {
     m.ShuffleReleased: (U32, U64),
     m.ReleaseApplication: (),
     m.ApplicationReleased: (U64,),
-    m.OutputsLost: (U32, st.lists(I64, min_size=1, max_size=8)),
+    m.OutputsLost: (U32, SOME_ATTEMPTS),
+    c.ReplicatePartition: (U32, REPLICAS, st.booleans()),
+    c.CopyOf: (U32, NAME, REPLICAS, st.booleans()),
+    c.KnownTaskManager: (NAME, NAME, PORT),
+    c.OutputsHeld: (U32, SOME_ATTEMPTS),
+    c.OutputsMoved: (U32, U32, NAME, NAME, PORT, SOME_ATTEMPTS),
+    c.MoveNoted: (U32,),
 }
 if _FIELDS.keys() != TYPE_IDS.keys():
     raise AssertionError(f"no strategy for {TYPE_IDS.keys() - _FIELDS.keys()}")

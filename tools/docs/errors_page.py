@@ -117,6 +117,9 @@ ENTRIES: Final = {
     ErrorCode.UNKNOWN_PRODUCER: Entry(
         READER, "A task event names a producer that has finished or runs elsewhere."
     ),
+    ErrorCode.PARTITION_MOVED: Entry(
+        READER, "The partition is at another TaskManager now, which the error names: read it there."
+    ),
     ErrorCode.INSUFFICIENT_BUFFERS: Entry(
         "reader and writer", "The network memory of a TaskManager or client is promised to others."
     ),
@@ -157,7 +160,7 @@ ENTRIES: Final = {
     ErrorCode.QUOTA_EXCEEDED: Entry(
         "reader and writer",
         "The application holds as much on that TaskManager as it may; other applications go on. "
-        "Spark's executors try other TaskManagers first for a while.",
+        "Spark's map outputs go to another TaskManager that has room.",
     ),
     ErrorCode.AUTHENTICATION_REQUIRED: Entry(
         CLIENT, "The TaskManager has a cluster secret, and the other side names no credential."

@@ -13,7 +13,6 @@ from ....protocol.messages import (
     OpenPartition,
     OpenPipelinedPartition,
     PartitionAborted,
-    PipelinedData,
     ResumePartition,
 )
 from ....protocol.remote_error import error_response
@@ -182,9 +181,9 @@ class OpenOutputs:
                 return None
         elif type(message) in output.messages:
             return output
-        if type(message) is PipelinedData:
-            raise UnexpectedMessage("Pipelined partition is not open", value=message.partition)
-        raise UnexpectedMessage("Partition is not open", value=message.partition)
+        raise UnexpectedMessage(
+            f"{type(message).__name__} is for a partition that is not open", value=message.partition
+        )
 
     def contains(self, output: IncomingOutput) -> bool:
         """Tell whether an output is open: not finished, failed or given up."""

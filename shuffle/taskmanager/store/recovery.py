@@ -61,6 +61,12 @@ class OpenedStorage:
         """All tiers with an arena, in the order in which they are filled."""
         return [*([] if self.memory is None else [self.memory]), *self.disks]
 
+    @property
+    def directories(self) -> list[Path]:
+        """The directories of all tiers, those of disks first."""
+        memory = [] if self.memory is None else [self.memory.directory]
+        return [*(disk.directory for disk in self.disks), *memory]
+
     def open_anew(self, directory: Path, config: StorageConfig) -> DiskTier:
         """Open a data directory that was lost, or left out at the start, without what it holds.
 
@@ -115,7 +121,7 @@ def open_storage(config: StorageConfig, accounts: Accounts) -> OpenedStorage:
         _recover(storage)
         if not storage.disks:
             raise _none_usable(config, storage)
-        storage.taskmanager_id = taskmanager_id([disk.directory for disk in storage.disks])
+        storage.taskmanager_id = taskmanager_id(storage.directories)
         if storage.remote is not None:
             storage.remote.taskmanager_id = storage.taskmanager_id
     except BaseException:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ....protocol.messages import (
     FLOW_WATERMARK,
     ROLE_CONSUMER,
+    ROLE_COPIER,
     ROLE_DRIVER,
     ROLE_PEER,
     ROLE_PRODUCER,
@@ -54,6 +55,7 @@ _ROLES = {
     ROLE_PRODUCER: "producer",
     ROLE_CONSUMER: "consumer",
     ROLE_DRIVER: "driver",
+    ROLE_COPIER: "copier",
 }
 
 

@@ -33,10 +33,10 @@ async def test_a_message_finds_the_output_with_its_number(rig, message):
 @pytest.mark.parametrize(
     ("message", "words"),
     [
-        (PipelinedData(0, 0, 0), "Pipelined partition is not open"),
-        (PipelinedData(1, 0, 0), "Pipelined partition is not open"),
-        (RegionData(1, 0), "^Partition is not open"),
-        (SecureRegion(1, 0), "^Partition is not open"),
+        (PipelinedData(0, 0, 0), "PipelinedData is for a partition that is not open"),
+        (PipelinedData(1, 0, 0), "PipelinedData is for a partition that is not open"),
+        (RegionData(1, 0), "^RegionData is for a partition that is not open"),
+        (SecureRegion(1, 0), "^SecureRegion is for a partition that is not open"),
     ],
 )
 async def test_a_message_for_an_output_that_was_not_opened(rig, message, words):

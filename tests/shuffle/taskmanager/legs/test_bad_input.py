@@ -83,7 +83,7 @@ async def test_garbage_closes_its_connection_with_a_reason(tmp_path, name):
     [
         ({"version_min": 2, "version_max": 9}, ErrorCode.UNSUPPORTED_VERSION, "2 to 9", "1"),
         ({"magic": "sluize"}, ErrorCode.MALFORMED_MESSAGE, "sluize", "sluice"),
-        ({"role": 5}, ErrorCode.MALFORMED_MESSAGE, "5", "1 to 4"),
+        ({"role": 6}, ErrorCode.MALFORMED_MESSAGE, "6", "1 to 5"),
         ({"application_id": ""}, ErrorCode.MALFORMED_MESSAGE, "role 3, application ''", ""),
         ({"flow_control": 7}, ErrorCode.MALFORMED_MESSAGE, "7", "0 or 1"),
         ({"segment_size_bytes": 1024}, ErrorCode.SEGMENT_SIZE_MISMATCH, "1024", "4096"),

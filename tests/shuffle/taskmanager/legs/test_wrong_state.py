@@ -41,6 +41,7 @@ ROLE_NAMES = {
     m.ROLE_PRODUCER: "producer",
     m.ROLE_CONSUMER: "consumer",
     m.ROLE_DRIVER: "driver",
+    m.ROLE_COPIER: "copier",
 }
 ACK = m.HelloAck(1, REMOTE_ID, SEGMENT_SIZE_BYTES, m.FLOW_CREDIT, 0, "127.0.0.1", 1)
 

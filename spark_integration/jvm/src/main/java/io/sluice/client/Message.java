@@ -282,6 +282,33 @@ public sealed interface Message {
 
     record OutputsLost(long shuffleId, java.util.List<Long> mapAttemptIds) implements Message {}
 
+    /**
+     * Asks, before FinishPartition, that {@code replicas} TaskManagers keep a map output, the one
+     * written to included; if synchronous, PartitionFinished waits for the copies.
+     */
+    record ReplicatePartition(long partition, long replicas, boolean synchronous)
+            implements Message {}
+
+    /** Says that a TaskManager writes a map output that it has; only TaskManagers send it. */
+    record CopyOf(long partition, String origin, long replicas, boolean moved) implements Message {}
+
+    record KnownTaskManager(String taskManagerId, String host, int port) implements Message {}
+
+    /** Map outputs that other TaskManagers have copied to the sender. */
+    record OutputsHeld(long shuffleId, java.util.List<Long> mapAttemptIds) implements Message {}
+
+    /** Map outputs that are at another TaskManager from now on; answered by MoveNoted. */
+    record OutputsMoved(
+            long move,
+            long shuffleId,
+            String taskManagerId,
+            String host,
+            int port,
+            java.util.List<Long> mapAttemptIds)
+            implements Message {}
+
+    record MoveNoted(long move) implements Message {}
+
     /** The payload of an end-of-partition event. */
     record EndOfPartition(long totalBytes, long totalBuffers) {}
 }

@@ -17,6 +17,7 @@ import org.msgpack.value.ValueType;
 final class MessageDecoder {
     private static final long MAX_U32 = 0xFFFF_FFFFL;
     private static final int MAX_NAME_CHARACTERS = 256;
+    private static final int MAX_REPLICAS = 8;
     private static final BigInteger MAX_U64 = BigInteger.ONE.shiftLeft(64).subtract(BigInteger.ONE);
 
     private final ArrayBufferInput input = new ArrayBufferInput(new byte[0]);
@@ -165,7 +166,16 @@ final class MessageDecoder {
             }
             case 44 -> {
                 expect(type, n, 2);
-                yield new Message.OutputsLost(u32(), lostAttempts());
+                yield new Message.OutputsLost(u32(), someAttempts());
+            }
+            case 48 -> {
+                expect(type, n, 2);
+                yield new Message.OutputsHeld(u32(), someAttempts());
+            }
+            case 49 -> {
+                expect(type, n, 6);
+                yield new Message.OutputsMoved(
+                        u32(), u32(), name(), name(), port(), someAttempts());
             }
             default -> requests(type, n);
         };
@@ -271,6 +281,24 @@ final class MessageDecoder {
             case 42 -> {
                 expect(type, n, 0);
                 yield new Message.ReleaseApplication();
+            }
+            case 45 -> {
+                expect(type, n, 3);
+                yield new Message.ReplicatePartition(
+                        u32(), positive(MAX_REPLICAS), unpacker.unpackBoolean());
+            }
+            case 46 -> {
+                expect(type, n, 4);
+                yield new Message.CopyOf(
+                        u32(), name(), positive(MAX_REPLICAS), unpacker.unpackBoolean());
+            }
+            case 47 -> {
+                expect(type, n, 3);
+                yield new Message.KnownTaskManager(name(), name(), port());
+            }
+            case 50 -> {
+                expect(type, n, 1);
+                yield new Message.MoveNoted(u32());
             }
             case 39 -> {
                 expect(type, n, 5);
@@ -424,7 +452,7 @@ final class MessageDecoder {
         return values;
     }
 
-    private List<Long> lostAttempts() throws IOException {
+    private List<Long> someAttempts() throws IOException {
         long[] values = attempts();
         if (values.length > Frames.MAX_LOST_ATTEMPTS) {
             throw malformed(values.length + " lost map attempts in a message", null);

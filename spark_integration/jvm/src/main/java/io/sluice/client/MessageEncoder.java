@@ -3,6 +3,7 @@ package io.sluice.client;
 import java.io.IOException;
 import java.io.UncheckedIOException;
 import java.math.BigInteger;
+import java.util.List;
 import org.msgpack.core.MessageBufferPacker;
 import org.msgpack.core.MessagePack;
 
@@ -74,6 +75,13 @@ final class MessageEncoder {
             head(40, 1).u(m.shuffleId());
         } else if (message instanceof Message.ReleaseApplication) {
             head(42, 0);
+        } else if (message instanceof Message.ReplicatePartition m) {
+            head(45, 3).u(m.partition()).u(m.replicas());
+            packer.packBoolean(m.synchronous());
+        } else if (message instanceof Message.KnownTaskManager m) {
+            head(47, 3).s(m.taskManagerId()).s(m.host()).u(m.port());
+        } else if (message instanceof Message.MoveNoted m) {
+            head(50, 1).u(m.move());
         } else {
             packOther(message);
         }
@@ -149,8 +157,15 @@ final class MessageEncoder {
         } else if (message instanceof Message.ApplicationReleased m) {
             head(43, 1).unsigned64(m.freedBytes());
         } else if (message instanceof Message.OutputsLost m) {
-            head(44, 2).u(m.shuffleId());
-            longs(m.mapAttemptIds().stream().mapToLong(Long::longValue).toArray());
+            head(44, 2).u(m.shuffleId()).attempts(m.mapAttemptIds());
+        } else if (message instanceof Message.OutputsHeld m) {
+            head(48, 2).u(m.shuffleId()).attempts(m.mapAttemptIds());
+        } else if (message instanceof Message.OutputsMoved m) {
+            head(49, 6).u(m.move()).u(m.shuffleId()).s(m.taskManagerId()).s(m.host()).u(m.port());
+            attempts(m.mapAttemptIds());
+        } else if (message instanceof Message.CopyOf m) {
+            head(46, 4).u(m.partition()).s(m.origin()).u(m.replicas());
+            packer.packBoolean(m.moved());
         } else {
             throw new IllegalArgumentException("no encoding for " + message.getClass().getName());
         }
@@ -212,6 +227,10 @@ final class MessageEncoder {
             packer.packLong(value);
         }
         return this;
+    }
+
+    private MessageEncoder attempts(List<Long> ids) throws IOException {
+        return longs(ids.stream().mapToLong(Long::longValue).toArray());
     }
 
     private MessageEncoder longs(long[] values) throws IOException {
