@@ -111,8 +111,10 @@ class RemoteOutputs:
         try:
             await self._mark(output.key.application_id)
             await self._copy_all(output.regions, names)
-            await self.tier.objects.put(
-                manifest_name(attempt), pack_manifest(output, names), new=True
+            name, manifest = manifest_name(attempt), pack_manifest(output, names)
+            await _to_its_end(
+                self.tier.objects.put(name, manifest, new=True),
+                lambda: self.tier.delete_soon([name]),
             )
         except BaseException as error:
             self.tier.delete_soon([name for name in names if name])
@@ -153,7 +155,7 @@ class RemoteOutputs:
     async def _copy(self, region: Region, extent: Extent, name: str) -> None:
         """Copy one region, and compare its checksum on the way."""
         if isinstance(extent, RemoteExtent) and extent.length <= _MOST_COPY_BYTES:
-            await self.tier.objects.copy(extent.name, name)
+            await _to_its_end(self.tier.objects.copy(extent.name, name))
             return
         upload = self.tier.upload(name, extent.length)
         try:
@@ -342,3 +344,22 @@ class RemoteOutputs:
         self._losing = None
         missing, self._missing = self._missing, set()
         self._lost(missing)
+
+
+async def _to_its_end(
+    request: Coroutine[Any, Any, None], undo: Callable[[], None] = lambda: None
+) -> None:
+    """Make a request; when cancelled, wait for its end: what it left can be deleted then.
+
+    Args:
+        request: The request.
+        undo: Called if it was cancelled, and has succeeded all the same.
+    """
+    task = asyncio.get_running_loop().create_task(request)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait({task})
+        if not task.cancelled() and task.exception() is None:
+            undo()
+        raise

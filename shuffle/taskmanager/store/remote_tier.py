@@ -116,6 +116,7 @@ class RemoteTier(Tier):
         self._peak_used_bytes = 0
         self._extents = 0
         self._deletes: dict[str, None] = {}
+        self._under_deletion = 0
         self._deleting: asyncio.Task[None] | None = None
         self._closed = False
 
@@ -291,10 +292,18 @@ class RemoteTier(Tier):
         try:
             await asyncio.sleep(0)  # a release frees many extents in a row
             while self._deletes:
-                batch = list(self._deletes)[:DELETE_BATCH]
-                await self.objects.delete(batch)
+                # Taken out before the request: a name that comes meanwhile is deleted again.
+                batch = dict.fromkeys(list(self._deletes)[:DELETE_BATCH])
                 for name in batch:
-                    self._deletes.pop(name, None)
+                    del self._deletes[name]
+                self._under_deletion = len(batch)
+                try:
+                    await self.objects.delete(list(batch))
+                except RemoteFailure:
+                    self._deletes = batch | self._deletes
+                    raise
+                finally:
+                    self._under_deletion = 0
         except RemoteFailure as failure:
             logger.warning(
                 "%s: %d objects are deleted later: %s", self, len(self._deletes), failure
@@ -304,8 +313,8 @@ class RemoteTier(Tier):
 
     @property
     def waiting_deletes(self) -> int:
-        """Objects that wait to be deleted."""
-        return len(self._deletes)
+        """Objects that wait to be deleted, or are being deleted."""
+        return len(self._deletes) + self._under_deletion
 
     def fail(self, reason: str) -> None:
         """Give out nothing until the tier recovers, and have it probed."""

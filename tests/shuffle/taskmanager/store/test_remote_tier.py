@@ -388,3 +388,23 @@ async def test_flipped_bytes_do_not_pass(tmp_path, object_store):
     with pytest.raises(CorruptRegion):
         await store.verify(output.regions[0])
     await store.close()
+
+
+async def test_a_name_that_comes_during_its_deletion_is_deleted_again(tmp_path, object_store):
+    store = open_store(config(tmp_path, **REMOTE_ONLY, remote=str(tmp_path / "remote")))
+    tier = tier_of(store)
+    delete, asked = tier.objects.delete, []
+
+    async def slow(names):
+        await delete(names)
+        if not asked:
+            await tier.objects.put("name", b"stored late")
+            tier.delete_soon(["name"])
+        asked.append(names)
+
+    tier.objects.delete = slow
+    tier.delete_soon(["name"])
+    await eventually(lambda: not tier.waiting_deletes)
+    assert asked == [["name"], ["name"]]
+    assert not (tmp_path / "remote/name").exists()
+    await store.close()
