@@ -393,7 +393,8 @@ async def test_flipped_bytes_do_not_pass(tmp_path, object_store):
 async def test_a_name_that_comes_during_its_deletion_is_deleted_again(tmp_path, object_store):
     store = open_store(config(tmp_path, **REMOTE_ONLY, remote=str(tmp_path / "remote")))
     tier = tier_of(store)
-    delete, asked = tier.objects.delete, []
+    delete = tier.objects.delete
+    asked: list[list[str]] = []
 
     async def slow(names):
         await delete(names)
