@@ -325,7 +325,7 @@ class NetworkEnvironment:
         if connection.role == ROLE_PRODUCER and self.is_draining and not self.resumable.parked:
             raise ShuttingDown("TaskManager is draining", remedy="Write to another TaskManager")
         application_id = connection.application_id
-        account = self.accounts.of(application_id)
+        account = self.accounts.of(application_id, connection.subject)
         if application_id:
             # One is kept for a driver, so that an application at its quota can be released.
             spare = 0 if connection.role == ROLE_DRIVER else 1
