@@ -6,9 +6,11 @@ from collections.abc import Sequence
 
 from crc32c import crc32c
 
+from sluice.protocol.copy_messages import ReplicatePartition
 from sluice.protocol.errors import SluiceError
 from sluice.protocol.events import decode_end_of_partition
 from sluice.protocol.limits import (
+    FEATURE_COPIES,
     FEATURE_REGION_AREAS,
     FEATURE_RESUMABLE_OUTPUTS,
     MAGIC,
@@ -45,7 +47,7 @@ from sluice.transport.connector import Address, connect
 SEGMENT_SIZE_BYTES = 32 * 1024
 DEADLINE_SECONDS = 30
 
-FEATURES_OF_CLIENTS = FEATURE_RESUMABLE_OUTPUTS | FEATURE_REGION_AREAS
+FEATURES_OF_CLIENTS = FEATURE_RESUMABLE_OUTPUTS | FEATURE_REGION_AREAS | FEATURE_COPIES
 """Features with messages of their own, which these clients may send."""
 
 
@@ -68,6 +70,7 @@ class Client:
         role: int,
         application_id: str = "app",
         config: TransportConfig | None = None,
+        features: int = 0,
     ) -> "Client":
         """Connect and exchange greetings."""
         client = cls()
@@ -80,7 +83,7 @@ class Client:
             b"",
             0,
             FLOW_CREDIT,
-            FEATURES_OF_CLIENTS,
+            FEATURES_OF_CLIENTS | features,
             "test client",
         )
 
@@ -192,10 +195,13 @@ async def consumer(
 
 
 async def driver(
-    address: Address, application_id: str = "app", config: TransportConfig | None = None
+    address: Address,
+    application_id: str = "app",
+    config: TransportConfig | None = None,
+    features: int = 0,
 ) -> Client:
     """Connect as a driver."""
-    return await Client.connect(address, ROLE_DRIVER, application_id, config)
+    return await Client.connect(address, ROLE_DRIVER, application_id, config, features)
 
 
 async def write_region(
@@ -223,10 +229,13 @@ async def write_map_output(
     map_attempt_id: int,
     regions: Sequence[Sequence[bytes]],
     partition: int = 0,
+    replicate: ReplicatePartition | None = None,
 ) -> None:
     """Write and commit a map output whose regions cover all subpartitions."""
     subpartitions = max((len(parts) for parts in regions), default=1)
     client.send(OpenPartition(partition, shuffle_id, map_attempt_id, subpartitions))
+    if replicate is not None:
+        client.send(replicate)
     for number, parts in enumerate(regions):
         await write_region(client, partition, number, parts)
     total = sum(len(part) for parts in regions for part in parts)

@@ -87,6 +87,7 @@ FEATURES: Final[dict[str, int]] = {
     "region_areas": FEATURE_REGION_AREAS,
     "buffer_checksums": FEATURE_BUFFER_CHECKSUMS,
     "lost_outputs": FEATURE_LOST_OUTPUTS,
+    "copies": FEATURE_COPIES,
 }
 """Features by name that a TaskManager may do without. TLS between TaskManagers is not among them:
 clients ask for it, and never give it up."""

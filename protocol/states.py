@@ -25,6 +25,7 @@ from .errors import UnexpectedMessage
 from .limits import (
     FEATURE_BUFFER_CHECKSUMS,
     FEATURE_BUFFER_GROUPS,
+    FEATURE_COPIES,
     FEATURE_LARGE_PAYLOADS,
     FEATURE_LOST_OUTPUTS,
     FEATURE_REGION_AREAS,
@@ -121,6 +122,16 @@ OF_FEATURES: Final[dict[int, _Types]] = {
     FEATURE_REGION_AREAS: frozenset({m.AttachRegionArea, m.RegionAreaAttached, m.SharedRegion}),
     FEATURE_BUFFER_CHECKSUMS: frozenset({m.ChecksummedBuffer}),
     FEATURE_LOST_OUTPUTS: frozenset({m.OutputsLost}),
+    FEATURE_COPIES: frozenset(
+        {
+            c.ReplicatePartition,
+            c.CopyOf,
+            c.KnownTaskManager,
+            c.OutputsHeld,
+            c.OutputsMoved,
+            c.MoveNoted,
+        }
+    ),
 }
 """Messages that are a violation unless the handshake agreed on their feature."""
 

@@ -13,6 +13,7 @@ from sluice.protocol.errors import (
 from sluice.protocol.limits import (
     FEATURE_BUFFER_CHECKSUMS,
     FEATURE_BUFFER_GROUPS,
+    FEATURE_COPIES,
     FEATURE_LARGE_PAYLOADS,
     FEATURE_LOST_OUTPUTS,
     FEATURE_REGION_AREAS,
@@ -206,6 +207,14 @@ MESSAGES_OF_FEATURES: dict[int, set[type[m.Message]]] = {
     FEATURE_REGION_AREAS: {m.AttachRegionArea, m.RegionAreaAttached, m.SharedRegion},
     FEATURE_BUFFER_CHECKSUMS: {m.ChecksummedBuffer},
     FEATURE_LOST_OUTPUTS: {m.OutputsLost},
+    FEATURE_COPIES: {
+        c.ReplicatePartition,
+        c.CopyOf,
+        c.KnownTaskManager,
+        c.OutputsHeld,
+        c.OutputsMoved,
+        c.MoveNoted,
+    },
 }
 
 

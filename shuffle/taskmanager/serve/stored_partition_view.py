@@ -31,8 +31,6 @@ from ...memory import (
     ListenerHandle,
     LocalBufferPool,
     MemorySegment,
-    NetworkBufferPool,
-    SegmentOwner,
     runs_of_neighbours,
 )
 from ...names import SubpartitionRange
@@ -47,47 +45,6 @@ READ_AHEAD_SEGMENTS: Final = 8
 
 READ_FAR_AHEAD_SEGMENTS: Final = 64
 """The same of one read of the remote tier, as far as the connection may hold as many."""
-
-READ_POOL_MINIMUM: Final = 1
-"""Segments a connection is sure of for reads of the disk tier."""
-
-
-class ReadPool:
-    """The pool of one connection for reads of the disk tier; made when first needed.
-
-    Each connection has its own pool, so that a consumer that does not read holds no other share.
-    """
-
-    def __init__(
-        self,
-        network_pool: NetworkBufferPool,
-        name: str,
-        maximum: int,
-        owner: SegmentOwner | None = None,
-    ) -> None:
-        self._owner = owner
-        self._network_pool = network_pool
-        self._name = name
-        self._maximum = maximum
-        self._pool: LocalBufferPool | None = None
-
-    def __call__(self) -> LocalBufferPool:
-        """Return the pool.
-
-        Raises:
-            InsufficientNetworkBuffers: Not even one segment is left for it.
-        """
-        if self._pool is None:
-            self._pool = self._network_pool.create_local_pool(
-                self._name, READ_POOL_MINIMUM, self._maximum, kind="read", owner=self._owner
-            )
-        return self._pool
-
-    def destroy(self) -> None:
-        """Destroy the pool; it takes back the segments in use later. Idempotent."""
-        pool, self._pool = self._pool, None
-        if pool is not None:
-            pool.destroy()
 
 
 class ReadSizes(NamedTuple):
@@ -137,6 +94,9 @@ class StoredPartitionView:
         listener: DataListener,
     ) -> None:
         self.failure: SluiceError | None = None
+        self.shuffle = wanted.shuffle
+        self.on_released: Callable[[StoredPartitionView], None] | None = None
+        """Called when it is released."""
         self._store = store
         # Views of one connection have one read pool, so that it tells connections apart.
         self._flow = Flow(wanted.shuffle.application_id, id(read_pool))
@@ -184,6 +144,8 @@ class StoredPartitionView:
         """True if there is a buffer for the credit or the end, or if a read can begin."""
         if self._end_sent or self._released:
             return False
+        if self.failure is not None:
+            return True
         if self._ready:
             return credit > 0
         if self._reading:
@@ -220,11 +182,19 @@ class StoredPartitionView:
             return None
         return self._next_from_disk(min(self._message_bytes, credit * self._credit_bytes))
 
+    def fail(self, error: SluiceError) -> None:
+        """Let the reader have an error in place of what is left."""
+        if self.failure is None and not self._end_sent and not self._released:
+            self.failure = error
+            self._listener()
+
     def release(self) -> None:
         """Release what the view holds. Idempotent."""
         if self._released:
             return
         self._released = True
+        if self.on_released is not None:
+            self.on_released(self)
         if self._listener_handle is not None:
             self._listener_handle.cancel()
         for each in self._slices:

@@ -193,6 +193,8 @@ class MapOutput:
         map_attempt_id: The attempt, unique in the application.
         num_subpartitions: Subpartitions of the shuffle.
         regions: In the order in which they were written.
+        origin: The TaskManager from which this copy came; empty: its producer wrote it here.
+        replicas: TaskManagers that shall keep it, this one included.
         is_moved: Whether it was found in the remote tier by its name: no journal has it.
     """
 
@@ -200,6 +202,8 @@ class MapOutput:
     map_attempt_id: int
     num_subpartitions: int
     regions: tuple[Region, ...]
+    origin: str = ""
+    replicas: int = 1
     is_moved: bool = False
 
     @property

@@ -30,6 +30,7 @@ from .status import (
     ApplicationStatus,
     ConnectionStatus,
     ControlMemoryStatus,
+    CopiesStatus,
     EventLoopStatus,
     FlowControl,
     HoldingStatus,
@@ -102,6 +103,7 @@ def take_snapshot(environment: NetworkEnvironment, vitals: Vitals) -> TaskManage
             environment.region_areas.count, environment.region_areas.used_bytes
         ),
         remote=_remote(environment),
+        copies=_copies(environment),
         control_memory=_control_memory(environment),
         connections=_connections(environment),
         traffic=_traffic(environment),
@@ -111,6 +113,20 @@ def take_snapshot(environment: NetworkEnvironment, vitals: Vitals) -> TaskManage
         counters=_counters(environment, lag),
         serves=_serves(environment),
         no_room_because=vitals.room.none_because(tiers),
+    )
+
+
+def _copies(environment: NetworkEnvironment) -> CopiesStatus:
+    copies = environment.copies
+    progress = copies.migration.progress
+    return CopiesStatus(
+        waiting=copies.replication.waiting,
+        short=len(copies.replication.holdings.short),
+        watched=len(copies.watches),
+        migrating=progress.active,
+        moved=progress.moved,
+        staying=progress.staying,
+        reason=progress.reason,
     )
 
 
