@@ -43,8 +43,11 @@ async def write_region(
         writer.view[:] = data
     else:
         half = len(data) // 2
-        await writer.write(half, [memoryview(data)[half:]])
-        await writer.write(0, [memoryview(data)[: half // 2], memoryview(data)[half // 2 : half]])
+        await asyncio.gather(
+            writer.write(half, [memoryview(data)[half:]]),
+            writer.write(0, [memoryview(data)[: half // 2], memoryview(data)[half // 2 : half]]),
+        )
+        await writer.flush()
     return writer.finish(crc32c(data))
 
 

@@ -19,6 +19,7 @@ from sluice.shuffle.taskmanager.watch.status import (
     PoolStatus,
     ProducersStatus,
     RegionAreasStatus,
+    RemoteStatus,
     ServedChannelsStatus,
     ShuffleStatus,
     TaskManagerStatus,
@@ -151,6 +152,7 @@ STATUS = TaskManagerStatus(
     ),
     producers=(ProducersStatus("map_output", 71, 72), ProducersStatus("pipelined", 81, 82)),
     region_areas=RegionAreasStatus(91, 92),
+    remote=RemoteStatus(2001, 2002, 2003, 2004, 2005, 2006, 2007, 2008, 2009, 2010),
     control_memory=ControlMemoryStatus(191, 192, 193),
     connections=(
         ConnectionStatus("node-2:7337", "peer", "peer out", 2, 90000, 100, 65537, False, "credit"),
@@ -193,6 +195,7 @@ EMPTY_STATUS = TaskManagerStatus(
     served_channels=(),
     producers=(),
     region_areas=RegionAreasStatus(0, 0),
+    remote=RemoteStatus(),
     control_memory=ControlMemoryStatus(0, 67108864, 0),
     connections=(),
     traffic=(),

@@ -11,8 +11,9 @@ socket for it and for the head of the next message.
 
 Slices of the disk tier are read into segments of the connection's read pool, a few at a time and
 never more than there is credit for: a reader that does not consume holds no memory. Bytes in the
-page cache are read at once, others by threads. Small slices of the memory tier that lie between
-them are copied into the same segments, because outputs of both tiers may alternate.
+page cache are read at once, others by threads; objects of the remote tier are awaited, with more
+segments at a time. Small slices of the memory tier that lie between them are copied into the same
+segments, because outputs of several tiers may alternate.
 """
 
 import asyncio
@@ -36,14 +37,16 @@ from ...memory import (
 )
 from ...names import SubpartitionRange
 from ...partition.view import DataListener, OutgoingBuffer
-from ..store.extent_reader import ExtentRead
 from ..store.fair_queue import Flow
 from ..store.outputs import MapOutput
 from ..store.shuffle_store import ShuffleStore
-from ..store.tier import Extent
+from ..store.tier import Extent, ExtentRead
 
 READ_AHEAD_SEGMENTS: Final = 8
 """Segments of one read: 256 KiB at the default size, enough to hide a thread's round trip."""
+
+READ_FAR_AHEAD_SEGMENTS: Final = 64
+"""The same of one read of the remote tier, as far as the connection may hold as many."""
 
 READ_POOL_MINIMUM: Final = 1
 """Segments a connection is sure of for reads of the disk tier."""
@@ -328,7 +331,9 @@ class StoredPartitionView:
     ) -> tuple[list[ExtentRead], list[BufferGroup]]:
         """Plan the next reads, into the given segments and others from ``another``."""
         most = -(-min(most_bytes, self._left_bytes) // self._segment_size_bytes)
-        while len(segments) < min(most, READ_AHEAD_SEGMENTS):
+        extent = self._slices[self._index].extent
+        ahead = READ_AHEAD_SEGMENTS if extent.is_near else READ_FAR_AHEAD_SEGMENTS
+        while len(segments) < min(most, ahead):
             segment = another()
             if segment is None:
                 break
