@@ -17,6 +17,8 @@ final class TestConnections implements ConnectionSource {
 
     final AtomicInteger reconnected = new AtomicInteger();
     final AtomicInteger refetched = new AtomicInteger();
+    final AtomicInteger failedOver = new AtomicInteger();
+    PlaceDirectory places = PlaceDirectory.EMPTY;
     final List<Endpoint> passedOver = new CopyOnWriteArrayList<>();
 
     TestConnections(ConnectionPool pool, Endpoint endpoint, int role) {
@@ -58,6 +60,16 @@ final class TestConnections implements ConnectionSource {
     @Override
     public void reconnected() {
         reconnected.incrementAndGet();
+    }
+
+    @Override
+    public PlaceDirectory places() {
+        return places;
+    }
+
+    @Override
+    public void failedOver() {
+        failedOver.incrementAndGet();
     }
 
     @Override
