@@ -33,6 +33,8 @@ SPARK_LINES_DIRECTORY := .spark-lines
 SUITES :=
 CHAOS_SECONDS := 240
 CHAOS_SEED := 1
+CHAOS_REPLICAS := 1
+CHAOS_MODE := sync
 MODULES :=
 LIMIT := 100
 SEED := 0
@@ -137,8 +139,9 @@ fuzz-spark: setup ## random Spark plans against Spark's own shuffle: FUZZ_SPARK_
 spark-suites: setup ## Spark's own test suites with Sluice and without, or SUITES="JoinSuite SortingSuite"
 	$(BIN)/python -m tools.spark_suites.run $(SUITES)
 
-chaos: setup ## a Spark job while executors and TaskManagers break, for CHAOS_SECONDS=240, CHAOS_SEED=1
-	$(BIN)/python -m tests.chaos.run --seconds $(CHAOS_SECONDS) --seed $(CHAOS_SEED)
+chaos: setup ## a Spark job while executors and TaskManagers break, for CHAOS_SECONDS=240, CHAOS_SEED=1, CHAOS_REPLICAS=1 (or 2, CHAOS_MODE=sync or async)
+	$(BIN)/python -m tests.chaos.run --seconds $(CHAOS_SECONDS) --seed $(CHAOS_SEED) \
+	  --replicas $(CHAOS_REPLICAS) --mode $(CHAOS_MODE)
 
 mutate: setup ## small changes of the code that no test notices: MODULES=shuffle/memory LIMIT=100 (0: all) SEED=0 MINUTES=25 AGAIN=--again
 	$(BIN)/python -m tools.mutate $(MODULES) --limit $(LIMIT) --seed $(SEED) --minutes $(MINUTES) $(AGAIN)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -61,6 +63,7 @@ class TaskManagers:
         self.metrics_urls: list[str] = []
         self.processes: list[ManagedProcess] = []
         self._memory_tier = memory_tier
+        self._memory_directories: dict[str, Path] = {}
         self._resources = ExitStack()
 
     @property
@@ -90,10 +93,10 @@ class TaskManagers:
         if self._authenticated:
             make_secret(self._secret)
         with ExitStack() as starting:
-            processes = [
-                starting.enter_context(self._start(host, self._memory_directory(host, starting)))
-                for host in self.hosts
-            ]
+            self._memory_directories = {
+                host: self._memory_directory(host, starting) for host in self.hosts
+            }
+            processes = [starting.enter_context(self._start(host)) for host in self.hosts]
             self.processes = processes
             for host, process in zip(self.hosts, processes, strict=True):
                 port = process.wait_for_line(_READY, START_TIMEOUT_SECONDS)[1]
@@ -129,7 +132,25 @@ class TaskManagers:
                     f"benchmark {data_path()}: start it by make, or see PYTHONPATH"
                 )
 
-    def _start(self, host: str, memory_directory: Path) -> ManagedProcess:
+    def lose(self, host: str) -> None:
+        """End a TaskManager as a crash does, and remove all that it has stored."""
+        process = self.processes[self.hosts.index(host)]
+        os.kill(process.pid, signal.SIGKILL)
+        process.stop()
+        for directory in (self.directory / f"data-{host}", self._memory_directories[host]):
+            for entry in directory.iterdir():
+                shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+
+    def replace(self, host: str) -> None:
+        """Start a new TaskManager in the place of a lost one."""
+        number = self.hosts.index(host)
+        process = self._resources.enter_context(self._start(host))
+        self.processes[number] = process
+        port = process.wait_for_line(_READY, START_TIMEOUT_SECONDS)[1]
+        self.metrics_urls[number] = f"http://{host}:{port}/metrics"
+
+    def _start(self, host: str) -> ManagedProcess:
+        memory_directory = self._memory_directories[host]
         config = self.directory / f"{host}.toml"
         config.write_text(
             configuration(host, self.directory, memory_directory, self._memory_tier)

@@ -6,9 +6,17 @@ from collections.abc import Sequence
 
 from crc32c import crc32c
 
+from sluice.protocol.copy_messages import ReplicatePartition
 from sluice.protocol.errors import SluiceError
 from sluice.protocol.events import decode_end_of_partition
-from sluice.protocol.limits import MAGIC, MAX_EVENT_BYTES, VERSION
+from sluice.protocol.limits import (
+    FEATURE_COPIES,
+    FEATURE_REGION_AREAS,
+    FEATURE_RESUMABLE_OUTPUTS,
+    MAGIC,
+    MAX_EVENT_BYTES,
+    VERSION,
+)
 from sluice.protocol.messages import (
     DATA,
     FLOW_CREDIT,
@@ -39,6 +47,9 @@ from sluice.transport.connector import Address, connect
 SEGMENT_SIZE_BYTES = 32 * 1024
 DEADLINE_SECONDS = 30
 
+FEATURES_OF_CLIENTS = FEATURE_RESUMABLE_OUTPUTS | FEATURE_REGION_AREAS | FEATURE_COPIES
+"""Features with messages of their own, which these clients may send."""
+
 
 class Client:
     """A connection to a TaskManager whose messages are taken one by one."""
@@ -59,11 +70,21 @@ class Client:
         role: int,
         application_id: str = "app",
         config: TransportConfig | None = None,
+        features: int = 0,
     ) -> "Client":
         """Connect and exchange greetings."""
         client = cls()
         hello = Hello(
-            MAGIC, VERSION, VERSION, role, application_id, b"", 0, FLOW_CREDIT, 0, "test client"
+            MAGIC,
+            VERSION,
+            VERSION,
+            role,
+            application_id,
+            b"",
+            0,
+            FLOW_CREDIT,
+            FEATURES_OF_CLIENTS | features,
+            "test client",
         )
 
         def handler(connection: Connection, ack: Hello | HelloAck) -> ConnectionHandler:
@@ -174,10 +195,13 @@ async def consumer(
 
 
 async def driver(
-    address: Address, application_id: str = "app", config: TransportConfig | None = None
+    address: Address,
+    application_id: str = "app",
+    config: TransportConfig | None = None,
+    features: int = 0,
 ) -> Client:
     """Connect as a driver."""
-    return await Client.connect(address, ROLE_DRIVER, application_id, config)
+    return await Client.connect(address, ROLE_DRIVER, application_id, config, features)
 
 
 async def write_region(
@@ -205,10 +229,13 @@ async def write_map_output(
     map_attempt_id: int,
     regions: Sequence[Sequence[bytes]],
     partition: int = 0,
+    replicate: ReplicatePartition | None = None,
 ) -> None:
     """Write and commit a map output whose regions cover all subpartitions."""
     subpartitions = max((len(parts) for parts in regions), default=1)
     client.send(OpenPartition(partition, shuffle_id, map_attempt_id, subpartitions))
+    if replicate is not None:
+        client.send(replicate)
     for number, parts in enumerate(regions):
         await write_region(client, partition, number, parts)
     total = sum(len(part) for parts in regions for part in parts)

@@ -324,7 +324,8 @@ def answer_hello(hello: m.Hello, offer: m.HelloAck) -> m.HelloAck:
         )
     if hello.role not in ROLES:
         raise MalformedMessage("Hello has an unknown role", value=hello.role, limit="1 to 5")
-    if (hello.role == m.ROLE_PEER) != (hello.application_id == ""):
+    # A copier names one if it writes, and none if it only watches.
+    if hello.role != m.ROLE_COPIER and (hello.role == m.ROLE_PEER) != (hello.application_id == ""):
         raise MalformedMessage(
             "The Hello of a client must name an application, that of a peer must not",
             value=f"role {hello.role}, application {hello.application_id!r}",

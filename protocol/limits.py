@@ -80,6 +80,18 @@ FEATURE_LOST_OUTPUTS: Final = 64
 FEATURE_COPIES: Final = 128
 """Feature bit: map outputs have copies, and move to other TaskManagers."""
 
+FEATURES: Final[dict[str, int]] = {
+    "large_payloads": FEATURE_LARGE_PAYLOADS,
+    "buffer_groups": FEATURE_BUFFER_GROUPS,
+    "resumable_outputs": FEATURE_RESUMABLE_OUTPUTS,
+    "region_areas": FEATURE_REGION_AREAS,
+    "buffer_checksums": FEATURE_BUFFER_CHECKSUMS,
+    "lost_outputs": FEATURE_LOST_OUTPUTS,
+    "copies": FEATURE_COPIES,
+}
+"""Features by name that a TaskManager may do without. TLS between TaskManagers is not among them:
+clients ask for it, and never give it up."""
+
 MAX_LOST_ATTEMPTS: Final = 256
 """Most map attempts in a message to a driver: 2.3 KB of msgpack at most."""
 

@@ -23,11 +23,17 @@ from . import copy_messages as c
 from . import messages as m
 from .errors import UnexpectedMessage
 from .limits import (
+    FEATURE_BUFFER_CHECKSUMS,
     FEATURE_BUFFER_GROUPS,
+    FEATURE_COPIES,
     FEATURE_LARGE_PAYLOADS,
+    FEATURE_LOST_OUTPUTS,
+    FEATURE_REGION_AREAS,
+    FEATURE_RESUMABLE_OUTPUTS,
     MAX_CONTROL_BYTES,
     MAX_HANDSHAKE_CONTROL_BYTES,
     MAX_LARGE_PAYLOAD_BYTES,
+    MAX_U32,
 )
 
 
@@ -109,6 +115,26 @@ ALLOWED_WHEN_OPEN: Final[dict[tuple[Side, int], _Types]] = {
 CREDIT_ONLY: Final[_Types] = frozenset({m.AddCredit, m.BacklogAnnouncement})
 """Messages that are a violation on a connection in watermark mode."""
 
+OF_FEATURES: Final[dict[int, _Types]] = {
+    FEATURE_RESUMABLE_OUTPUTS: frozenset(
+        {m.ResumePartition, m.PartitionResumed, m.SecureRegion, m.RegionSecured}
+    ),
+    FEATURE_REGION_AREAS: frozenset({m.AttachRegionArea, m.RegionAreaAttached, m.SharedRegion}),
+    FEATURE_BUFFER_CHECKSUMS: frozenset({m.ChecksummedBuffer}),
+    FEATURE_LOST_OUTPUTS: frozenset({m.OutputsLost}),
+    FEATURE_COPIES: frozenset(
+        {
+            c.ReplicatePartition,
+            c.CopyOf,
+            c.KnownTaskManager,
+            c.OutputsHeld,
+            c.OutputsMoved,
+            c.MoveNoted,
+        }
+    ),
+}
+"""Messages that are a violation unless the handshake agreed on their feature."""
+
 CONTROL_LIMITS: Final[dict[tuple[Side, int], int]] = {
     key: (
         MAX_CONTROL_BYTES
@@ -175,13 +201,16 @@ class ConnectionState:
         self.state = state
         self.allowed = BEFORE_OPEN[self.side, state]
 
-    def open(self, role: int, flow_control: int = m.FLOW_CREDIT) -> None:
-        """Enter OPEN after a good handshake, with the agreed flow control."""
+    def open(self, role: int, flow_control: int = m.FLOW_CREDIT, features: int = MAX_U32) -> None:
+        """Enter OPEN after a good handshake, with the agreed flow control and features."""
         self.role = role
         self.state = State.OPEN
         self.allowed = ALLOWED_WHEN_OPEN[self.side, role]
         if flow_control == m.FLOW_WATERMARK:
             self.allowed -= CREDIT_ONLY
+        for feature, kinds in OF_FEATURES.items():
+            if not features & feature:
+                self.allowed -= kinds
 
     def close(self) -> None:
         """Enter CLOSED, in which no message may be received."""

@@ -96,6 +96,19 @@ class Counters:
     map_outputs_adopted: int = 0
     """Committed map outputs found in the journal when the daemon started."""
 
+    copies_made: int = 0
+    """Map outputs that were copied to other TaskManagers."""
+    copy_bytes_out: int = 0
+    """Their bytes."""
+    copies_found: int = 0
+    """Copies that were not made because the other TaskManager had them already."""
+    copies_failed: int = 0
+    """Attempts to copy a map output that failed, because of either side."""
+    commits_without_copies: int = 0
+    """Map outputs whose producer was to wait for copies, and was answered without them."""
+    map_outputs_moved: int = 0
+    """Map outputs that are read at other TaskManagers since this one was drained."""
+
     gates_opened: int = 0
     """Input gates that reduce tasks opened."""
 

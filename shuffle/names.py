@@ -24,6 +24,26 @@ class MapAttemptKey(NamedTuple):
     map_attempt_id: int
 
 
+class TaskManagerPlace(NamedTuple):
+    """A TaskManager, and where others reach its data port."""
+
+    taskmanager_id: str
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.taskmanager_id} {self.host}:{self.port}"
+
+    @classmethod
+    def parse(cls, text: str) -> "TaskManagerPlace | None":
+        """Read a place from its text; None if the text is not one."""
+        taskmanager_id, _, address = text.partition(" ")
+        host, _, port = address.rpartition(":")
+        if not (taskmanager_id and host and port.isdecimal()):
+            return None
+        return cls(taskmanager_id, host, int(port))
+
+
 class SubpartitionRange(NamedTuple):
     """The subpartitions of a shuffle from ``start`` up to ``end``, which is not one of them."""
 

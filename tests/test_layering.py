@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 LAYERS = ("protocol", "transport", "shuffle", "spark_integration")
 TASK_ORDER = ("memory", "partition", "gate", "records", "client")
 """Folders of `shuffle`, which a task and a TaskManager both run, lowest first."""
-TASKMANAGER_ORDER = ("store", "serve", "ingest", "embedded", "watch")
+TASKMANAGER_ORDER = ("store", "serve", "ingest", "copies", "embedded", "watch")
 """Folders of `shuffle/taskmanager`, lowest first."""
 CIRCLES = {
     frozenset(f"shuffle.memory.{name}" for name in ("local_buffer_pool", "network_buffer_pool"))

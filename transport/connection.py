@@ -88,7 +88,7 @@ class Connection:
             side, hello.role if hello else 0, claims=credential is not None
         )
         self.remote = "?"
-        self.name = self.application_id = ""
+        self.name = self.application_id = self.subject = ""
         self.features, self.flow_control = 0, FLOW_CREDIT
         """What both sides agreed on: feature bits, and the mode of flow control."""
         self.bytes_in = 0
@@ -405,7 +405,7 @@ class Connection:
             return
         greeting = self._greeting.other_side(step.agreed)
         if isinstance(greeting, Hello):
-            self.name = greeting.name
+            self.name, self.subject = greeting.name, self._greeting.subject
             self.application_id = self._greeting.application_id
             self._open(greeting.role, greeting, step.agreed)
             self.send_together(step.replies)
@@ -420,7 +420,7 @@ class Connection:
         self._greeting.end()
         self._decoder.handshake_done(CONTROL_LIMITS[self.state.side, role])
         self._other_segment_size_bytes = greeting.segment_size_bytes
-        self.state.open(role, self.flow_control)
+        self.state.open(role, self.flow_control, self.features)
         sends_data = role != ROLE_CONSUMER or self.state.side is Side.CONNECTED
         largest = self.large_payload_bytes if sends_data else self.max_payload_bytes
         self._decoder.max_payload_bytes = largest

@@ -7,7 +7,7 @@ from typing import Final
 
 from ..protocol.errors import SluiceError
 from ..protocol.handshake import AcceptingHandshake, ConnectingHandshake, Step
-from ..protocol.identity import Credential
+from ..protocol.identity import KIND_PEER, Credential
 from ..protocol.messages import Hello, HelloAck, Message
 from .access import Accepting, connecting_handshake
 from .certificate_roles import permits
@@ -52,6 +52,13 @@ class Greeting:
         """The application of an accepted connection, in its namespace; empty before the end."""
         handshake = self._handshake
         return handshake.application_id if isinstance(handshake, AcceptingHandshake) else ""
+
+    @property
+    def subject(self) -> str:
+        """The subject of the submit token behind an accepted connection, if it was proven."""
+        handshake = self._handshake
+        claim = handshake.claim if isinstance(handshake, AcceptingHandshake) else None
+        return "" if claim is None or claim.kind == KIND_PEER else claim.subject
 
     def begin(self, transport: asyncio.BaseTransport, timeout_seconds: float) -> Hello | None:
         """Start the deadline; return what the side that connects says first.

@@ -86,6 +86,7 @@ class ProducerLeg:
         self._answer_timeout_seconds = answer_timeout_seconds
         self._partitions: dict[int, LegPartition] = {}
         self._opening: dict[int, asyncio.Future[None]] = {}
+        self._aborting: dict[int, asyncio.Future[None]] = {}
         self._last_number = -1
         self._queue: deque[LegPartition] = deque()
         self._queued: set[LegPartition] = set()
@@ -99,6 +100,11 @@ class ProducerLeg:
     def large_payloads(self) -> bool:
         """Whether the TaskManager tells the largest payload of each region."""
         return bool(self.connection.features & FEATURE_LARGE_PAYLOADS)
+
+    @property
+    def closing(self) -> bool:
+        """True once it cannot take another partition."""
+        return self.lost is not None or self.connection.closing
 
     @property
     def partitions(self) -> int:
@@ -149,6 +155,29 @@ class ProducerLeg:
             raise
         finally:
             del self._opening[number]
+
+    def attach(self, number: int, partition: LegPartition) -> None:
+        """Pass on the messages about a partition that is opened without waiting for the answer."""
+        self._partitions[number] = partition
+
+    async def abort(self, number: int) -> None:
+        """Give a partition up, and wait until the TaskManager has.
+
+        Everything that it had to say of the partition has come by then.
+
+        Raises:
+            SluiceError: The connection is gone, or the TaskManager does not answer.
+
+        Cancellation: safe; the partition is given up all the same.
+        """
+        aborted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._aborting[number] = aborted
+        try:
+            self.send(AbortPartition(number))
+            await self.answer(aborted, "AbortPartition")
+        finally:
+            del self._aborting[number]
+            self.forget(number)
 
     def forget(self, number: int) -> None:
         """Ignore further messages about a partition. Idempotent."""
@@ -242,7 +271,9 @@ class ProducerLeg:
             self._failed(message.channel, RemoteError(message))
         elif type(message) is CloseRequest:
             self.connection.close()
-        elif type(message) is not PartitionAborted:
+        elif type(message) is PartitionAborted:
+            wake(self._aborting.get(message.partition))
+        else:
             raise UnexpectedMessage("Message on a producer leg", value=type(message).__name__)
 
     def writable(self) -> None:
@@ -255,8 +286,8 @@ class ProducerLeg:
         self.closed.set()
         self._queue.clear()
         self._queued.clear()
-        for opened in self._opening.values():
-            wake(opened, error)
+        for waiting in (*self._opening.values(), *self._aborting.values()):
+            wake(waiting, error)
         partitions, self._partitions = self._partitions, {}
         for partition in partitions.values():
             partition.failed(error)

@@ -98,11 +98,13 @@ class Account(SegmentOwner):
     Made by :meth:`Accounts.of`. It lives as long as it holds anything, or somebody refers to it.
     """
 
-    def __init__(self, accounts: "Accounts", application_id: str, limits: Limits) -> None:
+    def __init__(self, accounts: "Accounts", application_id: str, subject: str) -> None:
         super().__init__(application_id)
         self.application_id: Final = application_id
+        self.subject = subject
+        """Whoever was given the application's submit token; empty: not known."""
         self._accounts: Final = accounts
-        self._limits = limits
+        self._limits = NO_LIMITS
         self._held: Final = [0] * len(Resource)
         self._in_use = 0
 
@@ -220,7 +222,7 @@ class Account(SegmentOwner):
         return f"<Account {self.application_id} {held}>"
 
 
-def _no_limits(application_id: str) -> Limits:
+def _no_limits(application_id: str, subject: str) -> Limits:
     return NO_LIMITS
 
 
@@ -235,27 +237,35 @@ class Accounts:
     def __init__(self) -> None:
         self.refused = BoundedCounts()
         self.holders = [0] * len(Resource)
-        self._limits_of: Callable[[str], Limits] = _no_limits
+        self._limits_of: Callable[[str, str], Limits] = _no_limits
         self._all: weakref.WeakValueDictionary[str, Account] = weakref.WeakValueDictionary()
         self._in_use: dict[str, Account] = {}
 
-    def of(self, application_id: str) -> Account:
-        """Return the account of an application; it stays while it holds anything."""
+    def of(self, application_id: str, subject: str = "") -> Account:
+        """Return the account of an application; it stays while it holds anything.
+
+        Args:
+            application_id: The application.
+            subject: The subject of its submit token, by whoever has a proof of it.
+        """
         account = self._all.get(application_id)
         if account is None:
-            account = Account(self, application_id, self._limits_of(application_id))
-            self._all[application_id] = account
+            account = self._all[application_id] = Account(self, application_id, subject)
+            account.set_limits(self._limits_of(application_id, subject))
+        elif subject and subject != account.subject:
+            account.subject = subject
+            account.set_limits(self._limits_of(application_id, subject))
         return account
 
-    def set_limits(self, limits_of: Callable[[str], Limits]) -> None:
+    def set_limits(self, limits_of: Callable[[str, str], Limits]) -> None:
         """Set the quotas of all applications, from now on.
 
         Args:
-            limits_of: Returns the quotas of an application.
+            limits_of: Returns the quotas of an application and the subject of its token.
         """
         self._limits_of = limits_of
         for account in list(self._all.values()):
-            account.set_limits(limits_of(account.application_id))
+            account.set_limits(limits_of(account.application_id, account.subject))
 
     def in_use(self) -> list[Account]:
         """Return the accounts that hold anything."""

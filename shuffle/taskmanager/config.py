@@ -32,7 +32,9 @@ from ...transport.settings import (
 from .quotas import QuotaConfig
 from .sections import (
     ApplicationConfig,
+    ClusterConfig,
     NetworkMemoryConfig,
+    ReplicationConfig,
     StorageConfig,
 )
 
@@ -107,6 +109,8 @@ class TaskManagerConfig(Settings):
     storage: StorageConfig = Field(default_factory=StorageConfig)
     applications: ApplicationConfig = Field(default_factory=ApplicationConfig)
     quotas: QuotaConfig = Field(default_factory=QuotaConfig)
+    cluster: ClusterConfig = Field(default_factory=ClusterConfig)
+    replication: ReplicationConfig = Field(default_factory=ReplicationConfig)
     http: HttpConfig = Field(default_factory=HttpConfig)
 
     log_level: Annotated[
@@ -117,6 +121,10 @@ class TaskManagerConfig(Settings):
 
     drain_timeout_seconds: Seconds = Field(30, ge=0)
     """Time that running transfers get to end when the daemon is told to stop."""
+
+    drain_migrate: bool = False
+    """Move all map outputs to other TaskManagers when the daemon is told to stop, within the same
+    time."""
 
     @model_validator(mode="after")
     def _watermarks_in_order(self) -> TaskManagerConfig:

@@ -1,12 +1,17 @@
-"""The driver leg: releases shuffles and applications, and keeps an application alive."""
+"""The driver leg: releases shuffles and applications, and keeps an application alive.
+
+It also tells the driver where map outputs are that are not where their producers wrote them.
+"""
 
 import asyncio
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from ...protocol.copy_messages import KnownTaskManager, MoveNoted, OutputsHeld, OutputsMoved
 from ...protocol.errors import SluiceError, UnexpectedMessage
-from ...protocol.limits import FEATURE_LOST_OUTPUTS, MAX_LOST_ATTEMPTS
+from ...protocol.limits import FEATURE_COPIES, FEATURE_LOST_OUTPUTS, MAX_LOST_ATTEMPTS, MAX_U32
 from ...protocol.messages import (
     ApplicationReleased,
     CloseRequest,
@@ -17,8 +22,9 @@ from ...protocol.messages import (
     ShuffleReleased,
 )
 from ...transport.connection import Connection
-from ..names import ShuffleKey
+from ..names import ShuffleKey, TaskManagerPlace
 from .applications import Applications
+from .copies.copies import Copies
 from .serve.result_partition_manager import ResultPartitionManager
 from .store.output_index import Lost
 
@@ -33,6 +39,7 @@ class DriverHandler:
         connection: The connection to the driver.
         partitions: Knows the application's partitions.
         applications: Releases an application that has ended.
+        copies: Makes copies at the TaskManagers that the driver names.
         on_lost: Called when the connection is gone.
     """
 
@@ -41,27 +48,70 @@ class DriverHandler:
         connection: Connection,
         partitions: ResultPartitionManager,
         applications: Applications,
+        copies: Copies,
         on_lost: Callable[[], None],
     ) -> None:
         self._connection = connection
         self._partitions = partitions
         self._applications = applications
+        self._copies = copies
         self._on_lost = on_lost
+        self._moves = itertools.count(1)
+        self._unnoted: dict[int, Future[None]] = {}
+        """Moves that the driver was told of, and has not taken note of."""
         # Behind the HelloAck, which is sent when this handler is made.
         asyncio.get_running_loop().call_soon(self._tell_all)
 
     def _tell_all(self) -> None:
-        self.tell(self._partitions.lost_of(self._connection.application_id))
-
-    def tell(self, lost: Lost) -> None:
-        """Tell the driver which of its map outputs are lost, if it understands that."""
-        if self._connection.closing or not self._connection.features & FEATURE_LOST_OUTPUTS:
+        application_id = self._connection.application_id
+        self.tell_lost(self._partitions.lost_of(application_id))
+        if not self._understands(FEATURE_COPIES):
             return
-        for key, attempts in lost.items():
-            if key.application_id == self._connection.application_id:
-                for first in range(0, len(attempts), MAX_LOST_ATTEMPTS):
-                    some = list(attempts[first : first + MAX_LOST_ATTEMPTS])
+        for key, attempts in self._copies.replication.held_of(application_id).items():
+            self.tell_held(key, attempts)
+        for key, places in self._partitions.moved.of(application_id).items():
+            by_place = sorted(places, key=lambda attempt: places[attempt])
+            for place, moved in itertools.groupby(by_place, key=lambda each: places[each]):
+                self.tell_moved(key, place, list(moved))
+
+    def tell_lost(self, lost: Lost) -> None:
+        """Tell the driver which of its map outputs are lost, if it understands that."""
+        if self._understands(FEATURE_LOST_OUTPUTS):
+            for key, attempts in lost.items():
+                for some in self._parts(key, attempts):
                     self._connection.send(OutputsLost(key.shuffle_id, some))
+
+    def tell_held(self, key: ShuffleKey, map_attempt_ids: Sequence[int]) -> None:
+        """Tell the driver that copies of its map outputs are here, if it understands that."""
+        if self._understands(FEATURE_COPIES):
+            for some in self._parts(key, map_attempt_ids):
+                self._connection.send(OutputsHeld(key.shuffle_id, some))
+
+    def tell_moved(
+        self, key: ShuffleKey, place: TaskManagerPlace, map_attempt_ids: Sequence[int]
+    ) -> "list[Future[None]]":
+        """Tell the driver that map outputs are elsewhere, if it understands that.
+
+        Returns:
+            Futures that end when it has taken note, or is gone.
+        """
+        noted: list[Future[None]] = []
+        if self._understands(FEATURE_COPIES):
+            for some in self._parts(key, map_attempt_ids):
+                move = next(self._moves) & MAX_U32
+                self._connection.send(OutputsMoved(move, key.shuffle_id, *place, some))
+                self._unnoted[move] = asyncio.get_running_loop().create_future()
+                noted.append(self._unnoted[move])
+        return noted
+
+    def _understands(self, feature: int) -> bool:
+        return not self._connection.closing and bool(self._connection.features & feature)
+
+    def _parts(self, key: ShuffleKey, map_attempt_ids: Sequence[int]) -> Iterator[list[int]]:
+        """Cut map attempts into messages, if they are of this driver's application."""
+        if key.application_id == self._connection.application_id:
+            for first in range(0, len(map_attempt_ids), MAX_LOST_ATTEMPTS):
+                yield list(map_attempt_ids[first : first + MAX_LOST_ATTEMPTS])
 
     @property
     def holds_anything(self) -> bool:
@@ -77,7 +127,11 @@ class DriverHandler:
         raise UnexpectedMessage("Payload on a driver leg", value=type(message).__name__)
 
     def message_received(self, message: Message, payload_length: int) -> None:
-        """Release the shuffle or the application that the driver names."""
+        """Release the shuffle or the application that the driver names, or take note of places.
+
+        Raises:
+            LimitExceeded: The driver names too many TaskManagers.
+        """
         application_id = self._connection.application_id
         if type(message) is ReleaseShuffle:
             freed = self._partitions.release_shuffle(ShuffleKey(application_id, message.shuffle_id))
@@ -85,6 +139,10 @@ class DriverHandler:
         elif type(message) is ReleaseApplication:
             freed = self._applications.release(application_id)
             self._answer(ApplicationReleased(freed))
+        elif type(message) is KnownTaskManager:
+            self._copies.known(application_id, TaskManagerPlace(*message))
+        elif type(message) is MoveNoted:
+            _end(self._unnoted.pop(message.move, None))
         elif type(message) is CloseRequest:
             self._connection.close()
 
@@ -110,4 +168,12 @@ class DriverHandler:
 
     def connection_lost(self, error: SluiceError) -> None:
         """Forget the driver; its application lives on until its deadline."""
+        for noted in self._unnoted.values():
+            _end(noted)
+        self._unnoted.clear()
         self._on_lost()
+
+
+def _end(noted: "Future[None] | None") -> None:
+    if noted is not None and not noted.done():
+        noted.set_result(None)

@@ -5,26 +5,13 @@ closes them all, in an order in which nothing is used after it is closed.
 """
 
 import asyncio
-import os
-import socket
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from ...protocol.errors import ProtocolViolation, SegmentSizeMismatch
 from ...protocol.identity import Credential
-from ...protocol.limits import (
-    FEATURE_BUFFER_CHECKSUMS,
-    FEATURE_BUFFER_GROUPS,
-    FEATURE_ENCRYPTED_PEERS,
-    FEATURE_LARGE_PAYLOADS,
-    FEATURE_LOST_OUTPUTS,
-    FEATURE_REGION_AREAS,
-    FEATURE_RESUMABLE_OUTPUTS,
-    MAGIC,
-    VERSION,
-)
+from ...protocol.limits import VERSION
 from ...protocol.messages import (
     FLOW_CREDIT,
-    FLOW_WATERMARK,
     ROLE_CONSUMER,
     ROLE_COPIER,
     ROLE_DRIVER,
@@ -33,32 +20,29 @@ from ...protocol.messages import (
     Hello,
     HelloAck,
 )
-from ...protocol.remote_error import RemoteError
 from ...transport.access import Access
 from ...transport.config import AuthConfig, TransportConfig
 from ...transport.connection import Connection, ConnectionHandler
 from ...transport.connection_pool import ConnectionPool
-from ...transport.connector import Address, connect
+from ...transport.connector import Address
 from ...transport.listener import Listener
 from ...transport.peer_networks import PeerNetworks
 from ..counters import Counters
-from ..errors import ShuttingDown
-from ..gate.partition_request_client import (
-    PartitionRequestClient,
-    UncreditedPartitionRequestClient,
-)
 from ..gate.task_events import TaskEventDispatcher
 from ..memory import NetworkBufferPool
 from .accounts import Accounts, Resource
+from .admission import refuse_writers, require_whole_segments
 from .applications import Applications
+from .copies.copies import Copies, CopiesConfig
 from .driver_handler import DriverHandler
+from .drivers import Drivers
 from .embedded.client import EmbeddedClient
 from .embedded.services import EmbeddedServices
-from .foreign_answers import without_foreign_bytes
 from .idle_connections import IdleConnections
 from .ingest.incoming_output import ProducerServices
 from .ingest.producer_handler import ProducerHandler
 from .ingest.resumable_outputs import ResumableOutputs
+from .peer_connector import PeerConnector
 from .quotas import QuotaConfig, Quotas
 from .sections import (
     ApplicationConfig,
@@ -75,6 +59,9 @@ from .store.output_index import Lost
 from .store.region_area import RegionAreas
 from .store.shuffle_store import ShuffleStore
 
+if TYPE_CHECKING:
+    from ..gate.partition_request_client import PartitionRequestClient
+
 Handler = ConsumerHandler | DriverHandler | PeerHandler | ProducerHandler
 
 
@@ -88,6 +75,7 @@ class NetworkEnvironment:
         applications: How long they live.
         auth: Who may connect; by default, whoever reaches an address.
         quotas: The most that an application may hold; by default there are no quotas.
+        copies: Copies of map outputs on other TaskManagers.
     """
 
     def __init__(
@@ -98,6 +86,7 @@ class NetworkEnvironment:
         applications: ApplicationConfig,
         auth: AuthConfig | None = None,
         quotas: QuotaConfig | None = None,
+        copies: CopiesConfig | None = None,
     ) -> None:
         self.counters = Counters()
         self.accounts = Accounts()
@@ -108,6 +97,7 @@ class NetworkEnvironment:
         self._application_config = applications
         self._auth = AuthConfig() if auth is None else auth
         self._quotas = quotas
+        self._copies_config = CopiesConfig() if copies is None else copies
         self._peer_networks = PeerNetworks(self._auth.peer_networks)
         self._idle = asyncio.Event()
         """Set when a connection may have become idle."""
@@ -148,6 +138,7 @@ class NetworkEnvironment:
                 self.set_quotas(self._quotas)
             await self.listener.start()
             self.store.watch(self._outputs_lost)
+            self.copies.start()
         except BaseException:
             self.applications.close()
             await self.store.close()
@@ -172,13 +163,35 @@ class NetworkEnvironment:
         self.producer_services.draining = True
 
     def undrain(self) -> None:
-        """Take new work again. Idempotent."""
+        """Take new work again, and let what has moved be read here too. Idempotent."""
         self.producer_services.draining = False
+        self.copies.undo_moves()
+
+    async def migrate(self) -> None:
+        """Move all map outputs to other TaskManagers, those that come to their end included.
+
+        Cancellation: safe; what has moved stays moved.
+        """
+        while True:
+            self._idle.clear()
+            await self.copies.migration.run()
+            if not self.is_writing:
+                return
+            await self._idle.wait()
 
     @property
     def is_draining(self) -> bool:
         """Whether nothing new is taken any more."""
         return self.producer_services.draining
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether anything is being written."""
+        return any(client.is_busy for client in self.embedded) or any(
+            handler.is_busy
+            for handler in self.handlers.values()
+            if isinstance(handler, ProducerHandler)
+        )
 
     @property
     def is_busy(self) -> bool:
@@ -225,6 +238,7 @@ class NetworkEnvironment:
             await client.close()
         self.idle_connections.close()
         self.segment_pressure.close()
+        await self.copies.close()
         await self.listener.close()
         self.peers.close()
         self.applications.close()
@@ -241,14 +255,35 @@ class NetworkEnvironment:
         )
         self.task_events = TaskEventDispatcher()
         self.applications = Applications(
-            self._application_config.application_expiry_seconds, self.partitions.release_application
+            self._application_config.application_expiry_seconds, self._release_application
         )
         self.access.knows_application = self.applications.knows
         for application_id in self.store.applications():
             self.applications.adopt(application_id)
         self.counters.map_outputs_adopted = self.store.statistics().adopted_map_outputs
+        self._connector = PeerConnector(
+            self._transport,
+            self.access,
+            self._peer_networks,
+            memory.segment_size_bytes,
+            self.counters,
+        )
+        self._connector.count_in = lambda connection: connection.count_in(
+            self.listener.control_memory
+        )
+        self.drivers = Drivers(self.handlers.values)
+        self.copies = Copies(
+            self.partitions,
+            self.store,
+            self._connector,
+            self.drivers,
+            self._transport.reachable_host,
+            self.counters,
+            self._copies_config,
+        )
+        self.partitions.on_shuffle_released = self.copies.shuffle_released
         self.peers: ConnectionPool[PartitionRequestClient] = ConnectionPool(
-            self._connect_peer,
+            self._connector.reader,
             self._transport.connections_per_peer,
             self._transport.peer_idle_timeout_seconds,
         )
@@ -273,6 +308,7 @@ class NetworkEnvironment:
             counters=self.counters,
             config=memory,
             verify_checksums=self._storage_config.verify_checksums,
+            on_commit=self.copies.replication.committed,
         )
         self.segment_pressure = SegmentPressure(
             self.network_pool,
@@ -297,13 +333,20 @@ class NetworkEnvironment:
         """Let requests for lost map outputs fail, and tell the drivers."""
         for key in lost:
             self.partitions.wake(key)
-        for handler in self.handlers.values():
-            if isinstance(handler, DriverHandler):
-                handler.tell(lost)
+        self.drivers.tell_lost(lost)
+        self.copies.lost(lost)
+        for connection in list(self.handlers):
+            if connection.role == ROLE_COPIER and not connection.application_id:
+                connection.close()  # it watches this TaskManager, and asks anew what is here
+
+    def _release_application(self, application_id: str) -> int:
+        freed = self.partitions.release_application(application_id)
+        self.copies.application_released(application_id)
+        return freed
 
     @property
-    def _buffer_checksums(self) -> int:
-        return 0 if self._transport.tls_enabled else FEATURE_BUFFER_CHECKSUMS  # TLS has its own
+    def _features(self) -> int:
+        return self._transport.features()
 
     def _offer(self) -> HelloAck:
         return HelloAck(
@@ -311,13 +354,7 @@ class NetworkEnvironment:
             self.store.taskmanager_id,
             self._memory.segment_size_bytes,
             FLOW_CREDIT,
-            FEATURE_LARGE_PAYLOADS
-            | FEATURE_BUFFER_GROUPS
-            | FEATURE_RESUMABLE_OUTPUTS
-            | FEATURE_REGION_AREAS
-            | FEATURE_LOST_OUTPUTS
-            | self._buffer_checksums
-            | (FEATURE_ENCRYPTED_PEERS if self._transport.tls_enabled else 0),
+            self._features,
             *self.address,
         )
 
@@ -325,18 +362,15 @@ class NetworkEnvironment:
         """Make the handler for a connection whose Hello is good.
 
         Raises:
-            SegmentSizeMismatch: A consumer that cannot take a whole segment: buffers of other
-                TaskManagers are passed on as they came, never cut.
+            SegmentSizeMismatch: A consumer cannot take a whole segment.
             QuotaExceeded: Its application has as many connections as it may.
-            ShuttingDown: A producer connects while the TaskManager drains, and no producer is
-                expected back.
+            ShuttingDown: The TaskManager drains, and this connection is for new work.
         """
-        if connection.role == ROLE_CONSUMER:
-            self._require_whole_segments(connection)
-        if connection.role == ROLE_PRODUCER and self.is_draining and not self.resumable.parked:
-            raise ShuttingDown("TaskManager is draining", remedy="Write to another TaskManager")
+        require_whole_segments(connection, self._memory.segment_size_bytes)
+        if self.is_draining:
+            refuse_writers(connection, parked=self.resumable.parked > 0)
         application_id = connection.application_id
-        account = self.accounts.of(application_id)
+        account = self.accounts.of(application_id, connection.subject)
         if application_id:
             # One is kept for a driver, so that an application at its quota can be released.
             spare = 0 if connection.role == ROLE_DRIVER else 1
@@ -370,22 +404,14 @@ class NetworkEnvironment:
                 self._memory.max_channels_per_connection,
             )
         else:
-            handler = DriverHandler(connection, self.partitions, self.applications, lost)
+            handler = DriverHandler(
+                connection, self.partitions, self.applications, self.copies, lost
+            )
         if isinstance(handler, ConsumerHandler | PeerHandler):
             handler.on_idle = self._idle.set
         self.handlers[connection] = handler
         self.idle_connections.accepted()
         return handler
-
-    def _require_whole_segments(self, connection: Connection) -> None:
-        least = self._memory.segment_size_bytes
-        if connection.max_payload_bytes < least:
-            raise SegmentSizeMismatch(
-                "Consumer cannot take the buffers of this TaskManager",
-                value=connection.max_payload_bytes,
-                limit=least,
-                remedy="Let it say 0 in its Hello: no limit of its own",
-            )
 
     def _read_pool(self, connection: Connection) -> ReadPool:
         application_id = connection.application_id  # a peer reads for many
@@ -395,47 +421,6 @@ class NetworkEnvironment:
             self._memory.read_segments_per_connection,
             self.accounts.of(application_id) if application_id else None,
         )
-
-    async def _connect_peer(self, address: Address) -> PartitionRequestClient:
-        segment_size_bytes = self._memory.segment_size_bytes
-        clients: list[PartitionRequestClient] = []
-
-        def handler(connection: Connection, greeting: Hello | HelloAck) -> ConnectionHandler:
-            if not isinstance(greeting, HelloAck):
-                raise TypeError("the side that connects is greeted with a HelloAck")
-            without_credit = connection.flow_control == FLOW_WATERMARK
-            kind = UncreditedPartitionRequestClient if without_credit else PartitionRequestClient
-            client = kind(connection, greeting, self.counters)
-            clients.append(client)
-            connection.count_in(self.listener.control_memory)
-            return client
-
-        hello = Hello(
-            MAGIC,
-            VERSION,
-            VERSION,
-            ROLE_PEER,
-            "",
-            b"",
-            segment_size_bytes,
-            FLOW_WATERMARK if self._transport.flow_control == "watermark" else FLOW_CREDIT,
-            FEATURE_BUFFER_GROUPS | self._buffer_checksums,
-            f"{socket.gethostname()} {os.getpid()}",
-        )
-        credential = self.access.peer_credential(*address)
-        try:
-            await connect(
-                address,
-                hello,
-                handler,
-                self._transport,
-                segment_size_bytes,
-                credential,
-                self._peer_networks,
-            )
-        except (ProtocolViolation, RemoteError) as error:
-            raise without_foreign_bytes(address, error) from error
-        return clients[0]
 
 
 def _open_storage(config: StorageConfig, accounts: Accounts) -> tuple[ShuffleStore, RegionAreas]:

@@ -1,11 +1,12 @@
 """The quotas of applications: settings, and the limits that follow from them on this host.
 
 An override is ``PATTERN: RESOURCE = VALUE, ...``. It gives quotas of their own to the applications
-whose names match the pattern, which is that of a shell, ``*``, ``?`` and ``[abc]``. The first
+whose names match the pattern, which is that of a shell, ``*``, ``?`` and ``[abc]``. A pattern with
+a slash is matched with ``SUBJECT/NAME``, where the subject is that of the submit token. The first
 override that matches and names a resource decides on it.
 
     etl-*: disk_tier_bytes = 20 %, channels = 10000
-    adhoc-*: map_outputs = none
+    alice/*: map_outputs = none
 """
 
 from __future__ import annotations
@@ -92,8 +93,9 @@ class QuotaConfig(Settings):
 
     quota_overrides: Annotated[tuple[str, ...], BeforeValidator(split_rules)] = ()
     """Rules of the form `PATTERN: RESOURCE = VALUE, ...` for the applications whose names match,
-    such as `etl-*: disk_tier_bytes = 20 %, channels = 10000`, see `docs/operate/limits.md`. A
-    resource is the end of a key above. As a flag or variable: separated by semicolons."""
+    such as `etl-*: disk_tier_bytes = 20 %, channels = 10000`, or whose tokens have a subject, such
+    as `alice/*: map_outputs = none`; see `docs/operate/limits.md`. A resource is the end of a key
+    above. As a flag or variable: separated by semicolons."""
 
     @field_validator("quota_overrides")
     @classmethod
@@ -124,9 +126,11 @@ class Override:
     pattern: str
     quotas: Mapping[Resource, int | str | None]
 
-    def applies_to(self, name: str) -> bool:
-        """Return whether an application of this name has these quotas."""
-        return fnmatch.fnmatchcase(name, self.pattern)
+    def applies_to(self, name: str, subject: str) -> bool:
+        """Return whether an application of this name and subject has these quotas."""
+        return fnmatch.fnmatchcase(
+            f"{subject}/{name}" if "/" in self.pattern else name, self.pattern
+        )
 
 
 @functools.lru_cache(maxsize=1024)
@@ -175,10 +179,15 @@ class Quotas:
         self._overrides = [parse_override(text) for text in config.quota_overrides]
         self._wholes = wholes
 
-    def limits_of(self, application_id: str) -> Limits:
-        """Return the quota of each resource for an application, with or without its namespace."""
+    def limits_of(self, application_id: str, subject: str = "") -> Limits:
+        """Return the quota of each resource for an application.
+
+        Args:
+            application_id: Its name, with or without its namespace.
+            subject: The subject of its submit token; empty: not known.
+        """
         name = plain_name(application_id)
-        overrides = [each for each in self._overrides if each.applies_to(name)]
+        overrides = [each for each in self._overrides if each.applies_to(name, subject)]
         return tuple(self._limit(resource, overrides) for resource in Resource)
 
     def _limit(self, resource: Resource, overrides: list[Override]) -> int | None:

@@ -213,6 +213,55 @@ class StorageConfig(Settings):
         return self
 
 
+def _split_names(value: object) -> object:
+    """Take ``"a:1,b:1"`` for two addresses, as an environment variable or a flag gives them."""
+    return (
+        tuple(part.strip() for part in value.split(",") if part.strip())
+        if isinstance(value, str)
+        else value
+    )
+
+
+class ClusterConfig(Settings):
+    """The other TaskManagers of the cluster."""
+
+    taskmanagers: Annotated[tuple[str, ...], BeforeValidator(_split_names)] = ()
+    """Addresses of other TaskManagers, as `HOST:PORT`, to which map outputs are copied and moved.
+    Drivers name those of their applications, so this is for programs without a driver. It may name
+    this TaskManager too. As a flag or variable: separated by commas."""
+
+    @field_validator("taskmanagers")
+    @classmethod
+    def _have_ports(cls, addresses: tuple[str, ...]) -> tuple[str, ...]:
+        for address in addresses:
+            host, _, port = address.rpartition(":")
+            if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
+                raise ValueError(f'"{address}" is no address: write it as HOST:PORT')
+        return addresses
+
+
+class ReplicationConfig(Settings):
+    """Copies of map outputs on other TaskManagers, and moves there."""
+
+    copy_streams: Count = Field(4, ge=1, le=64)
+    """Map outputs that are copied or moved at a time."""
+
+    synchronous_timeout_seconds: Seconds = Field(20, gt=0)
+    """Time for which the commit of a map output waits for its copies, where the producer asks for
+    that. After it the commit is answered, and the copies follow."""
+
+    lost_after_seconds: Seconds = Field(30, gt=0)
+    """Time for which a TaskManager may be away before its copies count as lost and are made again
+    elsewhere. A restart should take less."""
+
+    restore_bytes_per_second: Bytes = Field(128 * 1024 * 1024, ge=1)
+    """Most bytes in a second that are copied again after a loss."""
+
+    move_noted_timeout_seconds: Seconds = Field(10, gt=0)
+    """Time for which a move waits for the driver to take note of the new places, before readers are
+    sent there."""
+
+
 class ApplicationConfig(Settings):
     """How long an application may be out of touch."""
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from ...protocol.identity import Credential
 from ..client.credentials import client_credential
 from .config import TaskManagerConfig
+from .copies.copies import CopiesConfig
 from .embedded.client import EmbeddedClient
 from .embedded.directories import temporary_config
 from .environment import NetworkEnvironment
@@ -44,6 +45,7 @@ class TaskManager:
             config.applications,
             config.auth,
             config.quotas,
+            CopiesConfig(config.replication, config.cluster),
         )
         self.state: TaskManagerState = "starting"
         self._stops = False

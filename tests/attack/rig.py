@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 
 from benchmarks.wire_clients import (
+    FEATURES_OF_CLIENTS,
     SEGMENT_SIZE_BYTES,
     Client,
     open_gate,
@@ -222,7 +223,10 @@ CLIENTS: list[Client] = []
 
 def hello_of(role: int, application_id: str, **changes: object) -> Hello:
     """Return a Hello without a claim."""
-    hello = Hello(MAGIC, VERSION, VERSION, role, application_id, b"", 0, FLOW_CREDIT, 0, "attack")
+    features = FEATURES_OF_CLIENTS
+    hello = Hello(
+        MAGIC, VERSION, VERSION, role, application_id, b"", 0, FLOW_CREDIT, features, "attack"
+    )
     return hello._replace(**changes)  # type: ignore[arg-type]
 
 
@@ -232,7 +236,7 @@ async def enter(
     application_id: str,
     credential: Credential | None,
     config: TransportConfig | None = None,
-    features: int = 0,
+    features: int = FEATURES_OF_CLIENTS,
 ) -> Client:
     """Connect as a good client does."""
     client = Client()

@@ -93,11 +93,11 @@ async def test_an_ordinary_application_counts_refusals_and_goes_on(tmp_path):
     async with mini_cluster(tmp_path, 1, socket_path=socket) as cluster:
         application = Application("ordinary", str(socket))
         accounts = cluster[0].accounts
-        accounts.set_limits(lambda _: tuple(each != Resource.CONNECTIONS for each in Resource))
+        accounts.set_limits(lambda *_: tuple(each != Resource.CONNECTIONS for each in Resource))
         working = asyncio.create_task(work(application, Load()))
         await eventually(lambda: application.errors)
         assert application.moved_bytes == 0
-        accounts.set_limits(lambda _: NO_LIMITS)
+        accounts.set_limits(lambda *_: NO_LIMITS)
         await eventually(lambda: application.moved_bytes)
         await rest(application, working)
         assert set(application.errors) == {"QUOTA_EXCEEDED"}

@@ -24,3 +24,19 @@ def test_another_data_path_is_an_error(tmp_path: Path, monkeypatch: pytest.Monke
         pass
     assert len(benchmark.processes) == len(benchmark.hosts)
     assert not any(process.running for process in benchmark.processes)
+
+
+def test_a_lost_taskmanager_is_replaced_by_a_new_one(tmp_path: Path):
+    with TaskManagers(tmp_path / "tm", memory_tier="16 MiB") as benchmark:
+        host = benchmark.hosts[1]
+        data = tmp_path / "tm" / f"data-{host}"
+        before = [process.pid for process in benchmark.processes]
+        identity = (data / "taskmanager-id").read_text()
+        benchmark.lose(host)
+        assert not any(data.iterdir())
+        assert [process.running for process in benchmark.processes] == [True, False]
+        benchmark.replace(host)
+        assert benchmark.processes[0].pid == before[0]
+        assert benchmark.processes[1].pid != before[1]
+        assert (data / "taskmanager-id").read_text() != identity
+        benchmark.moved()

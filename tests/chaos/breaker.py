@@ -12,12 +12,14 @@ import time
 from typing import TYPE_CHECKING
 
 from benchmarks.executors import executors_below
+from sluice.protocol.limits import FEATURES
+from tests.chaos.blame import Trouble
+from tests.chaos.damage import flip_in_arena, flip_in_journal
 from tests.chaos.links import Link
 from tests.chaos.schedule import Action, Kind
-from tests.chaos.timeline import Trouble
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
     from types import TracebackType
     from typing import Self
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from tests.chaos.links import Links
     from tests.chaos.timeline import Timeline
     from tests.spark.daemons import Daemon, Daemons
+    from tests.support.loop_disk import LoopDisk
 
 MEND_TIMEOUT_SECONDS = 120.0
 
@@ -39,6 +42,7 @@ class Breaker:
         daemons: The TaskManagers.
         links: The proxies before them.
         timeline: Is told of everything.
+        disks: The disk of each host's TaskManager that can be filled.
     """
 
     def __init__(
@@ -49,11 +53,15 @@ class Breaker:
         daemons: Daemons,
         links: Links,
         timeline: Timeline,
+        disks: Mapping[str, LoopDisk],
     ) -> None:
         self._cluster_directory = cluster_directory
         self._daemons = {daemon.host: daemon for daemon in daemons}
         self._links = links
         self._timeline = timeline
+        self._disks = disks
+        self._older = False
+        """Whether the TaskManagers are those of an older release."""
         self._chance = random.Random(seed)
         self._order = itertools.count()
         self._due = [
@@ -119,9 +127,7 @@ class Breaker:
                 heapq.heappush(self._due, (self._trouble_ends, next(self._order), begin))
                 return
             self._timeline.note("chaos", str(action))
-            trouble = Trouble(action.host, time.time())
-            if not action.kind.of_executor:
-                self.troubles.append(trouble)
+            trouble = self._trouble(action.host, action.kind)
             mend = self._break(action)
             if mend is None:
                 trouble.ended = time.time()
@@ -144,6 +150,12 @@ class Breaker:
             heapq.heappush(self._due, (due, number, end))
 
         return begin
+
+    def _trouble(self, host: str, kind: Kind) -> Trouble:
+        trouble = Trouble(host, time.time(), what=kind.value, lasting=kind.lasting)
+        if not kind.of_executor:
+            self.troubles.append(trouble)
+        return trouble
 
     def _break(self, action: Action) -> Callable[[], None] | None:
         """Do it; return what mends it."""
@@ -168,6 +180,36 @@ class Breaker:
             case Kind.REMOVE_DIRECTORY:
                 daemon.remove_data_directory()
                 return daemon.mend_data_directory
+            case Kind.FILL_DISK:
+                disk = self._disks[action.host]
+                mib = disk.fill() // 2**20
+                self._timeline.note("chaos", f"{action.host}: {mib} MiB are taken")
+                return disk.make_room
+            case Kind.FLIP_ARENA:
+                flipped = sum(flip_in_arena(arena, self._chance) for arena in daemon.arenas)
+                self._timeline.note("chaos", f"{action.host}: {flipped} bits have changed")
+                return None
+            case Kind.FLIP_JOURNAL:
+                daemon.kill()
+                flipped = sum(flip_in_journal(path, self._chance) for path in daemon.journals)
+                self._timeline.note("chaos", f"{action.host}: {flipped} bits have changed")
+                return lambda: self._start(daemon)
+            case Kind.LOSE_HOST:
+                daemon.kill()
+                self._kill_executors(action.host)
+                daemon.lose_data()
+                return lambda: self._start(daemon)
+            case Kind.MIGRATE:
+                # Nothing is lost: the others have it all, and what is left here nobody misses.
+                daemon.drain(migrate=True)
+                daemon.stop()
+                daemon.lose_data()
+                return lambda: self._start(daemon)
+            case Kind.ROLLING_RESTART | Kind.ROLLING_UPGRADE:
+                if action.kind is Kind.ROLLING_UPGRADE:
+                    self._older = not self._older
+                self._roll(daemon)
+                return lambda: self._roll_others(action)
             case Kind.RESET_PEERS:
                 links.reset(peers)
                 return None
@@ -194,6 +236,27 @@ class Breaker:
         daemon.start()
         adopted = daemon.status().counters.map_outputs_adopted
         self._timeline.note("chaos", f"{daemon.host}: adopted {adopted} map outputs")
+
+    def _roll(self, daemon: Daemon) -> None:
+        """Restart a TaskManager as an upgrade does."""
+        daemon.stop()
+        daemon.change(features_off=",".join(FEATURES) if self._older else None)
+        daemon.start()
+        adopted = daemon.status().counters.map_outputs_adopted
+        release = "an older release" if self._older else "this release"
+        self._timeline.note("chaos", f"{daemon.host}: {release} adopted {adopted} map outputs")
+
+    def _roll_others(self, action: Action) -> None:
+        for host, daemon in self._daemons.items():
+            if host != action.host:
+                trouble = self._trouble(host, action.kind)
+                self._roll(daemon)
+                trouble.ended = time.time()
+
+    def _kill_executors(self, host: str) -> None:
+        for executor in executors_below(self._cluster_directory):
+            if executor.host == host:
+                _signal(executor.pid, signal.SIGKILL)
 
     def _signal_executor(self, host: str, number: signal.Signals) -> int:
         """Signal one executor of a host; return its pid, 0 if there is none."""

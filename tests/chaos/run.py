@@ -28,13 +28,15 @@ from benchmarks.comparison import differences
 from benchmarks.executors import executors_below
 from benchmarks.processes import ProcessFailed, stop_on_termination
 from sluice.spark_integration import spark_conf
+from tests.chaos.blame import SPECULATION, MapRuns, Trouble, wrong_blame
 from tests.chaos.breaker import Breaker
 from tests.chaos.links import Links
-from tests.chaos.schedule import schedule, surroundings
-from tests.chaos.timeline import NO_REPAIRS, Repairs, Timeline, Trouble, repairs, told, wrong_blame
+from tests.chaos.schedule import Kind, schedule, surroundings
+from tests.chaos.timeline import NO_REPAIRS, Repairs, Timeline, repairs, told
 from tests.spark.applications import LOCAL_MASTER, Application
-from tests.spark.daemons import Daemons, leftovers
+from tests.spark.daemons import Daemons, can_migrate, leftovers
 from tests.spark.jobs.repeated import JOBS
+from tests.support.loop_disk import LoopDisk, loop_disks
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -52,12 +54,35 @@ once."""
 EXPIRY_SECONDS = 60.0
 """The TaskManagers' default, and longer than any fault: an application that is cut off keeps its
 data."""
+DISK_BYTES = 1024 * 1024 * 1024
+"""Of each TaskManager's disk: more than the jobs shuffle on a host, until it is filled."""
 
 SETTINGS = {
     "spark.sql.adaptive.coalescePartitions.enabled": "false",  # or there would be few tasks
     "spark.cores.max": "4",
     "spark.sluice.driver.pingInterval": "1s",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Copies:
+    """Copies of each map output, the producer's own included, and when they are made."""
+
+    replicas: int
+    mode: str
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """Return the Spark settings, nothing for a single copy."""
+        if self.replicas == 1:
+            return {}
+        return {
+            "spark.sluice.replicas": str(self.replicas),
+            "spark.sluice.replicas.mode": self.mode,
+        }
+
+    def __str__(self) -> str:
+        return f"{self.replicas} {self.mode}" if self.replicas > 1 else "1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,21 +101,31 @@ class Chaos:
         directory: Receives everything; keep its path short.
         seed: Decides what breaks when, and the order of the jobs.
         seconds: How long things break.
+        copies: Of the map outputs.
         settings: Spark settings, which win over those of the seed.
     """
 
     def __init__(
-        self, directory: Path, seed: int, seconds: float, settings: Mapping[str, str]
+        self,
+        directory: Path,
+        seed: int,
+        seconds: float,
+        copies: Copies,
+        settings: Mapping[str, str],
     ) -> None:
         self._directory = directory
         self._seed = seed
         self._seconds = seconds
         self._surroundings = surroundings(seed)
-        self._settings = SETTINGS | dict(self._surroundings.spark) | dict(settings)
+        self._copies = copies
+        self._settings = (
+            SETTINGS | dict(self._surroundings.spark) | copies.settings | dict(settings)
+        )
         self._timeline = Timeline()
         self._problems: list[str] = []
         self._repairs = NO_REPAIRS
         self._troubles: list[Trouble] = []
+        self._map_runs = MapRuns()
         self._jobs = 0
 
     def run(self) -> Outcome:
@@ -98,12 +133,16 @@ class Chaos:
         expected = self._expected()
         tm_directory = self._directory / "tm"
         with (
+            loop_disks(self._directory / "disks", WORKER_HOSTS, DISK_BYTES) as disks,
             Links(tm_directory, WORKER_HOSTS) as links,
             StandaloneCluster(self._directory, cores=2, memory="2g") as cluster,
         ):
             options = {
-                host: own | {"drain-timeout-seconds": 5} for host, own in links.options().items()
+                host: own | {"drain-timeout-seconds": 5, "min-free-bytes": 0}
+                for host, own in links.options().items()
             }
+            for host, disk in disks.items():
+                options[host]["data-directories"] = disk.data
             with Daemons(
                 tm_directory,
                 expiry_seconds=EXPIRY_SECONDS,
@@ -115,11 +154,12 @@ class Chaos:
                 with Application(
                     "chaos", cluster.master_url, self._directory, settings
                 ) as application:
-                    self._timeline.note("run", str(self._surroundings))
+                    self._timeline.note("run", f"{self._surroundings}; replicas {self._copies}")
                     self._all_once(application, expected)
-                    self._broken(application, expected, daemons, links)
+                    self._broken(application, expected, daemons, links, disks)
                     self._heal(application, expected)
                     self._all_once(application, expected)
+                    self._expect_nothing_lost()
                     if not self._problems:
                         self._expect_nothing_open(daemons)
                 for daemon in daemons:
@@ -147,13 +187,27 @@ class Chaos:
         expected: Mapping[str, Path],
         daemons: Daemons,
         links: Links,
+        disks: Mapping[str, LoopDisk],
     ) -> None:
-        actions = schedule(self._seed, self._seconds, WORKER_HOSTS)
+        without = {
+            Kind.FILL_DISK: "nothing can be mounted" if len(disks) < len(WORKER_HOSTS) else "",
+            Kind.MIGRATE: "" if can_migrate() else "sluice drain has no --migrate",
+        }
+        without = {kind: reason for kind, reason in without.items() if reason}
+        for kind, reason in without.items():
+            self._timeline.note("run", f"not here, as {reason}: {kind.value}")
+        actions = schedule(
+            self._seed,
+            self._seconds,
+            WORKER_HOSTS,
+            without,
+            single_losses=self._copies.replicas > 1,
+        )
         chance = random.Random(f"{self._seed} jobs")
         with Breaker(
-            actions, self._seed, self._directory, daemons, links, self._timeline
+            actions, self._seed, self._directory, daemons, links, self._timeline, disks
         ) as breaker:
-            self._troubles = breaker.troubles
+            self._troubles = self._map_runs.troubles = breaker.troubles
             while breaker.at_work and not self._problems:
                 job = chance.choice(list(JOBS))
                 self._job(application, job, expected[job])
@@ -186,11 +240,21 @@ class Chaos:
                 self._problem(f"{name}: {different}")
             rows.unlink()
         events = application.new_events().events
-        self._repairs += repairs(events)
+        self._repairs += repairs(events, self._map_runs.add(events))
         self._timeline.add(told(events))
         for blame in wrong_blame(events, self._troubles, PATIENCE_SECONDS):
             self._problem(f"{name}: {blame}")
         self._timeline.flush()
+
+    def _expect_nothing_lost(self) -> None:
+        """With a second copy that is there before a commit, one loss at a time costs no map task.
+
+        A copy that is made afterwards may be too late.
+        """
+        again = self._repairs.map_reruns.copy()
+        del again[SPECULATION]
+        if self._copies.replicas > 1 and self._copies.mode == "sync" and again:
+            self._problem(f"with replicas {self._copies} map tasks ran again: {dict(again)}")
 
     def _expect_nothing_open(self, daemons: Daemons) -> None:
         """No job runs, but the application is still there, and with it shuffles it may read."""
@@ -266,6 +330,12 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=240.0, help="how long things break")
     parser.add_argument("--seed", type=int, default=1, help="decides what breaks when")
     parser.add_argument(
+        "--replicas", type=int, choices=(1, 2), default=1, help="copies of each map output"
+    )
+    parser.add_argument(
+        "--mode", choices=("async", "sync"), default="sync", help="when second copies are made"
+    )
+    parser.add_argument(
         "--conf", action="append", default=[], metavar="KEY=VALUE", help="a Spark setting"
     )
     parser.add_argument(
@@ -277,7 +347,10 @@ def main() -> int:
     options = parser.parse_args()
     if options.plan:
         print(surroundings(options.seed))
-        for action in schedule(options.seed, options.seconds, WORKER_HOSTS):
+        single_losses = options.replicas > 1
+        for action in schedule(
+            options.seed, options.seconds, WORKER_HOSTS, single_losses=single_losses
+        ):
             print(f"{action.at_seconds:7.1f}  {action}")
         return 0
     print(f"chaos: seed {options.seed}, {options.seconds:g} s", flush=True)
@@ -285,7 +358,8 @@ def main() -> int:
     outcome = None
     try:
         settings = dict(setting.split("=", 1) for setting in options.conf)
-        outcome = Chaos(directory, options.seed, options.seconds, settings).run()
+        copies = Copies(options.replicas, options.mode)
+        outcome = Chaos(directory, options.seed, options.seconds, copies, settings).run()
     finally:
         if options.keep or outcome is None or outcome.problems:
             print(f"chaos: files in {directory}")

@@ -8,7 +8,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
 
 class Kind(Enum):
@@ -20,6 +20,13 @@ class Kind(Enum):
     STOP_TASKMANAGER = "stop the TaskManager in good order"
     PAUSE_TASKMANAGER = "pause the TaskManager"
     REMOVE_DIRECTORY = "remove the TaskManager's data directory"
+    FILL_DISK = "fill the TaskManager's disk"
+    FLIP_ARENA = "flip bytes in the TaskManager's arenas"
+    FLIP_JOURNAL = "kill -9 the TaskManager and flip bytes in its journals"
+    LOSE_HOST = "lose the host for good"
+    MIGRATE = "drain the TaskManager with migration and take its host away for good"
+    ROLLING_RESTART = "restart all TaskManagers one after the other"
+    ROLLING_UPGRADE = "replace all TaskManagers by ones of another release"
     RESET_PEERS = "reset the TaskManager's TCP connections"
     CUT_PEERS = "cut the TaskManager's TCP port off"
     STALL_PEERS = "let nothing through the TaskManager's TCP port"
@@ -36,7 +43,22 @@ class Kind(Enum):
     @property
     def instant(self) -> bool:
         """Whether nothing has to be mended afterwards."""
-        return self in (Kind.KILL_EXECUTOR, Kind.RESET_PEERS, Kind.RESET_CLIENTS)
+        return self in (
+            Kind.KILL_EXECUTOR,
+            Kind.RESET_PEERS,
+            Kind.RESET_CLIENTS,
+            Kind.FLIP_ARENA,
+        )
+
+    @property
+    def lasting(self) -> bool:
+        """Whether it loses or damages data, which a task may find out any time later."""
+        return self.silent or self is Kind.LOSE_HOST
+
+    @property
+    def silent(self) -> bool:
+        """Whether it damages data and nobody notices before they are read."""
+        return self in (Kind.FLIP_ARENA, Kind.FLIP_JOURNAL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,28 +96,55 @@ QUIET_SECONDS = 2.0
 """At the beginning."""
 
 
-def schedule(seed: int, seconds: float, hosts: Sequence[str]) -> list[Action]:
+SILENT_SECONDS = 40.0
+"""At the end of a schedule of single losses, for damage that nobody notices."""
+
+
+def schedule(
+    seed: int,
+    seconds: float,
+    hosts: Sequence[str],
+    without: Collection[Kind] = (),
+    *,
+    single_losses: bool = False,
+) -> list[Action]:
     """All faults of a run, in order of time; the same for the same arguments.
 
     Args:
         seed: Decides everything.
         seconds: All have begun and ended by then.
         hosts: Where the victims are.
+        without: Kinds of faults that cannot be had here; the others come at the same times.
+        single_losses: Whether nothing is lost while a copy of it elsewhere may be damaged: silent
+            damage comes once of each kind, at the end and to one host.
     """
     executors = [kind for kind in Kind if kind.of_executor]
     others = [kind for kind in Kind if not kind.of_executor]
     # A generator for each: a change of one series leaves the other as it is.
     actions = _series(random.Random(f"{seed} executors"), seconds, hosts, executors)
-    actions += _series(random.Random(f"{seed} taskmanagers"), seconds, hosts, others)
+    chance = random.Random(f"{seed} taskmanagers")
+    if single_losses:
+        loud = [kind for kind in others if not kind.silent]
+        actions += _series(chance, seconds - SILENT_SECONDS, hosts, loud)
+        silent = [kind for kind in others if kind.silent]
+        begin, host = seconds - SILENT_SECONDS, [chance.choice(hosts)]
+        actions += _series(chance, seconds, host, silent, begin)[: len(silent)]
+    else:
+        actions += _series(chance, seconds, hosts, others)
+    actions = [action for action in actions if action.kind not in without]
     return sorted(actions, key=lambda action: action.at_seconds)
 
 
 def _series(
-    chance: random.Random, seconds: float, hosts: Sequence[str], kinds: Sequence[Kind]
+    chance: random.Random,
+    seconds: float,
+    hosts: Sequence[str],
+    kinds: Sequence[Kind],
+    at: float = QUIET_SECONDS,
 ) -> list[Action]:
     """Faults one after the other: each kind once in random order, then again."""
     actions: list[Action] = []
-    at, rest = QUIET_SECONDS, list[Kind]()
+    rest = list[Kind]()
     while True:
         rest = rest or chance.sample(kinds, len(kinds))
         kind = rest.pop()
@@ -103,6 +152,7 @@ def _series(
         lasts = 0.0
         if not kind.instant:
             long = not kind.of_executor and chance.random() < LONG_SHARE
+            long = long or kind is Kind.LOSE_HOST
             lasts = chance.uniform(*(LONG_SECONDS if long else SHORT_SECONDS))
         action = Action(round(at, 1), kind, chance.choice(hosts), round(lasts, 1))
         if action.end_seconds > seconds:

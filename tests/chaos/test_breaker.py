@@ -18,12 +18,14 @@ from tests.chaos.breaker import Breaker
 from tests.chaos.links import Links
 from tests.chaos.schedule import Action, Kind
 from tests.chaos.timeline import Timeline
-from tests.spark.daemons import Daemons, leftovers
+from tests.spark.daemons import Daemons, can_migrate, leftovers
+from tests.support.loop_disk import LoopDisk, loop_disks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 HOST = WORKER_HOSTS[1]
+DISK_BYTES = 64 * 1024 * 1024
 END_SECONDS = 60.0
 LOOK_AGAIN_SECONDS = 0.02
 
@@ -65,26 +67,50 @@ def answers(path: Path) -> bool:
             return False
 
 
-def test_every_kind_of_fault_is_mended(directory: Path, executor: subprocess.Popen[bytes]):
+def can_mount(directory: Path) -> bool:
+    with loop_disks(directory / "try", [HOST], DISK_BYTES) as disks:
+        return bool(disks)
+
+
+def options_of(links: Links, disks: dict[str, LoopDisk]) -> dict[str, dict[str, object]]:
+    options = {host: own | {"min-free-bytes": 0} for host, own in links.options().items()}
+    for host, disk in disks.items():
+        options[host]["data-directories"] = disk.data
+    return options
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["troubled", "lost"])
+def test_every_kind_of_fault_is_mended(
+    directory: Path, executor: subprocess.Popen[bytes], lost: bool
+):
+    kinds = [kind for kind in Kind if (kind in (Kind.LOSE_HOST, Kind.MIGRATE)) is lost]
+    if not can_mount(directory) and not lost:
+        kinds.remove(Kind.FILL_DISK)
+    if not can_migrate() and lost:
+        kinds.remove(Kind.MIGRATE)
     # The executor's end comes last.
-    kinds = sorted(Kind, key=lambda kind: kind is Kind.KILL_EXECUTOR)
+    kinds.sort(key=lambda kind: kind is Kind.KILL_EXECUTOR)
     actions = [
         Action(number * 0.01, kind, HOST, 0.0 if kind.instant else 0.05)
         for number, kind in enumerate(kinds)
     ]
     with (
+        loop_disks(directory / "disks", WORKER_HOSTS, DISK_BYTES) as disks,
         Links(directory / "tm", WORKER_HOSTS) as links,
-        Daemons(directory / "tm", options=links.options()) as daemons,
+        Daemons(directory / "tm", options=options_of(links, disks)) as daemons,
     ):
         before, pid = daemons[1].status(), daemons[1].pid
-        with Breaker(actions, 1, directory, daemons, links, Timeline()) as breaker:
+        with Breaker(actions, 1, directory, daemons, links, Timeline(), disks) as breaker:
             breaker.wait(END_SECONDS)
         assert breaker.error is None
         assert not breaker.at_work
-        # Another process, in the same place.
+        assert {trouble.what for trouble in breaker.troubles} == {
+            kind.value for kind in kinds if not kind.of_executor
+        }
+        # Another process, in the same place; a host that was lost comes back as a new one.
         after = daemons[1].status()
         assert daemons[1].pid != pid
-        assert after.taskmanager_id == before.taskmanager_id
+        assert (after.taskmanager_id == before.taskmanager_id) is not lost
         assert after.address == before.address == f"{HOST}:{links.options()[HOST]['data-port']}"
         assert answers(directory / "tm" / f"{HOST}.sock")
         for daemon in daemons:
@@ -99,7 +125,7 @@ def test_what_is_broken_when_the_run_ends_is_mended(directory: Path):
         Daemons(directory / "tm", options=links.options()) as daemons,
     ):
         first = daemons[1].pid
-        with Breaker([action], 1, directory, daemons, links, Timeline()):
+        with Breaker([action], 1, directory, daemons, links, Timeline(), {}):
             deadline = time.monotonic() + END_SECONDS
             while daemons[1].running:
                 assert time.monotonic() < deadline

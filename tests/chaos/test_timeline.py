@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from tests.chaos.timeline import (
     NO_REPAIRS,
     Entry,
     Timeline,
-    Trouble,
     merged,
     repairs,
     told,
-    wrong_blame,
 )
 
 
@@ -52,11 +51,13 @@ EVENTS = [
 
 
 def test_what_spark_did_again_is_counted():
-    found = repairs(EVENTS)
+    found = repairs(EVENTS, Counter(flood=1))
     assert found.failed_tasks == {"ExecutorLostFailure": 1, "FetchFailed": 1}
-    assert (found.stage_retries, found.map_reruns, found.executors_lost) == (1, 1, 1)
+    assert (found.stage_retries, found.map_reruns, found.executors_lost) == (1, {"flood": 1}, 1)
     assert NO_REPAIRS + found == found
-    assert repairs([task(0, 0, SUCCESS)]) == NO_REPAIRS
+    assert "map tasks run again: 1 (1 flood)" in str(found)
+    assert repairs([task(0, 0, SUCCESS)], Counter()) == NO_REPAIRS
+    assert "map tasks run again: 0 (none)" in str(NO_REPAIRS)
 
 
 def test_trouble_is_told_with_its_time():
@@ -86,32 +87,3 @@ def test_entries_are_printed_in_order_of_time(capsys):
     timeline.flush()
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[-1] for line in lines] == ["first", "second"]
-
-
-def fetch_failure(host: str | None) -> dict[str, Any]:
-    source = None if host is None else {"Executor ID": "sluice-1", "Host": host, "Port": 1}
-    return task(0, 0, FETCH_FAILED | {"Block Manager Address": source}, "ResultTask")
-
-
-def test_a_fetch_failure_names_a_host_that_was_in_trouble():
-    troubles = [Trouble("a", 1.0, 2.0), Trouble("b", 10.0), Trouble("c", 13.0)]
-
-    def blames(host: str | None) -> list[str]:
-        # It ends at 12.5.
-        return list(wrong_blame([fetch_failure(host)], troubles, patience_seconds=10.0))
-
-    assert blames("b") == []
-    assert blames("a") == ["a was well and is blamed: gone"]  # too long ago
-    assert blames("c") == ["c was well and is blamed: gone"]  # not yet
-    assert blames(None) == ["a map output is missing or damaged: gone"]
-    assert list(wrong_blame([task(0, 0, LOST)], [], 0.0)) == []
-
-
-def test_a_fetch_failure_may_tell_that_a_directory_is_lost():
-    lost = "Map attempt 3 of shuffle 1 was lost with its storage directory"
-    event = fetch_failure(None)
-    event["Task End Reason"]["Message"] = lost
-    assert list(wrong_blame([event], [Trouble("a", 10.0)], 10.0)) == []
-    assert list(wrong_blame([event], [Trouble("a", 1.0, 2.0)], 10.0)) == [
-        f"a map output is missing or damaged: {lost}"
-    ]

@@ -8,8 +8,6 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tests.spark.eventlog import MAP_TASK
-
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
@@ -74,8 +72,8 @@ class Repairs:
     failed_tasks: Counter[str]
     """By reason."""
     stage_retries: int
-    map_reruns: int
-    """Successful runs of map tasks beyond the first of each."""
+    map_reruns: Counter[str]
+    """Successful runs of map tasks beyond the first of each, by cause."""
     executors_lost: int
 
     def __add__(self, other: Repairs) -> Repairs:
@@ -88,20 +86,24 @@ class Repairs:
         )
 
     def __str__(self) -> str:
-        reasons = ", ".join(f"{count} {reason}" for reason, count in self.failed_tasks.items())
         return (
-            f"tasks that failed: {reasons or 'none'}; stages tried again: {self.stage_retries};"
-            f" map tasks run again: {self.map_reruns}; executors lost: {self.executors_lost}"
+            f"tasks that failed: {_listed(self.failed_tasks)};"
+            f" stages tried again: {self.stage_retries};"
+            f" map tasks run again: {self.map_reruns.total()} ({_listed(self.map_reruns)});"
+            f" executors lost: {self.executors_lost}"
         )
 
 
-NO_REPAIRS = Repairs(Counter(), 0, 0, 0)
+def _listed(counts: Counter[str]) -> str:
+    return ", ".join(f"{count} {what}" for what, count in counts.items()) or "none"
 
 
-def repairs(events: Iterable[dict[str, Any]]) -> Repairs:
-    """Count them in events of Spark's log."""
+NO_REPAIRS = Repairs(Counter(), 0, Counter(), 0)
+
+
+def repairs(events: Iterable[dict[str, Any]], map_reruns: Counter[str]) -> Repairs:
+    """Count them in events of Spark's log, from which ``map_reruns`` were counted before."""
     failed: Counter[str] = Counter()
-    maps: Counter[tuple[int, int]] = Counter()
     retries = lost = 0
     for event in events:
         match event["Event"]:
@@ -109,55 +111,11 @@ def repairs(events: Iterable[dict[str, Any]]) -> Repairs:
                 reason = event["Task End Reason"]["Reason"]
                 if reason != "Success":
                     failed[reason] += 1
-                elif event["Task Type"] == MAP_TASK:
-                    maps[event["Stage ID"], event["Task Info"]["Index"]] += 1
             case "SparkListenerStageSubmitted":
                 retries += event["Stage Info"]["Stage Attempt ID"] > 0
             case "SparkListenerExecutorRemoved":
                 lost += 1
-    return Repairs(failed, retries, sum(maps.values()) - len(maps), lost)
-
-
-@dataclass(slots=True)
-class Trouble:
-    """A time in which a host's TaskManager or its links were not well."""
-
-    host: str
-    began: float
-    """Seconds since the epoch."""
-    ended: float = float("inf")
-
-
-LOST_WITH_DIRECTORY = "was lost with its storage directory"
-
-
-def wrong_blame(
-    events: Iterable[dict[str, Any]], troubles: Iterable[Trouble], patience_seconds: float
-) -> Iterator[str]:
-    """Fetch failures that no trouble explains.
-
-    Args:
-        events: Of Spark's log.
-        troubles: All that there was.
-        patience_seconds: How long after the end of a trouble a task may fail for it.
-    """
-    troubles = list(troubles)
-    for event in events:
-        reason = event.get("Task End Reason", {})
-        if reason.get("Reason") != "FetchFailed":
-            continue
-        at = event["Task Info"]["Finish Time"] / 1e3
-        source = reason.get("Block Manager Address")
-        hosts = {
-            trouble.host
-            for trouble in troubles
-            if trouble.began <= at <= trouble.ended + patience_seconds
-        }
-        if source is None:
-            if LOST_WITH_DIRECTORY not in str(reason) or not hosts:
-                yield f"a map output is missing or damaged: {_message(reason)}"
-        elif source["Host"] not in hosts:
-            yield f"{source['Host']} was well and is blamed: {_message(reason)}"
+    return Repairs(failed, retries, map_reruns, lost)
 
 
 def told(events: Iterable[dict[str, Any]]) -> Iterator[Entry]:
@@ -172,7 +130,7 @@ def told(events: Iterable[dict[str, Any]]) -> Iterator[Entry]:
                     yield Entry(
                         info["Finish Time"] / 1e3,
                         "task",
-                        f"{place} {where}: {reason['Reason']} {_message(reason)}",
+                        f"{place} {where}: {reason['Reason']} {message_of(reason)}",
                     )
             case "SparkListenerStageSubmitted":
                 stage = event["Stage Info"]
@@ -194,7 +152,8 @@ def told(events: Iterable[dict[str, Any]]) -> Iterator[Entry]:
                     yield Entry(event["Completion Time"] / 1e3, "job", f"failed: {text}")
 
 
-def _message(reason: dict[str, Any]) -> str:
+def message_of(reason: dict[str, Any]) -> str:
+    """Return the first line of what a task that failed says."""
     for key in ("Message", "Description", "Loss Reason", "Kill Reason"):
         if reason.get(key):
             return _first_line(f"{reason.get('Class Name', '')} {reason[key]}")

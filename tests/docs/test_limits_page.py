@@ -5,11 +5,37 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
+from sluice.protocol import limits as wire
 from sluice.shuffle.taskmanager.config import keys
 from sluice.shuffle.taskmanager.config_reference import page
+from sluice.shuffle.taskmanager.sections import StorageConfig
+from sluice.shuffle.taskmanager.store.tier_shares import fair_share_bytes
+from sluice.shuffle.taskmanager.watch.application_metrics import LARGEST
+from sluice.transport import backlog, loop_share, read_turn
 
 LIMITS = Path(__file__).parents[2] / "docs" / "operate" / "limits.md"
 IS_LIMIT = re.compile(r"(max_|quota_).*|.*_timeout_seconds")
+NO_LIMITS = {
+    # Names and places.
+    *("bind_host", "data_port", "advertised_host", "socket_path", "socket_mode", "listen_backlog"),
+    *("http_host", "http_port", "data_directories", "memory_directory", "region_areas_directory"),
+    # Who may do what.
+    *("cluster_secret_files", "allow_anonymous", "peer_networks", "names_on_loopback"),
+    *("tls_enabled", "tls_certificate_file", "tls_key_file", "tls_ca_file", "tls_check_host_name"),
+    *("tls_require_client_certificate", "tls_pinned_fingerprints", "tls_minimum_version"),
+    "tls_certificate_roles",
+    # How it is done.
+    *("flow_control", "write_low_watermark_bytes", "write_high_watermark_bytes", "event_loop"),
+    *("features_off", "connect_retries", "connections_per_peer", "keepalive_seconds"),
+    "congestion_control",
+    *("segment_size_bytes", "debloat_target_seconds", "debloat_period_seconds"),
+    *("debloat_min_buffer_size_bytes", "verify_checksums", "health_check_seconds"),
+    *("slow_disk_seconds", "log_level"),
+}
+"""Settings that bound nothing which applications take from each other."""
+
 ROW = re.compile(r"^\| `(\w+)` \| ([^|]*?) \|", re.MULTILINE)
 
 
@@ -31,6 +57,56 @@ def test_the_page_of_settings_has_limits_of_every_kind():
 def test_every_limit_is_on_the_page():
     text = LIMITS.read_text(encoding="utf-8")
     assert not {key for key in limits() if f"`{key}`" not in text}
+
+
+def test_every_other_setting_is_known_to_be_no_limit():
+    """A new key has to be on the page, or among those that are none."""
+    text = LIMITS.read_text(encoding="utf-8")
+    assert {key for key in rows(page()) if f"`{key}`" not in text} == NO_LIMITS
+
+
+def size(amount: int) -> str:
+    """Return a size as the page has it."""
+    kib = amount // 1024
+    return f"{kib // 1024} MiB" if kib % 1024 == 0 else f"{kib} KiB"
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        f"| {backlog.MAX_UNREAD_PONGS:,} Pongs or {size(backlog.MAX_UNREAD_ANSWERS_BYTES)} of answ",
+        f"| {size(backlog.MAX_UNSENT_REQUESTS_BYTES)} of requests unread |",
+        f"| {size(loop_share.READS_A_TURN_BYTES)} received "
+        f"and {size(loop_share.SENDS_A_TURN_BYTES)} sent",
+        f"a message received counts as {size(read_turn.MESSAGE_COST_BYTES)} more |",
+        f"| {LARGEST} applications of each resource",
+        f"before the end of the handshake | {size(wire.MAX_HANDSHAKE_CONTROL_BYTES)} |",
+        f"| control part | {size(wire.MAX_CONTROL_BYTES)} |",
+        f"| channels of a gate | {wire.MAX_GATE_CHANNELS:,} |",
+        f"| payload | a segment; {size(wire.MAX_LARGE_PAYLOAD_BYTES)} between",
+        f"| event | {wire.MAX_EVENT_BYTES:,} bytes |",
+        f"or host | {wire.MAX_NAME_CHARACTERS} characters |",
+        f"| subject of a token | {wire.MAX_SUBJECT_BYTES} bytes |",
+        f"| credit of a channel | {wire.MAX_CREDIT:,} |",
+    ],
+)
+def test_limits_without_a_setting_are_those_of_the_code(row: str):
+    assert row in LIMITS.read_text(encoding="utf-8")
+
+
+def test_shares_of_the_memory_tier_are_those_of_the_rule():
+    reserve = StorageConfig.model_fields["memory_tier_reserve_percent"].default
+    shown = re.findall(
+        r"^\| (\d+) \| ([\d.]+) % \| ([\d.]+) % \|$", LIMITS.read_text(), re.MULTILINE
+    )
+    assert [int(applications) for applications, _, _ in shown] == [1, 2, 3, 4, 8]
+    whole = 1_000_000
+    for applications, share, left in shown:
+        each = fair_share_bytes(whole, int(applications), reserve)
+        assert 100 * each / whole == pytest.approx(float(share), abs=0.5)
+        assert 100 * (whole - int(applications) * each) / whole == pytest.approx(
+            float(left), abs=0.05
+        )
 
 
 def test_the_page_has_the_defaults_of_the_settings():

@@ -11,8 +11,14 @@ from sluice.protocol.errors import (
     UnexpectedMessage,
 )
 from sluice.protocol.limits import (
+    FEATURE_BUFFER_CHECKSUMS,
     FEATURE_BUFFER_GROUPS,
+    FEATURE_COPIES,
     FEATURE_LARGE_PAYLOADS,
+    FEATURE_LOST_OUTPUTS,
+    FEATURE_REGION_AREAS,
+    FEATURE_RESUMABLE_OUTPUTS,
+    FEATURES,
     MAX_LARGE_PAYLOAD_BYTES,
 )
 from sluice.protocol.states import (
@@ -188,6 +194,38 @@ def test_messages_of_credit_have_no_place_in_watermark_mode(side: Side) -> None:
         m.AddCredit,
         m.BacklogAnnouncement,
     }
+
+
+# Written from docs/reference/wire.md, as the tables above.
+MESSAGES_OF_FEATURES: dict[int, set[type[m.Message]]] = {
+    FEATURE_RESUMABLE_OUTPUTS: {
+        m.ResumePartition,
+        m.PartitionResumed,
+        m.SecureRegion,
+        m.RegionSecured,
+    },
+    FEATURE_REGION_AREAS: {m.AttachRegionArea, m.RegionAreaAttached, m.SharedRegion},
+    FEATURE_BUFFER_CHECKSUMS: {m.ChecksummedBuffer},
+    FEATURE_LOST_OUTPUTS: {m.OutputsLost},
+    FEATURE_COPIES: {
+        c.ReplicatePartition,
+        c.CopyOf,
+        c.KnownTaskManager,
+        c.OutputsHeld,
+        c.OutputsMoved,
+        c.MoveNoted,
+    },
+}
+
+
+@pytest.mark.parametrize("without", FEATURES.values(), ids=FEATURES.keys())
+@pytest.mark.parametrize("role", sorted(ROLES))
+@pytest.mark.parametrize("side", list(Side))
+def test_messages_of_a_feature_have_no_place_without_it(side: Side, role: int, without: int):
+    connection = ConnectionState(side, role)
+    connection.open(role, features=sum(FEATURES.values()) & ~without)
+    not_allowed = MESSAGES_OF_FEATURES.get(without, set())
+    assert connection.allowed == ALLOWED_WHEN_OPEN[side, role] - not_allowed
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ import click
 
 from benchmarks import metrics
 from benchmarks.cluster import REPOSITORY, WORKER_HOSTS
-from benchmarks.processes import ManagedProcess
+from benchmarks.processes import ManagedProcess, ProcessFailed
 from sluice.protocol.access_token import SCOPE_STATUS, make_access_token
 from sluice.shuffle.taskmanager.http_client import fetch_json
 from sluice.shuffle.taskmanager.watch.status import TaskManagerStatus
@@ -36,6 +36,8 @@ AUTHENTICATED = os.environ.get("SLUICE_TEST_AUTHENTICATED", "1") != "0"
 """Whether TaskManagers have a cluster secret, and applications a token, unless a test says."""
 
 START_TIMEOUT_SECONDS = 60.0
+STOP_TIMEOUT_SECONDS = 60.0
+"""Longer than a TaskManager drains by default."""
 TOKEN_SECONDS = 3600
 """For how long an access token is good: longer than any test."""
 POLL_SECONDS = 0.1
@@ -69,10 +71,11 @@ class Daemon:
         self.host = host
         self._directory = directory
         self._memory_directory = memory_directory
-        self._data_directory = directory / f"data-{host}"
         self._expiry_seconds = expiry_seconds
         self._memory_tier = memory_tier
         self._options = dict(options)
+        own_directory = directory / f"data-{host}"
+        self._data_directory = Path(str(options.get("data-directories", own_directory)))
         self._data_port = self._http_port = 0
         self._starts = 0
         self._process: ManagedProcess | None = None
@@ -101,6 +104,12 @@ class Daemon:
     def metrics_url(self) -> str:
         """Its metrics page."""
         return f"{self.http_url}/metrics"
+
+    def change(self, **options: object) -> None:
+        """Give it other settings with its next start; None takes one back to its default."""
+        for name, value in options.items():
+            self._options[name.replace("_", "-")] = value
+        self._options = {name: value for name, value in self._options.items() if value is not None}
 
     def start(self) -> None:
         """Start it and wait until it is ready; the second time on the ports of the first."""
@@ -162,15 +171,55 @@ class Daemon:
         """The file of its memory tier."""
         return next(self._memory_directory.glob("arena-*.dat"))
 
-    def drain(self) -> None:
-        """Let it take nothing new, as ``sluice drain`` does; returns when it has nothing to do."""
+    @property
+    def arenas(self) -> list[Path]:
+        """The files of all its tiers."""
+        return self._stored("arena-*.dat")
+
+    @property
+    def journals(self) -> list[Path]:
+        """The journals of all its directories, without those of releases."""
+        return self._stored("journal-*")
+
+    def _stored(self, pattern: str) -> list[Path]:
+        directories = (self._data_directory, self._memory_directory)
+        return [path for each in directories for path in sorted(each.glob(pattern))]
+
+    def drain(self, *, migrate: bool = False) -> None:
+        """Let it take nothing new, as ``sluice drain`` does; returns when it has nothing to do.
+
+        Args:
+            migrate: Whether it gives its committed map outputs to others.
+        """
         secret = self._secret_file
         proof = [] if secret is None else ["--secret-file", str(secret)]
-        subprocess.run(
-            [str(Path(sys.executable).parent / "sluice"), "drain", self.http_url, *proof],
-            check=True,
-            timeout=START_TIMEOUT_SECONDS,
-        )
+        sluice("drain", self.http_url, *proof, *(["--migrate"] if migrate else []))
+
+    def terminate(self) -> None:
+        """Ask it to end, as a service's stop does; it drains first, and goes on meanwhile."""
+        self._signal(signal.SIGTERM)
+
+    def await_end(self) -> None:
+        """Wait for the end of its process in good order.
+
+        Raises:
+            ProcessFailed: It did not end in time, or not in good order.
+        """
+        if self._process is not None:
+            code = self._process.wait(STOP_TIMEOUT_SECONDS)
+            if code:
+                raise ProcessFailed(self._process.describe("did not end in good order"))
+
+    def restart(self, **options: object) -> None:
+        """Stop it as an upgrade does, and start it on its directories, with other settings if any.
+
+        Raises:
+            ProcessFailed: It did not end in good order, or does not start.
+        """
+        self.terminate()
+        self.await_end()
+        self.change(**options)
+        self.start()
 
     def stop(self) -> None:
         """End it in good order."""
@@ -378,6 +427,11 @@ def sluice(*words: str) -> str:
         [program, *words], check=True, capture_output=True, text=True, timeout=START_TIMEOUT_SECONDS
     )
     return done.stdout
+
+
+def can_migrate() -> bool:
+    """Tell whether a TaskManager can give its map outputs to others before it ends."""
+    return "--migrate" in sluice("drain", "--help")
 
 
 def leftovers(status: TaskManagerStatus) -> dict[str, object]:

@@ -14,7 +14,7 @@ import pytest
 
 SLUICE = Path(sys.executable).with_name("sluice")
 TIMEOUT_SECONDS = 30
-READY = re.compile(r"is ready: data port 127\.0\.0\.1:(\d+), HTTP port (\d+)")
+READY = re.compile(r"is ready: data port 127\.0\.0\.\d+:(\d+), HTTP port (\d+)")
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("SLUICE_")}
 
 

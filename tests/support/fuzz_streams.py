@@ -18,8 +18,7 @@ from sluice.protocol import messages as m
 from sluice.protocol.codec import encode
 from sluice.protocol.events import encode_end_of_partition
 from sluice.protocol.limits import (
-    FEATURE_BUFFER_GROUPS,
-    FEATURE_LARGE_PAYLOADS,
+    FEATURES,
     MAGIC,
     MAX_EVENT_BYTES,
     VERSION,
@@ -68,7 +67,7 @@ def hello(role: int, local_id: str = "app") -> bytes:
             b"",
             SEGMENT_SIZE_BYTES if peer else 0,
             m.FLOW_CREDIT,
-            FEATURE_LARGE_PAYLOADS | FEATURE_BUFFER_GROUPS,
+            sum(FEATURES.values()),
             "fuzzer",
         )
     )

@@ -11,10 +11,13 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.wire_clients import Client, consumer, driver, producer, write_map_output
+from sluice.shuffle.taskmanager.copies.copies import CopiesConfig
 from sluice.shuffle.taskmanager.environment import NetworkEnvironment
 from sluice.shuffle.taskmanager.sections import (
     ApplicationConfig,
+    ClusterConfig,
     NetworkMemoryConfig,
+    ReplicationConfig,
     StorageConfig,
 )
 from sluice.shuffle.taskmanager.serve.consumer_handler import ConsumerHandler
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
 
     from sluice.protocol.messages import HelloAck
     from sluice.shuffle.gate.input_gate import InputGate
+    from sluice.transport.settings import Settings
 
 DEADLINE_SECONDS = 20.0
 LOOK_AGAIN_SECONDS = 0.002
@@ -50,7 +54,16 @@ class MiniCluster:
 
     async def start_one(self, index: int, settings: dict[str, Any]) -> NetworkEnvironment:
         """Start a TaskManager on the directories of that number."""
-        environment = NetworkEnvironment(*configs(self.directory / f"tm{index}", **settings))
+        given = dict(settings)
+        if given.pop("hosts_apart", False):
+            given["bind_host"] = f"127.0.0.{index + 1}"
+        copies = CopiesConfig(
+            ReplicationConfig(**_taken(given, ReplicationConfig)),
+            ClusterConfig(**_taken(given, ClusterConfig)),
+        )
+        environment = NetworkEnvironment(
+            *configs(self.directory / f"tm{index}", **given), copies=copies
+        )
         await environment.start()
         return environment
 
@@ -60,8 +73,9 @@ class MiniCluster:
     async def consumer(self, index: int, application_id: str = "app") -> Client:
         return self._keep(await consumer(self[index].address, application_id, self.client_config))
 
-    async def driver(self, index: int, application_id: str = "app") -> Client:
-        return self._keep(await driver(self[index].address, application_id, self.client_config))
+    async def driver(self, index: int, application_id: str = "app", features: int = 0) -> Client:
+        address = self[index].address
+        return self._keep(await driver(address, application_id, self.client_config, features))
 
     async def write(
         self,
@@ -105,7 +119,8 @@ async def mini_cluster(
         directory: For everything it stores.
         count: Number of TaskManagers.
         check: Whether to check at the end that nothing is left.
-        settings: Keys of any table of the configuration.
+        settings: Keys of any table of the configuration, and ``hosts_apart``: each TaskManager has
+            an address of its own.
     """
     cluster = MiniCluster(directory)
     if settings.get("tls_enabled"):
@@ -126,6 +141,11 @@ async def mini_cluster(
         if check:
             for environment in cluster.environments:
                 await until_clean(environment, segments_out)
+
+
+def _taken(settings: dict[str, Any], table: type[Settings]) -> dict[str, Any]:
+    """Take the keys of a table out of settings."""
+    return {key: settings.pop(key) for key in list(settings) if key in table.model_fields}
 
 
 def configs(

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING
 
+from benchmarks.wire_clients import FEATURES_OF_CLIENTS
 from sluice.protocol.codec import decode_control, encode
 from sluice.protocol.limits import MAGIC, PREFIX_BYTES, VERSION
 from sluice.protocol.messages import FLOW_CREDIT, ErrorResponse, Hello, HelloAck, Message
@@ -30,7 +31,16 @@ class RawClient:
     async def greet(self, role: int, application_id: str = "app", **changes: object) -> Message:
         """Say Hello; return the answer."""
         hello = Hello(
-            MAGIC, VERSION, VERSION, role, application_id, b"", 0, FLOW_CREDIT, 0, "raw client"
+            MAGIC,
+            VERSION,
+            VERSION,
+            role,
+            application_id,
+            b"",
+            0,
+            FLOW_CREDIT,
+            FEATURES_OF_CLIENTS,
+            "raw client",
         )._replace(**changes)  # type: ignore[arg-type]
         self.send_message(hello)
         message, _ = await self.receive()

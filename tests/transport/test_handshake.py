@@ -89,7 +89,7 @@ async def test_a_hello_in_two_parts(cut: int) -> None:
         (a_hello(version_min=2, version_max=9), ErrorCode.UNSUPPORTED_VERSION),
         (a_hello(version_min=0, version_max=0), ErrorCode.UNSUPPORTED_VERSION),
         (a_hello(role=0), ErrorCode.MALFORMED_MESSAGE),
-        (a_hello(role=5), ErrorCode.MALFORMED_MESSAGE),
+        (a_hello(role=6), ErrorCode.MALFORMED_MESSAGE),
         (a_hello(application_id="app"), ErrorCode.MALFORMED_MESSAGE),
         (a_hello(role=ROLE_PRODUCER), ErrorCode.MALFORMED_MESSAGE),
         (a_hello(flow_control=2), ErrorCode.MALFORMED_MESSAGE),

@@ -160,7 +160,7 @@ ENTRIES: Final = {
     ErrorCode.QUOTA_EXCEEDED: Entry(
         "reader and writer",
         "The application holds as much on that TaskManager as it may; other applications go on. "
-        "Spark's executors try other TaskManagers first for a while.",
+        "Spark's map outputs go to another TaskManager that has room.",
     ),
     ErrorCode.AUTHENTICATION_REQUIRED: Entry(
         CLIENT, "The TaskManager has a cluster secret, and the other side names no credential."

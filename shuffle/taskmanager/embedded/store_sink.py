@@ -19,6 +19,8 @@ class StoreSink:
         key: The shuffle.
         map_attempt_id: Names the partition in the shuffle.
         num_subpartitions: Number of its subpartitions.
+        replicas: TaskManagers that shall keep it, this one included.
+        synchronous: Whether its end waits for the copies.
     """
 
     takes_broadcast: Final = True
@@ -29,11 +31,16 @@ class StoreSink:
         key: ShuffleKey,
         map_attempt_id: int,
         num_subpartitions: int,
+        replicas: int = 1,
+        *,
+        synchronous: bool = False,
     ) -> None:
         self._services = services
         self._key = key
         self._map_attempt_id = map_attempt_id
         self._num_subpartitions = num_subpartitions
+        self._replicas = replicas
+        self._synchronous = synchronous
         self._regions: list[Region] = []
         self._aborted = False
 
@@ -80,8 +87,14 @@ class StoreSink:
         Cancellation: the commit goes on, but nobody waits for it.
         """
         written, self._regions = self._regions, []
-        output = MapOutput(self._key, self._map_attempt_id, self._num_subpartitions, tuple(written))
-        await self._services.partitions.commit(output)
+        output = MapOutput(
+            self._key,
+            self._map_attempt_id,
+            self._num_subpartitions,
+            tuple(written),
+            replicas=self._replicas,
+        )
+        await self._services.commit(output, synchronous=self._synchronous)
         self._services.counters.map_outputs_committed += 1
 
     def abort(self) -> None:

@@ -3,7 +3,7 @@
 import abc
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from ....protocol.errors import ChannelInUse, SluiceError, UnexpectedMessage
 from ....protocol.framing import PayloadMemory
@@ -26,12 +26,16 @@ from ..accounts import QuotaExceeded, Resource
 from ..progress import Mark, ProgressWatch
 from ..sections import NetworkMemoryConfig
 from ..serve.result_partition_manager import ResultPartitionManager
+from ..store.outputs import MapOutput
 from ..store.region_area import RegionAreas
 from ..store.shuffle_store import ShuffleStore
 from .attached_area import AttachedArea
 from .resumable_outputs import ResumableOutputs
 from .states import DataMessage, MessageType, OutputMessage
 from .waiting import Waiter, Waiting
+
+if TYPE_CHECKING:
+    import asyncio
 
 MOST_FAILED_OUTPUTS: Final = 1024
 """Numbers of failed outputs that a connection remembers, to tell late messages from wrong ones."""
@@ -41,6 +45,11 @@ OpeningMessage: TypeAlias = OpenPartition | ResumePartition | OpenPipelinedParti
 
 def _nothing() -> None:
     """Do nothing: no service waits for an idle connection."""
+
+
+def _no_copies(output: MapOutput, synchronous: bool) -> "asyncio.Future[None] | None":
+    """Make no copies: there is no other TaskManager."""
+    return None
 
 
 @dataclass(slots=True)
@@ -59,8 +68,30 @@ class ProducerServices:
     draining: bool = False
     on_idle: Callable[[], None] = _nothing
     """Called when a connection writes no output any more."""
+    on_commit: Callable[[MapOutput, bool], "asyncio.Future[None] | None"] = _no_copies
+    """Called with each map output that is committed and that several TaskManagers shall keep, or
+    that is a copy, and with whether its producer waits for the copies. Returns a future that ends
+    when it need not wait any longer; None: it need not wait."""
     map_output_credit_wait: Waiting = field(default_factory=Waiting)
     pipelined_credit_wait: Waiting = field(default_factory=Waiting)
+
+    async def commit(self, output: MapOutput, *, synchronous: bool) -> None:
+        """Commit a map output, and have it copied if several TaskManagers shall keep it.
+
+        Args:
+            output: The map output.
+            synchronous: Whether to wait for the copies.
+
+        Raises:
+            SluiceError: It could not be made durable; a copy that cannot be made is no error.
+
+        Cancellation: the commit and the copies go on, but nobody waits for them.
+        """
+        await self.partitions.commit(output)
+        if output.origin or output.replicas > 1:
+            copied = self.on_commit(output, synchronous)
+            if copied is not None:
+                await copied
 
 
 class IncomingOutput:

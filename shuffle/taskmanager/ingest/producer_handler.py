@@ -10,9 +10,11 @@ One data message takes these steps::
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from ....protocol.copy_messages import CopyOf, ReplicatePartition
 from ....protocol.errors import SluiceError, UnexpectedMessage
 from ....protocol.framing import PayloadMemory
 from ....protocol.messages import (
+    ROLE_COPIER,
     AbortPartition,
     AttachRegionArea,
     BeginRegion,
@@ -89,7 +91,9 @@ class ProducerHandler:
 
     @property
     def holds_anything(self) -> bool:
-        """Whether an output is open, or a region area attached."""
+        """Whether an output is open, or a region area attached, or another TaskManager watches."""
+        if self._connection.role == ROLE_COPIER:
+            return True
         return self.is_busy or self._outputs.attached_area.is_attached
 
     @property
@@ -136,10 +140,16 @@ class ProducerHandler:
             type(message) is BeginRegion
             or type(message) is SharedRegion
             or type(message) is SecureRegion
+            or type(message) is ReplicatePartition
+            or type(message) is CopyOf
             or type(message) is FinishPartition
         ):
             self._to_output(message)
         elif type(message) is OpenPartition:
+            if not self._connection.application_id:
+                raise UnexpectedMessage(
+                    "A TaskManager that only watches writes nothing", value="OpenPartition"
+                )
             if self._outputs.may_open(message.partition, stored=True):
                 StoredOutput(self._outputs, message).open()
         elif type(message) is OpenPipelinedPartition:

@@ -5,7 +5,13 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from ....protocol.errors import SluiceError
 from ....protocol.limits import MAX_U64
-from ....protocol.messages import EVERY_SUBPARTITION, BeginRegion, SharedRegion
+from ....protocol.messages import (
+    EVERY_SUBPARTITION,
+    BeginRegion,
+    FinishPartition,
+    SecureRegion,
+    SharedRegion,
+)
 from ...errors import LimitExceeded, MapOutputMismatch
 from ...memory import LocalBufferPool
 from ...names import MapAttemptKey
@@ -23,6 +29,38 @@ if TYPE_CHECKING:
     from ..store.region_writer import RegionWriter
 
 RegionAnnouncement: TypeAlias = BeginRegion | SharedRegion
+
+
+def check_secured(secured: SecureRegion, regions: int, map_attempt_id: int) -> None:
+    """Check that a SecureRegion names the last of the regions that a map output has.
+
+    Raises:
+        MapOutputMismatch: It names another one.
+    """
+    if secured.region != regions - 1:
+        raise MapOutputMismatch(
+            "SecureRegion names another region than the last",
+            value=secured.region,
+            limit=regions - 1,
+            map_attempt_id=map_attempt_id,
+        )
+
+
+def check_totals(
+    finish: FinishPartition, total_bytes: int, regions: int, map_attempt_id: int
+) -> None:
+    """Check that a map output has arrived as its producer has sent it.
+
+    Raises:
+        MapOutputMismatch: The totals differ.
+    """
+    if (finish.total_bytes, finish.regions) != (total_bytes, regions):
+        raise MapOutputMismatch(
+            "Totals of a map output do not add up",
+            value=f"{finish.total_bytes} bytes in {finish.regions} regions",
+            limit=f"{total_bytes} bytes in {regions} regions",
+            map_attempt_id=map_attempt_id,
+        )
 
 
 class RegionOpener:

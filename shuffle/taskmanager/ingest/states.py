@@ -13,7 +13,8 @@ A stored one, which is the output of a map attempt::
 
 ✗ is a :class:`MapOutputMismatch` that fails the map output, – is ignored because it comes too late.
 An empty region leaves OPEN as it is. SharedRegion is a whole region in one message: it is allowed
-where BeginRegion is, and leaves OPEN as it is too.
+where BeginRegion is, and leaves OPEN as it is too. So do ReplicatePartition and CopyOf, which say
+how many TaskManagers shall keep the map output.
 
 IN_REGION leads to ABORTED also when the region's bytes do not come in time.
 SECURING leads back to OPEN when the complete regions outlive the process, and FINISHING to
@@ -35,6 +36,7 @@ told, and so are requests that come for it a little later.
 import enum
 from typing import Final, TypeAlias
 
+from ....protocol.copy_messages import CopyOf, ReplicatePartition
 from ....protocol.errors import UnexpectedMessage
 from ....protocol.messages import (
     BeginRegion,
@@ -49,7 +51,9 @@ from ...errors import MapOutputMismatch
 DataMessage: TypeAlias = RegionData | PipelinedData
 """A message whose payload is a part of an output."""
 
-OutputMessage: TypeAlias = BeginRegion | SharedRegion | SecureRegion | FinishPartition
+OutputMessage: TypeAlias = (
+    BeginRegion | SharedRegion | SecureRegion | ReplicatePartition | CopyOf | FinishPartition
+)
 """A message without payload that only the output with its number can take."""
 
 MessageType: TypeAlias = type[DataMessage | OutputMessage]
@@ -80,6 +84,8 @@ STORED: Final[dict[MessageType, tuple[StoredState, StoredState]]] = {
     SharedRegion: (StoredState.OPEN, StoredState.OPEN),
     RegionData: (StoredState.IN_REGION, StoredState.IN_REGION),
     SecureRegion: (StoredState.OPEN, StoredState.SECURING),
+    ReplicatePartition: (StoredState.OPEN, StoredState.OPEN),
+    CopyOf: (StoredState.OPEN, StoredState.OPEN),
     FinishPartition: (StoredState.OPEN, StoredState.FINISHING),
 }
 """The one state in which a map output takes each message, and the state to which it leads."""

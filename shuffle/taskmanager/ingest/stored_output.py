@@ -4,6 +4,7 @@ import asyncio
 from functools import partial
 from typing import Final
 
+from ....protocol.copy_messages import CopyOf, ReplicatePartition
 from ....protocol.errors import SluiceError, UnexpectedMessage
 from ....protocol.framing import PayloadMemory
 from ....protocol.limits import FEATURE_LARGE_PAYLOADS
@@ -29,7 +30,7 @@ from ..store.outputs import MapOutput
 from ..store.shuffle_store import release_regions
 from .incoming_output import IncomingOutput, OpenOutputs
 from .incoming_region import IncomingRegion, ReceivedRegion, ReceiveSettings, release_unsecured
-from .region_opener import RegionAnnouncement, RegionOpener
+from .region_opener import RegionAnnouncement, RegionOpener, check_secured, check_totals
 from .states import (
     STORED,
     DataMessage,
@@ -80,6 +81,7 @@ class StoredOutput(IncomingOutput):
         """The region that is being received."""
         self._written: list[IncomingRegion] = []
         self._secured = 0
+        self._origin, self._replicas, self._synchronous = "", 1, False
         self._resumable = False
         """Whether another connection can take the map output over."""
         self._securing: asyncio.Task[None] | None = None
@@ -201,6 +203,14 @@ class StoredOutput(IncomingOutput):
                     raise DuplicateMapOutput(*self.key, self.map_attempt_id)
                 self._make_resumable()
             self._securing = asyncio.get_running_loop().create_task(self._answer_secured(message))
+        elif type(message) is ReplicatePartition:
+            self.state = self._after(ReplicatePartition)
+            self._replicas, self._synchronous = message.replicas, message.synchronous
+        elif type(message) is CopyOf:
+            self.state = self._after(CopyOf)
+            if self._store.lookup(*self.attempt) is not None:  # before its bytes are sent
+                raise DuplicateMapOutput(*self.key, self.map_attempt_id)
+            self._origin, self._replicas = message.origin, message.replicas
         elif type(message) is FinishPartition:
             if self._commit is not None:
                 raise UnexpectedMessage("FinishPartition came twice", value=2, limit=1)
@@ -257,7 +267,7 @@ class StoredOutput(IncomingOutput):
         try:
             output = await self.complete(message)
             self.state = StoredState.COMMITTING
-            await self._services.partitions.commit(output)
+            await self._services.commit(output, synchronous=self._synchronous)
         except Exception as error:  # noqa: BLE001
             failure = failure_of(error, "committing a map output")
             if self._outputs.contains(self):
@@ -287,13 +297,7 @@ class StoredOutput(IncomingOutput):
         Cancellation: safe; regions that were secured by then stay in the store.
         """
         after = self._after(SecureRegion)
-        if message.region != self.regions - 1:
-            raise MapOutputMismatch(
-                "SecureRegion names another region than the last",
-                value=message.region,
-                limit=self.regions - 1,
-                map_attempt_id=self.map_attempt_id,
-            )
+        check_secured(message, self.regions, self.map_attempt_id)
         self.state = after
         for each in self._written:
             await each.flush()
@@ -324,13 +328,7 @@ class StoredOutput(IncomingOutput):
         Cancellation: safe; abort afterwards.
         """
         after = self._after(FinishPartition)
-        if (message.total_bytes, message.regions) != (self.total_bytes, self.regions):
-            raise MapOutputMismatch(
-                "Totals of a map output do not add up",
-                value=f"{message.total_bytes} bytes in {message.regions} regions",
-                limit=f"{self.total_bytes} bytes in {self.regions} regions",
-                map_attempt_id=self.map_attempt_id,
-            )
+        check_totals(message, self.total_bytes, self.regions, self.map_attempt_id)
         self.state = after
         for each in self._written:
             await each.flush()
@@ -346,7 +344,14 @@ class StoredOutput(IncomingOutput):
                 raise ReleasedDuringCommit(*self.key, self.map_attempt_id)
             secured.taken = True
             written = [*secured.regions, *written]
-        return MapOutput(self.key, self.map_attempt_id, self.num_subpartitions, tuple(written))
+        return MapOutput(
+            self.key,
+            self.map_attempt_id,
+            self.num_subpartitions,
+            tuple(written),
+            self._origin,
+            self._replicas,
+        )
 
     # ---- the end ---------------------------------------------------------------------------------
 

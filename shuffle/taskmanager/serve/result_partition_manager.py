@@ -10,9 +10,7 @@ while, so that a consumer that asks late is told the reason instead of waiting.
 """
 
 import asyncio
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
-from typing import Final, NamedTuple, Protocol
+from collections.abc import Callable, Sequence
 
 from mypy_extensions import mypyc_attr
 
@@ -20,126 +18,15 @@ from ....protocol.errors import SluiceError
 from ...errors import InvalidRequest, PartitionLost, PartitionNotFound, PartitionReleased
 from ...memory import LocalBufferPool
 from ...names import ShuffleKey, SubpartitionRange
-from ...partition.view import DataListener, PipelinedView, SubpartitionView
+from ...partition.view import DataListener, SubpartitionView
 from ..accounts import Accounts
 from ..store.errors import DuplicateMapOutput
 from ..store.output_index import Lost
 from ..store.outputs import MapOutput
 from ..store.shuffle_store import ShuffleStore, release_regions
+from .moved_outputs import MovedOutputs
+from .pipelined_registry import ConsumablePartition, PipelinedRegistry, Registration
 from .stored_partition_view import ReadSizes, StoredPartitionView
-
-MOST_FAILURES_KEPT: Final = 1024
-"""Failures remembered, the latest ones: a client cannot make the registry grow without bound."""
-
-
-class ConsumablePartition(Protocol):
-    """A pipelined partition as the registry sees it."""
-
-    @property
-    def num_subpartitions(self) -> int:
-        """Number of subpartitions."""
-
-    @property
-    def is_consumable(self) -> bool:
-        """True once its consumption constraint lets readers in."""
-
-    def create_view(self, subpartition: int, listener: DataListener) -> PipelinedView:
-        """Make the one view of a subpartition.
-
-        Raises:
-            SluiceError: It has, or had, its reader.
-        """
-
-
-class Registration(NamedTuple):
-    """A registered partition, and the function to call when its shuffle is released."""
-
-    partition: ConsumablePartition
-    release: Callable[[SluiceError], None]
-
-
-class PipelinedRegistry:
-    """Pipelined partitions by shuffle and map attempt, and the failures of former ones."""
-
-    def __init__(self) -> None:
-        self._registered: dict[ShuffleKey, dict[int, Registration]] = {}
-        self._failures: OrderedDict[tuple[ShuffleKey, int], SluiceError] = OrderedDict()
-
-    def __len__(self) -> int:
-        return sum(len(attempts) for attempts in self._registered.values())
-
-    def register(self, key: ShuffleKey, map_attempt_id: int, registration: Registration) -> None:
-        """Make a partition known.
-
-        Raises:
-            DuplicateMapOutput: A partition of that name is registered already.
-        """
-        attempts = self._registered.setdefault(key, {})
-        if map_attempt_id in attempts:
-            raise DuplicateMapOutput(key.application_id, key.shuffle_id, map_attempt_id)
-        self._failures.pop((key, map_attempt_id), None)
-        attempts[map_attempt_id] = registration
-
-    def unregister(
-        self,
-        key: ShuffleKey,
-        map_attempt_id: int,
-        partition: ConsumablePartition,
-        failure: SluiceError | None,
-    ) -> bool:
-        """Forget a partition, except its failure. False if it is not registered (any more)."""
-        attempts = self._registered.get(key)
-        found = None if attempts is None else attempts.get(map_attempt_id)
-        if attempts is None or found is None or found.partition is not partition:
-            return False
-        del attempts[map_attempt_id]
-        if not attempts:
-            del self._registered[key]
-        if failure is not None:
-            if len(self._failures) >= MOST_FAILURES_KEPT:
-                self._failures.popitem(last=False)
-            self._failures[key, map_attempt_id] = failure
-        return True
-
-    def find(
-        self, key: ShuffleKey, map_attempt_ids: Sequence[int]
-    ) -> tuple[ConsumablePartition, int] | None:
-        """Look up the first of some map attempts that is pipelined; None if none is registered.
-
-        Returns:
-            The partition and its map attempt.
-
-        Raises:
-            SluiceError: One of them has failed a short while ago.
-        """
-        attempts = self._registered.get(key)
-        if attempts is None and not self._failures:
-            return None  # the usual case where all map outputs are stored
-        for map_attempt_id in map_attempt_ids:
-            failure = self._failures.get((key, map_attempt_id))
-            if failure is not None:
-                raise failure
-            found = None if attempts is None else attempts.get(map_attempt_id)
-            if found is not None:
-                return found.partition, map_attempt_id
-        return None
-
-    def __iter__(self) -> Iterator[tuple[ShuffleKey, int, ConsumablePartition]]:
-        """Iterate over the shuffle, map attempt and partition of each."""
-        for key, attempts in self._registered.items():
-            for map_attempt_id, registration in attempts.items():
-                yield key, map_attempt_id, registration.partition
-
-    def keys(self, application_id: str) -> list[ShuffleKey]:
-        """Return the shuffles of an application that have pipelined partitions."""
-        return [key for key in self._registered if key.application_id == application_id]
-
-    def release(self, key: ShuffleKey, error: SluiceError) -> None:
-        """Release all partitions of a shuffle, and forget them and their failures."""
-        for registration in self._registered.pop(key, {}).values():
-            registration.release(error)
-        for name in [name for name in self._failures if name[0] == key]:
-            del self._failures[name]
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)  # tests supply their own views
@@ -160,6 +47,10 @@ class ResultPartitionManager:
         self._request_timeout_seconds = request_timeout_seconds
         self._waiting: dict[ShuffleKey, set[asyncio.Future[None]]] = {}
         self._pipelined = PipelinedRegistry()
+        self.on_shuffle_released: Callable[[ShuffleKey], None] | None = None
+        """Called when a shuffle is released alone, and not with its application."""
+        self.moved = MovedOutputs(self.wake)
+        """Map outputs that are read elsewhere."""
 
     @property
     def accounts(self) -> Accounts:
@@ -265,7 +156,10 @@ class ResultPartitionManager:
             Bytes of storage freed.
         """
         freed = self._store.release_shuffle(key)
+        self.moved.forget(lambda other: other == key)
         self._release_unstored(key)
+        if self.on_shuffle_released is not None:
+            self.on_shuffle_released(key)
         return freed
 
     def release_application(self, application_id: str) -> int:
@@ -275,6 +169,7 @@ class ResultPartitionManager:
             Bytes of storage freed.
         """
         freed = self._store.release_application(application_id)
+        self.moved.forget(lambda key: key.application_id == application_id)
         waiting = [key for key in self._waiting if key.application_id == application_id]
         for key in dict.fromkeys((*self._pipelined.keys(application_id), *waiting)):
             self._release_unstored(key)
@@ -331,6 +226,7 @@ class ResultPartitionManager:
         Raises:
             PartitionNotFound: A partition is still missing, or cannot be read yet, at the deadline.
             PartitionLost: A map output was lost with its storage directory.
+            PartitionMoved: A map output is read at another TaskManager from now on.
             PartitionReleased: The shuffle was released meanwhile.
             ProducerFailed: The producer of the pipelined partition is gone.
             SubpartitionAlreadyConsumed: The subpartition of a pipelined partition has its reader.
@@ -359,6 +255,7 @@ class ResultPartitionManager:
                     return partition.create_view(start, listener)
                 what, remedy = "has no output yet", "Ask again, or let readers in at registration"
             else:
+                self.moved.require_here(key, map_attempt_ids)
                 found, missing = self._find(key, map_attempt_ids)
                 if missing is None:
                     sizes = ReadSizes(
@@ -417,7 +314,9 @@ class ResultPartitionManager:
         most = min(output.num_subpartitions for output in outputs)
         if not 0 <= wanted.start < wanted.end <= most:
             raise _bad_range(wanted, most)
-        return StoredPartitionView(self._store, outputs, wanted, sizes, read_pool, listener)
+        view = StoredPartitionView(self._store, outputs, wanted, sizes, read_pool, listener)
+        self.moved.watch(view, wanted.shuffle, outputs)
+        return view
 
 
 def _bad_range(wanted: SubpartitionRange, most: int) -> InvalidRequest:

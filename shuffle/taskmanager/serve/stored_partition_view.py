@@ -134,6 +134,9 @@ class StoredPartitionView:
         listener: DataListener,
     ) -> None:
         self.failure: SluiceError | None = None
+        self.shuffle = wanted.shuffle
+        self.on_released: Callable[[StoredPartitionView], None] | None = None
+        """Called when it is released."""
         self._store = store
         # Views of one connection have one read pool, so that it tells connections apart.
         self._flow = Flow(wanted.shuffle.application_id, id(read_pool))
@@ -181,6 +184,8 @@ class StoredPartitionView:
         """True if there is a buffer for the credit or the end, or if a read can begin."""
         if self._end_sent or self._released:
             return False
+        if self.failure is not None:
+            return True
         if self._ready:
             return credit > 0
         if self._reading:
@@ -217,11 +222,19 @@ class StoredPartitionView:
             return None
         return self._next_from_disk(min(self._message_bytes, credit * self._credit_bytes))
 
+    def fail(self, error: SluiceError) -> None:
+        """Let the reader have an error in place of what is left."""
+        if self.failure is None and not self._end_sent and not self._released:
+            self.failure = error
+            self._listener()
+
     def release(self) -> None:
         """Release what the view holds. Idempotent."""
         if self._released:
             return
         self._released = True
+        if self.on_released is not None:
+            self.on_released(self)
         if self._listener_handle is not None:
             self._listener_handle.cancel()
         for each in self._slices:

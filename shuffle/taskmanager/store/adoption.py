@@ -138,7 +138,14 @@ class Adoption:
             ]
             if isinstance(row, CommitRow):
                 self._index.add(
-                    MapOutput(key, row.map_attempt_id, row.num_subpartitions, tuple(regions))
+                    MapOutput(
+                        key,
+                        row.map_attempt_id,
+                        row.num_subpartitions,
+                        tuple(regions),
+                        row.origin,
+                        row.replicas,
+                    )
                 )
             else:
                 attempt = MapAttemptKey(key, row.map_attempt_id)

@@ -59,10 +59,10 @@ def taskmanager_id(directories: Iterable[Path]) -> str:
     """Read the stable id of this TaskManager, or make a random one and keep it.
 
     Spark's map statuses name a TaskManager by this id, so it must survive restarts. Every directory
-    keeps a copy, so that it also survives the loss of a disk.
+    keeps a copy, that of the memory tier too, so that it survives the loss of any disk.
 
     Args:
-        directories: The locked data directories, in the order of the configuration.
+        directories: The locked directories, in the order in which they are asked.
 
     Raises:
         StorageUnavailable: No directory takes the file.

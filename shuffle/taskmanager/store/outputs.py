@@ -161,12 +161,16 @@ class MapOutput:
         map_attempt_id: The attempt, unique in the application.
         num_subpartitions: Subpartitions of the shuffle.
         regions: In the order in which they were written.
+        origin: The TaskManager that its producer wrote to; empty: this one.
+        replicas: TaskManagers that shall keep it, this one included.
     """
 
     key: ShuffleKey
     map_attempt_id: int
     num_subpartitions: int
     regions: tuple[Region, ...]
+    origin: str = ""
+    replicas: int = 1
 
     @property
     def total_bytes(self) -> int:

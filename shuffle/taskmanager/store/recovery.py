@@ -58,6 +58,12 @@ class OpenedStorage:
         """All tiers, in the order in which they are filled."""
         return [*([] if self.memory is None else [self.memory]), *self.disks]
 
+    @property
+    def directories(self) -> list[Path]:
+        """The directories of all tiers, those of disks first."""
+        memory = [] if self.memory is None else [self.memory.directory]
+        return [*(disk.directory for disk in self.disks), *memory]
+
     def open_anew(self, directory: Path, config: StorageConfig) -> DiskTier:
         """Open a data directory that was lost, or left out at the start, without what it holds.
 
@@ -110,7 +116,7 @@ def open_storage(config: StorageConfig, accounts: Accounts) -> OpenedStorage:
         _recover(storage)
         if not storage.disks:
             raise _none_usable(config, storage)
-        storage.taskmanager_id = taskmanager_id([disk.directory for disk in storage.disks])
+        storage.taskmanager_id = taskmanager_id(storage.directories)
     except BaseException:
         for journal in storage.journals.values():
             journal.close()

@@ -4,6 +4,7 @@
 
     [0, application, shuffle, map attempt, subpartitions,
         [[tier id, extent offset, first subpartition, item size, offsets, crc32c], ...]]   commit
+    [0, ..., origin, replicas]     commit of a map output that several TaskManagers keep, or a copy
     [1, application, shuffle]                                                release of a shuffle
     [2, application]                                                    release of an application
     [3, application, shuffle, map attempt, subpartitions, number of the first region,
@@ -26,6 +27,8 @@ from ...names import ShuffleKey, shuffle_key
 from .outputs import MapOutput, Region
 
 _COMMIT = 0
+_COMMIT_OF_SEVERAL = -1
+"""How the table of types calls a commit with origin and number of replicas."""
 _RELEASE_SHUFFLE = 1
 _RELEASE_APPLICATION = 2
 _SECURE = 3
@@ -39,6 +42,7 @@ _TYPECODES = {4: "I", 8: "Q"}
 
 _TYPES: dict[int, list[type]] = {
     _COMMIT: [int, str, int, int, int, tuple],
+    _COMMIT_OF_SEVERAL: [int, str, int, int, int, tuple, str, int],
     _RELEASE_SHUFFLE: [int, str, int],
     _RELEASE_APPLICATION: [int, str],
     _SECURE: [int, str, int, int, int, int, tuple],
@@ -59,12 +63,14 @@ class RegionRow(NamedTuple):
 
 
 class CommitRow(NamedTuple):
-    """A map output was committed."""
+    """A map output was committed; ``origin`` and ``replicas`` are those of ``MapOutput``."""
 
     key: ShuffleKey
     map_attempt_id: int
     num_subpartitions: int
     regions: tuple[RegionRow, ...]
+    origin: str = ""
+    replicas: int = 1
 
 
 class ReleaseShuffleRow(NamedTuple):
@@ -108,7 +114,10 @@ Row = CommitRow | LoseRow | ReleaseShuffleRow | ReleaseApplicationRow | SecureRo
 def pack_commit(output: MapOutput) -> bytes:
     """Pack the row of a commit."""
     regions = _pack_regions(output.regions)
-    return _pack((_COMMIT, *output.key, output.map_attempt_id, output.num_subpartitions, regions))
+    fields = (_COMMIT, *output.key, output.map_attempt_id, output.num_subpartitions, regions)
+    if output.origin or output.replicas > 1:
+        return _pack((*fields, output.origin, output.replicas))
+    return _pack(fields)
 
 
 def _pack_regions(regions: Sequence[Region]) -> list[tuple[bytes, int, int, int, bytes, int]]:
@@ -170,6 +179,10 @@ def unpack(data: bytes) -> Row:
         raise ValueError(msg) from error
     if type(fields) is tuple and fields:
         kind = fields[0]
+        if kind == _COMMIT and len(fields) > len(_TYPES[_COMMIT]):
+            kind = _COMMIT_OF_SEVERAL
+        elif kind == _COMMIT_OF_SEVERAL:
+            kind = None
         if _TYPES.get(kind) == [*map(type, fields)]:
             return _row(kind, fields)
     msg = "it has the fields of no known row"
@@ -185,6 +198,8 @@ def _row(kind: int, fields: Any) -> Row:
     key = shuffle_key(fields[1], fields[2])
     if kind == _COMMIT:
         return CommitRow(key, fields[3], fields[4], _unpack_regions(fields[5]))
+    if kind == _COMMIT_OF_SEVERAL:
+        return CommitRow(key, fields[3], fields[4], _unpack_regions(fields[5]), *fields[6:])
     if kind == _RELEASE_SHUFFLE:
         return ReleaseShuffleRow(key)
     if kind == _SECURE:

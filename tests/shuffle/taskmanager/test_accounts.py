@@ -28,7 +28,7 @@ def limited(resource: Resource, limit: int) -> Limits:
 
 def test_an_application_gets_what_its_quota_allows_and_no_more():
     accounts = Accounts()
-    accounts.set_limits(lambda name: limited(Resource.CHANNELS, LIMIT))
+    accounts.set_limits(lambda *_: limited(Resource.CHANNELS, LIMIT))
     account = accounts.of("app")
     account.take(Resource.CHANNELS, LIMIT - 1)
     with pytest.raises(QuotaExceeded) as caught:
@@ -44,7 +44,7 @@ def test_an_application_gets_what_its_quota_allows_and_no_more():
 
 def test_a_request_above_the_whole_quota_is_not_worth_another_try():
     accounts = Accounts()
-    accounts.set_limits(lambda name: limited(Resource.DISK_TIER_BYTES, LIMIT))
+    accounts.set_limits(lambda *_: limited(Resource.DISK_TIER_BYTES, LIMIT))
     with pytest.raises(RequestAboveQuota) as caught:
         accounts.of("app").take(Resource.DISK_TIER_BYTES, LIMIT + 1)
     assert not caught.value.retryable
@@ -52,7 +52,7 @@ def test_a_request_above_the_whole_quota_is_not_worth_another_try():
 
 def test_an_application_beyond_its_quota_does_not_concern_another():
     accounts = Accounts()
-    accounts.set_limits(lambda name: limited(Resource.CHANNELS, 1))
+    accounts.set_limits(lambda *_: limited(Resource.CHANNELS, 1))
     accounts.of("greedy").hold(Resource.CHANNELS)
     greedy = accounts.of("greedy")
     with pytest.raises(QuotaExceeded):
@@ -64,13 +64,29 @@ def test_new_quotas_hold_for_accounts_that_exist():
     accounts = Accounts()
     account = accounts.of("app")
     account.take(Resource.CONNECTIONS, LIMIT)
-    accounts.set_limits(lambda name: limited(Resource.CONNECTIONS, LIMIT // 2))
+    accounts.set_limits(lambda *_: limited(Resource.CONNECTIONS, LIMIT // 2))
     assert account.held[Resource.CONNECTIONS] == LIMIT  # what it has stays
     assert not account.has_room(Resource.CONNECTIONS)
     account.give_back(Resource.CONNECTIONS, LIMIT)
     account.take(Resource.CONNECTIONS, LIMIT // 2)
-    accounts.set_limits(lambda name: NO_LIMITS)
+    accounts.set_limits(lambda *_: NO_LIMITS)
     account.take(Resource.CONNECTIONS, LIMIT)
+
+
+def test_the_quotas_are_those_of_the_subject_as_soon_as_it_is_known():
+    """Others may ask for an application's data before it connects."""
+    limits = {"": limited(Resource.CHANNELS, 1), "alice": limited(Resource.CHANNELS, LIMIT)}
+    accounts = Accounts()
+    accounts.set_limits(lambda _, subject: limits[subject])
+    account = accounts.of("app")
+    account.take(Resource.CHANNELS)
+    assert not account.has_room(Resource.CHANNELS)
+    assert accounts.of("app", "alice") is account
+    account.take(Resource.CHANNELS, LIMIT - 1)
+    assert accounts.of("app").limits == limits["alice"]
+    limits["alice"] = NO_LIMITS
+    accounts.set_limits(lambda _, subject: limits[subject])
+    assert account.has_room(Resource.CHANNELS)
 
 
 def test_what_was_not_held_cannot_be_given_back():
@@ -124,7 +140,7 @@ def test_promised_segments_are_held():
 )
 def test_no_sequence_takes_more_than_the_quota_or_loses_count(steps):
     accounts = Accounts()
-    accounts.set_limits(lambda name: (LIMIT,) * len(Resource))
+    accounts.set_limits(lambda *_: (LIMIT,) * len(Resource))
     kept = {name: accounts.of(name) for name in ("a", "b")}
     model = {(name, resource): 0 for name in kept for resource in Resource}
     for name, resource, amount, takes in steps:

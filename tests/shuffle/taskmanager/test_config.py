@@ -68,6 +68,7 @@ def test_every_key_can_be_given_in_each_way(key: Key, toml):
         "tls_minimum_version": "1.2", "tls_certificate_roles": "driver, peer = CN:a",
         "allow_anonymous": "true", "names_on_loopback": "true",
         "peer_networks": "10.0.0.0/8, 2001:db8::/32", "memory_tier_bytes": "4097",
+        "features_off": "region_areas, buffer_groups",
         "max_control_memory_bytes": "5 MiB", "quota_overrides": "a: channels = 5",
     }.get(key.name, "37")  # fmt: skip
     needed = {"SLUICE_TLS_CA_FILE": "/ca"} if key.name == "tls_enabled" else {}

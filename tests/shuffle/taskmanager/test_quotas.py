@@ -54,6 +54,24 @@ def test_an_override_is_for_the_name_without_its_namespace():
 
 
 @pytest.mark.parametrize(
+    ("subject", "name", "most"),
+    [
+        ("alice", "app-1", 10),
+        ("alice", "nightly", 20),
+        ("bob", "app-1", 30),
+        ("", "alice", 30),
+        ("", "alice/app-1", 30),  # a name that anybody may choose
+        ("malice", "app-1", 30),
+    ],
+)
+def test_an_override_with_a_slash_is_for_the_subject_of_the_token(subject, name, most):
+    overrides = ("*/nightly: channels = 20", "alice/*: channels = 10")
+    quotas = Quotas(QuotaConfig(quota_overrides=overrides, quota_channels=30), WHOLES)
+    for application_id in (name, f"{name}@abcdefghijklmnop"):
+        assert quotas.limits_of(application_id, subject)[Resource.CHANNELS] == most
+
+
+@pytest.mark.parametrize(
     ("rule", "message"),
     [
         ("etl", '"etl" is not an override'),

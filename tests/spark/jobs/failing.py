@@ -101,6 +101,30 @@ def map_waits(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
     return numbers.flatMap(records).partitionBy(REDUCERS).mapPartitionsWithIndex(_digest).collect()
 
 
+def all_wait(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
+    """Map tasks stop at ``map-N`` and reduce tasks at ``reduce-N``, each in the middle of its data.
+
+    A reduce task stops when it has taken its first record.
+    """
+    barrier, size = parameters.get("barrier"), int(parameters.get("record_bytes", 100))
+
+    def records(number: int) -> Iterator[tuple[int, bytes]]:
+        *most, last = _records(number, 5_000, size)
+        yield from most
+        stop_at(barrier, f"map-{number}")
+        yield last
+
+    def reduce(index: int, pairs: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, int, str]]:
+        taken = iter(pairs)
+        first = next(taken)
+        stop_at(barrier, f"reduce-{index}")
+        return _digest(index, chain([first], taken))
+
+    numbers = spark.sparkContext.parallelize(range(MAPS), MAPS)
+    shuffled = numbers.flatMap(records).partitionBy(REDUCERS)
+    return shuffled.mapPartitionsWithIndex(reduce).collect()
+
+
 def barrier_stages(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
     """A barrier stage reads one shuffle and writes another.
 
@@ -187,6 +211,7 @@ JOBS: dict[str, Job] = {
         read_again,
         map_fails_once,
         map_waits,
+        all_wait,
         barrier_stages,
         straggler,
     )

@@ -48,11 +48,12 @@ def heard(monkeypatch) -> Counter[type[Message]]:
 
 def without_checksums(monkeypatch, port: int) -> None:
     """Make the TaskManager of a port one that does not know the feature bit."""
-    offered = vars(NetworkEnvironment)["_buffer_checksums"].fget
+    offered = vars(NetworkEnvironment)["_features"].fget
+    without = ~FEATURE_BUFFER_CHECKSUMS
     monkeypatch.setattr(
         NetworkEnvironment,
-        "_buffer_checksums",
-        property(lambda self: 0 if self.address.port == port else offered(self)),
+        "_features",
+        property(lambda self: offered(self) & (without if self.address.port == port else -1)),
     )
 
 

@@ -4,9 +4,7 @@ Only where this process may mount: as root, with loop devices.
 """
 
 import asyncio
-import os
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
+from tests.support.loop_disk import LoopDisk, NoLoopDisk
 from tests.support.store import KEY, config, content, fetch, put
 
 DISK_BYTES = 24 * 1024 * 1024
@@ -27,48 +26,14 @@ pytestmark = [
 ]
 
 
-def command(*words: str | Path) -> None:
-    subprocess.run([str(word) for word in words], check=True, capture_output=True, timeout=30)
-
-
-class LoopDisk:
-    """An ext4 file system in a file, mounted."""
-
-    def __init__(self, root: Path) -> None:
-        self.file = root / "disk"
-        self.mounted_at = root / "mounted"
-        self.mounted_at.mkdir()
-        with self.file.open("wb") as file:
-            file.truncate(DISK_BYTES)
-        command("mkfs.ext4", "-q", "-m", "0", self.file)
-        command("mount", "-o", "loop,errors=remount-ro", self.file, self.mounted_at)
-        self.data = self.mounted_at / "data"
-
-    def abort(self) -> None:
-        """Let the file system find an error, whereupon it is read-only."""
-        command("mount", "-o", "remount,abort", self.mounted_at)
-
-    def freeze(self) -> None:
-        command("fsfreeze", "--freeze", self.mounted_at)
-
-    def thaw(self) -> None:
-        command("fsfreeze", "--unfreeze", self.mounted_at)
-
-    def unmount(self) -> None:
-        command("umount", "--lazy", self.mounted_at)
-
-
 @pytest.fixture
 def disk() -> Iterator[LoopDisk]:
-    tools = ("mkfs.ext4", "mount", "umount", "fsfreeze")
-    if os.geteuid() != 0 or not all(map(shutil.which, tools)):
-        pytest.skip("only root can mount")
     root = Path(tempfile.mkdtemp(prefix="sluice-disk-"))
     try:
         try:
-            made = LoopDisk(root)
-        except subprocess.CalledProcessError as error:
-            pytest.skip(f"no loop devices here: {error.stderr.decode().strip()}")
+            made = LoopDisk(root, DISK_BYTES)
+        except NoLoopDisk as error:
+            pytest.skip(str(error))
         try:
             yield made
         finally:
@@ -136,11 +101,7 @@ async def test_a_disk_that_stands_still_is_left_out_until_it_goes_on(disk, store
 
 
 async def test_a_full_disk_is_healthy_and_gets_nothing(disk, store):
-    filler = disk.mounted_at / "filler"
-    with filler.open("wb", buffering=0) as file:
-        os.posix_fallocate(file.fileno(), 0, 4096)
-        free = os.statvfs(disk.mounted_at)
-        os.posix_fallocate(file.fileno(), 0, free.f_bavail * free.f_frsize)
+    disk.fill()
     before = tier(store).used_bytes
     for attempt in range(10, 20):
         await put(store, attempt, OUTPUT_BYTES)

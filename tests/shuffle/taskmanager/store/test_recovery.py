@@ -178,6 +178,22 @@ async def test_a_clean_restart_keeps_id_outputs_and_journals(tmp_path):
     await again.close()
 
 
+async def test_what_is_in_memory_outlives_the_only_disk(tmp_path):
+    """The id does too: Spark's map statuses name the outputs by it."""
+    store = ShuffleStore.open(config(tmp_path, memory_tier_bytes=1024 * 1024))
+    identity = store.taskmanager_id
+    await put(store, 1, 100_000)
+    assert used(store)[1] == 0
+    await store.close()
+    shutil.rmtree(tmp_path / "data")
+    again = ShuffleStore.open(config(tmp_path, memory_tier_bytes=1024 * 1024))
+    assert again.taskmanager_id == identity
+    found = again.lookup(KEY, 1)
+    assert found is not None
+    assert await fetch(again, found) == content(1, 100_000)
+    await again.close()
+
+
 async def test_a_torn_journal_costs_the_unacknowledged_commit_only(tmp_path):
     journal = await filled(tmp_path)
     whole = journal.read_bytes()

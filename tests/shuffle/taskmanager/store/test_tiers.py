@@ -106,7 +106,7 @@ async def test_one_at_its_quota_of_the_disks_gets_the_reserve(tmp_path):
     accounts = Accounts()
     limits = list(NO_LIMITS)
     limits[Resource.DISK_TIER_BYTES] = REGION
-    accounts.set_limits(lambda name: tuple(limits))
+    accounts.set_limits(lambda *_: tuple(limits))
     store = ShuffleStore.open(
         config(tmp_path, memory_tier_reserve_percent=RESERVE_PERCENT), accounts
     )
@@ -123,7 +123,7 @@ async def test_a_quota_of_the_memory_tier_is_no_unfairness(tmp_path):
     accounts = Accounts()
     limits = list(NO_LIMITS)
     limits[Resource.MEMORY_TIER_BYTES] = 2 * REGION
-    accounts.set_limits(lambda name: tuple(limits))
+    accounts.set_limits(lambda *_: tuple(limits))
     store = ShuffleStore.open(config(tmp_path), accounts)
     writers, in_memory = announce(store, GREEDY, 4)
     assert (in_memory, store.memory_refusals) == (2, 0)

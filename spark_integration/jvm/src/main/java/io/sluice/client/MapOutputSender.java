@@ -3,6 +3,8 @@ package io.sluice.client;
 import java.io.IOException;
 import java.nio.ByteBuffer;
 import java.util.Arrays;
+import java.util.HashSet;
+import java.util.Set;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -13,6 +15,10 @@ import org.slf4j.LoggerFactory;
  * before its buffer is reused, so secured regions outlive its process. When a connection is lost,
  * another one replaces it and the regions in hand are sent again. There are at most two: one that
  * is being secured, and the next one, which is being filled.
+ *
+ * <p>A TaskManager without room for the first region, or for the output at all, is passed over, and
+ * another one gets the output. With regions behind it an output cannot move: its task must run
+ * again.
  *
  * <p>{@link #finish} or {@link #abort} ends the output and gives the connection back. Not thread
  * safe.
@@ -32,6 +38,14 @@ final class MapOutputSender {
     private Message.HelloAck taskManager;
     private Patience patience;
     private boolean interrupted;
+
+    /** The last refusal for want of room after which another TaskManager was tried, or null. */
+    private IOException refusal;
+
+    /** The TaskManagers that have refused the output, and where they were reached. */
+    private final Set<String> full = new HashSet<>();
+
+    private final Set<Endpoint> fullEndpoints = new HashSet<>();
     private long creditWaitNanos;
     private long sharedBytes;
 
@@ -247,7 +261,7 @@ final class MapOutputSender {
                 new ProducerLeg(
                         securedRegions > 0
                                 ? source.leaseAgain(endpoint, taskManager.taskManagerId())
-                                : source.lease());
+                                : leaseWithRoom());
         endpoint = leg.connection().endpoint();
         taskManager = leg.connection().taskManager();
         areas.attach(leg);
@@ -256,6 +270,25 @@ final class MapOutputSender {
         }
         leg.open(shuffleId, mapAttemptId, numSubpartitions);
         return StoredPart.SECURED_REGIONS;
+    }
+
+    /**
+     * Leases a connection to a TaskManager that has not refused the output.
+     *
+     * @throws IOException the last refusal, if every TaskManager that answers has refused it
+     */
+    private TaskManagerConnection leaseWithRoom() throws IOException {
+        while (true) {
+            TaskManagerConnection connection = source.lease();
+            if (!full.contains(connection.taskManager().taskManagerId())) {
+                return connection;
+            }
+            source.giveBack(connection);
+            source.passOver(connection.endpoint());
+            if (!fullEndpoints.add(connection.endpoint())) {
+                throw refusal;
+            }
+        }
     }
 
     private StoredPart compare(Message.PartitionResumed found, ProducerLeg.Region next)
@@ -299,11 +332,21 @@ final class MapOutputSender {
             // The source of connections has already waited.
             throw failure;
         }
-        if (ClientException.isWithoutRoom(failure)) {
-            source.passOver(leg.connection().endpoint());
+        boolean withoutRoom = ClientException.isWithoutRoom(failure);
+        if (withoutRoom) {
+            source.passOver(endpoint);
         }
         leg.connection().close();
         endLeg();
+        if (withoutRoom && sentRegions == 0) {
+            full.add(taskManager.taskManagerId());
+            fullEndpoints.add(endpoint);
+            if (refusal != null) {
+                failure.addSuppressed(refusal);
+            }
+            refusal = failure;
+            return;
+        }
         // Regions lost by a TaskManager without resumable outputs may no longer be at hand.
         if (!ClientException.isLostConnection(failure) || securedRegions < sentRegions) {
             throw failure;

@@ -7,13 +7,13 @@ import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import java.io.IOException;
+import java.util.List;
 import java.util.Map;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.params.ParameterizedTest;
-import org.junit.jupiter.params.provider.CsvSource;
 import org.junit.jupiter.params.provider.EnumSource;
 import org.junit.jupiter.params.provider.ValueSource;
 
@@ -78,22 +78,98 @@ class MapOutputWriterTest extends ShuffleTestCase {
     }
 
     @ParameterizedTest
-    @CsvSource({"STORAGE_FULL, 1", "QUOTA_EXCEEDED, 1", "REGION_MISMATCH, 0"})
-    void aTaskManagerWithoutRoomIsPassedOver(ErrorCode refusal, int times) throws IOException {
+    @EnumSource(names = {"STORAGE_FULL", "QUOTA_EXCEEDED"})
+    void aTaskManagerWithoutRoomLeavesTheMapOutputToAnother(ErrorCode refusal) throws IOException {
         daemon.refusal = refusal;
+        try (MockDaemon another = newDaemon()) {
+            another.id = "tm-another";
+            MapOutputWriter writer = writer(7);
+            writers.others.add(another.endpoint());
+            writeOneStream(writer, 200_000);
+            assertEquals("tm-another", writer.commit().taskManagerId());
+            assertEquals(List.of(daemon.endpoint()), writers.passedOver);
+            assertTrue(daemon.outputs.isEmpty());
+            long stored =
+                    another.outputs.get(7L).stream()
+                            .flatMap(region -> region.values().stream())
+                            .mapToLong(slice -> slice.length)
+                            .sum();
+            assertTrue(stored > 200_000, stored + " bytes, headers of blocks included");
+        }
+    }
+
+    /** The first regions are there and nowhere else. */
+    @Test
+    void aTaskManagerThatIsFullInTheMiddleFailsTheMapOutput() throws IOException {
+        daemon.refusal = ErrorCode.STORAGE_FULL;
+        daemon.refusedFrom = 2;
+        try (MockDaemon another = newDaemon()) {
+            another.id = "tm-another";
+            MapOutputWriter writer = writer(7);
+            writers.others.add(another.endpoint());
+            ClientException.Remote failure = assertRefused(writer);
+            assertEquals(ErrorCode.STORAGE_FULL, failure.code());
+            assertEquals(List.of(daemon.endpoint()), writers.passedOver, "by the next attempt");
+            assertEquals(0, another.connections.get());
+        }
+    }
+
+    @Test
+    void anEmptyMapOutputGoesElsewhereToo() throws IOException {
+        daemon.refusesOutputs = ErrorCode.QUOTA_EXCEEDED;
+        try (MockDaemon another = newDaemon()) {
+            another.id = "tm-another";
+            MapOutputWriter writer = writer(7);
+            writers.others.add(another.endpoint());
+            assertEquals("tm-another", writer.commit().taskManagerId());
+        }
+    }
+
+    /** It is known by a second address, as one with a Unix socket is. */
+    @Test
+    void whereNoneHasRoomTheMapOutputFailsWithTheReasonOfEach() throws IOException {
+        daemon.refusal = ErrorCode.QUOTA_EXCEEDED;
+        try (MockDaemon sameAgain = newDaemon();
+                MockDaemon another = newDaemon()) {
+            another.id = "tm-another";
+            another.refusal = ErrorCode.STORAGE_FULL;
+            MapOutputWriter writer = writer(7);
+            writers.others.add(sameAgain.endpoint());
+            writers.others.add(another.endpoint());
+            ClientException.Remote failure = assertRefused(writer);
+            assertEquals(ErrorCode.STORAGE_FULL, failure.code());
+            ClientException.Remote before = (ClientException.Remote) failure.getSuppressed()[0];
+            assertEquals(ErrorCode.QUOTA_EXCEEDED, before.code());
+            assertTrue(writers.passedOver.contains(sameAgain.endpoint()));
+            assertTrue(sameAgain.outputs.isEmpty());
+        }
+    }
+
+    @Test
+    void anotherErrorIsNotTriedElsewhere() throws IOException {
+        daemon.refusal = ErrorCode.REGION_MISMATCH;
         MapOutputWriter writer = writer(7);
+        assertEquals(ErrorCode.REGION_MISMATCH, assertRefused(writer).code());
+        assertEquals(1, daemon.connections.get());
+        assertTrue(writers.passedOver.isEmpty());
+    }
+
+    private static void writeOneStream(MapOutputWriter writer, int bytes) throws IOException {
         writer.beginPartition(0);
+        writer.write(new byte[bytes], 0, bytes);
+        writer.endPartition();
+    }
+
+    private static ClientException.Remote assertRefused(MapOutputWriter writer) {
         ClientException.Remote failure =
                 assertThrows(
                         ClientException.Remote.class,
                         () -> {
-                            writer.write(new byte[200_000], 0, 200_000);
-                            writer.endPartition();
+                            writeOneStream(writer, 200_000);
                             writer.commit();
                         });
         writer.abort();
-        assertEquals(refusal, failure.code());
-        assertEquals(times, writers.passedOver.size());
+        return failure;
     }
 
     /**

@@ -92,8 +92,13 @@ final class MockDaemon implements AutoCloseable {
     /** Ends the connection on which a matching message arrives, once. */
     final AtomicReference<Predicate<Message>> cut = new AtomicReference<>();
 
-    /** Refuses every region with this code, if not null. */
+    /** Refuses every region from {@link #refusedFrom} on with this code, if not null. */
     volatile ErrorCode refusal;
+
+    volatile long refusedFrom;
+
+    /** Refuses every map output with this code, if not null. */
+    volatile ErrorCode refusesOutputs;
 
     volatile boolean forgetsSecured;
     volatile boolean answersPings;

@@ -106,6 +106,8 @@ final class MockSession {
             }
             writeFrame(together.toByteArray());
             send(new Message.Ping(-1L));
+        } else if (message instanceof Message.OpenPartition open && daemon.refusesOutputs != null) {
+            fail(open.partition(), daemon.refusesOutputs, null);
         } else if (message instanceof Message.OpenPartition open) {
             output = new ArrayList<>();
             attempt = open.mapAttemptId();
@@ -180,7 +182,7 @@ final class MockSession {
     }
 
     private void beginRegion(Message.BeginRegion begin) throws IOException {
-        if (daemon.refusal != null) {
+        if (daemon.refusal != null && begin.region() >= daemon.refusedFrom) {
             fail(begin.partition(), daemon.refusal, null);
             return;
         }
@@ -258,6 +260,9 @@ final class MockSession {
 
     private void finish(Message.FinishPartition finish) throws IOException {
         takeShared();
+        if (output == null) {
+            return; // It was refused.
+        }
         if (bytes(output) != finish.totalBytes() || output.size() != finish.regions()) {
             fail(finish.partition(), ErrorCode.REGION_MISMATCH, null);
             return;

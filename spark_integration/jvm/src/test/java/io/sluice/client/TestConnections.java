@@ -4,8 +4,12 @@ import java.io.IOException;
 import java.util.List;
 import java.util.concurrent.CopyOnWriteArrayList;
 import java.util.concurrent.atomic.AtomicInteger;
+import java.util.stream.Stream;
 
-/** Leases connections to one mock daemon, which may have taken another one's place. */
+/**
+ * Leases connections to one mock daemon, which may have taken another one's place, or to others
+ * while it is passed over.
+ */
 final class TestConnections implements ConnectionSource {
     private final ConnectionPool pool;
     private final int role;
@@ -21,6 +25,9 @@ final class TestConnections implements ConnectionSource {
     PlaceDirectory places = PlaceDirectory.EMPTY;
     final List<Endpoint> passedOver = new CopyOnWriteArrayList<>();
 
+    /** Where others are reached, in the order in which they are tried. */
+    final List<Endpoint> others = new CopyOnWriteArrayList<>();
+
     TestConnections(ConnectionPool pool, Endpoint endpoint, int role) {
         this.pool = pool;
         this.role = role;
@@ -29,7 +36,12 @@ final class TestConnections implements ConnectionSource {
 
     @Override
     public TaskManagerConnection lease() throws IOException {
-        TaskManagerConnection connection = pool.lease(endpoint, role);
+        Endpoint best =
+                Stream.concat(Stream.of(endpoint), others.stream())
+                        .filter(each -> !passedOver.contains(each))
+                        .findFirst()
+                        .orElse(endpoint);
+        TaskManagerConnection connection = pool.lease(best, role);
         Runnable hook = onLease;
         onLease = () -> {};
         hook.run();

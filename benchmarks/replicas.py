@@ -1,0 +1,310 @@
+"""`make bench-replicas`: the cost of a second copy of each map output, and its worth.
+
+Two hosts, on each a TaskManager and an executor of one core for each of three applications: `off`
+has no second copies, `async` has copies that are made after the commit is answered, `sync` has them
+before that. The job deals wide rows out again. After a run whose results are compared, and a
+warm-up, there are rounds in which all three run it, in changing order.
+
+* ``async``, ``sync``: median over the rounds of the job's time over that without copies. They miss
+  their aims if the copies hold up the data path, or if their bytes are read again.
+* ``maps_again``, ``seconds_lost``: a TaskManager is killed and loses its data when the reduce tasks
+  have read half of their bytes, and it stays away until the job has ended. The figures are the map
+  tasks that run again in the worst round, and the time beyond that of the undisturbed run of the
+  round, in the median. The first misses its aim if a copy is not found or not complete, the second
+  one if readers wait for the lost TaskManager. ``..._async`` and ``..._off`` are the same for the
+  other applications. Results must be right in all of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.application import SparkApplication
+from benchmarks.cluster import WORKER_HOSTS, StandaloneCluster
+from benchmarks.eventlog import read_event_log
+from benchmarks.processes import stop_on_termination
+from benchmarks.report import Report, median_and_spread, open_console
+from benchmarks.sides import EXECUTOR_SETTINGS, JOB_TIMEOUT_SECONDS
+from benchmarks.taskmanagers import TaskManagers
+from sluice.protocol.errors import SluiceError
+from sluice.spark_integration import spark_conf
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import TracebackType
+    from typing import Self
+
+    from rich.console import Console
+
+    from benchmarks.application import JobRecord
+
+SIDES: dict[str, dict[str, str]] = {
+    "off": {},
+    "async": {"spark.sluice.replicas": "2", "spark.sluice.replicas.mode": "async"},
+    "sync": {"spark.sluice.replicas": "2", "spark.sluice.replicas.mode": "sync"},
+}
+"""Settings of each application, by its name."""
+
+AIMS = {"async": "≤ 1.10", "sync": "≤ 1.25", "maps_again": "0", "seconds_lost": "≤ 3"}
+
+JOB = "repartition"
+ROWS, MAPS, REDUCERS = 600_000, 16, 64
+TIME_LIMIT_SECONDS = 1200.0
+LOOK_SECONDS = 0.05
+"""Pause between two looks at the bytes that were read, which TaskManagers tell nobody."""
+
+
+@dataclass(slots=True)
+class Loss:
+    """A job whose TaskManager was lost."""
+
+    side: str
+    name: str
+    undisturbed_seconds: float
+    seconds: float
+    maps_again: int = -1
+    """Known when the application has ended."""
+
+    @property
+    def seconds_lost(self) -> float:
+        """Return the time beyond that of the undisturbed run."""
+        return self.seconds - self.undisturbed_seconds
+
+
+@dataclass(slots=True)
+class Findings:
+    """What the rounds have shown."""
+
+    ratios: dict[str, list[float]] = field(default_factory=dict)
+    rounds: list[dict[str, Any]] = field(default_factory=list)
+    losses: list[Loss] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    def report(self, versions: dict[str, str]) -> Report:
+        """Return the figures by the contract of all benchmarks."""
+        figures: dict[str, float] = {}
+        spread: dict[str, tuple[float, float]] = {}
+        for side, ratios in self.ratios.items():
+            figures[side], spread[side] = median_and_spread(ratios)
+        for side in dict.fromkeys(loss.side for loss in self.losses):
+            losses = [loss for loss in self.losses if loss.side == side]
+            suffix = "" if side == "sync" else f"_{side}"
+            again = [loss.maps_again for loss in losses]
+            figures[f"maps_again{suffix}"] = max(again)
+            spread[f"maps_again{suffix}"] = min(again), max(again)
+            lost = median_and_spread([loss.seconds_lost for loss in losses])
+            figures[f"seconds_lost{suffix}"], spread[f"seconds_lost{suffix}"] = lost
+        runs = [
+            *self.rounds,
+            *(
+                {
+                    "lost_with": loss.side,
+                    "seconds": loss.seconds,
+                    "undisturbed_seconds": loss.undisturbed_seconds,
+                    "maps_again": loss.maps_again,
+                }
+                for loss in self.losses
+            ),
+        ]
+        return Report("replicas", figures, runs, spread, versions)
+
+
+class Rig:
+    """A cluster, TaskManagers and an application for each side; a context manager.
+
+    Args:
+        directory: Scratch directory; the caller removes it.
+        sides: Names of the applications.
+        rows: Of the job.
+        memory_tier: Size of each TaskManager's memory tier.
+    """
+
+    def __init__(self, directory: Path, sides: Sequence[str], rows: int, memory_tier: str) -> None:
+        self._directory = directory
+        self._sides = tuple(sides)
+        self._parameters = {"rows": rows, "maps": MAPS, "reducers": REDUCERS}
+        self._memory_tier = memory_tier
+        self._resources = ExitStack()
+        self._runs = 0
+        self.applications: dict[str, SparkApplication] = {}
+
+    def __enter__(self) -> Self:
+        with ExitStack() as starting:
+            cluster = starting.enter_context(
+                StandaloneCluster(self._directory, cores=len(self._sides), memory="8g")
+            )
+            self.taskmanagers = starting.enter_context(
+                TaskManagers(
+                    self._directory / "tm", memory_tier=self._memory_tier, authenticated=True
+                )
+            )
+            every = {
+                **EXECUTOR_SETTINGS,
+                **spark_conf(self.taskmanagers.endpoints),
+                **self.taskmanagers.spark_settings,
+            }
+            for side in self._sides:
+                self.applications[side] = starting.enter_context(
+                    SparkApplication(side, cluster.master_url, every | SIDES[side], self._directory)
+                )
+            self._resources = starting.pop_all()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._resources.__exit__(kind, error, traceback)
+
+    def run(self, side: str, mode: str = "time", name: str = "") -> JobRecord:
+        """Run the job once; the mode ``check`` gives a digest of its rows, by one more shuffle."""
+        self._runs += 1
+        return self.applications[side].run(
+            name or f"{side} {self._runs}",
+            JOB,
+            {"mode": mode, **self._parameters},
+            timeout_seconds=JOB_TIMEOUT_SECONDS,
+        )
+
+    def run_with_loss(self, side: str, name: str, host: str) -> JobRecord:
+        """Run the job and lose a host's TaskManager when half of the bytes have been read.
+
+        A new one takes its place when the job has ended.
+        """
+        before = self.taskmanagers.moved()
+        deadline = time.monotonic() + JOB_TIMEOUT_SECONDS
+        with ThreadPoolExecutor(1) as runner:
+            job = runner.submit(self.run, side, "check", name)
+            while not job.done() and time.monotonic() < deadline:
+                moved = self.taskmanagers.moved() - before
+                # All is written before the first byte is read.
+                if moved.read_bytes > moved.written_bytes / 2:
+                    self.taskmanagers.lose(host)
+                    break
+                time.sleep(LOOK_SECONDS)
+            else:
+                raise RuntimeError(f"{name} was over before a TaskManager could be lost")
+            try:
+                return job.result(JOB_TIMEOUT_SECONDS)
+            finally:
+                self.taskmanagers.replace(host)
+
+
+def measure(rig: Rig, console: Console, options: argparse.Namespace) -> Findings:
+    """Compare the results, warm up, and run the rounds and the losses."""
+    deadline = time.monotonic() + options.time_limit_seconds
+    findings = Findings()
+    checked = {side: rig.run(side, "check").digest for side in options.sides}
+    if len(set(checked.values())) > 1:
+        findings.problems.append(f"results differ: {checked}")
+    for side in options.sides:
+        rig.run(side)
+    for number in range(options.rounds):
+        if number and time.monotonic() > deadline:
+            findings.problems.append(f"{number} rounds instead of {options.rounds}: time is over")
+            break
+        turn = number % len(options.sides)
+        order = [*options.sides[turn:], *options.sides[:turn]]
+        seconds = {side: rig.run(side).seconds for side in order}
+        findings.rounds.append({"round": number, **seconds})
+        for side in options.sides:
+            if side != "off" and "off" in seconds:
+                findings.ratios.setdefault(side, []).append(seconds[side] / seconds["off"])
+        told = "   ".join(f"{side} {each:6.2f} s" for side, each in sorted(seconds.items()))
+        console.print(f"  round {number}   {told}", soft_wrap=True)
+    digest = next(iter(checked.values()))
+    for number in range(options.losses):
+        for side in options.sides:
+            _lose(rig, console, findings, side, number, digest)
+    return findings
+
+
+def _lose(
+    rig: Rig, console: Console, findings: Findings, side: str, number: int, digest: str
+) -> None:
+    undisturbed = rig.run(side, "check")
+    name = f"{side} loses {number}"
+    host = WORKER_HOSTS[number % len(WORKER_HOSTS)]
+    disturbed = rig.run_with_loss(side, name, host)
+    loss = Loss(side, name, undisturbed.seconds, disturbed.seconds)
+    findings.losses.append(loss)
+    if disturbed.digest != digest:
+        findings.problems.append(f"{name}: its results differ")
+    console.print(
+        f"  {name:<14} {undisturbed.seconds:6.2f} s undisturbed, {disturbed.seconds:6.2f} s"
+        f" with {host} lost",
+        soft_wrap=True,
+    )
+    rig.run(side)  # the executors find the new TaskManager
+
+
+def count_map_tasks(losses: Sequence[Loss], applications: dict[str, SparkApplication]) -> None:
+    """Read in the logs of applications that have ended how many map tasks ran again."""
+    for loss in losses:
+        use = read_event_log(applications[loss.side].event_log)[loss.name]
+        # The job's reduce tasks are map tasks of the shuffle that sums up its rows.
+        loss.maps_again = use.map_tasks - MAPS - REDUCERS
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, print, write the results file; the exit code is 1 when results differ."""
+    options = _parse(arguments)
+    stop_on_termination()
+    console = open_console()
+    with tempfile.TemporaryDirectory(prefix="sluice-replicas-", ignore_cleanup_errors=True) as path:
+        rig = Rig(Path(path), options.sides, round(ROWS * options.scale), options.memory_tier)
+        try:
+            with rig:
+                findings = measure(rig, console, options)
+                spark = next(iter(rig.applications.values())).spark_version
+            count_map_tasks(findings.losses, rig.applications)
+        except (SluiceError, RuntimeError, OSError) as error:
+            console.print(f"bench-replicas failed: {error}", style="red", markup=False)
+            return 1
+    report = findings.report({"spark": spark})
+    report.show(console, AIMS if options.scale == 1 else None)
+    console.print(f"Written: {report.write()}", soft_wrap=True)
+    for problem in findings.problems:
+        console.print(problem, style="red", markup=False)
+    return 1 if findings.problems else 0
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.replicas",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--scale", type=float, default=1.0, help="of the rows (default 1)")
+    parser.add_argument("--rounds", type=int, default=7, help="timed rounds (default 7)")
+    parser.add_argument("--losses", type=int, default=3, help="of each side (default 3)")
+    parser.add_argument(
+        "--sides", type=_names, default=tuple(SIDES), help=f"of {','.join(SIDES)} (default all)"
+    )
+    parser.add_argument(
+        "--memory-tier", default="1 GiB", help="of each TaskManager (default %(default)s)"
+    )
+    parser.add_argument("--time-limit-seconds", type=float, default=TIME_LIMIT_SECONDS)
+    return parser.parse_args(arguments)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    names = tuple(text.split(","))
+    unknown = [name for name in names if name not in SIDES]
+    if unknown:
+        raise argparse.ArgumentTypeError(f"no such side: {', '.join(unknown)}")
+    return names
+
+
+if __name__ == "__main__":
+    sys.exit(main())

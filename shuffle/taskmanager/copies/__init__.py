@@ -1,0 +1,1 @@
+"""Copies of map outputs on other TaskManagers, and moves there."""

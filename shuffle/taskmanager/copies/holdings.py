@@ -1,0 +1,154 @@
+"""What this TaskManager knows of who has which map output; no I/O and no clock.
+
+Only map outputs that several TaskManagers shall keep are in it. The TaskManager to which the
+producer wrote, the *origin*, sees to the copies. A TaskManager with a copy, a *holder*, sees to
+them only when the origin is lost.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+
+from ...names import MapAttemptKey, ShuffleKey
+
+
+@dataclass(slots=True, eq=False)
+class Holding:
+    """One map output that is here.
+
+    Attributes:
+        origin: The TaskManager that its producer wrote to; empty: this one.
+        replicas: TaskManagers that shall keep it, this one included.
+        others: Other TaskManagers that have it, as far as is known.
+        doubtful: Those of them that have to be asked, because they were away.
+        settled: Whether it had all of its copies once, or was found at the start: what is copied
+            now is restored, and does not go ahead of everything else.
+    """
+
+    origin: str
+    replicas: int
+    others: set[str] = field(default_factory=set)
+    doubtful: set[str] = field(default_factory=set)
+    settled: bool = False
+
+    @property
+    def missing(self) -> int:
+        """Copies that this TaskManager has to make."""
+        if self.origin and self.origin in self.others:
+            return 0
+        return max(self.replicas - 1 - len(self.others), 0)
+
+
+class Holdings:
+    """The map outputs that are here and that several TaskManagers shall keep."""
+
+    def __init__(self) -> None:
+        self._by_shuffle: dict[ShuffleKey, dict[int, Holding]] = {}
+        self._by_taskmanager: dict[str, set[MapAttemptKey]] = {}
+        self.short: set[MapAttemptKey] = set()
+        """Those with fewer copies than they shall have, which this TaskManager has to make."""
+
+    def __len__(self) -> int:
+        return sum(map(len, self._by_shuffle.values()))
+
+    def get(self, attempt: MapAttemptKey) -> Holding | None:
+        """Return what is known of a map output, or None."""
+        return self._by_shuffle.get(attempt.shuffle, {}).get(attempt.map_attempt_id)
+
+    def attempts(self) -> Iterator[MapAttemptKey]:
+        """Iterate over all map outputs."""
+        for key, attempts in self._by_shuffle.items():
+            for map_attempt_id in attempts:
+                yield MapAttemptKey(key, map_attempt_id)
+
+    def add(
+        self, attempt: MapAttemptKey, origin: str, replicas: int, *, settled: bool = False
+    ) -> Holding:
+        """Take note of a map output that is committed here; a copy's origin has it too."""
+        self.discard(attempt.shuffle, [attempt.map_attempt_id])
+        holding = Holding(origin, replicas, settled=settled)
+        self._by_shuffle.setdefault(attempt.shuffle, {})[attempt.map_attempt_id] = holding
+        if origin and replicas > 1:
+            self.has(attempt, origin)
+        self._judge(attempt, holding)
+        return holding
+
+    def has(self, attempt: MapAttemptKey, taskmanager_id: str) -> None:
+        """Take note that another TaskManager has a map output."""
+        holding = self.get(attempt)
+        if holding is not None:
+            holding.others.add(taskmanager_id)
+            holding.doubtful.discard(taskmanager_id)
+            self._by_taskmanager.setdefault(taskmanager_id, set()).add(attempt)
+            self._judge(attempt, holding)
+
+    def has_not(self, attempt: MapAttemptKey, taskmanager_id: str) -> None:
+        """Take note that another TaskManager does not have a map output any more."""
+        holding = self.get(attempt)
+        if holding is not None:
+            holding.others.discard(taskmanager_id)
+            holding.doubtful.discard(taskmanager_id)
+            self._uncount(attempt, taskmanager_id)
+            self._judge(attempt, holding)
+
+    def lost(self, taskmanager_id: str) -> list[MapAttemptKey]:
+        """Take note that a TaskManager is lost; return the map outputs to copy again."""
+        attempts = self._by_taskmanager.get(taskmanager_id, set())
+        affected = list(attempts)
+        for attempt in affected:
+            self.has_not(attempt, taskmanager_id)
+        return [attempt for attempt in affected if attempt in self.short]
+
+    def doubt(self, taskmanager_id: str) -> None:
+        """Take note that a TaskManager was away: it has to be asked for what it had."""
+        for attempt in self._by_taskmanager.get(taskmanager_id, ()):
+            holding = self.get(attempt)
+            if holding is not None:
+                holding.doubtful.add(taskmanager_id)
+
+    def doubted(self, taskmanager_id: str) -> list[MapAttemptKey]:
+        """Return the map outputs to ask a TaskManager for."""
+        return [
+            attempt
+            for attempt in self._by_taskmanager.get(taskmanager_id, ())
+            if (holding := self.get(attempt)) is not None and taskmanager_id in holding.doubtful
+        ]
+
+    def remove(self, keys: Callable[[ShuffleKey], bool]) -> None:
+        """Forget the map outputs of shuffles."""
+        for key in [key for key in self._by_shuffle if keys(key)]:
+            self.discard(key, list(self._by_shuffle[key]))
+
+    def discard(self, key: ShuffleKey, map_attempt_ids: Iterable[int]) -> None:
+        """Forget map outputs of a shuffle."""
+        attempts = self._by_shuffle.get(key, {})
+        for map_attempt_id in map_attempt_ids:
+            holding = attempts.pop(map_attempt_id, None)
+            if holding is not None:
+                attempt = MapAttemptKey(key, map_attempt_id)
+                self.short.discard(attempt)
+                for other in holding.others:
+                    self._uncount(attempt, other)
+        if not attempts:
+            self._by_shuffle.pop(key, None)
+
+    def taskmanagers(self) -> set[str]:
+        """Return the TaskManagers with which map outputs are shared."""
+        return set(self._by_taskmanager)
+
+    def applications(self) -> set[str]:
+        """Return the applications that have map outputs here."""
+        return {key.application_id for key in self._by_shuffle}
+
+    def _uncount(self, attempt: MapAttemptKey, taskmanager_id: str) -> None:
+        attempts = self._by_taskmanager.get(taskmanager_id)
+        if attempts is not None:
+            attempts.discard(attempt)
+            if not attempts:
+                del self._by_taskmanager[taskmanager_id]
+
+    def _judge(self, attempt: MapAttemptKey, holding: Holding) -> None:
+        if holding.missing:
+            self.short.add(attempt)
+        else:
+            self.short.discard(attempt)
+            holding.settled = True

@@ -1,0 +1,173 @@
+"""Watches another TaskManager: whether it is there, away for a short time, or lost.
+
+::
+
+    UNKNOWN ──connected──▶ PRESENT ──connection lost──▶ AWAY ──lost_after_seconds──▶ LOST
+       │                      ▲                          │                            │
+       └─lost_after_seconds───┼──────connected───────────┴─────────connected──────────┘
+"""
+
+import asyncio
+import enum
+import logging
+import random
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Final
+
+from ....protocol.errors import SluiceError
+from ....transport.connector import Address
+from ....transport.errors import TaskManagerMismatch
+from .watch_leg import WatchLeg
+
+if TYPE_CHECKING:
+    from ...names import TaskManagerPlace
+
+_log = logging.getLogger(__name__)
+
+FIRST_PAUSE_SECONDS: Final = 0.1
+LONGEST_PAUSE_SECONDS: Final = 5.0
+PINGS: Final = 3
+"""Pings in the time after which a TaskManager counts as lost."""
+LONGEST_PING_SECONDS: Final = 10.0
+
+
+class Presence(enum.Enum):
+    """What is known of a TaskManager that is watched."""
+
+    UNKNOWN = "unknown"
+    PRESENT = "present"
+    AWAY = "away"
+    LOST = "lost"
+
+
+class TaskManagerWatch:
+    """Watches one TaskManager until it is closed.
+
+    Args:
+        address: Where it is.
+        taskmanager_id: Its id; empty: the one that answers there.
+        connect: Connects to an address.
+        lost_after_seconds: Time away after which it counts as lost.
+        changed: Called with this watch and what was known before, when that changes.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        taskmanager_id: str,
+        connect: Callable[[Address], Awaitable[WatchLeg]],
+        lost_after_seconds: float,
+        changed: "Callable[[TaskManagerWatch, Presence], None]",
+    ) -> None:
+        self.taskmanager_id = taskmanager_id
+        self.presence = Presence.UNKNOWN
+        self.place: TaskManagerPlace | None = None
+        """What it said of itself when it was connected to last."""
+        self._address = address
+        self._connect = connect
+        self._lost_after_seconds = lost_after_seconds
+        self._changed = changed
+        self._tried = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        self._deadline: asyncio.TimerHandle | None = None
+        self._start_deadline()
+        self._leg: WatchLeg | None = None
+        self._task = loop.create_task(self._run())
+
+    @property
+    def address(self) -> Address:
+        """Where it is looked for."""
+        return self._address
+
+    async def first_answer(self) -> None:
+        """Wait until it was connected to once, or could not be.
+
+        Cancellation: safe.
+        """
+        await self._tried.wait()
+
+    def move(self, address: Address) -> None:
+        """Look for it at another address from now on."""
+        if address != self._address:
+            self._address = address
+            if self._leg is not None:
+                self._leg.close()
+
+    async def close(self) -> None:
+        """End the watch. Idempotent."""
+        self._changed = _ignore
+        self._stop_deadline()
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    def stop(self) -> None:
+        """End the watch soon, without waiting for it. Idempotent."""
+        self._changed = _ignore
+        self._stop_deadline()
+        self._task.cancel()
+
+    async def _run(self) -> None:
+        pause = FIRST_PAUSE_SECONDS
+        ping_seconds = min(self._lost_after_seconds / PINGS, LONGEST_PING_SECONDS)
+        while True:
+            try:
+                self._leg = leg = await self._connect(self._address)
+            except SluiceError as error:
+                _log.debug("TaskManager at %s is not there: %s", self._address, error)
+            else:
+                try:
+                    self._check(leg)
+                except SluiceError as error:
+                    _log.warning("%s", error)
+                else:
+                    pause = FIRST_PAUSE_SECONDS
+                    self._is(Presence.PRESENT)
+                    self._tried.set()
+                    await leg.until_ended(ping_seconds)
+                finally:
+                    leg.close()
+                    self._leg = None
+            self._tried.set()
+            if self.presence is Presence.PRESENT:
+                self._is(Presence.AWAY)
+            # Jitter: many TaskManagers may wait for the same one.
+            await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311
+            pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+
+    def _check(self, leg: WatchLeg) -> None:
+        """Take note of who answers.
+
+        Raises:
+            TaskManagerMismatch: It is another TaskManager than before.
+        """
+        if not self.taskmanager_id:
+            self.taskmanager_id = leg.place.taskmanager_id
+        if leg.place.taskmanager_id != self.taskmanager_id:
+            raise TaskManagerMismatch(
+                f"Another TaskManager answers at {self._address}",
+                value=leg.place.taskmanager_id,
+                limit=self.taskmanager_id,
+            )
+        self.place = leg.place
+
+    def _is(self, presence: Presence) -> None:
+        before, self.presence = self.presence, presence
+        if presence is Presence.AWAY:
+            self._start_deadline()
+        else:
+            self._stop_deadline()
+        if presence is not before:
+            self._changed(self, before)
+
+    def _start_deadline(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._deadline = loop.call_later(self._lost_after_seconds, self._is, Presence.LOST)
+
+    def _stop_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+
+def _ignore(watch: TaskManagerWatch, before: Presence) -> None:
+    """Do nothing: the watch is closed."""

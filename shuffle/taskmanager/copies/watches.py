@@ -1,0 +1,110 @@
+"""The watches of one TaskManager over others."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Final
+
+from ....transport.connector import Address
+from .known_taskmanagers import KnownTaskManagers, address_of
+from .taskmanager_watch import Presence, TaskManagerWatch
+from .watch_leg import WatchLeg
+
+
+class Watches:
+    """Watches the TaskManagers of the settings, and those that share map outputs with this one.
+
+    Args:
+        known: The places of other TaskManagers; it learns those of the settings.
+        connect: Connects to an address.
+        lost_after_seconds: Time away after which a TaskManager counts as lost.
+        changed: Called with the id of a TaskManager, what is known now and what was before.
+    """
+
+    def __init__(
+        self,
+        known: KnownTaskManagers,
+        connect: Callable[[Address], Awaitable[WatchLeg]],
+        lost_after_seconds: float,
+        changed: Callable[[str, Presence, Presence], None],
+    ) -> None:
+        self._known: Final = known
+        self._connect: Final = connect
+        self._lost_after_seconds: Final = lost_after_seconds
+        self._changed: Final = changed
+        self._configured: dict[Address, TaskManagerWatch] = {}
+        self._by_id: dict[str, TaskManagerWatch] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+
+    def __len__(self) -> int:
+        return len(self._configured) + len(self._by_id)
+
+    def configure(self, addresses: Iterable[Address]) -> None:
+        """Watch the TaskManagers of the settings. Idempotent."""
+        for address in addresses:
+            if address not in self._configured:
+                self._configured[address] = self._new(address, "")
+
+    async def configured(self) -> None:
+        """Wait until each TaskManager of the settings has answered once, or has not.
+
+        Cancellation: safe.
+        """
+        for watch in list(self._configured.values()):
+            await watch.first_answer()
+
+    def presence(self, taskmanager_id: str) -> Presence:
+        """Return what is known of a TaskManager."""
+        watch = self._by_id.get(taskmanager_id)
+        if watch is None:
+            watch = next(
+                (w for w in self._configured.values() if w.taskmanager_id == taskmanager_id), None
+            )
+        return Presence.UNKNOWN if watch is None else watch.presence
+
+    def keep(self, taskmanager_ids: Iterable[str]) -> None:
+        """Watch exactly these TaskManagers, as far as their places are known."""
+        wanted = {each for each in taskmanager_ids if self._known.place(each) is not None}
+        wanted -= {watch.taskmanager_id for watch in self._configured.values()}
+        for taskmanager_id in wanted:
+            self.watch(taskmanager_id)
+        for taskmanager_id in self._by_id.keys() - wanted:
+            self._end(self._by_id.pop(taskmanager_id))
+
+    def watch(self, taskmanager_id: str) -> None:
+        """Watch a TaskManager, at the place that is known now. Idempotent."""
+        place = self._known.place(taskmanager_id)
+        if place is None:
+            return
+        watch = self._by_id.get(taskmanager_id)
+        if watch is not None:
+            watch.move(address_of(place))
+        elif all(w.taskmanager_id != taskmanager_id for w in self._configured.values()):
+            self._by_id[taskmanager_id] = self._new(address_of(place), taskmanager_id)
+
+    def forget_configured(self) -> None:
+        """End the watches of the settings."""
+        for watch in self._configured.values():
+            self._end(watch)
+        self._configured.clear()
+
+    async def close(self) -> None:
+        """End all watches. Idempotent."""
+        self.keep(())
+        self.forget_configured()
+        await asyncio.gather(*self._closing, return_exceptions=True)
+
+    def _new(self, address: Address, taskmanager_id: str) -> TaskManagerWatch:
+        return TaskManagerWatch(
+            address, taskmanager_id, self._connect, self._lost_after_seconds, self._told
+        )
+
+    def _told(self, watch: TaskManagerWatch, before: Presence) -> None:
+        if self._configured.get(watch.address) is watch and watch.place is not None:
+            self._known.configure(watch.place)
+        if watch.taskmanager_id:
+            self._changed(watch.taskmanager_id, watch.presence, before)
+
+    def _end(self, watch: TaskManagerWatch) -> None:
+        closing = asyncio.get_running_loop().create_task(watch.close())
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)

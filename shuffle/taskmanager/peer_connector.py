@@ -1,0 +1,184 @@
+"""Connects a TaskManager to others: to read there, to write copies there, or to watch them."""
+
+import os
+import socket
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from ...protocol.errors import ErrorCode, ProtocolViolation, SluiceError
+from ...protocol.limits import (
+    FEATURE_BUFFER_CHECKSUMS,
+    FEATURE_BUFFER_GROUPS,
+    FEATURE_COPIES,
+    FEATURE_LARGE_PAYLOADS,
+    MAGIC,
+    VERSION,
+)
+from ...protocol.messages import (
+    FLOW_CREDIT,
+    FLOW_WATERMARK,
+    ROLE_COPIER,
+    ROLE_PEER,
+    Hello,
+    HelloAck,
+)
+from ...protocol.remote_error import RemoteError
+from ...transport.access import Access
+from ...transport.config import TransportConfig
+from ...transport.connection import Connection, ConnectionHandler
+from ...transport.connector import Address, connect
+from ...transport.peer_networks import PeerNetworks
+from ..client.producer_leg import ProducerLeg
+from ..counters import Counters
+from ..gate.partition_request_client import (
+    PartitionRequestClient,
+    UncreditedPartitionRequestClient,
+)
+from .copies.watch_leg import WatchLeg
+from .foreign_answers import without_foreign_bytes
+
+Leg = TypeVar("Leg", bound=ConnectionHandler)
+
+COPY_ANSWER_SECONDS: Final = 30.0
+"""Time in which another TaskManager answers where no reader is waited for."""
+
+
+class CopiesNotSupported(SluiceError):
+    """The other TaskManager is of a version that takes no copies."""
+
+    code = ErrorCode.UNSUPPORTED_VERSION
+
+
+class PeerConnector:
+    """Makes the connections of a TaskManager to others.
+
+    Args:
+        transport: Deadlines and watermarks.
+        access: What the TaskManager proves.
+        networks: The networks in which others may be.
+        segment_size_bytes: Size of its segments.
+        counters: Its counters.
+    """
+
+    def __init__(
+        self,
+        transport: TransportConfig,
+        access: Access,
+        networks: PeerNetworks,
+        segment_size_bytes: int,
+        counters: Counters,
+    ) -> None:
+        self._transport = transport
+        # Another TaskManager takes the copy if this one is away, so an attempt is not repeated.
+        self._once = transport.model_copy(update={"connect_retries": 0})
+        self._access = access
+        self._networks = networks
+        self._segment_size_bytes = segment_size_bytes
+        self._counters = counters
+        self.count_in: Callable[[Connection], None] = lambda connection: None
+        """Counts the messages of a connection in the memory of all."""
+
+    async def reader(self, address: Address) -> PartitionRequestClient:
+        """Connect in order to read partitions.
+
+        Raises:
+            SluiceError: The other TaskManager does not answer, or refuses.
+
+        Cancellation: safe.
+        """
+
+        def make(connection: Connection, ack: HelloAck) -> PartitionRequestClient:
+            without_credit = connection.flow_control == FLOW_WATERMARK
+            kind = UncreditedPartitionRequestClient if without_credit else PartitionRequestClient
+            return kind(connection, ack, self._counters)
+
+        hello = Hello(
+            MAGIC,
+            VERSION,
+            VERSION,
+            ROLE_PEER,
+            "",
+            b"",
+            self._segment_size_bytes,
+            FLOW_WATERMARK if self._transport.flow_control == "watermark" else FLOW_CREDIT,
+            (FEATURE_BUFFER_GROUPS | FEATURE_BUFFER_CHECKSUMS) & self._transport.features(),
+            _name(),
+        )
+        return await self._connect(address, hello, make, self._transport)
+
+    async def copier(self, address: Address, application_id: str) -> ProducerLeg:
+        """Connect in order to write copies of an application's map outputs.
+
+        Raises:
+            CopiesNotSupported: The other TaskManager takes no copies.
+            SluiceError: It does not answer, or refuses.
+
+        Cancellation: safe.
+        """
+
+        def make(connection: Connection, ack: HelloAck) -> ProducerLeg:
+            return ProducerLeg(connection, ack, COPY_ANSWER_SECONDS)
+
+        leg = await self._connect(address, self._copier_hello(application_id), make, self._once)
+        if not leg.connection.features & FEATURE_COPIES:
+            leg.close()
+            raise CopiesNotSupported("The TaskManager takes no copies", value=str(address))
+        return leg
+
+    async def watch(self, address: Address) -> WatchLeg:
+        """Connect in order to know whether the other TaskManager lives.
+
+        Raises:
+            SluiceError: It does not answer, or refuses.
+
+        Cancellation: safe.
+        """
+        return await self._connect(address, self._copier_hello(""), WatchLeg, self._once)
+
+    def _copier_hello(self, application_id: str) -> Hello:
+        return Hello(
+            MAGIC,
+            VERSION,
+            VERSION,
+            ROLE_COPIER,
+            application_id,
+            b"",
+            0,
+            FLOW_CREDIT,
+            (FEATURE_LARGE_PAYLOADS | FEATURE_COPIES) & self._transport.features(),
+            _name(),
+        )
+
+    async def _connect(
+        self,
+        address: Address,
+        hello: Hello,
+        make: Callable[[Connection, HelloAck], Leg],
+        transport: TransportConfig,
+    ) -> Leg:
+        legs: list[Leg] = []
+
+        def handler(connection: Connection, greeting: Hello | HelloAck) -> ConnectionHandler:
+            if not isinstance(greeting, HelloAck):
+                raise TypeError("the side that connects is greeted with a HelloAck")
+            legs.append(make(connection, greeting))
+            self.count_in(connection)
+            return legs[0]
+
+        try:
+            await connect(
+                address,
+                hello,
+                handler,
+                transport,
+                self._segment_size_bytes if hello.role == ROLE_PEER else 0,
+                self._access.peer_credential(*address),
+                self._networks,
+            )
+        except (ProtocolViolation, RemoteError) as error:
+            raise without_foreign_bytes(address, error) from error
+        return legs[0]
+
+
+def _name() -> str:
+    return f"{socket.gethostname()} {os.getpid()}"

@@ -1,0 +1,93 @@
+"""Map outputs that are read at other TaskManagers, and the views that have to go there."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from ...errors import PartitionMoved
+from ...names import ShuffleKey, TaskManagerPlace
+from ..store.outputs import MapOutput
+from .stored_partition_view import StoredPartitionView
+
+
+class MovedOutputs:
+    """The new places of map outputs, until their shuffle is released.
+
+    Args:
+        wake: Lets the requests that wait for a shuffle look again.
+    """
+
+    def __init__(self, wake: Callable[[ShuffleKey], None]) -> None:
+        self._wake = wake
+        self._places: dict[ShuffleKey, dict[int, TaskManagerPlace]] = {}
+        self._views: dict[ShuffleKey, dict[StoredPartitionView, Sequence[MapOutput]]] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._places.values()))
+
+    def place(self, key: ShuffleKey, map_attempt_id: int) -> TaskManagerPlace | None:
+        """Return the place to which a map output has moved, or None."""
+        return self._places.get(key, {}).get(map_attempt_id)
+
+    def of(self, application_id: str) -> dict[ShuffleKey, dict[int, TaskManagerPlace]]:
+        """Return the new places of an application's map outputs."""
+        return {
+            key: dict(places)
+            for key, places in self._places.items()
+            if key.application_id == application_id
+        }
+
+    def move(self, key: ShuffleKey, places: Mapping[int, TaskManagerPlace]) -> None:
+        """Send readers of map outputs to other places: those who wait, and those who read."""
+        self._places.setdefault(key, {}).update(places)
+        self._wake(key)
+        for view, outputs in list(self._views.get(key, {}).items()):
+            moved = [each.map_attempt_id for each in outputs if each.map_attempt_id in places]
+            if moved:
+                view.fail(_moved(key, moved[0], places[moved[0]]))
+
+    def require_here(self, key: ShuffleKey, map_attempt_ids: Iterable[int]) -> None:
+        """Check that map outputs are read here.
+
+        Raises:
+            PartitionMoved: One of them is at another TaskManager.
+        """
+        places = self._places.get(key)
+        if places is not None:
+            for map_attempt_id in map_attempt_ids:
+                place = places.get(map_attempt_id)
+                if place is not None:
+                    raise _moved(key, map_attempt_id, place)
+
+    def watch(
+        self, view: StoredPartitionView, key: ShuffleKey, outputs: Sequence[MapOutput]
+    ) -> None:
+        """Keep a view until it is released: its map outputs may move."""
+        views = self._views.setdefault(key, {})
+        views[view] = outputs
+        view.on_released = self._released
+
+    def take_back(self) -> dict[ShuffleKey, list[int]]:
+        """Let map outputs be read here again; return which."""
+        back = {key: list(places) for key, places in self._places.items()}
+        self._places.clear()
+        return back
+
+    def forget(self, keys: Callable[[ShuffleKey], bool]) -> None:
+        """Forget the places of shuffles that are released."""
+        for key in [key for key in self._places if keys(key)]:
+            del self._places[key]
+
+    def _released(self, view: StoredPartitionView) -> None:
+        views = self._views.get(view.shuffle)
+        if views is not None:
+            views.pop(view, None)
+            if not views:
+                del self._views[view.shuffle]
+
+
+def _moved(key: ShuffleKey, map_attempt_id: int, place: TaskManagerPlace) -> PartitionMoved:
+    return PartitionMoved(
+        f"Map attempt {map_attempt_id} of shuffle {key.shuffle_id} is at another TaskManager now",
+        value=str(place),
+        remedy="Read it there",
+        map_attempt_id=map_attempt_id,
+    )

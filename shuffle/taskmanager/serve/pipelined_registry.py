@@ -1,0 +1,123 @@
+"""The pipelined partitions of a TaskManager by name, and the failures of former ones."""
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, NamedTuple, Protocol
+
+from ....protocol.errors import SluiceError
+from ...names import ShuffleKey
+from ...partition.view import DataListener, PipelinedView
+from ..store.errors import DuplicateMapOutput
+
+MOST_FAILURES_KEPT: Final = 1024
+"""Failures remembered, the latest ones: a client cannot make the registry grow without bound."""
+
+
+class ConsumablePartition(Protocol):
+    """A pipelined partition as the registry sees it."""
+
+    @property
+    def num_subpartitions(self) -> int:
+        """Number of subpartitions."""
+
+    @property
+    def is_consumable(self) -> bool:
+        """True once its consumption constraint lets readers in."""
+
+    def create_view(self, subpartition: int, listener: DataListener) -> PipelinedView:
+        """Make the one view of a subpartition.
+
+        Raises:
+            SluiceError: It has, or had, its reader.
+        """
+
+
+class Registration(NamedTuple):
+    """A registered partition, and the function to call when its shuffle is released."""
+
+    partition: ConsumablePartition
+    release: Callable[[SluiceError], None]
+
+
+class PipelinedRegistry:
+    """Pipelined partitions by shuffle and map attempt, and the failures of former ones."""
+
+    def __init__(self) -> None:
+        self._registered: dict[ShuffleKey, dict[int, Registration]] = {}
+        self._failures: OrderedDict[tuple[ShuffleKey, int], SluiceError] = OrderedDict()
+
+    def __len__(self) -> int:
+        return sum(len(attempts) for attempts in self._registered.values())
+
+    def register(self, key: ShuffleKey, map_attempt_id: int, registration: Registration) -> None:
+        """Make a partition known.
+
+        Raises:
+            DuplicateMapOutput: A partition of that name is registered already.
+        """
+        attempts = self._registered.setdefault(key, {})
+        if map_attempt_id in attempts:
+            raise DuplicateMapOutput(key.application_id, key.shuffle_id, map_attempt_id)
+        self._failures.pop((key, map_attempt_id), None)
+        attempts[map_attempt_id] = registration
+
+    def unregister(
+        self,
+        key: ShuffleKey,
+        map_attempt_id: int,
+        partition: ConsumablePartition,
+        failure: SluiceError | None,
+    ) -> bool:
+        """Forget a partition, except its failure. False if it is not registered (any more)."""
+        attempts = self._registered.get(key)
+        found = None if attempts is None else attempts.get(map_attempt_id)
+        if attempts is None or found is None or found.partition is not partition:
+            return False
+        del attempts[map_attempt_id]
+        if not attempts:
+            del self._registered[key]
+        if failure is not None:
+            if len(self._failures) >= MOST_FAILURES_KEPT:
+                self._failures.popitem(last=False)
+            self._failures[key, map_attempt_id] = failure
+        return True
+
+    def find(
+        self, key: ShuffleKey, map_attempt_ids: Sequence[int]
+    ) -> tuple[ConsumablePartition, int] | None:
+        """Look up the first of some map attempts that is pipelined; None if none is registered.
+
+        Returns:
+            The partition and its map attempt.
+
+        Raises:
+            SluiceError: One of them has failed a short while ago.
+        """
+        attempts = self._registered.get(key)
+        if attempts is None and not self._failures:
+            return None  # the usual case where all map outputs are stored
+        for map_attempt_id in map_attempt_ids:
+            failure = self._failures.get((key, map_attempt_id))
+            if failure is not None:
+                raise failure
+            found = None if attempts is None else attempts.get(map_attempt_id)
+            if found is not None:
+                return found.partition, map_attempt_id
+        return None
+
+    def __iter__(self) -> Iterator[tuple[ShuffleKey, int, ConsumablePartition]]:
+        """Iterate over the shuffle, map attempt and partition of each."""
+        for key, attempts in self._registered.items():
+            for map_attempt_id, registration in attempts.items():
+                yield key, map_attempt_id, registration.partition
+
+    def keys(self, application_id: str) -> list[ShuffleKey]:
+        """Return the shuffles of an application that have pipelined partitions."""
+        return [key for key in self._registered if key.application_id == application_id]
+
+    def release(self, key: ShuffleKey, error: SluiceError) -> None:
+        """Release all partitions of a shuffle, and forget them and their failures."""
+        for registration in self._registered.pop(key, {}).values():
+            registration.release(error)
+        for name in [name for name in self._failures if name[0] == key]:
+            del self._failures[name]

@@ -1,0 +1,181 @@
+"""Copies between TaskManagers in one loop, over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+
+from benchmarks.wire_clients import producer, write_map_output
+from sluice.protocol.copy_messages import OutputsHeld, ReplicatePartition
+from sluice.protocol.messages import EVERY_SUBPARTITION, ReleaseShuffle, ShuffleReleased
+from tests.support.copies import KEY, driver, drivers, end_application, holders, read, write
+from tests.support.mini_cluster import eventually, mini_cluster
+
+RANDOM = random.Random(21)
+SMALL = [[b"a" * 10, b"", b"c" * 77]]
+LARGE = [[RANDOM.randbytes(300_001), RANDOM.randbytes(7)], [b"", RANDOM.randbytes(700_000)]]
+ON_DISK = {"memory_tier_bytes": 0}
+
+
+@pytest.mark.parametrize("tier", [{}, ON_DISK], ids=["memory", "disk"])
+@pytest.mark.parametrize("regions", [SMALL, LARGE, [[b"", b""]]], ids=["small", "large", "empty"])
+async def test_a_synchronous_copy_is_there_when_the_commit_is_answered(tmp_path, regions, tier):
+    async with mini_cluster(tmp_path, hosts_apart=True, **tier) as cluster:
+        links = await drivers(cluster)
+        await write(cluster[0], 7, regions)
+        assert holders(cluster, 7) == [0, 1]
+        held = await links[1].expect(OutputsHeld)
+        assert held == OutputsHeld(1, [7])
+        copy = cluster[1].store.lookup(KEY, 7)
+        assert copy is not None
+        assert (copy.origin, copy.replicas) == (cluster[0].taskmanager_id, 2)
+        subpartitions = len(regions[0])
+        assert await read(cluster[1], 7, subpartitions) == await read(cluster[0], 7, subpartitions)
+        counters = cluster[0].counters
+        assert (counters.copies_made, counters.copy_bytes_out) == (
+            1,
+            sum(len(part) for parts in regions for part in parts),
+        )
+        end_application(links)
+
+
+async def test_an_asynchronous_copy_follows_the_commit(tmp_path):
+    async with mini_cluster(tmp_path, hosts_apart=True) as cluster:
+        links = await drivers(cluster)
+        await write(cluster[0], 7, LARGE, synchronous=False)
+        await eventually(lambda: holders(cluster, 7) == [0, 1])
+        assert await read(cluster[1], 7, 2) == await read(cluster[0], 7, 2)
+        end_application(links)
+
+
+async def test_a_copy_is_released_with_its_shuffle(tmp_path):
+    async with mini_cluster(tmp_path, hosts_apart=True) as cluster:
+        links = await drivers(cluster)
+        await write(cluster[0], 7, SMALL)
+        for link in links:
+            link.send(ReleaseShuffle(1))
+            released = await link.expect(ShuffleReleased)
+            assert released == ShuffleReleased(1, 87)
+        assert holders(cluster, 7) == []
+        # No connection between the two is left, and nobody is watched.
+        await eventually(lambda: len(cluster[0].copies.watches) == 0)
+        assert cluster[0].copies.maker.connections == 0
+
+
+async def test_a_driver_that_connects_is_told_of_the_copies(tmp_path):
+    async with mini_cluster(tmp_path, hosts_apart=True) as cluster:
+        first = await driver(cluster, 0)
+        for attempt in range(3):
+            await write(cluster[0], attempt, SMALL)
+        late = await driver(cluster, 1)
+        held = await late.expect(OutputsHeld)
+        assert isinstance(held, OutputsHeld)
+        assert (held.shuffle_id, sorted(held.map_attempt_ids)) == (1, [0, 1, 2])
+        end_application([first, late])
+
+
+async def test_without_another_taskmanager_the_commit_is_answered_and_the_copy_follows(
+    tmp_path, caplog
+):
+    async with mini_cluster(tmp_path, hosts_apart=True) as cluster:
+        await write(cluster[0], 7, SMALL)
+        assert cluster[0].counters.commits_without_copies == 1
+        assert "no other TaskManager is known" in caplog.text
+        assert holders(cluster, 7) == [0]
+        links = await drivers(cluster)
+        await eventually(lambda: holders(cluster, 7) == [0, 1])
+        end_application(links)
+
+
+async def test_a_taskmanager_on_the_same_host_gets_no_copy(tmp_path):
+    async with mini_cluster(tmp_path) as cluster:
+        links = await drivers(cluster)
+        await write(cluster[0], 7, SMALL)
+        assert holders(cluster, 7) == [0]
+        end_application(links)
+
+
+async def test_three_replicas_are_on_three_hosts(tmp_path):
+    async with mini_cluster(tmp_path, 4, hosts_apart=True) as cluster:
+        links = await drivers(cluster)
+        for attempt in range(6):
+            await write(cluster[0], attempt, SMALL, replicas=3)
+            assert len(holders(cluster, attempt)) == 3
+        end_application(links)
+
+
+async def test_a_taskmanager_that_drains_or_is_full_is_passed_over(tmp_path):
+    async with mini_cluster(tmp_path, 3, hosts_apart=True) as cluster:
+        links = await drivers(cluster)
+        cluster[1].drain()
+        for attempt in range(6):
+            await write(cluster[0], attempt, SMALL)
+            assert holders(cluster, attempt) == [0, 2]
+        end_application(links)
+
+
+async def test_the_settings_name_taskmanagers_for_programs_without_a_driver(tmp_path):
+    async with mini_cluster(tmp_path, 1, hosts_apart=True) as cluster:
+        names = (str(cluster[0].address),)
+        settings = {"hosts_apart": True, "taskmanagers": (*names, "127.0.0.9:1")}
+        cluster.environments.append(await cluster.start_one(1, settings))
+        writer = await producer(cluster[1].address)
+        replicate = ReplicatePartition(0, 2, True)
+        await write_map_output(writer, 1, 7, SMALL, replicate=replicate)
+        assert holders(cluster, 7) == [0, 1]
+        # While the writer's application lives at the origin, it lives at the holder.
+        assert cluster[0].applications.knows("app")
+        await writer.close()
+        end_application([await cluster.driver(0), await cluster.driver(1)])
+
+
+async def test_broadcast_regions_are_copied_as_they_are(tmp_path):
+    async with mini_cluster(tmp_path, hosts_apart=True) as cluster:
+        links = await drivers(cluster)
+        from benchmarks.wire_clients import write_region
+        from sluice.protocol.messages import FinishPartition, OpenPartition, PartitionFinished
+
+        writer = await producer(cluster[0].address)
+        writer.send(OpenPartition(0, 1, 7, 3))
+        writer.send(ReplicatePartition(0, 2, True))
+        await write_region(writer, 0, 0, [b"x" * 999], first=EVERY_SUBPARTITION)
+        writer.send(FinishPartition(0, 999, 1))
+        await writer.expect(PartitionFinished)
+        await writer.close()
+        assert await read(cluster[1], 7, 3) == b"x" * 2997
+        end_application(links)
+
+
+async def test_copies_count_for_their_application(tmp_path):
+    async with mini_cluster(tmp_path, hosts_apart=True) as cluster:
+        links = await drivers(cluster)
+        await write(cluster[0], 7, LARGE)
+        accounts = [each.accounts.of("app").held for each in cluster.environments]
+        assert accounts[0][0] == accounts[1][0] > 0 or accounts[0] == accounts[1]
+        end_application(links)
+
+
+async def test_a_cancelled_wait_for_copies_leaves_the_copies(tmp_path):
+    """The producer goes away while it waits; its map output is committed and copied."""
+    async with mini_cluster(tmp_path, hosts_apart=True) as cluster:
+        links = await drivers(cluster)
+        writer = await producer(cluster[0].address)
+        replicate = ReplicatePartition(0, 2, True)
+        task = asyncio.ensure_future(write_map_output(writer, 1, 7, LARGE, replicate=replicate))
+        await eventually(lambda: cluster[0].store.lookup(KEY, 7) is not None)
+        writer.vanish()
+        await asyncio.gather(task, return_exceptions=True)
+        await eventually(lambda: holders(cluster, 7) == [0, 1])
+        end_application(links)
+
+
+async def test_a_copy_is_served_while_the_origin_is_gone(tmp_path):
+    async with mini_cluster(tmp_path, hosts_apart=True) as cluster:
+        links = await drivers(cluster)
+        await write(cluster[0], 7, LARGE)
+        content = await read(cluster[0], 7, 2)
+        await cluster.environments.pop(0).close()
+        assert await read(cluster[0], 7, 2) == content
+        end_application(links)

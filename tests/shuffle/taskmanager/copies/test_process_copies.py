@@ -1,0 +1,138 @@
+"""Copies between real processes that are killed."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+import socket
+from typing import TYPE_CHECKING
+
+import pytest
+
+from benchmarks.wire_clients import consumer, producer, read_gate, write_map_output
+from benchmarks.wire_clients import driver as connect_driver
+from sluice.protocol.copy_messages import OutputsHeld, ReplicatePartition
+from sluice.protocol.limits import FEATURE_COPIES
+from sluice.transport.connector import Address
+from tests.support.daemon import Daemon
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.slow  # all of it together
+
+one_loop = pytest.mark.asyncio(loop_factories=["uvloop"])
+
+DATA = [random.Random(n).randbytes(n * 40_000 + 7) for n in range(8)]
+
+
+class Pair:
+    """Daemons on addresses of their own, that name each other in their settings."""
+
+    def __init__(self, directory: Path, count: int = 2) -> None:
+        self._directory = directory
+        self.addresses = [free_address(f"127.0.0.{number + 1}") for number in range(count)]
+        self.daemons: list[Daemon | None] = [None] * count
+
+    def start(self, number: int, **keys: object) -> Daemon:
+        address = self.addresses[number]
+        daemon = Daemon(
+            self._directory / f"tm{number}",
+            bind_host=address.host,
+            data_port=address.port,
+            taskmanagers=",".join(map(str, self.addresses)),
+            lost_after_seconds=keys.pop("lost_after_seconds", 1),
+            memory_tier_bytes="16 MiB",
+            min_free_bytes=0,
+            **keys,
+        )
+        self.daemons[number] = daemon
+        return daemon
+
+    def kill(self, number: int) -> None:
+        daemon = self.daemons[number]
+        assert daemon is not None
+        daemon.end(signal.SIGKILL)
+
+
+def free_address(host: str) -> Address:
+    with socket.socket() as sock:
+        sock.bind((host, 0))
+        return Address(host, sock.getsockname()[1])
+
+
+@pytest.fixture
+def pair(tmp_path):
+    pair = Pair(tmp_path)
+    yield pair
+    for daemon in pair.daemons:
+        if daemon is not None:
+            daemon.end(signal.SIGKILL)
+
+
+async def write(address: Address, *, synchronous: bool) -> None:
+    writer = await producer(address)
+    for attempt, data in enumerate(DATA):
+        replicate = ReplicatePartition(0, 2, synchronous)
+        regions = [[data, b""], [b"second", data]]
+        await write_map_output(writer, 1, attempt, regions, replicate=replicate)
+    await writer.close()
+
+
+async def check(address: Address) -> None:
+    """Read everything from one TaskManager."""
+    reader = await consumer(address)
+    for attempt, data in enumerate(DATA):
+        found = await read_gate(reader, 1, [(reader.ack, [attempt])], 0, 2)
+        assert found == [data + b"second" + data]
+    await reader.close()
+
+
+async def until_held(address: Address) -> None:
+    """Wait until a TaskManager has told its driver of all copies."""
+    held: set[int] = set()
+    driver = await connect_driver(address, features=FEATURE_COPIES)
+    while held < set(range(len(DATA))):
+        message = await driver.expect(OutputsHeld)
+        assert isinstance(message, OutputsHeld)
+        held.update(message.map_attempt_ids)
+    await driver.close()
+
+
+@one_loop
+async def test_copies_outlive_both_processes(pair):
+    for number in range(2):
+        pair.start(number)
+    await write(pair.addresses[0], synchronous=True)
+    pair.kill(0)
+    await check(pair.addresses[1])
+    pair.kill(1)
+    pair.start(1)
+    await until_held(pair.addresses[1])
+    await check(pair.addresses[1])
+
+
+@one_loop
+async def test_a_holder_that_is_killed_while_it_is_written_to_has_all_copies_later(pair):
+    for number in range(2):
+        pair.start(number)
+    writing = asyncio.ensure_future(write(pair.addresses[0], synchronous=False))
+    await asyncio.to_thread(pair.kill, 1)
+    await writing
+    await asyncio.to_thread(pair.start, 1)
+    await until_held(pair.addresses[1])
+    pair.kill(0)
+    await check(pair.addresses[1])
+
+
+@one_loop
+async def test_an_origin_that_is_killed_makes_its_copies_after_its_start(pair):
+    pair.start(0)
+    await write(pair.addresses[0], synchronous=False)
+    pair.kill(0)
+    pair.start(1)
+    pair.start(0)
+    await until_held(pair.addresses[1])
+    pair.kill(0)
+    await check(pair.addresses[1])

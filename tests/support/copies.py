@@ -1,0 +1,78 @@
+"""Clusters whose TaskManagers copy map outputs to each other, and what their clients do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from benchmarks.wire_clients import consumer, producer, read_gate, write_map_output
+from sluice.protocol.copy_messages import KnownTaskManager, ReplicatePartition
+from sluice.protocol.limits import FEATURE_COPIES, FEATURE_LOST_OUTPUTS
+from sluice.protocol.messages import ReleaseApplication
+from sluice.shuffle.names import ShuffleKey
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from benchmarks.wire_clients import Client
+    from sluice.shuffle.taskmanager.environment import NetworkEnvironment
+    from tests.support.mini_cluster import MiniCluster
+
+KEY = ShuffleKey("app", 1)
+
+
+async def driver(cluster: MiniCluster, index: int, application_id: str = "app") -> Client:
+    """Connect as a driver that understands copies, and name all other TaskManagers."""
+    client = await cluster.driver(index, application_id, FEATURE_COPIES | FEATURE_LOST_OUTPUTS)
+    for number, other in enumerate(cluster.environments):
+        if number != index:
+            client.send(KnownTaskManager(other.taskmanager_id, *other.address))
+    return client
+
+
+async def drivers(cluster: MiniCluster, application_id: str = "app") -> list[Client]:
+    """Connect as such a driver to each TaskManager."""
+    return [
+        await driver(cluster, index, application_id) for index in range(len(cluster.environments))
+    ]
+
+
+async def write(
+    environment: NetworkEnvironment,
+    map_attempt_id: int,
+    regions: Sequence[Sequence[bytes]],
+    *,
+    replicas: int = 2,
+    synchronous: bool = True,
+) -> None:
+    """Write and commit a map output that several TaskManagers shall keep."""
+    client = await producer(environment.address)
+    replicate = ReplicatePartition(0, replicas, synchronous)
+    await write_map_output(client, KEY.shuffle_id, map_attempt_id, regions, replicate=replicate)
+    await client.close()
+
+
+async def read(environment: NetworkEnvironment, map_attempt_id: int, subpartitions: int) -> bytes:
+    """Read a whole map output through the TaskManager that has it."""
+    client = await consumer(environment.address)
+    try:
+        sources = [(client.ack, [map_attempt_id])]
+        (content,) = await read_gate(client, KEY.shuffle_id, sources, 0, subpartitions)
+    finally:
+        await client.close()
+    return content
+
+
+def holders(cluster: MiniCluster, map_attempt_id: int) -> list[int]:
+    """Return the numbers of the TaskManagers that have a map output."""
+    return [
+        number
+        for number, environment in enumerate(cluster.environments)
+        if environment.store.lookup(KEY, map_attempt_id) is not None
+    ]
+
+
+def end_application(clients: Sequence[Client]) -> None:
+    """End the application everywhere."""
+    for client in clients:
+        if client.lost is None:
+            client.send(ReleaseApplication())
