@@ -203,19 +203,25 @@ def _in_red(line: str) -> str:
     show_default=True,
     help="Seconds to wait until nothing is written or read any more.",
 )
+@click.option("--migrate", is_flag=True, help="Move all map outputs to other TaskManagers.")
 @proof_options
-def drain(url: str, wait_seconds: float, secret_file: Path | None, token_file: Path | None) -> None:
+def drain(
+    url: str, wait_seconds: float, migrate: bool, secret_file: Path | None, token_file: Path | None
+) -> None:
     """Let the TaskManager whose HTTP port is at URL take nothing new.
 
     New map outputs go to other TaskManagers. What is being written is finished, and readers are
     served until the TaskManager is stopped. Exit code 1 if something is still under way at the end.
+
+    With --migrate all map outputs move to other TaskManagers, whose drivers send readers there, so
+    that the host can go for good. Exit code 1 if some stay, with their number and the reason.
 
     A TaskManager with a cluster secret requires an access token; with the secret at hand, this
     command makes one for itself. One without a secret is drained from its own host only.
     """
     url = http_url(url)
     token = Given(secret_file, token_file).token(SCOPE_ADMIN)
-    path = f"/api/v1/drain?wait_seconds={wait_seconds:g}"
+    path = f"/api/v1/drain?wait_seconds={wait_seconds:g}{'&migrate=true' if migrate else ''}"
     try:
         answer = fetch_json(url, path, "POST", wait_seconds + TIMEOUT_SECONDS, token=token)
     except InvalidStatus as error:
@@ -225,7 +231,17 @@ def drain(url: str, wait_seconds: float, secret_file: Path | None, token_file: P
             f"the TaskManager drains, but transfers are still under way after {wait_seconds:g} s; "
             f"look at it with: sluice status {url}"
         )
-    click.echo("drained: nothing is written or read")
+    if migrate and answer.get("staying"):
+        raise click.ClickException(
+            f"{answer['moved']} map outputs have moved, and {answer['staying']} stay, because no "
+            f"other TaskManager takes them: {answer.get('reason')}"
+        )
+    if migrate:
+        click.echo(
+            f"drained: {answer.get('moved')} map outputs have moved, nothing is written or read"
+        )
+    else:
+        click.echo("drained: nothing is written or read")
 
 
 @main.command(short_help="Let a drained TaskManager take map outputs again.")

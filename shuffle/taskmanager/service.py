@@ -26,7 +26,7 @@ def run(config: TaskManagerConfig, load_again: Callable[[], TaskManagerConfig]) 
     A signal starts these steps:
 
     1. Drain, for ``drain_timeout_seconds`` at most: new map outputs are refused, and transfers that
-       have begun may end.
+       have begun may end. With ``drain_migrate`` all map outputs move to other TaskManagers.
     2. Flush and close connections, then close the storage. Both have deadlines of their own.
 
     When the deadlines are over, or at a second signal, the process ends at once. Committed data is
@@ -63,7 +63,7 @@ async def _serve(config: TaskManagerConfig, load_again: Callable[[], TaskManager
     await taskmanager.start()
     await stop.wait()
     drain_seconds = config.drain_timeout_seconds
-    stopping = loop.create_task(_stop(taskmanager, drain_seconds))
+    stopping = loop.create_task(_stop(taskmanager, config))
     hurried = loop.create_task(hurry.wait())
     done, _ = await asyncio.wait(
         (stopping, hurried),
@@ -99,10 +99,13 @@ def _reload(taskmanager: TaskManager, load_again: Callable[[], TaskManagerConfig
     _log.info("the quotas are those of the configuration now")
 
 
-async def _stop(taskmanager: TaskManager, drain_seconds: float) -> None:
+async def _stop(taskmanager: TaskManager, config: TaskManagerConfig) -> None:
+    drain_seconds = config.drain_timeout_seconds
     try:
         async with asyncio.timeout(drain_seconds):
-            await taskmanager.drain(to_stop=True)
+            await taskmanager.drain(to_stop=True, migrate=config.drain_migrate)
     except TimeoutError:
         _log.warning("transfers are not over after %g s: they are cut off", drain_seconds)
+        if config.drain_migrate:
+            _log.warning("%s", taskmanager.environment.copies.migration.progress)
     await taskmanager.stop()

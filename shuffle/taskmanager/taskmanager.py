@@ -49,6 +49,7 @@ class TaskManager:
         )
         self.state: TaskManagerState = "starting"
         self._stops = False
+        self._migrating: asyncio.Task[None] | None = None
         self.version = importlib.metadata.version("sluice-shuffle")
         self.http_port = 0
         self._http: HttpServer | None = None
@@ -134,7 +135,7 @@ class TaskManager:
             self._http = HttpServer(
                 self.config.http,
                 self.status,
-                self.drain,
+                lambda migrate: self.drain(migrate=migrate),
                 self._http_access(),
                 self.environment.counters.http_dropped,
                 self.undrain,
@@ -183,7 +184,7 @@ class TaskManager:
             "sluice secret create FILE, and cluster_secret_files = [FILE] on each"
         )
 
-    async def drain(self, *, to_stop: bool = False) -> None:
+    async def drain(self, *, to_stop: bool = False, migrate: bool = False) -> None:
         """Refuse new map outputs, and wait until nothing is being written or read.
 
         The TaskManager goes on serving readers afterwards. Cancelling ends the wait and not the
@@ -191,6 +192,8 @@ class TaskManager:
 
         Args:
             to_stop: Whether it is to stop, so that :meth:`undrain` changes nothing any more.
+            migrate: Whether to move all map outputs to other TaskManagers before. Those that no
+                other one takes stay; the status tells how many, and why.
         """
         self._stops |= to_stop
         if not self.environment.is_draining:
@@ -199,11 +202,25 @@ class TaskManager:
             if self._http is not None:
                 self._http.forget()
             _log.info("TaskManager %s drains", self.environment.taskmanager_id)
+        if migrate:
+            if self._migrating is None or self._migrating.done():
+                self._migrating = asyncio.create_task(self.environment.migrate())
+            await asyncio.shield(self._migrating)
         await self.environment.wait_idle()
 
+    async def _end_migration(self) -> None:
+        if self._migrating is not None:
+            self._migrating.cancel()
+            await asyncio.gather(self._migrating, return_exceptions=True)
+            self._migrating = None
+
     async def undrain(self) -> None:
-        """Take new map outputs again, unless the TaskManager is to stop. Idempotent."""
+        """Take new map outputs again, unless the TaskManager is to stop. Idempotent.
+
+        Map outputs that have moved are read here again too.
+        """
         if self.state == "draining" and not self._stops:
+            await self._end_migration()
             self.environment.undrain()
             self.state = "ready"
             if self._http is not None:
@@ -227,6 +244,7 @@ class TaskManager:
         if self._http is not None:
             self._http.forget()
         self.event_loop_lag.stop()
+        await self._end_migration()
         await self.environment.close()
         self.state = "stopped"
         if self._http is not None:

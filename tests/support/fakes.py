@@ -181,5 +181,5 @@ class Ended:
         self.ended.append((reader.channel, error))
 
 
-async def no_drain() -> None:
+async def no_drain(migrate: bool = False) -> None:
     """Stand in for the draining of a TaskManager that has nothing to do."""

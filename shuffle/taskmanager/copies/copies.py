@@ -106,6 +106,7 @@ class Copies:
             counters=counters,
             config=config.replication,
         )
+        self.others = known
         self.watches = watches
         self.maker = maker
         self.replication = Replication(services, drivers.tell_held)

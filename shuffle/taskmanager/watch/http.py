@@ -9,7 +9,8 @@
 ``/api/v1/status``        the whole status as JSON, with names: needs an access token where there
                           are any
 ``/api/v1/drain``         POST: drain; answers when nothing is written or read any more, or after
-                          ``wait_seconds``; needs an access token, or comes from this host
+                          ``wait_seconds``; with ``migrate=true`` all map outputs move elsewhere;
+                          needs an access token, or comes from this host
 ``/api/v1/undrain``       POST: take new work again; needs the same
 ========================= =========================================================================
 
@@ -84,7 +85,8 @@ class HttpServer:
         config: Where to listen, and the limits.
         status: Builds a snapshot; called on the event loop on which the server is started, as often
             as ``http_snapshot_interval_seconds`` allows.
-        drain: Begins to drain, and returns when nothing is written or read any more; called there.
+        drain: Begins to drain, and returns when nothing is written or read any more; called there
+            with whether to move all map outputs.
         access: Who may ask for what; by default there are no tokens, and this host drains.
         dropped: Counts the connections that end otherwise than by their clients, by reason.
         undrain: Takes new work again; called there. None: that cannot be asked for.
@@ -94,7 +96,7 @@ class HttpServer:
         self,
         config: HttpConfig,
         status: Callable[[], TaskManagerStatus],
-        drain: Callable[[], Awaitable[None]],
+        drain: Callable[[bool], Awaitable[None]],
         access: HttpAccess | None = None,
         dropped: BoundedCounts | None = None,
         undrain: Callable[[], Awaitable[None]] | None = None,
@@ -205,7 +207,7 @@ class HttpServer:
 def create_app(
     snapshot: PublishedSnapshot,
     pages: Pages,
-    drain: Callable[[], Awaitable[None]],
+    drain: Callable[[bool], Awaitable[None]],
     access: HttpAccess,
     connections: HttpConnections,
 ) -> web.Application:
@@ -248,8 +250,14 @@ def create_app(
         if math.isnan(wait_seconds):
             return web.json_response({"error": "wait_seconds is not a number"}, status=400)
         wait_seconds = min(max(wait_seconds, 0.0), MOST_DRAIN_WAIT_SECONDS)
-        drained = await snapshot.drain(drain, wait_seconds)
-        return web.json_response(drained._asdict())
+        migrate = request.query.get("migrate", "false")
+        if migrate not in ("true", "false"):
+            return web.json_response({"error": "migrate is neither true nor false"}, status=400)
+        drained = await snapshot.drain(lambda: drain(migrate == "true"), wait_seconds)
+        answer = drained._asdict()
+        if migrate == "false":
+            answer = {name: answer[name] for name in ("state", "busy")}
+        return web.json_response(answer)
 
     app = web.Application(middlewares=[connections.middleware(), _tell_silence])
     app.add_routes(

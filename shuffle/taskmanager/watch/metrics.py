@@ -14,6 +14,7 @@ from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily
 from prometheus_client.registry import Collector
 
 from .access_metrics import access_metrics
+from .copies_metrics import copies_metrics
 from .exchange_metrics import (
     exchange_metrics,
     gauge,
@@ -65,6 +66,7 @@ class TaskManagerCollector(Collector):
         yield from _control_memory(status)
         yield from _storage(status)
         yield from _map_outputs(status)
+        yield from copies_metrics(status)
         yield from exchange_metrics(status)
         yield from _tls(status)
         yield from access_metrics(status)

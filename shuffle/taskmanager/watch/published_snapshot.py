@@ -70,10 +70,21 @@ class Published:
 
 
 class Drained(NamedTuple):
-    """The outcome of a request to drain."""
+    """The outcome of a request to drain.
+
+    Attributes:
+        state: The state of the TaskManager.
+        busy: Whether it still writes, reads or moves anything.
+        moved: Map outputs that are read elsewhere.
+        staying: Map outputs that no other TaskManager takes.
+        reason: Why they stay; empty if none does.
+    """
 
     state: TaskManagerState
     busy: bool
+    moved: int
+    staying: int
+    reason: str
 
 
 class PublishedSnapshot:
@@ -146,7 +157,9 @@ class PublishedSnapshot:
                     await drain()
             except TimeoutError:
                 busy = True
-            return Drained(self._status().state, busy)
+            status = self._status()
+            copies = status.copies
+            return Drained(status.state, busy, copies.moved, copies.staying, copies.reason)
 
         began = time.monotonic()
         work = on_data_loop()

@@ -30,6 +30,7 @@ from .status import (
     ApplicationStatus,
     ConnectionStatus,
     ControlMemoryStatus,
+    CopiesStatus,
     EventLoopStatus,
     FlowControl,
     HoldingStatus,
@@ -100,6 +101,7 @@ def take_snapshot(environment: NetworkEnvironment, vitals: Vitals) -> TaskManage
         region_areas=RegionAreasStatus(
             environment.region_areas.count, environment.region_areas.used_bytes
         ),
+        copies=_copies(environment),
         control_memory=_control_memory(environment),
         connections=_connections(environment),
         traffic=_traffic(environment),
@@ -109,6 +111,20 @@ def take_snapshot(environment: NetworkEnvironment, vitals: Vitals) -> TaskManage
         counters=_counters(environment, lag),
         serves=_serves(environment),
         no_room_because=vitals.room.none_because(tiers),
+    )
+
+
+def _copies(environment: NetworkEnvironment) -> CopiesStatus:
+    copies = environment.copies
+    progress = copies.migration.progress
+    return CopiesStatus(
+        waiting=copies.replication.waiting,
+        short=len(copies.replication.holdings.short),
+        watched=len(copies.watches),
+        migrating=progress.active,
+        moved=progress.moved,
+        staying=progress.staying,
+        reason=progress.reason,
     )
 
 

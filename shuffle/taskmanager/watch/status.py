@@ -216,6 +216,26 @@ class RegionAreasStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class CopiesStatus:
+    """Copies of map outputs on other TaskManagers, and moves there."""
+
+    waiting: int
+    """Map outputs that are being copied or wait for their turn."""
+    short: int
+    """Map outputs with fewer copies than they shall have, which this TaskManager has to make."""
+    watched: int
+    """TaskManagers that are watched because they share map outputs with this one."""
+    migrating: bool
+    """Whether all map outputs are being moved."""
+    moved: int
+    """Map outputs that are read elsewhere."""
+    staying: int
+    """Map outputs that no other TaskManager takes."""
+    reason: str
+    """Why they stay; empty if none does."""
+
+
+@dataclass(frozen=True, slots=True)
 class ServedChannelsStatus:
     """All channels that one leg serves together."""
 
@@ -310,6 +330,7 @@ class TaskManagerStatus:
     served_channels: tuple[ServedChannelsStatus, ...]
     producers: tuple[ProducersStatus, ...]
     region_areas: RegionAreasStatus
+    copies: CopiesStatus
     control_memory: ControlMemoryStatus
     connections: tuple[ConnectionStatus, ...]
     traffic: tuple[TrafficStatus, ...]

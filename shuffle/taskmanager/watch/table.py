@@ -95,6 +95,7 @@ def render(status: TaskManagerStatus, width: int | None = None) -> Iterator[tupl
         _network_memory,
         _storage,
         _partitions,
+        _copies,
         _pipelined_partitions,
         _gates,
         _channels,
@@ -159,6 +160,26 @@ def _head(status: TaskManagerStatus) -> str:
         f"up {status.uptime_seconds:.0f} s, "
         f"event loop at most {status.event_loop.max_lag_seconds * 1000:.0f} ms late"
     )
+
+
+def _copies(status: TaskManagerStatus) -> Table:
+    copies = status.copies
+    numbers = "waiting short watched made bytes failed moved staying"
+    table = Table("Copies and moves", f"{numbers} reason", numbers)
+    counters = status.counters
+    if any((counters.copies_made, copies.waiting, copies.short, copies.watched, copies.moved)):
+        table.add(
+            copies.waiting,
+            copies.short,
+            copies.watched,
+            counters.copies_made,
+            approximate_size(counters.copy_bytes_out),
+            counters.copies_failed,
+            copies.moved,
+            copies.staying,
+            copies.reason or "-",
+        )
+    return table
 
 
 def _network_memory(status: TaskManagerStatus) -> Table:

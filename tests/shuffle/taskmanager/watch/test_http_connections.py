@@ -143,7 +143,7 @@ async def test_an_answer_that_nobody_reads_ends_its_connection():
 
 
 async def test_a_request_that_is_served_has_no_deadline():
-    async def drain() -> None:
+    async def drain(migrate: bool) -> None:
         await asyncio.sleep(3 * SOON)
 
     limits = {"http_request_timeout_seconds": SOON, "http_idle_timeout_seconds": SOON}
@@ -172,7 +172,7 @@ async def test_the_connection_that_has_waited_longest_makes_room():
 async def test_a_connection_is_refused_while_all_others_are_served():
     begun, go_on = asyncio.Event(), asyncio.Event()
 
-    async def drain() -> None:
+    async def drain(migrate: bool) -> None:
         begun.set()
         await go_on.wait()
 

@@ -212,9 +212,11 @@ async def test_a_status_that_cannot_be_taken_is_an_error_of_the_server(caplog):
 
 async def test_draining_happens_on_the_data_loop_and_ends_the_wait_in_time():
     threads: set[str] = set()
+    moving: list[bool] = []
     waits = asyncio.Event()
 
-    async def drain() -> None:
+    async def drain(migrate: bool) -> None:
+        moving.append(migrate)
         threads.add(threading.current_thread().name)
         await waits.wait()
 
@@ -225,8 +227,14 @@ async def test_draining_happens_on_the_data_loop_and_ends_the_wait_in_time():
         waits.set()
         async with client.post("/api/v1/drain?wait_seconds=inf", headers=headers) as answer:
             assert await answer.json() == {"state": "ready", "busy": False}
-        for wrong in ("x", "nan"):
-            path = f"/api/v1/drain?wait_seconds={wrong}"
+        path = "/api/v1/drain?wait_seconds=5&migrate=true"
+        async with client.post(path, headers=headers) as answer:
+            copies = STATUS.copies
+            told = {"moved": copies.moved, "staying": copies.staying, "reason": copies.reason}
+            assert await answer.json() == {"state": "ready", "busy": False, **told}
+        assert moving == [False, False, True]
+        for wrong in ("wait_seconds=x", "wait_seconds=nan", "migrate=perhaps"):
+            path = f"/api/v1/drain?{wrong}"
             async with client.post(path, headers=headers) as answer:
                 assert answer.status == 400
     assert threads == {threading.current_thread().name}

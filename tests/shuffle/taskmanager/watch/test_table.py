@@ -15,6 +15,7 @@ TITLES = [
     "Network memory",
     "Storage",
     "Partitions",
+    "Copies and moves",
     "Pipelined partitions",
     "Gates",
     "Channels of gates",

@@ -1,0 +1,60 @@
+"""Daemons that name each other in their settings."""
+
+from __future__ import annotations
+
+import signal
+import socket
+from typing import TYPE_CHECKING
+
+import pytest
+
+from sluice.transport.connector import Address
+from tests.support.daemon import Daemon
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class Pair:
+    """Daemons on addresses of their own, that name each other in their settings."""
+
+    def __init__(self, directory: Path, count: int = 2) -> None:
+        self._directory = directory
+        self.addresses = [free_address(f"127.0.0.{number + 1}") for number in range(count)]
+        self.daemons: list[Daemon | None] = [None] * count
+
+    def start(self, number: int, **keys: object) -> Daemon:
+        address = self.addresses[number]
+        daemon = Daemon(
+            self._directory / f"tm{number}",
+            bind_host=address.host,
+            data_port=address.port,
+            taskmanagers=",".join(map(str, self.addresses)),
+            lost_after_seconds=keys.pop("lost_after_seconds", 1),
+            memory_tier_bytes="16 MiB",
+            min_free_bytes=0,
+            partition_request_timeout_seconds=0.2,
+            **keys,
+        )
+        self.daemons[number] = daemon
+        return daemon
+
+    def kill(self, number: int) -> None:
+        daemon = self.daemons[number]
+        assert daemon is not None
+        daemon.end(signal.SIGKILL)
+
+
+def free_address(host: str) -> Address:
+    with socket.socket() as sock:
+        sock.bind((host, 0))
+        return Address(host, sock.getsockname()[1])
+
+
+@pytest.fixture
+def pair(tmp_path):
+    pair = Pair(tmp_path)
+    yield pair
+    for daemon in pair.daemons:
+        if daemon is not None:
+            daemon.end(signal.SIGKILL)
