@@ -1,7 +1,8 @@
-"""Map outputs with copies: a TaskManager is lost for good, and no map task runs again."""
+"""TaskManagers that are lost with copies elsewhere, or that leave: no map task runs again."""
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
@@ -100,3 +101,41 @@ def test_a_directory_that_is_lost_has_copies_elsewhere(
         revived.mend_memory_directory()
     assert found == expected
     check_that_nothing_ran_again(copied.new_events(), many)
+
+
+@pytest.fixture(scope="module")
+def single(driver: Driver, cluster: StandaloneCluster, daemons: Daemons) -> Iterator[Application]:
+    """An application without copies: what is moved is nowhere else."""
+    settings = sluice_settings(daemons) | BACK_PRESSURE
+    with driver.application("single", cluster.master_url, settings) as running:
+        yield running
+
+
+@pytest.mark.parametrize("job", ["reduce_waits", "reduce_waits_inside"])
+def test_a_taskmanager_moves_its_map_outputs_and_leaves(
+    own: Application,
+    single: Application,
+    barrier: Barrier,
+    daemons: Daemons,
+    revived: Daemon,
+    job: str,
+):
+    """Half of the reducers begin when it is gone; the others are in the middle of reading."""
+    expected = own.rows(job, barrier=None, **LARGE)
+    single.fill_slots(barrier, SLOTS)
+    single.new_events()
+    running = single.start(job, barrier=str(barrier.path), **LARGE)
+    barrier.wait("reduce", SLOTS)
+    moving = daemons.newest_outputs(single.application_id)[1]
+    assert 1 <= moving < MAPS
+    with ThreadPoolExecutor(1) as drains:
+        drained = drains.submit(revived.drain, migrate=True)
+        daemons[0].wait_until(
+            lambda _: daemons.newest_outputs(single.application_id)[0] == MAPS, COPY_SECONDS
+        )
+        # Their readers hold it up: they wait for the test.
+        barrier.release()
+        drained.result(RESULT_SECONDS)
+    revived.stop()
+    assert running.result(RESULT_SECONDS).read_text() == expected.read_text()
+    check_that_nothing_ran_again(single.new_events())
