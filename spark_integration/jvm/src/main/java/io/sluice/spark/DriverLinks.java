@@ -21,6 +21,9 @@ import org.slf4j.LoggerFactory;
 final class DriverLinks implements OutputRegistry.Links {
     private static final Logger LOG = LoggerFactory.getLogger(DriverLinks.class);
 
+    private static final long FIRST_PAUSE_MILLIS = 200;
+    private static final long LONGEST_PAUSE_MILLIS = 1_000;
+
     private final ScheduledExecutorService threads;
     private final long pingIntervalMillis;
     private final DriverListener listener;
@@ -118,15 +121,35 @@ final class DriverLinks implements OutputRegistry.Links {
         }
     }
 
-    /** Called by a link that has lost its connection. */
+    /** Called by a link that has lost its connection: the TaskManager may be back soon. */
     void disconnected(DriverLink link) {
+        tryAgain(link, System.nanoTime(), FIRST_PAUSE_MILLIS);
+    }
+
+    private void tryAgain(DriverLink link, long lostNanos, long pauseMillis) {
+        long awayMillis = TimeUnit.NANOSECONDS.toMillis(System.nanoTime() - lostNanos);
+        long pause = Math.max(0, Math.min(pauseMillis, lostAfterMillis - awayMillis));
         submit(
                 () -> {
                     // No caller waits for it.
                     ScheduledFuture<?> unused =
                             threads.schedule(
-                                    () -> check(link), lostAfterMillis, TimeUnit.MILLISECONDS);
+                                    () -> check(link, lostNanos, pauseMillis),
+                                    pause,
+                                    TimeUnit.MILLISECONDS);
                 });
+    }
+
+    private void check(DriverLink link, long lostNanos, long pauseMillis) {
+        String taskManagerId = link.taskManager().taskManagerId();
+        if (link.ping() || connected(taskManagerId) != null) {
+            return;
+        }
+        if (System.nanoTime() - lostNanos < TimeUnit.MILLISECONDS.toNanos(lostAfterMillis)) {
+            tryAgain(link, lostNanos, Math.min(2 * pauseMillis, LONGEST_PAUSE_MILLIS));
+        } else {
+            events.gone(taskManagerId);
+        }
     }
 
     private static void submit(Runnable toThreads) {
@@ -134,13 +157,6 @@ final class DriverLinks implements OutputRegistry.Links {
             toThreads.run();
         } catch (RejectedExecutionException e) {
             LOG.debug("the links have ended", e);
-        }
-    }
-
-    private void check(DriverLink link) {
-        String taskManagerId = link.taskManager().taskManagerId();
-        if (connected(taskManagerId) == null && !link.ping() && connected(taskManagerId) == null) {
-            events.gone(taskManagerId);
         }
     }
 
