@@ -21,8 +21,8 @@ class ReplicatePartition(NamedTuple):
 class CopyOf(NamedTuple):
     """Says that a map output is written by a TaskManager that has it; before FinishPartition.
 
-    ``origin`` is the TaskManager that the producer wrote to; ``moved`` says that the sender will
-    not keep its own.
+    ``origin`` is the TaskManager that vouches for the copy, which is the sender; ``moved`` says
+    that the sender will not keep its own.
     """
 
     partition: int

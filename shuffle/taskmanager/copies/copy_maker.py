@@ -110,7 +110,8 @@ class CopyMaker:
         Cancellation: safe; the copy is given up.
         """
         application_id = output.key.application_id
-        copy_of = CopyOf(0, output.origin or self._own_id, output.replicas, moved)
+        # The one that sends it vouches for it, also where it stands in for another one.
+        copy_of = CopyOf(0, self._own_id, output.replicas, moved)
         try:
             leg = await self._leg(place, application_id)
             sent = await copy_output(leg, self._store, output, copy_of, pace)

@@ -1,8 +1,9 @@
 """What this TaskManager knows of who has which map output; no I/O and no clock.
 
-Only map outputs that several TaskManagers shall keep are in it. The TaskManager to which the
-producer wrote, the *origin*, sees to the copies. A TaskManager with a copy, a *holder*, sees to
-them only when the origin is lost.
+Only map outputs that several TaskManagers shall keep are in it, and copies. The TaskManager to
+which the producer wrote sees to the copies. A TaskManager with a copy knows from which one it came,
+the *origin* of its copy, and sees to the copies when that one is lost; copies that it makes have it
+as their origin.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -16,7 +17,7 @@ class Holding:
     """One map output that is here.
 
     Attributes:
-        origin: The TaskManager that its producer wrote to; empty: this one.
+        origin: The TaskManager from which it came; empty: its producer wrote it here.
         replicas: TaskManagers that shall keep it, this one included.
         others: Other TaskManagers that have it, as far as is known.
         doubtful: Those of them that have to be asked, because they were away.

@@ -161,7 +161,7 @@ class MapOutput:
         map_attempt_id: The attempt, unique in the application.
         num_subpartitions: Subpartitions of the shuffle.
         regions: In the order in which they were written.
-        origin: The TaskManager that its producer wrote to; empty: this one.
+        origin: The TaskManager from which this copy came; empty: its producer wrote it here.
         replicas: TaskManagers that shall keep it, this one included.
     """
 
