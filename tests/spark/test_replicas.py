@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.spark.applications import BACK_PRESSURE, Application, sluice_settings
+from tests.spark.daemons import is_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,6 +25,8 @@ MAPS = 4
 SLOTS = 2
 RESULT_SECONDS = 150.0
 COPY_SECONDS = 60.0
+EXPIRY_SECONDS = 60.0
+"""More than the 15 seconds after which the tests' TaskManagers drop what is left."""
 LARGE = {"record_bytes": 4_000}
 """Each reducer gets 13 MB, more than all buffers on its way hold: it is in the middle of reading
 while its function waits."""
@@ -122,6 +125,13 @@ def test_a_taskmanager_moves_its_map_outputs_and_leaves(
 ):
     """Half of the reducers begin when it is gone; the others are in the middle of reading."""
     expected = own.rows(job, barrier=None, **LARGE)
+    # What an application has left whose driver is gone cannot move, and goes after a while.
+    revived.wait_until(
+        lambda status: all(
+            is_of(single.application_id, shuffle.application_id) for shuffle in status.partitions
+        ),
+        EXPIRY_SECONDS,
+    )
     single.fill_slots(barrier, SLOTS)
     single.new_events()
     running = single.start(job, barrier=str(barrier.path), **LARGE)
