@@ -28,6 +28,11 @@ public final class NewsDaemon implements AutoCloseable {
         return daemon.told;
     }
 
+    /** Ends all connections; new ones are accepted. */
+    public void resetConnections() {
+        daemon.resetConnections();
+    }
+
     @Override
     public void close() throws IOException {
         daemon.close();

@@ -143,6 +143,20 @@ class DriverLinksTest {
     }
 
     @Test
+    void aLostConnectionIsReplacedBeforeTheNextPing() throws Exception {
+        DriverLinks rarelyPinged = new DriverLinks(threads, 3_600_000, DEADLINE_MILLIS);
+        rarelyPinged.start(PATIENT, events);
+        try (NewsDaemon daemon = new NewsDaemon("tm-a", true)) {
+            rarelyPinged.add(daemon.endpoint());
+            assertEquals("connected tm-a", next(heard));
+            daemon.resetConnections();
+            assertEquals("connected tm-a", next(heard));
+        } finally {
+            rarelyPinged.close();
+        }
+    }
+
+    @Test
     void newsComeWithTheIdOfTheTaskManager() throws Exception {
         links.start(PATIENT, events);
         try (NewsDaemon daemon = new NewsDaemon("tm-a", true)) {
