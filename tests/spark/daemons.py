@@ -429,11 +429,23 @@ def is_of(application_id: str, name: str) -> bool:
 
 
 def sluice(*words: str) -> str:
-    """Run the command ``sluice`` and return its output."""
+    """Run the command ``sluice`` and return its output.
+
+    Raises:
+        subprocess.CalledProcessError: Its exit code is not 0; a note has what it said.
+    """
     program = str(Path(sys.executable).parent / "sluice")
-    done = subprocess.run(
-        [program, *words], check=True, capture_output=True, text=True, timeout=START_TIMEOUT_SECONDS
-    )
+    try:
+        done = subprocess.run(
+            [program, *words],
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=START_TIMEOUT_SECONDS,
+        )
+    except subprocess.CalledProcessError as error:
+        error.add_note(error.stderr)
+        raise
     return done.stdout
 
 

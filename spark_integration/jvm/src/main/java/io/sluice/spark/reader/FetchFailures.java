@@ -6,6 +6,7 @@ import io.sluice.client.SourceFailure;
 import io.sluice.spark.Compat;
 import io.sluice.spark.ExecutorRuntime;
 import io.sluice.spark.SluiceMetrics;
+import io.sluice.spark.TaskManagerIds;
 import io.sluice.spark.TaskReader;
 import java.io.IOException;
 import org.apache.spark.shuffle.FetchFailedException;
@@ -61,7 +62,10 @@ final class FetchFailures {
 
     private RuntimeException unreachable(Source source, IOException error) {
         long mapId = source.mapAttemptIds()[0];
-        BlockManagerId location = outputs.location(source.taskManagerId());
+        BlockManagerId location = outputs.location(mapId);
+        if (location != null) {
+            runtime.leave(TaskManagerIds.taskManagerId(location));
+        }
         return fetchFailed(location, mapId, outputs.mapIndex(mapId), error);
     }
 
