@@ -1,23 +1,74 @@
 """An input gate as the Python API shows it, and the decoding of stored partitions behind it."""
 
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from types import TracebackType
 from typing import Self, TypeVar
 
 from ...protocol.errors import SluiceError
 from ...protocol.events import EndOfPartition, decode_event, is_end_of_partition
 from ...protocol.messages import DATA
-from ..errors import InvalidRequest
+from ..errors import BlockCorrupt, InvalidRequest
 from ..gate.capture import marked_checkpoint
 from ..gate.input_gate import InputGate
 from ..gate.readable_gate import BufferOrEvent
-from ..partition.blocks import BlockDecoder
+from ..partition.blocks import Block, BlockDecoder
 from ..partition.partition_type import ResultPartitionType
 from ..partition.view import OutgoingBuffer
 from ..records.record_reader import BufferSource, ChannelRecords, RecordReader
 from ..records.serializers import ValueSerializer
+from .failover import Failover
 from .partition_location import PartitionLocation
+
+
+class _Stream:
+    """The blocks of one channel.
+
+    Attributes:
+        decoder: Takes them out of its bytes.
+        verified_bytes: Length of the blocks that are complete and right.
+        skip_bytes: Bytes to pass over, because the place before has given their blocks.
+    """
+
+    __slots__ = ("decoder", "skip_bytes", "verified_bytes")
+
+    def __init__(self) -> None:
+        self.decoder = BlockDecoder()
+        self.verified_bytes = 0
+        self.skip_bytes = 0
+
+    def begin_anew(self) -> None:
+        """Expect the stream from its beginning again; go on behind the last block."""
+        before, self.decoder = self.decoder, BlockDecoder()
+        self.decoder.stored_bytes, self.decoder.raw_bytes = before.stored_bytes, before.raw_bytes
+        self.skip_bytes = self.verified_bytes
+
+    def feed(self, data: bytes | memoryview) -> list[Block]:
+        """Take the next bytes; return the blocks that are complete now.
+
+        Raises:
+            BlockCorrupt: The bytes are not blocks.
+        """
+        if self.skip_bytes:
+            skipped = min(self.skip_bytes, len(data))
+            self.skip_bytes -= skipped
+            data = memoryview(data)[skipped:]
+        before = self.decoder.partial_bytes
+        blocks = self.decoder.feed(data)
+        self.verified_bytes += before + len(data) - self.decoder.partial_bytes
+        return blocks
+
+    def finish(self) -> None:
+        """End the stream.
+
+        Raises:
+            BlockCorrupt: It ends within a block, or before blocks that another place has given.
+        """
+        if self.skip_bytes:
+            raise BlockCorrupt(
+                "The data ends before what another place had", value=f"{self.skip_bytes} bytes"
+            )
+        self.decoder.finish()
 
 
 class BlockSource:
@@ -27,23 +78,25 @@ class BlockSource:
 
     Args:
         gate: The gate; its channels give the bytes of blocks, cut anywhere.
+        failover: Knows other places of the channels; None: a channel that fails stays failed.
     """
 
-    def __init__(self, gate: BufferSource) -> None:
+    def __init__(self, gate: BufferSource, failover: Failover | None = None) -> None:
         self._gate = gate
-        self._decoders: dict[int, BlockDecoder] = {}
+        self._failover = failover
+        self._streams: dict[int, _Stream] = {}
         self._decoded: deque[BufferOrEvent] = deque()
         self._failure: SluiceError | None = None
 
     @property
     def stored_bytes(self) -> int:
         """Number of bytes before decompression."""
-        return sum(decoder.stored_bytes for decoder in self._decoders.values())
+        return sum(stream.decoder.stored_bytes for stream in self._streams.values())
 
     @property
     def raw_bytes(self) -> int:
         """Number of bytes after decompression."""
-        return sum(decoder.raw_bytes for decoder in self._decoders.values())
+        return sum(stream.decoder.raw_bytes for stream in self._streams.values())
 
     def poll(self) -> BufferOrEvent | None:
         """Take the next buffer or event; None if it is not there yet.
@@ -53,7 +106,11 @@ class BlockSource:
             SluiceError: A channel failed.
         """
         while not self._decoded:
-            taken = self._gate.poll()
+            try:
+                taken = self._gate.poll()
+            except SluiceError as error:
+                self._go_on(error)
+                continue
             if taken is None:
                 return None
             self._decode(taken)
@@ -68,7 +125,11 @@ class BlockSource:
         Cancellation: safe, nothing is taken.
         """
         while not self._decoded:
-            taken = await self._gate.next_buffer_or_event()
+            try:
+                taken = await self._gate.next_buffer_or_event()
+            except SluiceError as error:
+                self._go_on(error)
+                continue
             if taken is None:
                 return None
             self._decode(taken)
@@ -80,16 +141,16 @@ class BlockSource:
                 taken.buffer.release()
             raise self._failure.with_traceback(None)
         index, buffer = taken
-        decoder = self._decoders.get(index)
-        if decoder is None:
-            decoder = self._decoders[index] = BlockDecoder()
+        stream = self._streams.get(index)
+        if stream is None:
+            stream = self._streams[index] = _Stream()
         try:
             if buffer.data_type != DATA:
                 if is_end_of_partition(buffer.payload):
-                    decoder.finish()
+                    stream.finish()
                 self._decoded.append(taken)
                 return
-            for payload, data_type in decoder.feed(buffer.payload):
+            for payload, data_type in stream.feed(buffer.payload):
                 # The buffer is recycled below, so a view of it must be copied.
                 content = payload if type(payload) is bytes else bytes(payload)
                 if data_type != DATA and (
@@ -100,11 +161,30 @@ class BlockSource:
                 self._decoded.append(BufferOrEvent(index, OutgoingBuffer(content, None, data_type)))
         except SluiceError as error:
             # The bytes that follow do not begin a block, so they must not be decoded.
-            self._failure = error
-            raise
+            if buffer.data_type != DATA or not self._goes_on(index, error):
+                self._failure = error
+                raise
         finally:
             if buffer.release is not None:
                 buffer.release()
+
+    def _go_on(self, error: SluiceError) -> None:
+        """Go on with the channel that has failed at another place.
+
+        Raises:
+            SluiceError: The error, if there is none.
+        """
+        failed = None if self._failover is None else self._failover.failed()
+        if failed is None or not self._goes_on(*failed):
+            raise error
+
+    def _goes_on(self, index: int, error: SluiceError) -> bool:
+        if self._failover is None or not self._failover.go_on(index, error):
+            return False
+        stream = self._streams.get(index)
+        if stream is not None:
+            stream.begin_anew()
+        return True
 
 
 T = TypeVar("T")
@@ -121,11 +201,22 @@ class ClientGate:
     def __init__(self, gate: InputGate, *, is_stored: bool) -> None:
         self.gate = gate
         self.is_stored = is_stored
-        self.source: InputGate | BlockSource = BlockSource(gate) if is_stored else gate
+        self._failover = Failover(gate)
+        self.source: InputGate | BlockSource = (
+            BlockSource(gate, self._failover) if is_stored else gate
+        )
         self._readers: list[RecordReader[object]] = []
 
-    def add_channel(self, location: PartitionLocation | None) -> None:
+    def add_channel(
+        self,
+        location: PartitionLocation | None,
+        alternatives: Sequence[PartitionLocation] = (),
+    ) -> None:
         """Add a channel; None: its producer is not known yet.
+
+        Args:
+            location: Where to read the partition.
+            alternatives: Where else it can be read, if it is stored, in the order to try them.
 
         Raises:
             InsufficientNetworkBuffers: No floating buffer is left for the gate.
@@ -134,6 +225,7 @@ class ClientGate:
         if location is None:
             self.gate.add_unknown_channel()
         else:
+            self._failover.add(len(self.gate.channels), [other.place for other in alternatives])
             self.gate.add_channel(location.source)
 
     def update_channel(self, index: int, location: PartitionLocation) -> None:

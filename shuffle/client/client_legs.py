@@ -6,7 +6,13 @@ from typing import Final, TypeVar
 
 from ...protocol.errors import ErrorCode, SluiceError
 from ...protocol.identity import Credential
-from ...protocol.limits import FEATURE_BUFFER_GROUPS, FEATURE_LARGE_PAYLOADS, MAGIC, VERSION
+from ...protocol.limits import (
+    FEATURE_BUFFER_GROUPS,
+    FEATURE_COPIES,
+    FEATURE_LARGE_PAYLOADS,
+    MAGIC,
+    VERSION,
+)
 from ...protocol.messages import (
     FLOW_CREDIT,
     ROLE_CONSUMER,
@@ -66,7 +72,7 @@ class LegConnector:
             legs.append(ProducerLeg(connection, _ack(greeting), timeout_seconds))
             return legs[0]
 
-        hello = self._hello(ROLE_PRODUCER, FEATURE_LARGE_PAYLOADS)
+        hello = self._hello(ROLE_PRODUCER, FEATURE_LARGE_PAYLOADS | FEATURE_COPIES)
         transport = self._config.transport
         _, ack = await connect(self._address, hello, handler, transport, 0, self._credential)
         return legs[0], ack

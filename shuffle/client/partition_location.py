@@ -7,6 +7,7 @@ from typing import NamedTuple
 from ...protocol.errors import ErrorCode, SluiceError
 from ...transport.connector import Address
 from ..gate.channel_opener import ChannelSource
+from ..names import TaskManagerPlace
 from ..partition.partition_type import ResultPartitionType
 
 
@@ -39,6 +40,15 @@ class PartitionLocation(NamedTuple):
     def is_stored(self) -> bool:
         """Whether the partition is stored, and so made of blocks."""
         return self.partition_type == ResultPartitionType.BLOCKING
+
+    @property
+    def place(self) -> TaskManagerPlace:
+        """The TaskManager that holds the partition."""
+        return TaskManagerPlace(self.taskmanager_id, self.host, self.port)
+
+    def at(self, place: TaskManagerPlace) -> "PartitionLocation":
+        """Return the location of a copy of the partition at another TaskManager."""
+        return self._replace(taskmanager_id=place[0], host=place[1], port=place[2])
 
     @property
     def source(self) -> ChannelSource:

@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import NamedTuple, Self
 
+from ...protocol.limits import MAX_REPLICAS
 from ...transport.connector import Address
 from ..counters import Counters
 from ..errors import InvalidRequest
@@ -30,6 +31,50 @@ from .partition_location import PartitionLocation
 from .result_partition import OpenWriter, ResultPartition
 
 
+def _check_replicas(replicas: int, partition_type: ResultPartitionType) -> None:
+    """Check the number of replicas of a partition.
+
+    Raises:
+        InvalidRequest: It is out of range, or the partition is pipelined.
+    """
+    if not 1 <= replicas <= MAX_REPLICAS:
+        raise InvalidRequest(
+            "Number of replicas is out of range", value=replicas, limit=f"1 to {MAX_REPLICAS}"
+        )
+    if replicas > 1 and partition_type.is_pipelined:
+        raise InvalidRequest(
+            "A pipelined partition has no copies",
+            value=replicas,
+            limit=1,
+            remedy="Store it: partition_type=ResultPartitionType.BLOCKING",
+        )
+
+
+def _check_alternatives(
+    locations: Sequence[PartitionLocation | None],
+    alternatives: Sequence[Sequence[PartitionLocation]],
+) -> None:
+    """Check that alternatives are those of the stored partitions of a gate.
+
+    Raises:
+        InvalidRequest: They are of other partitions.
+    """
+    if len(alternatives) > len(locations):
+        raise InvalidRequest(
+            "A gate has alternatives for more partitions than it reads",
+            value=len(alternatives),
+            limit=len(locations),
+        )
+    for location, others in zip(locations, alternatives, strict=False):
+        for other in others:
+            if location is None or not location.is_stored or other[:3] != location[:3]:
+                raise InvalidRequest(
+                    "The alternative of a location is no copy of the same stored partition",
+                    value=other[:3],
+                    limit=None if location is None else location[:3],
+                )
+
+
 class PartitionSettings(NamedTuple):
     """The parts of a result partition that its task chooses.
 
@@ -40,6 +85,8 @@ class PartitionSettings(NamedTuple):
         flusher: Flushes open buffers of a pipelined partition; None if nothing does.
         codec: Compression of a stored partition.
         task_event: Takes the events that readers send back.
+        replicas: TaskManagers that shall keep a stored partition.
+        replicas_synchronous: Whether its end waits for the copies.
     """
 
     num_subpartitions: int
@@ -48,6 +95,8 @@ class PartitionSettings(NamedTuple):
     flusher: OutputFlusher | None
     codec: BlockCodec
     task_event: Callable[[int, bytes], None] | None
+    replicas: int
+    replicas_synchronous: bool
 
 
 class ShuffleEnvironment(abc.ABC):
@@ -102,6 +151,8 @@ class ShuffleEnvironment(abc.ABC):
         buffer_timeout_seconds: float | None = None,
         codec: BlockCodec = BlockCodec.LZ4,
         task_event: Callable[[int, bytes], None] | None = None,
+        replicas: int = 1,
+        replicas_synchronous: bool = False,
     ) -> AsyncIterator[ResultPartition]:
         """Open a result partition on the TaskManager; it is finished, or failed, at the end.
 
@@ -121,9 +172,14 @@ class ShuffleEnvironment(abc.ABC):
             codec: Compression of a stored partition.
             task_event: Called with the type and the bytes of each event that a reader sends back
                 while a pipelined partition is written. If it raises, the partition fails.
+            replicas: TaskManagers that shall keep a stored partition, 1 to 8. The TaskManager that
+                it is written to copies it to others, on other hosts.
+            replicas_synchronous: Whether the partition is complete only when its copies are made,
+                or cannot be made.
 
         Raises:
             InvalidPartitionType: Type and consumption do not go together.
+            InvalidRequest: The number of replicas is out of range, or the partition is pipelined.
             InsufficientNetworkBuffers: The memory is promised to others.
             SluiceError: The TaskManager refused the partition, or could not complete it.
         """
@@ -134,6 +190,7 @@ class ShuffleEnvironment(abc.ABC):
                 else ConsumptionConstraint.WHEN_FINISHED
             )
         checked_partition_type(partition_type, consumption)
+        _check_replicas(replicas, partition_type)
         timeout = (
             self._buffer_timeout_seconds
             if buffer_timeout_seconds is None
@@ -146,7 +203,14 @@ class ShuffleEnvironment(abc.ABC):
         writer = await self._open_writer(
             location,
             PartitionSettings(
-                num_subpartitions, consumption, max_segments, flusher, codec, task_event
+                num_subpartitions,
+                consumption,
+                max_segments,
+                flusher,
+                codec,
+                task_event,
+                replicas,
+                replicas_synchronous,
             ),
         )
         partition = ResultPartition(location, writer, timeout)
@@ -166,6 +230,7 @@ class ShuffleEnvironment(abc.ABC):
         end_subpartition: int | None = None,
         *,
         shuffle_id: int | None = None,
+        alternatives: Sequence[Sequence[PartitionLocation]] = (),
     ) -> AsyncIterator[ClientGate]:
         """Open a gate over partitions of one shuffle, a channel for each.
 
@@ -184,9 +249,13 @@ class ShuffleEnvironment(abc.ABC):
             subpartition: The subpartition to read, or the first of a range (of stored partitions).
             end_subpartition: The subpartition behind the last.
             shuffle_id: The shuffle, where no location tells it.
+            alternatives: For each location those of copies of the same stored partition, in the
+                order to try them. A channel whose place is lost, damaged or away goes on there,
+                behind what was read; one whose partition has moved is told the new place.
 
         Raises:
-            InvalidRequest: There are no locations, or those of several shuffles or types.
+            InvalidRequest: There are no locations, or those of several shuffles or types; or the
+                alternatives are of other partitions.
             InsufficientNetworkBuffers: The memory is promised to others.
         """
         if not locations:
@@ -206,6 +275,8 @@ class ShuffleEnvironment(abc.ABC):
                 "give shuffle_id if no producer is known",
             )
         (shuffle,) = shuffles
+        if alternatives:
+            _check_alternatives(locations, alternatives)
         wanted = SubpartitionRange(
             ShuffleKey(self.application_id, shuffle),
             subpartition,
@@ -214,8 +285,8 @@ class ShuffleEnvironment(abc.ABC):
         is_stored = stored == {True}
         gate = ClientGate(self._make_gate(wanted, is_stored=is_stored), is_stored=is_stored)
         try:
-            for location in locations:
-                gate.add_channel(location)
+            for index, location in enumerate(locations):
+                gate.add_channel(location, alternatives[index] if index < len(alternatives) else ())
             self._debloat(gate)
             self._open_gates.add(gate)
             yield gate

@@ -146,6 +146,8 @@ class SyncShuffleClient:
         max_segments: int | None = None,
         buffer_timeout_seconds: float | None = None,
         task_event: Callable[[int, bytes], None] | None = None,
+        replicas: int = 1,
+        replicas_synchronous: bool = False,
     ) -> "Iterator[SyncRecordWriter[T]]":
         """Open a result partition for records; it is finished, or failed, at the end.
 
@@ -162,6 +164,8 @@ class SyncShuffleClient:
             max_segments=max_segments,
             buffer_timeout_seconds=buffer_timeout_seconds,
             task_event=task_event,
+            replicas=replicas,
+            replicas_synchronous=replicas_synchronous,
         )
         with self._entered(context, "open or end a partition") as partition:
             writer = SyncRecordWriter(self, partition, serializer, selector)
@@ -174,9 +178,13 @@ class SyncShuffleClient:
         locations: Sequence[PartitionLocation],
         subpartition: int,
         end_subpartition: int | None = None,
+        *,
+        alternatives: Sequence[Sequence[PartitionLocation]] = (),
     ) -> "Iterator[SyncGate]":
         """Open a gate; arguments and errors are those of :meth:`ShuffleClient.open_gate`."""
-        context = self.client.open_gate(locations, subpartition, end_subpartition)
+        context = self.client.open_gate(
+            locations, subpartition, end_subpartition, alternatives=alternatives
+        )
         with self._entered(context, "open or close a gate") as gate:
             yield SyncGate(self, gate)
 

@@ -119,6 +119,31 @@ class InputGate(ReadableGate):
         self._opener.open(channel, source)
         return channel
 
+    def replace_channel(self, index: int, source: ChannelSource) -> InputChannel:
+        """Open a channel anew that has not ended, from its beginning at another source.
+
+        Buffers that were taken of the channel before stay valid; those that wait are dropped.
+
+        Returns:
+            The new channel.
+
+        Raises:
+            InsufficientNetworkBuffers: No floating buffer is left; the channel stays as it is.
+            InvalidRequest: There is no such channel, it has ended, or the gate is released.
+        """
+        before = self._channel(index)
+        if self._released or index in self._ended:
+            raise InvalidRequest(f"This channel of {self.name} is not read any more", value=index)
+        channel = self._opener.make(source, partial(self._channel_available, index))
+        before.release()
+        if index in self._queued:
+            self._queued.discard(index)
+            self._ready.remove(index)
+        self.channels[index] = channel
+        self.sources[index] = source
+        self._opener.open(channel, source)
+        return channel
+
     def debloat(
         self, settings: DebloatSettings, busy_seconds: Callable[[], float] | None = None
     ) -> None:

@@ -107,6 +107,11 @@ class BlockDecoder:
         self._max_block_bytes = max_block_bytes
         self._partial = bytearray()
 
+    @property
+    def partial_bytes(self) -> int:
+        """Bytes of a block that is not complete."""
+        return len(self._partial)
+
     def feed(self, data: bytes | memoryview) -> list[Block]:
         """Take the next bytes of the stream.
 

@@ -281,6 +281,7 @@ class NetworkEnvironment:
             self.counters,
             self._copies_config,
         )
+        self.partitions.on_replicated = self.copies.replication.committed
         self.partitions.on_shuffle_released = self.copies.shuffle_released
         self.peers: ConnectionPool[PartitionRequestClient] = ConnectionPool(
             self._connector.reader,
@@ -308,7 +309,7 @@ class NetworkEnvironment:
             counters=self.counters,
             config=memory,
             verify_checksums=self._storage_config.verify_checksums,
-            on_commit=self.copies.replication.committed,
+            copies_of=self.copies.replication.wait,
         )
         self.segment_pressure = SegmentPressure(
             self.network_pool,

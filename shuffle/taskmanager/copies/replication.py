@@ -115,31 +115,34 @@ class Replication:
                 self._services.config.lost_after_seconds, self._settled
             )
 
-    def committed(self, output: MapOutput, synchronous: bool) -> "asyncio.Future[None] | None":
-        """Take note of a map output; see ``ProducerServices.on_commit``.
-
-        Args:
-            output: Committed here just now.
-            synchronous: Whether its producer waits for the copies.
-
-        Returns:
-            A future that ends when the copies are made, cannot be made now, or the deadline has
-            passed; None where nobody waits. Cancelling it ends the wait only.
-        """
+    def committed(self, output: MapOutput) -> None:
+        """Take note of a map output that is committed here: a copy, or one that shall have some."""
         attempt = MapAttemptKey(output.key, output.map_attempt_id)
         self.holdings.add(attempt, output.origin, output.replicas)
         if output.origin:
             self._watch_shared()
             self._tell_held(output.key, [output.map_attempt_id])
+        else:
+            self._enqueue([attempt])
+
+    def wait(self, output: MapOutput) -> "asyncio.Future[None] | None":
+        """Return what the producer of a map output waits for, which :meth:`committed` was told of.
+
+        Returns:
+            A future that ends when the copies are made, cannot be made now, or the deadline has
+            passed; None if there is nothing to wait for. Cancelling it ends the wait only.
+        """
+        attempt = MapAttemptKey(output.key, output.map_attempt_id)
+        if attempt not in self.holdings.short or self._closed:
             return None
-        waiting: asyncio.Future[None] | None = None
-        if synchronous and not self._closed:
-            loop = asyncio.get_running_loop()
-            waiting = self._waiting[attempt] = loop.create_future()
-            seconds = self._services.config.synchronous_timeout_seconds
-            late = loop.call_later(seconds, self._answer, attempt)
-            waiting.add_done_callback(lambda _: late.cancel())
-        self._enqueue([attempt])
+        loop = asyncio.get_running_loop()
+        waiting = self._waiting[attempt] = loop.create_future()
+        late = loop.call_later(
+            self._services.config.synchronous_timeout_seconds, self._answer, attempt
+        )
+        waiting.add_done_callback(lambda _: late.cancel())
+        if attempt in self._stalled:
+            self._answer(attempt)
         return waiting
 
     def released(self, keys: Callable[[ShuffleKey], bool]) -> None:

@@ -115,7 +115,14 @@ class EmbeddedClient(ShuffleEnvironment):
         pool = self.network_pool.create_local_pool(
             f"map output {location.map_attempt_id}", 1, settings.max_segments, kind="map_output"
         )
-        sink = StoreSink(producers, key, location.map_attempt_id, num_subpartitions)
+        sink = StoreSink(
+            producers,
+            key,
+            location.map_attempt_id,
+            num_subpartitions,
+            settings.replicas,
+            synchronous=settings.replicas_synchronous,
+        )
         try:
             return StoredResultPartition(
                 pool.name, num_subpartitions, pool, sink, codec=settings.codec

@@ -47,8 +47,8 @@ def _nothing() -> None:
     """Do nothing: no service waits for an idle connection."""
 
 
-def _no_copies(output: MapOutput, synchronous: bool) -> "asyncio.Future[None] | None":
-    """Make no copies: there is no other TaskManager."""
+def _no_copies(output: MapOutput) -> "asyncio.Future[None] | None":
+    """Wait for nothing: no copies are made."""
     return None
 
 
@@ -68,19 +68,18 @@ class ProducerServices:
     draining: bool = False
     on_idle: Callable[[], None] = _nothing
     """Called when a connection writes no output any more."""
-    on_commit: Callable[[MapOutput, bool], "asyncio.Future[None] | None"] = _no_copies
-    """Called with each map output that is committed and that several TaskManagers shall keep, or
-    that is a copy, and with whether its producer waits for the copies. Returns a future that ends
-    when it need not wait any longer; None: it need not wait."""
+    copies_of: Callable[[MapOutput], "asyncio.Future[None] | None"] = _no_copies
+    """Called with a map output that is committed, and whose producer waits for its copies. Returns
+    a future that ends when it need not wait any longer; None: it need not wait."""
     map_output_credit_wait: Waiting = field(default_factory=Waiting)
     pipelined_credit_wait: Waiting = field(default_factory=Waiting)
 
     async def commit(self, output: MapOutput, *, synchronous: bool) -> None:
-        """Commit a map output, and have it copied if several TaskManagers shall keep it.
+        """Commit a map output.
 
         Args:
             output: The map output.
-            synchronous: Whether to wait for the copies.
+            synchronous: Whether to wait for its copies too.
 
         Raises:
             SluiceError: It could not be made durable; a copy that cannot be made is no error.
@@ -88,10 +87,9 @@ class ProducerServices:
         Cancellation: the commit and the copies go on, but nobody waits for them.
         """
         await self.partitions.commit(output)
-        if output.origin or output.replicas > 1:
-            copied = self.on_commit(output, synchronous)
-            if copied is not None:
-                await copied
+        copied = self.copies_of(output) if synchronous else None
+        if copied is not None:
+            await copied
 
 
 class IncomingOutput:

@@ -47,6 +47,9 @@ class ResultPartitionManager:
         self._request_timeout_seconds = request_timeout_seconds
         self._waiting: dict[ShuffleKey, set[asyncio.Future[None]]] = {}
         self._pipelined = PipelinedRegistry()
+        self.on_replicated: Callable[[MapOutput], None] | None = None
+        """Called with a map output that is committed here, and that is a copy or shall have some;
+        also when its producer is gone by then."""
         self.on_shuffle_released: Callable[[ShuffleKey], None] | None = None
         """Called when a shuffle is released alone, and not with its application."""
         self.moved = MovedOutputs(self.wake)
@@ -96,6 +99,8 @@ class ResultPartitionManager:
         if done.exception() is not None:
             release_regions(output.regions)
             return
+        if (output.origin or output.replicas > 1) and self.on_replicated is not None:
+            self.on_replicated(output)
         self.wake(output.key)
 
     def register_pipelined(

@@ -147,6 +147,7 @@ class Cluster(RuleBasedStateMachine):
     @precondition(lambda self: self.away is not None)
     @rule()
     def is_lost(self) -> None:
+        assert self.away is not None
         for each in self.present().values():
             each.holdings.lost(self.away)
         for each in self.present().values():
@@ -157,6 +158,7 @@ class Cluster(RuleBasedStateMachine):
     def comes_back(self, with_its_data: bool) -> None:
         """It starts again; without its data only when the others have made copies of all."""
         name = self.away
+        assert name is not None
         if not with_its_data:
             self.is_lost()
         back = TaskManager(name)

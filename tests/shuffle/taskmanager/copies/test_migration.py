@@ -14,6 +14,7 @@ from sluice.protocol.errors import ErrorCode
 from sluice.protocol.messages import FinishPartition, OpenPartition, PartitionFinished
 from sluice.protocol.remote_error import RemoteError
 from sluice.shuffle.names import TaskManagerPlace
+from tests.support.certificates import Authority
 from tests.support.copies import KEY, driver, drivers, end_application, holders, read, write
 from tests.support.mini_cluster import eventually, mini_cluster
 
@@ -23,6 +24,11 @@ if TYPE_CHECKING:
 
 DATA = [random.Random(n).randbytes(n * 9_000 + 7) for n in range(8)]
 ON_DISK = {"memory_tier_bytes": 0}
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("authority"))
 
 
 async def write_all(cluster: MiniCluster, index: int = 0) -> None:
@@ -270,4 +276,17 @@ async def test_map_outputs_of_other_applications_are_not_told(tmp_path):
         await noting
         with pytest.raises(TimeoutError):
             await other.receive(timeout=0.01)
+        end_application(links)
+
+
+async def test_map_outputs_move_over_tls(tmp_path, authority):
+    async with mini_cluster(tmp_path, 2, **authority.settings()) as cluster:
+        await write_all(cluster)
+        links = await drivers(cluster)
+        cluster[0].drain()
+        noting = asyncio.ensure_future(note_moves(links[0]))
+        await cluster[0].migrate()
+        await noting
+        for attempt in range(len(DATA)):
+            assert holders(cluster, attempt) == [0, 1]
         end_application(links)

@@ -1,0 +1,96 @@
+"""Going on at another place when the source of a stored partition is lost, damaged or has moved.
+
+A stored partition has the same bytes wherever a copy of it is. So a channel that fails is opened
+anew elsewhere, and the bytes of the blocks that its reader has are passed over.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Sequence
+from typing import Final
+
+from ...protocol.errors import ErrorCode, SluiceError
+from ...transport.connector import Address
+from ..gate.channel_opener import ChannelSource
+from ..gate.input_gate import InputGate
+from ..names import TaskManagerPlace
+
+_log = logging.getLogger(__name__)
+
+ELSEWHERE: Final = frozenset(
+    {
+        ErrorCode.PARTITION_MOVED,
+        ErrorCode.PARTITION_NOT_FOUND,
+        ErrorCode.STORAGE_UNAVAILABLE,
+        ErrorCode.STORAGE_CORRUPT,
+        ErrorCode.CHECKSUM_MISMATCH,
+        ErrorCode.END_OF_PARTITION_MISMATCH,
+        ErrorCode.SEQUENCE_GAP,
+        ErrorCode.CONNECT_FAILED,
+        ErrorCode.CONNECTION_LOST,
+        ErrorCode.TASKMANAGER_MISMATCH,
+        ErrorCode.DEADLINE_EXCEEDED,
+        ErrorCode.SHUTTING_DOWN,
+        ErrorCode.INTERNAL,
+    }
+)
+"""Errors of a place, and not of what is asked for there."""
+
+MOST_MOVES: Final = 8
+"""Times that a channel follows ``PARTITION_MOVED``: places that name each other must not go on."""
+
+
+class Failover:
+    """The other places of the channels of one gate.
+
+    Args:
+        gate: The gate, of stored partitions.
+    """
+
+    def __init__(self, gate: InputGate) -> None:
+        self._gate = gate
+        self._places: dict[int, deque[TaskManagerPlace]] = {}
+        self._moves: dict[int, int] = {}
+
+    def add(self, index: int, places: Sequence[TaskManagerPlace]) -> None:
+        """Name the other places of a channel, in the order to try them."""
+        if places:
+            self._places[index] = deque(places)
+
+    def failed(self) -> tuple[int, SluiceError] | None:
+        """Return the number of a channel that has failed, and its error; None without one."""
+        for index, channel in enumerate(self._gate.channels):
+            if channel.failure is not None:
+                return index, channel.failure
+        return None
+
+    def go_on(self, index: int, error: SluiceError) -> bool:
+        """Open a channel anew at its next place.
+
+        Args:
+            index: Number of the channel.
+            error: Why its present place is not read any more.
+
+        Returns:
+            False if the error is of another kind, or there is no other place.
+        """
+        if error.code not in ELSEWHERE:
+            return False
+        place = self._next(index, error)
+        if place is None:
+            return False
+        before = self._gate.sources[index]
+        _log.info("channel %d goes on at %s: %s", index, place, error)
+        address = Address(place.host, place.port)
+        source = ChannelSource(place.taskmanager_id, address, before.map_attempt_ids)
+        self._gate.replace_channel(index, source)
+        return True
+
+    def _next(self, index: int, error: SluiceError) -> TaskManagerPlace | None:
+        if error.code is ErrorCode.PARTITION_MOVED and self._moves.get(index, 0) < MOST_MOVES:
+            self._moves[index] = self._moves.get(index, 0) + 1
+            place = TaskManagerPlace.parse(str(error.value))
+            if place is not None:
+                return place
+        places = self._places.get(index)
+        return places.popleft() if places else None
