@@ -9,6 +9,7 @@ import pytest
 
 from tests.spark.applications import BACK_PRESSURE, Application, sluice_settings
 from tests.spark.daemons import is_of
+from tests.spark.ui import Ui
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,6 +40,8 @@ def copied(driver: Driver, cluster: StandaloneCluster, daemons: Daemons) -> Iter
         "spark.sluice.replicas": "2",
         "spark.sluice.replicas.mode": "sync",
         "spark.sluice.replicas.lostAfter": "1s",
+        "spark.ui.enabled": "true",
+        "spark.ui.port": "0",
     }
     with driver.application("copied", cluster.master_url, settings) as running:
         yield running
@@ -76,6 +79,8 @@ def test_a_taskmanager_killed_for_good_while_reducers_read(
     expected = own.rows("reduce_waits_inside", barrier=None, **LARGE)
     copied.fill_slots(barrier, SLOTS)
     copied.new_events()
+    ui = Ui(copied)
+    before = ui.settled_metrics()
     running = copied.start("reduce_waits_inside", barrier=str(barrier.path), **LARGE)
     barrier.wait("reduce", SLOTS)
     wait_for_copies(copied, daemons)
@@ -83,6 +88,11 @@ def test_a_taskmanager_killed_for_good_while_reducers_read(
     barrier.release()
     assert running.result(RESULT_SECONDS).read_text() == expected.read_text()
     check_that_nothing_ran_again(copied.new_events())
+    after = ui.settled_metrics()
+    counted = {name: after[name] - before[name] for name in after}
+    assert counted["sourceFailovers"] >= SLOTS  # those that were in the middle of reading
+    assert counted["mapOutputsRelocated"] >= 1
+    assert counted["fetchFailures"] == counted["refetches"] == 0
 
 
 def test_a_directory_that_is_lost_has_copies_elsewhere(

@@ -80,13 +80,9 @@ final class DriverMessages {
     record PlacesQuestion(int shuffleId, List<Long> attempts, Set<String> avoided) {
         static PlacesQuestion read(String[] message) {
             int first = 3 + Integer.parseInt(message[2]);
-            List<Long> attempts = new ArrayList<>();
-            for (int i = first; i < message.length; i++) {
-                attempts.add(Long.parseLong(message[i]));
-            }
             return new PlacesQuestion(
                     Integer.parseInt(message[1]),
-                    attempts,
+                    DriverMessages.attempts(message, first),
                     Set.copyOf(Arrays.asList(message).subList(3, first)));
         }
     }
@@ -133,11 +129,35 @@ final class DriverMessages {
     }
 
     /**
-     * Says that a task is about to fail because of a TaskManager. What Spark then forgets of it
-     * should be only what is nowhere else.
+     * Says that a task is about to fail because map outputs can be read nowhere. Spark then forgets
+     * all of a TaskManager; it should be only what is nowhere else.
+     *
+     * @param taskManagerId the place that Spark's tracker had given to the task
      */
-    static String[] leave(String taskManagerId) {
-        return new String[] {LEAVE, taskManagerId};
+    static String[] leave(String taskManagerId, int shuffleId, long[] attempts) {
+        List<String> message = new ArrayList<>(List.of(LEAVE, taskManagerId));
+        message.add(Integer.toString(shuffleId));
+        for (long attempt : attempts) {
+            message.add(Long.toString(attempt));
+        }
+        return message.toArray(new String[0]);
+    }
+
+    /** The message of {@link #leave}, on the driver. */
+    record Leave(String taskManagerId, int shuffleId, List<Long> attempts) {
+        private static final int FIRST = 3;
+
+        static Leave read(String[] message) {
+            return new Leave(message[1], Integer.parseInt(message[2]), attempts(message, FIRST));
+        }
+    }
+
+    private static List<Long> attempts(String[] message, int first) {
+        List<Long> attempts = new ArrayList<>();
+        for (int i = first; i < message.length; i++) {
+            attempts.add(Long.parseLong(message[i]));
+        }
+        return attempts;
     }
 
     /** Asks the driver to forget one map output. */

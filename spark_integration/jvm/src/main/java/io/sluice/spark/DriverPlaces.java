@@ -79,9 +79,10 @@ final class DriverPlaces implements PlaceDirectory, AutoCloseable {
         return known.places();
     }
 
-    /** Tells the driver that a task fails because of a TaskManager. */
-    void leave(String taskManagerId) throws ClientException.Interrupted {
-        ask(DriverMessages.leave(taskManagerId), "to leave a TaskManager");
+    /** Tells the driver that a task fails because map outputs can be read nowhere. */
+    void leave(String taskManagerId, int shuffleId, long[] attempts)
+            throws ClientException.Interrupted {
+        ask(DriverMessages.leave(taskManagerId, shuffleId, attempts), "to leave a TaskManager");
     }
 
     /** Returns the driver's answer; null without one. */

@@ -334,13 +334,13 @@ public final class ExecutorRuntime implements AutoCloseable {
     }
 
     /**
-     * Tells the driver that a task fails because of a TaskManager, before Spark forgets all map
-     * outputs there.
+     * Tells the driver that a task fails because map outputs can be read nowhere, before Spark
+     * forgets all that the TaskManager has that its tracker had named.
      */
-    public void leave(String taskManagerId) {
+    public void leave(String taskManagerId, int shuffleId, long[] attempts) {
         if (settings.copies().replicas().count() > 1) {
             try {
-                places.leave(taskManagerId);
+                places.leave(taskManagerId, shuffleId, attempts);
             } catch (ClientException.Interrupted e) {
                 LOG.debug("the task is ended meanwhile", e);
             }

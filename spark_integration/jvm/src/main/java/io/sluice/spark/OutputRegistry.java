@@ -146,9 +146,9 @@ final class OutputRegistry implements TaskManagerEvents {
     @Override
     public void moved(String taskManagerId, Message.OutputsMoved outputs) {
         int shuffleId = (int) outputs.shuffleId();
-        PlaceDirectory.Place to =
-                new PlaceDirectory.Place(outputs.taskManagerId(), outputs.host(), outputs.port());
-        if (links.connected(to.taskManagerId()) == null) {
+        PlaceDirectory.Place to = links.connected(outputs.taskManagerId());
+        if (to == null) {
+            to = new PlaceDirectory.Place(outputs.taskManagerId(), outputs.host(), outputs.port());
             named.put(to.taskManagerId(), to);
             links.add(to);
         }
@@ -226,8 +226,17 @@ final class OutputRegistry implements TaskManagerEvents {
         leave(taskManagerId);
     }
 
+    /**
+     * Called before Spark forgets all that a TaskManager has, because a task could read some map
+     * outputs neither there nor elsewhere: only these run again, and what is nowhere else.
+     */
+    void leave(String taskManagerId, int shuffleId, Collection<Long> unreadable) {
+        places.forget(shuffleId, unreadable);
+        leave(taskManagerId);
+    }
+
     /** Sends new tasks to other places of all that a TaskManager has, as far as there are some. */
-    void leave(String taskManagerId) {
+    private void leave(String taskManagerId) {
         if (places.size() > 0) {
             tracker.outputsOf(taskManagerId).forEach(this::relocate);
         }

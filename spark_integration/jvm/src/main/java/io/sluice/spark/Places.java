@@ -1,6 +1,7 @@
 package io.sluice.spark;
 
 import java.util.ArrayList;
+import java.util.Collection;
 import java.util.HashMap;
 import java.util.LinkedHashMap;
 import java.util.List;
@@ -69,6 +70,12 @@ final class Places {
         if (places.isEmpty()) {
             shuffles.remove(shuffleId);
         }
+    }
+
+    /** Removes all places of these map outputs. */
+    synchronized void forget(int shuffleId, Collection<Long> attempts) {
+        Map<Long, List<String>> places = shuffles.getOrDefault(shuffleId, new HashMap<>());
+        attempts.forEach(places::remove);
     }
 
     private List<String> shared(List<String> taskManagerIds) {

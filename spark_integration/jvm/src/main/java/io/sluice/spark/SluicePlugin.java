@@ -193,7 +193,9 @@ public final class SluicePlugin implements SparkPlugin {
                             .message();
                 }
                 case DriverMessages.LEAVE -> {
-                    runtime.outputs().leave(parts[1]);
+                    DriverMessages.Leave leave = DriverMessages.Leave.read(parts);
+                    runtime.outputs()
+                            .leave(leave.taskManagerId(), leave.shuffleId(), leave.attempts());
                     yield null;
                 }
                 case DriverMessages.LOST_OUTPUT ->

@@ -252,10 +252,11 @@ class OutputRegistryTest {
 
     @Test
     void aTaskThatFailsLeavesNothingBehindThatIsElsewhere() {
-        written(A, 1, 2);
-        held(B, 1L);
-        registry.leave(A);
-        assertEquals(Map.of(1L, B, 2L, A), tracker.places);
+        written(A, 1, 2, 3);
+        held(B, 1L, 3L);
+        registry.leave(A, SHUFFLE, List.of(3L));
+        assertEquals(Map.of(1L, B, 2L, A, 3L, A), tracker.places, "3 was read in vain at B");
+        assertNull(places(Set.of(A), 3L).get(0));
     }
 
     @Test
@@ -293,6 +294,9 @@ class OutputRegistryTest {
         assertEquals(
                 new DriverMessages.PlacesQuestion(SHUFFLE, List.of(5L, 1L << 40), Set.of(A, B)),
                 DriverMessages.PlacesQuestion.read(question));
+        assertEquals(
+                new DriverMessages.Leave(A, SHUFFLE, List.of(5L, 6L)),
+                DriverMessages.Leave.read(DriverMessages.leave(A, SHUFFLE, new long[] {5, 6})));
         List<PlaceDirectory.Place> found = new ArrayList<>();
         found.add(at(A));
         found.add(null);
