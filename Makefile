@@ -17,6 +17,7 @@ SUPPLY_STAMP := $(SUPPLY_VENV)/.complete
 JVM := spark_integration/jvm
 JAR := spark_integration/jars/sluice-spark.jar
 JVM_SOURCES := $(JVM)/pom.xml $(shell find $(JVM)/src $(JVM)/.mvn 2>/dev/null) tests/vectors/wire.json tests/vectors/identity.json
+S3_SERVER := build/s3-server/versitygw
 COMPILED := build/compiled
 COMPILED_STAMP := $(COMPILED)/.complete
 WITH_COMPILED := PYTHONPATH=$(CURDIR)/$(COMPILED):$(CURDIR) PYTHONSAFEPATH=1
@@ -42,7 +43,7 @@ MINUTES := 25
 AGAIN :=
 QUICK_BENCHMARKS := exchange isolation barrier memory
 
-.PHONY: help setup jar compiled demo quick test test-compiled test-matrix attack attack-compiled fuzz fuzz-spark spark-suites chaos mutate check format bench charts compose-test docs docs-site constraints maven-checksums sbom audit changelog clean
+.PHONY: help setup jar compiled demo quick s3-server test test-compiled test-matrix attack attack-compiled fuzz fuzz-spark spark-suites chaos mutate check format bench charts compose-test docs docs-site constraints maven-checksums sbom audit changelog clean
 
 help: ## list these targets
 	@grep -hE '^[a-z%-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -106,8 +107,16 @@ quick: setup ## the tests without Spark, in less than a minute
 	  tests/protocol tests/transport tests/shuffle tests/spark_integration tests/test_layering.py \
 	  $(PYTEST_ARGS)
 
+# Go checks every module against go.sum. Tests that need the server are left out without it.
+$(S3_SERVER): tools/s3_server/go.mod tools/s3_server/go.sum
+	cd tools/s3_server && go build -mod=readonly -o $(CURDIR)/$@ \
+	  github.com/versity/versitygw/cmd/versitygw
+	@touch $@
+
+s3-server: $(S3_SERVER) ## the S3 server of the tests and of bench-remote, built with Go
+
 # Three at a time, two of them Spark tests beside the others: all wait more than they compute.
-test: setup ## all tests
+test: setup $(if $(shell command -v go),$(S3_SERVER)) ## all tests
 	$(BIN)/python -m pytest -n 3 --dist loadgroup $(PYTEST_ARGS)
 
 test-compiled: compiled ## the tests of the data path, compiled
@@ -162,6 +171,8 @@ bench: $(addprefix bench-,$(QUICK_BENCHMARKS)) ## the quick benchmarks
 # Of what the images run, if there is a compiler here; the results say which it was.
 bench-%: setup $(if $(CAN_COMPILE),compiled) ## one benchmark: bench-exchange, bench-spark, ...; options in BENCH_ARGS
 	$(if $(CAN_COMPILE),$(WITH_COMPILED)) $(BIN)/python -m benchmarks.$(subst -,_,$*) $(BENCH_ARGS)
+
+bench-remote: $(S3_SERVER)
 
 charts: setup ## results of benchmarks into benchmarks/reference, and their charts into docs/images
 	$(BIN)/python -m benchmarks.charts

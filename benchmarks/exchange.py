@@ -45,7 +45,7 @@ from sluice.shuffle.taskmanager.sections import (
     NetworkMemoryConfig,
     StorageConfig,
 )
-from sluice.shuffle.taskmanager.serve.stored_partition_view import ReadPool
+from sluice.shuffle.taskmanager.serve.read_pool import ReadPool
 from sluice.shuffle.taskmanager.serve.taskmanager_channel_opener import (
     GateLimits,
     TaskManagerChannelOpener,

@@ -56,7 +56,7 @@ SIDES: dict[str, dict[str, str]] = {
 AIMS = {"async": "≤ 1.10", "sync": "≤ 1.25", "maps_again": "0", "seconds_lost": "≤ 3"}
 
 JOB = "repartition"
-ROWS, MAPS, REDUCERS = 600_000, 16, 64
+ROWS, MAPS, REDUCERS = 400_000, 16, 64
 TIME_LIMIT_SECONDS = 1200.0
 LOOK_SECONDS = 0.05
 """Pause between two looks at the bytes that were read, which TaskManagers tell nobody."""

@@ -11,7 +11,9 @@ import asyncio
 import gc
 import os
 import sys
+import tempfile
 import threading
+import time
 from typing import TYPE_CHECKING
 
 import hypothesis
@@ -19,9 +21,15 @@ import pytest
 import uvloop
 
 from sluice.shuffle.taskmanager.watch.status import COMPILED, data_path
+from tests.support.remote import directory_place, s3_place
+from tests.support.s3 import CREDENTIALS, SERVER, is_connection, s3_server
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from tests.support.remote import Place
+    from tests.support.s3 import S3Server
 
 THREAD_END_TIMEOUT_SECONDS = 2.0
 """Time that threads told to stop get after a test; they need microseconds."""
@@ -118,6 +126,12 @@ def _no_resource_leaks(
     if left:
         gc.collect()  # what only a reference cycle keeps open is about to be closed
         left = _open_files().keys() - files.keys()
+    deadline = time.monotonic() + THREAD_END_TIMEOUT_SECONDS
+    while left and "obstore" in sys.modules and time.monotonic() < deadline:
+        left = {fd for fd in left if not is_connection(fd)}
+        time.sleep(0.005)  # its threads close files in their own time
+        left &= _open_files().keys() - files.keys()
+    left = {fd for fd in left if not is_connection(fd)}
     if left:
         now = _open_files()
         pytest.fail(f"file descriptors left open: { {fd: now.get(fd) for fd in sorted(left)} }")
@@ -154,3 +168,35 @@ def _open_files() -> dict[int, str]:
         except FileNotFoundError:  # the descriptor of this very listing
             continue
     return found
+
+
+@pytest.fixture(scope="session")
+def object_store() -> None:
+    """Start the threads of ``obstore``, once per process, so that no test seems to leak them."""
+    obstore = pytest.importorskip("obstore")
+    with tempfile.TemporaryDirectory() as directory:
+        obstore.put(obstore.store.LocalStore(prefix=directory), "first", b"")
+
+
+@pytest.fixture(scope="session")
+def s3(object_store: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """Run a real S3 server; its credentials are in the environment meanwhile."""
+    if not SERVER.exists():
+        pytest.skip("there is no S3 server: make s3-server")
+    before = {name: os.environ.get(name) for name in CREDENTIALS}
+    os.environ.update(CREDENTIALS)
+    with s3_server(tmp_path_factory.mktemp("s3")) as server:
+        yield server
+    for name, value in before.items():
+        if value is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = value
+
+
+@pytest.fixture
+def place(request: pytest.FixtureRequest, object_store: None, tmp_path: Path) -> Place:
+    """Return a place for a remote tier: ``both_places`` of tests/support/remote.py."""
+    if request.param == "directory":
+        return directory_place(tmp_path)
+    return s3_place(request.getfixturevalue("s3"))

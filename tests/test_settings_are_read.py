@@ -14,7 +14,9 @@ from sluice.shuffle.taskmanager.config import keys, sections
 REPOSITORY = Path(__file__).parents[1]
 LAYERS = ("protocol", "transport", "shuffle")
 
-HOLDER = re.compile(r"config|settings|services|memory|transport|auth|http|storage|applications")
+HOLDER = re.compile(
+    r"config|settings|services|memory|transport|auth|http|storage|applications|cluster"
+)
 """In names of variables that hold a configuration, or a table of one."""
 
 

@@ -34,6 +34,8 @@ class Resource(enum.IntEnum):
     """Open gates, and channels of gates here and on other TaskManagers that read from here."""
     MAP_OUTPUTS = 7
     """Committed map outputs."""
+    REMOTE_TIER_BYTES = 8
+    """Bytes of its objects in the remote tier that this TaskManager wrote, or serves."""
 
     @property
     def key(self) -> str:

@@ -400,7 +400,7 @@ class _Given:
         if name is None:  # a rule between keys: its text names them
             return ConfigProblem(_sentence("", details))
         value = self.values[name]
-        shown = f'"{value}"' if isinstance(value, str) else value
+        shown = f'"{_USER.sub("//…@", value)}"' if isinstance(value, str) else value
         return ConfigProblem(f"{name} = {shown}: {_sentence(name, details)}", self.origins[name])
 
 
@@ -412,6 +412,9 @@ def _suggestion(name: str, known: list[str]) -> str:
     nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     return f": did you mean {nearest[0]}?" if nearest else ": see docs/reference/settings.md"
 
+
+_USER: Final = re.compile(r"//.*@")
+"""User and password in a URL: they belong elsewhere, and no error repeats them."""
 
 _BOUNDS: Final = {
     "greater_than_equal": ("ge", "must be at least"),

@@ -137,6 +137,7 @@ class DriverHandler:
             freed = self._partitions.release_shuffle(ShuffleKey(application_id, message.shuffle_id))
             self._answer(ShuffleReleased(message.shuffle_id, freed))
         elif type(message) is ReleaseApplication:
+            self._partitions.application_ends(application_id)
             freed = self._applications.release(application_id)
             self._answer(ApplicationReleased(freed))
         elif type(message) is KnownTaskManager:

@@ -52,8 +52,8 @@ from .sections import (
 from .segment_pressure import SegmentPressure
 from .serve.consumer_handler import ConsumerHandler
 from .serve.peer_handler import PeerHandler
+from .serve.read_pool import ReadPool
 from .serve.result_partition_manager import ResultPartitionManager
-from .serve.stored_partition_view import ReadPool
 from .serve.taskmanager_channel_opener import GateServices
 from .store.output_index import Lost
 from .store.region_area import RegionAreas

@@ -104,7 +104,10 @@ class PeerConnector:
             (FEATURE_BUFFER_GROUPS | FEATURE_BUFFER_CHECKSUMS) & self._transport.features(),
             _name(),
         )
-        return await self._connect(address, hello, make, self._transport)
+        try:
+            return await self._connect(address, hello, make, self._transport)
+        except (ProtocolViolation, RemoteError) as error:
+            raise without_foreign_bytes(address, error) from error  # a client is told
 
     async def copier(self, address: Address, application_id: str) -> ProducerLeg:
         """Connect in order to write copies of an application's map outputs.
@@ -165,18 +168,15 @@ class PeerConnector:
             self.count_in(connection)
             return legs[0]
 
-        try:
-            await connect(
-                address,
-                hello,
-                handler,
-                transport,
-                self._segment_size_bytes if hello.role == ROLE_PEER else 0,
-                self._access.peer_credential(*address),
-                self._networks,
-            )
-        except (ProtocolViolation, RemoteError) as error:
-            raise without_foreign_bytes(address, error) from error
+        await connect(
+            address,
+            hello,
+            handler,
+            transport,
+            self._segment_size_bytes if hello.role == ROLE_PEER else 0,
+            self._access.peer_credential(*address),
+            self._networks,
+        )
         return legs[0]
 
 

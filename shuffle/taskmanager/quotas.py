@@ -91,6 +91,9 @@ class QuotaConfig(Settings):
     quota_map_outputs: Most = 500_000
     """Committed map outputs. A map output that is opened below the quota is committed."""
 
+    quota_remote_tier_bytes: Share = "100 %"
+    """Bytes in the remote tier, or a part of `remote_quota_bytes`."""
+
     quota_overrides: Annotated[tuple[str, ...], BeforeValidator(split_rules)] = ()
     """Rules of the form `PATTERN: RESOURCE = VALUE, ...` for the applications whose names match,
     such as `etl-*: disk_tier_bytes = 20 %, channels = 10000`, or whose tokens have a subject, such
@@ -116,6 +119,7 @@ class QuotaConfig(Settings):
             self.quota_open_partitions,
             self.quota_channels,
             self.quota_map_outputs,
+            self.quota_remote_tier_bytes,
         )
 
 
@@ -171,7 +175,8 @@ class Quotas:
 
     Args:
         config: The settings.
-        wholes: What there is of a resource altogether, for percentages.
+        wholes: What there is of a resource altogether, for percentages. Of one that is missing
+            there is any amount, and a percentage of it is no limit.
     """
 
     def __init__(self, config: QuotaConfig, wholes: Mapping[Resource, int]) -> None:
@@ -197,4 +202,5 @@ class Quotas:
         )
         if not isinstance(quota, str):
             return quota
-        return max(1, self._wholes[resource] * int(quota.split()[0]) // _WHOLE)
+        whole = self._wholes.get(resource)
+        return None if whole is None else max(1, whole * int(quota.split()[0]) // _WHOLE)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from pathlib import Path
 from typing import Annotated, Final
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
 from ...transport.settings import NONE_ALLOWED, Bytes, Count, FilePath, Seconds, Settings
 from ..partition.partition_type import ceiling_segments
@@ -130,6 +131,13 @@ class NetworkMemoryConfig(Settings):
         return self
 
 
+_BUCKET: Final = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+_PREFIX: Final = re.compile(r"[A-Za-z0-9._/-]{0,400}")
+_ENDPOINT: Final = re.compile(
+    r"https?://[A-Za-z0-9.-]+(:[0-9]{1,5})?/?|https?://\[[0-9a-fA-F:]+\](:[0-9]{1,5})?/?"
+)
+
+
 def _split_directories(value: object) -> object:
     """Take ``"/a:/b"`` for two directories, as an environment variable or a flag gives them."""
     return (
@@ -142,8 +150,46 @@ def _own_directory(parent: str) -> Path:
     return Path(parent, f"sluice-{os.getuid()}")
 
 
+def remote_url(given: str) -> str:
+    """Check the place of the remote tier, and bring it into its one form.
+
+    Raises:
+        ValueError: It is neither a bucket nor an absolute path. The text may hold a secret, so the
+            error does not repeat it.
+    """
+    scheme, separator, rest = given.partition("://")
+    if not separator:
+        scheme, rest = "file", given
+    if scheme == "file":
+        if not rest.startswith("/"):
+            raise ValueError("must be an absolute path, file:///PATH or s3://BUCKET/PREFIX")
+        return "file://" + os.path.normpath(rest)
+    if scheme != "s3":
+        raise ValueError("must be s3://BUCKET/PREFIX, file:///PATH or an absolute path")
+    bucket, _, prefix = rest.partition("/")
+    if not _BUCKET.fullmatch(bucket) or not _PREFIX.fullmatch(prefix):
+        raise ValueError(
+            "must be s3://BUCKET/PREFIX with the plain name of a bucket and a prefix of letters, "
+            "digits and . _ - / only; credentials belong into the environment, see "
+            "docs/operate/remote.md"
+        )
+    parts = [part for part in prefix.split("/") if part]
+    return "s3://" + "/".join([bucket, *parts])
+
+
+def http_url(given: str) -> str:
+    """Check the URL of a service.
+
+    Raises:
+        ValueError: It is not a plain one.
+    """
+    if not _ENDPOINT.fullmatch(given):
+        raise ValueError("must be http://HOST:PORT or https://HOST:PORT, without user and password")
+    return given.rstrip("/")
+
+
 class StorageConfig(Settings):
-    """Storage of committed map outputs: a memory tier and, behind it, disks."""
+    """Storage of committed map outputs: a memory tier, disks, and a remote store behind them."""
 
     data_directories: Annotated[
         tuple[FilePath, ...], BeforeValidator(_split_directories), Field(min_length=1)
@@ -177,8 +223,9 @@ class StorageConfig(Settings):
     """Directory of that memory, on a tmpfs that producers see under the same path: in containers, a
     volume that both mount. None: below `memory_directory`."""
 
-    disk_quota_bytes: Annotated[Annotated[Bytes, Field(ge=1)] | None, NONE_ALLOWED] = None
-    """Most bytes used in each data directory. None: the disk is the limit."""
+    disk_quota_bytes: Annotated[Annotated[Bytes, Field(ge=0)] | None, NONE_ALLOWED] = None
+    """Most bytes used in each data directory. None: the disk is the limit. 0: no map output lies
+    there, only the journal."""
 
     min_free_bytes: Bytes = Field(1024 * 1024 * 1024, ge=0)
     """Bytes left free on the disk of each data directory."""
@@ -192,6 +239,36 @@ class StorageConfig(Settings):
 
     slow_disk_seconds: Seconds = Field(10.0, gt=0)
     """A directory whose probe takes longer is left out."""
+
+    remote: Annotated[Annotated[str, AfterValidator(remote_url)] | None, NONE_ALLOWED] = None
+    """Third tier, behind the disks: `s3://BUCKET/PREFIX`, or a directory of a shared file system as
+    a path or `file:///PATH`. The same on every TaskManager of a cluster. None: there is none."""
+
+    remote_endpoint: Annotated[Annotated[str, AfterValidator(http_url)] | None, NONE_ALLOWED] = None
+    """URL of the S3 service, such as `https://minio.example:9000`. None: that of the environment
+    variable `AWS_ENDPOINT_URL_S3` or `AWS_ENDPOINT_URL`, or else of Amazon."""
+
+    remote_quota_bytes: Annotated[Annotated[Bytes, Field(ge=1)] | None, NONE_ALLOWED] = None
+    """Most bytes that this TaskManager keeps in the remote tier. None: no limit of its own."""
+
+    remote_part_bytes: Bytes = Field(8 * 1024 * 1024, ge=5 * 1024 * 1024, le=1024 * 1024 * 1024)
+    """Size of a part of an upload. A region up to this size is one request; S3 takes no smaller
+    parts than 5 MiB."""
+
+    remote_upload_bytes: Bytes = Field(64 * 1024 * 1024, ge=1)
+    """Most memory for parts that are being filled or sent. Producers get no credit while it is used
+    up. At least one region is always uploaded."""
+
+    remote_requests: Count = Field(64, ge=1, le=4096)
+    """Most reads of the remote tier under way at a time."""
+
+    remote_timeout_seconds: Seconds = Field(30, gt=0, le=240)
+    """Time for a request to the remote tier, repetitions included. A request that fails is repeated
+    until then, at random intervals that grow."""
+
+    remote_orphan_seconds: Seconds = Field(24 * 3600, ge=1)
+    """Age from which objects are removed that no map output refers to; the time for which no
+    TaskManager has known an application after which what moved to the remote tier is removed."""
 
     verify_checksums: bool = True
     """Verify the checksum of every region as it arrives. Reduce tasks verify blocks in any case."""

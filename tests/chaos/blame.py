@@ -101,8 +101,9 @@ class MapRuns:
         """The data set of each stage, by its number."""
         self._done: dict[tuple[int, int], tuple[int, int]] = {}
         """The stage attempt in which each map task was done last."""
-        self._blamed: tuple[float, str | None] = (0.0, None)
-        """When a fetch failed last, and the host that was blamed."""
+        self._failure: dict[str, Any] = {}
+        """The reason of the last failed fetch."""
+        self._failed_at = 0.0
 
     def add(self, events: Iterable[dict[str, Any]]) -> Counter[str]:
         """Take in events of Spark's log; return how many map tasks ran again, by cause."""
@@ -122,7 +123,7 @@ class MapRuns:
     def _ended(self, event: dict[str, Any]) -> str | None:
         info, reason = event["Task Info"], event["Task End Reason"]
         if reason["Reason"] == "FetchFailed":
-            self._blamed = info["Finish Time"] / 1e3, _source_of(reason)
+            self._failed_at, self._failure = info["Finish Time"] / 1e3, reason
         if reason["Reason"] != "Success" or event["Task Type"] != MAP_TASK:
             return None
         stage = event["Stage ID"]
@@ -138,10 +139,12 @@ class MapRuns:
         return self._cause(info.get("Launch Time", info["Finish Time"]) / 1e3)
 
     def _cause(self, at: float) -> str:
-        failed_at, host = self._blamed
-        earlier = [trouble for trouble in self.troubles if trouble.began <= at]
-        of_host = [trouble for trouble in earlier if trouble.host == host]
-        found = of_host if of_host and failed_at <= at else earlier
+        found = [trouble for trouble in self.troubles if trouble.began <= at]
+        if self._failed_at <= at:
+            host = _source_of(self._failure)
+            found = [trouble for trouble in found if trouble.host == host] or found
+            if _OF_LOST_DATA.search(str(self._failure)):
+                found = [trouble for trouble in found if trouble.lasting] or found
         return found[-1].what if found else UNKNOWN
 
 

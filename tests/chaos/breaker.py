@@ -74,6 +74,8 @@ class Breaker:
         self._thread = threading.Thread(target=self._work, name="breaker", daemon=True)
         self.troubles: list[Trouble] = []
         """Of TaskManagers and their links, so far."""
+        self.after_trouble: Callable[[], None] = lambda: None
+        """Called when a trouble of a TaskManager is over, before the next one may begin."""
         self.error: BaseException | None = None
         """Why the thread ended early; None if all is well."""
 
@@ -138,9 +140,10 @@ class Breaker:
                 self._mending.pop(number)
                 mend()
                 trouble.ended = time.time()
-                if not action.kind.of_executor:
-                    self._trouble_ends = None
                 self._timeline.note("chaos", f"{action.host}: over: {action.kind.value}")
+                if not action.kind.of_executor:
+                    self.after_trouble()
+                    self._trouble_ends = None
 
             self._mending[number] = end
             # From now on, not as planned: what breaks slowly would be mended at once.

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 from benchmarks.cluster import WORKER_HOSTS, StandaloneCluster
 from benchmarks.comparison import differences
 from benchmarks.executors import executors_below
+from benchmarks.metrics import MetricMissing, scrape_samples
 from benchmarks.processes import ProcessFailed, stop_on_termination
 from sluice.spark_integration import spark_conf
 from tests.chaos.blame import SPECULATION, MapRuns, Trouble, wrong_blame
@@ -56,6 +57,12 @@ EXPIRY_SECONDS = 60.0
 data."""
 DISK_BYTES = 1024 * 1024 * 1024
 """Of each TaskManager's disk: more than the jobs shuffle on a host, until it is filled."""
+
+LOST_AFTER_SECONDS = 3.0
+"""The TaskManagers' setting, with second copies: less than the longer faults."""
+RESTORE_SECONDS = 60.0
+LOOK_AGAIN_SECONDS = 0.1
+SHORT_OF_COPIES = ("sluice_map_outputs_short_of_copies", "sluice_copies_waiting")
 
 SETTINGS = {
     "spark.sql.adaptive.coalescePartitions.enabled": "false",  # or there would be few tasks
@@ -141,6 +148,8 @@ class Chaos:
                 host: own | {"drain-timeout-seconds": 5, "min-free-bytes": 0}
                 for host, own in links.options().items()
             }
+            for own in options.values() if self._copies.replicas > 1 else ():
+                own["lost-after-seconds"] = LOST_AFTER_SECONDS
             for host, disk in disks.items():
                 options[host]["data-directories"] = disk.data
             with Daemons(
@@ -204,15 +213,30 @@ class Chaos:
             single_losses=self._copies.replicas > 1,
         )
         chance = random.Random(f"{self._seed} jobs")
-        with Breaker(
+        breaker = Breaker(
             actions, self._seed, self._directory, daemons, links, self._timeline, disks
-        ) as breaker:
+        )
+        if self._copies.replicas > 1:
+            breaker.after_trouble = lambda: self._await_copies(daemons)
+        with breaker:
             self._troubles = self._map_runs.troubles = breaker.troubles
             while breaker.at_work and not self._problems:
                 job = chance.choice(list(JOBS))
                 self._job(application, job, expected[job])
         if breaker.error is not None:
             self._problem(f"the breaker broke: {breaker.error!r}")
+
+    def _await_copies(self, daemons: Daemons) -> None:
+        """Wait until all map outputs have their copies: only then may anything else be lost."""
+        # So long the TaskManagers wait for one another before they make copies again.
+        time.sleep(LOST_AFTER_SECONDS)
+        deadline = time.monotonic() + RESTORE_SECONDS
+        urls = [daemon.metrics_url for daemon in daemons]
+        while short := _short_of_copies(urls):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{short} copies are missing after {RESTORE_SECONDS:g} s")
+            time.sleep(LOOK_AGAIN_SECONDS)
+        self._timeline.note("run", "all map outputs have their copies")
 
     def _heal(self, application: Application, expected: Mapping[str, Path]) -> None:
         """Let Spark make again what was lost of map outputs that stay until the end."""
@@ -306,6 +330,14 @@ def _sockets(daemon: Daemon) -> int:
         with contextlib.suppress(FileNotFoundError):  # closed meanwhile
             count += str(descriptor.readlink()).startswith("socket:")
     return count
+
+
+def _short_of_copies(urls: list[str]) -> int:
+    """How many copies of map outputs are missing or under way, by the metrics of TaskManagers."""
+    found = [value for name, _, value in scrape_samples(urls) if name in SHORT_OF_COPIES]
+    if len(found) < len(urls) * len(SHORT_OF_COPIES):
+        raise MetricMissing(f"not every TaskManager has {SHORT_OF_COPIES}")
+    return round(sum(found))
 
 
 def _in_use(status: TaskManagerStatus) -> dict[str, object]:

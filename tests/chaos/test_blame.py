@@ -95,6 +95,10 @@ def test_map_tasks_run_again_have_a_cause():
     assert runs.add(again) == {"second": 1}  # it failed after the task had begun
     again[0]["Task Info"]["Finish Time"] = 11_000
     assert runs.add([again[0], task_end(SUCCESS, attempt=3)]) == {"first": 1}
+    # One that says that data are damaged is of what damages data.
+    troubles[:1] = [Trouble("a", 1.0, 2.0, "flip", lasting=True), Trouble("a", 5.0, 6.0, "reset")]
+    again[0]["Task End Reason"]["Message"] = "CHECKSUM_MISMATCH: other bytes"
+    assert runs.add([again[0], task_end(SUCCESS, attempt=4)]) == {"flip": 1}
     assert MapRuns().add([task_end(SUCCESS), task_end(SUCCESS, attempt=1)]) == {UNKNOWN: 1}
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 HOST = WORKER_HOSTS[1]
 DISK_BYTES = 64 * 1024 * 1024
-END_SECONDS = 60.0
+END_SECONDS = 90.0
 LOOK_AGAIN_SECONDS = 0.02
 
 EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"

@@ -32,7 +32,9 @@ NO_LIMITS = {
     "congestion_control",
     *("segment_size_bytes", "debloat_target_seconds", "debloat_period_seconds"),
     *("debloat_min_buffer_size_bytes", "verify_checksums", "health_check_seconds"),
-    *("slow_disk_seconds", "log_level", "taskmanagers", "drain_migrate"),
+    *("slow_disk_seconds", "log_level"),
+    *("taskmanagers", "drain_migrate"),
+    *("remote", "remote_endpoint", "remote_part_bytes", "remote_orphan_seconds"),
 }
 """Settings that bound nothing which applications take from each other."""
 

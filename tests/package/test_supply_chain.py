@@ -72,7 +72,7 @@ def test_each_dependency_of_the_project_is_locked() -> None:
     expected = {
         "development": always.union(names(groups["build"]), *map(names, extras.values())),
         "build": names(groups["build"]) | names(content["build-system"]["requires"]),
-        "taskmanager": always,
+        "taskmanager": always | names(extras["remote"]),
         "spark": always | names(extras["spark"]),
         "supply-chain": names(groups["supply-chain"]),
     }

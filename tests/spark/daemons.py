@@ -57,6 +57,7 @@ class Daemon:
         expiry_seconds: Its ``application_expiry_seconds``.
         memory_tier: Size of its memory tier, as the configuration writes it.
         options: Further settings of its own, which win.
+        environment: Further variables of its process.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class Daemon:
         expiry_seconds: float,
         memory_tier: str,
         options: Mapping[str, object],
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self.host = host
         self._directory = directory
@@ -74,6 +76,7 @@ class Daemon:
         self._expiry_seconds = expiry_seconds
         self._memory_tier = memory_tier
         self._options = dict(options)
+        self._environment = dict(environment or {})
         own_directory = directory / f"data-{host}"
         self._data_directory = Path(str(options.get("data-directories", own_directory)))
         self._data_port = self._http_port = 0
@@ -118,7 +121,8 @@ class Daemon:
             f"TaskManager on {self.host}",
             [str(Path(sys.executable).parent / "sluice"), "taskmanager", *self._arguments()],
             log_path=self._directory / f"taskmanager-{self.host}-{self._starts}.log",
-            environment={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(REPOSITORY)},
+            environment={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(REPOSITORY)}
+            | self._environment,
             directory=self._directory,
         )
         ready = self._process.wait_for_line(_READY, START_TIMEOUT_SECONDS)
@@ -295,6 +299,7 @@ class Daemons:
         memory_tier: Size of each memory tier.
         options: Further settings of single TaskManagers, by host.
         authenticated: Whether they have a secret.
+        environment: Further variables of their processes.
     """
 
     def __init__(
@@ -306,6 +311,7 @@ class Daemons:
         memory_tier: str = "128 MiB",
         options: Mapping[str, Mapping[str, object]] | None = None,
         authenticated: bool = AUTHENTICATED,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self._authenticated = authenticated
         self._directory = directory
@@ -313,6 +319,7 @@ class Daemons:
         self._expiry_seconds = expiry_seconds
         self._memory_tier = memory_tier
         self._options = dict(options or {})
+        self._environment = environment
         self._resources = ExitStack()
         self._all: list[Daemon] = []
 
@@ -335,6 +342,7 @@ class Daemons:
                     self._expiry_seconds,
                     self._memory_tier,
                     own | dict(self._options.get(host, {})),
+                    self._environment,
                 )
                 starting.callback(daemon.stop)
                 daemon.start()
@@ -421,11 +429,23 @@ def is_of(application_id: str, name: str) -> bool:
 
 
 def sluice(*words: str) -> str:
-    """Run the command ``sluice`` and return its output."""
+    """Run the command ``sluice`` and return its output.
+
+    Raises:
+        subprocess.CalledProcessError: Its exit code is not 0; a note has what it said.
+    """
     program = str(Path(sys.executable).parent / "sluice")
-    done = subprocess.run(
-        [program, *words], check=True, capture_output=True, text=True, timeout=START_TIMEOUT_SECONDS
-    )
+    try:
+        done = subprocess.run(
+            [program, *words],
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=START_TIMEOUT_SECONDS,
+        )
+    except subprocess.CalledProcessError as error:
+        error.add_note(error.stderr)
+        raise
     return done.stdout
 
 

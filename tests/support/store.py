@@ -43,8 +43,11 @@ async def write_region(
         writer.view[:] = data
     else:
         half = len(data) // 2
-        await writer.write(half, [memoryview(data)[half:]])
-        await writer.write(0, [memoryview(data)[: half // 2], memoryview(data)[half // 2 : half]])
+        await asyncio.gather(
+            writer.write(half, [memoryview(data)[half:]]),
+            writer.write(0, [memoryview(data)[: half // 2], memoryview(data)[half // 2 : half]]),
+        )
+        await writer.flush()
     return writer.finish(crc32c(data))
 
 
@@ -114,8 +117,11 @@ class Gate:
 async def settle(store):
     """Wait until the store's own tasks have ended."""
     async with asyncio.timeout(20):
+        tier = store._tiers.remote
         while store._tiers.upkeep or store._journal._task is not None:
             tasks = [*store._tiers.upkeep]
             if store._journal._task is not None:
                 tasks.append(store._journal._task)
             await asyncio.wait(tasks)
+        if tier is not None and tier._deleting is not None:
+            await asyncio.wait({tier._deleting})

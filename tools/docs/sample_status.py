@@ -20,6 +20,7 @@ from sluice.shuffle.taskmanager.watch.status import (
     PoolStatus,
     ProducersStatus,
     RegionAreasStatus,
+    RemoteStatus,
     ServedChannelsStatus,
     ShuffleStatus,
     TaskManagerStatus,
@@ -158,6 +159,7 @@ STATUS = TaskManagerStatus(
     ),
     producers=(ProducersStatus("map_output", 71, 72), ProducersStatus("pipelined", 81, 82)),
     region_areas=RegionAreasStatus(91, 92),
+    remote=RemoteStatus(2001, 2002, 2003, 2004, 2005, 2006, 2007, 2008, 2009, 2010),
     copies=CopiesStatus(93, 94, 95, True, 96, 97, "b: STORAGE_FULL"),
     control_memory=ControlMemoryStatus(191, 192, 193),
     connections=(
@@ -202,6 +204,7 @@ EMPTY_STATUS = TaskManagerStatus(
     served_channels=(),
     producers=(),
     region_areas=RegionAreasStatus(0, 0),
+    remote=RemoteStatus(),
     copies=CopiesStatus(0, 0, 0, False, 0, 0, ""),
     control_memory=ControlMemoryStatus(0, 67108864, 0),
     connections=(),

@@ -19,7 +19,7 @@ _AS_IN_WHOLE = ("--constraint", _WHOLE)
 LOCKS = {
     _WHOLE: ("pyproject.toml", "--all-extras", "--group", "pyproject.toml:build"),
     "requirements/build.txt": ("--group", "pyproject.toml:build", *_AS_IN_WHOLE),
-    "requirements/taskmanager.txt": ("pyproject.toml", *_AS_IN_WHOLE),
+    "requirements/taskmanager.txt": ("pyproject.toml", "--extra", "remote", *_AS_IN_WHOLE),
     "requirements/spark.txt": ("pyproject.toml", "--extra", "spark", *_AS_IN_WHOLE),
     # Resolved apart: these tools have an environment of their own.
     "requirements/supply-chain.txt": ("--group", "pyproject.toml:supply-chain"),

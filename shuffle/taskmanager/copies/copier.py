@@ -32,11 +32,10 @@ from ....protocol.messages import (
 from ....transport.errors import DeadlineExceeded
 from ...client.producer_leg import ProducerLeg, wake
 from ...errors import PartitionReleased
-from ..store.extent_reader import ExtentRead
 from ..store.fair_queue import Flow
 from ..store.outputs import MapOutput, Region
 from ..store.shuffle_store import ShuffleStore
-from ..store.tier import Extent
+from ..store.tier import Extent, ExtentRead
 
 READ_BYTES: Final = 256 * 1024
 """About how many bytes of a disk are read at a time; as many again may wait to be sent."""

@@ -7,7 +7,7 @@
               KnownTaskManagers: who there is, Watches: who is away or lost, Holdings: who has what
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from ....transport.connector import Address
@@ -17,7 +17,6 @@ from ...names import ShuffleKey, TaskManagerPlace
 from ..sections import ClusterConfig, ReplicationConfig
 from ..serve.result_partition_manager import ResultPartitionManager
 from ..store.output_index import Lost
-from ..store.outputs import MapOutput
 from ..store.shuffle_store import ShuffleStore
 from .copy_maker import CopyMaker
 from .known_taskmanagers import KnownTaskManagers
@@ -110,8 +109,9 @@ class Copies:
         self.watches = watches
         self.maker = maker
         self.replication = Replication(services, drivers.tell_held)
+        to_remote = None if store.remote is None else store.move_to_remote
         self.migration = Migration(
-            services, self.replication, partitions.moved, drivers.tell_moved, _remote_of(store)
+            services, self.replication, partitions.moved, drivers.tell_moved, to_remote
         )
 
     def start(self) -> None:
@@ -155,11 +155,3 @@ class Copies:
 def _address(text: str) -> Address:
     host, _, port = text.rpartition(":")
     return Address(host.removeprefix("[").removesuffix("]"), int(port))
-
-
-def _remote_of(store: ShuffleStore) -> Callable[[MapOutput], Awaitable[None]] | None:
-    """Return what moves a map output to the remote tier; None where the store has none."""
-    if getattr(store, "remote", None) is None:
-        return None
-    move: Callable[[MapOutput], Awaitable[None]] | None = getattr(store, "move_to_remote", None)
-    return move

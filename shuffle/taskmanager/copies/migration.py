@@ -24,6 +24,7 @@ from ...errors import failure_of
 from ...names import MapAttemptKey, ShuffleKey, TaskManagerPlace
 from ..serve.moved_outputs import MovedOutputs
 from ..store.outputs import MapOutput
+from .copy_maker import Outcome
 from .replication import Replication, ReplicationServices
 from .taskmanager_watch import Presence
 
@@ -34,6 +35,9 @@ CHUNK: Final = 256
 
 PASSES: Final = 3
 """Times that all others are asked for a map output before it counts as one that stays."""
+
+MOST_REFUSALS: Final = 3
+"""Refusals in a row after which another TaskManager is not asked any more in a pass."""
 
 PAUSE_SECONDS: Final = 0.5
 """Time before the second time; it doubles."""
@@ -91,6 +95,8 @@ class Migration:
         self._tell_moved: Final = tell_moved
         self._to_remote: Final = to_remote
         self._staying: dict[MapAttemptKey, str] = {}
+        self._refusals: Counter[str] = Counter()
+        """Refusals in a row of this pass, by TaskManager."""
         self._active = False
 
     @property
@@ -125,6 +131,7 @@ class Migration:
                     await asyncio.sleep(pause)  # others may have room by then, or be back
                     pause *= 2
                 self._staying.clear()
+                self._refusals.clear()
                 await self._run_once()
                 if not self._staying:
                     break
@@ -199,9 +206,14 @@ class Migration:
         services = self._services
         candidates = list(self._candidates(attempt, output))
         for place, has_it in candidates:
+            if self._refusals[place.taskmanager_id] >= MOST_REFUSALS:
+                continue
             pace = _at_once if has_it else None
             outcome = await services.maker.make(output, place, pace, moved=True)
+            if outcome is not Outcome.FAILED:
+                self._refusals[place.taskmanager_id] += 1
             if outcome.is_there:
+                del self._refusals[place.taskmanager_id]
                 self._replication.holdings.has(attempt, place.taskmanager_id)
                 return place
         reason = services.maker.last_refusal if candidates else "no other TaskManager is known"

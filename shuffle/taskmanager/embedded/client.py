@@ -18,7 +18,7 @@ from ...gate.buffer_debloater import debloat_settings
 from ...gate.input_gate import InputGate
 from ...names import ShuffleKey, SubpartitionRange
 from ...partition.stored_result_partition import StoredResultPartition
-from ..serve.stored_partition_view import ReadPool
+from ..serve.read_pool import ReadPool
 from ..serve.taskmanager_channel_opener import GateLimits, TaskManagerChannelOpener
 from .admission import admit
 from .pipelined_partition import EmbeddedPipelinedPartition

@@ -7,8 +7,7 @@ from ...errors import LimitExceeded
 from ...names import ShuffleKey
 from ...partition.region_builder import OutgoingRegion
 from ..ingest.incoming_output import ProducerServices
-from ..store.outputs import MapOutput, Region
-from ..store.shuffle_store import release_regions
+from ..store.outputs import MapOutput, Region, release_regions
 
 
 class StoreSink:
@@ -67,6 +66,7 @@ class StoreSink:
         writer = self._services.store.begin_region(self._key, first, region.lengths)
         try:
             await writer.write(0, [memoryview(part) for part in region.parts])
+            await writer.flush()
             written = writer.finish(region.crc32c)
         except BaseException:
             writer.abort()

@@ -1,4 +1,4 @@
-"""One region of a map output that is received into segments and written to the disk tier."""
+"""One region of a map output that is received into segments and written to disk, or remotely."""
 
 import asyncio
 from collections import deque
@@ -20,10 +20,11 @@ from .incoming_region import ReceivedRegion, ReceiveSettings
 
 
 class DiskRegion(ReceivedRegion):
-    """A region received into segments that threads write to the disk tier.
+    """A region received into segments that are written to disk, or copied for an upload.
 
     The segments of a payload are granted as one credit, filled, written with their neighbours, and
-    granted again: memory never holds more than the partition's pool, however slow the disk is.
+    granted again: memory never holds more than the partition's pool, however slow the disk is. An
+    upload takes them over as far as its budget goes, and then it is the one to wait for.
     A payload is as large as the pool has segments for when the region begins. The region keeps that
     many until the last one is granted, so that it goes on even if others empty the pool.
 
@@ -105,17 +106,18 @@ class DiskRegion(ReceivedRegion):
         return complete
 
     async def flush(self) -> None:
-        """Wait for the threads that write.
+        """Wait for the threads that write, and for the upload to the remote tier.
 
         Raises:
             SluiceError: A write failed.
 
-        Cancellation: safe, the threads go on.
+        Cancellation: safe, both go on.
         """
         if self._writing is not None:
             await asyncio.shield(self._writing)
         if self._failure is not None:
             raise self._failure
+        await self._writer.flush()
 
     def stop(self) -> None:
         """Grant no more credit, and write nothing more."""

@@ -26,8 +26,7 @@ from ...errors import MapOutputMismatch, PartitionReleased, failure_of
 from ...names import MapAttemptKey
 from ..progress import OURS, Mark
 from ..store.errors import DuplicateMapOutput, ReleasedDuringCommit
-from ..store.outputs import MapOutput
-from ..store.shuffle_store import release_regions
+from ..store.outputs import MapOutput, release_regions
 from .incoming_output import IncomingOutput, OpenOutputs
 from .incoming_region import IncomingRegion, ReceivedRegion, ReceiveSettings, release_unsecured
 from .region_opener import RegionAnnouncement, RegionOpener, check_secured, check_totals

@@ -32,8 +32,8 @@ from ...names import ShuffleKey, SubpartitionRange
 from ..segment_pressure import Unmoved
 from .channel_times import SENDING, WAITING_FOR_CREDIT, WAITING_FOR_DATA, ChannelTimes
 from .credit_based_view_reader import CreditBasedViewReader
+from .read_pool import ReadPool
 from .serving_handler import ServingHandler, holds_segments
-from .stored_partition_view import ReadPool
 from .taskmanager_channel_opener import (
     GateLimits,
     GateServices,

@@ -20,9 +20,9 @@ from .credit_based_view_reader import (
     CreditBasedViewReader,
     UncreditedViewReader,
 )
+from .read_pool import ReadPool
 from .result_partition_manager import ResultPartitionManager
 from .serving_handler import ServingHandler, holds_segments
-from .stored_partition_view import ReadPool
 
 
 class _Waiting:

@@ -24,8 +24,8 @@ from ...partition.view import DataListener, SubpartitionView
 from ..accounts import Accounts
 from ..store.errors import DuplicateMapOutput, ReleasedDuringCommit
 from ..store.output_index import Lost
-from ..store.outputs import MapOutput
-from ..store.shuffle_store import ShuffleStore, release_regions
+from ..store.outputs import MapOutput, release_regions
+from ..store.shuffle_store import ShuffleStore
 from .moved_outputs import MovedOutputs
 from .pipelined_registry import ConsumablePartition, PipelinedRegistry, Registration
 from .stored_partition_view import ReadSizes, StoredPartitionView
@@ -188,6 +188,10 @@ class ResultPartitionManager:
             self.on_shuffle_released(key)
         return freed
 
+    def application_ends(self, application_id: str) -> None:
+        """Delete what an application has moved to the remote tier: nobody will ask for it."""
+        self._store.application_ends(application_id)
+
     def release_application(self, application_id: str) -> int:
         """Release everything of an application, as :meth:`release_shuffle` does.
 
@@ -263,6 +267,7 @@ class ResultPartitionManager:
         """
         key, start, end = wanted
         deadline = asyncio.get_running_loop().time() + self._request_timeout_seconds
+        sought: asyncio.Task[None] | None = None
         while True:
             pipelined = self._pipelined.find(key, map_attempt_ids)
             missing: int | None
@@ -290,7 +295,10 @@ class ResultPartitionManager:
                         buffer_size_bytes if credit_bytes is None else credit_bytes,
                     )
                     return self._stored_view(found, wanted, sizes, read_pool, listener)
-                if self._store.is_lost(key, missing):
+                remote = self._store.remote
+                if remote is not None and sought is None:
+                    sought = remote.seek(key, map_attempt_ids, self.wake)
+                if self._store.is_lost(key, missing) and (sought is None or sought.done()):
                     raise PartitionLost(
                         f"Map attempt {missing} of shuffle {key.shuffle_id} was lost with its "
                         "storage directory",

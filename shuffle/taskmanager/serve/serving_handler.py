@@ -29,7 +29,8 @@ from .credit_based_view_reader import (
     UncreditedViewReader,
 )
 from .partition_request_queue import PartitionRequestQueue
-from .stored_partition_view import ReadPool, StoredPartitionView
+from .read_pool import ReadPool
+from .stored_partition_view import StoredPartitionView
 
 _log = logging.getLogger(__name__)
 

@@ -11,8 +11,9 @@ socket for it and for the head of the next message.
 
 Slices of the disk tier are read into segments of the connection's read pool, a few at a time and
 never more than there is credit for: a reader that does not consume holds no memory. Bytes in the
-page cache are read at once, others by threads. Small slices of the memory tier that lie between
-them are copied into the same segments, because outputs of both tiers may alternate.
+page cache are read at once, others by threads; objects of the remote tier are awaited, with more
+segments at a time. Small slices of the memory tier that lie between them are copied into the same
+segments, because outputs of several tiers may alternate.
 """
 
 import asyncio
@@ -30,61 +31,20 @@ from ...memory import (
     ListenerHandle,
     LocalBufferPool,
     MemorySegment,
-    NetworkBufferPool,
-    SegmentOwner,
     runs_of_neighbours,
 )
 from ...names import SubpartitionRange
 from ...partition.view import DataListener, OutgoingBuffer
-from ..store.extent_reader import ExtentRead
 from ..store.fair_queue import Flow
 from ..store.outputs import MapOutput
 from ..store.shuffle_store import ShuffleStore
-from ..store.tier import Extent
+from ..store.tier import Extent, ExtentRead
 
 READ_AHEAD_SEGMENTS: Final = 8
 """Segments of one read: 256 KiB at the default size, enough to hide a thread's round trip."""
 
-READ_POOL_MINIMUM: Final = 1
-"""Segments a connection is sure of for reads of the disk tier."""
-
-
-class ReadPool:
-    """The pool of one connection for reads of the disk tier; made when first needed.
-
-    Each connection has its own pool, so that a consumer that does not read holds no other share.
-    """
-
-    def __init__(
-        self,
-        network_pool: NetworkBufferPool,
-        name: str,
-        maximum: int,
-        owner: SegmentOwner | None = None,
-    ) -> None:
-        self._owner = owner
-        self._network_pool = network_pool
-        self._name = name
-        self._maximum = maximum
-        self._pool: LocalBufferPool | None = None
-
-    def __call__(self) -> LocalBufferPool:
-        """Return the pool.
-
-        Raises:
-            InsufficientNetworkBuffers: Not even one segment is left for it.
-        """
-        if self._pool is None:
-            self._pool = self._network_pool.create_local_pool(
-                self._name, READ_POOL_MINIMUM, self._maximum, kind="read", owner=self._owner
-            )
-        return self._pool
-
-    def destroy(self) -> None:
-        """Destroy the pool; it takes back the segments in use later. Idempotent."""
-        pool, self._pool = self._pool, None
-        if pool is not None:
-            pool.destroy()
+READ_FAR_AHEAD_SEGMENTS: Final = 64
+"""The same of one read of the remote tier, as far as the connection may hold as many."""
 
 
 class ReadSizes(NamedTuple):
@@ -341,7 +301,9 @@ class StoredPartitionView:
     ) -> tuple[list[ExtentRead], list[BufferGroup]]:
         """Plan the next reads, into the given segments and others from ``another``."""
         most = -(-min(most_bytes, self._left_bytes) // self._segment_size_bytes)
-        while len(segments) < min(most, READ_AHEAD_SEGMENTS):
+        extent = self._slices[self._index].extent
+        ahead = READ_AHEAD_SEGMENTS if extent.is_near else READ_FAR_AHEAD_SEGMENTS
+        while len(segments) < min(most, ahead):
             segment = another()
             if segment is None:
                 break

@@ -25,8 +25,8 @@ from ...names import SubpartitionRange
 from ...partition.view import DataListener
 from ..accounts import Accounts
 from ..sections import NetworkMemoryConfig
+from .read_pool import ReadPool
 from .result_partition_manager import ResultPartitionManager
-from .stored_partition_view import ReadPool
 
 if TYPE_CHECKING:
     from ....transport.connector import Address

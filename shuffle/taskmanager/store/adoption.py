@@ -13,7 +13,7 @@ from .output_index import OutputIndex
 from .outputs import MapOutput, Region
 from .replay import Committed, Copies, Order, Secured
 from .rows import CommitRow, RegionRow, SecureRow
-from .tier import Extent, Tier
+from .tier import Extent, Tier, is_arena
 
 logger = logging.getLogger(__name__)
 
@@ -91,7 +91,7 @@ class Adoption:
             Entry(*copies.order, copies.data)
             for copies, regions in self._rows
             if any(region.tier_id == arena for region in regions)
-            or not any(region.tier_id for region in regions)
+            or not any(is_arena(region.tier_id) for region in regions)
         ]
 
     def _occupy(self, candidates: Iterable[_Candidate]) -> None:
@@ -103,18 +103,21 @@ class Adoption:
             for number, region in enumerate(each.places):
                 claimed = claims.get(region.tier_id)
                 if claimed is None:
-                    each.lost = "its arena is gone"
+                    local = is_arena(region.tier_id)
+                    each.lost = "its arena is gone" if local else "it lies in another remote tier"
                 else:
                     claimed.append((region.offset, region.offsets[-1], number, each))
-        for claimed in claims.values():
-            claimed.sort(key=itemgetter(0))
-            _settle(claimed)
+        for arena, claimed in claims.items():
+            if is_arena(arena):  # an object belongs to one row, whatever its number
+                claimed.sort(key=itemgetter(0))
+                _settle(claimed)
         for arena, claimed in claims.items():
             tier = self._tiers[arena]
             for offset, length, number, each in claimed:
                 if not each.lost:
                     try:
-                        each.extents[number] = tier.adopt(offset, length)
+                        application_id = each.rows[0].key.application_id
+                        each.extents[number] = tier.adopt(offset, length, application_id)
                     except ValueError as error:
                         each.lost = str(error)
 

@@ -13,7 +13,7 @@ from .errors import (
     StorageWriteFailed,
 )
 from .slot_allocator import occupied_bytes
-from .tier import FULL, Extent, Tier, TierStatistics, open_arena
+from .tier import FULL, ArenaTier, Extent, TierStatistics, open_arena
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,7 +43,7 @@ class _FullMark:
     room_bytes: int
 
 
-class DiskTier(Tier):
+class DiskTier(ArenaTier):
     """Extents in a file on disk.
 
     The file grows on demand, as long as the disk keeps ``min_free_bytes`` free after all bytes that

@@ -7,6 +7,9 @@
     ├── StorageUnavailable      a directory cannot be used (at the start: no directory can)
     │   ├── ObsoleteJournal     an older version wrote it
     │   └── StorageInUse        another process holds the directory
+    ├── RemoteFailed            the remote tier does not answer, or refuses
+    │   └── RemoteFull          the remote tier has no room
+    ├── RemoteObjectMissing     an object of the remote tier is gone, and a map output with it
     ├── StorageReadFailed       the disk did not return the bytes that were written
     ├── StorageWriteFailed      the disk did not take the bytes of a region
     ├── JournalWriteFailed      a directory takes no rows of its journal: no commit happened
@@ -49,8 +52,8 @@ class StorageFull(StorageError):
             f"no storage for a region of {required_bytes} bytes: {detail}",
             value=required_bytes,
             limit=largest_free_bytes,
-            remedy="Raise memory_tier_bytes or disk_quota_bytes, add a data directory, "
-            "free disk space, or run fewer shuffles at a time",
+            remedy="Raise memory_tier_bytes or disk_quota_bytes, add a data directory or a remote "
+            "tier, free disk space, or run fewer shuffles at a time",
         )
         self.required_bytes = required_bytes
         self.largest_free_bytes = largest_free_bytes
@@ -93,6 +96,48 @@ class StorageInUse(StorageUnavailable):
         self.holder = holder
 
 
+class RemoteFailed(StorageError):
+    """A request to the remote tier failed, repetitions included.
+
+    Args:
+        what: The request, with the URL of the tier.
+        reason: Cause, without any credentials.
+        timeout_seconds: How long it was repeated at most.
+    """
+
+    retryable = True
+
+    def __init__(self, what: str, reason: str, timeout_seconds: float) -> None:
+        super().__init__(
+            f"{what} failed: {reason}",
+            limit=f"{timeout_seconds:g} s",
+            remedy="Check that the remote store answers and takes this host's credentials, or "
+            "raise remote_timeout_seconds; it is used again by itself",
+        )
+
+
+class RemoteFull(RemoteFailed):
+    """The remote tier has no room."""
+
+    code = ErrorCode.STORAGE_FULL
+
+
+class RemoteObjectMissing(StorageError):
+    """An object of the remote tier is gone.
+
+    Args:
+        url: URL of the tier.
+        name: The object below it.
+    """
+
+    def __init__(self, url: str, name: str) -> None:
+        super().__init__(
+            f"an object is gone: {url}/{name}",
+            remedy="Its map output is computed again; check whether rules of the bucket, or "
+            "people, remove objects there",
+        )
+
+
 class StorageReadFailed(StorageError):
     """A read from a data directory failed or ended early.
 
@@ -107,7 +152,7 @@ class StorageReadFailed(StorageError):
     code = ErrorCode.STORAGE_CORRUPT
 
     def __init__(
-        self, path: Path, offset: int, expected_bytes: int, received_bytes: int, reason: str
+        self, path: Path | str, offset: int, expected_bytes: int, received_bytes: int, reason: str
     ) -> None:
         super().__init__(
             f"reading {path} at {offset} gave {received_bytes} of {expected_bytes} bytes: {reason}",

@@ -1,8 +1,8 @@
-"""Reads extents of any tier: from the mapping, the page cache, or the disk in a thread."""
+"""Reads extents of any tier: from the mapping, the page cache, the disk in a thread, or objects."""
 
+import asyncio
 from collections.abc import Sequence
 from functools import partial
-from typing import NamedTuple
 
 from crc32c import crc32c
 
@@ -15,36 +15,13 @@ from .errors import (
 from .fair_queue import OWN_FLOW, Flow
 from .io_threads import CALL_COST, IoThreads
 from .outputs import Region
-from .tier import Extent
+from .remote_tier import RemoteTier
+from .tier import Extent, ExtentRead
 
 _VERIFY_BYTES = 1024 * 1024
 
 CACHED_READS = 32
 """Most reads that the event loop makes in one go: with more, other work would wait."""
-
-
-class ExtentRead(NamedTuple):
-    """A read of bytes of an extent.
-
-    Attributes:
-        extent: Retained until the read has ended.
-        offset: Position in the extent, in bytes.
-        buffers: Filled completely, one behind the other.
-    """
-
-    extent: Extent
-    offset: int
-    buffers: list[memoryview]
-
-    @property
-    def end(self) -> int:
-        """Position behind the last byte."""
-        return self.offset + sum(len(buffer) for buffer in self.buffers)
-
-    @property
-    def is_within(self) -> bool:
-        """Whether all of it lies in the extent."""
-        return self.offset >= 0 and self.end <= self.extent.length
 
 
 def read_cached(reads: Sequence[ExtentRead]) -> bool:
@@ -53,14 +30,14 @@ def read_cached(reads: Sequence[ExtentRead]) -> bool:
     Copying a few hundred KiB takes less time than a hop to a thread and back.
 
     Args:
-        reads: Reads of extents of the disk tier.
+        reads: Reads of extents of any tier but memory.
 
     Returns:
         Whether all buffers were filled; if not, :func:`read_extents` fills them or tells the error.
     """
     return len(reads) <= CACHED_READS and all(
         read.is_within
-        and disk_tier_of(read.extent).read_cached(read.extent.offset + read.offset, read.buffers)
+        and read.extent.tier.read_cached(read.extent.offset + read.offset, read.buffers)
         for read in reads
     )
 
@@ -76,22 +53,56 @@ async def read_extents(threads: IoThreads, reads: Sequence[ExtentRead], flow: Fl
     Raises:
         OutsideRegion: A range reaches beyond its extent.
         StorageReadFailed: The disk failed or gave less than was written.
+        RemoteFailed: The remote tier does not answer.
+        RemoteObjectMissing: It has lost an object.
         asyncio.CancelledError: Raised when no thread touches the buffers any more.
     """
     on_disk: list[ExtentRead] = []
+    remote: dict[RemoteTier, list[ExtentRead]] = {}
     for read in reads:
         extent, offset, buffers = read
         if not read.is_within:
             raise OutsideRegion(read.end, extent.length)
         view = extent.view
         if view is None:
-            on_disk.append(read)
+            if isinstance(extent.tier, RemoteTier):
+                remote.setdefault(extent.tier, []).append(read)
+            else:
+                on_disk.append(read)
             continue
         for buffer in buffers:
             buffer[:] = view[offset : offset + len(buffer)]
             offset += len(buffer)
-    if not on_disk:
-        return
+    if remote:
+        await _read_remote(threads, remote, on_disk, flow)
+    elif on_disk:
+        await _read_disks(threads, on_disk, flow)
+
+
+async def _read_remote(
+    threads: IoThreads,
+    remote: dict[RemoteTier, list[ExtentRead]],
+    on_disk: list[ExtentRead],
+    flow: Flow,
+) -> None:
+    """Read objects, and disks at the same time."""
+    retained = [read.extent for reads in remote.values() for read in reads]
+    for extent in retained:
+        extent.retain()
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            for tier, reads in remote.items():
+                tasks.create_task(tier.fetch(reads))
+            if on_disk:
+                tasks.create_task(_read_disks(threads, on_disk, flow))
+    except ExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+    finally:
+        for extent in retained:
+            extent.release()
+
+
+async def _read_disks(threads: IoThreads, on_disk: list[ExtentRead], flow: Flow) -> None:
     tiers = [disk_tier_of(read.extent) for read in on_disk]
     for read in on_disk:
         read.extent.retain()  # until the thread has ended
@@ -133,18 +144,35 @@ async def verify_region(threads: IoThreads, region: Region) -> None:
     """
     extent = region.extent
     found = 0
-    if extent is not None:
+    if extent is not None and isinstance(extent.tier, RemoteTier):
+        found = await _fetched_checksum(extent, extent.tier)
+    elif extent is not None:
         extent.retain()
         try:
             found = await threads.run_for(OWN_FLOW, extent.length, partial(checksum_of, extent))
         except OSError as error:
             raise StorageReadFailed(
-                extent.tier.path, extent.offset, extent.length, 0, str(error)
+                extent.tier.place, extent.offset, extent.length, 0, str(error)
             ) from error
         finally:
             extent.release()
     if found != region.crc32c:
         raise CorruptRegion(region.crc32c, found, repr(extent))
+
+
+async def _fetched_checksum(extent: Extent, tier: RemoteTier) -> int:
+    """Compute an object's checksum, a piece at a time."""
+    value = 0
+    buffer = memoryview(bytearray(min(_VERIFY_BYTES, extent.length)))
+    extent.retain()
+    try:
+        for start in range(0, extent.length, _VERIFY_BYTES):
+            piece = buffer[: min(_VERIFY_BYTES, extent.length - start)]
+            await tier.fetch([ExtentRead(extent, start, [piece])])
+            value = crc32c(piece, value)
+    finally:
+        extent.release()
+    return value
 
 
 def checksum_of(extent: Extent) -> int:

@@ -14,7 +14,7 @@ from ..sections import StorageConfig
 from .directory_health import Change, Condition, DirectoryHealth, Finding, HealthState
 from .directory_probe import ProbedDirectory, probe, slow_reason
 from .io_threads import IoThreads
-from .tier import Tier
+from .tier import ArenaTier
 
 logger = logging.getLogger(__name__)
 
@@ -22,16 +22,16 @@ logger = logging.getLogger(__name__)
 class WatchedStore(Protocol):
     """What the watch knows of a store."""
 
-    def watched(self, directory: Path) -> tuple[Tier | None, ProbedDirectory]:
+    def watched(self, directory: Path) -> tuple[ArenaTier | None, ProbedDirectory]:
         """Return the tier of a directory, if it has one, and what must be found there."""
 
-    def leave_out(self, tier: Tier, reason: str) -> None:
+    def leave_out(self, tier: ArenaTier, reason: str) -> None:
         """Give a directory nothing new."""
 
-    def lose(self, tier: Tier, reason: str) -> None:
+    def lose(self, tier: ArenaTier, reason: str) -> None:
         """Forget what a directory held."""
 
-    async def take_back(self, tier: Tier) -> bool:
+    async def take_back(self, tier: ArenaTier) -> bool:
         """Use a directory again; return whether that went well."""
 
     async def make_anew(self, directory: Path) -> bool:
@@ -92,7 +92,7 @@ class HealthWatch:
             await self._draw(directory, tier, health, finding)
 
     async def _draw(
-        self, directory: Path, tier: Tier | None, health: DirectoryHealth, finding: Finding
+        self, directory: Path, tier: ArenaTier | None, health: DirectoryHealth, finding: Finding
     ) -> None:
         """Draw the consequences of a probe. A failure of ours must not end the watch."""
         change = health.take(finding)
@@ -105,7 +105,7 @@ class HealthWatch:
             health.stays_out(empty=change is Change.MAKE_ANEW)
 
     async def _change(
-        self, directory: Path, tier: Tier | None, change: Change, reason: str
+        self, directory: Path, tier: ArenaTier | None, change: Change, reason: str
     ) -> bool:
         if change is Change.MAKE_ANEW:
             return await self._store.make_anew(directory)

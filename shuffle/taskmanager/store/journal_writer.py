@@ -31,9 +31,9 @@ from .errors import (
 )
 from .io_threads import IoThreads
 from .journal import COMPACTION_FLOOR_BYTES, Entry, Journal
-from .outputs import MapOutput, Region, arenas_of
+from .outputs import MapOutput, Region, journals_for
 from .rows import LOSE_ROW, pack_commit, pack_drop, pack_lose, pack_secure
-from .tier import Extent
+from .tier import Extent, is_arena
 from .tiers import Tiers
 
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ class PendingRow:
         regions: The regions of the row.
         row: The packed row.
         arenas: Whose journals get it.
+        needs_all: Whether all of them must have it, or any.
         publish: Makes the row visible.
         done: Resolved when the row is visible, or failed.
         refusal: Set by a release in the meantime: the row must not become visible any more.
@@ -63,6 +64,7 @@ class PendingRow:
     regions: Sequence[Region]
     row: bytes
     arenas: set[bytes]
+    needs_all: bool
     publish: Callable[[], None]
     done: "asyncio.Future[None]"
     refusal: StorageError | None = None
@@ -221,9 +223,8 @@ class JournalWriter:
         publish: Callable[[], None],
     ) -> "asyncio.Future[None]":
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        # A row without a byte in any arena is kept in one journal, whichever it is.
-        arenas = arenas_of(regions) or set(list(self.journals)[-1:]) or {b""}
-        self._pending[attempt] = PendingRow(attempt, regions, row, arenas, publish, done)
+        arenas, needs_all = journals_for(regions, list(self.journals))
+        self._pending[attempt] = PendingRow(attempt, regions, row, arenas, needs_all, publish, done)
         self._put(self._pending[attempt])
         return done
 
@@ -338,7 +339,8 @@ class JournalWriter:
             if isinstance(each, PendingRelease):
                 self._complete_release(each, failures)
                 continue
-            failed = next((arena for arena in each.arenas if arena in failures), None)
+            refused = each.arenas & failures.keys()
+            failed = next(iter(refused), None) if each.needs_all or refused == each.arenas else None
             if each.refusal is not None:
                 self._fail(each, each.refusal)
             elif failed is not None:
@@ -354,12 +356,12 @@ class JournalWriter:
         """Give back what the journals allow; a release is valid once one of them has it."""
         written = {arena for arena in release.arenas if arena not in failures}
         left_out = {arena for arena in release.arenas if arena not in self.journals}
-        self._give_back(release, written | left_out)
         release.arenas -= written | left_out
         if release.entry is not None and self._misses():
             self._missed.append(release.entry)
         if written and not release.done.done():
             release.done.set_result(None)
+        self._give_back(release, written | left_out)
         if release.arenas:
             self._late.append(release)
             if self._retry is None:
@@ -375,10 +377,11 @@ class JournalWriter:
             self._begin()
 
     def _give_back(self, release: PendingRelease, arenas: set[bytes]) -> None:
-        """Release the extents of some arenas."""
+        """Release the extents of some arenas, and objects once the release is valid."""
         kept: list[Extent] = []
+        valid = release.done.done()
         for extent in release.extents:
-            if extent.tier.tier_id in arenas:
+            if extent.tier.tier_id in arenas or (valid and not is_arena(extent.tier.tier_id)):
                 extent.release()
             else:
                 kept.append(extent)
@@ -410,7 +413,7 @@ class JournalWriter:
 
     async def _compact_if_worthwhile(self, arena: bytes) -> None:
         journal = self.journals[arena]
-        live = self._index.journal_bytes[arena]
+        live = self._index.live_bytes(arena)
         dead = journal.size_bytes - live
         if dead < max(live, COMPACTION_FLOOR_BYTES, self._compact_above_bytes[arena]):
             return

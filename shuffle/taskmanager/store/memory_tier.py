@@ -9,7 +9,7 @@ from pathlib import Path
 
 from .errors import StorageUnavailable
 from .slot_allocator import PAGE_BYTES
-from .tier import Extent, Tier, open_arena
+from .tier import ArenaTier, Extent, open_arena
 
 logger = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ _MADV_POPULATE_WRITE = 23  # Linux 5.14; older kernels answer EINVAL and pages f
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-class MemoryTier(Tier):
+class MemoryTier(ArenaTier):
     """Extents in a shared mapping of a tmpfs file.
 
     A page of a sparse tmpfs file is allotted on first touch, and if the file system is full by then
@@ -87,7 +87,7 @@ class MemoryTier(Tier):
             return None
         return self._extent(offset, length)
 
-    def adopt(self, offset: int, length: int) -> Extent:
+    def adopt(self, offset: int, length: int, application_id: str = "") -> Extent:
         """Occupy an extent that a previous process stored; it may lie above the present capacity.
 
         Raises:

@@ -4,7 +4,7 @@ Its statistics are immutable snapshots for status pages and metrics.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
@@ -22,6 +22,9 @@ _ROW_BYTES: Final = 40
 
 _REGION_BYTES: Final = 32
 """Of a region in a row without its offsets."""
+
+ANYWHERE: Final = b""
+"""In place of an arena: rows of map outputs without a byte in any arena."""
 
 _NOTHING: Mapping[int, MapOutput] = MappingProxyType({})
 
@@ -59,7 +62,7 @@ class OutputIndex:
 
     Attributes:
         journal_bytes: About how many bytes of the journal of each arena are rows that still count,
-            by the arena's id.
+            by the arena's id; of those that lie in every journal, under ``ANYWHERE``.
     """
 
     def __init__(self, accounts: Accounts) -> None:
@@ -99,6 +102,15 @@ class OutputIndex:
                 self.journal_bytes.subtract(row_bytes_of(output.key, regions))
         return output
 
+    def pop_released(self, released: Callable[[ShuffleKey], bool]) -> list[Region]:
+        """Remove the secured parts of map outputs of released shuffles; return their regions."""
+        regions: list[Region] = []
+        for output in self.open_outputs():
+            if released(output.key):
+                self.pop_open(MapAttemptKey(output.key, output.map_attempt_id))
+                regions += output.take()
+        return regions
+
     def add(self, output: MapOutput) -> None:
         """Make a map output visible. The caller has checked that it is new."""
         application_id, shuffle_id = output.key
@@ -114,7 +126,7 @@ class OutputIndex:
         stored = output.total_bytes
         entry.stored_bytes += stored
         entry.regions += len(output.regions)
-        journal_bytes = row_bytes_of(output.key, output.regions)
+        journal_bytes = {} if output.is_moved else row_bytes_of(output.key, output.regions)
         for arena, size in journal_bytes.items():
             entry.journal_bytes[arena] += size
             self.journal_bytes[arena] += size
@@ -158,13 +170,17 @@ class OutputIndex:
         self.journal_bytes.subtract(entry.journal_bytes)
         return entry
 
-    def lose(self, arena: bytes) -> list[MapOutput]:
-        """Remove the map outputs with bytes in an arena; the caller releases them."""
+    def live_bytes(self, arena: bytes) -> int:
+        """Return about how many bytes of the journal of an arena are rows that still count."""
+        return self.journal_bytes[arena] + self.journal_bytes[ANYWHERE]
+
+    def lose(self, is_lost: Callable[[MapOutput], bool]) -> list[MapOutput]:
+        """Remove map outputs whose bytes are gone; the caller releases them."""
         lost: list[MapOutput] = []
         for key, entry in list(self.entries()):
             kept = dict(entry.outputs)
             for output in entry.outputs.values():
-                if arena in arenas_of(output.regions):
+                if is_lost(output):
                     del kept[output.map_attempt_id]
                     self._lost.setdefault(key, set()).add(output.map_attempt_id)
                     lost.append(output)
@@ -201,11 +217,12 @@ class OutputIndex:
                 yield ShuffleKey(application_id, shuffle_id), entry
 
     def outputs_in(self, arena: bytes) -> list[MapOutput]:
-        """Return the map outputs of which an arena's journal has rows, and those without a byte."""
+        """Return the map outputs of which an arena's journal has rows, or may have some."""
         return [
             output
             for output in self.outputs()
-            if arena in (arenas := arenas_of(output.regions)) or not arenas
+            if not output.is_moved
+            and (arena in (arenas := arenas_of(output.regions)) or not arenas)
         ]
 
     def secured_in(self, arena: bytes) -> list[bytes]:
@@ -214,7 +231,7 @@ class OutputIndex:
             pack_secure(output.key, output.map_attempt_id, output.num_subpartitions, first, regions)
             for output in self._open.values()
             for first, regions in output.rows()
-            if arena in arenas_of(regions)
+            if arena in (arenas := arenas_of(regions)) or not arenas
         ]
 
     def outputs(self) -> list[MapOutput]:
@@ -227,7 +244,15 @@ def row_bytes_of(key: ShuffleKey, regions: Sequence[Region]) -> dict[bytes, int]
     size = _ROW_BYTES + len(key.application_id)
     for region in regions:
         size += _REGION_BYTES + len(region.offsets) * region.offsets.itemsize
-    return dict.fromkeys(arenas_of(regions), size)
+    return dict.fromkeys(arenas_of(regions) or {ANYWHERE}, size)
+
+
+def regions_of(entries: Iterable[ShuffleEntry | None]) -> Iterator[Region]:
+    """Yield the regions of all map outputs of some shuffles."""
+    for entry in entries:
+        if entry is not None:
+            for output in entry.outputs.values():
+                yield from output.regions
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from ....protocol.messages import EVERY_SUBPARTITION
 from ...names import ShuffleKey
+from .tier import is_arena
 
 if TYPE_CHECKING:
     from .tier import Extent
@@ -109,9 +110,40 @@ class Region:
             self.extent.release()
 
 
+def release_regions(regions: Iterable[Region]) -> None:
+    """Give up regions that were finished but never committed."""
+    for region in regions:
+        region.release()
+
+
 def arenas_of(regions: Iterable[Region]) -> set[bytes]:
-    """Return the ids of the arenas in which regions lie."""
-    return {region.extent.tier.tier_id for region in regions if region.extent is not None}
+    """Return the ids of the arenas in which regions lie; the remote tier is none."""
+    return {
+        region.extent.tier.tier_id
+        for region in regions
+        if region.extent is not None and is_arena(region.extent.tier.tier_id)
+    }
+
+
+def journals_for(regions: Iterable[Region], journals: Sequence[bytes]) -> tuple[set[bytes], bool]:
+    """Choose the journals that get a row.
+
+    Args:
+        regions: The regions of the row.
+        journals: The arenas with a journal.
+
+    Returns:
+        Ids of arenas, and whether all of them must have the row. A row of objects only goes to
+        every journal, so that it outlives any directory, and counts when one has it. A row without
+        a byte is kept in one journal, whichever it is.
+    """
+    regions = list(regions)
+    arenas = arenas_of(regions)
+    if arenas:
+        return arenas, True
+    if any(region.extent is not None for region in regions):
+        return set(journals) or {b""}, False
+    return set(journals[-1:]) or {b""}, True
 
 
 @dataclass(slots=True, eq=False)
@@ -163,6 +195,7 @@ class MapOutput:
         regions: In the order in which they were written.
         origin: The TaskManager from which this copy came; empty: its producer wrote it here.
         replicas: TaskManagers that shall keep it, this one included.
+        is_moved: Whether it was found in the remote tier by its name: no journal has it.
     """
 
     key: ShuffleKey
@@ -171,6 +204,7 @@ class MapOutput:
     regions: tuple[Region, ...]
     origin: str = ""
     replicas: int = 1
+    is_moved: bool = False
 
     @property
     def total_bytes(self) -> int:

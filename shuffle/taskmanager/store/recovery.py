@@ -15,8 +15,9 @@ from .errors import StorageInUse, StorageUnavailable
 from .journal import COMPACTION_FLOOR_BYTES, Entry, FoundJournal, Journal, open_journal
 from .memory_tier import MemoryTier
 from .output_index import OutputIndex
+from .remote_tier import RemoteTier
 from .replay import lost_arenas, replay
-from .tier import Tier, TierStatistics
+from .tier import ArenaTier, Tier, TierStatistics
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +30,7 @@ class OpenedStorage:
         taskmanager_id: Stable id, from the data directories.
         memory: The memory tier, if there is one.
         disks: One tier per usable data directory, in the order of the configuration.
+        remote: The remote tier, if there is one.
         left_out: Directories that cannot be used, each with the reason.
         index: The adopted map outputs.
         accounts: The accounts of the applications that have them.
@@ -45,6 +47,7 @@ class OpenedStorage:
     taskmanager_id: str = ""
     memory: MemoryTier | None = None
     disks: list[DiskTier] = field(default_factory=list)
+    remote: RemoteTier | None = None
     left_out: list[TierStatistics] = field(default_factory=list)
     run: int = 1
     journals: dict[bytes, Journal] = field(default_factory=dict)
@@ -54,8 +57,8 @@ class OpenedStorage:
     locks: list[DirectoryLock] = field(default_factory=list)
 
     @property
-    def tiers(self) -> list[Tier]:
-        """All tiers, in the order in which they are filled."""
+    def tiers(self) -> list[ArenaTier]:
+        """All tiers with an arena, in the order in which they are filled."""
         return [*([] if self.memory is None else [self.memory]), *self.disks]
 
     @property
@@ -113,10 +116,14 @@ def open_storage(config: StorageConfig, accounts: Accounts) -> OpenedStorage:
             raise _none_usable(config, storage)
         if config.memory_directory is not None and config.memory_tier_bytes:
             _open_memory(storage, config.memory_directory, config.memory_tier_bytes)
+        if config.remote is not None:
+            _open_remote(storage, config, config.remote)
         _recover(storage)
         if not storage.disks:
             raise _none_usable(config, storage)
         storage.taskmanager_id = taskmanager_id(storage.directories)
+        if storage.remote is not None:
+            storage.remote.taskmanager_id = storage.taskmanager_id
     except BaseException:
         for journal in storage.journals.values():
             journal.close()
@@ -166,6 +173,14 @@ def _open_memory(storage: OpenedStorage, directory: Path, capacity_bytes: int) -
         storage.left_out.append(TierStatistics.left_out("memory", directory, error.reason))
 
 
+def _open_remote(storage: OpenedStorage, config: StorageConfig, url: str) -> None:
+    try:
+        storage.remote = RemoteTier.open(config, url)
+    except StorageUnavailable as error:
+        logger.error("going on without a remote tier: %s", error)
+        storage.left_out.append(TierStatistics.left_out("remote", url, error.reason))
+
+
 def _lock(storage: OpenedStorage, directory: Path) -> DirectoryLock:
     lock = DirectoryLock(directory)
     storage.locks.append(lock)
@@ -175,14 +190,17 @@ def _lock(storage: OpenedStorage, directory: Path) -> DirectoryLock:
 def _recover(storage: OpenedStorage) -> None:
     """Adopt what the journals tell of, and open them for appending."""
     found = _find_journals(storage)
-    tiers = {tier.tier_id: tier for tier in storage.tiers}
+    arenas = {tier.tier_id: tier for tier in storage.tiers}
+    tiers: dict[bytes, Tier] = {**arenas}
+    if storage.remote is not None:
+        tiers[storage.remote.tier_id] = storage.remote
     replayed = replay(found)
     storage.lost = lost_arenas(found.values())
     adoption = Adoption(tiers, storage.accounts, storage.index)
     doubted = {arena for arena, each in found.items() if each.damage}
     adoption.adopt(replayed.commits, replayed.secured, doubted)
     storage.forgotten = adoption.forgotten + replayed.broken
-    for tier in tiers.values():
+    for tier in arenas.values():
         tier.finish_adoption()
     if storage.index.map_outputs or storage.forgotten:
         logger.info(
@@ -191,10 +209,10 @@ def _recover(storage: OpenedStorage) -> None:
             storage.index.stored_bytes,
             storage.forgotten,
         )
-    for arena, tier in tiers.items():
+    for arena, tier in arenas.items():
         each = found.get(arena)
         # What was forgotten must not come back when the bytes belong to others.
-        stale = bool(storage.forgotten or (each and each.damage))
+        stale = bool(storage.forgotten or (each and (each.damage or each.uneven)))
         stale |= arena in replayed.undone or arena in storage.stale
         journal = _journal_of(storage, tier, each, adoption, is_stale=stale)
         if journal is not None:
@@ -239,7 +257,7 @@ def _find_journals(storage: OpenedStorage) -> dict[bytes, FoundJournal]:
     return found
 
 
-def _leave_out(storage: OpenedStorage, tier: Tier, reason: str, error: Exception) -> None:
+def _leave_out(storage: OpenedStorage, tier: ArenaTier, reason: str, error: Exception) -> None:
     logger.error("left out: %s", error)
     storage.left_out.append(TierStatistics.left_out(tier.kind, tier.directory, reason))
     if tier is storage.memory:
@@ -251,7 +269,7 @@ def _leave_out(storage: OpenedStorage, tier: Tier, reason: str, error: Exception
 
 def _journal_of(
     storage: OpenedStorage,
-    tier: Tier,
+    tier: ArenaTier,
     found: FoundJournal | None,
     adoption: Adoption,
     *,
@@ -264,7 +282,7 @@ def _journal_of(
     old = None if found is None else found.journal
     try:
         if old is not None and not is_stale and old.tier_id == tier.tier_id:
-            live = storage.index.journal_bytes[tier.tier_id]
+            live = storage.index.live_bytes(tier.tier_id)
             if old.size_bytes <= max(2 * live, COMPACTION_FLOOR_BYTES):
                 old.begin_run(storage.run)
                 return old

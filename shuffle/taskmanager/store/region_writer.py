@@ -1,8 +1,9 @@
 """Writes one region into its extent."""
 
 import os
+from collections.abc import Coroutine
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from crc32c import crc32c
 
@@ -13,6 +14,8 @@ from .extent_reader import disk_tier_of
 from .fair_queue import Flow
 from .io_threads import IoThreads
 from .outputs import Region
+from .remote_tier import RemoteExtent
+from .remote_upload import Upload
 from .tier import Extent
 
 if TYPE_CHECKING:
@@ -52,6 +55,7 @@ class RegionWriter:
         "_offsets",
         "_open",
         "_threads",
+        "_upload",
         "_writes",
         "first_subpartition",
         "key",
@@ -74,6 +78,7 @@ class RegionWriter:
         self._offsets = offsets
         self._threads = threads
         self._flow = flow
+        self._upload = extent.upload if isinstance(extent, RemoteExtent) else None
         self._open = True
         self._writes = 0
         self._failure: StorageError | None = None
@@ -88,18 +93,20 @@ class RegionWriter:
         """The whole extent, to receive into; only a region in memory has it.
 
         Raises:
-            RuntimeError: The region is on disk, or was finished or aborted.
+            RuntimeError: The region is not in memory, or was finished or aborted.
         """
         self._check_open()
         if self._extent is None:
             return memoryview(b"")
         view = self._extent.view
         if view is None:
-            raise RuntimeError(f"{self._extent!r} is on disk: use write()")
+            raise RuntimeError(f"{self._extent!r} is not in memory: use write()")
         return view
 
     async def write(self, offset: int, buffers: list[memoryview]) -> None:
         """Write buffers one behind the other. Several calls may be under way at a time.
+
+        The remote tier takes bytes in their order only: there a call waits for those before it.
 
         Args:
             offset: Position of the first buffer in the region, in bytes.
@@ -108,6 +115,7 @@ class RegionWriter:
         Raises:
             OutsideRegion: They would reach beyond the region; no byte was written.
             StorageWriteFailed: The disk did not take them. The region can only be aborted.
+            RemoteFailed: The remote tier did not take them, or bytes before them.
             asyncio.CancelledError: Raised when the buffers are free again; the extent's content is
                 unknown.
         """
@@ -124,6 +132,9 @@ class RegionWriter:
                 view[offset : offset + len(buffer)] = buffer
                 offset += len(buffer)
             return
+        if self._upload is not None:
+            await self._counted(self._upload.write(offset, buffers))
+            return
         tier = disk_tier_of(extent)
         extent.retain()  # an abort must not free the space while the thread writes there
         self._writes += 1
@@ -137,6 +148,28 @@ class RegionWriter:
         finally:
             self._writes -= 1
             extent.release()
+
+    async def flush(self) -> None:
+        """Wait until all bytes are where they are read: objects are sent behind :meth:`write`.
+
+        Raises:
+            RemoteFailed: The remote tier did not take them. The region can only be aborted.
+
+        Cancellation: safe, the upload goes on.
+        """
+        if self._upload is not None and self._open:
+            await self._upload.flush()
+
+    async def _counted(self, write: Coroutine[Any, Any, None]) -> None:
+        """Count a write to the remote tier as under way, and keep its failure."""
+        self._writes += 1
+        try:
+            await write
+        except StorageError as error:
+            self._failure = error
+            raise
+        finally:
+            self._writes -= 1
 
     async def copy_from(self, area: "RegionArea", offset: int, *, checksum: bool) -> int:
         """Fill the whole region from a region area.
@@ -153,6 +186,7 @@ class RegionWriter:
             OutsideRegion: The area's file was cut short.
             StorageReadFailed: It could not be read.
             StorageWriteFailed: The disk did not take the bytes. The region can only be aborted.
+            RemoteFailed: The remote tier did not take them.
             asyncio.CancelledError: Raised when no thread uses the area or the extent any more.
         """
         self._check_open()
@@ -161,6 +195,10 @@ class RegionWriter:
             return 0
         if extent.in_memory and self.length <= DIRECT_COPY_BYTES:
             return _copy(extent, (0, self.length), area, offset, checksum, 0)
+        if self._upload is not None:
+            sending = _Sending(self._upload, area, offset)
+            await self._counted(sending.send(self._threads, self._flow, checksum=checksum))
+            return sending.crc32c
         extent.retain()  # an abort must not free the space while the thread writes there
         self._writes += 1
         value = 0
@@ -190,13 +228,18 @@ class RegionWriter:
 
         Raises:
             StorageWriteFailed: An earlier write had failed. Abort the region.
-            RuntimeError: A write is still under way, or the region was ended before.
+            RuntimeError: A write is still under way, or was not flushed, or the region was ended
+                before.
         """
         self._check_open()
         if self._writes:
             raise RuntimeError(f"{self._writes} writes to {self._extent!r} are under way")
         if self._failure is not None:
             raise self._failure
+        if isinstance(self._extent, RemoteExtent):
+            if self._upload is None or not self._upload.is_stored:
+                raise RuntimeError(f"{self._extent!r} is not flushed")
+            self._extent.upload = None
         self._end()
         return Region(self._extent, self.first_subpartition, self._offsets, crc32c)
 
@@ -218,6 +261,40 @@ class RegionWriter:
     def _check_open(self) -> None:
         if not self._open:
             raise RuntimeError("the region was finished or aborted before")
+
+
+class _Sending:
+    """Sends a region from a region area to the remote tier.
+
+    Args:
+        upload: Takes the bytes.
+        area: Holds them; the caller keeps a reference.
+        offset: Position of the first one there.
+
+    Attributes:
+        crc32c: Checksum of the bytes that were sent.
+    """
+
+    def __init__(self, upload: Upload, area: "RegionArea", offset: int) -> None:
+        self.crc32c = 0
+        self._upload = upload
+        self._area = area
+        self._offset = offset
+
+    async def send(self, threads: IoThreads, flow: Flow, *, checksum: bool) -> None:
+        """Send all bytes, and wait until they are stored."""
+        length = self._upload.length
+        buffer = memoryview(bytearray(min(_COPY_BYTES, length)))
+        for start in range(0, length, _COPY_BYTES):
+            piece = buffer[: min(_COPY_BYTES, length - start)]
+            read = partial(self._read, start, piece, checksum)
+            self.crc32c = await threads.run_for(flow, len(piece), read)
+            await self._upload.write(start, [piece])
+        await self._upload.flush()
+
+    def _read(self, start: int, piece: memoryview, checksum: bool) -> int:
+        _read_piece(self._area, self._offset + start, piece)
+        return crc32c(piece, self.crc32c) if checksum else 0
 
 
 def _copy(

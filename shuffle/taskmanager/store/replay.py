@@ -21,6 +21,7 @@ from .rows import (
     SecureRow,
     unpack,
 )
+from .tier import is_arena
 
 logger = logging.getLogger(__name__)
 
@@ -204,9 +205,11 @@ def _joined(before: Committed | Secured | None, copies: Copies) -> Copies:
 
 
 def _is_whole(each: Committed | Secured) -> bool:
-    """Whether the journals of all arenas of a row have it."""
+    """Whether the journals of all arenas of a row have it; an object needs any of them."""
     arenas = each.copies.arenas
-    return all(region.tier_id in arenas or not region.tier_id for region in each.row.regions)
+    return all(
+        region.tier_id in arenas or not is_arena(region.tier_id) for region in each.row.regions
+    )
 
 
 def _following_on(rows: Mapping[int, Secured]) -> list[Secured]:

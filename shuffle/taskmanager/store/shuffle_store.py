@@ -16,31 +16,28 @@ the page cache or in tmpfs. After a reboot the memory tier's outputs are forgott
 """
 
 import asyncio
-import logging
-import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from typing import Self
 
 from ...names import MapAttemptKey, ShuffleKey
 from ..accounts import Accounts, Resource
 from ..sections import StorageConfig
-from .directory_probe import ProbedDirectory, identity_of
-from .errors import DuplicateMapOutput, StorageClosed, StorageError
-from .extent_reader import ExtentRead, read_cached, read_extents, verify_region
+from .errors import DuplicateMapOutput, StorageClosed, StorageUnavailable
+from .extent_reader import read_cached, read_extents, verify_region
 from .fair_queue import OWN_FLOW, Flow
-from .health_watch import HealthWatch
 from .io_threads import IoThreads
 from .journal_writer import JournalWriter
-from .output_index import Lost, ShuffleEntry, ShuffleStatistics, StoreStatistics
+from .output_index import Lost, ShuffleStatistics, StoreStatistics, regions_of
 from .outputs import MapOutput, OpenOutput, Region, cumulative_offsets
 from .recovery import OpenedStorage, open_storage
 from .region_writer import RegionWriter
+from .remote_outputs import RemoteOutputs
+from .remote_sweep import RemoteSweep
+from .remote_watch import RemoteWatch
 from .rows import pack_release_application, pack_release_shuffle
-from .tier import Extent, Tier, TierStatistics
+from .store_health import StoreHealth
+from .tier import Extent, ExtentRead, TierStatistics
 from .tiers import Tiers
-
-logger = logging.getLogger(__name__)
 
 
 class ShuffleStore:
@@ -62,11 +59,18 @@ class ShuffleStore:
             storage.left_out,
             self._threads,
             config.memory_tier_reserve_percent,
+            storage.remote,
         )
         self._journal = JournalWriter(storage, self._tiers)
         self._config = config
-        self._watch: HealthWatch | None = None
-        self._on_lost: Callable[[Lost], None] | None = None
+        self._health = StoreHealth(storage, self._tiers, self._journal, config)
+        self.remote: RemoteOutputs | None = None
+        """The map outputs that have moved, if there is a remote tier."""
+        if storage.remote is not None:
+            self.remote = RemoteOutputs(
+                storage.remote, self._index, self.accounts, self.read_all, self._lose_objects
+            )
+        self._remote_watch: RemoteWatch | None = None
         self._commits = 0
         self._adopted = self._index.map_outputs
         self._closed = False
@@ -99,7 +103,7 @@ class ShuffleStore:
         lengths: Sequence[int],
         connection: int = 0,
     ) -> RegionWriter:
-        """Allot an extent for a region: in the memory tier if it has room, else on a disk.
+        """Allot an extent for a region: in memory if there is room, else on a disk, else remotely.
 
         Args:
             key: The shuffle.
@@ -130,7 +134,7 @@ class ShuffleStore:
         Args:
             output: Its regions come from :meth:`RegionWriter.finish`. Once the future has succeeded
                 they belong to the store; if this call or the future raises, they still belong to
-                the caller, who must release them (:func:`release_regions`).
+                the caller, who must release them (``outputs.release_regions``).
 
         Returns:
             A future that ends when the output survives the process and is visible. Cancelling it
@@ -211,25 +215,29 @@ class ShuffleStore:
             StorageClosed: The store was closed.
         """
         self._check_open()
+        if self.remote is not None:
+            self.remote.released(key)
         refused = self._journal.refuse(lambda other: other == key)
         entry = self._index.pop(key)
-        secured = self._pop_open(lambda other: other == key)
+        secured = self._index.pop_released(lambda other: other == key)
         if entry is None and not refused and not secured:
             return 0
-        self._journal.release(pack_release_shuffle(key), [*secured, *_regions([entry])])
+        self._journal.release(pack_release_shuffle(key), [*secured, *regions_of([entry])])
         return 0 if entry is None else entry.stored_bytes
 
     def release_application(self, application_id: str) -> int:
         """Forget all shuffles of an application, like :meth:`release_shuffle`."""
         self._check_open()
+        if self.remote is not None:
+            self.remote.forget(application_id)
         refused = self._journal.refuse(lambda key: key.application_id == application_id)
         keys = self._index.shuffles_of(application_id)
-        secured = self._pop_open(lambda key: key.application_id == application_id)
+        secured = self._index.pop_released(lambda key: key.application_id == application_id)
         if not keys and not refused and not secured:
             return 0
         entries = [self._index.pop(key) for key in keys]
         row = pack_release_application(application_id)
-        self._journal.release(row, [*secured, *_regions(entries)])
+        self._journal.release(row, [*secured, *regions_of(entries)])
         return sum(entry.stored_bytes for entry in entries if entry is not None)
 
     def released(self) -> "asyncio.Future[None] | None":
@@ -240,71 +248,87 @@ class ShuffleStore:
         """
         return self._journal.released()
 
-    # ---- health of the directories ---------------------------------------------------------------
+    # ---- health and the remote tier --------------------------------------------------------------
 
     def watch(self, on_lost: Callable[[Lost], None]) -> None:
-        """Probe the directories from now on, until the store is closed.
+        """Probe the directories and the remote tier from now on, until the store is closed.
 
         Args:
             on_lost: Called with the map attempts that were lost with a directory, by shuffle.
         """
-        self._on_lost = on_lost
-        directories = {tier.directory: True for tier in self._tiers.tiers()}
-        directories |= dict.fromkeys(self._tiers.left_out(), False)
-        self._watch = HealthWatch(self, directories, self._config)
+        self._health.watch(on_lost)
+        remote = self._tiers.remote
+        if remote is not None:
+            config = self._config
+            sweep = RemoteSweep(remote, self._known_applications, config.remote_orphan_seconds)
+            self._remote_watch = RemoteWatch(
+                remote, sweep, config.health_check_seconds, config.remote_orphan_seconds
+            )
 
-    def watched(self, directory: Path) -> tuple[Tier | None, ProbedDirectory]:
-        """Return the tier of a directory, if it has one, and what must be found there."""
-        tier = next((each for each in self._tiers.tiers() if each.directory == directory), None)
-        if tier is None or tier.lost:
-            return tier, ProbedDirectory(directory)
-        files = [(tier.path, identity_of(os.fstat(tier.fd)))]
-        journal = self._journal.journals.get(tier.tier_id)
-        if journal is not None:
-            files.append((journal.path, journal.identity()))
-        return tier, ProbedDirectory(directory, tier.directory_identity, tuple(files))
+    def _known_applications(self) -> set[str]:
+        held = {account.application_id for account in self.accounts.in_use()}
+        return held if self.remote is None else held | self.remote.applications()
 
-    def leave_out(self, tier: Tier, reason: str) -> None:
-        """Give a directory nothing new; what it holds can be read."""
-        tier.fail(reason)
+    async def move_to_remote(self, output: MapOutput) -> None:
+        """Copy a committed map output to the remote tier, where any TaskManager finds it.
 
-    def lose(self, tier: Tier, reason: str) -> None:
-        """Forget the map outputs that have bytes in a directory that is gone."""
-        tier.fail(reason)
-        tier.lost = True
-        self._journal.lose(tier.tier_id)
-        outputs = self._index.lose(tier.tier_id)
-        logger.error("%d map outputs are lost with %s: %s", len(outputs), tier.directory, reason)
-        lost: dict[ShuffleKey, list[int]] = {}
-        for output in outputs:
-            lost.setdefault(output.key, []).append(output.map_attempt_id)
-            release_regions(output.regions)
-        if self._on_lost is not None and lost:
-            self._on_lost(lost)
+        Afterwards :meth:`find_remote` of each TaskManager with the same ``remote`` returns it. What
+        lies here stays as it is, and is served and counted as before, until it is released. A map
+        output that is there already, by whichever TaskManager, is left as it is. The copy is
+        removed when its shuffle is released on a TaskManager that moved or found it, when its
+        application ends, or as an orphan.
 
-    async def take_back(self, tier: Tier) -> bool:
-        """Use a directory again, with what it holds; return whether that went well."""
-        if tier.tier_id not in self._journal.journals and not await self._journal.restore(
-            tier.tier_id, tier.directory
-        ):
-            return False
-        tier.recover()
-        return True
+        Args:
+            output: A committed map output with bytes in any tier. Its extents are retained
+                meanwhile, so that it may be released during the call.
 
-    async def make_anew(self, directory: Path) -> bool:
-        """Use a data directory again, empty; return whether that went well."""
-        if directory not in self._config.data_directories:
-            return False  # the memory tier comes back with the next start
-        try:
-            disk = await asyncio.to_thread(self._storage.open_anew, directory, self._config)
-        except StorageError as error:
-            logger.error("left out: %s", error)
-            return False
-        self._tiers.use_anew(disk)
-        restored = await self._journal.restore(disk.tier_id, directory)
-        if not restored:
-            disk.lost = True
-        return restored
+        Raises:
+            StorageUnavailable: There is no remote tier.
+            RemoteFailed: The remote tier does not take it; nothing of it can be found.
+            StorageReadFailed: Its bytes cannot be read; so do other errors of :meth:`read_all`.
+            CorruptRegion: Its bytes do not have their checksum.
+            StorageClosed: The store was closed.
+
+        Cancellation: safe, nothing of it can be found; what was uploaded is deleted.
+        """
+        self._check_open()
+        if self.remote is None:
+            raise StorageUnavailable("remote", "there is no remote tier", "Set [storage] remote")
+        await self.remote.move(output)
+
+    async def find_remote(self, key: ShuffleKey, map_attempt_id: int) -> MapOutput | None:
+        """Find a map output that is committed here, or was moved to the remote tier by anyone.
+
+        One that is found remotely is served from now on like those of this TaskManager: it is in
+        the index and in the account of its application, and released with its shuffle. No journal
+        has it; a restart finds it again when it is asked for. Calls at the same time share one
+        request.
+
+        Returns:
+            The map output, or None: it is not there, its shuffle was released, or there is no
+            remote tier in use.
+
+        Raises:
+            RemoteFailed: The remote tier does not answer.
+
+        Cancellation: safe, the look-up goes on.
+        """
+        known = self.lookup(key, map_attempt_id)
+        if known is not None or self.remote is None or self._closed:
+            return known
+        return await self.remote.find(MapAttemptKey(key, map_attempt_id))
+
+    def application_ends(self, application_id: str) -> None:
+        """Delete what an application has moved to the remote tier, in the background."""
+        if self.remote is not None and not self._closed:
+            self.remote.ended(application_id)
+
+    def _lose_objects(self, missing: set[Extent]) -> None:
+        """Forget the map outputs of which objects are gone."""
+        self._health.lose_outputs(
+            lambda output: any(region.extent in missing for region in output.regions),
+            "their objects in the remote tier",
+        )
 
     def lost_of(self, application_id: str) -> Lost:
         """Return the lost map attempts of an application, until their shuffles are released."""
@@ -313,15 +337,6 @@ class ShuffleStore:
     def is_lost(self, key: ShuffleKey, map_attempt_id: int) -> bool:
         """Whether a map output was here until its directory was lost."""
         return self._index.is_lost(key, map_attempt_id)
-
-    def _pop_open(self, released: Callable[[ShuffleKey], bool]) -> list[Region]:
-        """Forget the uncommitted map outputs of released shuffles; return their regions."""
-        regions: list[Region] = []
-        for output in self._index.open_outputs():
-            if released(output.key):
-                self._index.pop_open(MapAttemptKey(output.key, output.map_attempt_id))
-                regions += output.take()
-        return regions
 
     async def read(self, extent: Extent, offset: int, buffers: list[memoryview]) -> None:
         """Fill buffers from one extent; see :meth:`read_all`.
@@ -409,9 +424,14 @@ class ShuffleStore:
         if self._closed:
             return
         self._closed = True
-        if self._watch is not None:
-            await self._watch.close()
+        await self._health.close()
+        if self._remote_watch is not None:
+            await self._remote_watch.close()
+        if self.remote is not None:
+            await self.remote.close()
         await self._journal.close()
+        if self._tiers.remote is not None:
+            await self._tiers.remote.close()
         await self._tiers.end_upkeep()
         await asyncio.to_thread(self._threads.end)
         self._tiers.close()
@@ -420,16 +440,3 @@ class ShuffleStore:
     def _check_open(self) -> None:
         if self._closed:
             raise StorageClosed
-
-
-def release_regions(regions: Iterable[Region]) -> None:
-    """Give up regions that were finished but never committed."""
-    for region in regions:
-        region.release()
-
-
-def _regions(entries: Iterable[ShuffleEntry | None]) -> Iterator[Region]:
-    for entry in entries:
-        if entry is not None:
-            for output in entry.outputs.values():
-                yield from output.regions

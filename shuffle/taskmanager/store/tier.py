@@ -1,6 +1,7 @@
-"""A tier gives out extents, pieces of one arena file, and takes each back with its last reference.
+"""A tier gives out extents, and takes each back with its last reference.
 
-A :class:`~sluice.shuffle.taskmanager.store.slot_allocator.SlotAllocator` divides the arena.
+The memory tier and the disk tier are arenas: their extents are pieces of one file, which a
+:class:`~sluice.shuffle.taskmanager.store.slot_allocator.SlotAllocator` divides.
 The file's name carries a random id: a journal row names the arena it means, so a row can never be
 applied to another file, e.g. after a reboot emptied the tmpfs of the memory tier.
 
@@ -15,7 +16,7 @@ import secrets
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 from ..accounts import Account, Resource
 from .errors import StorageUnavailable
@@ -27,7 +28,13 @@ TIER_ID_BYTES = 8
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """Errors of a file system that has no room, and may have some later."""
 
-_RESOURCES = {"memory": Resource.MEMORY_TIER_BYTES, "disk": Resource.DISK_TIER_BYTES}
+TierKind: TypeAlias = Literal["memory", "disk", "remote"]
+
+_RESOURCES: Final[dict[TierKind, Resource]] = {
+    "memory": Resource.MEMORY_TIER_BYTES,
+    "disk": Resource.DISK_TIER_BYTES,
+    "remote": Resource.REMOTE_TIER_BYTES,
+}
 
 _ARENA_NAME = re.compile(rf"arena-([0-9a-f]{{{2 * TIER_ID_BYTES}}})\.dat")
 
@@ -73,14 +80,14 @@ class Referenced(ABC):
 
 
 class Extent(Referenced):
-    """A reference-counted piece of an arena.
+    """A reference-counted piece of an arena, or an object of the remote tier.
 
     The last :meth:`release` gives the space back for reuse. So a reader or a writer holds a
     reference until it has ended, and so does a transport that sends slices of :attr:`view`.
 
     Attributes:
         tier: The tier it belongs to.
-        offset: Position in the arena file, in bytes.
+        offset: Position in the arena file, in bytes; number of the object in the remote tier.
         length: Length in bytes, as asked for.
     """
 
@@ -97,7 +104,7 @@ class Extent(Referenced):
     def view(self) -> memoryview | None:
         """The bytes in the mapping of the memory tier, made anew each time.
 
-        None on disk, and None once the space has been given back.
+        None on disk and in the remote tier, and None once the space has been given back.
         """
         return self.tier.view_of(self.offset, self.length) if self._references > 0 else None
 
@@ -105,6 +112,11 @@ class Extent(Referenced):
     def in_memory(self) -> bool:
         """Whether the extent lies in the memory tier."""
         return self.tier.kind == "memory"
+
+    @property
+    def is_near(self) -> bool:
+        """Whether the extent lies on this host."""
+        return self.tier.kind != "remote"
 
     def charge_to(self, account: Account) -> None:
         """Let an application pay for the space until it is given back."""
@@ -119,7 +131,31 @@ class Extent(Referenced):
 
     def __repr__(self) -> str:
         end = self.offset + self.length
-        return f"<Extent {self.tier.path}[{self.offset}:{end}] references={self._references}>"
+        return f"<Extent {self.tier.place}[{self.offset}:{end}] references={self._references}>"
+
+
+class ExtentRead(NamedTuple):
+    """A read of bytes of an extent.
+
+    Attributes:
+        extent: Retained until the read has ended.
+        offset: Position in the extent, in bytes.
+        buffers: Filled completely, one behind the other.
+    """
+
+    extent: Extent
+    offset: int
+    buffers: list[memoryview]
+
+    @property
+    def end(self) -> int:
+        """Position behind the last byte."""
+        return self.offset + sum(len(buffer) for buffer in self.buffers)
+
+    @property
+    def is_within(self) -> bool:
+        """Whether all of it lies in the extent."""
+        return self.offset >= 0 and self.end <= self.extent.length
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,11 +163,12 @@ class TierStatistics:
     """State of one tier.
 
     Args:
-        kind: Memory or disk.
-        directory: Directory of the arena.
+        kind: Memory, disk or remote.
+        directory: Directory of the arena; the URL of the remote tier.
         healthy: Whether the tier takes new regions.
         reason: Why it does not; empty if it does.
-        capacity_bytes: Most bytes the tier may hold; None: as many as the disk has above its floor.
+        capacity_bytes: Most bytes the tier may hold; None: as many as the disk has above its floor,
+            or as the remote store takes.
         used_bytes: Bytes occupied by extents.
         peak_used_bytes: Highest ``used_bytes`` since the start of this process.
         touched_bytes: Bytes of warm space: in use, or kept to be used again.
@@ -139,8 +176,8 @@ class TierStatistics:
         extents: Number of extents in use.
     """
 
-    kind: Literal["memory", "disk"]
-    directory: Path
+    kind: TierKind
+    directory: Path | str
     healthy: bool
     reason: str
     capacity_bytes: int | None
@@ -151,9 +188,7 @@ class TierStatistics:
     extents: int
 
     @classmethod
-    def left_out(
-        cls, kind: Literal["memory", "disk"], directory: Path, reason: str
-    ) -> "TierStatistics":
+    def left_out(cls, kind: TierKind, directory: Path | str, reason: str) -> "TierStatistics":
         """Return the state of a directory that could not be used at the start."""
         return cls(
             kind=kind,
@@ -170,6 +205,77 @@ class TierStatistics:
 
 
 class Tier(ABC):
+    """Base of all tiers.
+
+    Args:
+        kind: Memory, disk or remote.
+        place: Where the bytes lie, for people.
+        tier_id: Names the tier in rows of journals.
+
+    Attributes:
+        healthy: Whether it takes new regions.
+        reason: Why it does not.
+    """
+
+    def __init__(self, kind: TierKind, place: Path | str, tier_id: bytes) -> None:
+        self.kind: TierKind = kind
+        self.resource = _RESOURCES[kind]
+        self.place = place
+        self.tier_id = tier_id
+        self.healthy = True
+        self.reason = ""
+
+    def __str__(self) -> str:
+        return f"storage directory {self.place}"
+
+    @abstractmethod
+    def adopt(self, offset: int, length: int, application_id: str = "") -> Extent:
+        """Occupy an extent that a previous process stored for an application.
+
+        Raises:
+            ValueError: It is not there, or overlaps an adopted one.
+        """
+
+    @abstractmethod
+    def recycle(self, extent: Extent) -> None:
+        """Take back the space of an extent (called by its last release)."""
+
+    @abstractmethod
+    def statistics(self) -> TierStatistics:
+        """Return a snapshot."""
+
+    def view_of(self, offset: int, length: int) -> memoryview | None:
+        """Return the bytes of an extent in memory, if they are there."""
+        return None
+
+    def read_cached(self, offset: int, buffers: list[memoryview]) -> bool:
+        """Fill buffers at once, if that needs no wait.
+
+        Args:
+            offset: Position in the arena file, in bytes.
+            buffers: Filled one behind the other.
+
+        Returns:
+            Whether all of them were filled.
+        """
+        return False
+
+    def fail(self, reason: str) -> None:
+        """Give out nothing until the tier recovers; its extents can still be read."""
+        if self.healthy:
+            logger.error("%s is left out from now on: %s", self, reason)
+        self.healthy = False
+        self.reason = reason
+
+    def recover(self) -> None:
+        """Use this tier again."""
+        if not self.healthy:
+            logger.warning("%s is used again", self)
+        self.healthy = True
+        self.reason = ""
+
+
+class ArenaTier(Tier):
     """Base of the memory and the disk tier: an arena file and the allocation in it.
 
     Args:
@@ -179,8 +285,6 @@ class Tier(ABC):
         capacity_bytes: Most bytes it may hold; None: the tier has no limit of its own.
 
     Attributes:
-        healthy: Whether it takes new regions.
-        reason: Why it does not.
         lost: Whether its directory is gone, and its map outputs with it.
         directory_identity: Device and inode of its directory.
     """
@@ -188,13 +292,9 @@ class Tier(ABC):
     def __init__(
         self, kind: Literal["memory", "disk"], path: Path, fd: int, capacity_bytes: int | None
     ) -> None:
-        self.kind: Literal["memory", "disk"] = kind
-        self.resource = _RESOURCES[kind]
+        super().__init__(kind, path.parent, tier_id_of(path))
         self.path = path
         self.fd = fd
-        self.tier_id = tier_id_of(path)
-        self.healthy = True
-        self.reason = ""
         self.lost = False
         status = path.parent.stat()
         self.directory_identity = status.st_dev, status.st_ino
@@ -212,7 +312,7 @@ class Tier(ABC):
     def allocate(self, length: int) -> Extent | None:
         """Allocate an extent, or return None if the tier has no room or is not healthy."""
 
-    def adopt(self, offset: int, length: int) -> Extent:
+    def adopt(self, offset: int, length: int, application_id: str = "") -> Extent:
         """Occupy an extent that a previous process stored in this arena.
 
         Raises:
@@ -233,20 +333,6 @@ class Tier(ABC):
         """Take back the space of an extent (called by its last release)."""
         self._allocator.free(extent.offset, extent.length)
         self._extents -= 1
-
-    def fail(self, reason: str) -> None:
-        """Give out nothing until the tier recovers; its extents can still be read."""
-        if self.healthy:
-            logger.error("storage directory %s is left out from now on: %s", self.directory, reason)
-        self.healthy = False
-        self.reason = reason
-
-    def recover(self) -> None:
-        """Use this tier again."""
-        if not self.healthy:
-            logger.warning("storage directory %s is used again", self.directory)
-        self.healthy = True
-        self.reason = ""
 
     def note_failure(self, error: OSError) -> None:
         """Leave the tier out after a failed write beside it, except of a full file system."""
@@ -285,9 +371,10 @@ class Tier(ABC):
         self._extents += 1
         return Extent(self, offset, length)
 
-    def view_of(self, offset: int, length: int) -> memoryview | None:
-        """Return the bytes of an extent in memory, if they are there."""
-        return None
+
+def is_arena(tier_id: bytes) -> bool:
+    """Return whether an id names an arena, which has a journal beside it; else a remote tier."""
+    return len(tier_id) == TIER_ID_BYTES
 
 
 def tier_id_of(path: Path) -> bytes:

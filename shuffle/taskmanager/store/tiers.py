@@ -11,25 +11,27 @@ from .disk_tier import DiskTier
 from .errors import StorageFull
 from .io_threads import IoThreads
 from .memory_tier import MemoryTier
+from .remote_tier import RemoteTier
 from .slot_allocator import occupied_bytes
-from .tier import Extent, Tier, TierStatistics
+from .tier import ArenaTier, Extent, Tier, TierStatistics
 from .tier_shares import fair_share_bytes, may_take
 
 logger = logging.getLogger(__name__)
 
 
 class Tiers:
-    """The memory tier, if there is one, and a disk tier for each usable data directory.
+    """The memory tier, a disk tier for each usable data directory, and the remote tier.
 
     Upkeep is work ahead of use (pages of the memory tier) and after it (free space at the end of a
     disk's arena). A thread does it, and each tier has at most one task of it at a time.
 
     Args:
-        memory: The memory tier, or None.
+        memory: The memory tier, if there is one.
         disks: In the order of the configuration.
         left_out: Directories that could not be used at the start, for :meth:`statistics`.
         threads: They do the upkeep.
         reserve_percent: Part of the memory tier that a lone application leaves free.
+        remote: The remote tier, if there is one.
 
     Attributes:
         memory_refusals: Extents that the memory tier had room for, and that it did not get because
@@ -43,8 +45,10 @@ class Tiers:
         left_out: Sequence[TierStatistics],
         threads: IoThreads,
         reserve_percent: int,
+        remote: RemoteTier | None = None,
     ) -> None:
         self.memory_refusals = 0
+        self.remote = remote
         self._memory = memory
         self._disks = list(disks)
         self._left_out = list(left_out)
@@ -61,7 +65,7 @@ class Tiers:
             disk.on_excess = self._trim_soon
 
     def allocate(self, length: int, account: Account) -> Extent:
-        """Allocate an extent: in the memory tier if it has room, else on a disk.
+        """Allocate an extent: in the memory tier if it has room, else on a disk, else remote.
 
         An extent is charged to its application when it is allocated. So room that is announced and
         not written yet counts as held, and announcing much is no way around the shares.
@@ -73,7 +77,7 @@ class Tiers:
 
         Raises:
             StorageFull: No tier has room.
-            QuotaExceeded: The application is at its quota of the disk tier.
+            QuotaExceeded: The application is at its quota of the last tier: disk, or remote.
         """
         memory, size_bytes = self._memory, occupied_bytes(length)
         extent: Extent | None = None
@@ -106,20 +110,28 @@ class Tiers:
     def _beyond_memory(
         self, length: int, account: Account, reserve: MemoryTier | None
     ) -> Extent | None:
-        """Allocate on a disk; if none has room or quota for it, in the reserve of the memory tier.
+        """Allocate on a disk, or in the remote tier if no disk has room or quota for it.
 
-        A region that would fail is worth more than a reserve for applications to come, but not more
-        than the share of one that is there.
+        If that has none either, in the reserve of the memory tier: a region that would fail is
+        worth more than a reserve for applications to come, but not more than the share of one that
+        is there.
         """
         size_bytes = occupied_bytes(length)
-        if reserve is None or account.has_room(Resource.DISK_TIER_BYTES, size_bytes):
-            extent = self._on_disk(length, account)
-        else:
-            extent = None
+        extent: Extent | None = None
+        if account.has_room(Resource.DISK_TIER_BYTES, size_bytes):
+            extent = self._on_disk(length)
+        if (
+            extent is None
+            and self.remote is not None
+            and account.has_room(Resource.REMOTE_TIER_BYTES, size_bytes)
+        ):
+            extent = self.remote.allocate(length, account.application_id)
         if extent is None and reserve is not None:
             extent = self._in_memory(reserve, length)
-            if extent is None:
-                account.require_room(Resource.DISK_TIER_BYTES, size_bytes)
+        if extent is None:
+            behind = self.remote is not None and self.remote.healthy
+            last = Resource.REMOTE_TIER_BYTES if behind else Resource.DISK_TIER_BYTES
+            account.require_room(last, size_bytes)
         return extent
 
     def _in_memory(self, memory: MemoryTier, length: int) -> Extent | None:
@@ -128,8 +140,7 @@ class Tiers:
             self._back_ahead(memory)
         return extent
 
-    def _on_disk(self, length: int, account: Account) -> Extent | None:
-        account.require_room(Resource.DISK_TIER_BYTES, occupied_bytes(length))
+    def _on_disk(self, length: int) -> Extent | None:
         disks = self._disks
         for step in range(len(disks)):
             # Round robin: the load is spread over all disks, and none fills up long before the
@@ -155,15 +166,17 @@ class Tiers:
 
     def statistics(self) -> list[TierStatistics]:
         """Return the state of all tiers, then the directories that were left out at the start."""
-        return [*(tier.statistics() for tier in self.tiers()), *self._left_out]
+        tiers: list[Tier] = [*self.tiers(), *([] if self.remote is None else [self.remote])]
+        return [*(tier.statistics() for tier in tiers), *self._left_out]
 
     def wholes(self) -> dict[Resource, int]:
-        """Return the bytes that the tiers can hold altogether, by resource."""
-        memory = 0 if self._memory is None else self._memory.whole_bytes()
-        return {
-            Resource.MEMORY_TIER_BYTES: memory,
+        """Return the bytes that the tiers can hold altogether, by resource that has an end."""
+        wholes = {
+            Resource.MEMORY_TIER_BYTES: 0 if self._memory is None else self._memory.whole_bytes(),
             Resource.DISK_TIER_BYTES: sum(disk.whole_bytes() for disk in self._disks),
         }
+        remote = None if self.remote is None else self.remote.capacity_bytes
+        return wholes if remote is None else {**wholes, Resource.REMOTE_TIER_BYTES: remote}
 
     def note_journal_failure(self, arena: bytes, error: OSError) -> bool:
         """Draw the consequence of a write that failed beside an arena.
@@ -180,13 +193,13 @@ class Tiers:
         tier = self._by_id.get(arena)
         return None if tier is None else tier.directory
 
-    def tiers(self) -> list[Tier]:
-        """Return all tiers, those that are left out while running too."""
+    def tiers(self) -> list[ArenaTier]:
+        """Return all tiers with an arena, those that are left out while running too."""
         return [*([] if self._memory is None else [self._memory]), *self._disks]
 
     def left_out(self) -> list[Path]:
         """Return the data directories that could not be used at the start."""
-        return [each.directory for each in self._left_out if each.kind == "disk"]
+        return [Path(each.directory) for each in self._left_out if each.kind == "disk"]
 
     def use_anew(self, disk: DiskTier) -> None:
         """Use a directory that was lost, or left out at the start, with an empty arena."""
@@ -245,7 +258,7 @@ class Tiers:
             self.upkeep.discard(task)
             self._busy.discard(tier)
             if not task.cancelled() and (error := task.exception()) is not None:
-                logger.error("upkeep of %s failed", tier.directory, exc_info=error)
+                logger.error("upkeep of %s failed", tier.place, exc_info=error)
 
         task = loop.create_task(work)
         self._busy.add(tier)

@@ -65,6 +65,7 @@ class TaskManagerCollector(Collector):
         yield from _local_pools(status)
         yield from _control_memory(status)
         yield from _storage(status)
+        yield from _remote(status)
         yield from _map_outputs(status)
         yield from copies_metrics(status)
         yield from exchange_metrics(status)
@@ -224,6 +225,40 @@ def _storage(status: TaskManagerStatus) -> Iterator[Metric]:
         free.add_metric(key, tier.free_bytes)
         healthy.add_metric(key, tier.healthy)
     yield from (capacity, used, free, healthy)
+
+
+def _remote(status: TaskManagerStatus) -> Iterator[Metric]:
+    remote = status.remote
+    yield gauge(
+        "remote_upload_bytes", "Memory of parts that are filled or sent.", remote.upload_bytes
+    )
+    yield gauge(
+        "remote_waiting_uploads",
+        "Uploads that wait for that memory; their producers get no credit.",
+        remote.waiting_uploads,
+    )
+    yield gauge(
+        "remote_waiting_deletes",
+        "Objects of the remote tier that wait to be deleted.",
+        remote.waiting_deletes,
+    )
+    yield total("remote_requests", "Requests to the remote tier.", remote.requests)
+    yield total("remote_errors", "Requests that failed, repetitions included.", remote.errors)
+    yield total("remote_read_bytes", "Bytes read from the remote tier.", remote.read_bytes)
+    yield total("remote_written_bytes", "Bytes written to the remote tier.", remote.written_bytes)
+    yield total(
+        "remote_moved_map_outputs",
+        "Map outputs that were moved to the remote tier.",
+        remote.moved_map_outputs,
+    )
+    yield total(
+        "remote_found_map_outputs",
+        "Map outputs of others that were found in the remote tier.",
+        remote.found_map_outputs,
+    )
+    yield total(
+        "remote_removed_orphans", "Orphans that sweeps removed there.", remote.removed_orphans
+    )
 
 
 def _map_outputs(status: TaskManagerStatus) -> Iterator[Metric]:

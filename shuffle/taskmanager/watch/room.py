@@ -41,7 +41,8 @@ class StorageRoom:
             needed = min(ROOM_BYTES, size // 2)
         else:
             needed = min(REGION_BYTES, size // REGIONS_OF_A_SMALL_TIER)
-        self._full = not any(tier.largest_free_bytes >= needed for tier in taking)
+        # A tier of no size, such as a disk with a quota of 0, has no room however little is needed.
+        self._full = not any(tier.largest_free_bytes >= max(needed, 1) for tier in taking)
         if not self._full:
             return None
         pieces = ", ".join(

@@ -37,6 +37,7 @@ from .status import (
     NetworkPoolStatus,
     PoolStatus,
     RegionAreasStatus,
+    RemoteStatus,
     Served,
     ShuffleStatus,
     TaskManagerState,
@@ -101,6 +102,7 @@ def take_snapshot(environment: NetworkEnvironment, vitals: Vitals) -> TaskManage
         region_areas=RegionAreasStatus(
             environment.region_areas.count, environment.region_areas.used_bytes
         ),
+        remote=_remote(environment),
         copies=_copies(environment),
         control_memory=_control_memory(environment),
         connections=_connections(environment),
@@ -224,6 +226,25 @@ def _storage(tiers: Sequence[TierStatistics]) -> tuple[TierStatus, ...]:
             tier.reason,
         )
         for tier in tiers
+    )
+
+
+def _remote(environment: NetworkEnvironment) -> RemoteStatus:
+    outputs = environment.store.remote
+    if outputs is None:
+        return RemoteStatus()
+    tier, objects = outputs.tier, outputs.tier.objects
+    return RemoteStatus(
+        tier.budget.used_bytes,
+        tier.budget.waiting,
+        tier.waiting_deletes,
+        objects.requests,
+        objects.errors,
+        objects.read_bytes,
+        objects.written_bytes,
+        outputs.moves,
+        outputs.found,
+        tier.removed_orphans,
     )
 
 

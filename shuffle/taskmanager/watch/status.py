@@ -81,13 +81,14 @@ class NetworkPoolStatus:
 
 @dataclass(frozen=True, slots=True)
 class TierStatus:
-    """One directory of the storage."""
+    """One directory of the storage, or the remote tier."""
 
     tier: str
-    """``"memory"`` or ``"disk"``."""
+    """``"memory"``, ``"disk"`` or ``"remote"``."""
     directory: str
+    """The URL of the remote tier."""
     capacity_bytes: int | None
-    """None means as many bytes as the disk allows."""
+    """None means as many bytes as the disk, or the remote store, allows."""
     used_bytes: int
     """Bytes in extents that hold or receive data."""
     healthy: bool
@@ -216,6 +217,28 @@ class RegionAreasStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class RemoteStatus:
+    """What the remote tier does; all zero without one. Totals begin with the process."""
+
+    upload_bytes: int = 0
+    """Memory of parts that are being filled or sent."""
+    waiting_uploads: int = 0
+    """Uploads that wait for memory; their producers get no credit."""
+    waiting_deletes: int = 0
+    """Objects that wait to be deleted."""
+    requests: int = 0
+    errors: int = 0
+    """Requests that failed, repetitions included."""
+    read_bytes: int = 0
+    written_bytes: int = 0
+    moved_map_outputs: int = 0
+    """Map outputs that were moved from here."""
+    found_map_outputs: int = 0
+    """Map outputs that were found by their names."""
+    removed_orphans: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class CopiesStatus:
     """Copies of map outputs on other TaskManagers, and moves there."""
 
@@ -330,6 +353,7 @@ class TaskManagerStatus:
     served_channels: tuple[ServedChannelsStatus, ...]
     producers: tuple[ProducersStatus, ...]
     region_areas: RegionAreasStatus
+    remote: RemoteStatus
     copies: CopiesStatus
     control_memory: ControlMemoryStatus
     connections: tuple[ConnectionStatus, ...]

@@ -16,7 +16,7 @@ from sluice.shuffle.partition.pipelined_result_partition import (
     PartitionListeners,
     PipelinedResultPartition,
 )
-from sluice.shuffle.taskmanager.serve.stored_partition_view import ReadPool
+from sluice.shuffle.taskmanager.serve.read_pool import ReadPool
 from sluice.shuffle.taskmanager.serve.taskmanager_channel_opener import TaskManagerChannelOpener
 from tests.support.gates import shown
 from tests.support.mini_cluster import SEGMENT_SIZE_BYTES, eventually, mini_cluster

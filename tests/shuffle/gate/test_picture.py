@@ -15,7 +15,7 @@ from sluice.shuffle.gate.channel_opener import ChannelSource
 from sluice.shuffle.gate.input_gate import InputGate
 from sluice.shuffle.names import ShuffleKey, SubpartitionRange
 from sluice.shuffle.partition.pipelined_result_partition import PipelinedResultPartition
-from sluice.shuffle.taskmanager.serve.stored_partition_view import ReadPool
+from sluice.shuffle.taskmanager.serve.read_pool import ReadPool
 from sluice.shuffle.taskmanager.serve.taskmanager_channel_opener import TaskManagerChannelOpener
 from tests.support.mini_cluster import SEGMENT_SIZE_BYTES, mini_cluster
 

@@ -16,7 +16,7 @@ from sluice.shuffle.gate.remote_input_channel import RemoteInputChannel
 from sluice.shuffle.gate.task_events import MAX_KEPT_TASK_EVENTS, TooManyTaskEvents, UnknownProducer
 from sluice.shuffle.gate.unknown_input_channel import UnknownInputChannel
 from sluice.shuffle.names import ShuffleKey, SubpartitionRange
-from sluice.shuffle.taskmanager.serve.stored_partition_view import ReadPool
+from sluice.shuffle.taskmanager.serve.read_pool import ReadPool
 from sluice.shuffle.taskmanager.serve.taskmanager_channel_opener import TaskManagerChannelOpener
 from tests.support.gates import KEY, HandFilledGate, here
 from tests.support.mini_cluster import mini_cluster

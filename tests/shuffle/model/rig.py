@@ -16,7 +16,7 @@ from sluice.shuffle.records.record_reader import RecordReader
 from sluice.shuffle.records.record_writer import RecordWriter
 from sluice.shuffle.records.serializers import BytesSerializer, ValueSerializer
 from sluice.shuffle.taskmanager.serve.peer_handler import PeerHandler
-from sluice.shuffle.taskmanager.serve.stored_partition_view import ReadPool
+from sluice.shuffle.taskmanager.serve.read_pool import ReadPool
 from sluice.shuffle.taskmanager.serve.taskmanager_channel_opener import TaskManagerChannelOpener
 from tests.support.mini_cluster import SEGMENT_SIZE_BYTES, eventually, mini_cluster
 

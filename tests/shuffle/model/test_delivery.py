@@ -24,7 +24,7 @@ from sluice.shuffle.records.spanning_deserializer import SpanningRecordDeseriali
 from sluice.shuffle.records.spanning_serializer import SpanningRecordSerializer
 from sluice.shuffle.records.stream_elements import StreamRecord
 from sluice.shuffle.taskmanager.serve.partition_request_queue import PartitionRequestQueue
-from sluice.shuffle.taskmanager.serve.stored_partition_view import ReadPool
+from sluice.shuffle.taskmanager.serve.read_pool import ReadPool
 from sluice.shuffle.taskmanager.serve.taskmanager_channel_opener import TaskManagerChannelOpener
 from sluice.transport.connection import Connection
 from tests.shuffle.model.rig import ATTEMPT, KEY, PATIENCE_SECONDS, full_record, pipe

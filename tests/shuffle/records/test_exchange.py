@@ -18,7 +18,7 @@ from sluice.shuffle.records.record_reader import ChannelRecord, ChannelRecords, 
 from sluice.shuffle.records.record_writer import RecordWriter
 from sluice.shuffle.records.selectors import HashSelector
 from sluice.shuffle.records.serializers import BytesSerializer
-from sluice.shuffle.taskmanager.serve.stored_partition_view import ReadPool
+from sluice.shuffle.taskmanager.serve.read_pool import ReadPool
 from sluice.shuffle.taskmanager.serve.taskmanager_channel_opener import TaskManagerChannelOpener
 from tests.support.mini_cluster import SEGMENT_SIZE_BYTES, mini_cluster
 

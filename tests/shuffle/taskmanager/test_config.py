@@ -70,7 +70,9 @@ def test_every_key_can_be_given_in_each_way(key: Key, toml):
         "peer_networks": "10.0.0.0/8, 2001:db8::/32", "memory_tier_bytes": "4097",
         "features_off": "region_areas, buffer_groups",
         "taskmanagers": "node-1:7337, node-2:7337", "drain_migrate": "true",
-        "max_control_memory_bytes": "5 MiB", "quota_overrides": "a: channels = 5",
+        "max_control_memory_bytes": "5 MiB", "remote": "s3://bucket/prefix",
+        "remote_endpoint": "http://127.0.0.1:9000", "remote_part_bytes": "9 MiB",
+        "quota_overrides": "a: channels = 5",
     }.get(key.name, "37")  # fmt: skip
     needed = {"SLUICE_TLS_CA_FILE": "/ca"} if key.name == "tls_enabled" else {}
     heading = f"[{key.section}]\n" if key.section else ""
@@ -300,8 +302,24 @@ def test_an_address_where_a_key_takes_a_port_is_refused_when_the_platform_does_n
             "network_segments = 33554432: must be at most 16777216 [--network-segments]",
         ),
         (
-            {"disk_quota_bytes": "0"},
-            'disk_quota_bytes = "0": must be at least 1 B [--disk-quota-bytes]',
+            {"remote_quota_bytes": "0"},
+            'remote_quota_bytes = "0": must be at least 1 B [--remote-quota-bytes]',
+        ),
+        (
+            {"remote": "s3://key:secret@bucket/prefix"},
+            'remote = "s3://…@bucket/prefix": must be s3://BUCKET/PREFIX with the plain name of a '
+            "bucket and a prefix of letters, digits and . _ - / only; credentials belong into the "
+            "environment, see docs/operate/remote.md [--remote]",
+        ),
+        (
+            {"remote": "some/where"},
+            'remote = "some/where": must be an absolute path, file:///PATH or s3://BUCKET/PREFIX '
+            "[--remote]",
+        ),
+        (
+            {"remote_endpoint": "https://me:secret@host"},
+            'remote_endpoint = "https://…@host": must be http://HOST:PORT or https://HOST:PORT, '
+            "without user and password [--remote-endpoint]",
         ),
         ({"data_prot": 1}, "unknown key data_prot: did you mean data_port? [flag]"),
     ],

@@ -124,6 +124,16 @@ def small_blocks(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
         return rows_of(dealt.agg(f.count("id"), f.sum("id")))
 
 
+def wide(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
+    """Move ``rows`` rows of 128 characters that do not compress well, twice."""
+    rows = spark.range(0, int(parameters["rows"]), 1, MAPS).select(
+        "id", f.sha2(f.hex("id"), 512).alias("text")
+    )
+    sums = rows.repartition(5, "text").groupBy("text").agg(f.sum("id").alias("id"))
+    keyed = sums.groupBy(f.pmod("id", f.lit(50)).alias("key"))
+    return rows_of(keyed.agg(f.count("*"), f.sum(f.crc32("text"))).orderBy("key"))
+
+
 def numbered(spark: SparkSession) -> DataFrame:
     return spark.range(0, ROWS, 1, MAPS).select(
         (f.col("id") % 97).alias("key"),
@@ -150,5 +160,6 @@ JOBS: dict[str, Job] = {
         no_rows,
         many_partitions,
         small_blocks,
+        wide,
     )
 }

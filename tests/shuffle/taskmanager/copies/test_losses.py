@@ -97,10 +97,9 @@ async def test_what_a_taskmanager_lost_with_a_directory_is_copied_to_it_again(tm
         links = await drivers(cluster)
         await write_all(cluster)
         for holder in (1, 0):
-            (tier,) = [
-                tier for tier in cluster[holder].store._tiers.tiers() if tier.kind == "memory"
-            ]
-            cluster[holder].store.lose(tier, "it is gone")
+            store = cluster[holder].store
+            (tier,) = [each for each in store._tiers.tiers() if each.kind == "memory"]
+            store._health.lose(tier, "it is gone")
             assert cluster[holder].store.lookup(KEY, 3) is None
             await eventually(lambda: all(len(holders(cluster, each)) == 2 for each in ATTEMPTS))
             assert await read(cluster[holder], 3, 2) == WHOLE

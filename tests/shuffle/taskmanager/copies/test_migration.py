@@ -162,6 +162,8 @@ async def test_what_nobody_takes_stays_and_the_reason_is_told(tmp_path, monkeypa
         assert (progress.moved, progress.staying) == (0, 8)
         assert "SHUTTING_DOWN" in progress.reason
         assert "8 stay: " in str(progress)
+        # It is not asked for each of many map outputs.
+        assert cluster[0].counters.copies_failed < 3 * len(DATA)
         assert await read(cluster[0], 3, 2) == DATA[3] + b"end"
         # With room elsewhere the next attempt moves them.
         cluster[1].undrain()
@@ -289,4 +291,26 @@ async def test_map_outputs_move_over_tls(tmp_path, authority):
         await noting
         for attempt in range(len(DATA)):
             assert holders(cluster, attempt) == [0, 1]
+        end_application(links)
+
+
+async def test_what_no_taskmanager_takes_moves_to_the_remote_tier(tmp_path, monkeypatch):
+    pytest.importorskip("obstore")
+    monkeypatch.setattr("sluice.shuffle.taskmanager.copies.migration.PAUSE_SECONDS", 0.001)
+    async with mini_cluster(
+        tmp_path, 2, check=False, hosts_apart=True, remote=str(tmp_path / "objects")
+    ) as cluster:
+        await write_all(cluster)
+        links = await drivers(cluster)
+        cluster[1].drain()
+        cluster[0].drain()
+        noting = asyncio.ensure_future(note_moves(links[0]))
+        await cluster[0].migrate()
+        places = await noting
+        assert {place.taskmanager_id for place in places.values()} == {cluster[1].taskmanager_id}
+        assert cluster[0].copies.migration.progress.staying == 0
+        assert (await refusal(cluster, 0, 3)).code is ErrorCode.PARTITION_MOVED
+        await cluster[0].close()
+        for attempt, data in enumerate(DATA):
+            assert await read(cluster[1], attempt, 2) == data + b"end"
         end_application(links)

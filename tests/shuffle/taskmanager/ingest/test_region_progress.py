@@ -9,7 +9,7 @@ from sluice.protocol.messages import BeginRegion, ErrorResponse, OpenPartition, 
 from sluice.shuffle.taskmanager.accounts import Resource
 from sluice.shuffle.taskmanager.ingest.states import StoredState
 from sluice.shuffle.taskmanager.ingest.stored_output import StoredOutput
-from sluice.shuffle.taskmanager.store.shuffle_store import release_regions
+from sluice.shuffle.taskmanager.store.outputs import release_regions
 from tests.shuffle.taskmanager.ingest.rig import DATA, SEGMENT, StoredRig
 
 REGION = [2 * SEGMENT]

@@ -18,7 +18,7 @@ from sluice.protocol.messages import (
 )
 from sluice.shuffle.errors import MapOutputMismatch, PartitionReleased
 from sluice.shuffle.taskmanager.ingest.states import StoredState
-from sluice.shuffle.taskmanager.store.shuffle_store import release_regions
+from sluice.shuffle.taskmanager.store.outputs import release_regions
 from tests.shuffle.taskmanager.ingest.rig import DATA, SEGMENT, StoredRig
 from tests.support.mini_cluster import eventually
 

@@ -20,8 +20,8 @@ from sluice.shuffle.partition.pipelined_result_partition import (
     PipelinedResultPartition,
 )
 from sluice.shuffle.taskmanager.serve.peer_handler import PeerHandler
+from sluice.shuffle.taskmanager.serve.read_pool import ReadPool
 from sluice.shuffle.taskmanager.serve.result_partition_manager import ResultPartitionManager
-from sluice.shuffle.taskmanager.serve.stored_partition_view import ReadPool
 from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
 from tests.support.bad_input import PEER, beside_a_good_client, greet
 from tests.support.fakes import FakeConnection

@@ -15,8 +15,8 @@ from sluice.shuffle.taskmanager.store.errors import (
     StorageClosed,
 )
 from sluice.shuffle.taskmanager.store.journal import Journal
-from sluice.shuffle.taskmanager.store.outputs import MapOutput
-from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore, release_regions
+from sluice.shuffle.taskmanager.store.outputs import MapOutput, release_regions
+from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
 from tests.support.store import (
     KEY,
     Gate,

@@ -17,9 +17,9 @@ from sluice.shuffle.taskmanager.store.errors import (
     StorageReadFailed,
     StorageWriteFailed,
 )
-from sluice.shuffle.taskmanager.store.extent_reader import ExtentRead
 from sluice.shuffle.taskmanager.store.memory_tier import MemoryTier
 from sluice.shuffle.taskmanager.store.outputs import MapOutput
+from sluice.shuffle.taskmanager.store.tier import ExtentRead
 from tests.support.store import (
     KEY,
     Gate,

@@ -10,10 +10,11 @@ import os
 import shutil
 import tempfile
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from unittest import mock
 
+import pytest
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -25,16 +26,29 @@ from hypothesis.stateful import (
 )
 
 from sluice.shuffle.names import MapAttemptKey, ShuffleKey
+from sluice.shuffle.taskmanager.store import remote_tier
 from sluice.shuffle.taskmanager.store.outputs import MapOutput
 from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
 from tests.support.store import config, content, settle, used, write_region
 
 SHUFFLES = [ShuffleKey("app-1", 0), ShuffleKey("app-1", 1), ShuffleKey("app-2", 0)]
-MEMORY_BYTES = 16 * 4096
+MEMORY_BYTES = DISK_BYTES = 16 * 4096
 SIZES = st.sampled_from([1, 10, 64, 65, 2000, 5000, 40_000])
+
+pytestmark = pytest.mark.usefixtures("object_store")
 
 State = dict[tuple[str, MapAttemptKey], bytes]
 """Bytes of each map output, ``committed`` or ``secured``."""
+
+
+def copy_tree(source: Path, target: Path):
+    """Copy a directory from which objects are deleted meanwhile."""
+    for top, _, names in os.walk(source):
+        copied = target / Path(top).relative_to(source)
+        copied.mkdir(parents=True, exist_ok=True)
+        for name in names:
+            with suppress(FileNotFoundError):
+                shutil.copy2(Path(top, name), copied / name)
 
 
 class Crashes:
@@ -48,7 +62,7 @@ class Crashes:
 
     def take(self):
         target = self.copies / str(len(self.taken))
-        shutil.copytree(self.source, target)
+        copy_tree(self.source, target)
         self.taken.append(target)
 
     @contextmanager
@@ -113,12 +127,28 @@ class StoreMachine(RuleBasedStateMachine):
         self.attempts = 0
         self.steps = 0
 
-    @initialize(memory_tier_bytes=st.sampled_from([0, MEMORY_BYTES]))
-    def open(self, memory_tier_bytes):
+    @initialize(
+        memory_tier_bytes=st.sampled_from([0, MEMORY_BYTES]),
+        disk_quota_bytes=st.sampled_from([None, None, None, None, 0, DISK_BYTES]),
+    )
+    def open(self, memory_tier_bytes, disk_quota_bytes):
+        """With a quota of the disk, the rest lies in a remote tier, a directory beside it."""
         self.changes = {"memory_tier_bytes": memory_tier_bytes, "io_threads": 1}
-        self.store = ShuffleStore.open(config(self.directory, **self.changes))
+        self.has_remote = disk_quota_bytes is not None
+        if self.has_remote:
+            self.changes["disk_quota_bytes"] = disk_quota_bytes
+        # The copies that crashes leave have the remote tier elsewhere.
+        self.patch = mock.patch.object(remote_tier, "remote_tier_id", return_value=b"r" * 9)
+        self.patch.start()
+        self.store = self.opened(self.directory)
+
+    def opened(self, directory: Path) -> ShuffleStore:
+        remote = {"remote": str(directory / "remote")} if self.has_remote else {}
+        return ShuffleStore.open(config(directory, **self.changes, **remote))
 
     def teardown(self):
+        if hasattr(self, "patch"):
+            self.patch.stop()
         if hasattr(self, "store"):
             self.loop.run(self.store.close())
         self.loop.close()
@@ -142,7 +172,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     async def check(self, copy: Path, *states: State):
         """Open a store on what a crash has left, and empty it."""
-        store = ShuffleStore.open(config(copy, **self.changes))
+        store = self.opened(copy)
         try:
             assert await state_of(store) in states
             for application in sorted({key.application_id for key in SHUFFLES}):
@@ -286,7 +316,7 @@ class StoreMachine(RuleBasedStateMachine):
     def restart(self):
         async def work():
             await self.store.close()
-            self.store = ShuffleStore.open(config(self.directory, **self.changes))
+            self.store = self.opened(self.directory)
 
         self.step(work(), self.state)
 
@@ -314,7 +344,7 @@ class StoreMachine(RuleBasedStateMachine):
         damaged = bytearray(path.read_bytes())
         damaged[position] ^= 1 << position % 8
         path.write_bytes(damaged)
-        self.store = ShuffleStore.open(config(self.directory, **self.changes))
+        self.store = self.opened(self.directory)
         found = self.loop.run(state_of(self.store))
         for (kind, attempt), bytes_ in found.items():
             # The row of a commit may be what was lost: its regions are secured as before it.

@@ -116,6 +116,8 @@ def test_every_counter_has_one_series():
     pool = STATUS.network_pool
     expected: list[float] = [pool.refused_requests, pool.expired_requests, pool.demand_warnings]
     expected.append(STATUS.control_memory.refusals)
+    remote = dataclasses.astuple(STATUS.remote)
+    expected += remote[3:]
     for field in dataclasses.fields(Counters):
         value = getattr(STATUS.counters, field.name)
         if isinstance(value, ServingSeconds):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -88,3 +89,13 @@ def test_a_small_store_is_full_with_less_and_empty_it_has_room(capacity):
     assert not has_room(room, a_tier(capacity // 16 - 1, capacity))
     assert not has_room(room, a_tier(capacity // 2 - 1, capacity))
     assert has_room(room, a_tier(capacity // 2, capacity))
+
+
+def test_a_disk_that_takes_nothing_leaves_the_room_to_the_remote_tier():
+    off = a_tier(0, 0, directory=DISK)
+    remote = replace(a_tier(GIB, None), kind="remote", directory="s3://bucket/prefix")
+    assert has_room(StorageRoom(), off, remote)
+    out = replace(remote, healthy=False, largest_free_bytes=0)
+    reason = StorageRoom().none_because([off, out])
+    assert reason is not None
+    assert "remote s3://bucket/prefix is out of use" in reason

@@ -34,4 +34,12 @@ public interface ConnectionSource {
 
     /** Counts damaged data that is requested a second time. */
     void refetched();
+
+    /** Returns the directory of other places of map outputs, for a source that fails. */
+    default PlaceDirectory places() {
+        return PlaceDirectory.EMPTY;
+    }
+
+    /** Counts a source that failed and is read at another TaskManager. */
+    default void failedOver() {}
 }

@@ -3,36 +3,64 @@ package io.sluice.client;
 import java.io.IOException;
 import java.nio.channels.SelectionKey;
 import java.nio.channels.Selector;
+import java.util.ArrayDeque;
+import java.util.Queue;
 import java.util.function.BooleanSupplier;
-import java.util.function.Consumer;
 
 /**
- * Speaks the driver leg: keeps an application alive on one TaskManager and releases its data. Not
- * thread safe.
+ * Speaks the driver leg: keeps an application alive on one TaskManager, releases its data, and
+ * hears where its map outputs are. Not thread safe.
  */
 public final class DriverClient implements AutoCloseable {
     private final TaskManagerConnection connection;
-    private final Consumer<Message.OutputsLost> lost;
+    private final OutputEvents events;
+
+    /**
+     * News that arrived during an exchange; they are told after it, because an answer to them
+     * cannot be sent while frames are dispatched.
+     */
+    private final Queue<Message> news = new ArrayDeque<>();
+
+    private final Queue<Message.MoveNoted> toNote = new ArrayDeque<>();
     private long sentNonce;
     private Message answer;
 
     /**
      * Connects as a driver.
      *
-     * @param lost called with the map outputs that the TaskManager has lost, by the thread that
-     *     uses this client
+     * @param events called by the thread that uses this client
      * @throws ClientException.ConnectFailed if no TaskManager answers there
      */
-    public DriverClient(
-            Endpoint endpoint, ClientOptions options, Consumer<Message.OutputsLost> lost)
+    public DriverClient(Endpoint endpoint, ClientOptions options, OutputEvents events)
             throws ClientException {
-        this.lost = lost;
-        connection = TaskManagerConnection.connect(endpoint, options, Message.ROLE_DRIVER);
-        connection.setHandler(new Handler());
+        this.events = events;
+        connection =
+                TaskManagerConnection.connect(
+                        endpoint, options, Message.ROLE_DRIVER, new Handler(endpoint));
     }
 
     public Message.HelloAck taskManager() {
         return connection.taskManager();
+    }
+
+    /** Returns whether the TaskManager makes copies of map outputs and takes those of others. */
+    public boolean hasCopies() {
+        return connection.has(Frames.FEATURE_COPIES);
+    }
+
+    /** Names another TaskManager of the application; sent with the next message. */
+    public void tell(Message.KnownTaskManager other) throws IOException {
+        connection.send(other);
+    }
+
+    /** Sends everything buffered. */
+    public void flush() throws IOException {
+        try {
+            connection.flush();
+        } finally {
+            tell();
+        }
+        note();
     }
 
     /** Pings the TaskManager; returns when the answer has arrived. */
@@ -46,27 +74,36 @@ public final class DriverClient implements AutoCloseable {
 
     /** Releases a shuffle's data; returns the number of bytes freed. */
     public long releaseShuffle(int shuffleId) throws IOException {
-        ask(
-                new Message.ReleaseShuffle(shuffleId),
-                () ->
-                        answer instanceof Message.ShuffleReleased released
-                                && released.shuffleId() == shuffleId,
-                "the release of a shuffle");
-        return ((Message.ShuffleReleased) answer).freedBytes();
+        Message.ShuffleReleased released =
+                (Message.ShuffleReleased)
+                        ask(
+                                new Message.ReleaseShuffle(shuffleId),
+                                () ->
+                                        answer instanceof Message.ShuffleReleased of
+                                                && of.shuffleId() == shuffleId,
+                                "the release of a shuffle");
+        return released.freedBytes();
     }
 
     /** Releases all data of the application; returns the number of bytes freed. */
     public long releaseApplication() throws IOException {
-        ask(
-                new Message.ReleaseApplication(),
-                () -> answer instanceof Message.ApplicationReleased,
-                "the release of the application");
-        return ((Message.ApplicationReleased) answer).freedBytes();
+        Message.ApplicationReleased released =
+                (Message.ApplicationReleased)
+                        ask(
+                                new Message.ReleaseApplication(),
+                                () -> answer instanceof Message.ApplicationReleased,
+                                "the release of the application");
+        return released.freedBytes();
     }
 
-    /** Takes what the TaskManager has said of its own accord, without waiting. */
+    /** Takes what the TaskManager has said of its own accord, without waiting for more. */
     public void receive() throws IOException {
-        connection.receive();
+        try {
+            connection.receive();
+        } finally {
+            tell();
+        }
+        note();
     }
 
     /** Returns a key of a selector that tells when the TaskManager says something. */
@@ -74,10 +111,44 @@ public final class DriverClient implements AutoCloseable {
         return connection.register(selector, attachment);
     }
 
-    private void ask(Message question, BooleanSupplier answered, String what) throws IOException {
+    private Message ask(Message question, BooleanSupplier answered, String what)
+            throws IOException {
         answer = null;
-        connection.send(question);
-        connection.waits().await(answered, what);
+        try {
+            connection.send(question);
+            connection.waits().await(answered, what);
+        } finally {
+            tell();
+        }
+        Message found = answer;
+        note();
+        return found;
+    }
+
+    /** Tells the news so far, those that a connection brought before it was lost included. */
+    private void tell() {
+        for (Message next = news.poll(); next != null; next = news.poll()) {
+            if (next instanceof Message.OutputsLost lost) {
+                events.lost(lost);
+            } else if (next instanceof Message.OutputsHeld held) {
+                events.held(held);
+            } else if (next instanceof Message.OutputsMoved moved) {
+                events.moved(moved);
+                toNote.add(new Message.MoveNoted(moved.move()));
+            }
+        }
+    }
+
+    /** Answers the moves that have been told. */
+    private void note() throws IOException {
+        while (!toNote.isEmpty()) {
+            connection.send(toNote.remove());
+            try {
+                connection.flush();
+            } finally {
+                tell();
+            }
+        }
     }
 
     @Override
@@ -86,17 +157,22 @@ public final class DriverClient implements AutoCloseable {
     }
 
     private final class Handler extends RoleHandler {
-        Handler() {
+        private final Endpoint endpoint;
+
+        Handler(Endpoint endpoint) {
             super("on a driver connection");
+            this.endpoint = endpoint;
         }
 
         @Override
         public void onMessage(Message message) throws IOException {
             if (message instanceof Message.ErrorResponse response) {
-                throw new ClientException.Remote(connection.endpoint().toString(), response);
+                throw new ClientException.Remote(endpoint.toString(), response);
             }
-            if (message instanceof Message.OutputsLost outputs) {
-                lost.accept(outputs);
+            if (message instanceof Message.OutputsLost
+                    || message instanceof Message.OutputsHeld
+                    || message instanceof Message.OutputsMoved) {
+                news.add(message);
             } else {
                 answer = message;
             }

@@ -34,6 +34,9 @@ public final class Frames {
     /** Feature bit: a driver is told of map outputs that were lost with a storage directory. */
     public static final long FEATURE_LOST_OUTPUTS = 64;
 
+    /** Feature bit: map outputs have copies, and move to other TaskManagers. */
+    public static final long FEATURE_COPIES = 128;
+
     /** Most map attempts in a message about lost ones. */
     public static final int MAX_LOST_ATTEMPTS = 256;
 

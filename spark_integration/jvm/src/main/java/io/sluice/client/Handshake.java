@@ -13,6 +13,7 @@ final class Handshake extends RoleHandler {
     }
 
     private final Sender sender;
+    private final Runnable whenDone;
 
     /** Null without a credential. */
     private final Proofs proofs;
@@ -26,10 +27,17 @@ final class Handshake extends RoleHandler {
      * @param plain the Hello without a claim
      * @param credential what to prove; null for nothing
      * @param binding what tells the connection from any other; may be empty
+     * @param whenDone called when the HelloAck has arrived, before anything that follows it
      */
-    Handshake(Message.Hello plain, Credential credential, byte[] binding, Sender sender) {
+    Handshake(
+            Message.Hello plain,
+            Credential credential,
+            byte[] binding,
+            Sender sender,
+            Runnable whenDone) {
         super("before the handshake");
         this.sender = sender;
+        this.whenDone = whenDone;
         if (credential == null) {
             proofs = null;
             hello = plain;
@@ -131,5 +139,6 @@ final class Handshake extends RoleHandler {
             }
         }
         ack = answer;
+        whenDone.run();
     }
 }

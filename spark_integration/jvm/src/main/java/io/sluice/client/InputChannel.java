@@ -61,8 +61,13 @@ final class InputChannel extends ConsumerChannel {
         return progress.nextMapIndex() < other.progress.nextMapIndex();
     }
 
-    boolean isOfSameTaskManager(InputChannel other) {
-        return source().taskManagerId().equals(other.source().taskManagerId());
+    /**
+     * Returns whether the data of both channels have an order: they are, or were at first, at one
+     * TaskManager.
+     */
+    boolean isTwinOf(InputChannel other) {
+        return source().taskManagerId().equals(other.source().taskManagerId())
+                || progress.firstTaskManagerId().equals(other.progress.firstTaskManagerId());
     }
 
     boolean isDrained() {

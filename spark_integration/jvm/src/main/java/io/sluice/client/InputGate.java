@@ -20,13 +20,15 @@ import org.slf4j.LoggerFactory;
  * bounded by their credit: each channel has its own, so that the one that is waited for can go on.
  *
  * <p>The gate recovers where it can and continues behind the last verified block: it requests the
- * rest of a source once more after a damaged block, and for a limited time while the TaskManager of
- * a source, or the own one, is out of reach ({@link SourceRetries}).
+ * rest of a source once more after a damaged block, at another TaskManager if one has it ({@link
+ * PlaceDirectory}), and for a limited time while the TaskManager of a source, or the own one, is
+ * out of reach ({@link SourceRetries}).
  */
 public final class InputGate extends ConsumerGate<BlockStream> {
     private static final Logger LOG = LoggerFactory.getLogger(InputGate.class);
 
     private final ConnectionSource connections;
+    private final OtherPlaces elsewhere;
     private final boolean inMapOrder;
     private final List<InputChannel> channels = new ArrayList<>();
     private final byte[] blockBuffer = new byte[Blocks.MAX_STORED_BYTES];
@@ -36,7 +38,7 @@ public final class InputGate extends ConsumerGate<BlockStream> {
     private int nextChannel;
     private int unasked;
 
-    /** Whether a TaskManager has several channels, between which it does not keep the order. */
+    /** Whether some channels have an order that no TaskManager keeps between them. */
     private boolean hasTwins;
 
     /**
@@ -59,6 +61,7 @@ public final class InputGate extends ConsumerGate<BlockStream> {
             throws IOException {
         super(shuffleId, startSubpartition, endSubpartition, credit, connections::giveBack);
         this.connections = connections;
+        this.elsewhere = new OtherPlaces(connections, shuffleId, credit);
         this.inMapOrder = inMapOrder;
         long now = System.nanoTime();
         for (Source source : sources) {
@@ -144,7 +147,7 @@ public final class InputGate extends ConsumerGate<BlockStream> {
 
     private boolean hasEarlierTwin(InputChannel channel) {
         for (InputChannel other : channels) {
-            if (other.isBefore(channel) && other.isOfSameTaskManager(channel)) {
+            if (other.isBefore(channel) && other.isTwinOf(channel)) {
                 return true;
             }
         }
@@ -154,10 +157,12 @@ public final class InputGate extends ConsumerGate<BlockStream> {
     /** Called when channels were added. */
     private void lookForTwins() {
         Set<String> taskManagers = new HashSet<>();
+        Set<String> firstTaskManagers = new HashSet<>();
         for (InputChannel channel : channels) {
             taskManagers.add(channel.source().taskManagerId());
+            firstTaskManagers.add(channel.progress().firstTaskManagerId());
         }
-        hasTwins = taskManagers.size() < channels.size();
+        hasTwins = Math.min(taskManagers.size(), firstTaskManagers.size()) < channels.size();
     }
 
     /** Reads the next block of a stream; waits for it, and recovers if its channel fails. */
@@ -255,17 +260,10 @@ public final class InputGate extends ConsumerGate<BlockStream> {
      */
     private InputChannel recover(InputChannel channel, IOException failure) throws IOException {
         if (failure instanceof SourceFailure source) {
-            if (channel.isLost()) {
-                return replace(channel, System.nanoTime(), source);
-            }
-            OptionalLong at = channel.progress().retries().nextAttempt(source);
-            if (at.isEmpty()) {
-                throw failure;
-            }
-            return replace(channel, at.getAsLong(), source);
+            return recoverSource(channel, source);
         }
         if (failure instanceof ClientException.Deadline && !cancelled) {
-            throw blame(channel, failure);
+            return leaveStalled(channel, failure);
         }
         if (!ClientException.isLostConnection(failure) || cancelled) {
             throw failure;
@@ -273,44 +271,74 @@ public final class InputGate extends ConsumerGate<BlockStream> {
         return reconnect(channel, failure);
     }
 
-    /**
-     * Finds the failure to report when nothing came for too long: if the own TaskManager answers, a
-     * remote source is stalled.
-     */
-    private IOException blame(InputChannel waitedFor, IOException failure) throws IOException {
-        List<InputChannel> candidates = new ArrayList<>(channels);
-        if (waitedFor != null) {
-            candidates.add(0, waitedFor);
+    private InputChannel recoverSource(InputChannel channel, SourceFailure failure)
+            throws IOException {
+        List<InputChannel> rest = rest(channel, System.nanoTime());
+        if (rest.isEmpty() && failure.isDamage()) {
+            // Every map output was complete, and yet the totals do not match.
+            throw failure;
         }
-        for (InputChannel candidate : candidates) {
-            if (candidate.isAsked() && !candidate.isReceived() && !candidate.isLocal()) {
-                return leg.isAlive()
-                        ? candidate
-                                .progress()
+        SourceRetries retries = channel.progress().retries();
+        if (rest.isEmpty() || channel.isLost()) {
+            return replace(channel, rest, failure);
+        }
+        if (retries.refetches(failure)) {
+            connections.refetched();
+            return replace(channel, rest, failure);
+        }
+        List<InputChannel> others = elsewhere.of(channel, failure);
+        if (!others.isEmpty()) {
+            return replace(channel, others, failure);
+        }
+        OptionalLong at = retries.nextAttempt(failure);
+        if (at.isEmpty()) {
+            throw failure;
+        }
+        connections.reconnected();
+        return replace(channel, rest(channel, at.getAsLong()), failure);
+    }
+
+    /**
+     * Recovers when nothing came for too long. If the own TaskManager answers, a remote source is
+     * stalled, and is left if other TaskManagers have its data.
+     */
+    private InputChannel leaveStalled(InputChannel waitedFor, IOException failure)
+            throws IOException {
+        List<InputChannel> stalled = new ArrayList<>(channels);
+        if (waitedFor != null) {
+            stalled.remove(waitedFor);
+            stalled.add(0, waitedFor);
+        }
+        stalled.removeIf(c -> !c.isAsked() || c.isReceived() || c.isLocal());
+        if (stalled.isEmpty() || !leg.isAlive()) {
+            throw failure;
+        }
+        String taskManagerId = stalled.get(0).source().taskManagerId();
+        InputChannel replacement = waitedFor;
+        for (InputChannel channel : stalled) {
+            if (channel.source().taskManagerId().equals(taskManagerId)) {
+                SourceFailure of =
+                        channel.progress()
                                 .failure(
                                         null,
                                         ErrorCode.DEADLINE_EXCEEDED,
                                         failure.getMessage(),
-                                        failure)
-                        : failure;
+                                        failure);
+                List<InputChannel> others = elsewhere.of(channel, of);
+                if (others.isEmpty()) {
+                    throw of;
+                }
+                InputChannel other = replace(channel, others, of);
+                replacement = channel == waitedFor ? other : replacement;
             }
         }
-        return failure;
+        return replacement;
     }
 
-    private InputChannel replace(InputChannel channel, long atNanos, SourceFailure failure)
+    private InputChannel replace(
+            InputChannel channel, List<InputChannel> rest, SourceFailure failure)
             throws IOException {
-        List<InputChannel> rest = rest(channel, atNanos);
-        if (rest.isEmpty() && !channel.isLost()) {
-            // Every map output was complete, and yet the totals do not match.
-            throw failure;
-        }
         LOG.info("Requesting the rest of a source again: {}", failure.getMessage());
-        if (failure.isDamage()) {
-            connections.refetched();
-        } else if (!channel.isLost()) {
-            connections.reconnected();
-        }
         leg.retire(channel);
         put(channel, rest);
         return rest.isEmpty() ? null : rest.get(0);

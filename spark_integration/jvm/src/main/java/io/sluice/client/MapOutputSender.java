@@ -31,6 +31,7 @@ final class MapOutputSender {
     private final long shuffleId;
     private final long mapAttemptId;
     private final int numSubpartitions;
+    private final Replicas replicas;
 
     private ProducerLeg leg;
     private Endpoint endpoint;
@@ -79,12 +80,14 @@ final class MapOutputSender {
             RegionAreas areas,
             long shuffleId,
             long mapAttemptId,
-            int numSubpartitions) {
+            int numSubpartitions,
+            Replicas replicas) {
         this.source = source;
         this.areas = areas;
         this.shuffleId = shuffleId;
         this.mapAttemptId = mapAttemptId;
         this.numSubpartitions = numSubpartitions;
+        this.replicas = replicas;
     }
 
     /**
@@ -195,7 +198,7 @@ final class MapOutputSender {
                 }
                 open(null);
                 if (!committed) {
-                    leg.finish(sentBytes, sentRegions);
+                    leg.finish(sentBytes, sentRegions, replicas);
                 }
                 source.giveBack(leg.connection());
                 endLeg();

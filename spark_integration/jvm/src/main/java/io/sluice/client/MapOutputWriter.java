@@ -35,6 +35,7 @@ public final class MapOutputWriter {
     private final long mapAttemptId;
     private final int numSubpartitions;
     private final int blockBytes;
+    private final Replicas replicas;
     private final long[] partitionLengths;
     private final CRC32C checksum = new CRC32C();
 
@@ -67,6 +68,7 @@ public final class MapOutputWriter {
     private long totalBytes;
     private boolean ended;
 
+    /** Makes the writer of a map output without copies. */
     public MapOutputWriter(
             ConnectionSource source,
             RegionPool regions,
@@ -74,12 +76,27 @@ public final class MapOutputWriter {
             long mapAttemptId,
             int numSubpartitions,
             int blockBytes) {
+        this(source, regions, shuffleId, mapAttemptId, numSubpartitions, blockBytes, Replicas.ONE);
+    }
+
+    /**
+     * @param replicas how many TaskManagers keep the map output, as far as they can
+     */
+    public MapOutputWriter(
+            ConnectionSource source,
+            RegionPool regions,
+            long shuffleId,
+            long mapAttemptId,
+            int numSubpartitions,
+            int blockBytes,
+            Replicas replicas) {
         this.source = source;
         this.regions = regions;
         this.shuffleId = shuffleId;
         this.mapAttemptId = mapAttemptId;
         this.numSubpartitions = numSubpartitions;
         this.blockBytes = blockBytes;
+        this.replicas = replicas;
         this.partitionLengths = new long[numSubpartitions];
     }
 
@@ -398,7 +415,12 @@ public final class MapOutputWriter {
         if (sender == null) {
             sender =
                     new MapOutputSender(
-                            source, regions.areas(), shuffleId, mapAttemptId, numSubpartitions);
+                            source,
+                            regions.areas(),
+                            shuffleId,
+                            mapAttemptId,
+                            numSubpartitions,
+                            replicas);
         }
         return sender;
     }

@@ -166,8 +166,17 @@ final class ProducerLeg extends RoleHandler {
         return sharedBytes;
     }
 
-    /** Commits the map output; returns when the journal has it. */
-    void finish(long totalBytes, long regions) throws IOException {
+    /**
+     * Commits the map output; returns when the journal has it, and those of other TaskManagers have
+     * it if the copies are synchronous.
+     */
+    void finish(long totalBytes, long regions, Replicas replicas) throws IOException {
+        if (replicas.count() > 1 && connection.has(Frames.FEATURE_COPIES)) {
+            // Sent together with the next message.
+            connection.send(
+                    new Message.ReplicatePartition(
+                            partition, replicas.count(), replicas.isSynchronous()));
+        }
         connection.send(new Message.FinishPartition(partition, totalBytes, regions));
         connection.waits().await(() -> finished || error != null, "the commit of a map output");
         check();

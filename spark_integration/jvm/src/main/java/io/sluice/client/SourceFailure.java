@@ -54,11 +54,34 @@ public final class SourceFailure extends IOException {
     }
 
     /**
-     * Returns whether the failure may pass, because the TaskManager can be back soon with its data.
+     * Returns whether the failure may pass, because the TaskManager can be back soon with its data,
+     * or because it will soon be known where the data are.
      */
     public boolean isTransient() {
         return (isUnreachable() && code != ErrorCode.TASKMANAGER_MISMATCH)
-                || code == ErrorCode.INSUFFICIENT_BUFFERS;
+                || code == ErrorCode.INSUFFICIENT_BUFFERS
+                || code == ErrorCode.PARTITION_MOVED;
+    }
+
+    /** Returns whether a copy of the data at another TaskManager may be good. */
+    boolean mayBeElsewhere() {
+        return switch (code) {
+            case PARTITION_NOT_FOUND,
+                    PARTITION_RELEASED,
+                    PARTITION_MOVED,
+                    STORAGE_UNAVAILABLE,
+                    INTERNAL ->
+                    true;
+            default -> isUnreachable() || isDamage();
+        };
+    }
+
+    /** Returns the place to which the map output has moved, if the answer names it; else null. */
+    PlaceDirectory.Place movedTo() {
+        return code == ErrorCode.PARTITION_MOVED
+                        && getCause() instanceof ClientException.Remote remote
+                ? PlaceDirectory.Place.parse(remote.response().value())
+                : null;
     }
 
     /** Returns whether the data are damaged; the place of the damage is not known. */

@@ -3,6 +3,7 @@ package io.sluice.client;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.HashMap;
+import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 
@@ -20,6 +21,10 @@ final class SourceProgress {
     private final int startSubpartition;
     private final int endSubpartition;
     private final SourceRetries retries;
+
+    /** The TaskManager that had the data at first; its parts are read in map order. */
+    private final String firstTaskManagerId;
+
     private final Map<Long, Integer> attempts = new HashMap<>();
     private final boolean[] attemptDone;
     private int attemptsDone;
@@ -37,7 +42,17 @@ final class SourceProgress {
 
     SourceProgress(
             Source source, int startSubpartition, int endSubpartition, SourceRetries retries) {
+        this(source, startSubpartition, endSubpartition, retries, source.taskManagerId());
+    }
+
+    private SourceProgress(
+            Source source,
+            int startSubpartition,
+            int endSubpartition,
+            SourceRetries retries,
+            String firstTaskManagerId) {
         this.source = source;
+        this.firstTaskManagerId = firstTaskManagerId;
         this.startSubpartition = startSubpartition;
         this.endSubpartition = endSubpartition;
         this.retries = retries;
@@ -54,6 +69,10 @@ final class SourceProgress {
 
     SourceRetries retries() {
         return retries;
+    }
+
+    String firstTaskManagerId() {
+        return firstTaskManagerId;
     }
 
     /**
@@ -229,13 +248,9 @@ final class SourceProgress {
         }
         List<SourceProgress> parts = new ArrayList<>();
         if (attempt >= 0) {
-            SourceProgress begun = part(new int[] {attempt});
+            SourceProgress begun = part(new int[] {attempt}, null);
             begun.attempt = 0;
-            begun.attemptBegun = attemptBegun;
-            begun.attemptEnded = attemptEnded;
-            begun.attemptBytes = attemptBytes;
-            begun.streamOf = streamOf;
-            begun.blocksSeen = blocksSeen;
+            begun.continueFrom(this);
             parts.add(begun);
         }
         int[] unread = new int[attemptDone.length];
@@ -246,12 +261,48 @@ final class SourceProgress {
             }
         }
         if (count > 0) {
-            parts.add(part(Arrays.copyOf(unread, count)));
+            parts.add(part(Arrays.copyOf(unread, count), null));
         }
         return parts;
     }
 
-    private SourceProgress part(int[] indexes) {
+    private void continueFrom(SourceProgress other) {
+        attemptBegun = other.attemptBegun;
+        attemptEnded = other.attemptEnded;
+        attemptBytes = other.attemptBytes;
+        streamOf = other.streamOf;
+        blocksSeen = other.blocksSeen;
+    }
+
+    /**
+     * Returns a part of {@link #rest} as parts at the given places, one for each TaskManager.
+     *
+     * @param places where to read each map output; null stays where it is
+     */
+    List<SourceProgress> at(List<PlaceDirectory.Place> places) {
+        Map<PlaceDirectory.Place, List<Integer>> byPlace = new LinkedHashMap<>();
+        for (int i = 0; i < places.size(); i++) {
+            byPlace.computeIfAbsent(places.get(i), place -> new ArrayList<>()).add(i);
+        }
+        List<SourceProgress> parts = new ArrayList<>();
+        byPlace.forEach(
+                (place, indexes) -> {
+                    SourceProgress part =
+                            part(indexes.stream().mapToInt(Integer::intValue).toArray(), place);
+                    if (attempt >= 0) {
+                        // A map output that was read in part is alone.
+                        part.attempt = attempt;
+                        part.continueFrom(this);
+                    }
+                    parts.add(part);
+                });
+        return parts;
+    }
+
+    /**
+     * @param place null for the same TaskManager
+     */
+    private SourceProgress part(int[] indexes, PlaceDirectory.Place place) {
         long[] ids = new long[indexes.length];
         int[] streams = new int[indexes.length];
         int[] mapIndexes = new int[indexes.length];
@@ -262,13 +313,18 @@ final class SourceProgress {
         }
         Source part =
                 new Source(
-                        source.taskManagerId(),
-                        source.host(),
-                        source.port(),
+                        place == null ? source.taskManagerId() : place.taskManagerId(),
+                        place == null ? source.host() : place.host(),
+                        place == null ? source.port() : place.port(),
                         ids,
                         streams,
                         mapIndexes);
-        return new SourceProgress(part, startSubpartition, endSubpartition, retries);
+        return new SourceProgress(
+                part,
+                startSubpartition,
+                endSubpartition,
+                place == null ? retries : retries.elsewhere(source.taskManagerId()),
+                firstTaskManagerId);
     }
 
     // ---- failures

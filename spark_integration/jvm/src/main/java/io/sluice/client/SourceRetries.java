@@ -5,11 +5,19 @@ import java.util.OptionalLong;
 import java.util.Set;
 
 /**
- * Decides how often a source is asked again; shared by all parts into which its rest was divided.
+ * Decides how often a source is asked again, and where; shared by all parts into which its rest was
+ * divided as long as they stay at one TaskManager.
  */
 final class SourceRetries {
+    /** Most TaskManagers that are tried one after the other without a pause. */
+    private static final int MAX_PLACES = 8;
+
     private final long returnTimeoutMillis;
     private final Set<Long> refetched = new HashSet<>();
+
+    /** TaskManagers at which reading has failed before it was tried here. */
+    private final Set<String> triedBefore = new HashSet<>();
+
     private boolean refetchedAll;
     private Patience patience;
 
@@ -27,31 +35,57 @@ final class SourceRetries {
     }
 
     /**
-     * Returns when to ask again after {@code failure}, as {@link System#nanoTime}; empty if the
-     * failure is final.
+     * Returns when to ask the same TaskManager again after {@code failure}, as {@link
+     * System#nanoTime}; empty if the failure is final. The TaskManagers that were tried before may
+     * be tried once more after that.
      */
     OptionalLong nextAttempt(SourceFailure failure) {
-        if (failure.isTransient()) {
-            if (patience == null) {
-                patience = new Patience(returnTimeoutMillis);
-            }
-            return patience.nextAttempt();
+        if (!failure.isTransient()) {
+            return OptionalLong.empty();
         }
-        return failure.isDamage() && mayRefetch(failure.mapAttemptId())
-                ? OptionalLong.of(System.nanoTime())
-                : OptionalLong.empty();
+        if (patience == null) {
+            patience = new Patience(returnTimeoutMillis);
+        }
+        triedBefore.clear();
+        return patience.nextAttempt();
     }
 
     /**
-     * Returns whether damaged data may be requested a second time; it may have been damaged on its
-     * way.
+     * Returns whether damaged data is to be requested a second time; it may have been damaged on
+     * its way.
      */
-    private boolean mayRefetch(Long mapAttemptId) {
-        if (mapAttemptId != null) {
-            return refetched.add(mapAttemptId);
+    boolean refetches(SourceFailure failure) {
+        if (!failure.isDamage()) {
+            return false;
+        }
+        if (failure.mapAttemptId() != null) {
+            return refetched.add(failure.mapAttemptId());
         }
         boolean first = !refetchedAll;
         refetchedAll = true;
         return first;
+    }
+
+    /** Returns whether another TaskManager may be tried. */
+    boolean mayMove() {
+        return triedBefore.size() < MAX_PLACES;
+    }
+
+    /** Returns the TaskManagers not to try after a failure at the given one. */
+    Set<String> avoided(String taskManagerId) {
+        Set<String> avoided = new HashSet<>(triedBefore);
+        avoided.add(taskManagerId);
+        return avoided;
+    }
+
+    /**
+     * Returns the retries of a part that is read at another TaskManager after a failure at the
+     * given one. The time without a block goes on.
+     */
+    SourceRetries elsewhere(String taskManagerId) {
+        SourceRetries other = new SourceRetries(returnTimeoutMillis);
+        other.triedBefore.addAll(avoided(taskManagerId));
+        other.patience = patience;
+        return other;
     }
 }

@@ -45,11 +45,23 @@ public final class TaskManagerConnection implements AutoCloseable {
      */
     public static TaskManagerConnection connect(Endpoint endpoint, ClientOptions options, int role)
             throws ClientException {
+        return connect(endpoint, options, role, null);
+    }
+
+    /**
+     * Connects and does the handshake, as above.
+     *
+     * @param next takes the messages that follow the handshake, which may arrive together with it;
+     *     null to drop them
+     */
+    static TaskManagerConnection connect(
+            Endpoint endpoint, ClientOptions options, int role, FrameHandler next)
+            throws ClientException {
         TaskManagerConnection connection = null;
         try {
             connection = new TaskManagerConnection(endpoint, options, role);
             connection.waits.connect();
-            connection.shakeHands();
+            connection.shakeHands(next);
             return connection;
         } catch (IOException | RuntimeException e) {
             // NIO reports an unresolved host name as a RuntimeException.
@@ -74,17 +86,17 @@ public final class TaskManagerConnection implements AutoCloseable {
                 : failure.getMessage();
     }
 
-    private void shakeHands() throws IOException {
+    private void shakeHands(FrameHandler next) throws IOException {
         Handshake handshake =
                 new Handshake(
                         hello(),
                         Handshake.credentialFor(role, options.credential()),
                         socket.channelBinding(),
-                        this::send);
+                        this::send,
+                        () -> handler = next);
         send(handshake.hello());
         handler = handshake;
         waits.awaitHandshake(() -> handshake.ack() != null);
-        handler = null;
         ack = handshake.ack();
         if (ack.version() != Frames.VERSION
                 || ack.segmentSizeBytes() < 1
@@ -118,7 +130,8 @@ public final class TaskManagerConnection implements AutoCloseable {
                         | Frames.FEATURE_RESUMABLE_OUTPUTS
                         | Frames.FEATURE_REGION_AREAS
                         | Frames.FEATURE_ENCRYPTED_PEERS
-                        | Frames.FEATURE_LOST_OUTPUTS,
+                        | Frames.FEATURE_LOST_OUTPUTS
+                        | Frames.FEATURE_COPIES,
                 name.substring(0, Math.min(name.length(), 256)));
     }
 

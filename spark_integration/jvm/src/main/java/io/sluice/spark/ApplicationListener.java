@@ -11,10 +11,12 @@ import org.apache.spark.scheduler.StageInfo;
 final class ApplicationListener extends SparkListener {
     private final Reachability reachability;
     private final ShuffleTable shuffles;
+    private final OutputRegistry outputs;
 
-    ApplicationListener(Reachability reachability, ShuffleTable shuffles) {
+    ApplicationListener(Reachability reachability, ShuffleTable shuffles, OutputRegistry outputs) {
         this.reachability = reachability;
         this.shuffles = shuffles;
+        this.outputs = outputs;
     }
 
     @Override
@@ -36,6 +38,7 @@ final class ApplicationListener extends SparkListener {
                     (Integer) stage.shuffleDepId().get(),
                     written.recordsWritten(),
                     written.bytesWritten());
+            outputs.written((Integer) stage.shuffleDepId().get());
         }
     }
 }

@@ -4,13 +4,17 @@ import io.sluice.client.ClientException;
 import io.sluice.client.ClientOptions;
 import io.sluice.client.DriverClient;
 import io.sluice.client.Endpoint;
+import io.sluice.client.Frames;
 import io.sluice.client.Message;
+import io.sluice.client.OutputEvents;
+import io.sluice.client.PlaceDirectory;
 import java.io.IOException;
 import java.util.ArrayList;
+import java.util.HashMap;
 import java.util.LinkedHashSet;
 import java.util.List;
+import java.util.Map;
 import java.util.Set;
-import java.util.function.Consumer;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -29,7 +33,11 @@ public final class DriverLink {
     private final Endpoint endpoint;
     private final ClientOptions options;
     private final DriverListener listener;
-    private final Consumer<Message.OutputsLost> lost;
+    private final DriverLinks links;
+
+    /** TaskManagers that were named on this connection, by id. */
+    private final Map<String, Message.KnownTaskManager> named = new HashMap<>();
+
     private DriverClient client;
     private volatile boolean connected;
     private volatile Message.HelloAck taskManager;
@@ -41,17 +49,14 @@ public final class DriverLink {
 
     /**
      * @param listener tells this link when the TaskManager says something
-     * @param lost called with the map outputs that the TaskManager has lost
+     * @param links told of the connection and of what the TaskManager says
      */
     DriverLink(
-            Endpoint endpoint,
-            ClientOptions options,
-            DriverListener listener,
-            Consumer<Message.OutputsLost> lost) {
+            Endpoint endpoint, ClientOptions options, DriverListener listener, DriverLinks links) {
         this.endpoint = endpoint;
         this.options = options;
         this.listener = listener;
-        this.lost = lost;
+        this.links = links;
     }
 
     public Endpoint endpoint() {
@@ -66,6 +71,25 @@ public final class DriverLink {
     /** Returns the TaskManager that answered last; null before the first connection. */
     public Message.HelloAck taskManager() {
         return taskManager;
+    }
+
+    /** Returns whether it is the given TaskManager that answered last. */
+    boolean isTo(String taskManagerId) {
+        Message.HelloAck answered = taskManager;
+        return answered != null && answered.taskManagerId().equals(taskManagerId);
+    }
+
+    /** Returns whether the TaskManager that answered last makes and takes copies. */
+    boolean hasCopies() {
+        Message.HelloAck answered = taskManager;
+        return answered != null && (answered.features() & Frames.FEATURE_COPIES) != 0;
+    }
+
+    /** Returns the place of the TaskManager that answered last; not before the first connection. */
+    PlaceDirectory.Place place() {
+        Message.HelloAck answered = taskManager;
+        return new PlaceDirectory.Place(
+                answered.taskManagerId(), answered.advertisedHost(), answered.dataPort());
     }
 
     /** Returns endpoint and reason of the last failure; empty before the first one. */
@@ -95,6 +119,31 @@ public final class DriverLink {
             client.receive();
         } catch (IOException | RuntimeException e) {
             failed("listening", e);
+        }
+    }
+
+    /** Names the other TaskManagers of the application, as far as this one does not know them. */
+    synchronized void nameOthers() {
+        if (client == null) {
+            return;
+        }
+        try {
+            nameOthers(client);
+            client.flush();
+        } catch (IOException | RuntimeException e) {
+            failed("naming TaskManagers", e);
+        }
+    }
+
+    private void nameOthers(DriverClient driver) throws IOException {
+        if (!driver.hasCopies()) {
+            return;
+        }
+        for (Message.KnownTaskManager other : links.withCopies()) {
+            if (!isTo(other.taskManagerId())
+                    && !other.equals(named.put(other.taskManagerId(), other))) {
+                driver.tell(other);
+            }
         }
     }
 
@@ -143,12 +192,17 @@ public final class DriverLink {
             boolean fresh = client == null;
             try {
                 if (client == null) {
-                    client = new DriverClient(endpoint, options, lost);
+                    client = new DriverClient(endpoint, options, new Heard());
                     taskManager = client.taskManager();
+                    named.clear();
                     listener.listen(client, this);
                 }
+                nameOthers(client);
                 exchange.run(client);
-                connected = true;
+                if (!connected) {
+                    connected = true;
+                    links.connected(this);
+                }
                 return true;
             } catch (IOException | RuntimeException e) {
                 // No exception may leave: a scheduled ping that throws would be the last one.
@@ -165,8 +219,9 @@ public final class DriverLink {
         String why = e instanceof IOException ? e.getMessage() : e.toString();
         if (connected) {
             LOG.warn("TaskManager at {}: {} failed: {}", endpoint, what, why);
+            connected = false;
+            links.disconnected(this);
         }
-        connected = false;
         lastFailure =
                 e instanceof ClientException.ConnectFailed connectFailed
                         ? connectFailed.summary()
@@ -188,6 +243,24 @@ public final class DriverLink {
             client.close();
             client = null;
             listener.closed();
+        }
+    }
+
+    /** Passes on what the TaskManager says, with its id. */
+    private final class Heard implements OutputEvents {
+        @Override
+        public void lost(Message.OutputsLost outputs) {
+            links.events().lost(taskManager.taskManagerId(), outputs);
+        }
+
+        @Override
+        public void held(Message.OutputsHeld outputs) {
+            links.events().held(taskManager.taskManagerId(), outputs);
+        }
+
+        @Override
+        public void moved(Message.OutputsMoved outputs) {
+            links.events().moved(taskManager.taskManagerId(), outputs);
         }
     }
 

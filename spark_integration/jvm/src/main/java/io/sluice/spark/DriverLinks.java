@@ -3,48 +3,60 @@ package io.sluice.spark;
 import io.sluice.client.ClientOptions;
 import io.sluice.client.Endpoint;
 import io.sluice.client.Message;
+import io.sluice.client.PlaceDirectory;
 import java.util.Collection;
 import java.util.LinkedHashSet;
+import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.RejectedExecutionException;
 import java.util.concurrent.ScheduledExecutorService;
 import java.util.concurrent.ScheduledFuture;
 import java.util.concurrent.TimeUnit;
-import java.util.function.Consumer;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
 
 /** The driver's links to TaskManagers, one for each endpoint, and their pings. Thread safe. */
-final class DriverLinks {
+final class DriverLinks implements OutputRegistry.Links {
+    private static final Logger LOG = LoggerFactory.getLogger(DriverLinks.class);
+
+    private static final long FIRST_PAUSE_MILLIS = 200;
+    private static final long LONGEST_PAUSE_MILLIS = 1_000;
+
     private final ScheduledExecutorService threads;
     private final long pingIntervalMillis;
     private final DriverListener listener;
-    private final Consumer<Message.OutputsLost> lost;
+    private final long lostAfterMillis;
     private final Map<String, DriverLink> links = new ConcurrentHashMap<>();
     private ClientOptions options;
+    private volatile TaskManagerEvents events;
 
     /** Endpoints that came before the options, without which no link can greet. */
     private final Set<Endpoint> early = new LinkedHashSet<>();
 
     /**
      * @param threads ping until they are shut down
-     * @param lost called with the map outputs that a TaskManager has lost, by one of the threads
+     * @param lostAfterMillis how long a TaskManager may be away before it is told to be gone
      */
-    DriverLinks(
-            ScheduledExecutorService threads,
-            long pingIntervalMillis,
-            Consumer<Message.OutputsLost> lost) {
+    DriverLinks(ScheduledExecutorService threads, long pingIntervalMillis, long lostAfterMillis) {
         this.threads = threads;
         this.pingIntervalMillis = pingIntervalMillis;
+        this.lostAfterMillis = lostAfterMillis;
         this.listener = new DriverListener(threads);
-        this.lost = lost;
     }
 
-    /** Begins with the links; returns false if they have begun before. */
-    synchronized boolean start(ClientOptions withOptions) {
+    /**
+     * Begins with the links; returns false if they have begun before.
+     *
+     * @param withEvents called by the threads
+     */
+    synchronized boolean start(ClientOptions withOptions, TaskManagerEvents withEvents) {
         if (options != null) {
             return false;
         }
         options = withOptions;
+        events = withEvents;
         early.forEach(this::add);
         early.clear();
         return true;
@@ -55,12 +67,96 @@ final class DriverLinks {
         if (options == null) {
             early.add(endpoint);
         } else if (!contains(endpoint)) {
-            DriverLink link = new DriverLink(endpoint, options, listener, lost);
+            DriverLink link = new DriverLink(endpoint, options, listener, this);
             links.put(endpoint.toString(), link);
             // It runs until the threads are shut down.
             ScheduledFuture<?> unused =
                     threads.scheduleWithFixedDelay(
                             link::ping, 0, pingIntervalMillis, TimeUnit.MILLISECONDS);
+        }
+    }
+
+    TaskManagerEvents events() {
+        return events;
+    }
+
+    @Override
+    public void add(PlaceDirectory.Place place) {
+        add(Endpoint.tcp(place.host(), place.port()));
+    }
+
+    @Override
+    public PlaceDirectory.Place connected(String taskManagerId) {
+        return links.values().stream()
+                .filter(link -> link.isConnected() && link.isTo(taskManagerId))
+                .findFirst()
+                .map(DriverLink::place)
+                .orElse(null);
+    }
+
+    @Override
+    public boolean isKnown(String taskManagerId) {
+        return links.values().stream().anyMatch(link -> link.isTo(taskManagerId));
+    }
+
+    /** Returns the TaskManagers that can have copies and to which there is a connection now. */
+    List<Message.KnownTaskManager> withCopies() {
+        return links.values().stream()
+                .filter(link -> link.isConnected() && link.hasCopies())
+                .map(DriverLink::place)
+                .map(p -> new Message.KnownTaskManager(p.taskManagerId(), p.host(), p.port()))
+                .distinct()
+                .toList();
+    }
+
+    /** Called by a link that has got its connection. */
+    void connected(DriverLink link) {
+        events.connected(link.taskManager());
+        if (link.hasCopies()) {
+            for (DriverLink other : links.values()) {
+                if (other != link && other.isConnected() && other.hasCopies()) {
+                    submit(() -> threads.execute(other::nameOthers));
+                }
+            }
+        }
+    }
+
+    /** Called by a link that has lost its connection: the TaskManager may be back soon. */
+    void disconnected(DriverLink link) {
+        tryAgain(link, System.nanoTime(), FIRST_PAUSE_MILLIS);
+    }
+
+    private void tryAgain(DriverLink link, long lostNanos, long pauseMillis) {
+        long awayMillis = TimeUnit.NANOSECONDS.toMillis(System.nanoTime() - lostNanos);
+        long pause = Math.max(0, Math.min(pauseMillis, lostAfterMillis - awayMillis));
+        submit(
+                () -> {
+                    // No caller waits for it.
+                    ScheduledFuture<?> unused =
+                            threads.schedule(
+                                    () -> check(link, lostNanos, pauseMillis),
+                                    pause,
+                                    TimeUnit.MILLISECONDS);
+                });
+    }
+
+    private void check(DriverLink link, long lostNanos, long pauseMillis) {
+        String taskManagerId = link.taskManager().taskManagerId();
+        if (link.ping() || connected(taskManagerId) != null) {
+            return;
+        }
+        if (System.nanoTime() - lostNanos < TimeUnit.MILLISECONDS.toNanos(lostAfterMillis)) {
+            tryAgain(link, lostNanos, Math.min(2 * pauseMillis, LONGEST_PAUSE_MILLIS));
+        } else {
+            events.gone(taskManagerId);
+        }
+    }
+
+    private static void submit(Runnable toThreads) {
+        try {
+            toThreads.run();
+        } catch (RejectedExecutionException e) {
+            LOG.debug("the links have ended", e);
         }
     }
 

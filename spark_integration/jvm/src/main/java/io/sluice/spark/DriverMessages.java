@@ -1,8 +1,12 @@
 package io.sluice.spark;
 
+import io.sluice.client.PlaceDirectory;
 import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.Collection;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 
 /**
  * Builds the messages that executors send to the driver's plugin. They are arrays of strings, which
@@ -15,6 +19,8 @@ final class DriverMessages {
     static final String ENDPOINTS = "endpoints";
     static final String LOST_OUTPUT = "lost-output";
     static final String COUNTERS = "counters";
+    static final String PLACES = "places";
+    static final String LEAVE = "leave";
 
     private DriverMessages() {}
 
@@ -53,6 +59,105 @@ final class DriverMessages {
                     message.add(Long.toString(number));
                 });
         return message.toArray(new String[0]);
+    }
+
+    /**
+     * Asks at which TaskManagers map outputs can be read.
+     *
+     * @param avoided TaskManagers at which reading has failed
+     */
+    static String[] places(int shuffleId, long[] attempts, Collection<String> avoided) {
+        List<String> message = new ArrayList<>(List.of(PLACES, Integer.toString(shuffleId)));
+        message.add(Integer.toString(avoided.size()));
+        message.addAll(avoided);
+        for (long attempt : attempts) {
+            message.add(Long.toString(attempt));
+        }
+        return message.toArray(new String[0]);
+    }
+
+    /** The question of {@link #places}, on the driver. */
+    record PlacesQuestion(int shuffleId, List<Long> attempts, Set<String> avoided) {
+        static PlacesQuestion read(String[] message) {
+            int first = 3 + Integer.parseInt(message[2]);
+            return new PlacesQuestion(
+                    Integer.parseInt(message[1]),
+                    DriverMessages.attempts(message, first),
+                    Set.copyOf(Arrays.asList(message).subList(3, first)));
+        }
+    }
+
+    /**
+     * The answer to {@link #places}.
+     *
+     * @param isNews whether Spark's tracker names other places than those to avoid, so that what an
+     *     executor knows is outdated
+     * @param places for each map output its place, or null
+     */
+    record PlacesAnswer(boolean isNews, List<PlaceDirectory.Place> places) {
+        private static final int FIELDS = 3;
+
+        /** Returns the message: id, host and port of each place, or three empty texts. */
+        String[] message() {
+            String[] message = new String[1 + FIELDS * places.size()];
+            Arrays.fill(message, "");
+            message[0] = Boolean.toString(isNews);
+            for (int i = 0; i < places.size(); i++) {
+                PlaceDirectory.Place place = places.get(i);
+                if (place != null) {
+                    message[1 + FIELDS * i] = place.taskManagerId();
+                    message[2 + FIELDS * i] = place.host();
+                    message[3 + FIELDS * i] = Integer.toString(place.port());
+                }
+            }
+            return message;
+        }
+
+        static PlacesAnswer read(String[] message) {
+            List<PlaceDirectory.Place> places = new ArrayList<>();
+            for (int i = 1; i + FIELDS <= message.length; i += FIELDS) {
+                places.add(
+                        message[i].isEmpty()
+                                ? null
+                                : new PlaceDirectory.Place(
+                                        message[i],
+                                        message[i + 1],
+                                        Integer.parseInt(message[i + 2])));
+            }
+            return new PlacesAnswer(Boolean.parseBoolean(message[0]), places);
+        }
+    }
+
+    /**
+     * Says that a task is about to fail because map outputs can be read nowhere. Spark then forgets
+     * all of a TaskManager; it should be only what is nowhere else.
+     *
+     * @param taskManagerId the place that Spark's tracker had given to the task
+     */
+    static String[] leave(String taskManagerId, int shuffleId, long[] attempts) {
+        List<String> message = new ArrayList<>(List.of(LEAVE, taskManagerId));
+        message.add(Integer.toString(shuffleId));
+        for (long attempt : attempts) {
+            message.add(Long.toString(attempt));
+        }
+        return message.toArray(new String[0]);
+    }
+
+    /** The message of {@link #leave}, on the driver. */
+    record Leave(String taskManagerId, int shuffleId, List<Long> attempts) {
+        private static final int FIRST = 3;
+
+        static Leave read(String[] message) {
+            return new Leave(message[1], Integer.parseInt(message[2]), attempts(message, FIRST));
+        }
+    }
+
+    private static List<Long> attempts(String[] message, int first) {
+        List<Long> attempts = new ArrayList<>();
+        for (int i = first; i < message.length; i++) {
+            attempts.add(Long.parseLong(message[i]));
+        }
+        return attempts;
     }
 
     /** Asks the driver to forget one map output. */

@@ -11,16 +11,13 @@ import io.sluice.client.Tls;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Optional;
-import java.util.Set;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.Future;
 import java.util.concurrent.ScheduledThreadPoolExecutor;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
 import org.apache.spark.MapOutputTrackerMaster;
-import org.apache.spark.ShuffleStatus;
 import org.apache.spark.SparkEnv;
-import org.apache.spark.scheduler.MapStatus;
 import org.apache.spark.storage.BlockManagerId;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
@@ -47,6 +44,7 @@ public final class DriverRuntime {
     private final Reachability reachability;
     private final StageCanceller canceller;
     private final DriverLinks links;
+    private final OutputRegistry outputs;
     private final ScheduledThreadPoolExecutor threads;
 
     private final ShuffleTable shuffles = new ShuffleTable();
@@ -93,7 +91,8 @@ public final class DriverRuntime {
                 new DriverLinks(
                         threads,
                         settings.liveness().pingIntervalMillis(),
-                        DriverRuntime::forgetLost);
+                        settings.copies().lostAfterMillis());
+        this.outputs = new OutputRegistry(new SparkTracker(), links, settings.copies().replicas());
         this.registrar =
                 new ShuffleRegistrar(
                         FallbackPolicies.of(
@@ -111,6 +110,11 @@ public final class DriverRuntime {
     /** Returns the registrar that decides on new shuffles. */
     ShuffleRegistrar registrar() {
         return registrar;
+    }
+
+    /** Returns the registry of where map outputs are. */
+    OutputRegistry outputs() {
+        return outputs;
     }
 
     /** Returns the table of the application's shuffles. */
@@ -151,7 +155,7 @@ public final class DriverRuntime {
                         new ChunkPool(1),
                         tls,
                         credential);
-        if (links.start(options)) {
+        if (links.start(options, outputs)) {
             addConfigured();
         }
     }
@@ -366,6 +370,7 @@ public final class DriverRuntime {
      */
     void releaseShuffle(int shuffleId, boolean blocking) {
         shuffles.released(shuffleId);
+        outputs.released(shuffleId);
         List<Future<Boolean>> answers = new ArrayList<>();
         for (DriverLink link : links.values()) {
             link.addRelease(shuffleId);
@@ -407,39 +412,6 @@ public final class DriverRuntime {
             LOG.warn("A TaskManager did not answer the driver", e);
             return false;
         }
-    }
-
-    /**
-     * Unregisters map outputs that a TaskManager has lost. Spark then runs their tasks again, and
-     * no others.
-     */
-    private static void forgetLost(Message.OutputsLost lost) {
-        SparkEnv env = SparkEnv.get();
-        if (env == null) {
-            return; // the application has ended
-        }
-        int shuffleId = (int) lost.shuffleId();
-        MapOutputTrackerMaster tracker = (MapOutputTrackerMaster) env.mapOutputTracker();
-        Option<ShuffleStatus> status = tracker.shuffleStatuses().get(shuffleId);
-        if (status.isEmpty()) {
-            return;
-        }
-        Set<Long> attempts = Set.copyOf(lost.mapAttemptIds());
-        MapStatus[] outputs = status.get().mapStatuses();
-        int forgotten = 0;
-        for (int index = 0; index < outputs.length; index++) {
-            MapStatus output = outputs[index];
-            if (output != null && attempts.contains(output.mapId())) {
-                tracker.unregisterMapOutput(shuffleId, index, output.location());
-                forgotten++;
-            }
-        }
-        LOG.warn(
-                "A TaskManager has lost {} map outputs of shuffle {} with a storage directory:"
-                        + " {} of them run again",
-                attempts.size(),
-                shuffleId,
-                forgotten);
     }
 
     /** Unregisters one map output if it is still the registered one; returns whether it was. */

@@ -9,6 +9,7 @@ import io.sluice.client.Credential;
 import io.sluice.client.Endpoint;
 import io.sluice.client.Message;
 import io.sluice.client.Patience;
+import io.sluice.client.PlaceDirectory;
 import io.sluice.client.RegionPool;
 import io.sluice.client.TaskManagerConnection;
 import java.io.IOException;
@@ -19,6 +20,8 @@ import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.stream.Collectors;
+import org.apache.spark.MapOutputTracker;
+import org.apache.spark.MapOutputTrackerMaster;
 import org.apache.spark.SparkEnv;
 import org.apache.spark.TaskContext;
 import org.apache.spark.api.plugin.PluginContext;
@@ -49,6 +52,7 @@ public final class ExecutorRuntime implements AutoCloseable {
     private final List<Endpoint> endpoints;
     private final Penalties penalties = new Penalties(System::nanoTime);
     private final ReachabilityReporter reporter;
+    private final DriverPlaces places;
 
     private ExecutorRuntime(Installed plugin, SluiceSettings settings, String applicationId) {
         this.context = plugin.context();
@@ -85,6 +89,11 @@ public final class ExecutorRuntime implements AutoCloseable {
                         settings.writer().regionBytes(),
                         tasks,
                         settings.writer().regionArea() ? 2 * tasks : 0);
+        this.places =
+                new DriverPlaces(
+                        context::ask,
+                        ExecutorRuntime::forgetStatuses,
+                        settings.io().connectTimeoutMillis());
         this.reporter =
                 new ReachabilityReporter(
                         context, this::probe, settings.liveness().pingIntervalMillis());
@@ -308,6 +317,36 @@ public final class ExecutorRuntime implements AutoCloseable {
         }
     }
 
+    /**
+     * Lets the tasks that begin on this executor from now on ask Spark's tracker, which names other
+     * places than what the executor knows.
+     */
+    private static void forgetStatuses(int shuffleId) {
+        MapOutputTracker tracker = SparkEnv.get().mapOutputTracker();
+        if (!(tracker instanceof MapOutputTrackerMaster)) {
+            tracker.unregisterShuffle(shuffleId);
+        }
+    }
+
+    /** Returns the directory of other places of map outputs. */
+    PlaceDirectory places() {
+        return places;
+    }
+
+    /**
+     * Tells the driver that a task fails because map outputs can be read nowhere, before Spark
+     * forgets all that the TaskManager has that its tracker had named.
+     */
+    public void leave(String taskManagerId, int shuffleId, long[] attempts) {
+        if (settings.copies().replicas().count() > 1) {
+            try {
+                places.leave(taskManagerId, shuffleId, attempts);
+            } catch (ClientException.Interrupted e) {
+                LOG.debug("the task is ended meanwhile", e);
+            }
+        }
+    }
+
     /** Asks the driver to forget one lost map output. */
     public void forgetMapOutput(int shuffleId, long mapId, int mapIndex) {
         try {
@@ -326,6 +365,7 @@ public final class ExecutorRuntime implements AutoCloseable {
     @Override
     public void close() {
         reporter.close();
+        places.close();
         pool.close();
     }
 }

@@ -65,6 +65,15 @@ public final class SluiceMetrics {
             counter(
                     "reconnects",
                     "connections made anew in the middle of a task after a TaskManager went away");
+    final LongAdder sourceFailovers =
+            counter(
+                    "sourceFailovers",
+                    "times a reader turned to other TaskManagers for what was left of one that"
+                            + " failed");
+    final LongAdder mapOutputsRelocated =
+            counter(
+                    "mapOutputsRelocated",
+                    "map outputs whose place in Spark's tracker the driver has changed");
     public final LongAdder fetchFailures =
             counter("fetchFailures", "fetch failures given to Spark");
     final LongAdder endpointFailovers =

@@ -140,7 +140,8 @@ public final class SluicePlugin implements SparkPlugin {
                             localMaster,
                             reachability,
                             (stageId, reason) -> context.cancelStage(stageId, reason));
-            context.addSparkListener(new ApplicationListener(reachability, runtime.shuffles()));
+            context.addSparkListener(
+                    new ApplicationListener(reachability, runtime.shuffles(), runtime.outputs()));
             DriverRuntime.install(runtime);
             StatusTab.attach(context, runtime);
             return Credentials.forExecutors(credential);
@@ -184,6 +185,19 @@ public final class SluicePlugin implements SparkPlugin {
                     yield null;
                 }
                 case DriverMessages.ENDPOINTS -> runtime.endpoints();
+                case DriverMessages.PLACES -> {
+                    DriverMessages.PlacesQuestion question =
+                            DriverMessages.PlacesQuestion.read(parts);
+                    yield runtime.outputs()
+                            .places(question.shuffleId(), question.attempts(), question.avoided())
+                            .message();
+                }
+                case DriverMessages.LEAVE -> {
+                    DriverMessages.Leave leave = DriverMessages.Leave.read(parts);
+                    runtime.outputs()
+                            .leave(leave.taskManagerId(), leave.shuffleId(), leave.attempts());
+                    yield null;
+                }
                 case DriverMessages.LOST_OUTPUT ->
                         Boolean.toString(
                                 DriverRuntime.forgetMapOutput(

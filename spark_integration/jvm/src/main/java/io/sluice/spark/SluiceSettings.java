@@ -1,6 +1,7 @@
 package io.sluice.spark;
 
 import io.sluice.client.Endpoint;
+import io.sluice.client.Replicas;
 import java.util.ArrayList;
 import java.util.List;
 import org.apache.spark.SparkConf;
@@ -13,6 +14,7 @@ import org.apache.spark.SparkConf;
  * @param io connections to TaskManagers
  * @param writer map tasks
  * @param reader reduce tasks
+ * @param copies how many TaskManagers keep a map output
  * @param liveness how driver and executors watch the TaskManagers
  * @param pipelined pipelined shuffles (Spark 4.3)
  * @param ssl encryption of TCP connections
@@ -23,6 +25,7 @@ public record SluiceSettings(
         Io io,
         Writer writer,
         Reader reader,
+        Copies copies,
         Liveness liveness,
         Pipelined pipelined,
         SslSettings ssl,
@@ -86,6 +89,15 @@ public record SluiceSettings(
     }
 
     /**
+     * Copies of map outputs.
+     *
+     * @param replicas how many TaskManagers keep a map output, and whether a map task waits for it
+     * @param lostAfterMillis how long the driver waits for a TaskManager before tasks are sent to
+     *     the copies
+     */
+    public record Copies(Replicas replicas, long lostAfterMillis) {}
+
+    /**
      * How driver and executors watch the TaskManagers.
      *
      * @param pingIntervalMillis time between two pings of the driver
@@ -120,6 +132,9 @@ public record SluiceSettings(
     public static final String RETURN_TIMEOUT = "spark.sluice.reader.returnTimeout";
     public static final String MAP_ORDER = "spark.sluice.reader.mapOrder";
     public static final String WRITER_RETURN_TIMEOUT = "spark.sluice.writer.returnTimeout";
+    public static final String REPLICAS = "spark.sluice.replicas";
+    public static final String REPLICAS_MODE = "spark.sluice.replicas.mode";
+    public static final String REPLICAS_LOST_AFTER = "spark.sluice.replicas.lostAfter";
     public static final String PING_INTERVAL = "spark.sluice.driver.pingInterval";
     public static final String PIPELINED = "spark.sluice.pipelined.enabled";
     public static final String FLUSH_INTERVAL = "spark.sluice.pipelined.flushInterval";
@@ -245,6 +260,25 @@ public record SluiceSettings(
                                         "how long a map task waits for a TaskManager that went away"
                                                 + " before it fails"),
                                 new Entry(
+                                        REPLICAS,
+                                        "1",
+                                        "number, 1 to 8",
+                                        "how many TaskManagers, each on another host, keep a map"
+                                                + " output; 1: only the one it is written to"),
+                                new Entry(
+                                        REPLICAS_MODE,
+                                        "async",
+                                        "async or sync",
+                                        "whether a map task ends before the copies of its output"
+                                                + " are made, or waits for them"),
+                                new Entry(
+                                        REPLICAS_LOST_AFTER,
+                                        "5s",
+                                        "time, 0s to 10min",
+                                        "how long the driver waits for a TaskManager that went away"
+                                                + " before it sends new tasks to the copies; tasks"
+                                                + " under way turn to them at once"),
+                                new Entry(
                                         PING_INTERVAL,
                                         "10s",
                                         "time, 1s to 30s",
@@ -315,6 +349,12 @@ public record SluiceSettings(
                                 (int) reading.number(MAX_READER_BUFFERS, 2, 65536),
                                 reading.time(RETURN_TIMEOUT, 0, 600_000),
                                 reading.isTrue(MAP_ORDER)),
+                        new Copies(
+                                new Replicas(
+                                        (int) reading.number(REPLICAS, 1, Replicas.MAX),
+                                        reading.oneOf(REPLICAS_MODE, "async", "sync")
+                                                .equals("sync")),
+                                reading.time(REPLICAS_LOST_AFTER, 0, 600_000)),
                         new Liveness(
                                 reading.time(PING_INTERVAL, 1_000, 30_000),
                                 reading.time(REACHABILITY_TIMEOUT, 0, 600_000)),

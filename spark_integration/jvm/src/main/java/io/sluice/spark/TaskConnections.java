@@ -4,6 +4,7 @@ import io.sluice.client.ClientException;
 import io.sluice.client.ConnectionSource;
 import io.sluice.client.Endpoint;
 import io.sluice.client.Patience;
+import io.sluice.client.PlaceDirectory;
 import io.sluice.client.TaskManagerConnection;
 import java.io.IOException;
 
@@ -69,6 +70,16 @@ final class TaskConnections implements ConnectionSource {
     @Override
     public void reconnected() {
         SluiceMetrics.INSTANCE.reconnects.increment();
+    }
+
+    @Override
+    public PlaceDirectory places() {
+        return runtime.places();
+    }
+
+    @Override
+    public void failedOver() {
+        SluiceMetrics.INSTANCE.sourceFailovers.increment();
     }
 
     @Override

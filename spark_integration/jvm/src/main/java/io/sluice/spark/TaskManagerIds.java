@@ -1,6 +1,7 @@
 package io.sluice.spark;
 
 import io.sluice.client.Message;
+import io.sluice.client.PlaceDirectory;
 import org.apache.spark.storage.BlockManagerId;
 import scala.Option;
 
@@ -16,6 +17,11 @@ public final class TaskManagerIds {
                 taskManager.advertisedHost(),
                 taskManager.dataPort(),
                 Option.empty());
+    }
+
+    static BlockManagerId location(PlaceDirectory.Place place) {
+        return BlockManagerId.apply(
+                PREFIX + place.taskManagerId(), place.host(), place.port(), Option.empty());
     }
 
     /**

@@ -12,6 +12,7 @@ import io.sluice.client.Endpoint;
 import io.sluice.client.InputGate;
 import io.sluice.client.MapOutputWriter;
 import io.sluice.client.Message;
+import io.sluice.client.OutputEvents;
 import io.sluice.client.RegionPool;
 import io.sluice.client.Source;
 import io.sluice.client.TaskManagerConnection;
@@ -187,7 +188,7 @@ public final class ClientLegs {
     }
 
     private long release(int shuffleId) throws IOException {
-        try (DriverClient driver = new DriverClient(endpoint, options, lost -> {})) {
+        try (DriverClient driver = new DriverClient(endpoint, options, new OutputEvents() {})) {
             return driver.releaseShuffle(shuffleId);
         }
     }

@@ -19,9 +19,12 @@ import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 import java.util.TreeMap;
+import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ConcurrentLinkedQueue;
+import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.Semaphore;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicReference;
@@ -61,6 +64,26 @@ final class MockDaemon implements AutoCloseable {
     /** The areas for {@link Frames#FEATURE_REGION_AREAS}; set by the test. */
     volatile MockAreas areas;
 
+    /** A fault of single sources, whatever the mode. */
+    @FunctionalInterface
+    interface Fault {
+        /**
+         * Returns the error with which a channel ends in front of a buffer, or at its end, or null;
+         * {@link ErrorCode#CHECKSUM_MISMATCH} damages the buffer.
+         */
+        ErrorCode at(Message.GateChannel channel, long buffer);
+    }
+
+    volatile Fault fault = (channel, buffer) -> null;
+
+    /** Whether a fault names the map output that it concerns, and the value it has. */
+    volatile boolean faultNamesOutput;
+
+    volatile String faultValue = "";
+
+    /** TaskManagers whose sources are not served. */
+    volatile Set<String> silentSources = Set.of();
+
     /** Number of channels that meet the mode, and at which of their buffers. */
     final AtomicInteger modeTimes = new AtomicInteger(Integer.MAX_VALUE);
 
@@ -80,8 +103,17 @@ final class MockDaemon implements AutoCloseable {
     volatile boolean forgetsSecured;
     volatile boolean answersPings;
 
-    /** What is lost is told before a Pong, and once more after it; nothing if null. */
-    volatile Message.OutputsLost lost;
+    /** Told to a driver before a Pong, and once more after it. */
+    volatile List<Message> news = List.of();
+
+    /** Told together with the HelloAck. */
+    volatile List<Message> newsAtConnect = List.of();
+
+    /** Told before a Pong, once. */
+    volatile List<Message> newsAtPing = List.of();
+
+    /** Whether the news of {@link #newsAtPing} come although their Pong is cut off. */
+    volatile boolean tellsBeforeCut;
 
     /** Whether the message of {@link #cut} still takes effect, and only its answer is lost. */
     volatile boolean cutAfter;
@@ -90,6 +122,10 @@ final class MockDaemon implements AutoCloseable {
     final Map<Long, List<TreeMap<Integer, byte[]>>> outputs = new ConcurrentHashMap<>();
 
     final ConcurrentLinkedQueue<Message> received = new ConcurrentLinkedQueue<>();
+
+    /** What drivers have told. */
+    final BlockingQueue<Message> told = new LinkedBlockingQueue<>();
+
     volatile int largestPayload;
     final Semaphore regionsReceived = new Semaphore(0);
     final AtomicInteger connections = new AtomicInteger();

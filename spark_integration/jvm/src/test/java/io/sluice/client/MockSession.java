@@ -38,7 +38,10 @@ final class MockSession {
         if (muted) {
             return;
         }
-        byte[] frame = TestFrames.frame(message, payload);
+        writeFrame(TestFrames.frame(message, payload));
+    }
+
+    private void writeFrame(byte[] frame) throws IOException {
         if (daemon.mode == MockDaemon.Mode.BYTE_BY_BYTE) {
             for (byte b : frame) {
                 out.write(b);
@@ -53,6 +56,12 @@ final class MockSession {
         send(message, new byte[0]);
     }
 
+    private void sendAll(List<Message> messages) throws IOException {
+        for (Message message : messages) {
+            send(message);
+        }
+    }
+
     void run() throws IOException {
         while (true) {
             TestFrames.Received frame = TestFrames.read(in);
@@ -61,6 +70,9 @@ final class MockSession {
             if (cutHere != null
                     && cutHere.test(frame.message())
                     && daemon.cut.compareAndSet(cutHere, null)) {
+                if (daemon.tellsBeforeCut) {
+                    sendAll(daemon.newsAtPing);
+                }
                 muted = true;
                 if (daemon.cutAfter) {
                     handle(frame.message(), frame.payload());
@@ -78,7 +90,7 @@ final class MockSession {
                             & (daemon.mode == MockDaemon.Mode.LARGE_PAYLOADS
                                     ? -1L
                                     : daemon.features);
-            send(
+            Message.HelloAck ack =
                     new Message.HelloAck(
                             1,
                             daemon.id,
@@ -86,7 +98,13 @@ final class MockSession {
                             0,
                             agreed,
                             "127.0.0.1",
-                            daemon.endpoint().port()));
+                            daemon.endpoint().port());
+            ByteArrayOutputStream together = new ByteArrayOutputStream();
+            together.write(TestFrames.frame(ack, new byte[0]));
+            for (Message news : daemon.newsAtConnect) {
+                together.write(TestFrames.frame(news, new byte[0]));
+            }
+            writeFrame(together.toByteArray());
             send(new Message.Ping(-1L));
         } else if (message instanceof Message.OpenPartition open && daemon.refusesOutputs != null) {
             fail(open.partition(), daemon.refusesOutputs, null);
@@ -120,14 +138,15 @@ final class MockSession {
         } else if (message instanceof Message.CloseGate close) {
             send(new Message.GateClosed(close.gate()));
         } else if (message instanceof Message.Ping ping && daemon.answersPings) {
-            Message.OutputsLost lost = daemon.lost;
-            if (lost != null) {
-                send(lost);
-            }
+            List<Message> news = daemon.news;
+            sendAll(news);
+            sendAll(daemon.newsAtPing);
+            daemon.newsAtPing = List.of();
             send(new Message.Pong(ping.nonce()));
-            if (lost != null) {
-                send(lost);
-            }
+            sendAll(news);
+        } else if (message instanceof Message.KnownTaskManager
+                || message instanceof Message.MoveNoted) {
+            daemon.told.add(message);
         } else if (message instanceof Message.AddCredit add) {
             credits.merge(add.channel(), add.credit(), Long::sum);
         }
@@ -264,10 +283,12 @@ final class MockSession {
     }
 
     private void serve(Message.OpenGate open, Message.GateChannel channel) throws IOException {
-        if (daemon.mode == MockDaemon.Mode.SILENT) {
+        if (daemon.mode == MockDaemon.Mode.SILENT
+                || daemon.silentSources.contains(channel.taskManagerId())) {
             return;
         }
         ByteArrayOutputStream all = new ByteArrayOutputStream();
+        List<Integer> ends = new ArrayList<>();
         for (long id : channel.mapAttemptIds()) {
             List<TreeMap<Integer, byte[]>> done = daemon.outputs.get(id);
             if (done == null || daemon.mode == MockDaemon.Mode.PARTITION_NOT_FOUND) {
@@ -281,6 +302,7 @@ final class MockSession {
                     all.write(bytes);
                 }
             }
+            ends.add(all.size());
         }
         byte[] bytes = all.toByteArray();
         MockDaemon.Mode now = daemon.mode;
@@ -288,8 +310,16 @@ final class MockSession {
         long sequence = 0;
         for (int offset = 0; offset < length; ) {
             waitForCredit(channel.channel());
+            ErrorCode fault = daemon.fault.at(channel, sequence);
+            if (fault != null && fault != ErrorCode.CHECKSUM_MISMATCH) {
+                fail(channel, fault, ends, offset);
+                return;
+            }
             int n = Math.min(payloadBytes(), length - offset);
             byte[] payload = Arrays.copyOfRange(bytes, offset, offset + n);
+            if (fault != null) {
+                payload[n - 1] ^= 1;
+            }
             if (sequence == daemon.modeFromBuffer && goesWrong(now)) {
                 if (now == MockDaemon.Mode.DISCONNECT_IN_DATA) {
                     byte[] frame =
@@ -312,6 +342,11 @@ final class MockSession {
                     payload);
             offset += n;
         }
+        ErrorCode fault = daemon.fault.at(channel, sequence);
+        if (fault != null && fault != ErrorCode.CHECKSUM_MISMATCH) {
+            fail(channel, fault, ends, length);
+            return;
+        }
         long total = now == MockDaemon.Mode.WRONG_TOTALS ? length + 1 : length;
         byte[] event = TestEvents.endOfPartition(total, sequence);
         send(new Message.BufferResponse(channel.channel(), sequence, 0, Message.EVENT), event);
@@ -333,6 +368,25 @@ final class MockSession {
             handle(frame.message(), frame.payload());
         }
         credits.merge(channel, -1L, Long::sum);
+    }
+
+    private void fail(Message.GateChannel channel, ErrorCode code, List<Integer> ends, int offset)
+            throws IOException {
+        int index = 0;
+        while (index < ends.size() - 1 && ends.get(index) <= offset) {
+            index++;
+        }
+        Long attempt = daemon.faultNamesOutput ? channel.mapAttemptIds()[index] : null;
+        send(
+                new Message.ErrorResponse(
+                        channel.channel(),
+                        code.number(),
+                        1,
+                        false,
+                        "as asked",
+                        daemon.faultValue,
+                        "",
+                        attempt));
     }
 
     private void fail(long channel, ErrorCode code, Long attempt) throws IOException {

@@ -21,6 +21,8 @@ final class TestConnections implements ConnectionSource {
 
     final AtomicInteger reconnected = new AtomicInteger();
     final AtomicInteger refetched = new AtomicInteger();
+    final AtomicInteger failedOver = new AtomicInteger();
+    PlaceDirectory places = PlaceDirectory.EMPTY;
     final List<Endpoint> passedOver = new CopyOnWriteArrayList<>();
 
     /** Where others are reached, in the order in which they are tried. */
@@ -70,6 +72,16 @@ final class TestConnections implements ConnectionSource {
     @Override
     public void reconnected() {
         reconnected.incrementAndGet();
+    }
+
+    @Override
+    public PlaceDirectory places() {
+        return places;
+    }
+
+    @Override
+    public void failedOver() {
+        failedOver.incrementAndGet();
     }
 
     @Override

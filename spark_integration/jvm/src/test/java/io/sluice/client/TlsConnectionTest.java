@@ -453,7 +453,7 @@ class TlsConnectionTest {
             for (int bytes = 1; bytes < 20_000 && made < 3; bytes += 1 + bytes / 7) {
                 relay.mostFromServer.set(bytes);
                 try (DriverClient driver =
-                        new DriverClient(relay.endpoint(), options, lost -> {})) {
+                        new DriverClient(relay.endpoint(), options, new OutputEvents() {})) {
                     made++;
                     daemon.answersPings = true;
                     IOException lost =
@@ -486,7 +486,7 @@ class TlsConnectionTest {
                     new DriverClient(
                             endpoint(server),
                             CERTIFICATES.options(TestCertificates.CLIENT, chunks),
-                            outputs -> {})) {
+                            new OutputEvents() {})) {
                 IOException lost =
                         assertThrows(ClientException.ConnectionLost.class, () -> driver.ping());
                 assertContains(lost.getMessage(), "the TaskManager closed it");

@@ -2,20 +2,25 @@ package io.sluice.spark;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertNull;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import io.sluice.client.ChunkPool;
 import io.sluice.client.ClientOptions;
 import io.sluice.client.Endpoint;
 import io.sluice.client.Message;
+import io.sluice.client.NewsDaemon;
+import io.sluice.client.PlaceDirectory;
 import io.sluice.client.Tls;
 import java.net.InetAddress;
 import java.net.ServerSocket;
 import java.net.Socket;
+import java.util.List;
 import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.Executors;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.ScheduledExecutorService;
+import java.util.concurrent.TimeUnit;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
@@ -25,10 +30,39 @@ class DriverLinksTest {
     private static final int DEADLINE_MILLIS = 30_000;
     private static final ClientOptions OPTIONS =
             new ClientOptions("app-1", "driver", 300, 300, new ChunkPool(1), Tls.OFF, null);
+    private static final ClientOptions PATIENT =
+            new ClientOptions("app-1", "driver", 30_000, 30_000, new ChunkPool(1), Tls.OFF, null);
 
     private final ScheduledExecutorService threads = Executors.newScheduledThreadPool(1);
-    private final BlockingQueue<Message.OutputsLost> lost = new LinkedBlockingQueue<>();
-    private final DriverLinks links = new DriverLinks(threads, 1, lost::add);
+    private final DriverLinks links = new DriverLinks(threads, 1, 1);
+    private final BlockingQueue<String> heard = new LinkedBlockingQueue<>();
+    private final TaskManagerEvents events =
+            new TaskManagerEvents() {
+                @Override
+                public void connected(Message.HelloAck taskManager) {
+                    heard.add("connected " + taskManager.taskManagerId());
+                }
+
+                @Override
+                public void gone(String taskManagerId) {
+                    heard.add("gone " + taskManagerId);
+                }
+
+                @Override
+                public void lost(String taskManagerId, Message.OutputsLost outputs) {
+                    heard.add("lost " + taskManagerId);
+                }
+
+                @Override
+                public void held(String taskManagerId, Message.OutputsHeld outputs) {
+                    heard.add("held " + taskManagerId);
+                }
+
+                @Override
+                public void moved(String taskManagerId, Message.OutputsMoved outputs) {
+                    heard.add("moved " + taskManagerId);
+                }
+            };
 
     @AfterEach
     void end() {
@@ -58,17 +92,90 @@ class DriverLinksTest {
         try (ServerSocket listener = listener()) {
             links.add(endpointOf(listener));
             assertTrue(links.values().isEmpty());
-            assertTrue(links.start(OPTIONS));
+            assertTrue(links.start(OPTIONS, events));
             assertGreeted(listener);
-            assertFalse(links.start(OPTIONS));
+            assertFalse(links.start(OPTIONS, events));
             links.add(endpointOf(listener));
             assertEquals(1, links.values().size());
         }
     }
 
+    private static <T> T next(BlockingQueue<T> queue) throws InterruptedException {
+        return queue.poll(DEADLINE_MILLIS, TimeUnit.MILLISECONDS);
+    }
+
+    private static Message.KnownTaskManager known(String id, NewsDaemon daemon) {
+        return new Message.KnownTaskManager(id, "127.0.0.1", daemon.endpoint().port());
+    }
+
+    @Test
+    void taskManagersAreNamedToEachOther() throws Exception {
+        links.start(PATIENT, events);
+        try (NewsDaemon a = new NewsDaemon("tm-a", true);
+                NewsDaemon b = new NewsDaemon("tm-b", true);
+                NewsDaemon old = new NewsDaemon("tm-old", false)) {
+            links.add(old.endpoint());
+            assertEquals("connected tm-old", next(heard));
+            links.add(a.endpoint());
+            assertEquals("connected tm-a", next(heard));
+            links.add(b.endpoint());
+            assertEquals("connected tm-b", next(heard));
+            assertEquals(known("tm-a", a), next(b.told()));
+            assertEquals(known("tm-b", b), next(a.told()));
+            assertTrue(a.told().isEmpty());
+            assertTrue(old.told().isEmpty(), "it would not understand");
+            assertEquals(
+                    new PlaceDirectory.Place("tm-b", "127.0.0.1", b.endpoint().port()),
+                    links.connected("tm-b"));
+        }
+    }
+
+    @Test
+    void aTaskManagerThatStaysAwayIsGone() throws Exception {
+        links.start(PATIENT, events);
+        try (NewsDaemon daemon = new NewsDaemon("tm-a", true)) {
+            links.add(daemon.endpoint());
+            assertEquals("connected tm-a", next(heard));
+        }
+        assertEquals("gone tm-a", next(heard));
+        assertNull(links.connected("tm-a"));
+        assertTrue(links.isKnown("tm-a"));
+    }
+
+    @Test
+    void aLostConnectionIsReplacedBeforeTheNextPing() throws Exception {
+        DriverLinks rarelyPinged = new DriverLinks(threads, 3_600_000, DEADLINE_MILLIS);
+        rarelyPinged.start(PATIENT, events);
+        try (NewsDaemon daemon = new NewsDaemon("tm-a", true)) {
+            rarelyPinged.add(daemon.endpoint());
+            assertEquals("connected tm-a", next(heard));
+            daemon.resetConnections();
+            assertEquals("connected tm-a", next(heard));
+        } finally {
+            rarelyPinged.close();
+        }
+    }
+
+    @Test
+    void newsComeWithTheIdOfTheTaskManager() throws Exception {
+        links.start(PATIENT, events);
+        try (NewsDaemon daemon = new NewsDaemon("tm-a", true)) {
+            links.add(daemon.endpoint());
+            assertEquals("connected tm-a", next(heard));
+            daemon.tell(
+                    new Message.OutputsLost(1, List.of(1L)),
+                    new Message.OutputsHeld(1, List.of(1L)),
+                    new Message.OutputsMoved(5, 1, "tm-b", "host", 1, List.of(1L)));
+            assertEquals("lost tm-a", next(heard));
+            assertEquals("held tm-a", next(heard));
+            assertEquals("moved tm-a", next(heard));
+            assertEquals(new Message.MoveNoted(5), next(daemon.told()));
+        }
+    }
+
     @Test
     void aLinkIsPingedAgainAfterEachFailure() throws Exception {
-        links.start(OPTIONS);
+        links.start(OPTIONS, events);
         try (ServerSocket listener = listener()) {
             links.add(endpointOf(listener));
             for (int time = 0; time < 3; time++) {

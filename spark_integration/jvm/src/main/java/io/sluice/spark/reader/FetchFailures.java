@@ -1,11 +1,11 @@
 package io.sluice.spark.reader;
 
 import io.sluice.client.ErrorCode;
-import io.sluice.client.Source;
 import io.sluice.client.SourceFailure;
 import io.sluice.spark.Compat;
 import io.sluice.spark.ExecutorRuntime;
 import io.sluice.spark.SluiceMetrics;
+import io.sluice.spark.TaskManagerIds;
 import io.sluice.spark.TaskReader;
 import java.io.IOException;
 import org.apache.spark.shuffle.FetchFailedException;
@@ -47,7 +47,7 @@ final class FetchFailures {
             if (failure.mapAttemptId() != null && !failure.isUnreachable() && !missing) {
                 throw lostOutput(failure);
             }
-            throw unreachable(failure.source(), error);
+            throw unreachable(failure);
         }
         return TaskReader.taskFailure(error);
     }
@@ -59,10 +59,19 @@ final class FetchFailures {
         return fetchFailed(null, mapId, mapIndex, failure);
     }
 
-    private RuntimeException unreachable(Source source, IOException error) {
-        long mapId = source.mapAttemptIds()[0];
-        BlockManagerId location = outputs.location(source.taskManagerId());
-        return fetchFailed(location, mapId, outputs.mapIndex(mapId), error);
+    private RuntimeException unreachable(SourceFailure failure) {
+        long[] unreadable =
+                failure.mapAttemptId() == null
+                                || failure.isUnreachable()
+                                || outputs.location(failure.mapAttemptId()) == null
+                        ? failure.source().mapAttemptIds()
+                        : new long[] {failure.mapAttemptId()};
+        long mapId = unreadable[0];
+        BlockManagerId location = outputs.location(mapId);
+        if (location != null) {
+            runtime.leave(TaskManagerIds.taskManagerId(location), shuffleId, unreadable);
+        }
+        return fetchFailed(location, mapId, outputs.mapIndex(mapId), failure);
     }
 
     private RuntimeException fetchFailed(

@@ -4,6 +4,7 @@ import io.sluice.client.Source;
 import io.sluice.spark.TaskManagerIds;
 import io.sluice.spark.TaskReader;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.HashMap;
 import java.util.LinkedHashMap;
 import java.util.List;
@@ -86,8 +87,18 @@ final class MapOutputs {
         return sources;
     }
 
-    BlockManagerId location(String taskManagerId) {
-        return locations.get(taskManagerId);
+    /**
+     * Returns where the tracker has a map output. It may have been read elsewhere.
+     *
+     * @return null if the map output was not asked for
+     */
+    BlockManagerId location(long mapId) {
+        for (Source source : sources) {
+            if (Arrays.stream(source.mapAttemptIds()).anyMatch(id -> id == mapId)) {
+                return locations.get(source.taskManagerId());
+            }
+        }
+        return null;
     }
 
     int mapIndex(long mapId) {

@@ -68,7 +68,8 @@ public final class MapTask {
                         shuffleId,
                         mapId,
                         numPartitions,
-                        runtime.settings().writer().blockBytes());
+                        runtime.settings().writer().blockBytes(),
+                        runtime.settings().copies().replicas());
         return output;
     }
 

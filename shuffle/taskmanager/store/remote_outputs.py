@@ -1,0 +1,365 @@
+"""Map outputs that move to the remote tier, and those that are found there by their names.
+
+A map output that moves becomes objects of its application, and one more, the manifest, whose name
+follows from the application, the shuffle and the map attempt. Every TaskManager with the same
+remote tier finds it by this name with one request, and serves it like one of its own.
+"""
+
+import asyncio
+import logging
+import secrets
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from typing import Any, Final
+
+from crc32c import crc32c
+
+from ...names import MapAttemptKey, ShuffleKey
+from ..accounts import Accounts
+from .errors import CorruptRegion
+from .output_index import OutputIndex
+from .outputs import MapOutput, Region
+from .remote_manifest import pack_manifest, unpack_manifest
+from .remote_names import (
+    application_marker,
+    manifest_name,
+    moved_application,
+    moved_output,
+    moved_region,
+    name_of_application,
+)
+from .remote_objects import RemoteFailure
+from .remote_tier import RemoteExtent, RemoteTier
+from .remote_upload import Upload
+from .tier import Extent, ExtentRead
+
+logger = logging.getLogger(__name__)
+
+REGIONS_AT_A_TIME: Final = 4
+"""Regions of one map output that are uploaded at a time."""
+
+LOOKUPS_AT_A_TIME: Final = 32
+"""Manifests that are asked for at a time; more wait."""
+
+MOST_RELEASED: Final = 4096
+"""Released shuffles that are remembered, so that nobody finds what is about to be deleted."""
+
+_PIECE_BYTES: Final = 1024 * 1024
+_MOST_COPY_BYTES: Final = 5 * 1024**3
+"""Longest object that S3 copies in one request."""
+
+_MISSING_SECONDS: Final = 0.1
+"""Map outputs that are missing are looked up together: a whole bucket may be gone."""
+
+
+class RemoteOutputs:
+    """The map outputs of a store that have moved.
+
+    Args:
+        tier: The remote tier.
+        index: Gets the map outputs that are found.
+        accounts: Applications pay here for them.
+        read: Reads extents of any tier.
+        lost: Called to forget the map outputs that use some extents.
+    """
+
+    def __init__(
+        self,
+        tier: RemoteTier,
+        index: OutputIndex,
+        accounts: Accounts,
+        read: Callable[[Sequence[ExtentRead]], Awaitable[None]],
+        lost: Callable[[set[Extent]], None],
+    ) -> None:
+        self.tier = tier
+        self.moves = 0
+        """Map outputs that were moved from here; only grows."""
+        self.found = 0
+        """Map outputs that were found; only grows."""
+        self.lookups = 0
+        """Manifests that were asked for; only grows."""
+        self._index = index
+        self._accounts = accounts
+        self._read = read
+        self._lost = lost
+        self._moved: dict[ShuffleKey, dict[int, list[str]]] = {}
+        """Objects of map outputs that were moved from here, or found."""
+        self._marked: set[str] = set()
+        self._released: OrderedDict[ShuffleKey, None] = OrderedDict()
+        self._finding: dict[MapAttemptKey, asyncio.Task[MapOutput | None]] = {}
+        self._lookups = asyncio.Semaphore(LOOKUPS_AT_A_TIME)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._missing: set[Extent] = set()
+        self._losing: asyncio.TimerHandle | None = None
+        tier.on_missing = self._note_missing
+
+    # ---- moving ----------------------------------------------------------------------------------
+
+    async def move(self, output: MapOutput) -> None:
+        """Copy a map output to the remote tier: ``ShuffleStore.move_to_remote``."""
+        if output.is_moved:
+            return
+        attempt = MapAttemptKey(output.key, output.map_attempt_id)
+        retained = [region.extent for region in output.regions if region.extent is not None]
+        for extent in retained:
+            extent.retain()
+        move = secrets.token_hex(8)
+        names = [
+            "" if region.extent is None else moved_region(attempt, move, number)
+            for number, region in enumerate(output.regions)
+        ]
+        try:
+            await self._mark(output.key.application_id)
+            await self._copy_all(output.regions, names)
+            name, manifest = manifest_name(attempt), pack_manifest(output, names)
+            await _to_its_end(
+                self.tier.objects.put(name, manifest, new=True),
+                lambda: self.tier.delete_soon([name]),
+            )
+        except BaseException as error:
+            self.tier.delete_soon([name for name in names if name])
+            if isinstance(error, RemoteFailure):
+                if error.exists:  # another TaskManager moved its copy of it
+                    self._note(attempt, [])
+                    return
+                raise self.tier.write_failure(error, output.total_bytes) from error
+            raise
+        finally:
+            for extent in retained:
+                extent.release()
+        self._note(attempt, names)
+        self.moves += 1
+
+    async def _mark(self, application_id: str) -> None:
+        """Let sweeps know that the application lives, once."""
+        if application_id not in self._marked:
+            marker = application_marker(name_of_application(application_id))
+            await self.tier.objects.put(marker, b"")
+            self._marked.add(application_id)
+
+    async def _copy_all(self, regions: Sequence[Region], names: Sequence[str]) -> None:
+        slots = asyncio.Semaphore(REGIONS_AT_A_TIME)
+
+        async def copy(region: Region, extent: Extent, name: str) -> None:
+            async with slots:
+                await self._copy(region, extent, name)
+
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for region, name in zip(regions, names, strict=True):
+                    if region.extent is not None:
+                        tasks.create_task(copy(region, region.extent, name))
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+
+    async def _copy(self, region: Region, extent: Extent, name: str) -> None:
+        """Copy one region, and compare its checksum on the way."""
+        if isinstance(extent, RemoteExtent) and extent.length <= _MOST_COPY_BYTES:
+            await _to_its_end(self.tier.objects.copy(extent.name, name))
+            return
+        upload = self.tier.upload(name, extent.length)
+        try:
+            await self._send(region, extent, upload)
+            await upload.flush()
+        except BaseException:
+            upload.abort(lambda: self.tier.delete_soon([name]))
+            raise
+
+    async def _send(self, region: Region, extent: Extent, upload: Upload) -> None:
+        value = 0
+        buffer = memoryview(bytearray(min(_PIECE_BYTES, extent.length)))
+        for start in range(0, extent.length, _PIECE_BYTES):
+            piece = buffer[: min(_PIECE_BYTES, extent.length - start)]
+            await self._read([ExtentRead(extent, start, [piece])])
+            value = crc32c(piece, value)
+            if start + len(piece) == extent.length and value != region.crc32c:
+                raise CorruptRegion(region.crc32c, value, repr(extent))  # before it is complete
+            await upload.write(start, [piece])
+
+    # ---- finding ---------------------------------------------------------------------------------
+
+    async def find(self, attempt: MapAttemptKey) -> MapOutput | None:
+        """Look a map output up by its name: ``ShuffleStore.find_remote``."""
+        known = self._index.get(*attempt)
+        if known is not None:
+            return known
+        if attempt.shuffle in self._released or not self.tier.healthy:
+            return None
+        task = self._finding.get(attempt)
+        if task is None:
+            task = asyncio.get_running_loop().create_task(self._find(attempt))
+            self._finding[attempt] = task
+            task.add_done_callback(lambda _: self._finding.pop(attempt, None))
+        return await asyncio.shield(task)
+
+    async def _find(self, attempt: MapAttemptKey) -> MapOutput | None:
+        try:
+            async with self._lookups:
+                self.lookups += 1
+                data = await self.tier.objects.get(manifest_name(attempt))
+        except RemoteFailure as failure:
+            if failure.missing:
+                return None
+            raise self.tier.read_failure(failure, 0) from failure
+        known = self._index.get(*attempt)
+        if known is not None or attempt.shuffle in self._released:
+            return known
+        try:
+            output, names = self._output_of(attempt, data)
+        except ValueError as error:
+            logger.error("%s: %s is no manifest: %s", self.tier, manifest_name(attempt), error)
+            return None
+        account = self._accounts.of(attempt.shuffle.application_id)
+        for region in output.regions:
+            if region.extent is not None:
+                region.extent.charge_to(account)
+        self._index.add(output)
+        self._note(attempt, names)
+        self.found += 1
+        return output
+
+    def _output_of(self, attempt: MapAttemptKey, data: bytes) -> tuple[MapOutput, list[str]]:
+        manifest = unpack_manifest(data)
+        below = moved_output(attempt) + "/"
+        if any(each.name and not each.name.startswith(below) for each in manifest.regions):
+            msg = "it names objects of others"
+            raise ValueError(msg)
+        regions = tuple(
+            Region(
+                self.tier.moved_here(each.name, each.offsets[-1], attempt.shuffle.application_id)
+                if each.name and each.offsets[-1]
+                else None,
+                each.first_subpartition,
+                each.offsets,
+                each.crc32c,
+            )
+            for each in manifest.regions
+        )
+        names = [each.name for each in manifest.regions]
+        return (
+            MapOutput(
+                attempt.shuffle,
+                attempt.map_attempt_id,
+                manifest.num_subpartitions,
+                regions,
+                is_moved=True,
+            ),
+            names,
+        )
+
+    def seek(
+        self, key: ShuffleKey, map_attempt_ids: Iterable[int], woken: Callable[[ShuffleKey], None]
+    ) -> asyncio.Task[None] | None:
+        """Look some map outputs up in the background.
+
+        Args:
+            key: The shuffle.
+            map_attempt_ids: Its map attempts; those that are known are passed over.
+            woken: Called with the shuffle when all have been looked up.
+
+        Returns:
+            The task; None if there is nothing to look up.
+        """
+        wanted = [each for each in map_attempt_ids if self._index.get(key, each) is None]
+        if not wanted or key in self._released or not self.tier.healthy:
+            return None
+
+        async def look_up() -> None:
+            try:
+                async with asyncio.TaskGroup() as tasks:
+                    for each in wanted:
+                        tasks.create_task(self.find(MapAttemptKey(key, each)))
+            except ExceptionGroup as errors:
+                logger.warning("%s: %s", self.tier, errors.exceptions[0])
+            finally:
+                woken(key)
+
+        return self._in_background(look_up())
+
+    # ---- releases --------------------------------------------------------------------------------
+
+    def released(self, key: ShuffleKey) -> None:
+        """Delete the moved map outputs of a shuffle that are known here."""
+        self._released[key] = None
+        self._released.move_to_end(key)
+        while len(self._released) > MOST_RELEASED:
+            self._released.popitem(last=False)
+        moved = self._moved.pop(key, {})
+        # Manifests first: what is half deleted is not found.
+        self.tier.delete_soon([manifest_name(MapAttemptKey(key, each)) for each in moved])
+        self.tier.delete_soon([name for names in moved.values() for name in names if name])
+
+    def forget(self, application_id: str) -> None:
+        """Forget the moved map outputs of an application; others may still serve them."""
+        self._marked.discard(application_id)
+        for key in [key for key in self._moved if key.application_id == application_id]:
+            del self._moved[key]
+
+    def ended(self, application_id: str) -> None:
+        """Delete all that an application moved, whoever moved it: its driver says that it ends."""
+        self.forget(application_id)
+
+        async def delete() -> None:
+            names = [application_marker(name_of_application(application_id))]
+            try:
+                moved = self.tier.objects.listed(moved_application(application_id))
+                names += [each.name async for each in moved]
+            except RemoteFailure as failure:
+                logger.warning("%s: the sweep deletes what moved: %s", self.tier, failure)
+            if len(names) > 1:
+                self.tier.delete_soon(names)
+
+        self._in_background(delete())
+
+    def applications(self) -> set[str]:
+        """Return the applications of which something moved."""
+        return {key.application_id for key in self._moved}
+
+    async def close(self) -> None:
+        """End what is under way."""
+        if self._losing is not None:
+            self._losing.cancel()
+        under_way = [*self._tasks, *self._finding.values()]
+        for task in under_way:
+            task.cancel()
+        if under_way:
+            await asyncio.wait(under_way)
+
+    def _note(self, attempt: MapAttemptKey, names: list[str]) -> None:
+        self._moved.setdefault(attempt.shuffle, {})[attempt.map_attempt_id] = names
+
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def _note_missing(self, extent: RemoteExtent) -> None:
+        self._missing.add(extent)
+        if self._losing is None:
+            loop = asyncio.get_running_loop()
+            self._losing = loop.call_later(_MISSING_SECONDS, self._lose_missing)
+
+    def _lose_missing(self) -> None:
+        self._losing = None
+        missing, self._missing = self._missing, set()
+        self._lost(missing)
+
+
+async def _to_its_end(
+    request: Coroutine[Any, Any, None], undo: Callable[[], None] = lambda: None
+) -> None:
+    """Make a request; when cancelled, wait for its end: what it left can be deleted then.
+
+    Args:
+        request: The request.
+        undo: Called if it was cancelled, and has succeeded all the same.
+    """
+    task = asyncio.get_running_loop().create_task(request)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait({task})
+        if not task.cancelled() and task.exception() is None:
+            undo()
+        raise

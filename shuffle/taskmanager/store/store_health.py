@@ -1,0 +1,123 @@
+"""Draws the consequences of the health of directories for a store."""
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..sections import StorageConfig
+from .directory_probe import ProbedDirectory, identity_of
+from .errors import StorageError
+from .health_watch import HealthWatch
+from .journal_writer import JournalWriter
+from .output_index import Lost
+from .outputs import MapOutput, arenas_of, release_regions
+from .recovery import OpenedStorage
+from .tier import ArenaTier
+from .tiers import Tiers
+
+if TYPE_CHECKING:
+    from ...names import ShuffleKey
+
+logger = logging.getLogger(__name__)
+
+
+class StoreHealth:
+    """What the watch knows of a store: a ``WatchedStore``.
+
+    Args:
+        storage: Has the index, and opens directories anew.
+        tiers: All tiers of the store.
+        journal: Its journals.
+        config: How often directories are probed, and what counts as slow.
+    """
+
+    def __init__(
+        self, storage: OpenedStorage, tiers: Tiers, journal: JournalWriter, config: StorageConfig
+    ) -> None:
+        self._storage = storage
+        self._index = storage.index
+        self._tiers = tiers
+        self._journal = journal
+        self._config = config
+        self._watch: HealthWatch | None = None
+        self._on_lost: Callable[[Lost], None] | None = None
+
+    def watch(self, on_lost: Callable[[Lost], None]) -> None:
+        """Probe the directories from now on, until the store is closed.
+
+        Args:
+            on_lost: Called with the map attempts that were lost with a directory, by shuffle.
+        """
+        self._on_lost = on_lost
+        directories = {tier.directory: True for tier in self._tiers.tiers()}
+        directories |= dict.fromkeys(self._tiers.left_out(), False)
+        self._watch = HealthWatch(self, directories, self._config)
+
+    def watched(self, directory: Path) -> tuple[ArenaTier | None, ProbedDirectory]:
+        """Return the tier of a directory, if it has one, and what must be found there."""
+        tier = next((each for each in self._tiers.tiers() if each.directory == directory), None)
+        if tier is None or tier.lost:
+            return tier, ProbedDirectory(directory)
+        files = [(tier.path, identity_of(os.fstat(tier.fd)))]
+        journal = self._journal.journals.get(tier.tier_id)
+        if journal is not None:
+            files.append((journal.path, journal.identity()))
+        return tier, ProbedDirectory(directory, tier.directory_identity, tuple(files))
+
+    def leave_out(self, tier: ArenaTier, reason: str) -> None:
+        """Give a directory nothing new; what it holds can be read."""
+        tier.fail(reason)
+
+    def lose(self, tier: ArenaTier, reason: str) -> None:
+        """Forget the map outputs that have bytes in a directory that is gone."""
+        tier.fail(reason)
+        tier.lost = True
+        self._journal.lose(tier.tier_id)
+        arena = tier.tier_id
+        self.lose_outputs(
+            lambda output: arena in arenas_of(output.regions),
+            f"{tier.directory}: {reason}",
+        )
+
+    def lose_outputs(self, is_lost: Callable[[MapOutput], bool], why: str) -> None:
+        """Forget map outputs whose bytes are gone, and say so."""
+        outputs = self._index.lose(is_lost)
+        logger.error("%d map outputs are lost with %s", len(outputs), why)
+        lost: dict[ShuffleKey, list[int]] = {}
+        for output in outputs:
+            lost.setdefault(output.key, []).append(output.map_attempt_id)
+            release_regions(output.regions)
+        if self._on_lost is not None and lost:
+            self._on_lost(lost)
+
+    async def take_back(self, tier: ArenaTier) -> bool:
+        """Use a directory again, with what it holds; return whether that went well."""
+        if tier.tier_id not in self._journal.journals and not await self._journal.restore(
+            tier.tier_id, tier.directory
+        ):
+            return False
+        tier.recover()
+        return True
+
+    async def make_anew(self, directory: Path) -> bool:
+        """Use a data directory again, empty; return whether that went well."""
+        if directory not in self._config.data_directories:
+            return False  # the memory tier comes back with the next start
+        try:
+            disk = await asyncio.to_thread(self._storage.open_anew, directory, self._config)
+        except StorageError as error:
+            logger.error("left out: %s", error)
+            return False
+        self._tiers.use_anew(disk)
+        restored = await self._journal.restore(disk.tier_id, directory)
+        if not restored:
+            disk.lost = True
+        return restored
+
+    async def close(self) -> None:
+        """Stop watching."""
+        if self._watch is not None:
+            await self._watch.close()

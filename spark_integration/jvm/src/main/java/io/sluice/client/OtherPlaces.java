@@ -1,0 +1,105 @@
+package io.sluice.client;
+
+import java.io.IOException;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.List;
+import java.util.Objects;
+import java.util.OptionalLong;
+import java.util.Set;
+import java.util.stream.Collectors;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/** Finds other TaskManagers for what a failed source of a gate has not delivered. */
+final class OtherPlaces {
+    private static final Logger LOG = LoggerFactory.getLogger(OtherPlaces.class);
+
+    private final ConnectionSource connections;
+    private final long shuffleId;
+    private final int credit;
+
+    /**
+     * @param connections gives the directory of places
+     * @param credit buffers that each new channel may have under way
+     */
+    OtherPlaces(ConnectionSource connections, long shuffleId, int credit) {
+        this.connections = connections;
+        this.shuffleId = shuffleId;
+        this.credit = credit;
+    }
+
+    /**
+     * Finds other places of the data that a failure left unread; what is in no other place stays
+     * where it is, if the failure allows it.
+     *
+     * @return channels with all that is unread; empty if the failure is not helped in this way
+     */
+    List<InputChannel> of(InputChannel channel, SourceFailure failure) throws IOException {
+        SourceProgress progress = channel.progress();
+        SourceRetries retries = progress.retries();
+        if (!failure.mayBeElsewhere() || !retries.mayMove()) {
+            return List.of();
+        }
+        List<SourceProgress> rest = progress.rest();
+        long[] ids =
+                rest.stream()
+                        .flatMapToLong(part -> Arrays.stream(part.source().mapAttemptIds()))
+                        .toArray();
+        if (ids.length == 0) {
+            return List.of();
+        }
+        Set<String> avoided = retries.avoided(progress.source().taskManagerId());
+        List<PlaceDirectory.Place> places =
+                new ArrayList<>(connections.places().places(shuffleId, ids, avoided));
+        PlaceDirectory.Place told = failure.movedTo();
+        boolean allFail = failure.mapAttemptId() == null || failure.isUnreachable();
+        boolean found = allFail;
+        for (int i = 0; i < ids.length && !allFail; i++) {
+            if (ids[i] == failure.mapAttemptId()) {
+                if (places.get(i) == null
+                        && told != null
+                        && !avoided.contains(told.taskManagerId())) {
+                    places.set(i, told);
+                }
+                found = places.get(i) != null;
+            } else if (failure.isDamage()) {
+                places.set(i, null);
+            }
+        }
+        if (!found || places.stream().allMatch(Objects::isNull)) {
+            return List.of();
+        }
+        long now = System.nanoTime();
+        long stayUntil = now;
+        if (allFail && places.contains(null)) {
+            OptionalLong at = retries.nextAttempt(failure);
+            if (at.isEmpty()) {
+                return List.of();
+            }
+            stayUntil = at.getAsLong();
+        }
+        List<InputChannel> moved = new ArrayList<>();
+        int next = 0;
+        for (SourceProgress part : rest) {
+            int count = part.source().mapAttemptIds().length;
+            for (SourceProgress one : part.at(places.subList(next, next + count))) {
+                boolean stays = one.retries() == retries;
+                moved.add(new InputChannel(one, credit, stays ? stayUntil : now));
+            }
+            next += count;
+        }
+        connections.failedOver();
+        LOG.info(
+                "{} of {} map outputs that TaskManager {} had are read at {} from now on",
+                places.stream().filter(Objects::nonNull).count(),
+                ids.length,
+                progress.source().taskManagerId(),
+                places.stream()
+                        .filter(Objects::nonNull)
+                        .map(place -> place.taskManagerId())
+                        .distinct()
+                        .collect(Collectors.joining(", ")));
+        return moved;
+    }
+}

@@ -1,0 +1,127 @@
+package io.sluice.spark;
+
+import io.sluice.client.PlaceDirectory;
+import java.util.ArrayList;
+import java.util.Collection;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Optional;
+import java.util.Set;
+import org.apache.spark.MapOutputTrackerMaster;
+import org.apache.spark.ShuffleStatus;
+import org.apache.spark.SparkEnv;
+import org.apache.spark.scheduler.MapStatus;
+import org.apache.spark.storage.BlockManagerId;
+import scala.Function1;
+import scala.Option;
+import scala.Tuple2;
+import scala.collection.Iterator;
+
+/**
+ * Spark's own map output tracker, on the driver. It knows nothing after the application's end.
+ *
+ * <p>Its methods used here are public and the same from 3.5 to 4.3.
+ */
+final class SparkTracker implements Tracker {
+
+    /** Returns the tracker; null after the application's end. */
+    private static MapOutputTrackerMaster master() {
+        SparkEnv env = SparkEnv.get();
+        return env == null ? null : (MapOutputTrackerMaster) env.mapOutputTracker();
+    }
+
+    private static ShuffleStatus status(int shuffleId) {
+        MapOutputTrackerMaster master = master();
+        if (master == null) {
+            return null;
+        }
+        Option<ShuffleStatus> status = master.shuffleStatuses().get(shuffleId);
+        return status.isEmpty() ? null : status.get();
+    }
+
+    @Override
+    public int mapTasks(int shuffleId) {
+        ShuffleStatus status = status(shuffleId);
+        return status == null ? -1 : status.mapStatuses().length;
+    }
+
+    @Override
+    public Optional<String> taskManagerOf(int shuffleId, long attempt) {
+        MapOutputTrackerMaster master = master();
+        if (master == null) {
+            return Optional.empty();
+        }
+        Option<BlockManagerId> location = master.getMapOutputLocation(shuffleId, attempt);
+        return location.isEmpty() || !TaskManagerIds.isTaskManager(location.get())
+                ? Optional.empty()
+                : Optional.of(TaskManagerIds.taskManagerId(location.get()));
+    }
+
+    @Override
+    public Map<Integer, List<Long>> outputsOf(String taskManagerId) {
+        Map<Integer, List<Long>> outputs = new HashMap<>();
+        MapOutputTrackerMaster master = master();
+        if (master == null) {
+            return outputs;
+        }
+        Iterator<?> statuses = ((scala.collection.Iterable<?>) master.shuffleStatuses()).iterator();
+        while (statuses.hasNext()) {
+            Tuple2<?, ?> shuffle = (Tuple2<?, ?>) statuses.next();
+            List<Long> attempts = new ArrayList<>();
+            Function1<MapStatus[], Object> collect =
+                    all -> {
+                        for (MapStatus output : all) {
+                            if (output != null
+                                    && TaskManagerIds.isTaskManager(output.location())
+                                    && TaskManagerIds.taskManagerId(output.location())
+                                            .equals(taskManagerId)) {
+                                attempts.add(output.mapId());
+                            }
+                        }
+                        return null;
+                    };
+            ((ShuffleStatus) shuffle._2()).withMapStatuses(collect);
+            if (!attempts.isEmpty()) {
+                outputs.put((Integer) shuffle._1(), attempts);
+            }
+        }
+        return outputs;
+    }
+
+    @Override
+    public void update(int shuffleId, long attempt, PlaceDirectory.Place place) {
+        MapOutputTrackerMaster master = master();
+        if (master != null) {
+            master.updateMapOutput(shuffleId, attempt, TaskManagerIds.location(place));
+        }
+    }
+
+    @Override
+    public int unregister(int shuffleId, Collection<Long> attempts) {
+        ShuffleStatus status = status(shuffleId);
+        if (status == null) {
+            return 0;
+        }
+        MapOutputTrackerMaster master = master();
+        Set<Long> wanted = Set.copyOf(attempts);
+        MapStatus[] outputs = status.mapStatuses();
+        int forgotten = 0;
+        for (int index = 0; index < outputs.length; index++) {
+            MapStatus output = outputs[index];
+            if (output != null && wanted.contains(output.mapId())) {
+                master.unregisterMapOutput(shuffleId, index, output.location());
+                forgotten++;
+            }
+        }
+        return forgotten;
+    }
+
+    @Override
+    public void changed() {
+        MapOutputTrackerMaster master = master();
+        if (master != null) {
+            master.incrementEpoch();
+        }
+    }
+}

@@ -1,0 +1,21 @@
+package io.sluice.spark;
+
+import io.sluice.client.Message;
+
+/** Hears of the TaskManagers of an application. Called by several threads. */
+interface TaskManagerEvents {
+    /** Called when a connection to a TaskManager has been made. */
+    void connected(Message.HelloAck taskManager);
+
+    /** Called when there has been no connection to a TaskManager for a while. */
+    void gone(String taskManagerId);
+
+    /** Called with map outputs that a TaskManager has lost. */
+    void lost(String taskManagerId, Message.OutputsLost outputs);
+
+    /** Called with map outputs of which a TaskManager has copies. */
+    void held(String taskManagerId, Message.OutputsHeld outputs);
+
+    /** Called with map outputs of a TaskManager that are at another one from now on. */
+    void moved(String taskManagerId, Message.OutputsMoved outputs);
+}

@@ -1,0 +1,40 @@
+package io.sluice.client;
+
+import java.io.IOException;
+import java.util.List;
+import java.util.concurrent.BlockingQueue;
+
+/** A mock daemon for the tests of the driver's links, which are outside of this package. */
+public final class NewsDaemon implements AutoCloseable {
+    private final MockDaemon daemon = new MockDaemon();
+
+    public NewsDaemon(String id, boolean hasCopies) throws IOException {
+        daemon.id = id;
+        daemon.answersPings = true;
+        daemon.features |= hasCopies ? Frames.FEATURE_COPIES : 0;
+    }
+
+    public Endpoint endpoint() {
+        return daemon.endpoint();
+    }
+
+    /** Tells a driver something with the next sign of life. */
+    public void tell(Message... news) {
+        daemon.newsAtPing = List.of(news);
+    }
+
+    /** Returns the TaskManagers and moves that drivers have told, as they come. */
+    public BlockingQueue<Message> told() {
+        return daemon.told;
+    }
+
+    /** Ends all connections; new ones are accepted. */
+    public void resetConnections() {
+        daemon.resetConnections();
+    }
+
+    @Override
+    public void close() throws IOException {
+        daemon.close();
+    }
+}

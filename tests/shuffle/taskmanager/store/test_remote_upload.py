@@ -1,0 +1,56 @@
+"""The budget of uploads: first come, first served, and never more than there is."""
+
+import asyncio
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sluice.shuffle.taskmanager.store.remote_upload import UploadBudget
+
+
+@given(
+    limit=st.integers(1, 20),
+    steps=st.lists(st.one_of(st.integers(1, 30), st.sampled_from(["end", "cancel"])), max_size=30),
+)
+def test_it_never_gives_out_more_and_nobody_waits_for_nothing(limit, steps):
+    async def work():
+        budget = UploadBudget(limit)
+        tasks: list[asyncio.Task[int]] = []
+        for step in steps:
+            if isinstance(step, int):
+                tasks.append(asyncio.ensure_future(budget.take(step)))
+            elif tasks:
+                task = tasks.pop(0)
+                if step == "cancel" or not task.done():
+                    task.cancel()
+                    await asyncio.wait({task})
+                if not task.cancelled():
+                    budget.give_back(task.result())
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            held = sum(task.result() for task in tasks if task.done())
+            assert budget.used_bytes == held <= limit
+            waiting = [task for task in tasks if not task.done()]
+            assert budget.waiting == len(waiting)
+            assert not waiting or held > 0
+            done = [task.done() for task in tasks]
+            assert done == sorted(done, reverse=True)  # in their order
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    asyncio.run(work())
+
+
+async def test_one_that_is_cancelled_in_the_moment_it_is_served_gives_back():
+    budget = UploadBudget(10)
+    first = await budget.take(10)
+    second = asyncio.ensure_future(budget.take(4))
+    await asyncio.sleep(0)
+    budget.give_back(first)
+    second.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await second
+    assert budget.used_bytes == 0

@@ -1,0 +1,161 @@
+"""TaskManagers that are lost with copies elsewhere, or that leave: no map task runs again."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.spark.applications import BACK_PRESSURE, Application, sluice_settings
+from tests.spark.daemons import is_of
+from tests.spark.ui import Ui
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from benchmarks.cluster import StandaloneCluster
+    from tests.spark.barrier import Barrier
+    from tests.spark.daemons import Daemon, Daemons
+    from tests.spark.driver import Driver
+    from tests.spark.eventlog import Events
+
+MAPS = 4
+"""Map tasks of the jobs in ``jobs/failing.py``."""
+
+SLOTS = 2
+RESULT_SECONDS = 150.0
+COPY_SECONDS = 60.0
+EXPIRY_SECONDS = 60.0
+"""More than the 15 seconds after which the tests' TaskManagers drop what is left."""
+LARGE = {"record_bytes": 4_000}
+"""Each reducer gets 13 MB, more than all buffers on its way hold: it is in the middle of reading
+while its function waits."""
+
+
+@pytest.fixture(scope="module")
+def copied(driver: Driver, cluster: StandaloneCluster, daemons: Daemons) -> Iterator[Application]:
+    settings = sluice_settings(daemons) | BACK_PRESSURE
+    settings |= {
+        "spark.sluice.replicas": "2",
+        "spark.sluice.replicas.mode": "sync",
+        "spark.sluice.replicas.lostAfter": "1s",
+        "spark.ui.enabled": "true",
+        "spark.ui.port": "0",
+    }
+    with driver.application("copied", cluster.master_url, settings) as running:
+        yield running
+
+
+def wait_for_copies(application: Application, daemons: Daemons, maps: int = MAPS) -> None:
+    """Wait until every TaskManager has all map outputs of the newest shuffle."""
+    daemons.wait_until(
+        lambda _: set(daemons.newest_outputs(application.application_id)) == {maps}, COPY_SECONDS
+    )
+
+
+def check_that_nothing_ran_again(events: Events, maps: int = MAPS) -> None:
+    assert events.map_runs() == dict.fromkeys(range(maps), 1)
+    assert set(events.task_ends()) == {"Success"}
+
+
+def test_a_taskmanager_killed_for_good_between_the_stages(
+    own: Application, copied: Application, barrier: Barrier, daemons: Daemons, revived: Daemon
+):
+    expected = [own.rows("prepare").read_text(), own.rows("read_again").read_text()]
+    copied.fill_slots(barrier, SLOTS)
+    copied.new_events()
+    found = [copied.rows("prepare").read_text()]
+    wait_for_copies(copied, daemons)
+    revived.kill()
+    found.append(copied.rows("read_again").read_text())
+    assert found == expected
+    check_that_nothing_ran_again(copied.new_events())
+
+
+def test_a_taskmanager_killed_for_good_while_reducers_read(
+    own: Application, copied: Application, barrier: Barrier, daemons: Daemons, revived: Daemon
+):
+    expected = own.rows("reduce_waits_inside", barrier=None, **LARGE)
+    copied.fill_slots(barrier, SLOTS)
+    copied.new_events()
+    ui = Ui(copied)
+    before = ui.settled_metrics()
+    running = copied.start("reduce_waits_inside", barrier=str(barrier.path), **LARGE)
+    barrier.wait("reduce", SLOTS)
+    wait_for_copies(copied, daemons)
+    revived.kill()
+    barrier.release()
+    assert running.result(RESULT_SECONDS).read_text() == expected.read_text()
+    check_that_nothing_ran_again(copied.new_events())
+    after = ui.settled_metrics()
+    counted = {name: after[name] - before[name] for name in after}
+    assert counted["sourceFailovers"] >= SLOTS  # those that were in the middle of reading
+    assert counted["mapOutputsRelocated"] >= 1
+    assert counted["fetchFailures"] == counted["refetches"] == 0
+
+
+def test_a_directory_that_is_lost_has_copies_elsewhere(
+    own: Application, copied: Application, barrier: Barrier, daemons: Daemons, revived: Daemon
+):
+    many = 24
+    expected = [own.rows(job, maps=many).read_text() for job in ("prepare", "read_again")]
+    copied.fill_slots(barrier, SLOTS)
+    copied.new_events()
+    found = [copied.rows("prepare", maps=many).read_text()]
+    wait_for_copies(copied, daemons, many)
+    revived.remove_memory_directory()
+    try:
+        revived.wait_until(
+            lambda status: not all(tier.healthy for tier in status.storage), COPY_SECONDS
+        )
+        found.append(copied.rows("read_again").read_text())
+    finally:
+        revived.mend_memory_directory()
+    assert found == expected
+    check_that_nothing_ran_again(copied.new_events(), many)
+
+
+@pytest.fixture(scope="module")
+def single(driver: Driver, cluster: StandaloneCluster, daemons: Daemons) -> Iterator[Application]:
+    """An application without copies: what is moved is nowhere else."""
+    settings = sluice_settings(daemons) | BACK_PRESSURE
+    with driver.application("single", cluster.master_url, settings) as running:
+        yield running
+
+
+@pytest.mark.parametrize("job", ["reduce_waits", "reduce_waits_inside"])
+def test_a_taskmanager_moves_its_map_outputs_and_leaves(
+    own: Application,
+    single: Application,
+    barrier: Barrier,
+    daemons: Daemons,
+    revived: Daemon,
+    job: str,
+):
+    """Half of the reducers begin when it is gone; the others are in the middle of reading."""
+    expected = own.rows(job, barrier=None, **LARGE)
+    # What an application has left whose driver is gone cannot move, and goes after a while.
+    revived.wait_until(
+        lambda status: all(
+            is_of(single.application_id, shuffle.application_id) for shuffle in status.partitions
+        ),
+        EXPIRY_SECONDS,
+    )
+    single.fill_slots(barrier, SLOTS)
+    single.new_events()
+    running = single.start(job, barrier=str(barrier.path), **LARGE)
+    barrier.wait("reduce", SLOTS)
+    moving = daemons.newest_outputs(single.application_id)[1]
+    assert 1 <= moving < MAPS
+    with ThreadPoolExecutor(1) as drains:
+        drained = drains.submit(revived.drain, migrate=True)
+        daemons[0].wait_until(
+            lambda _: daemons.newest_outputs(single.application_id)[0] == MAPS, COPY_SECONDS
+        )
+        # Their readers hold it up: they wait for the test.
+        barrier.release()
+        drained.result(RESULT_SECONDS)
+    revived.stop()
+    assert running.result(RESULT_SECONDS).read_text() == expected.read_text()
+    check_that_nothing_ran_again(single.new_events())
