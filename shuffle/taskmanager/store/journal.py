@@ -34,6 +34,7 @@ from typing import Final, NamedTuple, Self
 from crc32c import crc32c
 
 from .errors import CorruptJournal, ObsoleteJournal, StorageUnavailable
+from .rows import is_undoing
 
 logger = logging.getLogger(__name__)
 
@@ -193,6 +194,9 @@ class FoundJournal(NamedTuple):
         damage: What is wrong with the journal, if anything is.
         doubtful: So many of the first entries lie before damage, and nothing tells whether a
             release of them is what was lost.
+        uneven: Whether a release stands in one of its two files only, because a crash came between
+            the writes, or because damage at the end of a file looks like that. It must be
+            rewritten: the next damage could undo the release.
     """
 
     journal: Journal
@@ -200,6 +204,7 @@ class FoundJournal(NamedTuple):
     releases: list[Entry]
     damage: list[CorruptJournal]
     doubtful: int
+    uneven: bool
 
 
 def record_bytes(row_bytes: int) -> int:
@@ -268,7 +273,9 @@ def _open(path: Path, tier_id: bytes) -> FoundJournal:
     damage = [*first.damage, *second.damage]
     doubtful = first.before_damage if second.damage else 0
     journal = Journal(path, first.tier_id, (fds[0], fds[1]), (first.end, second.end))
-    return FoundJournal(journal, first.entries, second.entries, damage, doubtful)
+    undoing = {entry[:2] for entry in first.entries if is_undoing(entry.row)}
+    uneven = undoing != {entry[:2] for entry in second.entries}
+    return FoundJournal(journal, first.entries, second.entries, damage, doubtful, uneven)
 
 
 class _Scan(NamedTuple):

@@ -212,7 +212,7 @@ def _recover(storage: OpenedStorage) -> None:
     for arena, tier in arenas.items():
         each = found.get(arena)
         # What was forgotten must not come back when the bytes belong to others.
-        stale = bool(storage.forgotten or (each and each.damage))
+        stale = bool(storage.forgotten or (each and (each.damage or each.uneven)))
         stale |= arena in replayed.undone or arena in storage.stale
         journal = _journal_of(storage, tier, each, adoption, is_stale=stale)
         if journal is not None:

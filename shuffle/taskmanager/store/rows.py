@@ -38,6 +38,8 @@ _LOSE = 5
 LOSE_ROW = b"\x92\x05"
 """How the row of an arena that is gone begins."""
 
+_UNDOING = frozenset({_RELEASE_SHUFFLE, _RELEASE_APPLICATION, _DROP, _LOSE})
+
 _TYPECODES = {4: "I", 8: "Q"}
 
 _TYPES: dict[int, list[type]] = {
@@ -164,6 +166,11 @@ def pack_release_application(application_id: str) -> bytes:
 def pack_lose(tier_id: bytes) -> bytes:
     """Pack the row of an arena that is gone."""
     return _pack((_LOSE, tier_id))
+
+
+def is_undoing(data: bytes) -> bool:
+    """Whether a row undoes others: it stands in both files of a journal."""
+    return len(data) > 1 and data[1] in _UNDOING
 
 
 def unpack(data: bytes) -> Row:

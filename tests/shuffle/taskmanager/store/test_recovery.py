@@ -277,6 +277,27 @@ async def test_a_cut_journal_does_not_bring_a_released_shuffle_back(tmp_path):
     assert await kept_attempts(tmp_path, memory_tier_bytes=0) == []
 
 
+@pytest.mark.parametrize("first", ["journal", "releases"])
+async def test_damage_that_looks_torn_leaves_no_release_in_one_file_only(tmp_path, first):
+    """A start after it makes the release safe again, before the next damage comes."""
+    store = ShuffleStore.open(config(tmp_path, memory_tier_bytes=0))
+    await put(store, 1, 1000)
+    await put(store, 2, 1000, key=OTHER)
+    before = {
+        path.name.partition("-")[0]: path.stat().st_size
+        for path in (tmp_path / "data").glob("*-0*")
+    }
+    store.release_shuffle(KEY)
+    await store.close()
+    for name in (first, *({"journal", "releases"} - {first})):
+        (path,) = (tmp_path / "data").glob(f"{name}-*")
+        if path.stat().st_size > before[name]:
+            os.truncate(path, before[name])
+        again = ShuffleStore.open(config(tmp_path, memory_tier_bytes=0))
+        assert [each.key for each in again.shuffles()] == [OTHER]
+        await again.close()
+
+
 async def test_a_journal_of_an_older_version_leaves_its_directory_out(tmp_path, caplog):
     old = tmp_path / "old"
     old.mkdir()

@@ -42,7 +42,7 @@ def journal(
     entries = [Entry(1, number, row) for number, row in rows]
     second = [Entry(1, number, row) for number, row in releases]
     not_read = Journal(Path("journal-00000001-00000001"), A, (-1, -1), (0, 0))
-    return FoundJournal(not_read, entries, second, [], doubtful)
+    return FoundJournal(not_read, entries, second, [], doubtful, uneven=False)
 
 
 def attempts(result: Replayed) -> list[int]:
