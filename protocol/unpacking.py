@@ -3,7 +3,7 @@
 A msgpack array header of five bytes may claim four billion elements, and an empty array of one byte
 becomes an object of 56 bytes. So a plain unpacker that believes every header can be made to take
 thousands of times the received bytes before it checks any field. A message, however, is a flat
-array; only four types have arrays in it, in known places:
+array; only a few types have arrays in it, in known places:
 
 * a short control part (:data:`FLAT_BYTES`) is unpacked in one go, without arrays longer than
   :data:`MOST_FIELDS`; this is the data path;
@@ -129,5 +129,8 @@ _ARRAYS: Final[Mapping[int, Mapping[int, _Take]]] = {
     22: {3: _integers},  # BeginRegion.lengths
     30: {5: _channels},  # OpenGate.channels
     36: {3: _integers},  # SharedRegion.lengths
+    44: {1: _integers},  # OutputsLost.map_attempt_ids
+    48: {1: _integers},  # OutputsHeld.map_attempt_ids
+    49: {5: _integers},  # OutputsMoved.map_attempt_ids
 }
 """The fields that are arrays, by type id and place."""

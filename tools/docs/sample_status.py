@@ -171,6 +171,7 @@ STATUS = TaskManagerStatus(
         TrafficStatus("producer", 4011, 4012, 4013, 4014),
         TrafficStatus("consumer", 4021, 4022, 4023, 4024),
         TrafficStatus("driver", 4031, 4032, 4033, 4034),
+        TrafficStatus("copier", 4051, 4052, 4053, 4054),
         TrafficStatus("peer", 4041, 4042, 4043, 4044),
     ),
     applications=(

@@ -175,6 +175,8 @@ class CopyMaker:
         if error.code is ErrorCode.CHECKSUM_MISMATCH:
             _log.error("map output %d of %s is damaged here", output.map_attempt_id, output.key)
             return Outcome.FAILED
+        if error.code is ErrorCode.PARTITION_RELEASED:  # here too, before long
+            return Outcome.REFUSED
         if len(self._passed_over) >= MOST_PASSED_OVER:
             del self._passed_over[next(iter(self._passed_over))]
         until = asyncio.get_running_loop().time() + PASSED_OVER_SECONDS

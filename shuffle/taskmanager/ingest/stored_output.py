@@ -207,6 +207,7 @@ class StoredOutput(IncomingOutput):
             self._replicas, self._synchronous = message.replicas, message.synchronous
         elif type(message) is CopyOf:
             self.state = self._after(CopyOf)
+            self._services.partitions.require_unreleased(*self.attempt)
             if self._store.lookup(*self.attempt) is not None:  # before its bytes are sent
                 raise DuplicateMapOutput(*self.key, self.map_attempt_id)
             self._origin, self._replicas = message.origin, message.replicas

@@ -10,7 +10,9 @@ while, so that a consumer that asks late is told the reason instead of waiting.
 """
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from mypy_extensions import mypyc_attr
 
@@ -20,13 +22,16 @@ from ...memory import LocalBufferPool
 from ...names import ShuffleKey, SubpartitionRange
 from ...partition.view import DataListener, SubpartitionView
 from ..accounts import Accounts
-from ..store.errors import DuplicateMapOutput
+from ..store.errors import DuplicateMapOutput, ReleasedDuringCommit
 from ..store.output_index import Lost
 from ..store.outputs import MapOutput, release_regions
 from ..store.shuffle_store import ShuffleStore
 from .moved_outputs import MovedOutputs
 from .pipelined_registry import ConsumablePartition, PipelinedRegistry, Registration
 from .stored_partition_view import ReadSizes, StoredPartitionView
+
+MOST_RELEASED_KEPT: Final = 4096
+"""Released shuffles remembered, the latest ones, for copies that come after the release."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)  # tests supply their own views
@@ -47,6 +52,7 @@ class ResultPartitionManager:
         self._request_timeout_seconds = request_timeout_seconds
         self._waiting: dict[ShuffleKey, set[asyncio.Future[None]]] = {}
         self._pipelined = PipelinedRegistry()
+        self._released_lately: OrderedDict[ShuffleKey, None] = OrderedDict()
         self.on_replicated: Callable[[MapOutput], None] | None = None
         """Called with a map output that is committed here, and that is a copy or shall have some;
         also when its producer is gone by then."""
@@ -79,12 +85,15 @@ class ResultPartitionManager:
         """Commit a finished map output and serve the requests that waited for it.
 
         Raises:
+            ReleasedDuringCommit: It is a copy, and its shuffle was released here meanwhile.
             SluiceError: It could not be made durable, or is committed already; its regions are
                 released.
 
         Cancellation: the commit goes on, but nobody waits for it.
         """
         try:
+            if output.origin:
+                self.require_unreleased(output.key, output.map_attempt_id)
             committed = self._store.commit(output)
         except SluiceError:
             release_regions(output.regions)
@@ -92,6 +101,15 @@ class ResultPartitionManager:
         # A callback, because it must run also when the producer is gone and nobody waits here.
         committed.add_done_callback(lambda done: self._committed(output, done))
         await asyncio.shield(committed)
+
+    def require_unreleased(self, key: ShuffleKey, map_attempt_id: int) -> None:
+        """Check that a copy does not come after the release of its shuffle.
+
+        Raises:
+            ReleasedDuringCommit: A driver has released the shuffle here.
+        """
+        if key in self._released_lately:
+            raise ReleasedDuringCommit(*key, map_attempt_id)
 
     def _committed(self, output: MapOutput, done: "asyncio.Future[None]") -> None:
         if done.cancelled():
@@ -161,6 +179,9 @@ class ResultPartitionManager:
             Bytes of storage freed.
         """
         freed = self._store.release_shuffle(key)
+        if len(self._released_lately) >= MOST_RELEASED_KEPT:
+            self._released_lately.popitem(last=False)
+        self._released_lately[key] = None
         self.moved.forget(lambda other: other == key)
         self._release_unstored(key)
         if self.on_shuffle_released is not None:

@@ -28,6 +28,7 @@ LEGS: Final = {
     "producer": "producer",
     "consumer": "consumer",
     "driver": "driver",
+    "copier": "copier",
     "peer in": "peer",
     "peer out": "peer",
 }

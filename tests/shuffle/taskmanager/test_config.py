@@ -16,7 +16,7 @@ from sluice.shuffle.taskmanager.config import (
     keys,
     load,
 )
-from sluice.shuffle.taskmanager.sections import NetworkMemoryConfig, StorageConfig
+from sluice.shuffle.taskmanager.sections import ClusterConfig, NetworkMemoryConfig, StorageConfig
 from sluice.transport.config import MAX_SOCKET_PATH_BYTES, TransportConfig
 from sluice.transport.settings import format_size
 
@@ -69,6 +69,7 @@ def test_every_key_can_be_given_in_each_way(key: Key, toml):
         "allow_anonymous": "true", "names_on_loopback": "true",
         "peer_networks": "10.0.0.0/8, 2001:db8::/32", "memory_tier_bytes": "4097",
         "features_off": "region_areas, buffer_groups",
+        "taskmanagers": "node-1:7337, node-2:7337", "drain_migrate": "true",
         "max_control_memory_bytes": "5 MiB", "remote": "s3://bucket/prefix",
         "remote_endpoint": "http://127.0.0.1:9000", "remote_part_bytes": "9 MiB",
         "quota_overrides": "a: channels = 5",
@@ -420,3 +421,14 @@ def test_a_shell_with_a_credential_may_start_a_taskmanager():
     assert load(None, {"SLUICE_CREDENTIAL": "x", "SLUICE_CREDENTIAL_FILE": "y"}, {}) == load(
         None, {}, {}
     )
+
+
+@pytest.mark.parametrize("given", ["node-1", "node-1:", ":7337", "node-1:0", "a:1,b:x"])
+def test_another_taskmanager_has_a_host_and_a_port(given):
+    with pytest.raises(ValidationError, match="write it as HOST:PORT"):
+        ClusterConfig(taskmanagers=given)
+
+
+def test_other_taskmanagers_are_a_list():
+    assert ClusterConfig(taskmanagers="a:1, b:2,").taskmanagers == ("a:1", "b:2")
+    assert ClusterConfig(taskmanagers=("[::1]:1",)).taskmanagers == ("[::1]:1",)

@@ -179,3 +179,14 @@ async def test_a_copy_is_served_while_the_origin_is_gone(tmp_path):
         await cluster.environments.pop(0).close()
         assert await read(cluster[0], 7, 2) == content
         end_application(links)
+
+
+async def test_a_copy_that_comes_after_the_release_of_its_shuffle_is_refused(tmp_path):
+    async with mini_cluster(tmp_path, hosts_apart=True) as cluster:
+        links = await drivers(cluster)
+        links[1].send(ReleaseShuffle(1))
+        await links[1].expect(ShuffleReleased)
+        await write(cluster[0], 7, SMALL)
+        assert holders(cluster, 7) == [0]
+        assert "PARTITION_RELEASED" in cluster[0].copies.maker.last_refusal
+        end_application(links)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import urllib.request
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,6 +13,7 @@ from benchmarks.wire_clients import consumer, producer, read_gate, write_map_out
 from benchmarks.wire_clients import driver as connect_driver
 from sluice.protocol.copy_messages import OutputsHeld, ReplicatePartition
 from sluice.protocol.limits import FEATURE_COPIES
+from tests.support.daemon import SLUICE, run
 
 if TYPE_CHECKING:
     from sluice.transport.connector import Address
@@ -39,6 +41,11 @@ async def check(address: Address) -> None:
         found = await read_gate(reader, 1, [(reader.ack, [attempt])], 0, 2)
         assert found == [data + b"second" + data]
     await reader.close()
+
+
+def page(url: str) -> str:
+    with urllib.request.urlopen(url) as answer:
+        return str(answer.read(), "utf-8")
 
 
 async def until_held(address: Address) -> None:
@@ -88,3 +95,18 @@ async def test_an_origin_that_is_killed_makes_its_copies_after_its_start(pair):
     await until_held(pair.addresses[1])
     pair.kill(0)
     await check(pair.addresses[1])
+
+
+@one_loop
+async def test_metrics_and_status_tell_of_copies(pair):
+    for number in range(2):
+        pair.start(number)
+    await write(pair.addresses[0], synchronous=True)
+    metrics = await asyncio.to_thread(page, f"{pair.daemons[0].url}/metrics")
+    assert "sluice_copies_made_total 8.0" in metrics
+    assert "sluice_map_outputs_short_of_copies 0.0" in metrics
+    for daemon in pair.daemons:
+        metrics = await asyncio.to_thread(page, f"{daemon.url}/metrics")
+        assert 'leg="copier",role="copier"' in metrics
+    shown = await asyncio.to_thread(run, [str(SLUICE), "status", pair.daemons[0].url])
+    assert "Copies and moves" in shown.stdout
