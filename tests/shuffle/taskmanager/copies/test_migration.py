@@ -294,8 +294,8 @@ async def test_map_outputs_move_over_tls(tmp_path, authority):
         end_application(links)
 
 
+@pytest.mark.usefixtures("object_store")
 async def test_what_no_taskmanager_takes_moves_to_the_remote_tier(tmp_path, monkeypatch):
-    pytest.importorskip("obstore")
     monkeypatch.setattr("sluice.shuffle.taskmanager.copies.migration.PAUSE_SECONDS", 0.001)
     async with mini_cluster(
         tmp_path, 2, check=False, hosts_apart=True, remote=str(tmp_path / "objects")

@@ -82,7 +82,7 @@ final class DriverMessages {
             int first = 3 + Integer.parseInt(message[2]);
             return new PlacesQuestion(
                     Integer.parseInt(message[1]),
-                    DriverMessages.attempts(message, first),
+                    readAttempts(message, first),
                     Set.copyOf(Arrays.asList(message).subList(3, first)));
         }
     }
@@ -148,11 +148,12 @@ final class DriverMessages {
         private static final int FIRST = 3;
 
         static Leave read(String[] message) {
-            return new Leave(message[1], Integer.parseInt(message[2]), attempts(message, FIRST));
+            return new Leave(
+                    message[1], Integer.parseInt(message[2]), readAttempts(message, FIRST));
         }
     }
 
-    private static List<Long> attempts(String[] message, int first) {
+    private static List<Long> readAttempts(String[] message, int first) {
         List<Long> attempts = new ArrayList<>();
         for (int i = first; i < message.length; i++) {
             attempts.add(Long.parseLong(message[i]));
