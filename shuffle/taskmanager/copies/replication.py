@@ -83,7 +83,7 @@ class Replication:
         self._stalled: set[MapAttemptKey] = set()
         """Map outputs that no TaskManager takes now."""
         self._awaited: set[str] = set()
-        """TaskManagers that are away, for which map outputs wait that were copied before."""
+        """TaskManagers that were not there when they were to get a copy, until they are."""
         self._waiting: dict[MapAttemptKey, asyncio.Future[None]] = {}
         self._workers: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -188,6 +188,7 @@ class Replication:
     def changed(self, taskmanager_id: str, now: Presence, before: Presence) -> None:
         """Take note that a TaskManager has come, is away, or is lost."""
         if now is Presence.PRESENT:
+            self._awaited.discard(taskmanager_id)
             if before is not Presence.UNKNOWN:
                 self.holdings.doubt(taskmanager_id)
             self._services.maker.ask_again(taskmanager_id)
@@ -294,11 +295,11 @@ class Replication:
             self._services.watches.watch(place.taskmanager_id)
             self._pause = FIRST_PAUSE_SECONDS
             self._warned = False
-        elif outcome is Outcome.ABSENT and holding.settled:
-            # It may have the copy, and be away for a restart only.
+        elif outcome is Outcome.ABSENT:
             self._awaited.add(place.taskmanager_id)
             self._services.watches.watch(place.taskmanager_id)
-            return False
+            # If there were copies, it may have one, and be away for a restart only.
+            return not holding.settled
         return outcome is not Outcome.FAILED
 
     def _next(
@@ -308,6 +309,7 @@ class Replication:
         services = self._services
         application_id = attempt.shuffle.application_id
         own_host = services.own_host()
+        absent = {Presence.LOST} if holding.settled else {Presence.LOST, Presence.AWAY}
         places = [
             place
             for place in services.known.order(attempt)
@@ -315,7 +317,7 @@ class Replication:
             and place.taskmanager_id not in tried
             and place.taskmanager_id not in holding.others
             and services.maker.may_ask(place.taskmanager_id, application_id)
-            and services.watches.presence(place.taskmanager_id) is not Presence.LOST
+            and services.watches.presence(place.taskmanager_id) not in absent
         ]
         others = [services.known.place(each) for each in holding.others]
         hosts = {other.host for other in others if other is not None}
@@ -377,9 +379,9 @@ class Replication:
         for attempt in list(self._waiting):
             if self.holdings.get(attempt) is None:
                 self._answer(attempt)
-        if not self._stalled:
-            self._awaited.clear()
         applications = self.holdings.applications()
+        if not applications:
+            self._awaited.clear()
         for application_id in self._services.maker.applications():
             if application_id not in applications:
                 self._services.maker.end_application(application_id)

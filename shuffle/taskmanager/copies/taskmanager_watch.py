@@ -3,8 +3,9 @@
 ::
 
     UNKNOWN ──connected──▶ PRESENT ──connection lost──▶ AWAY ──lost_after_seconds──▶ LOST
-       │                      ▲                          │                            │
-       └─lost_after_seconds───┼──────connected───────────┴─────────connected──────────┘
+       │                      ▲                          ▲│                           │
+       └───not connected──────┼──────────────────────────┘│                           │
+                              └────────connected──────────┴────────connected──────────┘
 """
 
 import asyncio
@@ -70,7 +71,6 @@ class TaskManagerWatch:
         self._tried = asyncio.Event()
         loop = asyncio.get_running_loop()
         self._deadline: asyncio.TimerHandle | None = None
-        self._start_deadline()
         self._leg: WatchLeg | None = None
         self._task = loop.create_task(self._run())
 
@@ -100,12 +100,6 @@ class TaskManagerWatch:
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
 
-    def stop(self) -> None:
-        """End the watch soon, without waiting for it. Idempotent."""
-        self._changed = _ignore
-        self._stop_deadline()
-        self._task.cancel()
-
     async def _run(self) -> None:
         pause = FIRST_PAUSE_SECONDS
         ping_seconds = min(self._lost_after_seconds / PINGS, LONGEST_PING_SECONDS)
@@ -127,9 +121,9 @@ class TaskManagerWatch:
                 finally:
                     leg.close()
                     self._leg = None
-            self._tried.set()
-            if self.presence is Presence.PRESENT:
+            if self.presence in (Presence.PRESENT, Presence.UNKNOWN):
                 self._is(Presence.AWAY)
+            self._tried.set()
             # Jitter: many TaskManagers may wait for the same one.
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311
             pause = min(2 * pause, LONGEST_PAUSE_SECONDS)

@@ -144,3 +144,17 @@ async def test_a_rate_bounds_what_is_copied_again(tmp_path, monkeypatch):
         await eventually(lambda: all(len(has(cluster, each, gone)) == 2 for each in ATTEMPTS))
         assert taken == [len(WHOLE)] * len(lost)
         end_application(links)
+
+
+async def test_a_new_map_output_waits_for_nobody_who_is_away(tmp_path):
+    async with mini_cluster(
+        tmp_path, 3, check=False, hosts_apart=True, lost_after_seconds=LONG
+    ) as cluster:
+        links = await drivers(cluster)
+        await stop(cluster, 1)
+        for attempt in ATTEMPTS:
+            await write(cluster[0], attempt, REGIONS)
+            assert has(cluster, attempt, 1) == [0, 2]
+        # Only the first one that was to go there found out.
+        assert cluster[0].counters.copies_failed <= 1
+        end_application(links)

@@ -80,9 +80,11 @@ async def test_one_that_is_there_goes_and_comes_back():
 async def test_one_that_stays_away_is_lost_and_may_come_back_all_the_same():
     rig = Rig(0.02)
     await rig.watch.first_answer()
-    await eventually(lambda: rig.changes == [Presence.LOST])
+    assert rig.watch.presence is Presence.AWAY
+    await eventually(lambda: rig.watch.presence is Presence.LOST)
     rig.is_there = True
-    await eventually(lambda: rig.changes == [Presence.LOST, Presence.PRESENT])
+    await eventually(lambda: rig.watch.presence is Presence.PRESENT)
+    assert rig.changes == [Presence.AWAY, Presence.LOST, Presence.PRESENT]
     await rig.watch.close()
 
 
@@ -98,7 +100,7 @@ async def test_another_one_at_the_address_is_not_it(caplog):
     rig = Rig(0.02)
     rig.is_there = True
     rig.place = PLACE._replace(taskmanager_id="other")
-    await eventually(lambda: rig.changes == [Presence.LOST])
+    await eventually(lambda: rig.changes == [Presence.AWAY, Presence.LOST])
     assert "Another TaskManager answers" in caplog.text
     await rig.watch.close()
 
