@@ -13,10 +13,12 @@ from sluice.protocol.copy_messages import KnownTaskManager
 from sluice.protocol.errors import ErrorCode, SluiceError
 from sluice.protocol.limits import FEATURE_COPIES
 from sluice.shuffle.client.partition_location import PartitionLocation
+from sluice.shuffle.client.sync import SyncShuffleClient
 from sluice.shuffle.errors import InvalidRequest
 from sluice.shuffle.names import ShuffleKey, TaskManagerPlace
 from sluice.shuffle.partition.blocks import BlockCodec
 from sluice.shuffle.partition.partition_type import ResultPartitionType
+from sluice.shuffle.records.serializers import BytesSerializer
 from tests.support.api_clients import api_clients, embedded_clients
 from tests.support.mini_cluster import eventually, mini_cluster
 
@@ -235,3 +237,46 @@ async def test_alternatives_must_be_copies_of_the_same_partition(tmp_path):
         with pytest.raises(InvalidRequest):
             async with client.open_gate([pipelined], 0, alternatives=[[pipelined]]):
                 pass
+
+
+async def test_copies_are_written_and_read_without_asyncio(tmp_path):
+    async with mini_cluster(
+        tmp_path,
+        3,
+        check=False,
+        hosts_apart=True,
+        connect_timeout_seconds=0.5,
+        partition_request_timeout_seconds=0.5,
+    ) as cluster:
+        await know_each_other(cluster)
+        addresses = [str(each.address) for each in cluster.environments]
+        places = [place_of(each) for each in cluster.environments]
+
+        def write_one() -> PartitionLocation:
+            with (
+                SyncShuffleClient(addresses[0], "app") as client,
+                client.open_result_partition(
+                    1,
+                    7,
+                    1,
+                    BytesSerializer(),
+                    partition_type=BLOCKING,
+                    replicas=2,
+                    replicas_synchronous=True,
+                ) as out,
+            ):
+                out.emit(b"hello")
+                return out.location
+
+        def read_one(location: PartitionLocation) -> list[bytes]:
+            others = [location.at(place) for place in places[1:]]
+            with (
+                SyncShuffleClient(addresses[1], "app") as client,
+                client.open_gate([location], 0, alternatives=[others]) as gate,
+            ):
+                return list(gate.records(BytesSerializer()))
+
+        location = await asyncio.to_thread(write_one)
+        assert holder(cluster, 0)
+        await cluster[0].close()
+        assert await asyncio.to_thread(read_one, location) == [b"hello"]
