@@ -267,6 +267,7 @@ class NetworkEnvironment:
             self._peer_networks,
             memory.segment_size_bytes,
             self.counters,
+            lambda: self._features,
         )
         self._connector.count_in = lambda connection: connection.count_in(
             self.listener.control_memory

@@ -58,6 +58,7 @@ class PeerConnector:
         networks: The networks in which others may be.
         segment_size_bytes: Size of its segments.
         counters: Its counters.
+        features: Returns the feature bits that it has.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class PeerConnector:
         networks: PeerNetworks,
         segment_size_bytes: int,
         counters: Counters,
+        features: Callable[[], int],
     ) -> None:
         self._transport = transport
         # Another TaskManager takes the copy if this one is away, so an attempt is not repeated.
@@ -75,6 +77,7 @@ class PeerConnector:
         self._networks = networks
         self._segment_size_bytes = segment_size_bytes
         self._counters = counters
+        self._features = features
         self.count_in: Callable[[Connection], None] = lambda connection: None
         """Counts the messages of a connection in the memory of all."""
 
@@ -101,7 +104,7 @@ class PeerConnector:
             b"",
             self._segment_size_bytes,
             FLOW_WATERMARK if self._transport.flow_control == "watermark" else FLOW_CREDIT,
-            (FEATURE_BUFFER_GROUPS | FEATURE_BUFFER_CHECKSUMS) & self._transport.features(),
+            (FEATURE_BUFFER_GROUPS | FEATURE_BUFFER_CHECKSUMS) & self._features(),
             _name(),
         )
         try:
@@ -148,7 +151,7 @@ class PeerConnector:
             b"",
             0,
             FLOW_CREDIT,
-            (FEATURE_LARGE_PAYLOADS | FEATURE_COPIES) & self._transport.features(),
+            (FEATURE_LARGE_PAYLOADS | FEATURE_COPIES) & self._features(),
             _name(),
         )
 

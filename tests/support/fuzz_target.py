@@ -8,7 +8,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-import sluice.shuffle.taskmanager.environment
+import sluice.shuffle.taskmanager.peer_connector
 from sluice.protocol.codec import decode_control
 from sluice.protocol.errors import ErrorCode
 from sluice.protocol.limits import (
@@ -242,7 +242,9 @@ async def target(directory: Path, **settings: Any) -> AsyncIterator[Target]:
             **settings,
         ) as cluster:
             made = Target(cluster[0], complaints)
-            with mock.patch.object(sluice.shuffle.taskmanager.environment, "connect", made.connect):
+            with mock.patch.object(
+                sluice.shuffle.taskmanager.peer_connector, "connect", made.connect
+            ):
                 yield made
                 if not made.ended:
                     await made.check()
