@@ -181,14 +181,15 @@ class Rig:
 
         A new one takes its place when the job has ended.
         """
+        replicas = int(SIDES[side].get("spark.sluice.replicas", 1))
         before = self.taskmanagers.moved()
         deadline = time.monotonic() + JOB_TIMEOUT_SECONDS
         with ThreadPoolExecutor(1) as runner:
             job = runner.submit(self.run, side, "check", name)
             while not job.done() and time.monotonic() < deadline:
                 moved = self.taskmanagers.moved() - before
-                # All is written before the first byte is read.
-                if moved.read_bytes > moved.written_bytes / 2:
+                # All is written before the first byte is read; copies are written too.
+                if moved.read_bytes > moved.written_bytes / replicas / 2:
                     self.taskmanagers.lose(host)
                     break
                 time.sleep(LOOK_SECONDS)
