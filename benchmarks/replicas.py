@@ -81,7 +81,7 @@ class Loss:
 
 @dataclass(slots=True)
 class Findings:
-    """What the rounds have shown."""
+    """The figures of the rounds so far."""
 
     ratios: dict[str, list[float]] = field(default_factory=dict)
     rounds: list[dict[str, Any]] = field(default_factory=list)

@@ -33,7 +33,7 @@ ConnectCopier = Callable[[Address, str], Awaitable[ProducerLeg]]
 
 
 class Outcome(enum.Enum):
-    """What came of an attempt to make a copy."""
+    """The result of an attempt to make a copy."""
 
     MADE = "made"
     FOUND = "found"

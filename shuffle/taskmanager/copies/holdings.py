@@ -1,4 +1,4 @@
-"""What this TaskManager knows of who has which map output; no I/O and no clock.
+"""Keeps in mind which TaskManager has which map output; no I/O and no clock.
 
 Only map outputs that several TaskManagers shall keep are in it, and copies. The TaskManager to
 which the producer wrote sees to the copies. A TaskManager with a copy knows from which one it came,

@@ -33,7 +33,7 @@ LONGEST_PING_SECONDS: Final = 10.0
 
 
 class Presence(enum.Enum):
-    """What is known of a TaskManager that is watched."""
+    """The state of a TaskManager that is watched."""
 
     UNKNOWN = "unknown"
     PRESENT = "present"
@@ -63,7 +63,7 @@ class TaskManagerWatch:
         self.taskmanager_id = taskmanager_id
         self.presence = Presence.UNKNOWN
         self.place: TaskManagerPlace | None = None
-        """What it said of itself when it was connected to last."""
+        """Its own words of the last connection to it."""
         self._address = address
         self._connect = connect
         self._lost_after_seconds = lost_after_seconds
@@ -76,7 +76,7 @@ class TaskManagerWatch:
 
     @property
     def address(self) -> Address:
-        """Where it is looked for."""
+        """The address at which it is looked for."""
         return self._address
 
     async def first_answer(self) -> None:

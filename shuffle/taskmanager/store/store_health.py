@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 class StoreHealth:
-    """What the watch knows of a store: a ``WatchedStore``.
+    """The store as the watch sees it: a ``WatchedStore``.
 
     Args:
         storage: Has the index, and opens directories anew.

@@ -218,7 +218,7 @@ class RegionAreasStatus:
 
 @dataclass(frozen=True, slots=True)
 class RemoteStatus:
-    """What the remote tier does; all zero without one. Totals begin with the process."""
+    """The work of the remote tier; all zero without one. Totals begin with the process."""
 
     upload_bytes: int = 0
     """Memory of parts that are being filled or sent."""
