@@ -81,6 +81,10 @@ class PeerConnector:
         self.count_in: Callable[[Connection], None] = lambda connection: None
         """Counts the messages of a connection in the memory of all."""
 
+    def own_host(self) -> str:
+        """Return the host at which others reach this TaskManager."""
+        return self._transport.reachable_host()
+
     async def reader(self, address: Address) -> PartitionRequestClient:
         """Connect in order to read partitions.
 

@@ -35,7 +35,7 @@ from tests.chaos.links import Links
 from tests.chaos.schedule import Kind, schedule, surroundings
 from tests.chaos.timeline import NO_REPAIRS, Repairs, Timeline, repairs, told
 from tests.spark.applications import LOCAL_MASTER, Application
-from tests.spark.daemons import Daemons, can_migrate, leftovers
+from tests.spark.daemons import Daemons, leftovers
 from tests.spark.jobs.repeated import JOBS
 from tests.support.loop_disk import LoopDisk, loop_disks
 
@@ -198,13 +198,12 @@ class Chaos:
         links: Links,
         disks: Mapping[str, LoopDisk],
     ) -> None:
-        without = {
-            Kind.FILL_DISK: "nothing can be mounted" if len(disks) < len(WORKER_HOSTS) else "",
-            Kind.MIGRATE: "" if can_migrate() else "sluice drain has no --migrate",
-        }
-        without = {kind: reason for kind, reason in without.items() if reason}
-        for kind, reason in without.items():
-            self._timeline.note("run", f"not here, as {reason}: {kind.value}")
+        without: set[Kind] = set()
+        if len(disks) < len(WORKER_HOSTS):
+            without.add(Kind.FILL_DISK)
+            self._timeline.note(
+                "run", f"not here, as nothing can be mounted: {Kind.FILL_DISK.value}"
+            )
         actions = schedule(
             self._seed,
             self._seconds,

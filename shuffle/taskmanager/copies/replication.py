@@ -45,6 +45,7 @@ class ReplicationServices(NamedTuple):
         watches: Tells which TaskManagers are there; :meth:`Replication.changed` is called by it.
         configured: Addresses of TaskManagers in the settings.
         own_host: Returns the host at which others reach this TaskManager.
+        lives: Tells whether an application has clients here, or had them lately.
         counters: Its counters.
         config: Numbers and times.
     """
@@ -55,6 +56,14 @@ class ReplicationServices(NamedTuple):
     watches: Watches
     configured: Sequence[Address]
     own_host: Callable[[], str]
+    lives: Callable[[str], bool]
+
+    def let_go(self) -> None:
+        """Close the connections that would keep applications without clients alive elsewhere."""
+        for application_id in self.maker.applications():
+            if not self.lives(application_id):
+                self.maker.end_application(application_id)
+
     counters: Counters
     config: ReplicationConfig
 
@@ -256,6 +265,8 @@ class Replication:
             if attempt in self._again:
                 self._again.discard(attempt)
                 self._queue[attempt] = None
+            if not self._queue and not self._running:
+                self._services.let_go()
 
     async def _see_to(self, attempt: MapAttemptKey) -> None:
         """Ask those who were away, and make the copies that are missing."""
