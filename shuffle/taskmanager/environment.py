@@ -42,7 +42,7 @@ from .idle_connections import IdleConnections
 from .ingest.incoming_output import ProducerServices
 from .ingest.producer_handler import ProducerHandler
 from .ingest.resumable_outputs import ResumableOutputs
-from .peer_connector import PeerConnector
+from .peer_connector import PeerConnector, abort_readers_of
 from .quotas import QuotaConfig, Quotas
 from .sections import (
     ApplicationConfig,
@@ -291,6 +291,7 @@ class NetworkEnvironment:
             self._transport.connections_per_peer,
             self._transport.peer_idle_timeout_seconds,
         )
+        self.copies.on_lost = lambda lost: abort_readers_of(lost, self.peers.clients())
         self.gate_services = GateServices(
             self.store.taskmanager_id,
             memory,

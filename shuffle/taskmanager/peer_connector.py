@@ -2,7 +2,7 @@
 
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final, TypeVar
 
 from ...protocol.errors import ErrorCode, ProtocolViolation, SluiceError
@@ -27,6 +27,7 @@ from ...transport.access import Access
 from ...transport.config import TransportConfig
 from ...transport.connection import Connection, ConnectionHandler
 from ...transport.connector import Address, connect
+from ...transport.errors import ConnectionLost
 from ...transport.peer_networks import PeerNetworks
 from ..client.producer_leg import ProducerLeg
 from ..counters import Counters
@@ -185,6 +186,19 @@ class PeerConnector:
             self._networks,
         )
         return legs[0]
+
+
+def abort_readers_of(taskmanager_id: str, clients: Iterable[PartitionRequestClient]) -> None:
+    """Let readers of a lost TaskManager go elsewhere: a host that vanishes closes no connection."""
+    for client in clients:
+        if client.taskmanager_id == taskmanager_id:
+            client.connection.abort(
+                ConnectionLost(
+                    f"TaskManager {taskmanager_id} counts as lost: it does not answer",
+                    value=client.connection.remote,
+                    limit="lost_after_seconds",
+                )
+            )
 
 
 def _name() -> str:

@@ -109,6 +109,8 @@ class Copies:
             counters=counters,
             config=config.replication,
         )
+        self.on_lost: Callable[[str], None] = lambda _: None
+        """Called with the id of a TaskManager that counts as lost."""
         self.others = known
         self.watches = watches
         self.maker = maker
@@ -158,6 +160,8 @@ class Copies:
 
     def _changed(self, taskmanager_id: str, now: Presence, before: Presence) -> None:
         self.replication.changed(taskmanager_id, now, before)
+        if now is Presence.LOST:
+            self.on_lost(taskmanager_id)
 
 
 def _address(text: str) -> Address:

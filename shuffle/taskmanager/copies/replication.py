@@ -401,4 +401,7 @@ class Replication:
             self._services.watches.forget_configured()
 
     def _watch_shared(self) -> None:
+        if self._services.configured and len(self.holdings):
+            # Where no driver names them, they are the only way to know the origin of a copy.
+            self._services.watches.configure(self._services.configured)
         self._services.watches.keep(self.holdings.taskmanagers() | self._awaited)
