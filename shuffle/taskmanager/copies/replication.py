@@ -231,11 +231,18 @@ class Replication:
                 self._again.add(attempt)
             else:
                 self._queue[attempt] = None
+        self._start_workers()
+
+    def _start_workers(self) -> None:
         free = self._services.config.copy_streams - len(self._workers)
         for _ in range(min(free, len(self._queue))):
             worker = asyncio.get_running_loop().create_task(self._work())
             self._workers.add(worker)
-            worker.add_done_callback(self._workers.discard)
+            worker.add_done_callback(self._worker_ended)
+
+    def _worker_ended(self, worker: asyncio.Task[None]) -> None:
+        self._workers.discard(worker)
+        self._start_workers()  # for what came between its last look at the queue and its end
 
     async def _work(self) -> None:
         if self._services.configured:
@@ -256,13 +263,15 @@ class Replication:
             if attempt in self._again:
                 self._again.discard(attempt)
                 self._queue[attempt] = None
+            await asyncio.sleep(0)  # many in a row may be stalled, and wait for nothing
 
     async def _see_to(self, attempt: MapAttemptKey) -> None:
         """Ask those who were away, and make the copies that are missing."""
         holding, output = self.holdings.get(attempt), self._services.store.lookup(*attempt)
         if holding is not None and output is not None:
             for taskmanager_id in list(holding.doubtful):
-                await self._ask(attempt, output, taskmanager_id)
+                if self.holdings.get(attempt) is holding:
+                    await self._ask(attempt, output, taskmanager_id)
             tried: set[str] = set()
             while self.holdings.get(attempt) is holding and holding.missing:
                 place = self._next(attempt, holding, tried)
@@ -290,6 +299,8 @@ class Replication:
         """Copy a map output to a TaskManager; return whether to go on with the next one."""
         pace = self._restore.take if holding.settled else None
         outcome = await self._services.maker.make(output, place, pace)
+        if self.holdings.get(attempt) is not holding:
+            return False  # it was released meanwhile
         if outcome.is_there:
             self.holdings.has(attempt, place.taskmanager_id)
             self._services.watches.watch(place.taskmanager_id)
@@ -390,4 +401,5 @@ class Replication:
             self._services.watches.forget_configured()
 
     def _watch_shared(self) -> None:
-        self._services.watches.keep(self.holdings.taskmanagers() | self._awaited)
+        if not self._closed:
+            self._services.watches.keep(self.holdings.taskmanagers() | self._awaited)

@@ -80,7 +80,7 @@ class TaskManagerWatch:
         return self._address
 
     async def first_answer(self) -> None:
-        """Wait until it was connected to once, or could not be.
+        """Wait until it was connected to once, or could not be, or the watch is closed.
 
         Cancellation: safe.
         """
@@ -96,6 +96,7 @@ class TaskManagerWatch:
     async def close(self) -> None:
         """End the watch. Idempotent."""
         self._changed = _ignore
+        self._tried.set()  # it will not be tried any more
         self._stop_deadline()
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)

@@ -99,10 +99,11 @@ class RemoteOutputs:
         """Copy a map output to the remote tier: ``ShuffleStore.move_to_remote``."""
         if output.is_moved:
             return
+        with output.kept():
+            await self._move(output)
+
+    async def _move(self, output: MapOutput) -> None:
         attempt = MapAttemptKey(output.key, output.map_attempt_id)
-        retained = [region.extent for region in output.regions if region.extent is not None]
-        for extent in retained:
-            extent.retain()
         move = secrets.token_hex(8)
         names = [
             "" if region.extent is None else moved_region(attempt, move, number)
@@ -124,9 +125,6 @@ class RemoteOutputs:
                     return
                 raise self.tier.write_failure(error, output.total_bytes) from error
             raise
-        finally:
-            for extent in retained:
-                extent.release()
         self._note(attempt, names)
         self.moves += 1
 

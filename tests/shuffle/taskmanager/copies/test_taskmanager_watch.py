@@ -117,6 +117,22 @@ async def test_a_new_address_is_taken_at_once():
     await rig.watch.close()
 
 
+async def test_nobody_waits_for_the_answer_to_a_watch_that_is_closed():
+    rig = Rig(600)
+
+    async def never(address: Address) -> FakeLeg:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    rig.watch._connect = never  # type: ignore[assignment]
+    waiting = asyncio.ensure_future(rig.watch.first_answer())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    await rig.watch.close()
+    await asyncio.wait_for(waiting, 10)
+
+
 async def test_a_real_one_is_watched_until_it_ends(tmp_path):
     async with mini_cluster(tmp_path, 2) as cluster:
         changes: list[Presence] = []
