@@ -183,6 +183,7 @@ class Replication:
         if self._services.known.tell(application_id, place):
             self._services.maker.ask_again(place.taskmanager_id)
             self._watch_shared()
+            self._enqueue(self.holdings.doubted(place.taskmanager_id))
             self._retry_now()
 
     def changed(self, taskmanager_id: str, now: Presence, before: Presence) -> None:
@@ -284,7 +285,7 @@ class Replication:
 
     async def _ask(self, attempt: MapAttemptKey, output: MapOutput, taskmanager_id: str) -> None:
         """Ask a TaskManager that was away whether it has a map output; it gets it if not."""
-        place = self._services.known.place(taskmanager_id)
+        place = self._services.known.place_for(attempt.shuffle.application_id, taskmanager_id)
         if place is None or self._services.watches.presence(taskmanager_id) is not Presence.PRESENT:
             return  # it is asked when it is there, or counts as lost
         outcome = await self._services.maker.make(output, place, self._restore.take)
@@ -330,7 +331,7 @@ class Replication:
             and services.maker.may_ask(place.taskmanager_id, application_id)
             and services.watches.presence(place.taskmanager_id) not in absent
         ]
-        others = [services.known.place(each) for each in holding.others]
+        others = [services.known.place_for(application_id, each) for each in holding.others]
         hosts = {other.host for other in others if other is not None}
         apart = (place for place in places if place.host not in hosts)
         return next(apart, places[0] if places else None)
@@ -380,7 +381,7 @@ class Replication:
         """See to the map outputs that were found at the start."""
         self._settling = None
         for taskmanager_id in self.holdings.taskmanagers():
-            if self._services.known.place(taskmanager_id) is None:
+            if not self._services.known.places(taskmanager_id):
                 self.holdings.lost(taskmanager_id)
         self._enqueue(list(self.holdings.short))
 
