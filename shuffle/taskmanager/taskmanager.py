@@ -226,8 +226,7 @@ class TaskManager:
         """
         if self.state == "draining" and not self._stops:
             await self._end_migration()
-            if self._stops:  # it was told so meanwhile
-                return
+        if self.state == "draining" and not self._stops:  # it may have been told so meanwhile
             self.environment.undrain()
             self.state = "ready"
             if self._http is not None:
