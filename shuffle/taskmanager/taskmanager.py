@@ -188,7 +188,7 @@ class TaskManager:
         """Refuse new map outputs, and wait until nothing is being written or read.
 
         The TaskManager goes on serving readers afterwards. Cancelling ends the wait and not the
-        draining.
+        draining; :meth:`undrain` ends the wait for a move.
 
         Args:
             to_stop: Whether it is to stop, so that :meth:`undrain` changes nothing any more.
@@ -205,7 +205,12 @@ class TaskManager:
         if migrate:
             if self._migrating is None or self._migrating.done():
                 self._migrating = asyncio.create_task(self.environment.migrate())
-            await asyncio.shield(self._migrating)
+            migrating = self._migrating
+            await asyncio.wait({migrating})
+            if not migrating.cancelled():
+                migrating.result()
+            elif not self._stops:  # it takes new work again
+                return
         await self.environment.wait_idle()
 
     async def _end_migration(self) -> None:
@@ -221,6 +226,7 @@ class TaskManager:
         """
         if self.state == "draining" and not self._stops:
             await self._end_migration()
+        if self.state == "draining" and not self._stops:  # it may have been told so meanwhile
             self.environment.undrain()
             self.state = "ready"
             if self._http is not None:

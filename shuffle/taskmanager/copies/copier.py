@@ -56,7 +56,7 @@ async def copy_output(
     Args:
         leg: The connection, in the role of a copier.
         store: Has the map output.
-        output: The map output.
+        output: The map output, which the caller keeps.
         copy_of: What to say of it; its number is replaced.
         pace: Called with the length of the map output before it is sent. The other TaskManager is
             then asked first whether it has it.
@@ -75,9 +75,6 @@ async def copy_output(
         await pace(output.total_bytes)
     number = leg.new_number()
     sender = OutputSender(leg, number, store, Flow(output.key.application_id, id(leg)))
-    extents = [region.extent for region in output.regions if region.extent is not None]
-    for extent in extents:
-        extent.retain()
     leg.attach(number, sender)
     try:
         _open(leg, number, output, copy_of)
@@ -92,9 +89,6 @@ async def copy_output(
     except BaseException:
         sender.abort()
         raise
-    finally:
-        for extent in extents:
-            extent.release()
     return True
 
 

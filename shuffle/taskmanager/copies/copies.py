@@ -122,8 +122,11 @@ class Copies:
 
     def start(self) -> None:
         """Take note of the map outputs that were found at the start."""
-        for shuffle in self._store.shuffles():
-            self.replication.adopt(self._store.map_outputs(shuffle.key).values())
+        self.replication.adopt(
+            output
+            for shuffle in self._store.shuffles()
+            for output in self._store.map_outputs(shuffle.key).values()
+        )
 
     def known(self, application_id: str, place: TaskManagerPlace) -> None:
         """Take note of a TaskManager that a driver names.
@@ -136,10 +139,12 @@ class Copies:
     def shuffle_released(self, key: ShuffleKey) -> None:
         """Forget a shuffle that is released."""
         self.replication.released(lambda other: other == key)
+        self.migration.forget(lambda other: other == key)
 
     def application_released(self, application_id: str) -> None:
         """Forget an application that has ended."""
         self.replication.application_released(application_id)
+        self.migration.forget(lambda key: key.application_id == application_id)
 
     def let_go(self, application_id: str) -> None:
         """Do not keep an application alive at other TaskManagers any more."""

@@ -11,11 +11,12 @@ from ....protocol.errors import ErrorCode, SluiceError
 from ....protocol.remote_error import RemoteError
 from ....transport.connection_pool import ConnectionPool
 from ....transport.connector import Address
-from ....transport.errors import TaskManagerMismatch, TransportError
+from ....transport.errors import TaskManagerMismatch
 from ...client.producer_leg import ProducerLeg
 from ...counters import Counters
 from ...errors import failure_of
 from ...names import TaskManagerPlace
+from ..store.errors import StorageError
 from ..store.outputs import MapOutput
 from ..store.shuffle_store import ShuffleStore
 from .copier import Pace, copy_output
@@ -114,8 +115,9 @@ class CopyMaker:
         # The one that sends it vouches for it, also where it stands in for another one.
         copy_of = CopyOf(0, self._own_id, output.replicas, moved)
         try:
-            leg = await self._leg(place, application_id)
-            sent = await copy_output(leg, self._store, output, copy_of, pace)
+            with output.kept():
+                leg = await self._leg(place, application_id)
+                sent = await copy_output(leg, self._store, output, copy_of, pace)
         except Exception as error:  # noqa: BLE001
             return self._failed(output, place, failure_of(error, "copying a map output"))
         if not sent:
@@ -171,7 +173,8 @@ class CopyMaker:
         _log.info("no copy of %s at %s: %s", output.map_attempt_id, place, error)
         if is_absence(error):
             return Outcome.ABSENT
-        if not isinstance(error, RemoteError | TransportError):
+        is_own = not isinstance(error, RemoteError)
+        if is_own and (isinstance(error, StorageError) or error.code is ErrorCode.INTERNAL):
             return Outcome.FAILED
         if error.code is ErrorCode.CHECKSUM_MISMATCH:
             _log.error("map output %d of %s is damaged here", output.map_attempt_id, output.key)

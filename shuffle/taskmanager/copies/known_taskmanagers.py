@@ -36,26 +36,30 @@ def rendezvous_order(attempt: MapAttemptKey, taskmanager_ids: Iterable[str]) -> 
 class KnownTaskManagers:
     """The places of other TaskManagers, by id, and the applications that use them.
 
+    A driver names places for its own application only: one that names a wrong place, or another
+    name of the same host, changes nothing for others. What TaskManagers of the settings say of
+    themselves counts for all.
+
     Args:
         own_id: The id of this TaskManager, which is not one of the others.
     """
 
     def __init__(self, own_id: str) -> None:
         self._own_id = own_id
-        self._places: dict[str, TaskManagerPlace] = {}
-        self._configured: set[str] = set()
-        self._told: dict[str, set[str]] = {}
+        self._configured: dict[str, TaskManagerPlace] = {}
+        self._told: dict[str, dict[str, TaskManagerPlace]] = {}
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._configured.keys() | set().union(*self._told.values()))
 
-    def configure(self, place: TaskManagerPlace) -> bool:
-        """Take note of a TaskManager of the settings; return whether it or its place is new."""
+    def configure(self, place: TaskManagerPlace) -> None:
+        """Take note of a TaskManager of the settings; another one at its address is gone."""
         if place.taskmanager_id == self._own_id:
-            return False
-        new = place.taskmanager_id not in self._configured
-        self._configured.add(place.taskmanager_id)
-        return self._put(place) or new
+            return
+        for other_id, other in list(self._configured.items()):
+            if address_of(other) == address_of(place):
+                del self._configured[other_id]
+        self._configured[place.taskmanager_id] = place
 
     def tell(self, application_id: str, place: TaskManagerPlace) -> bool:
         """Take note of a TaskManager that a driver names; return whether it or its place is new.
@@ -65,39 +69,39 @@ class KnownTaskManagers:
         """
         if place.taskmanager_id == self._own_id:
             return False
-        told = self._told.setdefault(application_id, set())
-        new = place.taskmanager_id not in told
-        if new and len(told) >= MOST_TOLD:
+        told = self._told.setdefault(application_id, {})
+        before = told.get(place.taskmanager_id)
+        if before is None and len(told) >= MOST_TOLD:
             raise LimitExceeded(
                 "A driver names too many TaskManagers", value=len(told) + 1, limit=MOST_TOLD
             )
-        told.add(place.taskmanager_id)
-        return self._put(place) or new
+        told[place.taskmanager_id] = place
+        return before != place
 
     def forget(self, application_id: str) -> None:
         """Forget what the drivers of an application named."""
-        gone = self._told.pop(application_id, set()) - self._configured
-        for taskmanager_id in gone.difference(*self._told.values()):
-            del self._places[taskmanager_id]
+        self._told.pop(application_id, None)
 
-    def place(self, taskmanager_id: str) -> TaskManagerPlace | None:
-        """Return the place of a TaskManager, or None if it is not known."""
-        return self._places.get(taskmanager_id)
+    def places(self, taskmanager_id: str) -> list[TaskManagerPlace]:
+        """Return where a TaskManager may be: by its own word, and by that of any application."""
+        known = [self._configured, *reversed(self._told.values())]
+        found = [places[taskmanager_id] for places in known if taskmanager_id in places]
+        return list(dict.fromkeys(found))
+
+    def place_for(self, application_id: str, taskmanager_id: str) -> TaskManagerPlace | None:
+        """Return the place of a TaskManager that an application may use, or None."""
+        told = self._told.get(application_id, {})
+        return self._configured.get(taskmanager_id) or told.get(taskmanager_id)
 
     def ids_for(self, application_id: str) -> set[str]:
         """Return the TaskManagers that an application may use."""
-        return self._configured | self._told.get(application_id, set())
+        return self._configured.keys() | self._told.get(application_id, {}).keys()
 
     def order(self, attempt: MapAttemptKey) -> list[TaskManagerPlace]:
         """Return the places to which a map output may go, in its order."""
-        ids = self.ids_for(attempt.shuffle.application_id)
-        return [self._places[each] for each in rendezvous_order(attempt, ids)]
-
-    def _put(self, place: TaskManagerPlace) -> bool:
-        if self._places.get(place.taskmanager_id) == place:
-            return False
-        self._places[place.taskmanager_id] = place
-        return True
+        told = self._told.get(attempt.shuffle.application_id, {})
+        places = told | self._configured
+        return [places[each] for each in rendezvous_order(attempt, places)]
 
 
 def address_of(place: TaskManagerPlace) -> Address:

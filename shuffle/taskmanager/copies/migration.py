@@ -152,6 +152,11 @@ class Migration:
         }
         return {key: attempts for key, attempts in back.items() if attempts}
 
+    def forget(self, keys: Callable[[ShuffleKey], bool]) -> None:
+        """Forget the reasons why map outputs of shuffles stay: they are released."""
+        for attempt in [each for each in self._staying if keys(each.shuffle)]:
+            del self._staying[attempt]
+
     async def _run_once(self) -> None:
         """Try each map output that has not moved once."""
         tried: set[MapAttemptKey] = set()
@@ -204,6 +209,16 @@ class Migration:
 
     async def _copy(self, attempt: MapAttemptKey, output: MapOutput) -> TaskManagerPlace | None:
         """See that a map output is elsewhere; return where, or None if it stays."""
+        with output.kept():  # it may be released between two attempts
+            place, reason = await self._elsewhere(attempt, output)
+        if place is None and self._services.store.lookup(*attempt) is output:
+            self._staying[attempt] = reason
+        return place
+
+    async def _elsewhere(
+        self, attempt: MapAttemptKey, output: MapOutput
+    ) -> tuple[TaskManagerPlace | None, str]:
+        """Return a place that has a map output or is given it; if there is none, why."""
         services = self._services
         candidates = list(self._candidates(attempt, output))
         for place, has_it in candidates:
@@ -216,7 +231,7 @@ class Migration:
             if outcome.is_there:
                 del self._refusals[place.taskmanager_id]
                 self._replication.holdings.has(attempt, place.taskmanager_id)
-                return place
+                return place, ""
         reason = services.maker.last_refusal if candidates else "no other TaskManager is known"
         if self._to_remote is not None:
             try:
@@ -225,10 +240,9 @@ class Migration:
                 reason = str(failure_of(error, "moving a map output to the remote tier"))
             else:
                 if candidates:
-                    return candidates[0][0]  # it serves what the remote tier has
+                    return candidates[0][0], ""  # it serves what the remote tier has
                 reason = "it is in the remote tier, and no other TaskManager is known to serve it"
-        self._staying[attempt] = reason
-        return None
+        return None, reason
 
     def _candidates(
         self, attempt: MapAttemptKey, output: MapOutput

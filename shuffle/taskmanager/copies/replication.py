@@ -57,15 +57,14 @@ class ReplicationServices(NamedTuple):
     configured: Sequence[Address]
     own_host: Callable[[], str]
     lives: Callable[[str], bool]
+    counters: Counters
+    config: ReplicationConfig
 
     def let_go(self) -> None:
         """Close the connections that would keep applications without clients alive elsewhere."""
         for application_id in self.maker.applications():
             if not self.lives(application_id):
                 self.maker.end_application(application_id)
-
-    counters: Counters
-    config: ReplicationConfig
 
 
 class Replication:
@@ -192,6 +191,7 @@ class Replication:
         if self._services.known.tell(application_id, place):
             self._services.maker.ask_again(place.taskmanager_id)
             self._watch_shared()
+            self._enqueue(self.holdings.doubted(place.taskmanager_id))
             self._retry_now()
 
     def changed(self, taskmanager_id: str, now: Presence, before: Presence) -> None:
@@ -240,11 +240,18 @@ class Replication:
                 self._again.add(attempt)
             else:
                 self._queue[attempt] = None
+        self._start_workers()
+
+    def _start_workers(self) -> None:
         free = self._services.config.copy_streams - len(self._workers)
         for _ in range(min(free, len(self._queue))):
             worker = asyncio.get_running_loop().create_task(self._work())
             self._workers.add(worker)
-            worker.add_done_callback(self._workers.discard)
+            worker.add_done_callback(self._worker_ended)
+
+    def _worker_ended(self, worker: asyncio.Task[None]) -> None:
+        self._workers.discard(worker)
+        self._start_workers()  # for what came between its last look at the queue and its end
 
     async def _work(self) -> None:
         if self._services.configured:
@@ -267,13 +274,15 @@ class Replication:
                 self._queue[attempt] = None
             if not self._queue and not self._running:
                 self._services.let_go()
+            await asyncio.sleep(0)  # many in a row may be stalled, and wait for nothing
 
     async def _see_to(self, attempt: MapAttemptKey) -> None:
         """Ask those who were away, and make the copies that are missing."""
         holding, output = self.holdings.get(attempt), self._services.store.lookup(*attempt)
         if holding is not None and output is not None:
             for taskmanager_id in list(holding.doubtful):
-                await self._ask(attempt, output, taskmanager_id)
+                if self.holdings.get(attempt) is holding:
+                    await self._ask(attempt, output, taskmanager_id)
             tried: set[str] = set()
             while self.holdings.get(attempt) is holding and holding.missing:
                 place = self._next(attempt, holding, tried)
@@ -286,7 +295,7 @@ class Replication:
 
     async def _ask(self, attempt: MapAttemptKey, output: MapOutput, taskmanager_id: str) -> None:
         """Ask a TaskManager that was away whether it has a map output; it gets it if not."""
-        place = self._services.known.place(taskmanager_id)
+        place = self._services.known.place_for(attempt.shuffle.application_id, taskmanager_id)
         if place is None or self._services.watches.presence(taskmanager_id) is not Presence.PRESENT:
             return  # it is asked when it is there, or counts as lost
         outcome = await self._services.maker.make(output, place, self._restore.take)
@@ -301,6 +310,8 @@ class Replication:
         """Copy a map output to a TaskManager; return whether to go on with the next one."""
         pace = self._restore.take if holding.settled else None
         outcome = await self._services.maker.make(output, place, pace)
+        if self.holdings.get(attempt) is not holding:
+            return False  # it was released meanwhile
         if outcome.is_there:
             self.holdings.has(attempt, place.taskmanager_id)
             self._services.watches.watch(place.taskmanager_id)
@@ -330,7 +341,7 @@ class Replication:
             and services.maker.may_ask(place.taskmanager_id, application_id)
             and services.watches.presence(place.taskmanager_id) not in absent
         ]
-        others = [services.known.place(each) for each in holding.others]
+        others = [services.known.place_for(application_id, each) for each in holding.others]
         hosts = {other.host for other in others if other is not None}
         apart = (place for place in places if place.host not in hosts)
         return next(apart, places[0] if places else None)
@@ -380,7 +391,7 @@ class Replication:
         """See to the map outputs that were found at the start."""
         self._settling = None
         for taskmanager_id in self.holdings.taskmanagers():
-            if self._services.known.place(taskmanager_id) is None:
+            if not self._services.known.places(taskmanager_id):
                 self.holdings.lost(taskmanager_id)
         self._enqueue(list(self.holdings.short))
 
@@ -401,6 +412,8 @@ class Replication:
             self._services.watches.forget_configured()
 
     def _watch_shared(self) -> None:
+        if self._closed:
+            return
         if self._services.configured and len(self.holdings):
             # Where no driver names them, they are the only way to know the origin of a copy.
             self._services.watches.configure(self._services.configured)

@@ -12,7 +12,7 @@ import asyncio
 import enum
 import logging
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from ....protocol.errors import SluiceError
@@ -45,8 +45,9 @@ class TaskManagerWatch:
     """Watches one TaskManager until it is closed.
 
     Args:
-        address: Where it is.
-        taskmanager_id: Its id; empty: the one that answers there.
+        addresses: Returns where it may be; at first at least one address.
+        taskmanager_id: Its id; empty: whichever answers there. When that one is lost, another one
+            that answers takes its place.
         connect: Connects to an address.
         lost_after_seconds: Time away after which it counts as lost.
         changed: Called with this watch and what was known before, when that changes.
@@ -54,7 +55,7 @@ class TaskManagerWatch:
 
     def __init__(
         self,
-        address: Address,
+        addresses: Callable[[], Sequence[Address]],
         taskmanager_id: str,
         connect: Callable[[Address], Awaitable[WatchLeg]],
         lost_after_seconds: float,
@@ -64,38 +65,29 @@ class TaskManagerWatch:
         self.presence = Presence.UNKNOWN
         self.place: TaskManagerPlace | None = None
         """Its own words of the last connection to it."""
-        self._address = address
+        self.address = addresses()[0]
+        """The address at which it was last."""
+        self._addresses = addresses
+        self._is_any = not taskmanager_id
         self._connect = connect
         self._lost_after_seconds = lost_after_seconds
         self._changed = changed
         self._tried = asyncio.Event()
         loop = asyncio.get_running_loop()
         self._deadline: asyncio.TimerHandle | None = None
-        self._leg: WatchLeg | None = None
         self._task = loop.create_task(self._run())
 
-    @property
-    def address(self) -> Address:
-        """The address at which it is looked for."""
-        return self._address
-
     async def first_answer(self) -> None:
-        """Wait until it was connected to once, or could not be.
+        """Wait until it was connected to once, or could not be, or the watch is closed.
 
         Cancellation: safe.
         """
         await self._tried.wait()
 
-    def move(self, address: Address) -> None:
-        """Look for it at another address from now on."""
-        if address != self._address:
-            self._address = address
-            if self._leg is not None:
-                self._leg.close()
-
     async def close(self) -> None:
         """End the watch. Idempotent."""
         self._changed = _ignore
+        self._tried.set()  # it will not be tried any more
         self._stop_deadline()
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
@@ -104,23 +96,15 @@ class TaskManagerWatch:
         pause = FIRST_PAUSE_SECONDS
         ping_seconds = min(self._lost_after_seconds / PINGS, LONGEST_PING_SECONDS)
         while True:
-            try:
-                self._leg = leg = await self._connect(self._address)
-            except SluiceError as error:
-                _log.debug("TaskManager at %s is not there: %s", self._address, error)
-            else:
+            leg = await self._reach()
+            if leg is not None:
                 try:
-                    self._check(leg)
-                except SluiceError as error:
-                    _log.warning("%s", error)
-                else:
                     pause = FIRST_PAUSE_SECONDS
                     self._is(Presence.PRESENT)
                     self._tried.set()
                     await leg.until_ended(ping_seconds)
                 finally:
                     leg.close()
-                    self._leg = None
             if self.presence in (Presence.PRESENT, Presence.UNKNOWN):
                 self._is(Presence.AWAY)
             self._tried.set()
@@ -128,17 +112,40 @@ class TaskManagerWatch:
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311
             pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
 
+    async def _reach(self) -> WatchLeg | None:
+        """Connect to it, wherever it may be; None: it is not there."""
+        # Where it was last comes first. Those who named its places may have ended by now.
+        addresses = sorted(self._addresses(), key=lambda each: each != self.address)
+        for address in addresses or [self.address]:
+            try:
+                leg = await self._connect(address)
+            except SluiceError as error:
+                _log.debug("TaskManager at %s is not there: %s", address, error)
+                continue
+            try:
+                self._check(leg)
+            except SluiceError as error:
+                is_new = self.presence in (Presence.PRESENT, Presence.UNKNOWN)
+                _log.log(logging.WARNING if is_new else logging.DEBUG, "%s: %s", address, error)
+                leg.close()
+                continue
+            self.address = address
+            return leg
+        return None
+
     def _check(self, leg: WatchLeg) -> None:
         """Take note of who answers.
 
         Raises:
             TaskManagerMismatch: It is another TaskManager than before.
         """
-        if not self.taskmanager_id:
+        if self._is_any and self.presence in (Presence.UNKNOWN, Presence.LOST):
+            if leg.place.taskmanager_id != self.taskmanager_id:
+                self.presence = Presence.UNKNOWN
             self.taskmanager_id = leg.place.taskmanager_id
         if leg.place.taskmanager_id != self.taskmanager_id:
             raise TaskManagerMismatch(
-                f"Another TaskManager answers at {self._address}",
+                "Another TaskManager answers",
                 value=leg.place.taskmanager_id,
                 limit=self.taskmanager_id,
             )

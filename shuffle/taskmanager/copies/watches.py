@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from typing import Final
 
 from ....transport.connector import Address
@@ -42,7 +43,7 @@ class Watches:
         """Watch the TaskManagers of the settings. Idempotent."""
         for address in addresses:
             if address not in self._configured:
-                self._configured[address] = self._new(address, "")
+                self._configured[address] = self._new(partial(list, [address]), "")
 
     async def configured(self) -> None:
         """Wait until each TaskManager of the settings has answered once, or has not.
@@ -63,7 +64,7 @@ class Watches:
 
     def keep(self, taskmanager_ids: Iterable[str]) -> None:
         """Watch exactly these TaskManagers, as far as their places are known."""
-        wanted = {each for each in taskmanager_ids if self._known.place(each) is not None}
+        wanted = {each for each in taskmanager_ids if self._known.places(each)}
         wanted -= {watch.taskmanager_id for watch in self._configured.values()}
         for taskmanager_id in wanted:
             self.watch(taskmanager_id)
@@ -71,15 +72,15 @@ class Watches:
             self._end(self._by_id.pop(taskmanager_id))
 
     def watch(self, taskmanager_id: str) -> None:
-        """Watch a TaskManager, at the place that is known now. Idempotent."""
-        place = self._known.place(taskmanager_id)
-        if place is None:
+        """Watch a TaskManager, if any place of it is known. Idempotent."""
+        if taskmanager_id in self._by_id or not self._known.places(taskmanager_id):
             return
-        watch = self._by_id.get(taskmanager_id)
-        if watch is not None:
-            watch.move(address_of(place))
-        elif all(w.taskmanager_id != taskmanager_id for w in self._configured.values()):
-            self._by_id[taskmanager_id] = self._new(address_of(place), taskmanager_id)
+        if all(watch.taskmanager_id != taskmanager_id for watch in self._configured.values()):
+
+            def addresses() -> list[Address]:
+                return [address_of(place) for place in self._known.places(taskmanager_id)]
+
+            self._by_id[taskmanager_id] = self._new(addresses, taskmanager_id)
 
     def forget_configured(self) -> None:
         """End the watches of the settings."""
@@ -93,9 +94,9 @@ class Watches:
         self.forget_configured()
         await asyncio.gather(*self._closing, return_exceptions=True)
 
-    def _new(self, address: Address, taskmanager_id: str) -> TaskManagerWatch:
+    def _new(self, addresses: Callable[[], list[Address]], taskmanager_id: str) -> TaskManagerWatch:
         return TaskManagerWatch(
-            address, taskmanager_id, self._connect, self._lost_after_seconds, self._told
+            addresses, taskmanager_id, self._connect, self._lost_after_seconds, self._told
         )
 
     def _told(self, watch: TaskManagerWatch, before: Presence) -> None:

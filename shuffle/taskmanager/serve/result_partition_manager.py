@@ -19,7 +19,7 @@ from mypy_extensions import mypyc_attr
 from ....protocol.errors import SluiceError
 from ...errors import InvalidRequest, PartitionLost, PartitionNotFound, PartitionReleased
 from ...memory import LocalBufferPool
-from ...names import ShuffleKey, SubpartitionRange
+from ...names import MapAttemptKey, ShuffleKey, SubpartitionRange
 from ...partition.view import DataListener, SubpartitionView
 from ..accounts import Accounts
 from ..store.errors import DuplicateMapOutput, ReleasedDuringCommit
@@ -94,13 +94,21 @@ class ResultPartitionManager:
         try:
             if output.origin:
                 self.require_unreleased(output.key, output.map_attempt_id)
+                await self._until_not_pending(output)
             committed = self._store.commit(output)
-        except SluiceError:
+        except (SluiceError, asyncio.CancelledError):
             release_regions(output.regions)
             raise
         # A callback, because it must run also when the producer is gone and nobody waits here.
         committed.add_done_callback(lambda done: self._committed(output, done))
         await asyncio.shield(committed)
+
+    async def _until_not_pending(self, output: MapOutput) -> None:
+        """Wait for another commit of a copy: that it is here already may be said behind it only."""
+        attempt = MapAttemptKey(output.key, output.map_attempt_id)
+        pending = self._store.pending(attempt)
+        if pending is not None:
+            await asyncio.wait({pending})
 
     def require_unreleased(self, key: ShuffleKey, map_attempt_id: int) -> None:
         """Check that a copy does not come after the release of its shuffle.

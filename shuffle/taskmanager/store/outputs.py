@@ -10,6 +10,7 @@ each subpartition.
 
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
@@ -210,3 +211,15 @@ class MapOutput:
     def total_bytes(self) -> int:
         """Bytes over all regions."""
         return sum([region.offsets[-1] for region in self.regions])
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Keep its extents until the end of a ``with`` block, also if it is released meanwhile."""
+        extents = [region.extent for region in self.regions if region.extent is not None]
+        for extent in extents:
+            extent.retain()
+        try:
+            yield
+        finally:
+            for extent in extents:
+                extent.release()

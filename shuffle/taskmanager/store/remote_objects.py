@@ -12,7 +12,7 @@ import datetime
 import importlib
 import os
 import re
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
@@ -240,7 +240,7 @@ class RemoteObjects:
             for name in names:  # a file system stops at the first one that is not there
                 await self._delete([name])
 
-    async def listed(self, prefix: str) -> AsyncIterator[RemoteObject]:
+    async def listed(self, prefix: str) -> AsyncGenerator[RemoteObject]:
         """List objects, some at a time.
 
         Raises:

@@ -6,11 +6,12 @@ remote tier finds it by this name with one request, and serves it like one of it
 """
 
 import asyncio
+import contextlib
 import logging
 import secrets
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from crc32c import crc32c
 
@@ -29,9 +30,11 @@ from .remote_names import (
     name_of_application,
 )
 from .remote_objects import RemoteFailure
-from .remote_tier import RemoteExtent, RemoteTier
+from .remote_tier import MOST_DELETES, RemoteExtent, RemoteTier
 from .remote_upload import Upload
 from .tier import Extent, ExtentRead
+
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -60,6 +63,7 @@ class RemoteOutputs:
         index: Gets the map outputs that are found.
         accounts: Applications pay here for them.
         read: Reads extents of any tier.
+        is_pending: Tells whether a map output is being committed.
         lost: Called to forget the map outputs that use some extents.
     """
 
@@ -69,6 +73,7 @@ class RemoteOutputs:
         index: OutputIndex,
         accounts: Accounts,
         read: Callable[[Sequence[ExtentRead]], Awaitable[None]],
+        is_pending: Callable[[MapAttemptKey], bool],
         lost: Callable[[set[Extent]], None],
     ) -> None:
         self.tier = tier
@@ -81,6 +86,7 @@ class RemoteOutputs:
         self._index = index
         self._accounts = accounts
         self._read = read
+        self._is_pending = is_pending
         self._lost = lost
         self._moved: dict[ShuffleKey, dict[int, list[str]]] = {}
         """Objects of map outputs that were moved from here, or found."""
@@ -88,7 +94,7 @@ class RemoteOutputs:
         self._released: OrderedDict[ShuffleKey, None] = OrderedDict()
         self._finding: dict[MapAttemptKey, asyncio.Task[MapOutput | None]] = {}
         self._lookups = asyncio.Semaphore(LOOKUPS_AT_A_TIME)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._missing: set[Extent] = set()
         self._losing: asyncio.TimerHandle | None = None
         tier.on_missing = self._note_missing
@@ -99,36 +105,48 @@ class RemoteOutputs:
         """Copy a map output to the remote tier: ``ShuffleStore.move_to_remote``."""
         if output.is_moved:
             return
+        with output.kept():
+            await self._move(output)
+
+    async def _move(self, output: MapOutput) -> None:
         attempt = MapAttemptKey(output.key, output.map_attempt_id)
-        retained = [region.extent for region in output.regions if region.extent is not None]
-        for extent in retained:
-            extent.retain()
         move = secrets.token_hex(8)
         names = [
             "" if region.extent is None else moved_region(attempt, move, number)
             for number, region in enumerate(output.regions)
         ]
+        regions = [name for name in names if name]
         try:
             await self._mark(output.key.application_id)
             await self._copy_all(output.regions, names)
-            name, manifest = manifest_name(attempt), pack_manifest(output, names)
-            await _to_its_end(
-                self.tier.objects.put(name, manifest, new=True),
-                lambda: self.tier.delete_soon([name]),
-            )
         except BaseException as error:
-            self.tier.delete_soon([name for name in names if name])
+            self.tier.delete_soon(regions)
             if isinstance(error, RemoteFailure):
-                if error.exists:  # another TaskManager moved its copy of it
-                    self._note(attempt, [])
-                    return
                 raise self.tier.write_failure(error, output.total_bytes) from error
             raise
-        finally:
-            for extent in retained:
-                extent.release()
-        self._note(attempt, names)
-        self.moves += 1
+        name, manifest = manifest_name(attempt), pack_manifest(output, names)
+        is_ours = True
+        try:
+            await _to_its_end(
+                self.tier.objects.put(name, manifest, new=True),
+                lambda: self.tier.delete_soon([name, *regions]),
+            )
+        except RemoteFailure as failure:
+            # A lost answer: the manifest may be there all the same, and then it needs its regions.
+            try:
+                there = await self.tier.objects.get(name)
+            except RemoteFailure as unknown:
+                if unknown.missing:
+                    self.tier.delete_soon(regions)
+                # else they stay until the application ends
+                raise self.tier.write_failure(failure, output.total_bytes) from failure
+            is_ours = there == manifest
+        if is_ours:
+            self._note(attempt, names)
+            self.moves += 1
+        else:  # another TaskManager moved its copy of it
+            self.tier.delete_soon(regions)
+            self._note(attempt, [])
 
     async def _mark(self, application_id: str) -> None:
         """Let sweeps know that the application lives, once."""
@@ -187,12 +205,21 @@ class RemoteOutputs:
             return None
         task = self._finding.get(attempt)
         if task is None:
-            task = asyncio.get_running_loop().create_task(self._find(attempt))
-            self._finding[attempt] = task
-            task.add_done_callback(lambda _: self._finding.pop(attempt, None))
+            task = self._finding[attempt] = self._in_background(self._find(attempt))
         return await asyncio.shield(task)
 
     async def _find(self, attempt: MapAttemptKey) -> MapOutput | None:
+        try:
+            return await self._ask(attempt)
+        finally:
+            if self._is_wanted(attempt):
+                del self._finding[attempt]
+
+    def _is_wanted(self, attempt: MapAttemptKey) -> bool:
+        """Whether the application of a look-up has not ended since this task began it."""
+        return self._finding.get(attempt) is asyncio.current_task()
+
+    async def _ask(self, attempt: MapAttemptKey) -> MapOutput | None:
         try:
             async with self._lookups:
                 self.lookups += 1
@@ -204,6 +231,8 @@ class RemoteOutputs:
         known = self._index.get(*attempt)
         if known is not None or attempt.shuffle in self._released:
             return known
+        if self._is_pending(attempt) or not self._is_wanted(attempt):
+            return None  # a copy is being committed here, or nobody would release it
         try:
             output, names = self._output_of(attempt, data)
         except ValueError as error:
@@ -294,6 +323,10 @@ class RemoteOutputs:
         self._marked.discard(application_id)
         for key in [key for key in self._moved if key.application_id == application_id]:
             del self._moved[key]
+        for attempt in [
+            each for each in self._finding if each.shuffle.application_id == application_id
+        ]:
+            del self._finding[attempt]
 
     def ended(self, application_id: str) -> None:
         """Delete all that an application moved, whoever moved it: its driver says that it ends."""
@@ -302,8 +335,12 @@ class RemoteOutputs:
         async def delete() -> None:
             names = [application_marker(name_of_application(application_id))]
             try:
-                moved = self.tier.objects.listed(moved_application(application_id))
-                names += [each.name async for each in moved]
+                listed = self.tier.objects.listed(moved_application(application_id))
+                async with contextlib.aclosing(listed):
+                    async for each in listed:
+                        names.append(each.name)
+                        if len(names) >= MOST_DELETES:  # the sweep deletes the others
+                            break
             except RemoteFailure as failure:
                 logger.warning("%s: the sweep deletes what moved: %s", self.tier, failure)
             if len(names) > 1:
@@ -319,7 +356,7 @@ class RemoteOutputs:
         """End what is under way."""
         if self._losing is not None:
             self._losing.cancel()
-        under_way = [*self._tasks, *self._finding.values()]
+        under_way = list(self._tasks)
         for task in under_way:
             task.cancel()
         if under_way:
@@ -328,7 +365,7 @@ class RemoteOutputs:
     def _note(self, attempt: MapAttemptKey, names: list[str]) -> None:
         self._moved.setdefault(attempt.shuffle, {})[attempt.map_attempt_id] = names
 
-    def _in_background(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def _in_background(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

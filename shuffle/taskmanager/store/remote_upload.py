@@ -240,8 +240,9 @@ class Upload:
             task = self._begin(put)
         placed = asyncio.ensure_future(self._parts.put(part))
         # An upload that ends early takes no more parts.
-        await asyncio.wait({placed, task}, return_when=asyncio.FIRST_COMPLETED)
-        if not placed.done():
+        try:
+            await asyncio.wait({placed, task}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
             placed.cancel()
         self._check()
 

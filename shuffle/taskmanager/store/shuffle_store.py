@@ -68,7 +68,12 @@ class ShuffleStore:
         """The map outputs that have moved, if there is a remote tier."""
         if storage.remote is not None:
             self.remote = RemoteOutputs(
-                storage.remote, self._index, self.accounts, self.read_all, self._lose_objects
+                storage.remote,
+                self._index,
+                self.accounts,
+                self.read_all,
+                lambda attempt: self._journal.is_pending(*attempt),
+                self._lose_objects,
             )
         self._remote_watch: RemoteWatch | None = None
         self._commits = 0

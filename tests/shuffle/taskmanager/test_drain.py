@@ -22,6 +22,7 @@ from sluice.protocol.messages import (
     SecureRegion,
 )
 from sluice.protocol.remote_error import RemoteError
+from sluice.shuffle.taskmanager.taskmanager import TaskManager
 from sluice.transport.connector import Address
 from tests.support.daemon import SLUICE, Daemon, run
 from tests.support.mini_cluster import mini_cluster
@@ -85,6 +86,48 @@ async def test_a_draining_taskmanager_lets_begun_map_outputs_come_back(tmp_path)
         await back.expect(PartitionResumed)
         back.send(FinishPartition(0, len(DATA), 1))
         await back.expect(PartitionFinished)
+
+
+class SlowMove:
+    """Moves nothing, and takes its time to end when it is cancelled."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, taskmanager: TaskManager) -> None:
+        self.begun, self.cancelled, self.may_end = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        monkeypatch.setattr(taskmanager.environment, "migrate", self._migrate)
+
+    async def _migrate(self) -> None:
+        self.begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.cancelled.set()
+            await self.may_end.wait()
+
+
+async def test_one_that_takes_work_again_answers_those_who_wait_for_its_move(monkeypatch):
+    async with TaskManager.embedded() as taskmanager:
+        move = SlowMove(monkeypatch, taskmanager)
+        move.may_end.set()
+        draining = asyncio.ensure_future(taskmanager.drain(migrate=True))
+        await move.begun.wait()
+        await taskmanager.undrain()
+        await asyncio.wait_for(draining, 20)
+        assert taskmanager.state == "ready"
+
+
+async def test_one_that_is_told_to_stop_while_it_is_to_take_work_again_stops(monkeypatch):
+    async with TaskManager.embedded() as taskmanager:
+        move = SlowMove(monkeypatch, taskmanager)
+        draining = asyncio.ensure_future(taskmanager.drain(migrate=True))
+        await move.begun.wait()
+        undraining = asyncio.ensure_future(taskmanager.undrain())
+        await move.cancelled.wait()
+        stopping = asyncio.ensure_future(taskmanager.drain(to_stop=True))
+        await asyncio.sleep(0)
+        move.may_end.set()
+        await asyncio.gather(draining, undraining, stopping)
+        assert taskmanager.state == "draining"
+        assert taskmanager.environment.is_draining
 
 
 async def test_sluice_drain_and_the_signal_wait_for_what_is_under_way(tmp_path):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from benchmarks.wire_clients import Client, producer, write_map_output
-from sluice.protocol.copy_messages import OutputsHeld, ReplicatePartition
+from sluice.protocol.copy_messages import KnownTaskManager, OutputsHeld, ReplicatePartition
 from sluice.protocol.messages import (
     EVERY_SUBPARTITION,
     ROLE_COPIER,
@@ -17,6 +17,7 @@ from sluice.protocol.messages import (
     ShuffleReleased,
 )
 from sluice.shuffle.names import TaskManagerPlace
+from sluice.shuffle.taskmanager.copies.taskmanager_watch import Presence
 from tests.support.copies import KEY, driver, drivers, end_application, holders, read, write
 from tests.support.mini_cluster import eventually, mini_cluster
 
@@ -187,6 +188,23 @@ async def test_a_copy_is_served_while_the_origin_is_gone(tmp_path):
         await cluster.environments.pop(0).close()
         assert await read(cluster[0], 7, 2) == content
         end_application(links)
+
+
+async def test_a_wrong_place_that_another_application_names_costs_nobody_copies(tmp_path):
+    async with mini_cluster(tmp_path, 2, hosts_apart=True, lost_after_seconds=0.3) as cluster:
+        links = await drivers(cluster)
+        stranger = await driver(cluster, 0, "stranger")
+        wrong = KnownTaskManager(cluster[1].taskmanager_id, "127.0.0.9", 9)
+        stranger.send(wrong)
+        stranger.send(ReleaseShuffle(1))
+        await stranger.expect(ShuffleReleased)
+        for attempt in range(3):
+            await write(cluster[0], attempt, SMALL)
+            assert holders(cluster, attempt) == [0, 1]
+        watches = cluster[0].copies.watches
+        other = cluster[1].taskmanager_id
+        await eventually(lambda: watches.presence(other) is Presence.PRESENT)
+        end_application([*links, stranger])
 
 
 async def test_a_copy_that_comes_after_the_release_of_its_shuffle_is_refused(tmp_path):

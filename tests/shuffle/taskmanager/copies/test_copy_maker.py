@@ -13,7 +13,7 @@ from sluice.protocol.messages import CloseRequest
 from sluice.protocol.remote_error import RemoteError
 from sluice.shuffle.names import TaskManagerPlace
 from sluice.shuffle.taskmanager.copies.copy_maker import Outcome
-from tests.support.copies import KEY, drivers, end_application, holders, read
+from tests.support.copies import KEY, driver, drivers, end_application, holders, read, write
 from tests.support.mini_cluster import eventually, mini_cluster
 
 if TYPE_CHECKING:
@@ -150,6 +150,46 @@ async def test_one_without_copies_refuses(tmp_path):
         assert not (await maker.make(stored(cluster), place)).is_there
         assert "UNSUPPORTED_VERSION" in maker.last_refusal
         maker.close()
+
+
+@TIERS
+async def test_what_is_released_while_it_waits_for_its_turn_is_no_internal_error(
+    tmp_path, tier, caplog
+):
+    async with mini_cluster(tmp_path, **tier) as cluster:
+        links = await drivers(cluster)
+        await cluster.write(0, 7, REGIONS)
+        maker, place = cluster[0].copies.maker, place_of(cluster[1])
+        waits, goes_on = asyncio.Event(), asyncio.Event()
+
+        async def pace(length: int) -> None:
+            waits.set()
+            await goes_on.wait()
+
+        making = asyncio.ensure_future(maker.make(stored(cluster), place, pace))
+        await waits.wait()
+        cluster[0].store.release_shuffle(KEY)  # its application has others
+        released = cluster[0].store.released()
+        assert released is not None
+        await asyncio.shield(released)
+        assert sum(tier.extents for tier in cluster[0].store.tiers()) == 2
+        goes_on.set()
+        assert await making is Outcome.MADE
+        assert "internal error" not in caplog.text
+        maker.close()
+        end_application(links)
+
+
+async def test_one_without_copies_keeps_nobody_from_copying_to_others(tmp_path):
+    async with mini_cluster(tmp_path, 2, hosts_apart=True) as cluster:
+        older = {"features_off": "copies", "hosts_apart": True}
+        cluster.environments.append(await cluster.start_one(2, older))
+        links = [await driver(cluster, index) for index in range(2)]
+        for attempt in range(8):
+            await write(cluster[0], attempt, [[b"a", b"b"]])
+            assert holders(cluster, attempt) == [0, 1]
+        assert "UNSUPPORTED_VERSION" in cluster[0].copies.maker.last_refusal
+        end_application(links)
 
 
 async def test_a_connection_that_only_watches_writes_nothing(tmp_path):

@@ -62,10 +62,9 @@ def test_an_application_uses_those_of_its_drivers_and_those_of_the_settings():
     assert not known.tell("app", place("a"))
     assert known.tell("app", place("a", "elsewhere"))  # it has another address now
     assert known.tell("other", place("b"))
-    assert known.configure(place("c"))
-    assert not known.configure(place("c"))
+    known.configure(place("c"))
     assert not known.tell("app", place("own"))
-    assert not known.configure(place("own"))
+    known.configure(place("own"))
     assert known.ids_for("app") == {"a", "c"}
     assert known.ids_for("nobody") == {"c"}
     assert {each.host for each in known.order(ATTEMPT)} == {"elsewhere", "host-c"}
@@ -79,9 +78,32 @@ def test_what_drivers_named_is_forgotten_with_their_application():
     known.configure(place("c"))
     known.forget("app")
     assert known.ids_for("app") == {"c"}
-    assert known.place("a") is None
-    assert known.place("b") == place("b")
+    assert known.places("a") == []
+    assert known.places("b") == [place("b")]
     known.forget("nobody")
+
+
+def test_a_driver_names_places_for_its_own_application_only():
+    known = KnownTaskManagers("own")
+    known.configure(place("c"))
+    known.tell("app", place("a"))
+    for name in "ac":
+        assert known.tell("other", place(name, "wrong"))
+    assert {each.host for each in known.order(ATTEMPT)} == {"host-a", "host-c"}
+    assert known.place_for("app", "a") == place("a")
+    assert known.place_for("other", "a") == place("a", "wrong")
+    assert known.place_for("other", "c") == place("c")  # its own word
+    assert known.place_for("nobody", "a") is None
+    assert known.places("a") == [place("a", "wrong"), place("a")]
+    assert known.places("c") == [place("c"), place("c", "wrong")]
+
+
+def test_one_of_the_settings_gives_way_to_another_one_at_its_address():
+    known = KnownTaskManagers("own")
+    known.configure(place("old", "host"))
+    known.configure(place("elsewhere"))
+    known.configure(place("new", "host"))
+    assert known.ids_for("app") == {"elsewhere", "new"}
 
 
 def test_a_driver_names_no_more_than_a_limit(monkeypatch):

@@ -83,6 +83,21 @@ async def test_all_map_outputs_move_and_readers_are_sent_after_them(tmp_path, ti
         end_application(links)
 
 
+async def test_what_is_released_does_not_stay(tmp_path):
+    async with mini_cluster(tmp_path, 1) as cluster:
+        await write_all(cluster)
+        for shuffle_id in (2, 3):
+            await cluster.write(0, 1, [[b"a"]], shuffle_id=shuffle_id)
+        migration = cluster[0].copies.migration
+        cluster[0].drain()
+        assert (await migration.run()).staying == len(DATA) + 2
+        cluster[0].partitions.release_shuffle(KEY._replace(shuffle_id=2))
+        assert migration.progress.staying == len(DATA) + 1
+        cluster[0].applications.release("app")
+        assert migration.progress.staying == 0
+        assert migration.progress.reason == ""
+
+
 async def test_a_copy_that_is_there_is_enough(tmp_path):
     async with mini_cluster(tmp_path, 3, hosts_apart=True) as cluster:
         links = await drivers(cluster)

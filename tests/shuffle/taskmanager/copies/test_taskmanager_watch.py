@@ -37,12 +37,14 @@ class Rig:
 
     def __init__(self, lost_after_seconds: float, taskmanager_id: str = "tm") -> None:
         self.is_there = False
+        self.there_only: Address | None = None
         self.place = PLACE
         self.legs: list[FakeLeg] = []
         self.attempts: list[Address] = []
         self.changes: list[Presence] = []
+        self.addresses = [ADDRESS]
         self.watch = TaskManagerWatch(
-            ADDRESS,
+            lambda: self.addresses,
             taskmanager_id,
             self.connect,  # type: ignore[arg-type]
             lost_after_seconds,
@@ -51,7 +53,7 @@ class Rig:
 
     async def connect(self, address: Address) -> FakeLeg:
         self.attempts.append(address)
-        if not self.is_there:
+        if not self.is_there or (self.there_only or address) != address:
             raise ConnectFailed("nobody is there")
         self.legs.append(FakeLeg(self.place))
         return self.legs[-1]
@@ -105,23 +107,62 @@ async def test_another_one_at_the_address_is_not_it(caplog):
     await rig.watch.close()
 
 
-async def test_a_new_address_is_taken_at_once():
+async def test_it_is_looked_for_wherever_it_may_be():
     rig = Rig(600)
+    elsewhere = Address("127.0.0.1", 7338)
+    rig.addresses.append(elsewhere)
+    rig.there_only = elsewhere
     rig.is_there = True
     await rig.watch.first_answer()
-    rig.watch.move(ADDRESS)
-    elsewhere = Address("127.0.0.1", 7338)
-    rig.watch.move(elsewhere)
-    await eventually(lambda: rig.attempts[-1] == elsewhere)
+    assert rig.changes == [Presence.PRESENT]  # it was away nowhere
+    assert rig.attempts == [ADDRESS, elsewhere]
+    rig.legs[0].close()
+    await eventually(lambda: len(rig.legs) == 2)
+    assert rig.attempts[2:] == [elsewhere]  # where it was
+    rig.addresses.clear()  # nobody who named it is left
+    rig.legs[1].close()
+    await eventually(lambda: len(rig.legs) == 3)
+    assert rig.attempts[3:] == [elsewhere]
     await rig.watch.close()
     await rig.watch.close()
+
+
+async def test_another_one_takes_the_place_of_one_of_the_settings_that_is_lost(caplog):
+    rig = Rig(0.02, "")
+    rig.is_there = True
+    await rig.watch.first_answer()
+    rig.place = PLACE._replace(taskmanager_id="other")
+    rig.legs[0].close()
+    await eventually(lambda: rig.watch.taskmanager_id == "other")
+    assert rig.changes == [Presence.PRESENT, Presence.AWAY, Presence.LOST, Presence.PRESENT]
+    assert rig.watch.place == rig.place
+    # Told once, and not with each attempt.
+    assert len(rig.legs) > 2
+    assert caplog.text.count("Another TaskManager answers") <= 1
+    await rig.watch.close()
+
+
+async def test_nobody_waits_for_the_answer_to_a_watch_that_is_closed():
+    rig = Rig(600)
+
+    async def never(address: Address) -> FakeLeg:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    rig.watch._connect = never  # type: ignore[assignment]
+    waiting = asyncio.ensure_future(rig.watch.first_answer())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    await rig.watch.close()
+    await asyncio.wait_for(waiting, 10)
 
 
 async def test_a_real_one_is_watched_until_it_ends(tmp_path):
     async with mini_cluster(tmp_path, 2) as cluster:
         changes: list[Presence] = []
         watch = TaskManagerWatch(
-            cluster[1].address,
+            lambda: [cluster[-1].address],
             "",
             cluster[0]._connector.watch,
             0.2,

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -17,10 +20,12 @@ from sluice.shuffle.taskmanager.store.errors import (
     DuplicateMapOutput,
     JournalWriteFailed,
     StorageClosed,
+    StorageError,
 )
 from sluice.shuffle.taskmanager.store.outputs import MapOutput
 from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
 from tests.support.mini_cluster import configs
+from tests.support.store import Gate
 
 if TYPE_CHECKING:
     from sluice.shuffle.partition.view import SubpartitionView
@@ -69,6 +74,38 @@ async def read_all(manager: ResultPartitionManager, attempts: list[int]) -> byte
             buffer.release()
     view.release()
     return content
+
+
+def a_copy(store: ShuffleStore) -> MapOutput:
+    return replace(an_output(store, 1), origin="another", replicas=2)
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["succeeds", "fails"])
+async def test_a_copy_is_there_already_only_when_its_other_commit_has_succeeded(
+    store, manager, monkeypatch, fails
+):
+    error = OSError(errno.EIO, "no") if fails else None
+    gate = Gate(monkeypatch, os, "pwrite", error)
+    first = asyncio.ensure_future(manager.commit(a_copy(store)))
+    await gate.wait_entered()
+    second = asyncio.ensure_future(manager.commit(a_copy(store)))
+    given_up = asyncio.ensure_future(manager.commit(a_copy(store)))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not second.done()
+    given_up.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await given_up
+    gate.proceed.set()
+    outcomes = await asyncio.gather(first, second, return_exceptions=True)
+    if fails:
+        assert all(isinstance(outcome, StorageError) for outcome in outcomes)
+        assert not isinstance(outcomes[1], DuplicateMapOutput)
+        assert used(store) == 0
+    else:
+        assert outcomes[0] is None
+        assert isinstance(outcomes[1], DuplicateMapOutput)
+        assert sum(tier.extents for tier in store.tiers()) == 1
 
 
 def used(store: ShuffleStore) -> int:

@@ -1,19 +1,23 @@
 """Map outputs that move to the remote tier, and are found there by name."""
 
 import asyncio
+import os
 
 import pytest
 
 from sluice.protocol.messages import EVERY_SUBPARTITION
 from sluice.shuffle.names import MapAttemptKey
 from sluice.shuffle.taskmanager.accounts import Resource
+from sluice.shuffle.taskmanager.store import remote_outputs
 from sluice.shuffle.taskmanager.store.errors import CorruptRegion, RemoteFailed
 from sluice.shuffle.taskmanager.store.outputs import MapOutput
 from sluice.shuffle.taskmanager.store.remote_names import manifest_name
+from sluice.shuffle.taskmanager.store.remote_objects import RemoteFailure
 from tests.support.mini_cluster import eventually
 from tests.support.remote import (
     REMOTE_ONLY,
     both_places,
+    directory_place,
     extent_of,
     moved_of,
     open_store,
@@ -21,7 +25,7 @@ from tests.support.remote import (
     tier_of,
 )
 from tests.support.s3 import s3_proxy
-from tests.support.store import KEY, config, content, fetch, put, write_region
+from tests.support.store import KEY, Gate, config, content, fetch, put, settle, write_region
 
 MIB = 1024 * 1024
 SIZES = (100, 0, 9000, 6 * MIB)
@@ -199,7 +203,9 @@ async def test_a_move_that_fails_leaves_nothing_to_be_found(tmp_path, s3):
         place.settings |= {"remote_endpoint": proxy.endpoint, "remote_timeout_seconds": 0.5}
         stores = Pair(tmp_path, place)
         output = await many_regions(stores.first, 1)
-        proxy.rule = lambda method, path: 500 if path.endswith("manifest") else None
+        proxy.rule = lambda method, path: (
+            500 if method == "PUT" and path.endswith("manifest") else None
+        )
         with pytest.raises(RemoteFailed):
             await stores.first.move_to_remote(output)
         proxy.rule = lambda method, path: None
@@ -209,6 +215,106 @@ async def test_a_move_that_fails_leaves_nothing_to_be_found(tmp_path, s3):
         await stores.first.move_to_remote(output)
         assert await stores.second.find_remote(KEY, 1) is not None
         await stores.close()
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["it is found there", "nobody knows"])
+@pytest.mark.parametrize("repeated", [True, False])
+async def test_a_manifest_whose_answer_was_lost_keeps_its_regions(
+    tmp_path, object_store, known, repeated
+):
+    stores = Pair(tmp_path, directory_place(tmp_path))
+    output = await many_regions(stores.first, 1)
+    objects = tier_of(stores.first).objects
+    put, get = objects.put, objects.get
+
+    async def answer_lost(name, data, *, new=False):
+        await put(name, data, new=new)
+        if name.endswith("manifest"):
+            raise RemoteFailure("lost", exists=repeated)
+
+    async def no_answer(name):
+        raise RemoteFailure("no answer")
+
+    objects.put = answer_lost
+    if known:
+        await stores.first.move_to_remote(output)
+        assert moved_of(stores.first).moves == 1
+    else:
+        objects.get = no_answer
+        with pytest.raises(RemoteFailed):
+            await stores.first.move_to_remote(output)
+    objects.put, objects.get = put, get
+    await stores.first.close()
+    found = await stores.second.find_remote(KEY, 1)
+    assert await fetch(stores.second, found) == b"".join(
+        [content(1, 70), *(content(1 + n, size) for n, size in enumerate(SIZES))]
+    )
+    await stores.second.close()
+
+
+async def test_what_is_found_behind_the_end_of_its_application_is_not_kept(tmp_path, object_store):
+    stores = Pair(tmp_path, directory_place(tmp_path))
+    await stores.first.move_to_remote(await put(stores.first, 1, 5000))
+    objects = tier_of(stores.second).objects
+    get, asked, answer = objects.get, asyncio.Event(), asyncio.Event()
+
+    async def slow(name):
+        data = await get(name)
+        asked.set()
+        await answer.wait()
+        return data
+
+    objects.get = slow
+    finding = asyncio.ensure_future(stores.second.find_remote(KEY, 1))
+    await asked.wait()
+    stores.second.release_application(KEY.application_id)
+    asked.clear()
+    again = asyncio.ensure_future(stores.second.find_remote(KEY, 1))
+    await eventually(asked.is_set)  # one that asks now is of a new life of the application
+    answer.set()
+    assert await finding is None
+    assert await again is stores.second.lookup(KEY, 1)
+    assert stores.second.statistics().map_outputs == 1
+    assert not moved_of(stores.second)._finding
+    stores.second.release_shuffle(KEY)
+    await settle(stores.second)
+    assert stores.second.accounts.of(KEY.application_id).is_empty
+    await stores.close()
+
+
+async def test_what_is_found_while_a_copy_is_committed_is_there_once(
+    tmp_path, object_store, monkeypatch
+):
+    stores = Pair(tmp_path, directory_place(tmp_path))
+    await stores.first.move_to_remote(await put(stores.first, 1, 5000))
+    gate = Gate(monkeypatch, os, "pwrite")
+    committing = asyncio.ensure_future(put(stores.second, 1, 5000))
+    await gate.wait_entered()
+    assert await stores.second.find_remote(KEY, 1) is None
+    gate.proceed.set()
+    output = await committing
+    assert await stores.second.find_remote(KEY, 1) is output
+    assert stores.second.statistics().map_outputs == 1
+    stores.second.release_shuffle(KEY)
+    await settle(stores.second)
+    assert stores.second.statistics().stored_bytes == 0
+    await eventually(lambda: stores.second.accounts.of(KEY.application_id).is_empty)
+    await stores.close()
+
+
+async def test_the_end_of_an_application_keeps_no_more_names_in_mind_than_are_deleted(
+    tmp_path, object_store, monkeypatch
+):
+    monkeypatch.setattr(remote_outputs, "MOST_DELETES", 4)
+    stores = Pair(tmp_path, directory_place(tmp_path))
+    for attempt in range(4):
+        await stores.first.move_to_remote(await put(stores.first, attempt, 500))
+    deleted: list[str] = []
+    tier_of(stores.second).delete_soon = deleted.extend
+    stores.second.application_ends(KEY.application_id)
+    await eventually(lambda: deleted)
+    assert len(deleted) == 4
+    await stores.close()
 
 
 @both_places

@@ -1,12 +1,15 @@
 """The budget of uploads: first come, first served, and never more than there is."""
 
 import asyncio
+from functools import partial
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.shuffle.taskmanager.store.remote_upload import UploadBudget
+from sluice.shuffle.taskmanager.store.errors import RemoteFailed
+from sluice.shuffle.taskmanager.store.remote_upload import Upload, UploadBudget
 
 
 @given(
@@ -53,4 +56,37 @@ async def test_one_that_is_cancelled_in_the_moment_it_is_served_gives_back():
     second.cancel()
     with pytest.raises(asyncio.CancelledError):
         await second
+    assert budget.used_bytes == 0
+
+
+class StuckObjects:
+    """Takes no part of an upload until a test says so."""
+
+    def __init__(self):
+        self.goes_on = asyncio.Event()
+
+    async def put_parts(self, name, parts, part_bytes, parallel):
+        await self.goes_on.wait()
+        async for _ in parts:
+            pass
+
+
+async def test_a_writer_that_is_cancelled_leaves_no_part_on_its_way():
+    objects, budget = StuckObjects(), UploadBudget(100)
+    failed = partial(RemoteFailed, "writing")
+    upload: Any = Upload(objects, "name", 50, 10, budget, failed)  # type: ignore[arg-type]
+    await upload.write(0, [memoryview(bytes(10))])
+    before = asyncio.all_tasks()
+    writing = asyncio.ensure_future(upload.write(10, [memoryview(bytes(10))]))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert len(asyncio.all_tasks() - before) == 2
+    writing.cancel()
+    await asyncio.wait({writing})
+    await asyncio.sleep(0)
+    assert asyncio.all_tasks() == before
+    ended = asyncio.Event()
+    upload.abort(ended.set)
+    objects.goes_on.set()
+    await ended.wait()
     assert budget.used_bytes == 0
