@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -153,7 +154,7 @@ async def test_a_reader_that_cannot_go_elsewhere_waits_for_a_restart(
         refused.set()
         await sleep(seconds)
 
-    settings = {"connect_timeout_seconds": DEADLINE_SECONDS, "features_off": off}
+    settings: dict[str, Any] = {"connect_timeout_seconds": DEADLINE_SECONDS, "features_off": off}
     async with mini_cluster(tmp_path, **settings) as cluster:
         ack = await cluster.write(0, 1, [[b"a", b"b"]])
         await cluster[0].close()
@@ -169,7 +170,7 @@ async def test_a_reader_that_cannot_go_elsewhere_waits_for_a_restart(
 
 
 async def test_a_reader_that_waits_in_vain_is_told_at_the_deadline(tmp_path):
-    settings = {"connect_timeout_seconds": 0.3, "features_off": ("copies",)}
+    settings: dict[str, Any] = {"connect_timeout_seconds": 0.3, "features_off": ("copies",)}
     async with mini_cluster(tmp_path, **settings) as cluster:
         ack, _ = (await write_all(cluster))[0]
         await cluster[0].close()
