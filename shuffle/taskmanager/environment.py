@@ -300,6 +300,7 @@ class NetworkEnvironment:
             self.peers,
             self.task_events,
             self.accounts,
+            self._transport,
         )
         self.resumable = ResumableOutputs(self.store, memory.map_output_resume_timeout_seconds)
         self.producer_services = ProducerServices(

@@ -72,7 +72,7 @@ class PeerConnector:
         features: Callable[[], int],
     ) -> None:
         self._transport = transport
-        # Another TaskManager takes the copy if this one is away, so an attempt is not repeated.
+        # Another TaskManager may have the data, or take the copy. Those who wait try again.
         self._once = transport.model_copy(update={"connect_retries": 0})
         self._access = access
         self._networks = networks
@@ -87,7 +87,7 @@ class PeerConnector:
         return self._transport.reachable_host()
 
     async def reader(self, address: Address) -> PartitionRequestClient:
-        """Connect in order to read partitions.
+        """Connect in order to read partitions, by a single attempt.
 
         Raises:
             SluiceError: The other TaskManager does not answer, or refuses.
@@ -113,7 +113,7 @@ class PeerConnector:
             _name(),
         )
         try:
-            return await self._connect(address, hello, make, self._transport)
+            return await self._connect(address, hello, make)
         except (ProtocolViolation, RemoteError) as error:
             raise without_foreign_bytes(address, error) from error  # a client is told
 
@@ -130,7 +130,7 @@ class PeerConnector:
         def make(connection: Connection, ack: HelloAck) -> ProducerLeg:
             return ProducerLeg(connection, ack, COPY_ANSWER_SECONDS)
 
-        leg = await self._connect(address, self._copier_hello(application_id), make, self._once)
+        leg = await self._connect(address, self._copier_hello(application_id), make)
         if not leg.connection.features & FEATURE_COPIES:
             leg.close()
             raise CopiesNotSupported("The TaskManager takes no copies", value=str(address))
@@ -144,7 +144,7 @@ class PeerConnector:
 
         Cancellation: safe.
         """
-        return await self._connect(address, self._copier_hello(""), WatchLeg, self._once)
+        return await self._connect(address, self._copier_hello(""), WatchLeg)
 
     def _copier_hello(self, application_id: str) -> Hello:
         return Hello(
@@ -165,7 +165,6 @@ class PeerConnector:
         address: Address,
         hello: Hello,
         make: Callable[[Connection, HelloAck], Leg],
-        transport: TransportConfig,
     ) -> Leg:
         legs: list[Leg] = []
 
@@ -180,7 +179,7 @@ class PeerConnector:
             address,
             hello,
             handler,
-            transport,
+            self._once,
             self._segment_size_bytes if hello.role == ROLE_PEER else 0,
             self._access.peer_credential(*address),
             self._networks,
