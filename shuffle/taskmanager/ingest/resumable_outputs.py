@@ -82,6 +82,8 @@ class ResumableOutputs:
 
     def _expire(self, attempt: MapAttemptKey) -> None:
         del self._deadlines[attempt]
+        if self._store.open_output(attempt) is None:
+            return  # it was released, or came here as a copy
         self._store.drop_open(attempt)
         _log.info(
             "map attempt %d of %s is given up: its producer was away for %g s",

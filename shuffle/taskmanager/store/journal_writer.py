@@ -32,6 +32,7 @@ from .errors import (
 from .io_threads import IoThreads
 from .journal import COMPACTION_FLOOR_BYTES, Entry, Journal
 from .outputs import MapOutput, Region, journals_for
+from .pending_rows import PendingRelease, PendingRow
 from .rows import LOSE_ROW, pack_commit, pack_drop, pack_lose, pack_secure
 from .tier import Extent, is_arena
 from .tiers import Tiers
@@ -43,50 +44,6 @@ logger = logging.getLogger(__name__)
 
 RETRY_SECONDS: Final = 1.0
 """Until a release is written again to a journal whose disk was full: nothing tells of room."""
-
-
-@dataclass(slots=True, eq=False)
-class PendingRow:
-    """A commit, or regions that are secured before it, on its way into the journals.
-
-    Attributes:
-        attempt: The map attempt.
-        regions: The regions of the row.
-        row: The packed row.
-        arenas: Whose journals get it.
-        needs_all: Whether all of them must have it, or any.
-        publish: Makes the row visible.
-        done: Resolved when the row is visible, or failed.
-        refusal: Set by a release in the meantime: the row must not become visible any more.
-    """
-
-    attempt: MapAttemptKey
-    regions: Sequence[Region]
-    row: bytes
-    arenas: set[bytes]
-    needs_all: bool
-    publish: Callable[[], None]
-    done: "asyncio.Future[None]"
-    refusal: StorageError | None = None
-
-
-@dataclass(slots=True, eq=False)
-class PendingRelease:
-    """A release on its way into all journals.
-
-    Attributes:
-        row: The packed row.
-        arenas: Whose journals do not have it yet.
-        extents: What is given back as soon as the journal beside it has the row.
-        done: Resolved when a restart will not undo the release, or failed.
-        entry: The row in the order of all rows; None before the first write.
-    """
-
-    row: bytes
-    arenas: set[bytes]
-    extents: list[Extent]
-    done: "asyncio.Future[None]"
-    entry: Entry | None = None
 
 
 @dataclass(slots=True)
@@ -145,8 +102,16 @@ class JournalWriter:
     def commit(self, output: MapOutput) -> "asyncio.Future[None]":
         """Queue a commit. The future ends when the output is visible, or with a StorageError."""
         attempt = MapAttemptKey(output.key, output.map_attempt_id)
-        publish = partial(self._index.add, output)
+        publish = partial(self._add, attempt, output)
         return self._put_row(attempt, output.regions, pack_commit(output), publish)
+
+    def _add(self, attempt: MapAttemptKey, output: MapOutput) -> None:
+        before = self._index.open_output(attempt)
+        self._index.add(output)
+        left = [] if before is None else before.take()
+        if left:
+            # Its producer went to another TaskManager, from which it came here as a copy.
+            self._put_release(pack_drop(*attempt), left)
 
     def secure(
         self, attempt: MapAttemptKey, num_subpartitions: int, regions: Sequence[Region]

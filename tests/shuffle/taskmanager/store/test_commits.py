@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from sluice.shuffle.names import ShuffleKey
+from sluice.shuffle.names import MapAttemptKey, ShuffleKey
 from sluice.shuffle.taskmanager.store import journal_writer
 from sluice.shuffle.taskmanager.store.errors import (
     DuplicateMapOutput,
@@ -17,6 +17,7 @@ from sluice.shuffle.taskmanager.store.errors import (
 from sluice.shuffle.taskmanager.store.journal import Journal
 from sluice.shuffle.taskmanager.store.outputs import MapOutput, release_regions
 from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
+from sluice.shuffle.taskmanager.store.slot_allocator import occupied_bytes
 from tests.support.store import (
     KEY,
     Gate,
@@ -54,6 +55,27 @@ async def test_a_map_attempt_commits_once(opened):
     store.release_shuffle(KEY)
     await settle(store)
     assert used(store) == [0, 0]
+
+
+async def test_a_copy_takes_the_place_of_what_its_producer_had_secured_here(opened):
+    store = opened()
+    attempt = MapAttemptKey(KEY, 7)
+    await store.secure(attempt, 1, [await write_region(store, content(1, 9_000), [9_000])])
+    # The producer went to another TaskManager, wrote all of it there, and the copy is here.
+    whole = await write_region(store, content(2, 5_000), [5_000])
+    output = MapOutput(KEY, 7, 1, (whole,), "origin", 2)
+    await store.commit(output)
+    await settle(store)
+    assert store.open_output(attempt) is None
+    assert sum(used(store)) == occupied_bytes(5_000)
+    assert await fetch(store, output) == content(2, 5_000)
+    await store.close()
+    again = opened()
+    assert again.open_output(attempt) is None
+    assert sum(used(again)) == occupied_bytes(5_000)
+    again.release_shuffle(KEY)
+    await settle(again)
+    assert used(again) == [0, 0]
 
 
 async def test_a_commit_is_visible_only_once_it_is_written(opened, monkeypatch):

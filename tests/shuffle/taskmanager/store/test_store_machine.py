@@ -257,6 +257,21 @@ class StoreMachine(RuleBasedStateMachine):
         self.step(work(), after)
 
     @precondition(has_secured)
+    @rule(data=st.data(), sizes=st.lists(SIZES, max_size=2))
+    def commit_a_copy(self, data, sizes):
+        """Commit a secured map output whose producer has written all of it elsewhere."""
+        attempt = self.a_secured(data)
+        after = dict(self.state)
+        del after["secured", attempt]
+        after["committed", attempt] = self.bytes_of(attempt, sizes)
+
+        async def work():
+            regions = tuple(await self.regions(attempt, sizes))
+            await self.store.commit(MapOutput(*attempt, 1, regions, "origin", 2))
+
+        self.step(work(), after)
+
+    @precondition(has_secured)
     @rule(data=st.data())
     def drop(self, data):
         attempt = self.a_secured(data)
