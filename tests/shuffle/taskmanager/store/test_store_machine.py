@@ -169,6 +169,16 @@ class StoreMachine(RuleBasedStateMachine):
         self.loop.run(self.check(last, {}))
         shutil.rmtree(crashes.copies)
         self.state = after
+        self.loop.run(self.check_space())
+
+    async def check_space(self):
+        """Check that nothing is occupied but what the store shows."""
+        await settle(self.store)
+        shown = [each.regions for each in self.store.open_outputs()]
+        for shuffle in self.store.shuffles():
+            shown += [each.regions for each in self.store.map_outputs(shuffle.key).values()]
+        extents = [region.extent for regions in shown for region in regions if region.extent]
+        assert sum(tier.extents for tier in self.store.tiers()) == len(extents)
 
     async def check(self, copy: Path, *states: State):
         """Open a store on what a crash has left, and empty it."""
@@ -268,6 +278,7 @@ class StoreMachine(RuleBasedStateMachine):
         async def work():
             regions = tuple(await self.regions(attempt, sizes))
             await self.store.commit(MapOutput(*attempt, 1, regions, "origin", 2))
+            await settle(self.store)
 
         self.step(work(), after)
 
