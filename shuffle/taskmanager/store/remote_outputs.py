@@ -281,12 +281,14 @@ class RemoteOutputs:
     def seek(
         self, key: ShuffleKey, map_attempt_ids: Iterable[int], woken: Callable[[ShuffleKey], None]
     ) -> asyncio.Task[None] | None:
-        """Look some map outputs up in the background.
+        """Look some map outputs up in the background, in their order, some at a time.
+
+        The rest is not looked up when one is not there: a request needs all of them.
 
         Args:
             key: The shuffle.
             map_attempt_ids: Its map attempts; those that are known are passed over.
-            woken: Called with the shuffle when all have been looked up.
+            woken: Called with the shuffle at the end.
 
         Returns:
             The task; None if there is nothing to look up.
@@ -297,9 +299,14 @@ class RemoteOutputs:
 
         async def look_up() -> None:
             try:
-                async with asyncio.TaskGroup() as tasks:
-                    for each in wanted:
-                        tasks.create_task(self.find(MapAttemptKey(key, each)))
+                for first in range(0, len(wanted), LOOKUPS_AT_A_TIME):
+                    async with asyncio.TaskGroup() as tasks:
+                        some = [
+                            tasks.create_task(self.find(MapAttemptKey(key, each)))
+                            for each in wanted[first : first + LOOKUPS_AT_A_TIME]
+                        ]
+                    if any(each.cancelled() or each.result() is None for each in some):
+                        break
             except ExceptionGroup as errors:
                 logger.warning("%s: %s", self.tier, errors.exceptions[0])
             finally:
