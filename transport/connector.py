@@ -31,6 +31,50 @@ class Address(NamedTuple):
         return f"{self.host}:{self.port}" if self.port else f"unix:{self.host}"
 
 
+class Attempts:
+    """Paces the attempts to reach an address, up to one deadline.
+
+    Args:
+        address: The address.
+        config: The deadline, and the most attempts.
+    """
+
+    def __init__(self, address: Address, config: TransportConfig) -> None:
+        self._address = address
+        self._config = config
+        self._pause = _FIRST_PAUSE_SECONDS
+        self._failures = 0
+        self.deadline = asyncio.get_running_loop().time() + config.connect_timeout_seconds
+        """The time of the event loop at which an attempt under way is given up."""
+
+    async def pause(self, error: Exception) -> None:
+        """Wait after a failed attempt, before the next one.
+
+        Raises:
+            ConnectFailed: No time or no attempt is left.
+
+        Cancellation: safe.
+        """
+        # The pause has jitter, so that many waiters do not come back at the same instant.
+        pause_now = self._pause * random.uniform(0.5, 1.0)  # noqa: S311
+        self._failures += 1
+        retries = self._config.connect_retries
+        too_often = retries is not None and self._failures > retries
+        ends = asyncio.get_running_loop().time() + pause_now
+        late = isinstance(error, TimeoutError) or ends >= self.deadline
+        if late or too_often:
+            limit = f"{self._config.connect_timeout_seconds} s" if late else f"{retries} retries"
+            seen = error.value if isinstance(error, ConnectFailed) else str(error)
+            raise ConnectFailed(
+                f"No TaskManager answers at {self._address}",
+                value=seen or type(error).__name__,
+                limit=limit,
+                remedy="Check that it is running and that this host can reach the address",
+            ) from error
+        await asyncio.sleep(pause_now)
+        self._pause = min(2 * self._pause, _LONGEST_PAUSE_SECONDS)
+
+
 async def connect(
     address: Address,
     hello: Hello,
@@ -62,33 +106,16 @@ async def connect(
 
     Cancellation: safe, a half-made connection is dropped.
     """
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + config.connect_timeout_seconds
-    pause = _FIRST_PAUSE_SECONDS
-    failures = 0
+    attempts = Attempts(address, config)
     while True:
         try:
-            async with asyncio.timeout_at(deadline):
+            async with asyncio.timeout_at(attempts.deadline):
                 connection = Connection(
                     config, segment_size_bytes, handler_factory, hello=hello, credential=credential
                 )
                 return connection, await _attempt(address, connection, config, networks)
         except (OSError, ConnectionLost) as error:  # TimeoutError is an OSError
-            # The pause has jitter, so that many waiters do not come back at the same instant.
-            pause_now = pause * random.uniform(0.5, 1.0)  # noqa: S311
-            failures += 1
-            retries = config.connect_retries
-            too_often = retries is not None and failures > retries
-            late = isinstance(error, TimeoutError) or loop.time() + pause_now >= deadline
-            if late or too_often:
-                raise ConnectFailed(
-                    f"No TaskManager answers at {address}",
-                    value=str(error) or type(error).__name__,
-                    limit=f"{config.connect_timeout_seconds} s" if late else f"{retries} retries",
-                    remedy="Check that it is running and that this host can reach the address",
-                ) from error
-            await asyncio.sleep(pause_now)
-            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+            await attempts.pause(error)
 
 
 async def _connect_tcp(

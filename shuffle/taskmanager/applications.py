@@ -4,6 +4,12 @@ A driver or executor that is killed closes its connections without a message. Wh
 connection of an application is gone, a deadline starts; when it has passed, everything of the
 application is released. For an application that was adopted after a restart of the TaskManager the
 deadline runs from the start.
+
+TaskManagers with copies keep an application alive for each other, by their copiers' connections.
+If those were like a client's, two of them that have copies of each other's map outputs would keep
+them for ever when the driver is killed. So the deadline starts when the last client is gone, and
+when it has passed this TaskManager keeps the application alive at no other one. What it has itself
+stays as long as another one keeps it alive here.
 """
 
 import asyncio
@@ -14,13 +20,20 @@ _log = logging.getLogger(__name__)
 
 
 class _Application:
-    __slots__ = ("connections", "ended", "expires_at", "expiry")
+    __slots__ = ("clients", "copiers", "ended", "expires_at", "expiry", "lives")
 
     def __init__(self) -> None:
-        self.connections = 0
+        self.clients = 0
+        self.copiers = 0
         self.ended = False
+        self.lives = False
+        """Whether it has clients, or the deadline after the last one has not passed."""
         self.expiry: asyncio.TimerHandle | None = None
         self.expires_at = 0.0
+
+    @property
+    def connections(self) -> int:
+        return self.clients + self.copiers
 
 
 class Applications:
@@ -29,17 +42,26 @@ class Applications:
     Args:
         expiry_seconds: How long an application outlives its last connection.
         release: Frees all data of an application; returns the bytes freed.
+        let_go: Called with an application that had no client for that long, and that only other
+            TaskManagers keep alive here: this one shall not do the same there.
     """
 
-    def __init__(self, expiry_seconds: float, release: Callable[[str], int]) -> None:
+    def __init__(
+        self,
+        expiry_seconds: float,
+        release: Callable[[str], int],
+        let_go: Callable[[str], None] = lambda _: None,
+    ) -> None:
         self._expiry_seconds = expiry_seconds
         self._release = release
+        self._let_go = let_go
         self._applications: dict[str, _Application] = {}
         self.expired_total = 0
 
     def adopt(self, application_id: str) -> None:
         """Register an application whose data was found at the start."""
         application = self._applications.setdefault(application_id, _Application())
+        application.lives = True
         if application.connections == 0 and application.expiry is None:
             self._start_deadline(application_id, application)
 
@@ -47,26 +69,38 @@ class Applications:
         """Return whether an application has connections, data, or its deadline before it."""
         return application_id in self._applications
 
-    def connected(self, application_id: str) -> None:
-        """Count a connection of the application."""
+    def lives(self, application_id: str) -> bool:
+        """Return whether an application has a client, or the deadline after it before it."""
+        application = self._applications.get(application_id)
+        return application is not None and application.lives and not application.ended
+
+    def connected(self, application_id: str, *, copier: bool = False) -> None:
+        """Count a connection of the application: of a client, or of another TaskManager."""
         application = self._applications.setdefault(application_id, _Application())
-        application.connections += 1
+        if copier:
+            application.copiers += 1
+            return
+        application.clients += 1
+        application.lives = True
         if application.expiry is not None:
             application.expiry.cancel()
             application.expiry = None
 
-    def disconnected(self, application_id: str) -> None:
-        """Uncount a connection; after the last one the deadline starts."""
+    def disconnected(self, application_id: str, *, copier: bool = False) -> None:
+        """Uncount a connection; after the last one, or the last client, the deadline starts."""
         application = self._applications.get(application_id)
         if application is None:
             return
-        application.connections -= 1
-        if application.connections > 0:
-            return
-        if application.ended:
-            del self._applications[application_id]
-            self._release(application_id)  # data that an executor may have written after the end
+        if copier:
+            application.copiers -= 1
         else:
+            application.clients -= 1
+        if application.ended:
+            if application.connections == 0:
+                del self._applications[application_id]
+                # Data that an executor may have written after the end.
+                self._release(application_id)
+        elif application.clients == 0 and (not copier or application.connections == 0):
             self._start_deadline(application_id, application)
 
     def release(self, application_id: str) -> int:
@@ -98,11 +132,19 @@ class Applications:
         self._applications.clear()
 
     def _start_deadline(self, application_id: str, application: _Application) -> None:
+        if application.expiry is not None:
+            application.expiry.cancel()
         loop = asyncio.get_running_loop()
         application.expires_at = loop.time() + self._expiry_seconds
         application.expiry = loop.call_at(application.expires_at, self._expire, application_id)
 
     def _expire(self, application_id: str) -> None:
+        application = self._applications[application_id]
+        application.expiry = None
+        if application.copiers:
+            application.lives = False
+            self._let_go(application_id)
+            return
         del self._applications[application_id]
         self.expired_total += 1
         freed = self._release(application_id)

@@ -42,7 +42,7 @@ from .idle_connections import IdleConnections
 from .ingest.incoming_output import ProducerServices
 from .ingest.producer_handler import ProducerHandler
 from .ingest.resumable_outputs import ResumableOutputs
-from .peer_connector import PeerConnector
+from .peer_connector import PeerConnector, abort_readers_of
 from .quotas import QuotaConfig, Quotas
 from .sections import (
     ApplicationConfig,
@@ -255,7 +255,9 @@ class NetworkEnvironment:
         )
         self.task_events = TaskEventDispatcher()
         self.applications = Applications(
-            self._application_config.application_expiry_seconds, self._release_application
+            self._application_config.application_expiry_seconds,
+            self._release_application,
+            lambda application_id: self.copies.let_go(application_id),
         )
         self.access.knows_application = self.applications.knows
         for application_id in self.store.applications():
@@ -278,7 +280,7 @@ class NetworkEnvironment:
             self.store,
             self._connector,
             self.drivers,
-            self._transport.reachable_host,
+            self.applications.lives,
             self.counters,
             self._copies_config,
         )
@@ -289,6 +291,7 @@ class NetworkEnvironment:
             self._transport.connections_per_peer,
             self._transport.peer_idle_timeout_seconds,
         )
+        self.copies.on_lost = lambda lost: abort_readers_of(lost, self.peers.clients())
         self.gate_services = GateServices(
             self.store.taskmanager_id,
             memory,
@@ -297,6 +300,7 @@ class NetworkEnvironment:
             self.peers,
             self.task_events,
             self.accounts,
+            self._transport,
         )
         self.resumable = ResumableOutputs(self.store, memory.map_output_resume_timeout_seconds)
         self.producer_services = ProducerServices(
@@ -372,13 +376,14 @@ class NetworkEnvironment:
         if self.is_draining:
             refuse_writers(connection, parked=self.resumable.parked > 0)
         application_id = connection.application_id
+        is_copier = connection.role == ROLE_COPIER
         account = self.accounts.of(application_id, connection.subject)
         if application_id:
             # One is kept for a driver, so that an application at its quota can be released.
             spare = 0 if connection.role == ROLE_DRIVER else 1
             account.require_room(Resource.CONNECTIONS, 1 + spare)
             account.hold(Resource.CONNECTIONS)
-            self.applications.connected(application_id)
+            self.applications.connected(application_id, copier=is_copier)
 
         def lost() -> None:
             self.segment_pressure.gone(self.handlers.pop(connection, None))
@@ -386,7 +391,7 @@ class NetworkEnvironment:
             self._idle.set()
             if application_id:
                 account.give_back(Resource.CONNECTIONS)
-                self.applications.disconnected(application_id)
+                self.applications.disconnected(application_id, copier=is_copier)
 
         handler: Handler
         if connection.role in (ROLE_PRODUCER, ROLE_COPIER):

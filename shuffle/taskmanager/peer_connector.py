@@ -2,7 +2,7 @@
 
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final, TypeVar
 
 from ...protocol.errors import ErrorCode, ProtocolViolation, SluiceError
@@ -27,6 +27,7 @@ from ...transport.access import Access
 from ...transport.config import TransportConfig
 from ...transport.connection import Connection, ConnectionHandler
 from ...transport.connector import Address, connect
+from ...transport.errors import ConnectionLost
 from ...transport.peer_networks import PeerNetworks
 from ..client.producer_leg import ProducerLeg
 from ..counters import Counters
@@ -71,7 +72,7 @@ class PeerConnector:
         features: Callable[[], int],
     ) -> None:
         self._transport = transport
-        # Another TaskManager takes the copy if this one is away, so an attempt is not repeated.
+        # Another TaskManager may have the data, or take the copy. Those who wait try again.
         self._once = transport.model_copy(update={"connect_retries": 0})
         self._access = access
         self._networks = networks
@@ -81,8 +82,12 @@ class PeerConnector:
         self.count_in: Callable[[Connection], None] = lambda connection: None
         """Counts the messages of a connection in the memory of all."""
 
+    def own_host(self) -> str:
+        """Return the host at which others reach this TaskManager."""
+        return self._transport.reachable_host()
+
     async def reader(self, address: Address) -> PartitionRequestClient:
-        """Connect in order to read partitions.
+        """Connect in order to read partitions, by a single attempt.
 
         Raises:
             SluiceError: The other TaskManager does not answer, or refuses.
@@ -108,7 +113,7 @@ class PeerConnector:
             _name(),
         )
         try:
-            return await self._connect(address, hello, make, self._transport)
+            return await self._connect(address, hello, make)
         except (ProtocolViolation, RemoteError) as error:
             raise without_foreign_bytes(address, error) from error  # a client is told
 
@@ -125,7 +130,7 @@ class PeerConnector:
         def make(connection: Connection, ack: HelloAck) -> ProducerLeg:
             return ProducerLeg(connection, ack, COPY_ANSWER_SECONDS)
 
-        leg = await self._connect(address, self._copier_hello(application_id), make, self._once)
+        leg = await self._connect(address, self._copier_hello(application_id), make)
         if not leg.connection.features & FEATURE_COPIES:
             leg.close()
             raise CopiesNotSupported("The TaskManager takes no copies", value=str(address))
@@ -139,7 +144,7 @@ class PeerConnector:
 
         Cancellation: safe.
         """
-        return await self._connect(address, self._copier_hello(""), WatchLeg, self._once)
+        return await self._connect(address, self._copier_hello(""), WatchLeg)
 
     def _copier_hello(self, application_id: str) -> Hello:
         return Hello(
@@ -160,7 +165,6 @@ class PeerConnector:
         address: Address,
         hello: Hello,
         make: Callable[[Connection, HelloAck], Leg],
-        transport: TransportConfig,
     ) -> Leg:
         legs: list[Leg] = []
 
@@ -175,12 +179,25 @@ class PeerConnector:
             address,
             hello,
             handler,
-            transport,
+            self._once,
             self._segment_size_bytes if hello.role == ROLE_PEER else 0,
             self._access.peer_credential(*address),
             self._networks,
         )
         return legs[0]
+
+
+def abort_readers_of(taskmanager_id: str, clients: Iterable[PartitionRequestClient]) -> None:
+    """Let readers of a lost TaskManager go elsewhere: a host that vanishes closes no connection."""
+    for client in clients:
+        if client.taskmanager_id == taskmanager_id:
+            client.connection.abort(
+                ConnectionLost(
+                    f"TaskManager {taskmanager_id} counts as lost: it does not answer",
+                    value=client.connection.remote,
+                    limit="lost_after_seconds",
+                )
+            )
 
 
 def _name() -> str:

@@ -9,10 +9,10 @@ def test_figures_of_rounds_and_losses():
     findings = Findings()
     findings.ratios = {"async": [1.0, 1.2, 1.1], "sync": [1.3]}
     findings.losses = [
-        Loss("sync", "a", 5.0, 6.0, 0),
-        Loss("sync", "b", 5.0, 9.0, 2),
-        Loss("sync", "c", 5.0, 7.0, 0),
-        Loss("off", "d", 5.0, 15.0, 12),
+        Loss("sync", "a", 100, 5.0, 6.0, 0),
+        Loss("sync", "b", 100, 5.0, 9.0, 2),
+        Loss("sync", "c", 100, 5.0, 7.0, 0),
+        Loss("off", "d", 100, 5.0, 15.0, 12),
     ]
     report = findings.report({"spark": "4.1.0"})
     assert report.figures == {

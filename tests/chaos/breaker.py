@@ -72,6 +72,8 @@ class Breaker:
         self._mending: dict[int, Callable[[], None]] = {}
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._work, name="breaker", daemon=True)
+        self.features_off: Sequence[str] = tuple(FEATURES)
+        """What an older release is without."""
         self.troubles: list[Trouble] = []
         """Of TaskManagers and their links, so far."""
         self.after_trouble: Callable[[], None] = lambda: None
@@ -243,7 +245,7 @@ class Breaker:
     def _roll(self, daemon: Daemon) -> None:
         """Restart a TaskManager as an upgrade does."""
         daemon.stop()
-        daemon.change(features_off=",".join(FEATURES) if self._older else None)
+        daemon.change(features_off=",".join(self.features_off) if self._older else None)
         daemon.start()
         adopted = daemon.status().counters.map_outputs_adopted
         release = "an older release" if self._older else "this release"

@@ -28,6 +28,7 @@ from benchmarks.comparison import differences
 from benchmarks.executors import executors_below
 from benchmarks.metrics import MetricMissing, scrape_samples
 from benchmarks.processes import ProcessFailed, stop_on_termination
+from sluice.protocol.limits import FEATURES
 from sluice.spark_integration import spark_conf
 from tests.chaos.blame import SPECULATION, MapRuns, Trouble, wrong_blame
 from tests.chaos.breaker import Breaker
@@ -35,7 +36,7 @@ from tests.chaos.links import Links
 from tests.chaos.schedule import Kind, schedule, surroundings
 from tests.chaos.timeline import NO_REPAIRS, Repairs, Timeline, repairs, told
 from tests.spark.applications import LOCAL_MASTER, Application
-from tests.spark.daemons import Daemons, can_migrate, leftovers
+from tests.spark.daemons import Daemons, leftovers
 from tests.spark.jobs.repeated import JOBS
 from tests.support.loop_disk import LoopDisk, loop_disks
 
@@ -198,13 +199,12 @@ class Chaos:
         links: Links,
         disks: Mapping[str, LoopDisk],
     ) -> None:
-        without = {
-            Kind.FILL_DISK: "nothing can be mounted" if len(disks) < len(WORKER_HOSTS) else "",
-            Kind.MIGRATE: "" if can_migrate() else "sluice drain has no --migrate",
-        }
-        without = {kind: reason for kind, reason in without.items() if reason}
-        for kind, reason in without.items():
-            self._timeline.note("run", f"not here, as {reason}: {kind.value}")
+        without: set[Kind] = set()
+        if len(disks) < len(WORKER_HOSTS):
+            without.add(Kind.FILL_DISK)
+            self._timeline.note(
+                "run", f"not here, as nothing can be mounted: {Kind.FILL_DISK.value}"
+            )
         actions = schedule(
             self._seed,
             self._seconds,
@@ -217,6 +217,8 @@ class Chaos:
             actions, self._seed, self._directory, daemons, links, self._timeline, disks
         )
         if self._copies.replicas > 1:
+            # Among TaskManagers without copies those that are missing would be missing for good.
+            breaker.features_off = [name for name in FEATURES if name != "copies"]
             breaker.after_trouble = lambda: self._await_copies(daemons)
         with breaker:
             self._troubles = self._map_runs.troubles = breaker.troubles

@@ -18,7 +18,7 @@ from tests.chaos.breaker import Breaker
 from tests.chaos.links import Links
 from tests.chaos.schedule import Action, Kind
 from tests.chaos.timeline import Timeline
-from tests.spark.daemons import Daemons, can_migrate, leftovers
+from tests.spark.daemons import Daemons, leftovers
 from tests.support.loop_disk import LoopDisk, loop_disks
 
 if TYPE_CHECKING:
@@ -86,8 +86,6 @@ def test_every_kind_of_fault_is_mended(
     kinds = [kind for kind in Kind if (kind in (Kind.LOSE_HOST, Kind.MIGRATE)) is lost]
     if not can_mount(directory) and not lost:
         kinds.remove(Kind.FILL_DISK)
-    if not can_migrate() and lost:
-        kinds.remove(Kind.MIGRATE)
     # The executor's end comes last.
     kinds.sort(key=lambda kind: kind is Kind.KILL_EXECUTOR)
     actions = [

@@ -168,7 +168,9 @@ def barrier(directory: Path, request: pytest.FixtureRequest) -> Iterator[Barrier
 
 @pytest.fixture
 def revived(daemons: Daemons) -> Iterator[Daemon]:
-    """The second host's TaskManager, for a test that kills it; runs again afterwards."""
+    """The second host's TaskManager, for a test that ends it; runs and takes work afterwards."""
     yield daemons[1]
     if not daemons[1].running:
         daemons[1].start()
+    elif daemons[1].status().state == "draining":
+        daemons[1].undrain()

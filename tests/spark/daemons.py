@@ -195,9 +195,11 @@ class Daemon:
         Args:
             migrate: Whether it gives its committed map outputs to others.
         """
-        secret = self._secret_file
-        proof = [] if secret is None else ["--secret-file", str(secret)]
-        sluice("drain", self.http_url, *proof, *(["--migrate"] if migrate else []))
+        sluice("drain", self.http_url, *self._proof, *(["--migrate"] if migrate else []))
+
+    def undrain(self) -> None:
+        """Let it take work again, as ``sluice undrain`` does."""
+        sluice("undrain", self.http_url, *self._proof)
 
     def terminate(self) -> None:
         """Ask it to end, as a service's stop does; it drains first, and goes on meanwhile."""
@@ -234,6 +236,11 @@ class Daemon:
     def _secret_file(self) -> Path | None:
         file = self._options.get("cluster-secret-files")
         return None if file is None else Path(str(file))
+
+    @property
+    def _proof(self) -> list[str]:
+        secret = self._secret_file
+        return [] if secret is None else ["--secret-file", str(secret)]
 
     def access_token(self) -> str:
         """Return a token that lets its status be read; empty without a secret."""
@@ -447,11 +454,6 @@ def sluice(*words: str) -> str:
         error.add_note(error.stderr)
         raise
     return done.stdout
-
-
-def can_migrate() -> bool:
-    """Tell whether a TaskManager can give its map outputs to others before it ends."""
-    return "--migrate" in sluice("drain", "--help")
 
 
 def leftovers(status: TaskManagerStatus) -> dict[str, object]:

@@ -135,10 +135,13 @@ def test_a_taskmanager_moves_its_map_outputs_and_leaves(
 ):
     """Half of the reducers begin when it is gone; the others are in the middle of reading."""
     expected = own.rows(job, barrier=None, **LARGE)
-    # What an application has left whose driver is gone cannot move, and goes after a while.
-    revived.wait_until(
-        lambda status: all(
-            is_of(single.application_id, shuffle.application_id) for shuffle in status.partitions
+    # What an application has left whose driver is gone cannot move, and goes after a while; until
+    # then a TaskManager that still has it gives copies to one that was started again.
+    daemons.wait_until(
+        lambda statuses: all(
+            is_of(single.application_id, shuffle.application_id)
+            for status in statuses
+            for shuffle in status.partitions
         ),
         EXPIRY_SECONDS,
     )

@@ -45,6 +45,9 @@ class CopiesConfig(NamedTuple):
 class Connector(Protocol):
     """Connects to other TaskManagers."""
 
+    def own_host(self) -> str:
+        """Return the host at which others reach this TaskManager."""
+
     async def copier(self, address: Address, application_id: str) -> ProducerLeg:
         """Connect in order to write copies of an application's map outputs."""
 
@@ -72,7 +75,7 @@ class Copies:
         store: Has the map outputs.
         connector: Connects to other TaskManagers.
         drivers: The drivers that are connected.
-        own_host: Returns the host at which others reach this TaskManager.
+        lives: Tells whether an application has clients here, or had them lately.
         counters: Its counters.
         config: The settings.
     """
@@ -83,7 +86,7 @@ class Copies:
         store: ShuffleStore,
         connector: Connector,
         drivers: Drivers,
-        own_host: Callable[[], str],
+        lives: Callable[[str], bool],
         counters: Counters,
         config: CopiesConfig,
     ) -> None:
@@ -101,10 +104,13 @@ class Copies:
             maker=maker,
             watches=watches,
             configured=[_address(each) for each in config.cluster.taskmanagers],
-            own_host=own_host,
+            own_host=connector.own_host,
+            lives=lives,
             counters=counters,
             config=config.replication,
         )
+        self.on_lost: Callable[[str], None] = lambda _: None
+        """Called with the id of a TaskManager that counts as lost."""
         self.others = known
         self.watches = watches
         self.maker = maker
@@ -140,6 +146,10 @@ class Copies:
         self.replication.application_released(application_id)
         self.migration.forget(lambda key: key.application_id == application_id)
 
+    def let_go(self, application_id: str) -> None:
+        """Do not keep an application alive at other TaskManagers any more."""
+        self.maker.end_application(application_id)
+
     def lost(self, lost: Lost) -> None:
         """Forget map outputs that were lost with a directory."""
         self.replication.lost(lost)
@@ -155,6 +165,8 @@ class Copies:
 
     def _changed(self, taskmanager_id: str, now: Presence, before: Presence) -> None:
         self.replication.changed(taskmanager_id, now, before)
+        if now is Presence.LOST:
+            self.on_lost(taskmanager_id)
 
 
 def _address(text: str) -> Address:

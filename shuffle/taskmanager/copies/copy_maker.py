@@ -55,7 +55,8 @@ class Outcome(enum.Enum):
 class CopyMaker:
     """Makes copies, over one connection to each TaskManager for each application.
 
-    A connection is kept until the application ends, for it keeps the application alive there.
+    A connection is kept while the application has clients here, and for a while after, for it keeps
+    the application alive there.
 
     Args:
         store: Has the map outputs.
@@ -127,7 +128,7 @@ class CopyMaker:
         return Outcome.MADE
 
     def end_application(self, application_id: str) -> None:
-        """Close the connections of an application that has nothing here any more."""
+        """Close the connections of an application."""
         pool = self._pools.pop(application_id, None)
         if pool is not None:
             pool.close()

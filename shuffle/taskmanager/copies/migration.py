@@ -137,6 +137,7 @@ class Migration:
                     break
         finally:
             self._active = False
+            services.let_go()
         progress = self.progress
         _log.log(logging.WARNING if progress.staying else logging.INFO, "%s", progress)
         return progress

@@ -45,6 +45,7 @@ class ReplicationServices(NamedTuple):
         watches: Tells which TaskManagers are there; :meth:`Replication.changed` is called by it.
         configured: Addresses of TaskManagers in the settings.
         own_host: Returns the host at which others reach this TaskManager.
+        lives: Tells whether an application has clients here, or had them lately.
         counters: Its counters.
         config: Numbers and times.
     """
@@ -55,8 +56,15 @@ class ReplicationServices(NamedTuple):
     watches: Watches
     configured: Sequence[Address]
     own_host: Callable[[], str]
+    lives: Callable[[str], bool]
     counters: Counters
     config: ReplicationConfig
+
+    def let_go(self) -> None:
+        """Close the connections that would keep applications without clients alive elsewhere."""
+        for application_id in self.maker.applications():
+            if not self.lives(application_id):
+                self.maker.end_application(application_id)
 
 
 class Replication:
@@ -263,6 +271,8 @@ class Replication:
             if attempt in self._again:
                 self._again.discard(attempt)
                 self._queue[attempt] = None
+            if not self._queue and not self._running:
+                self._services.let_go()
             await asyncio.sleep(0)  # many in a row may be stalled, and wait for nothing
 
     async def _see_to(self, attempt: MapAttemptKey) -> None:
@@ -401,5 +411,9 @@ class Replication:
             self._services.watches.forget_configured()
 
     def _watch_shared(self) -> None:
-        if not self._closed:
-            self._services.watches.keep(self.holdings.taskmanagers() | self._awaited)
+        if self._closed:
+            return
+        if self._services.configured and len(self.holdings):
+            # Where no driver names them, they are the only way to know the origin of a copy.
+            self._services.watches.configure(self._services.configured)
+        self._services.watches.keep(self.holdings.taskmanagers() | self._awaited)

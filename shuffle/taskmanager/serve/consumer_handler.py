@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import cast
 
 from ....protocol.errors import ChannelInUse, SluiceError
-from ....protocol.limits import FEATURE_BUFFER_GROUPS
+from ....protocol.limits import FEATURE_BUFFER_GROUPS, FEATURE_COPIES
 from ....protocol.messages import (
     CloseGate,
     CloseRequest,
@@ -200,6 +200,8 @@ class ConsumerHandler(ServingHandler):
                 None if pipelined else config.max_open_channels_per_gate,
                 None if pipelined else config.floating_buffers_per_stored_gate,
                 self._account,
+                # Who knows of copies goes elsewhere, or asks again until the other one is back.
+                waits_for_peers=pipelined or not self.connection.features & FEATURE_COPIES,
             )
             opener = TaskManagerChannelOpener(name, self._services, wanted, self.read_pool, limits)
             gate = InputGate(opener)

@@ -1,13 +1,16 @@
 """Opening the channels of a gate on a TaskManager, to its own partitions and to those of others."""
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from ....transport.config import TransportConfig
 from ....transport.connection_pool import ConnectionPool
-from ....transport.errors import TaskManagerMismatch
+from ....transport.connector import Attempts
+from ....transport.errors import ConnectFailed, TaskManagerMismatch
 from ...errors import InvalidRequest
 from ...gate.channel_opener import (
     ChannelOpener,
@@ -41,9 +44,10 @@ class GateServices:
         config: Numbers of exclusive and floating buffers, deadlines.
         network_pool: The TaskManager's segments.
         partitions: Finds local partitions.
-        peers: Connections to other TaskManagers.
+        peers: Connections to other TaskManagers, each made by a single attempt.
         task_events: The producers that run on this TaskManager.
         accounts: What applications hold.
+        transport: How long a TaskManager that does not answer is waited for.
     """
 
     taskmanager_id: str
@@ -53,6 +57,7 @@ class GateServices:
     peers: ConnectionPool[PartitionRequestClient]
     task_events: TaskEventDispatcher = field(default_factory=TaskEventDispatcher)
     accounts: Accounts = field(default_factory=Accounts)
+    transport: TransportConfig = field(default_factory=TransportConfig)
 
 
 class GateLimits(NamedTuple):
@@ -69,6 +74,8 @@ class GateLimits(NamedTuple):
         floating_buffers: Segments that the remote channels share; ``floating_buffers_per_gate`` by
             default.
         owner: The application whose quota its segments count for; by default none.
+        waits_for_peers: Whether to wait for a TaskManager that does not answer, which may be back
+            soon. A reader that can go elsewhere, or waits itself, is better told at once.
     """
 
     buffer_bytes: int | None = None
@@ -76,6 +83,7 @@ class GateLimits(NamedTuple):
     remote_channels: int | None = None
     floating_buffers: int | None = None
     owner: SegmentOwner | None = None
+    waits_for_peers: bool = True
 
 
 class TaskManagerChannelOpener(ChannelOpener):
@@ -205,7 +213,7 @@ class TaskManagerChannelOpener(ChannelOpener):
                 value=address.host,
                 limit="1 to 65535",
             )
-        client = await self._services.peers.acquire(address)
+        client = await self._acquire(address)
         self._clients.append((address, client))
         if client.taskmanager_id != source.taskmanager_id:
             raise TaskManagerMismatch(
@@ -216,3 +224,20 @@ class TaskManagerChannelOpener(ChannelOpener):
             )
         if await self.attach(channel, client):
             client.request(channel, self.wanted, source.map_attempt_ids)
+
+    async def _acquire(self, address: "Address") -> PartitionRequestClient:
+        """Return a connection to another TaskManager.
+
+        Raises:
+            SluiceError: It does not answer, not even later if the gate waits for it, or refuses.
+        """
+        peers = self._services.peers
+        if not self._limits.waits_for_peers:
+            return await peers.acquire(address)
+        attempts = Attempts(address, self._services.transport)
+        while True:
+            try:
+                async with asyncio.timeout_at(attempts.deadline):
+                    return await peers.acquire(address)
+            except (TimeoutError, ConnectFailed) as error:
+                await attempts.pause(error)

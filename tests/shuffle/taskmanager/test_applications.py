@@ -13,7 +13,12 @@ class Rig:
     def __init__(self, expiry_seconds: float) -> None:
         self.released: list[str] = []
         self.expired = asyncio.Event()
-        self.applications = Applications(expiry_seconds, self._release)
+        self.let_go: list[str] = []
+        self.applications = Applications(expiry_seconds, self._release, self._let_go)
+
+    def _let_go(self, application_id: str) -> None:
+        self.let_go.append(application_id)
+        self.expired.set()
 
     def _release(self, application_id: str) -> int:
         self.released.append(application_id)
@@ -23,6 +28,7 @@ class Rig:
     async def until_expired(self) -> None:
         async with asyncio.timeout(10):
             await self.expired.wait()
+        self.expired.clear()
 
 
 @pytest.fixture
@@ -102,3 +108,59 @@ async def test_after_close_nothing_expires():
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.05):
             await rig.expired.wait()
+
+
+async def test_another_taskmanager_keeps_it_and_this_one_does_so_nowhere(rig):
+    rig.applications.connected("a")
+    rig.applications.connected("a", copier=True)
+    assert rig.applications.lives("a")
+    rig.applications.disconnected("a")
+    await rig.until_expired()
+    assert (rig.let_go, rig.released) == (["a"], [])
+    assert not rig.applications.lives("a")
+    assert rig.applications.snapshot() == [("a", 1, None)]
+    rig.applications.disconnected("a", copier=True)
+    assert not rig.applications.lives("a")
+    await rig.until_expired()
+    assert (rig.let_go, rig.released) == (["a"], ["a"])
+    assert rig.applications.snapshot() == []
+
+
+async def test_what_comes_from_another_taskmanager_only_is_kept_alive_nowhere_else():
+    rig = Rig(1000)
+    rig.applications.connected("a", copier=True)
+    assert not rig.applications.lives("a")
+    rig.applications.connected("a")
+    assert rig.applications.lives("a")
+    rig.applications.release("a")
+    assert not rig.applications.lives("a")
+    rig.applications.close()
+
+
+async def test_the_last_connection_of_all_starts_the_whole_deadline_anew():
+    rig = Rig(1000)
+    rig.applications.connected("a")
+    rig.applications.connected("a", copier=True)
+    rig.applications.disconnected("a")
+    ((_, connections, first),) = rig.applications.snapshot()
+    assert connections == 1
+    assert first is not None
+    await asyncio.sleep(0)
+    rig.applications.disconnected("a", copier=True)
+    ((_, connections, second),) = rig.applications.snapshot()
+    assert connections == 0
+    assert second is not None
+    assert second > 999
+    rig.applications.close()
+
+
+async def test_an_application_that_ended_goes_with_its_last_copier(rig):
+    rig.applications.connected("a")
+    rig.applications.connected("a", copier=True)
+    rig.applications.release("a")
+    rig.applications.disconnected("a")
+    assert rig.released == ["a"]
+    assert rig.applications.snapshot() == [("a", 1, None)]
+    rig.applications.disconnected("a", copier=True)
+    assert rig.released == ["a", "a"]
+    assert rig.applications.snapshot() == []

@@ -52,8 +52,8 @@ def free_address(host: str) -> Address:
 
 
 @pytest.fixture
-def pair(tmp_path):
-    pair = Pair(tmp_path)
+def pair(tmp_path, request):
+    pair = Pair(tmp_path, getattr(request, "param", 2))
     yield pair
     for daemon in pair.daemons:
         if daemon is not None:

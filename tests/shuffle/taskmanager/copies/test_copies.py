@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from benchmarks.wire_clients import producer, write_map_output, write_region
+from benchmarks.wire_clients import Client, producer, write_map_output, write_region
 from sluice.protocol.copy_messages import KnownTaskManager, OutputsHeld, ReplicatePartition
 from sluice.protocol.errors import ErrorCode
 from sluice.protocol.messages import (
     EVERY_SUBPARTITION,
+    ROLE_COPIER,
     AbortPartition,
     FinishPartition,
     OpenPartition,
@@ -26,12 +27,12 @@ from sluice.protocol.messages import (
     ShuffleReleased,
 )
 from sluice.protocol.remote_error import RemoteError
+from sluice.shuffle.names import TaskManagerPlace
 from sluice.shuffle.taskmanager.copies.taskmanager_watch import Presence
 from tests.support.copies import KEY, driver, drivers, end_application, holders, read, write
 from tests.support.mini_cluster import eventually, mini_cluster
 
 if TYPE_CHECKING:
-    from benchmarks.wire_clients import Client
     from sluice.shuffle.taskmanager.copies.copy_maker import Outcome
     from sluice.shuffle.taskmanager.environment import NetworkEnvironment
 
@@ -39,6 +40,7 @@ RANDOM = random.Random(21)
 SMALL = [[b"a" * 10, b"", b"c" * 77]]
 LARGE = [[RANDOM.randbytes(300_001), RANDOM.randbytes(7)], [b"", RANDOM.randbytes(700_000)]]
 ON_DISK = {"memory_tier_bytes": 0}
+SHORT: dict[str, Any] = {"application_expiry_seconds": 0.2}
 
 
 @pytest.mark.parametrize("tier", [{}, ON_DISK], ids=["memory", "disk"])
@@ -333,3 +335,46 @@ async def test_a_copy_that_comes_after_the_release_of_its_shuffle_is_refused(tmp
         assert holders(cluster, 7) == [0]
         assert "PARTITION_RELEASED" in cluster[0].copies.maker.last_refusal
         end_application(links)
+
+
+async def test_taskmanagers_keep_nothing_alive_for_each_other_without_a_client(tmp_path):
+    async with mini_cluster(tmp_path, hosts_apart=True, **SHORT) as cluster:
+        links = await drivers(cluster)
+        for attempt in range(2):
+            await write(cluster[attempt], attempt, SMALL)
+            assert holders(cluster, attempt) == [0, 1]
+        # Each has a connection to the other one, on which it made its copy.
+        assert [each.copies.maker.connections for each in cluster.environments] == [1, 1]
+        for link in links:
+            link.vanish()
+        await eventually(lambda: not any(holders(cluster, attempt) for attempt in range(2)))
+        assert [each.applications.expired_total for each in cluster.environments] == [1, 1]
+
+
+async def test_a_copy_lives_as_long_as_the_writers_application_at_the_origin(tmp_path):
+    async with mini_cluster(tmp_path, hosts_apart=True, **SHORT) as cluster:
+        links = await drivers(cluster)
+        await write(cluster[0], 7, SMALL)
+        links[1].vanish()
+        # The deadline of a holder without a client passes, and it holds the copy nonetheless.
+        await eventually(lambda: not cluster[1].applications.lives("app"))
+        assert holders(cluster, 7) == [0, 1]
+        links[0].vanish()
+        await eventually(lambda: not holders(cluster, 7))
+
+
+async def test_what_is_copied_for_an_application_without_clients_keeps_it_alive_nowhere(tmp_path):
+    async with mini_cluster(tmp_path, hosts_apart=True, **SHORT) as cluster:
+        first = await cluster.driver(1)
+        keeper = await Client.connect(cluster[0].address, ROLE_COPIER, "app")
+        await write(cluster[0], 7, SMALL, synchronous=False)
+        assert holders(cluster, 7) == [0]
+        await eventually(lambda: not cluster[0].applications.lives("app"))
+        # Only now it learns of another one.
+        place = TaskManagerPlace(cluster[1].taskmanager_id, *cluster[1].address)
+        cluster[0].copies.known("app", place)
+        await eventually(lambda: holders(cluster, 7) == [0, 1])
+        await eventually(lambda: cluster[0].copies.maker.connections == 0)
+        first.vanish()
+        await keeper.close()
+        await eventually(lambda: not holders(cluster, 7))

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import random
+import signal
 import urllib.request
 from typing import TYPE_CHECKING
 
 import pytest
 
-from benchmarks.wire_clients import consumer, producer, read_gate, write_map_output
+from benchmarks.wire_clients import consumer, open_gate, producer, read_gate, write_map_output
 from benchmarks.wire_clients import driver as connect_driver
 from sluice.protocol.copy_messages import OutputsHeld, ReplicatePartition
+from sluice.protocol.errors import ErrorCode
 from sluice.protocol.limits import FEATURE_COPIES
+from sluice.protocol.remote_error import RemoteError
 from tests.support.daemon import SLUICE, run
 
 if TYPE_CHECKING:
@@ -95,6 +98,40 @@ async def test_an_origin_that_is_killed_makes_its_copies_after_its_start(pair):
     await until_held(pair.addresses[1])
     pair.kill(0)
     await check(pair.addresses[1])
+
+
+@one_loop
+@pytest.mark.parametrize("pair", [3], indirect=True)
+async def test_holders_without_a_driver_see_to_the_copies_of_a_lost_origin(pair):
+    for number in range(3):
+        pair.start(number)
+    await write(pair.addresses[0], synchronous=True)
+    pair.kill(0)
+    for address in pair.addresses[1:]:
+        await until_held(address)
+        await check(address)
+
+
+@one_loop
+async def test_readers_of_a_taskmanager_that_falls_silent_hear_of_its_loss(pair):
+    for number in range(2):
+        pair.start(number)
+    large = [random.Random(0).randbytes(12_000_000)]  # more than the network memory
+    writer = await producer(pair.addresses[0])
+    replicate = ReplicatePartition(0, 2, True)
+    await write_map_output(writer, 1, 0, [large], replicate=replicate)
+    reader = await consumer(pair.addresses[1])
+    gate = open_gate(reader, 1, [(writer.ack, [0])], 0, 1)
+    while not gate.content[0]:
+        await gate.read_one()
+    # It stands still, and its connections stay open, as those of a host that is cut off.
+    pair.daemons[0].process.send_signal(signal.SIGSTOP)
+    with pytest.raises(RemoteError, match="counts as lost") as lost:
+        await gate.read_all()
+    assert lost.value.code is ErrorCode.CONNECTION_LOST
+    await gate.close()
+    assert await read_gate(reader, 1, [(reader.ack, [0])], 0, 1) == large
+    await reader.close()
 
 
 @one_loop

@@ -1,12 +1,21 @@
-"""Gates with more channels than are open at a time: memory does not grow with the hosts."""
+"""Gates with more channels than are open at a time, and TaskManagers that do not answer."""
 
 from __future__ import annotations
+
+import asyncio
+from typing import Any
 
 import pytest
 
 from benchmarks.wire_clients import close_gate, open_gate, read_gate
+from sluice.protocol.errors import ErrorCode
 from sluice.protocol.messages import CancelPartitionRequest
-from tests.support.mini_cluster import SEGMENT_SIZE_BYTES, eventually, mini_cluster
+from tests.support.mini_cluster import (
+    DEADLINE_SECONDS,
+    SEGMENT_SIZE_BYTES,
+    eventually,
+    mini_cluster,
+)
 
 OUTPUTS = 12
 MOST = 3
@@ -113,3 +122,61 @@ async def test_a_channel_cancelled_while_it_is_opened_keeps_no_memory(tmp_path):
         assert await read_gate(other, 1, sources[1:2], 0, 2) == WHOLE[1:2]
         await eventually(lambda: exclusive(cluster) == 0)
         await gate.close()
+
+
+# ---- TaskManagers that do not answer -------------------------------------------------------------
+
+
+async def test_a_reader_that_knows_of_copies_is_told_at_once(tmp_path):
+    """It goes elsewhere, and would wait for nothing until the deadline."""
+    async with mini_cluster(tmp_path, connect_timeout_seconds=10 * DEADLINE_SECONDS) as cluster:
+        sources = await write_all(cluster)
+        await cluster[0].close()
+        gate = open_gate(await cluster.consumer(1), 1, sources, 0, 2)
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            await gate.read_all(raise_failures=False)
+        assert len(gate.failures) == OUTPUTS
+        assert {error.code for error in gate.failures.values()} == {ErrorCode.CONNECT_FAILED}
+        assert {error.limit for error in gate.failures.values()} == {"0 retries"}
+        await gate.close()
+        cluster.environments[0] = await cluster.start_one(0, {})
+
+
+@pytest.mark.parametrize(("off", "partitions"), [(("copies",), 2), ((), 1)])
+async def test_a_reader_that_cannot_go_elsewhere_waits_for_a_restart(
+    tmp_path, monkeypatch, off, partitions
+):
+    """One that knows nothing of copies, or one of a partition that may be pipelined."""
+    refused = asyncio.Event()
+    sleep = asyncio.sleep
+
+    async def noticed_sleep(seconds: float) -> None:
+        refused.set()
+        await sleep(seconds)
+
+    settings: dict[str, Any] = {"connect_timeout_seconds": DEADLINE_SECONDS, "features_off": off}
+    async with mini_cluster(tmp_path, **settings) as cluster:
+        ack = await cluster.write(0, 1, [[b"a", b"b"]])
+        await cluster[0].close()
+        monkeypatch.setattr("sluice.transport.connector.asyncio.sleep", noticed_sleep)
+        gate = open_gate(await cluster.consumer(1), 1, [(ack, [1])], 0, partitions)
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            await refused.wait()
+        restarted = {**settings, "data_port": ack.data_port}
+        cluster.environments[0] = await cluster.start_one(0, restarted)
+        await gate.read_all()
+        assert gate.content == [b"ab"[:partitions]]
+        await gate.close()
+
+
+async def test_a_reader_that_waits_in_vain_is_told_at_the_deadline(tmp_path):
+    settings: dict[str, Any] = {"connect_timeout_seconds": 0.3, "features_off": ("copies",)}
+    async with mini_cluster(tmp_path, **settings) as cluster:
+        ack, _ = (await write_all(cluster))[0]
+        await cluster[0].close()
+        gate = open_gate(await cluster.consumer(1), 1, [(ack, [1])], 0, 2)
+        await gate.read_all(raise_failures=False)
+        assert gate.failures[0].code is ErrorCode.CONNECT_FAILED
+        assert gate.failures[0].limit == "0.3 s"
+        await gate.close()
+        cluster.environments[0] = await cluster.start_one(0, settings)

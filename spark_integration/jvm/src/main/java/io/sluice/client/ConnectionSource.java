@@ -40,6 +40,11 @@ public interface ConnectionSource {
         return PlaceDirectory.EMPTY;
     }
 
+    /**
+     * Returns the TaskManagers that were out of reach lately; all gates of a process share them.
+     */
+    Absences absences();
+
     /** Counts a source that failed and is read at another TaskManager. */
     default void failedOver() {}
 }

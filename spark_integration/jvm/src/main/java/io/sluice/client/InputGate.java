@@ -22,7 +22,8 @@ import org.slf4j.LoggerFactory;
  * <p>The gate recovers where it can and continues behind the last verified block: it requests the
  * rest of a source once more after a damaged block, at another TaskManager if one has it ({@link
  * PlaceDirectory}), and for a limited time while the TaskManager of a source, or the own one, is
- * out of reach ({@link SourceRetries}).
+ * out of reach ({@link SourceRetries}). It begins at another TaskManager if that of a source was
+ * out of reach for another gate just before ({@link Absences}).
  */
 public final class InputGate extends ConsumerGate<BlockStream> {
     private static final Logger LOG = LoggerFactory.getLogger(InputGate.class);
@@ -68,7 +69,7 @@ public final class InputGate extends ConsumerGate<BlockStream> {
             SourceRetries retries = new SourceRetries(connections.returnTimeoutMillis());
             SourceProgress progress =
                     new SourceProgress(source, startSubpartition, endSubpartition, retries);
-            channels.add(new InputChannel(progress, credit, now));
+            channels.addAll(elsewhere.first(progress, now));
         }
         lookForTwins();
         connect();
@@ -222,6 +223,7 @@ public final class InputGate extends ConsumerGate<BlockStream> {
         long start = System.nanoTime();
         TaskManagerConnection connection = connections.lease();
         waitedBefore += System.nanoTime() - start;
+        connections.absences().remove(connection.taskManager().taskManagerId());
         use(connection);
     }
 

@@ -38,7 +38,7 @@ final class OtherPlaces {
     List<InputChannel> of(InputChannel channel, SourceFailure failure) throws IOException {
         SourceProgress progress = channel.progress();
         SourceRetries retries = progress.retries();
-        if (!failure.mayBeElsewhere() || !retries.mayMove()) {
+        if (!failure.mayBeElsewhere() || !retries.mayMove() || !retries.asksAfter(failure)) {
             return List.of();
         }
         List<SourceProgress> rest = progress.rest();
@@ -79,13 +79,52 @@ final class OtherPlaces {
             }
             stayUntil = at.getAsLong();
         }
-        List<InputChannel> moved = new ArrayList<>();
+        if (failure.isUnreachable()) {
+            connections.absences().add(progress.source().taskManagerId());
+        }
+        return divide(rest, places, now, stayUntil);
+    }
+
+    /**
+     * Returns the channels with which reading begins. What another gate has found out of reach just
+     * before is read in other places at once, as far as there are some.
+     */
+    List<InputChannel> first(SourceProgress progress, long now) throws IOException {
+        Source source = progress.source();
+        String taskManagerId = source.taskManagerId();
+        if (!connections.absences().has(taskManagerId)) {
+            return List.of(new InputChannel(progress, credit, now));
+        }
+        List<PlaceDirectory.Place> places =
+                connections
+                        .places()
+                        .places(shuffleId, source.mapAttemptIds(), Set.of(taskManagerId));
+        if (places.stream().allMatch(Objects::isNull)) {
+            connections.absences().remove(taskManagerId);
+            return List.of(new InputChannel(progress, credit, now));
+        }
+        return divide(List.of(progress), places, now, now);
+    }
+
+    /**
+     * Divides parts of a source by place.
+     *
+     * @param places for each map output of the parts; null stays where it is
+     * @param now when to request what goes elsewhere
+     * @param stayUntil when to request what stays
+     */
+    private List<InputChannel> divide(
+            List<SourceProgress> parts,
+            List<PlaceDirectory.Place> places,
+            long now,
+            long stayUntil) {
+        List<InputChannel> divided = new ArrayList<>();
         int next = 0;
-        for (SourceProgress part : rest) {
+        for (SourceProgress part : parts) {
             int count = part.source().mapAttemptIds().length;
             for (SourceProgress one : part.at(places.subList(next, next + count))) {
-                boolean stays = one.retries() == retries;
-                moved.add(new InputChannel(one, credit, stays ? stayUntil : now));
+                boolean stays = one.retries() == part.retries();
+                divided.add(new InputChannel(one, credit, stays ? stayUntil : now));
             }
             next += count;
         }
@@ -93,13 +132,13 @@ final class OtherPlaces {
         LOG.info(
                 "{} of {} map outputs that TaskManager {} had are read at {} from now on",
                 places.stream().filter(Objects::nonNull).count(),
-                ids.length,
-                progress.source().taskManagerId(),
+                places.size(),
+                parts.get(0).source().taskManagerId(),
                 places.stream()
                         .filter(Objects::nonNull)
                         .map(place -> place.taskManagerId())
                         .distinct()
                         .collect(Collectors.joining(", ")));
-        return moved;
+        return divided;
     }
 }

@@ -18,7 +18,12 @@ final class SourceRetries {
     /** TaskManagers at which reading has failed before it was tried here. */
     private final Set<String> triedBefore = new HashSet<>();
 
+    /** Most attempts to connect without a question for other places. */
+    private static final int MOST_UNASKED = 4;
+
     private boolean refetchedAll;
+    private int unasked;
+    private int askAt = 1;
     private Patience patience;
 
     /**
@@ -69,6 +74,27 @@ final class SourceRetries {
     /** Returns whether another TaskManager may be tried. */
     boolean mayMove() {
         return triedBefore.size() < MAX_PLACES;
+    }
+
+    /**
+     * Returns whether to ask for other places after {@code failure}. While a TaskManager is waited
+     * for, most answers are the same, and the driver is asked after fewer and fewer attempts.
+     */
+    boolean asksAfter(SourceFailure failure) {
+        if (failure.code() != ErrorCode.CONNECT_FAILED) {
+            return true;
+        }
+        if (patience == null) {
+            askAt = 1;
+            unasked = 0;
+        }
+        unasked++;
+        if (unasked < askAt) {
+            return false;
+        }
+        unasked = 0;
+        askAt = Math.min(2 * askAt, MOST_UNASKED);
+        return true;
     }
 
     /** Returns the TaskManagers not to try after a failure at the given one. */

@@ -1,5 +1,6 @@
 package io.sluice.spark;
 
+import io.sluice.client.Absences;
 import io.sluice.client.ChunkPool;
 import io.sluice.client.ClientException;
 import io.sluice.client.ClientOptions;
@@ -53,6 +54,7 @@ public final class ExecutorRuntime implements AutoCloseable {
     private final Penalties penalties = new Penalties(System::nanoTime);
     private final ReachabilityReporter reporter;
     private final DriverPlaces places;
+    private final Absences absences = new Absences();
 
     private ExecutorRuntime(Installed plugin, SluiceSettings settings, String applicationId) {
         this.context = plugin.context();
@@ -331,6 +333,11 @@ public final class ExecutorRuntime implements AutoCloseable {
     /** Returns the directory of other places of map outputs. */
     PlaceDirectory places() {
         return places;
+    }
+
+    /** Returns the TaskManagers that were out of reach of a reader lately. */
+    Absences absences() {
+        return absences;
     }
 
     /**

@@ -1,5 +1,6 @@
 package io.sluice.spark;
 
+import io.sluice.client.Absences;
 import io.sluice.client.ClientException;
 import io.sluice.client.ConnectionSource;
 import io.sluice.client.Endpoint;
@@ -75,6 +76,11 @@ final class TaskConnections implements ConnectionSource {
     @Override
     public PlaceDirectory places() {
         return runtime.places();
+    }
+
+    @Override
+    public Absences absences() {
+        return runtime.absences();
     }
 
     @Override

@@ -2,6 +2,7 @@ package io.sluice.benchmark;
 
 import com.sun.management.HotSpotDiagnosticMXBean;
 import com.sun.management.OperatingSystemMXBean;
+import io.sluice.client.Absences;
 import io.sluice.client.BlockStream;
 import io.sluice.client.ChunkPool;
 import io.sluice.client.ClientOptions;
@@ -83,6 +84,7 @@ public final class ClientLegs {
     /** Leases connections to the one TaskManager for a role. */
     private final class Connections implements ConnectionSource {
         private final int role;
+        private final Absences absences = new Absences();
 
         Connections(int role) {
             this.role = role;
@@ -106,6 +108,11 @@ public final class ClientLegs {
         @Override
         public void giveBack(TaskManagerConnection connection) {
             pool.giveBack(connection);
+        }
+
+        @Override
+        public Absences absences() {
+            return absences;
         }
 
         @Override

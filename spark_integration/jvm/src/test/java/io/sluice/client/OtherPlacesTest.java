@@ -235,6 +235,78 @@ class OtherPlacesTest extends ShuffleTestCase {
     }
 
     @Test
+    void otherGatesBeginElsewhereAfterAFailure() throws IOException {
+        Map<Integer, byte[]> written = write(7, 1, 5000);
+        know(7, 8, id -> List.of(A, B));
+        daemon.fault = (c, buffer) -> c.taskManagerId().equals(A) ? ErrorCode.CONNECT_FAILED : null;
+        for (int gate = 1; gate <= 3; gate++) {
+            assertStreams(written, 7, readAll(gate(1, source(A, 1, 7))));
+            assertEquals(gate, requested(B).size());
+            assertEquals(gate, readers.failedOver.get());
+        }
+        assertEquals(1, requested(A).size(), "only the first gate tries");
+        assertEquals(List.of(Set.of(A), Set.of(A), Set.of(A)), questions);
+        assertEquals(0, readers.reconnected.get());
+    }
+
+    @Test
+    void aGateBeginsElsewhereWithWhatIsThere() throws IOException {
+        for (long attempt = 70; attempt < 74; attempt++) {
+            write(attempt, 1, 3000);
+        }
+        known.put(70L, List.of(B));
+        known.put(73L, List.of(B));
+        readers.absences.add(A);
+        assertEquals(List.of(70L, 71L, 72L, 73L), attempts(gate(1, source(A, 1, 70, 71, 72, 73))));
+        assertEquals(List.of(List.of(71L, 72L)), requested(A));
+        assertEquals(List.of(List.of(70L, 73L)), requested(B));
+        assertEquals(1, questions.size());
+    }
+
+    @Test
+    void aTaskManagerThatAloneHasTheDataIsNotAskedAboutAgain() throws IOException {
+        Map<Integer, byte[]> written = write(7, 1, 5000);
+        readers.absences.add(A);
+        for (int gate = 0; gate < 2; gate++) {
+            assertStreams(written, 7, readAll(gate(1, source(A, 1, 7))));
+        }
+        assertEquals(1, questions.size());
+        assertEquals(2, requested(A).size());
+    }
+
+    @Test
+    void aPlaceAtWhichReadingBeganMayFailToo() throws IOException {
+        Map<Integer, byte[]> written = write(7, 1, 5000);
+        know(7, 8, id -> List.of(A, B));
+        readers.absences.add(A);
+        daemon.fault = (c, buffer) -> c.taskManagerId().equals(B) ? ErrorCode.CONNECT_FAILED : null;
+        assertStreams(written, 7, readAll(gate(1, source(A, 1, 7))));
+        assertEquals(1, requested(A).size(), "it is back");
+    }
+
+    @Test
+    void theOwnTaskManagerIsNotAbsent() throws IOException {
+        Map<Integer, byte[]> written = write(7, 1, 5000);
+        know(7, 8, id -> List.of(B));
+        readers.absences.add(MockDaemon.ID);
+        for (int gate = 0; gate < 2; gate++) {
+            assertStreams(written, 7, readAll(gate(1, source(MockDaemon.ID, 1, 7))));
+        }
+        assertEquals(1, requested(B).size());
+        assertEquals(1, requested(MockDaemon.ID).size());
+    }
+
+    @Test
+    void theDirectoryIsAskedAfterFewerAndFewerAttemptsWhileATaskManagerIsAway() throws IOException {
+        Map<Integer, byte[]> written = write(7, 1, 5000);
+        readers.returnTimeoutMillis = 60_000;
+        daemon.fault = (c, buffer) -> requested(A).size() <= 4 ? ErrorCode.CONNECT_FAILED : null;
+        assertStreams(written, 7, readAll(gate(1, source(A, 1, 7))));
+        assertEquals(5, requested(A).size());
+        assertEquals(2, questions.size(), "after the first and the third failure");
+    }
+
+    @Test
     void damageIsRequestedAgainBeforeAnotherPlaceIsTried() throws IOException {
         write(7, 1, 5000);
         write(8, 1, 5000);

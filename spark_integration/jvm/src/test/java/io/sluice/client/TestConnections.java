@@ -23,6 +23,7 @@ final class TestConnections implements ConnectionSource {
     final AtomicInteger refetched = new AtomicInteger();
     final AtomicInteger failedOver = new AtomicInteger();
     PlaceDirectory places = PlaceDirectory.EMPTY;
+    final Absences absences = new Absences();
     final List<Endpoint> passedOver = new CopyOnWriteArrayList<>();
 
     /** Where others are reached, in the order in which they are tried. */
@@ -77,6 +78,11 @@ final class TestConnections implements ConnectionSource {
     @Override
     public PlaceDirectory places() {
         return places;
+    }
+
+    @Override
+    public Absences absences() {
+        return absences;
     }
 
     @Override
