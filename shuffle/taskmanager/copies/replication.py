@@ -131,27 +131,26 @@ class Replication:
             self._watch_shared()
             self._tell_held(output.key, [output.map_attempt_id])
         else:
+            if output.is_synchronous and not self._closed:
+                self._await_copies(attempt)
             self._enqueue([attempt])
 
-    def wait(self, output: MapOutput) -> "asyncio.Future[None] | None":
-        """Return what the producer of a map output waits for, which :meth:`committed` was told of.
-
-        Returns:
-            A future that ends when the copies are made, cannot be made now, or the deadline has
-            passed; None if there is nothing to wait for. Cancelling it ends the wait only.
-        """
-        attempt = MapAttemptKey(output.key, output.map_attempt_id)
-        if attempt not in self.holdings.short or self._closed:
-            return None
+    def _await_copies(self, attempt: MapAttemptKey) -> None:
         loop = asyncio.get_running_loop()
         waiting = self._waiting[attempt] = loop.create_future()
         late = loop.call_later(
             self._services.config.synchronous_timeout_seconds, self._answer, attempt
         )
         waiting.add_done_callback(lambda _: late.cancel())
-        if attempt in self._stalled:
-            self._answer(attempt)
-        return waiting
+
+    def wait(self, output: MapOutput) -> "asyncio.Future[None] | None":
+        """Return what the producer of a committed map output waits for, also if it comes back.
+
+        Returns:
+            A future that ends when the copies are made, cannot be made now, or the deadline has
+            passed; None if there is nothing to wait for. Others wait for it too: shield it.
+        """
+        return self._waiting.get(MapAttemptKey(output.key, output.map_attempt_id))
 
     def released(self, keys: Callable[[ShuffleKey], bool]) -> None:
         """Forget the map outputs of shuffles that are released."""

@@ -93,8 +93,9 @@ class StoreSink:
             self._num_subpartitions,
             tuple(written),
             replicas=self._replicas,
+            is_synchronous=self._synchronous,
         )
-        await self._services.commit(output, synchronous=self._synchronous)
+        await self._services.commit(output)
         self._services.counters.map_outputs_committed += 1
 
     def abort(self) -> None:

@@ -1,9 +1,10 @@
 """An output that a client writes on the producer leg, and all of those of one connection."""
 
 import abc
+import asyncio
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from ....protocol.errors import ChannelInUse, SluiceError, UnexpectedMessage
 from ....protocol.framing import PayloadMemory
@@ -33,9 +34,6 @@ from .attached_area import AttachedArea
 from .resumable_outputs import ResumableOutputs
 from .states import DataMessage, MessageType, OutputMessage
 from .waiting import Waiter, Waiting
-
-if TYPE_CHECKING:
-    import asyncio
 
 MOST_FAILED_OUTPUTS: Final = 1024
 """Numbers of failed outputs that a connection remembers, to tell late messages from wrong ones."""
@@ -69,17 +67,13 @@ class ProducerServices:
     on_idle: Callable[[], None] = _nothing
     """Called when a connection writes no output any more."""
     copies_of: Callable[[MapOutput], "asyncio.Future[None] | None"] = _no_copies
-    """Called with a map output that is committed, and whose producer waits for its copies. Returns
-    a future that ends when it need not wait any longer; None: it need not wait."""
+    """Called with a map output that is committed. Returns a future that ends when its producer need
+    not wait for copies any longer, which others wait for too; None: it need not wait."""
     map_output_credit_wait: Waiting = field(default_factory=Waiting)
     pipelined_credit_wait: Waiting = field(default_factory=Waiting)
 
-    async def commit(self, output: MapOutput, *, synchronous: bool) -> None:
-        """Commit a map output.
-
-        Args:
-            output: The map output.
-            synchronous: Whether to wait for its copies too.
+    async def commit(self, output: MapOutput) -> None:
+        """Commit a map output, and wait for its copies if they are synchronous.
 
         Raises:
             SluiceError: It could not be made durable; a copy that cannot be made is no error.
@@ -87,9 +81,9 @@ class ProducerServices:
         Cancellation: the commit and the copies go on, but nobody waits for them.
         """
         await self.partitions.commit(output)
-        copied = self.copies_of(output) if synchronous else None
+        copied = self.copies_of(output)
         if copied is not None:
-            await copied
+            await asyncio.shield(copied)
 
 
 class IncomingOutput:
@@ -191,6 +185,8 @@ class OpenOutputs:
         self.by_number: Final[dict[int, IncomingOutput]] = {}
         self.closed = False
         """True when the connection is lost."""
+        self.resuming: Final[dict[int, ResumePartition]] = {}
+        """Map outputs to resume when their commits, which are under way, are done."""
         self.progress: Final = ProgressWatch(
             services.config.region_progress_timeout_seconds, self._regions, self._late
         )
@@ -229,26 +225,12 @@ class OpenOutputs:
         Raises:
             ChannelInUse: An output with that number is open.
         """
-        if number in self.by_number:
-            raise ChannelInUse("Partition number is in use on this connection", value=number)
-        self._failed.pop(number, None)
+        if not self._may_have(number):
+            return False
         if self.services.draining and not begun:
             self.fail(
                 number,
                 ShuttingDown("TaskManager is draining", remedy="Write to another TaskManager"),
-            )
-            return False
-        most = self.services.config.max_partitions_per_connection
-        if len(self.by_number) >= most:
-            self.fail(
-                number,
-                LimitExceeded(
-                    "Too many partitions are being written on one connection",
-                    value=len(self.by_number) + 1,
-                    limit=most,
-                    remedy="Finish some first, use another connection, or raise "
-                    "max_partitions_per_connection",
-                ),
             )
             return False
         try:
@@ -259,6 +241,56 @@ class OpenOutputs:
             self.fail(number, error)
             return False
         return True
+
+    def _may_have(self, number: int) -> bool:
+        if number in self.by_number or number in self.resuming:
+            raise ChannelInUse("Partition number is in use on this connection", value=number)
+        self._failed.pop(number, None)
+        most = self.services.config.max_partitions_per_connection
+        open_now = len(self.by_number) + len(self.resuming)
+        if open_now >= most:
+            self.fail(
+                number,
+                LimitExceeded(
+                    "Too many partitions are being written on one connection",
+                    value=open_now + 1,
+                    limit=most,
+                    remedy="Finish some first, use another connection, or raise "
+                    "max_partitions_per_connection",
+                ),
+            )
+        return open_now < most
+
+    def resume_behind(
+        self,
+        commit: "asyncio.Future[None]",
+        message: ResumePartition,
+        resume: Callable[[ResumePartition], None],
+    ) -> None:
+        """Resume a map output when a commit, or the wait for its copies, has ended.
+
+        Args:
+            commit: It ends then.
+            message: The message of the client, which may take it back by an AbortPartition.
+            resume: Called with the message.
+
+        Raises:
+            ChannelInUse: The number is in use.
+        """
+
+        def ended(_: "asyncio.Future[None]") -> None:
+            if self.resuming.get(message.partition) is message:
+                self.stop_resuming(message.partition)
+                resume(message)
+
+        if self._may_have(message.partition):
+            self.resuming[message.partition] = message
+            commit.add_done_callback(ended)
+
+    def stop_resuming(self, number: int) -> None:
+        """Let a number be free again."""
+        if self.resuming.pop(number, None) is not None and not self.by_number:
+            self.services.on_idle()
 
     def add(self, output: IncomingOutput) -> None:
         """Let messages reach an output that :meth:`may_open` allowed."""
@@ -312,6 +344,7 @@ class OpenOutputs:
     def close(self) -> None:
         """Stop the deadline of regions: the connection is gone. Idempotent."""
         self.closed = True
+        self.resuming.clear()
         self.progress.close()
 
     def answer_abort(self, number: int) -> None:

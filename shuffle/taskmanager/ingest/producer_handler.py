@@ -86,8 +86,8 @@ class ProducerHandler:
 
     @property
     def is_busy(self) -> bool:
-        """True while the client writes any output."""
-        return bool(self._outputs.by_number)
+        """True while the client writes any output, or waits for one that is committed."""
+        return bool(self._outputs.by_number or self._outputs.resuming)
 
     @property
     def holds_anything(self) -> bool:
@@ -160,6 +160,7 @@ class ProducerHandler:
         elif type(message) is AbortPartition:
             output = self._outputs.by_number.get(message.partition)
             if output is None:
+                self._outputs.stop_resuming(message.partition)
                 self._outputs.answer_abort(message.partition)
             else:
                 output.abort()
@@ -218,18 +219,21 @@ class ProducerHandler:
         output.open()
 
     def _resume(self, message: ResumePartition) -> None:
-        """Open a map output behind its secured regions, or tell that it is committed."""
+        """Open a map output behind its secured regions, or tell that it is committed.
+
+        The answer comes no earlier than that to the FinishPartition of the connection before.
+        """
         store = self._services.store
         attempt = MapAttemptKey(
             ShuffleKey(self._connection.application_id, message.shuffle_id), message.map_attempt_id
         )
         pending = store.pending(attempt)
-        if pending is not None:  # a commit that the connection before this one left behind
-            pending.add_done_callback(
-                lambda _: None if self._outputs.closed else self._resume(message)
-            )
-            return
         committed = store.lookup(*attempt)
+        if pending is None and committed is not None:
+            pending = self._services.copies_of(committed)
+        if pending is not None:
+            self._outputs.resume_behind(pending, message, self._resume)
+            return
         if committed is not None:
             regions, total_bytes = len(committed.regions), committed.total_bytes
             self._connection.send(PartitionResumed(message.partition, regions, total_bytes, True))

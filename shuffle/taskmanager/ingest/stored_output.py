@@ -267,7 +267,7 @@ class StoredOutput(IncomingOutput):
         try:
             output = await self.complete(message)
             self.state = StoredState.COMMITTING
-            await self._services.commit(output, synchronous=self._synchronous)
+            await self._services.commit(output)
         except Exception as error:  # noqa: BLE001
             failure = failure_of(error, "committing a map output")
             if self._outputs.contains(self):
@@ -351,6 +351,7 @@ class StoredOutput(IncomingOutput):
             tuple(written),
             self._origin,
             self._replicas,
+            is_synchronous=self._synchronous,
         )
 
     # ---- the end ---------------------------------------------------------------------------------

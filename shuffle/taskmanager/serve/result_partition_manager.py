@@ -276,6 +276,7 @@ class ResultPartitionManager:
         key, start, end = wanted
         deadline = asyncio.get_running_loop().time() + self._request_timeout_seconds
         sought: asyncio.Task[None] | None = None
+        sought_for: int | None = None
         while True:
             pipelined = self._pipelined.find(key, map_attempt_ids)
             missing: int | None
@@ -304,8 +305,11 @@ class ResultPartitionManager:
                     )
                     return self._stored_view(found, wanted, sizes, read_pool, listener)
                 remote = self._store.remote
-                if remote is not None and sought is None:
+                if remote is not None and (
+                    sought is None or (sought.done() and missing != sought_for)
+                ):
                     sought = remote.seek(key, map_attempt_ids, self.wake)
+                    sought_for = missing
                 if self._store.is_lost(key, missing) and (sought is None or sought.done()):
                     raise PartitionLost(
                         f"Map attempt {missing} of shuffle {key.shuffle_id} was lost with its "

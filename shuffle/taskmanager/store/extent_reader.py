@@ -92,7 +92,7 @@ async def _read_remote(
     try:
         async with asyncio.TaskGroup() as tasks:
             for tier, reads in remote.items():
-                tasks.create_task(tier.fetch(reads))
+                tasks.create_task(tier.fetch(reads, flow))
             if on_disk:
                 tasks.create_task(_read_disks(threads, on_disk, flow))
     except ExceptionGroup as errors:

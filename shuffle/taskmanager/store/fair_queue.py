@@ -51,7 +51,8 @@ class FairQueue(Generic[T]):
 
     A queue has no limit of its own, because everything in it is bounded elsewhere: a region has one
     write under way, a channel one read, and both hold segments meanwhile; a copy out of a region
-    area holds an extent. Regions, channels, segments and bytes stored have limits and quotas.
+    area holds an extent, and a read of the remote tier is one request at most for each slice that
+    it fills. Regions, channels, segments and bytes stored have limits and quotas.
     """
 
     __slots__ = ("_applications", "_waiting")

@@ -197,6 +197,7 @@ class MapOutput:
         origin: The TaskManager from which this copy came; empty: its producer wrote it here.
         replicas: TaskManagers that shall keep it, this one included.
         is_moved: Whether it was found in the remote tier by its name: no journal has it.
+        is_synchronous: Whether its producer waits for the copies; a restart forgets it.
     """
 
     key: ShuffleKey
@@ -206,6 +207,7 @@ class MapOutput:
     origin: str = ""
     replicas: int = 1
     is_moved: bool = False
+    is_synchronous: bool = False
 
     @property
     def total_bytes(self) -> int:

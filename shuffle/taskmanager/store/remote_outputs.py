@@ -18,6 +18,8 @@ from crc32c import crc32c
 from ...names import MapAttemptKey, ShuffleKey
 from ..accounts import Accounts
 from .errors import CorruptRegion
+from .fair_queue import Flow
+from .fair_slots import FairSlots
 from .output_index import OutputIndex
 from .outputs import MapOutput, Region
 from .remote_manifest import pack_manifest, unpack_manifest
@@ -42,7 +44,7 @@ REGIONS_AT_A_TIME: Final = 4
 """Regions of one map output that are uploaded at a time."""
 
 LOOKUPS_AT_A_TIME: Final = 32
-"""Manifests that are asked for at a time; more wait."""
+"""Manifests that are asked for at a time; applications take turns."""
 
 MOST_RELEASED: Final = 4096
 """Released shuffles that are remembered, so that nobody finds what is about to be deleted."""
@@ -93,7 +95,7 @@ class RemoteOutputs:
         self._marked: set[str] = set()
         self._released: OrderedDict[ShuffleKey, None] = OrderedDict()
         self._finding: dict[MapAttemptKey, asyncio.Task[MapOutput | None]] = {}
-        self._lookups = asyncio.Semaphore(LOOKUPS_AT_A_TIME)
+        self._lookups = FairSlots(LOOKUPS_AT_A_TIME)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._missing: set[Extent] = set()
         self._losing: asyncio.TimerHandle | None = None
@@ -221,7 +223,7 @@ class RemoteOutputs:
 
     async def _ask(self, attempt: MapAttemptKey) -> MapOutput | None:
         try:
-            async with self._lookups:
+            async with self._lookups.turn(Flow(attempt.shuffle.application_id, 0), 1):
                 self.lookups += 1
                 data = await self.tier.objects.get(manifest_name(attempt))
         except RemoteFailure as failure:
@@ -279,12 +281,14 @@ class RemoteOutputs:
     def seek(
         self, key: ShuffleKey, map_attempt_ids: Iterable[int], woken: Callable[[ShuffleKey], None]
     ) -> asyncio.Task[None] | None:
-        """Look some map outputs up in the background.
+        """Look some map outputs up in the background, in their order, some at a time.
+
+        The rest is not looked up when one is not there: a request needs all of them.
 
         Args:
             key: The shuffle.
             map_attempt_ids: Its map attempts; those that are known are passed over.
-            woken: Called with the shuffle when all have been looked up.
+            woken: Called with the shuffle at the end.
 
         Returns:
             The task; None if there is nothing to look up.
@@ -295,9 +299,14 @@ class RemoteOutputs:
 
         async def look_up() -> None:
             try:
-                async with asyncio.TaskGroup() as tasks:
-                    for each in wanted:
-                        tasks.create_task(self.find(MapAttemptKey(key, each)))
+                for first in range(0, len(wanted), LOOKUPS_AT_A_TIME):
+                    async with asyncio.TaskGroup() as tasks:
+                        some = [
+                            tasks.create_task(self.find(MapAttemptKey(key, each)))
+                            for each in wanted[first : first + LOOKUPS_AT_A_TIME]
+                        ]
+                    if any(each.cancelled() or each.result() is None for each in some):
+                        break
             except ExceptionGroup as errors:
                 logger.warning("%s: %s", self.tier, errors.exceptions[0])
             finally:

@@ -19,6 +19,8 @@ from .errors import (
     StorageError,
     StorageReadFailed,
 )
+from .fair_queue import OWN_FLOW, Flow
+from .fair_slots import FairSlots
 from .remote_names import region_name, taskmanager_marker
 from .remote_objects import DELETE_BATCH, RemoteFailure, RemoteObjects
 from .remote_upload import MOST_PARTS, Upload, UploadBudget
@@ -109,7 +111,7 @@ class RemoteTier(Tier):
         self.capacity_bytes = config.remote_quota_bytes
         self._part_bytes = config.remote_part_bytes
         self._timeout_seconds = config.remote_timeout_seconds
-        self._reading = asyncio.Semaphore(config.remote_requests)
+        self._reading = FairSlots(config.remote_requests)
         self._next_number = secrets.randbits(_NUMBER_BITS) << 32
         self._live: set[int] = set()
         self._used_bytes = 0
@@ -199,11 +201,12 @@ class RemoteTier(Tier):
 
     # ---- reading ---------------------------------------------------------------------------------
 
-    async def fetch(self, reads: Sequence[ExtentRead]) -> None:
+    async def fetch(self, reads: Sequence[ExtentRead], flow: Flow = OWN_FLOW) -> None:
         """Fill buffers from objects, with as few requests as pay, side by side.
 
         Args:
             reads: Of extents of this tier, which the caller retains meanwhile.
+            flow: Whose turns they take.
 
         Raises:
             RemoteObjectMissing: An object is gone; its map output is lost.
@@ -212,16 +215,16 @@ class RemoteTier(Tier):
         """
         requests = _together(reads)
         if len(requests) == 1:
-            await self._fetch(requests[0])
+            await self._fetch(requests[0], flow)
             return
         try:
             async with asyncio.TaskGroup() as tasks:
                 for some in requests:
-                    tasks.create_task(self._fetch(some))
+                    tasks.create_task(self._fetch(some, flow))
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from None
 
-    async def _fetch(self, reads: list[ExtentRead]) -> None:
+    async def _fetch(self, reads: list[ExtentRead], flow: Flow) -> None:
         """Make one request for reads of one object that lie close together."""
         extent = reads[0].extent
         start = min(read.offset for read in reads)
@@ -229,7 +232,7 @@ class RemoteTier(Tier):
         if not isinstance(extent, RemoteExtent):
             raise TypeError(f"{extent!r} is no object")
         try:
-            async with self._reading:
+            async with self._reading.turn(flow, length + GAP_BYTES):
                 data = await self.objects.get_range(extent.name, start, length)
         except RemoteFailure as failure:
             if failure.missing:

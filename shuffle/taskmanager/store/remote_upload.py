@@ -160,7 +160,8 @@ class Upload:
         """
         self._check()
         if self._task is not None:
-            await asyncio.wait({self._task})
+            # The parts in memory, and the request that ends the upload.
+            await self._wait({self._task}, PARTS_IN_MEMORY + 1)
         self._check()
         if not self._stored:
             raise RuntimeError(f"{self._position} of {self.length} bytes of {self.name} came")
@@ -241,10 +242,21 @@ class Upload:
         placed = asyncio.ensure_future(self._parts.put(part))
         # An upload that ends early takes no more parts.
         try:
-            await asyncio.wait({placed, task}, return_when=asyncio.FIRST_COMPLETED)
+            await self._wait({placed, task}, 1)
         finally:
             placed.cancel()
         self._check()
+
+    async def _wait(self, tasks: set[asyncio.Task[Any]], requests: int) -> None:
+        """Wait for the first of some tasks; the upload fails after the time of so many requests.
+
+        ``obstore`` has deadlines for requests, and a file system that hangs does not know them.
+        """
+        seconds = requests * self._objects.deadline_seconds
+        done, _ = await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        if not done and self._failure is None:
+            stuck = RemoteFailure(f"no part was taken within {seconds:g} s")
+            self._failure = self._failed(stuck, self.length)
 
     def _begin(self, put: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         self._task = asyncio.get_running_loop().create_task(self._end(put))

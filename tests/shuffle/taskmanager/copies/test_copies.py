@@ -4,22 +4,37 @@ from __future__ import annotations
 
 import asyncio
 import random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from benchmarks.wire_clients import Client, producer, write_map_output
+from benchmarks.wire_clients import Client, producer, write_map_output, write_region
 from sluice.protocol.copy_messages import KnownTaskManager, OutputsHeld, ReplicatePartition
+from sluice.protocol.errors import ErrorCode
 from sluice.protocol.messages import (
     EVERY_SUBPARTITION,
     ROLE_COPIER,
+    AbortPartition,
+    FinishPartition,
+    OpenPartition,
+    PartitionAborted,
+    PartitionOpened,
+    PartitionResumed,
+    RegionSecured,
     ReleaseShuffle,
+    ResumePartition,
+    SecureRegion,
     ShuffleReleased,
 )
+from sluice.protocol.remote_error import RemoteError
 from sluice.shuffle.names import TaskManagerPlace
 from sluice.shuffle.taskmanager.copies.taskmanager_watch import Presence
 from tests.support.copies import KEY, driver, drivers, end_application, holders, read, write
 from tests.support.mini_cluster import eventually, mini_cluster
+
+if TYPE_CHECKING:
+    from sluice.shuffle.taskmanager.copies.copy_maker import Outcome
+    from sluice.shuffle.taskmanager.environment import NetworkEnvironment
 
 RANDOM = random.Random(21)
 SMALL = [[b"a" * 10, b"", b"c" * 77]]
@@ -187,6 +202,110 @@ async def test_a_copy_is_served_while_the_origin_is_gone(tmp_path):
         content = await read(cluster[0], 7, 2)
         await cluster.environments.pop(0).close()
         assert await read(cluster[0], 7, 2) == content
+        end_application(links)
+
+
+class Held:
+    """Holds up all copies of a TaskManager until a test lets them go."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, environment: NetworkEnvironment) -> None:
+        self.begun, self.may_go_on = asyncio.Event(), asyncio.Event()
+        maker = environment.copies.maker
+        self._make = maker.make
+        monkeypatch.setattr(maker, "make", self._hold)
+
+    async def _hold(self, *args: Any, **keys: Any) -> Outcome:
+        self.begun.set()
+        await self.may_go_on.wait()
+        return await self._make(*args, **keys)
+
+
+async def unanswered(client: Client, number: int) -> None:
+    """Check that something else is answered, and nothing before it."""
+    client.send(OpenPartition(number, KEY.shuffle_id, 1000 + number, 1))
+    message, _ = await client.receive()
+    assert message == PartitionOpened(number)
+
+
+@pytest.mark.parametrize("end", ["copied", "deadline", "released"])
+async def test_a_commit_that_is_resumed_waits_for_its_copies(tmp_path, monkeypatch, end):
+    seconds = 0.5 if end == "deadline" else 600
+    async with mini_cluster(
+        tmp_path, 2, hosts_apart=True, synchronous_timeout_seconds=seconds
+    ) as cluster:
+        links = await drivers(cluster)
+        held = Held(monkeypatch, cluster[0])
+        first = await cluster.producer(0)
+        first.send(OpenPartition(0, KEY.shuffle_id, 7, 1))
+        await write_region(first, 0, 0, [b"abc"])
+        first.send(SecureRegion(0, 0))
+        first.send(ReplicatePartition(0, 2, True))
+        await first.expect(RegionSecured)
+        first.send(FinishPartition(0, 3, 1))
+        await held.begun.wait()
+        first.vanish()
+        await first.until_lost()
+        second = await cluster.producer(0)
+        second.send(ResumePartition(5, KEY.shuffle_id, 7, 1))
+        await unanswered(second, 1)
+        assert cluster[0].is_writing
+        if end == "copied":
+            held.may_go_on.set()
+        elif end == "released":
+            links[0].send(ReleaseShuffle(KEY.shuffle_id))
+        resumed = await second.expect(PartitionResumed)
+        if end == "released":
+            assert resumed == PartitionResumed(5, 0, 0, False)
+        else:
+            assert resumed == PartitionResumed(5, 1, 3, True)
+            assert (holders(cluster, 7) == [0, 1]) is (end == "copied")
+            # From now on there is nothing to wait for.
+            second.send(ResumePartition(6, KEY.shuffle_id, 7, 1))
+            await second.expect(PartitionResumed)
+        held.may_go_on.set()
+        await second.close()
+        end_application(links)
+
+
+async def test_a_producer_may_give_up_its_wait_for_a_commit(tmp_path, monkeypatch):
+    async with mini_cluster(
+        tmp_path, 2, hosts_apart=True, max_partitions_per_connection=2
+    ) as cluster:
+        links = await drivers(cluster)
+        held = Held(monkeypatch, cluster[0])
+        writing = asyncio.ensure_future(write(cluster[0], 7, SMALL))
+        await held.begun.wait()
+        client = await cluster.producer(0)
+        client.send(ResumePartition(5, KEY.shuffle_id, 7, 1))
+        client.send(AbortPartition(5))
+        assert (await client.receive())[0] == PartitionAborted(5)
+        for number in (5, 6):
+            client.send(ResumePartition(number, KEY.shuffle_id, 7, 1))
+        client.send(ResumePartition(7, KEY.shuffle_id, 7, 1))
+        with pytest.raises(RemoteError) as refused:
+            await client.expect(PartitionResumed)
+        assert refused.value.code is ErrorCode.LIMIT_EXCEEDED
+        held.may_go_on.set()
+        answers = [await client.expect(PartitionResumed) for _ in range(2)]
+        assert sorted(answers) == [PartitionResumed(number, 1, 87, True) for number in (5, 6)]
+        await writing
+        end_application(links)
+
+
+async def test_a_number_waits_for_one_commit_only(tmp_path, monkeypatch):
+    async with mini_cluster(tmp_path, 2, hosts_apart=True) as cluster:
+        links = await drivers(cluster)
+        held = Held(monkeypatch, cluster[0])
+        writing = asyncio.ensure_future(write(cluster[0], 7, SMALL))
+        await held.begun.wait()
+        client = await cluster.producer(0)
+        for _ in range(2):
+            client.send(ResumePartition(5, KEY.shuffle_id, 7, 1))
+        lost = await client.until_lost()
+        assert isinstance(lost, RemoteError)
+        assert lost.code is ErrorCode.CHANNEL_IN_USE
+        held.may_go_on.set()
+        await writing
         end_application(links)
 
 

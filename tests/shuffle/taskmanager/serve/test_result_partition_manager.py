@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
+from crc32c import crc32c
 
 from sluice.protocol.messages import DATA
 from sluice.shuffle.errors import InvalidRequest, PartitionNotFound
@@ -23,8 +24,9 @@ from sluice.shuffle.taskmanager.store.errors import (
     StorageError,
 )
 from sluice.shuffle.taskmanager.store.outputs import MapOutput
+from sluice.shuffle.taskmanager.store.remote_outputs import LOOKUPS_AT_A_TIME
 from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
-from tests.support.mini_cluster import configs
+from tests.support.mini_cluster import configs, eventually
 from tests.support.store import Gate
 
 if TYPE_CHECKING:
@@ -48,7 +50,7 @@ def manager(store):
 def an_output(store: ShuffleStore, attempt: int, data: bytes = b"x", parts: int = 2) -> MapOutput:
     writer = store.begin_region(KEY, 0, [len(data)] + [0] * (parts - 1))
     writer.view[:] = data
-    return MapOutput(KEY, attempt, parts, (writer.finish(0),))
+    return MapOutput(KEY, attempt, parts, (writer.finish(crc32c(data)),))
 
 
 async def request_view(
@@ -106,6 +108,47 @@ async def test_a_copy_is_there_already_only_when_its_other_commit_has_succeeded(
         assert outcomes[0] is None
         assert isinstance(outcomes[1], DuplicateMapOutput)
         assert sum(tier.extents for tier in store.tiers()) == 1
+
+
+@pytest.fixture
+async def remote(tmp_path, object_store):
+    """Give two stores with one remote tier."""
+    stores = [
+        ShuffleStore.open(configs(tmp_path / name, remote=str(tmp_path / "remote"))[2])
+        for name in ("first", "second")
+    ]
+    yield stores
+    for store in stores:
+        await store.close()
+
+
+async def test_what_lies_here_is_not_looked_for_elsewhere(remote):
+    manager = ResultPartitionManager(remote[0], 1024, 5)
+    await manager.commit(an_output(remote[0], 1))
+    assert await read_all(manager, [1]) == b"x"
+    assert remote[0].remote.lookups == 0
+
+
+async def test_a_request_is_looked_after_no_further_than_to_what_is_not_there(remote):
+    manager = ResultPartitionManager(remote[1], 1024, 0.05)
+    with pytest.raises(PartitionNotFound):
+        await request_view(manager, list(range(1000)), 0, 1)
+    assert remote[1].remote.lookups == LOOKUPS_AT_A_TIME
+
+
+async def test_what_moved_is_found_behind_what_is_committed_here_later(remote):
+    attempts = list(range(2 * LOOKUPS_AT_A_TIME))
+    for attempt in attempts[1:]:
+        output = an_output(remote[0], attempt)
+        await remote[0].commit(output)
+        await remote[0].move_to_remote(output)
+    manager = ResultPartitionManager(remote[1], 1024, 20)
+    request = asyncio.ensure_future(request_view(manager, attempts, 1, 2))
+    await eventually(lambda: remote[1].remote.found == LOOKUPS_AT_A_TIME - 1)
+    await manager.commit(an_output(remote[1], 0))
+    view = await request
+    view.release()
+    assert remote[1].remote.found == len(attempts) - 1
 
 
 def used(store: ShuffleStore) -> int:

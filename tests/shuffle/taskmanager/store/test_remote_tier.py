@@ -21,12 +21,14 @@ from sluice.shuffle.taskmanager.store.errors import (
     StorageFull,
     StorageUnavailable,
 )
+from sluice.shuffle.taskmanager.store.fair_queue import Flow
 from sluice.shuffle.taskmanager.store.outputs import MapOutput
 from sluice.shuffle.taskmanager.store.tier import ExtentRead
 from tests.support.mini_cluster import eventually
 from tests.support.remote import (
     REMOTE_ONLY,
     both_places,
+    directory_place,
     extent_of,
     extent_of_region,
     open_store,
@@ -90,6 +92,35 @@ async def test_a_region_that_is_given_up_leaves_nothing(tmp_path, place, written
     await store.close()
     assert [name for name in place.names() if "sgwtmp" not in name] == []
     assert store.accounts.of(KEY.application_id).is_empty
+
+
+async def test_applications_take_turns_at_reads(tmp_path, object_store):
+    place = directory_place(tmp_path)
+    store = open_store(remote_config(tmp_path, place, remote_requests=1))
+    outputs = {name: await put(store, number, 100) for number, name in enumerate(("many", "few"))}
+    tier, served, goes_on = tier_of(store), list[str](), asyncio.Event()
+    get_range = tier.objects.get_range
+
+    async def held(name, start, length):
+        await goes_on.wait()
+        served.append(next(each for each in outputs if extent_of(outputs[each]).name == name))
+        return await get_range(name, start, length)
+
+    tier.objects.get_range = held
+    flows = [*(Flow("many", number) for number in range(10)), *[Flow("few", 0)] * 3]
+    reading = [
+        asyncio.ensure_future(
+            store.read_all(
+                [ExtentRead(extent_of(outputs[flow[0]]), 0, [memoryview(bytearray(9))])], flow
+            )
+        )
+        for flow in flows
+    ]
+    await eventually(lambda: tier._reading.waiting == len(flows) - 1)
+    goes_on.set()
+    await asyncio.gather(*reading)
+    assert served[:7].count("few") == 3
+    await store.close()
 
 
 @both_places

@@ -62,8 +62,10 @@ async def test_one_that_is_cancelled_in_the_moment_it_is_served_gives_back():
 class StuckObjects:
     """Takes no part of an upload until a test says so."""
 
-    def __init__(self):
+    def __init__(self, deadline_seconds=600.0):
         self.goes_on = asyncio.Event()
+        self.deadline_seconds = deadline_seconds
+        self.written_bytes = 0
 
     async def put_parts(self, name, parts, part_bytes, parallel):
         await self.goes_on.wait()
@@ -87,6 +89,36 @@ async def test_a_writer_that_is_cancelled_leaves_no_part_on_its_way():
     assert asyncio.all_tasks() == before
     ended = asyncio.Event()
     upload.abort(ended.set)
+    objects.goes_on.set()
+    await ended.wait()
+    assert budget.used_bytes == 0
+
+
+@pytest.mark.parametrize("parts", [1, 3], ids=["at its end", "in its midst"])
+async def test_an_upload_that_hangs_fails_after_its_deadline(parts):
+    objects, budget, failures = StuckObjects(0.01), UploadBudget(100), list[str]()
+
+    def failed(failure, length):
+        failures.append(failure.reason)
+        return RemoteFailed("writing", failure.reason, 0.01)
+
+    length = 10 * parts + 10
+    upload: Any = Upload(objects, "name", length, 10, budget, failed)  # type: ignore[arg-type]
+
+    async def write() -> None:
+        for offset in range(0, length, 10):
+            await upload.write(offset, [memoryview(bytes(10))])
+        await upload.flush()
+
+    with pytest.raises(RemoteFailed):
+        await asyncio.wait_for(write(), 20)
+    with pytest.raises(RemoteFailed):
+        await upload.flush()
+    assert len(failures) == 1
+    assert failures[0].startswith("no part was taken within")
+    ended = asyncio.Event()
+    upload.abort(ended.set)
+    assert budget.used_bytes == 20  # the request may still have them
     objects.goes_on.set()
     await ended.wait()
     assert budget.used_bytes == 0

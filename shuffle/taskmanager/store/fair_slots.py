@@ -1,0 +1,56 @@
+"""Bounds the requests of the event loop that are under way; those that wait take fair turns."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+from .fair_queue import FairQueue, Flow
+
+
+class FairSlots:
+    """A semaphore that serves applications, and the connections of each, as a ``FairQueue`` does.
+
+    As long as a slot is free, every request has its turn at once.
+
+    Args:
+        count: Most requests under way.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._free = count
+        self._queue: FairQueue[asyncio.Future[None]] = FairQueue()
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait for their turn."""
+        return len(self._queue)
+
+    @contextlib.asynccontextmanager
+    async def turn(self, flow: Flow, cost: int) -> AsyncIterator[None]:
+        """Wait for the turn of a request, which lasts as long as the context.
+
+        Args:
+            flow: Whose turn it is.
+            cost: Of the request, at least 1.
+
+        Cancellation: safe; a request that waited costs nothing.
+        """
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._queue.add(flow, cost, turn)
+        self._serve()
+        try:
+            await turn
+            yield
+        finally:
+            if not self._queue.withdraw(flow, turn):  # it had its turn
+                self._free += 1
+                self._serve()
+
+    def _serve(self) -> None:
+        while self._free and (turn := self._queue.take()) is not None:
+            self._free -= 1
+            if not turn.done():  # cancelled: its owner is about to give the slot back
+                turn.set_result(None)
+        if self._free == self._count:
+            self._queue.forget_idle()
