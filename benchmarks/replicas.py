@@ -60,6 +60,9 @@ JOB = "repartition"
 ROWS, MAPS, REDUCERS = 400_000, 16, 64
 LOSS_SCALE = 3.0
 """Of the rows of the jobs that lose a TaskManager."""
+SETTINGS = {"lost_after_seconds": "600"}
+"""Of the TaskManagers: what earlier jobs had at a lost one is not copied again in a timed job."""
+
 TIME_LIMIT_SECONDS = 1200.0
 LOOK_SECONDS = 0.05
 """Pause between two looks at the bytes that were read, which TaskManagers tell nobody."""
@@ -146,7 +149,10 @@ class Rig:
             )
             self.taskmanagers = starting.enter_context(
                 TaskManagers(
-                    self._directory / "tm", memory_tier=self._memory_tier, authenticated=True
+                    self._directory / "tm",
+                    memory_tier=self._memory_tier,
+                    authenticated=True,
+                    settings=SETTINGS,
                 )
             )
             every = {
@@ -254,6 +260,7 @@ def _losses(rig: Rig, console: Console, findings: Findings, options: argparse.Na
     for number in range(options.losses):
         host = WORKER_HOSTS[number % len(WORKER_HOSTS)]
         for side in options.sides:
+            rig.run(side, rows)  # the executors find the TaskManager that was lost before
             undisturbed = rig.run(side, rows, "check")
             name = f"{side} loses {number}"
             disturbed = rig.run_with_loss(side, rows, name, host)
@@ -265,7 +272,6 @@ def _losses(rig: Rig, console: Console, findings: Findings, options: argparse.Na
                 f" {disturbed.seconds:6.2f} s with {host} lost",
                 soft_wrap=True,
             )
-            rig.run(side, rows)  # the executors find the new TaskManager
 
 
 def count_map_tasks(losses: Sequence[Loss], applications: dict[str, SparkApplication]) -> None:

@@ -79,7 +79,7 @@ class TransportConfig(Settings):
     connect_retries: Annotated[Annotated[Count, Field(ge=0)] | None, NONE_ALLOWED] = None
     """Most attempts after a failed first one, with growing pauses. None: as many as
     `connect_timeout_seconds` leaves time for, which outlasts the restart of a TaskManager. A reader
-    that may go to a copy is told after the first one, and asks again itself."""
+    of Spark is told at once where nobody listens, and asks again itself."""
 
     handshake_timeout_seconds: Seconds = Field(10, ge=_LEAST_SECONDS)
     """Time from an accepted connection to the end of its handshake."""

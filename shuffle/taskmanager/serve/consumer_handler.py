@@ -200,8 +200,8 @@ class ConsumerHandler(ServingHandler):
                 None if pipelined else config.max_open_channels_per_gate,
                 None if pipelined else config.floating_buffers_per_stored_gate,
                 self._account,
-                # Who knows of copies goes elsewhere, or asks again until the other one is back.
-                waits_for_peers=pipelined or not self.connection.features & FEATURE_COPIES,
+                # A reader that knows of copies goes elsewhere, or asks again itself.
+                waits_for_restarts=not self.connection.features & FEATURE_COPIES,
             )
             opener = TaskManagerChannelOpener(name, self._services, wanted, self.read_pool, limits)
             gate = InputGate(opener)

@@ -74,7 +74,7 @@ class GateLimits(NamedTuple):
         floating_buffers: Segments that the remote channels share; ``floating_buffers_per_gate`` by
             default.
         owner: The application whose quota its segments count for; by default none.
-        waits_for_peers: Whether to wait for a TaskManager that does not answer, which may be back
+        waits_for_restarts: Whether to wait where no TaskManager listens, because it may be back
             soon. A reader that can go elsewhere, or waits itself, is better told at once.
     """
 
@@ -83,7 +83,7 @@ class GateLimits(NamedTuple):
     remote_channels: int | None = None
     floating_buffers: int | None = None
     owner: SegmentOwner | None = None
-    waits_for_peers: bool = True
+    waits_for_restarts: bool = True
 
 
 class TaskManagerChannelOpener(ChannelOpener):
@@ -231,13 +231,13 @@ class TaskManagerChannelOpener(ChannelOpener):
         Raises:
             SluiceError: It does not answer, not even later if the gate waits for it, or refuses.
         """
-        peers = self._services.peers
-        if not self._limits.waits_for_peers:
-            return await peers.acquire(address)
         attempts = Attempts(address, self._services.transport)
         while True:
             try:
                 async with asyncio.timeout_at(attempts.deadline):
-                    return await peers.acquire(address)
+                    return await self._services.peers.acquire(address)
             except (TimeoutError, ConnectFailed) as error:
+                # One that accepts and hangs up, as a busy TaskManager or a proxy does, is there.
+                if not self._limits.waits_for_restarts and isinstance(error.__cause__, OSError):
+                    raise
                 await attempts.pause(error)

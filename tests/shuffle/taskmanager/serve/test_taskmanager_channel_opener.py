@@ -16,6 +16,7 @@ from tests.support.mini_cluster import (
     eventually,
     mini_cluster,
 )
+from tests.support.tcp_proxy import Fault, FaultProxy
 
 OUTPUTS = 12
 MOST = 3
@@ -127,12 +128,13 @@ async def test_a_channel_cancelled_while_it_is_opened_keeps_no_memory(tmp_path):
 # ---- TaskManagers that do not answer -------------------------------------------------------------
 
 
-async def test_a_reader_that_knows_of_copies_is_told_at_once(tmp_path):
+@pytest.mark.parametrize("partitions", [1, 2])
+async def test_a_reader_that_knows_of_copies_is_told_at_once(tmp_path, partitions):
     """It goes elsewhere, and would wait for nothing until the deadline."""
     async with mini_cluster(tmp_path, connect_timeout_seconds=10 * DEADLINE_SECONDS) as cluster:
         sources = await write_all(cluster)
         await cluster[0].close()
-        gate = open_gate(await cluster.consumer(1), 1, sources, 0, 2)
+        gate = open_gate(await cluster.consumer(1), 1, sources, 0, partitions)
         async with asyncio.timeout(DEADLINE_SECONDS):
             await gate.read_all(raise_failures=False)
         assert len(gate.failures) == OUTPUTS
@@ -142,11 +144,23 @@ async def test_a_reader_that_knows_of_copies_is_told_at_once(tmp_path):
         cluster.environments[0] = await cluster.start_one(0, {})
 
 
-@pytest.mark.parametrize(("off", "partitions"), [(("copies",), 2), ((), 1)])
-async def test_a_reader_that_cannot_go_elsewhere_waits_for_a_restart(
-    tmp_path, monkeypatch, off, partitions
-):
-    """One that knows nothing of copies, or one of a partition that may be pipelined."""
+async def test_one_that_accepts_and_hangs_up_is_tried_again_for_every_reader(tmp_path):
+    async with mini_cluster(tmp_path, connect_timeout_seconds=DEADLINE_SECONDS) as cluster:
+        ack, ids = (await write_all(cluster))[0]
+        hang_up = Fault(cut_after_bytes=5)
+        async with FaultProxy(cluster[0].address, up=hang_up) as proxy:
+            behind = ack._replace(advertised_host=proxy.host, data_port=proxy.port)
+            gate = open_gate(await cluster.consumer(1), 1, [(behind, ids)], 0, 2)
+            async with asyncio.timeout(DEADLINE_SECONDS):
+                await (await proxy.connection(0)).up.ended.wait()
+                proxy.up = Fault()
+                await gate.read_all()
+            assert gate.content == WHOLE[:1]
+            await gate.close()
+            await eventually(lambda: not len(cluster[1].peers))
+
+
+async def test_a_reader_that_cannot_go_elsewhere_waits_for_a_restart(tmp_path, monkeypatch):
     refused = asyncio.Event()
     sleep = asyncio.sleep
 
@@ -154,18 +168,21 @@ async def test_a_reader_that_cannot_go_elsewhere_waits_for_a_restart(
         refused.set()
         await sleep(seconds)
 
-    settings: dict[str, Any] = {"connect_timeout_seconds": DEADLINE_SECONDS, "features_off": off}
+    settings: dict[str, Any] = {
+        "connect_timeout_seconds": DEADLINE_SECONDS,
+        "features_off": ("copies",),
+    }
     async with mini_cluster(tmp_path, **settings) as cluster:
-        ack = await cluster.write(0, 1, [[b"a", b"b"]])
+        ack, ids = (await write_all(cluster))[0]
         await cluster[0].close()
         monkeypatch.setattr("sluice.transport.connector.asyncio.sleep", noticed_sleep)
-        gate = open_gate(await cluster.consumer(1), 1, [(ack, [1])], 0, partitions)
+        gate = open_gate(await cluster.consumer(1), 1, [(ack, ids)], 0, 2)
         async with asyncio.timeout(DEADLINE_SECONDS):
             await refused.wait()
         restarted = {**settings, "data_port": ack.data_port}
         cluster.environments[0] = await cluster.start_one(0, restarted)
         await gate.read_all()
-        assert gate.content == [b"ab"[:partitions]]
+        assert gate.content == WHOLE[:1]
         await gate.close()
 
 
