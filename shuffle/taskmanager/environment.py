@@ -136,9 +136,14 @@ class NetworkEnvironment:
             self._wire()
             if self._quotas is not None:
                 self.set_quotas(self._quotas)
-            await self.listener.start()
-            self.store.watch(self._outputs_lost)
+            # Before the first driver connects, which is told what is here.
             self.copies.start()
+            try:
+                await self.listener.start()
+            except BaseException:
+                await self.copies.close()
+                raise
+            self.store.watch(self._outputs_lost)
         except BaseException:
             self.applications.close()
             await self.store.close()

@@ -10,6 +10,7 @@ import os
 import shutil
 import tempfile
 import threading
+from collections.abc import Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from unittest import mock
@@ -27,7 +28,7 @@ from hypothesis.stateful import (
 
 from sluice.shuffle.names import MapAttemptKey, ShuffleKey
 from sluice.shuffle.taskmanager.store import remote_tier
-from sluice.shuffle.taskmanager.store.outputs import MapOutput
+from sluice.shuffle.taskmanager.store.outputs import MapOutput, Region
 from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
 from tests.support.store import config, content, settle, used, write_region
 
@@ -174,7 +175,7 @@ class StoreMachine(RuleBasedStateMachine):
     async def check_space(self):
         """Check that nothing is occupied but what the store shows."""
         await settle(self.store)
-        shown = [each.regions for each in self.store.open_outputs()]
+        shown: list[Sequence[Region]] = [each.regions for each in self.store.open_outputs()]
         for shuffle in self.store.shuffles():
             shown += [each.regions for each in self.store.map_outputs(shuffle.key).values()]
         extents = [region.extent for regions in shown for region in regions if region.extent]
