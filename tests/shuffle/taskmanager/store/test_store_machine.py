@@ -10,9 +10,9 @@ import os
 import shutil
 import tempfile
 import threading
-from collections.abc import Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 from unittest import mock
 
 import pytest
@@ -31,6 +31,9 @@ from sluice.shuffle.taskmanager.store import remote_tier
 from sluice.shuffle.taskmanager.store.outputs import MapOutput, Region
 from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
 from tests.support.store import config, content, settle, used, write_region
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 SHUFFLES = [ShuffleKey("app-1", 0), ShuffleKey("app-1", 1), ShuffleKey("app-2", 0)]
 MEMORY_BYTES = DISK_BYTES = 16 * 4096
