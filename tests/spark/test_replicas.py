@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.spark.applications import BACK_PRESSURE, Application, sluice_settings
-from tests.spark.daemons import is_of
 from tests.spark.ui import Ui
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from benchmarks.cluster import StandaloneCluster
+    from sluice.shuffle.taskmanager.watch.status import TaskManagerStatus
     from tests.spark.barrier import Barrier
     from tests.spark.daemons import Daemon, Daemons
     from tests.spark.driver import Driver
@@ -124,6 +124,15 @@ def single(driver: Driver, cluster: StandaloneCluster, daemons: Daemons) -> Iter
         yield running
 
 
+def abandoned(status: TaskManagerStatus) -> list[str]:
+    """Return the applications without clients whose data wait for their end."""
+    return [
+        application.application_id
+        for application in status.applications
+        if application.stored_bytes and application.expires_in_seconds is not None
+    ]
+
+
 @pytest.mark.parametrize("job", ["reduce_waits", "reduce_waits_inside"])
 def test_a_taskmanager_moves_its_map_outputs_and_leaves(
     own: Application,
@@ -137,14 +146,7 @@ def test_a_taskmanager_moves_its_map_outputs_and_leaves(
     expected = own.rows(job, barrier=None, **LARGE)
     # What an application has left whose driver is gone cannot move, and goes after a while; until
     # then a TaskManager that still has it gives copies to one that was started again.
-    daemons.wait_until(
-        lambda statuses: all(
-            is_of(single.application_id, shuffle.application_id)
-            for status in statuses
-            for shuffle in status.partitions
-        ),
-        EXPIRY_SECONDS,
-    )
+    daemons.wait_until(lambda statuses: not any(map(abandoned, statuses)), EXPIRY_SECONDS)
     single.fill_slots(barrier, SLOTS)
     single.new_events()
     running = single.start(job, barrier=str(barrier.path), **LARGE)
