@@ -254,7 +254,7 @@ class TransportConfig(Settings):
 
 
 class AuthConfig(Settings):
-    """Who may connect."""
+    """Decides who may connect."""
 
     cluster_secret_files: Annotated[tuple[FilePath, ...], BeforeValidator(split_list)] = ()
     """Files with the secrets that the TaskManagers of a cluster share, made with `sluice secret

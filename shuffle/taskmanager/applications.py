@@ -50,7 +50,7 @@ class Applications:
         self,
         expiry_seconds: float,
         release: Callable[[str], int],
-        let_go: Callable[[str], None] = lambda _: None,
+        let_go: Callable[[str], None],
     ) -> None:
         self._expiry_seconds = expiry_seconds
         self._release = release

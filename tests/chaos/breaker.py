@@ -73,7 +73,7 @@ class Breaker:
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._work, name="breaker", daemon=True)
         self.features_off: Sequence[str] = tuple(FEATURES)
-        """What an older release is without."""
+        """Names of the features that an older release does not have."""
         self.troubles: list[Trouble] = []
         """Of TaskManagers and their links, so far."""
         self.after_trouble: Callable[[], None] = lambda: None

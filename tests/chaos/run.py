@@ -230,7 +230,8 @@ class Chaos:
 
     def _await_copies(self, daemons: Daemons) -> None:
         """Wait until all map outputs have their copies: only then may anything else be lost."""
-        # So long the TaskManagers wait for one another before they make copies again.
+        # Before this time is over, a TaskManager that is away still counts as one that has copies,
+        # so nothing is short of them: there is no event and no metric to wait for.
         time.sleep(LOST_AFTER_SECONDS)
         deadline = time.monotonic() + RESTORE_SECONDS
         urls = [daemon.metrics_url for daemon in daemons]

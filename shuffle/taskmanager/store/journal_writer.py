@@ -48,7 +48,7 @@ RETRY_SECONDS: Final = 1.0
 
 @dataclass(slots=True)
 class _Write:
-    """What a batch writes to one journal."""
+    """The rows of a batch for one journal."""
 
     entries: list[Entry] = field(default_factory=list)
     releases: list[Entry] = field(default_factory=list)

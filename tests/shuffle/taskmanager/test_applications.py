@@ -25,6 +25,9 @@ class Rig:
         self.expired.set()
         return 7
 
+    def deadline(self, application_id: str) -> asyncio.TimerHandle | None:
+        return self.applications._applications[application_id].expiry
+
     async def until_expired(self) -> None:
         async with asyncio.timeout(10):
             await self.expired.wait()
@@ -142,15 +145,20 @@ async def test_the_last_connection_of_all_starts_the_whole_deadline_anew():
     rig.applications.connected("a")
     rig.applications.connected("a", copier=True)
     rig.applications.disconnected("a")
-    ((_, connections, first),) = rig.applications.snapshot()
-    assert connections == 1
+    first = rig.deadline("a")
     assert first is not None
-    await asyncio.sleep(0)
+    ((_, connections, left),) = rig.applications.snapshot()
+    assert connections == 1
+    assert left is not None
     rig.applications.disconnected("a", copier=True)
-    ((_, connections, second),) = rig.applications.snapshot()
-    assert connections == 0
+    second = rig.deadline("a")
     assert second is not None
-    assert second > 999
+    assert second is not first
+    assert first.cancelled()
+    ((_, connections, left),) = rig.applications.snapshot()
+    assert connections == 0
+    assert left is not None
+    assert left > 999
     rig.applications.close()
 
 

@@ -108,7 +108,7 @@ async def fetch_all(store: ShuffleStore, regions) -> bytes:
 
 
 async def state_of(store: ShuffleStore) -> State:
-    """What a store has."""
+    """Return the bytes of all map outputs that a store shows."""
     state: State = {}
     for shuffle in store.shuffles():
         for attempt, output in store.map_outputs(shuffle.key).items():
@@ -309,7 +309,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(key=st.sampled_from(SHUFFLES), other=st.sampled_from(SHUFFLES), size=SIZES)
     def release_and_commit(self, key, other, size):
-        """What a release frees is used again at once, when a crash cannot undo the release."""
+        """Use space again that a release has freed, once a crash cannot undo the release."""
         attempt = self.new_attempt(other)
         new: State = {("committed", attempt): content(attempt.map_attempt_id, size)}
 
