@@ -182,6 +182,11 @@ abstract class ConsumerGate<T> implements AutoCloseable {
         }
     }
 
+    /** Recycles all buffers that the gate holds. */
+    void recycleBuffers() {
+        channels().forEach(ConsumerChannel::release);
+    }
+
     /**
      * Ends the gate. Buffers are not recycled if another thread may still look at the bytes it read
      * last.
@@ -191,7 +196,7 @@ abstract class ConsumerGate<T> implements AutoCloseable {
             return;
         }
         if (recycle) {
-            channels().forEach(ConsumerChannel::release);
+            recycleBuffers();
         }
         waitedBefore += leg.waitedNanos();
         boolean clean = !failed && leg.close();

@@ -98,7 +98,7 @@ final class InputChannel extends ConsumerChannel {
             block.offset = head.position;
             head.position += stored;
         } else {
-            block.bytes = gate.blockBuffer();
+            block.bytes = gate.blockBuffer(stored);
             block.offset = 0;
             copy(block.bytes, stored, gate);
         }

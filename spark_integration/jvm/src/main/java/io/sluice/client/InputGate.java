@@ -32,7 +32,9 @@ public final class InputGate extends ConsumerGate<BlockStream> {
     private final OtherPlaces elsewhere;
     private final boolean inMapOrder;
     private final List<InputChannel> channels = new ArrayList<>();
-    private final byte[] blockBuffer = new byte[Blocks.MAX_STORED_BYTES];
+
+    /** Holds a block that does not lie in one buffer; null until there is one. */
+    private Chunk blockBuffer;
 
     private BlockStream stream;
     private Patience patience;
@@ -200,8 +202,31 @@ public final class InputGate extends ConsumerGate<BlockStream> {
         }
     }
 
-    byte[] blockBuffer() {
-        return blockBuffer;
+    /** Returns memory for a block of the given length; the previous block is no longer needed. */
+    byte[] blockBuffer(int length) {
+        if (blockBuffer == null || blockBuffer.bytes.length < length) {
+            recycleBlockBuffer();
+            int segment = leg.connection().segmentBytes();
+            blockBuffer = chunks().take(length <= segment ? segment : Blocks.MAX_STORED_BYTES);
+        }
+        return blockBuffer.bytes;
+    }
+
+    private void recycleBlockBuffer() {
+        if (blockBuffer != null) {
+            chunks().recycle(blockBuffer);
+            blockBuffer = null;
+        }
+    }
+
+    @Override
+    void recycleBuffers() {
+        super.recycleBuffers();
+        recycleBlockBuffer();
+    }
+
+    private ChunkPool chunks() {
+        return leg.connection().options().chunks();
     }
 
     // ---- requests, and requests again

@@ -14,7 +14,6 @@ import org.apache.spark.shuffle.ShuffleReader;
 import org.apache.spark.shuffle.ShuffleWriteMetricsReporter;
 import org.apache.spark.shuffle.ShuffleWriter;
 import org.apache.spark.shuffle.sort.SortShuffleManager;
-import org.apache.spark.util.TaskCompletionListener;
 
 /**
  * Sends shuffles through TaskManagers. A shuffle that falls back has a handle of Spark's own and is
@@ -52,9 +51,7 @@ public final class SluiceShuffleManager extends SortShuffleManager {
             return super.getWriter(handle, mapId, context, metrics);
         }
         ExecutorRuntime runtime = ExecutorRuntime.get();
-        MapTask task = MapTask.begin(runtime, handle.shuffleId(), mapId, metrics);
-        TaskCompletionListener whenDone = done -> task.end();
-        context.addTaskCompletionListener(whenDone);
+        MapTask task = MapTask.begin(runtime, handle.shuffleId(), mapId, context, metrics);
         if (runtime.settings().writer().isSluice() && PagedShuffleWriter.takes(ours.dependency())) {
             return new PagedShuffleWriter<>(
                     runtime,

@@ -2,15 +2,11 @@ package io.sluice.spark;
 
 import java.io.IOException;
 import java.io.UncheckedIOException;
-import org.apache.spark.InterruptibleIterator;
 import org.apache.spark.ShuffleDependency;
 import org.apache.spark.TaskContext;
 import org.apache.spark.shuffle.BaseShuffleHandle;
 import org.apache.spark.shuffle.ShuffleReadMetricsReporter;
 import org.apache.spark.shuffle.ShuffleReader;
-import org.apache.spark.util.TaskCompletionListener;
-import scala.Product2;
-import scala.collection.Iterator;
 
 /** Reads a shuffle that goes through TaskManagers, for one task. */
 public abstract class TaskReader<K, C> implements ShuffleReader<K, C> {
@@ -44,14 +40,5 @@ public abstract class TaskReader<K, C> implements ShuffleReader<K, C> {
      */
     public static RuntimeException taskFailure(IOException error) {
         return new UncheckedIOException(error);
-    }
-
-    /** Wraps records so that {@code close} runs at the end of the task. */
-    @SuppressWarnings({"unchecked", "rawtypes"})
-    protected final Iterator<Product2<K, C>> untilTaskEnds(Iterator<?> records, Runnable close) {
-        // Also runs when the task fails or reads only a part of the records.
-        TaskCompletionListener whenDone = done -> close.run();
-        context.addTaskCompletionListener(whenDone);
-        return new InterruptibleIterator(context, records);
     }
 }

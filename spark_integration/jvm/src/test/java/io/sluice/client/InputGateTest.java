@@ -1,10 +1,12 @@
 package io.sluice.client;
 
+import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import io.sluice.Reachable;
 import java.io.IOException;
 import java.util.ArrayList;
 import java.util.Arrays;
@@ -26,6 +28,34 @@ class InputGateTest extends ShuffleTestCase {
         regions = new RegionPool(1024 * 1024, 2, 0);
         Map<Integer, byte[]> written = write(7, 3, 2_000_000);
         assertStreams(written, 7, readAll(gate(0, 1, credit, new long[] {7}, new int[] {1})));
+    }
+
+    @Test
+    void aLargeStreamIsReadWithBoundedMemory() throws IOException {
+        regions = new RegionPool(1024 * 1024, 2, 0);
+        byte[] written = write(7, 3, 8_000_000).get(0);
+        InputGate gate = gate(0, 1, 16, new long[] {7}, new int[] {1});
+        BlockStream stream = gate.next();
+        byte[] piece = new byte[2_000_000];
+        long before = Reachable.from(gate).arrayBytes();
+        for (int done = 0; done < written.length; done += piece.length) {
+            assertEquals(piece.length, stream.readNBytes(piece, 0, piece.length));
+            assertArrayEquals(Arrays.copyOfRange(written, done, done + piece.length), piece);
+            long more = Reachable.from(gate).arrayBytes() - before;
+            assertTrue(more < 1_000_000, more + " bytes");
+        }
+        assertEquals(-1, stream.read());
+        gate.close();
+    }
+
+    @Test
+    void theMemoryOfABlockGoesBackToThePool() throws IOException {
+        write(7, 3, 50_000);
+        readAll(gate(0, 1, 2, new long[] {7}, new int[] {1}));
+        int idle = chunks.idleChunks();
+        // The daemon sends small buffers only, so the large one was a block's.
+        chunks.take(Blocks.MAX_STORED_BYTES);
+        assertEquals(idle - 1, chunks.idleChunks());
     }
 
     @Test

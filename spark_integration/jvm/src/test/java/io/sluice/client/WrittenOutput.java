@@ -2,6 +2,7 @@ package io.sluice.client;
 
 import java.io.ByteArrayOutputStream;
 import java.io.IOException;
+import java.util.List;
 import java.util.Map;
 import java.util.TreeMap;
 
@@ -51,6 +52,24 @@ public final class WrittenOutput implements AutoCloseable {
         Map<Integer, byte[]> bytes = new TreeMap<>();
         found.forEach((partition, stream) -> bytes.put(partition, stream.toByteArray()));
         return bytes;
+    }
+
+    /** Opens a gate that reads one partition of the committed output. */
+    public InputGate gate(int partition) throws IOException {
+        Source source = new Source(MockDaemon.ID, "127.0.0.1", 1, new long[] {7}, new int[] {1});
+        return new InputGate(
+                new TestConnections(pool, daemon.endpoint(), Message.ROLE_CONSUMER),
+                1,
+                partition,
+                partition + 1,
+                4,
+                false,
+                List.of(source));
+    }
+
+    /** Returns the number of connections that no gate uses. */
+    public int idleConnections() {
+        return pool.idleConnections();
     }
 
     @Override

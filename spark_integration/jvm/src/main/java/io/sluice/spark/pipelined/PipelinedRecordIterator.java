@@ -2,6 +2,7 @@ package io.sluice.spark.pipelined;
 
 import io.sluice.client.PipelinedGate;
 import io.sluice.spark.SluiceMetrics;
+import io.sluice.spark.TaskEndAction;
 import io.sluice.spark.TaskReader;
 import java.io.IOException;
 import java.io.InputStream;
@@ -29,14 +30,16 @@ final class PipelinedRecordIterator extends AbstractIterator<Tuple2<Object, Obje
 
     private static final ClassTag<Object> ANY = ClassTag$.MODULE$.Any();
 
-    private final PipelinedGate gate;
-    private final SerializerInstance serializer;
     private final TaskContext context;
     private final ShuffleReadMetricsReporter metrics;
+    private final TaskEndAction atTaskEnd;
     private final List<Producer> producers = new ArrayList<>();
 
+    // Null behind the last record.
+    private volatile PipelinedGate gate;
+    private SerializerInstance serializer;
+
     private PipelinedGate.ReceivedRecord pending;
-    private boolean ended;
     private long unreportedRecords;
     private long reportedLocalBytes;
     private long reportedRemoteBytes;
@@ -51,19 +54,22 @@ final class PipelinedRecordIterator extends AbstractIterator<Tuple2<Object, Obje
         this.serializer = serializer;
         this.context = context;
         this.metrics = metrics;
+        this.atTaskEnd = TaskEndAction.register(context, this::close);
     }
 
     @Override
     public boolean hasNext() {
-        if (pending == null && !ended) {
+        PipelinedGate open = gate;
+        if (pending == null && open != null) {
             try {
-                pending = gate.next();
+                pending = open.next();
             } catch (IOException e) {
                 throw TaskReader.taskFailure(e);
             }
-            ended = pending == null;
-            if (ended || unreportedRecords >= RECORDS_PER_REPORT) {
-                report();
+            if (pending == null) {
+                release(open);
+            } else if (unreportedRecords >= RECORDS_PER_REPORT) {
+                report(open);
             }
         }
         return pending != null;
@@ -88,10 +94,10 @@ final class PipelinedRecordIterator extends AbstractIterator<Tuple2<Object, Obje
         return producers.get(index);
     }
 
-    private void report() {
-        long local = gate.localBytes();
-        long remote = gate.remoteBytes();
-        long waited = gate.waitedNanos();
+    private synchronized void report(PipelinedGate from) {
+        long local = from.localBytes();
+        long remote = from.remoteBytes();
+        long waited = from.waitedNanos();
         metrics.incRecordsRead(unreportedRecords);
         metrics.incLocalBytesRead(local - reportedLocalBytes);
         metrics.incRemoteBytesRead(remote - reportedRemoteBytes);
@@ -104,17 +110,28 @@ final class PipelinedRecordIterator extends AbstractIterator<Tuple2<Object, Obje
         reportedLocalBytes = local;
         reportedRemoteBytes = remote;
         reportedWaitNanos = waited;
-        if (ended) {
-            context.taskMetrics().mergeShuffleReadMetrics();
-        }
     }
 
-    /** Called at the end of the task, whatever its outcome. */
-    void close() {
-        gate.close();
-        if (!ended) {
-            ended = true;
-            report();
+    private void reportEnd(PipelinedGate from) {
+        report(from);
+        context.taskMetrics().mergeShuffleReadMetrics();
+    }
+
+    /** Releases everything behind the last record, where the gate has closed itself. */
+    private void release(PipelinedGate read) {
+        gate = null;
+        atTaskEnd.cancel();
+        reportEnd(read);
+        serializer = null;
+        producers.clear();
+    }
+
+    /** Called at the end of a task that has not read all records, whatever its outcome. */
+    private void close() {
+        PipelinedGate unread = gate;
+        if (unread != null) {
+            unread.close();
+            reportEnd(unread);
         }
     }
 

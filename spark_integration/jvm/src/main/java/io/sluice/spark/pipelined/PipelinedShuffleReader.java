@@ -9,6 +9,7 @@ import io.sluice.spark.SluiceSettings;
 import io.sluice.spark.TaskReader;
 import java.io.IOException;
 import java.util.List;
+import org.apache.spark.InterruptibleIterator;
 import org.apache.spark.TaskContext;
 import org.apache.spark.rpc.RpcEndpointRef;
 import org.apache.spark.shuffle.ShuffleReadMetricsReporter;
@@ -38,11 +39,12 @@ public final class PipelinedShuffleReader<K, C> extends TaskReader<K, C> {
     }
 
     @Override
+    @SuppressWarnings({"unchecked", "rawtypes"})
     public Iterator<Product2<K, C>> read() {
         PipelinedRecordIterator records =
                 new PipelinedRecordIterator(
                         open(), dependency.serializer().newInstance(), context, metrics);
-        return untilTaskEnds(records, records::close);
+        return new InterruptibleIterator<>(context, (Iterator) records);
     }
 
     private PipelinedGate open() {

@@ -5,6 +5,7 @@ import io.sluice.client.PipelinedPartition;
 import io.sluice.spark.ExecutorRuntime;
 import io.sluice.spark.SluiceMetrics;
 import io.sluice.spark.SluiceSettings;
+import io.sluice.spark.TaskEndAction;
 import java.io.ByteArrayOutputStream;
 import java.io.IOException;
 import java.nio.ByteBuffer;
@@ -19,7 +20,6 @@ import org.apache.spark.serializer.SerializationStream;
 import org.apache.spark.serializer.SerializerInstance;
 import org.apache.spark.shuffle.ShuffleWriteMetricsReporter;
 import org.apache.spark.shuffle.ShuffleWriter;
-import org.apache.spark.util.TaskCompletionListener;
 import scala.Option;
 import scala.Product2;
 import scala.collection.Iterator;
@@ -70,8 +70,7 @@ public final class PipelinedShuffleWriter<K, V> extends ShuffleWriter<K, V> {
                         lengths.length,
                         TimeUnit.MILLISECONDS.toNanos(settings.pipelined().flushIntervalMillis()));
         // Also runs when the task fails or is killed, because the readers must not wait for it.
-        TaskCompletionListener whenDone = done -> partition.close();
-        context.addTaskCompletionListener(whenDone);
+        TaskEndAction atTaskEnd = TaskEndAction.register(context, partition::close);
         ProducerDirectory.writes(
                 directory,
                 dependency.shuffleId(),
@@ -82,6 +81,7 @@ public final class PipelinedShuffleWriter<K, V> extends ShuffleWriter<K, V> {
         write(records, partition);
         long before = System.nanoTime();
         partition.finish();
+        atTaskEnd.cancel();
         metrics.incWriteTime(partition.waitedNanos() + System.nanoTime() - before);
         SluiceMetrics.INSTANCE.pipelinedPartitionsWritten.increment();
         written = true;

@@ -3,21 +3,17 @@ package io.sluice.spark.reader;
 import io.sluice.client.BlockStream;
 import io.sluice.client.InputGate;
 import io.sluice.spark.SluiceMetrics;
+import io.sluice.spark.TaskEndAction;
 import java.io.Closeable;
 import java.io.FilterInputStream;
 import java.io.IOException;
 import java.io.InputStream;
 import java.util.concurrent.TimeUnit;
-import org.apache.spark.SparkConf;
-import org.apache.spark.SparkEnv;
 import org.apache.spark.TaskContext;
-import org.apache.spark.io.CompressionCodec$;
 import org.apache.spark.serializer.DeserializationStream;
 import org.apache.spark.serializer.Serializer;
 import org.apache.spark.serializer.SerializerInstance;
-import org.apache.spark.serializer.SerializerManager;
 import org.apache.spark.shuffle.ShuffleReadMetricsReporter;
-import org.apache.spark.storage.ShuffleBlockId;
 import scala.Tuple2;
 import scala.collection.AbstractIterator;
 import scala.collection.Iterator;
@@ -28,19 +24,25 @@ import scala.collection.Iterator;
  * <p>If serializer and codec allow it, the deserializer reads all streams of the gate as one. Its
  * buffers are then made once for a task instead of once for each of perhaps a thousand tiny
  * streams.
+ *
+ * <p>Behind the last record this object holds neither the gate nor any buffer, codec or serializer:
+ * the task may go on for long, and with thousands of other readers. What is not read to the end is
+ * held until the task ends.
  */
 final class RecordIterator extends AbstractIterator<Tuple2<Object, Object>> {
-    private final InputGate gate;
-    private final FetchFailures failures;
-    private final SerializerInstance serializer;
-    private final SerializerManager serializerManager = SparkEnv.get().serializerManager();
-    private final boolean joinStreams;
     private final int shuffleId;
-    private final TaskContext context;
     private final ShuffleReadMetricsReporter metrics;
+    private final Runnable mergeMetrics;
+    private final TaskEndAction atTaskEnd;
 
-    /** Null if the serializer reads the records. */
-    private final UnsafeRowIterator rows;
+    // Null behind the last record.
+    private volatile InputGate gate;
+    private FetchFailures failures;
+    private StreamDecoder decoder;
+    private SerializerInstance serializer;
+
+    /** Null also if the serializer reads the records. */
+    private UnsafeRowIterator rows;
 
     /** The reader of the current stream. */
     private Closeable opened;
@@ -54,38 +56,34 @@ final class RecordIterator extends AbstractIterator<Tuple2<Object, Object>> {
     private long reportedWaitNanos;
     private long unreportedRawBytes;
 
+    /**
+     * @param mergeMetrics called after the last report to {@code metrics}
+     */
     RecordIterator(
             InputGate gate,
             FetchFailures failures,
             Serializer serializer,
+            StreamDecoder decoder,
             int shuffleId,
             TaskContext context,
-            ShuffleReadMetricsReporter metrics) {
+            ShuffleReadMetricsReporter metrics,
+            Runnable mergeMetrics) {
         this.gate = gate;
         this.failures = failures;
         this.rows = UnsafeRowIterator.of(serializer);
         this.serializer = serializer.newInstance();
-        this.joinStreams = canJoinStreams(serializer, serializerManager);
+        this.decoder = decoder;
         this.shuffleId = shuffleId;
-        this.context = context;
         this.metrics = metrics;
-    }
-
-    /** Checks Spark's own condition for fetching several blocks as one. */
-    private static boolean canJoinStreams(Serializer serializer, SerializerManager manager) {
-        SparkConf conf = SparkEnv.get().conf();
-        return serializer.supportsRelocationOfSerializedObjects()
-                && !manager.encryptionEnabled()
-                && (!conf.getBoolean("spark.shuffle.compress", true)
-                        || CompressionCodec$.MODULE$.supportsConcatenationOfSerializedStreams(
-                                CompressionCodec$.MODULE$.createCodec(conf)));
+        this.mergeMetrics = mergeMetrics;
+        this.atTaskEnd = TaskEndAction.register(context, this::close);
     }
 
     @Override
     public boolean hasNext() {
         while (current == null || !current.hasNext()) {
             if (ended || !openNext()) {
-                reportRest();
+                release();
                 return false;
             }
         }
@@ -107,10 +105,7 @@ final class RecordIterator extends AbstractIterator<Tuple2<Object, Object>> {
         if (stream == null) {
             return false;
         }
-        ShuffleBlockId blockId =
-                new ShuffleBlockId(shuffleId, stream.mapAttemptId(), stream.subpartition());
-        InputStream plain =
-                new RawBytes(serializerManager.wrapStream(blockId, new Streams(stream)));
+        InputStream plain = new RawBytes(decoder.open(shuffleId, stream, new Streams(stream)));
         if (rows != null) {
             rows.open(plain);
             opened = plain;
@@ -144,22 +139,15 @@ final class RecordIterator extends AbstractIterator<Tuple2<Object, Object>> {
             }
             SluiceMetrics.INSTANCE.streamsRead.increment();
         }
-        report();
+        report(gate);
         return stream;
     }
 
-    /** Reports what deserializer and codec still held when the last stream had been taken. */
-    private void reportRest() {
-        if (unreportedRecords > 0 || unreportedRawBytes > 0) {
-            report();
-        }
-    }
-
     /** Reports the counts since the last report. */
-    private void report() {
-        long local = gate.localBytes();
-        long remote = gate.remoteBytes();
-        long waitedNanos = gate.waitedNanos();
+    private synchronized void report(InputGate from) {
+        long local = from.localBytes();
+        long remote = from.remoteBytes();
+        long waitedNanos = from.waitedNanos();
         long waited = TimeUnit.NANOSECONDS.toMillis(waitedNanos);
         metrics.incRecordsRead(unreportedRecords);
         metrics.incLocalBytesRead(local - reportedLocalBytes);
@@ -175,28 +163,50 @@ final class RecordIterator extends AbstractIterator<Tuple2<Object, Object>> {
         reportedLocalBytes = local;
         reportedRemoteBytes = remote;
         reportedWaitMillis = waited;
-        if (ended) {
-            context.taskMetrics().mergeShuffleReadMetrics();
-        }
     }
 
-    /** Called at the end of the task, whatever its outcome. */
-    void close() {
-        boolean unread = !ended;
+    /** Reports the last counts. */
+    private void reportEnd(InputGate from) {
+        report(from);
+        mergeMetrics.run();
+    }
+
+    /**
+     * Releases everything behind the last record; idempotent. The gate and the streams have closed
+     * themselves.
+     */
+    private void release() {
+        InputGate read = gate;
+        if (read == null) {
+            return;
+        }
+        gate = null;
+        atTaskEnd.cancel();
+        reportEnd(read);
+        failures = null;
+        decoder = null;
+        serializer = null;
+        rows = null;
+        opened = null;
+        current = null;
+    }
+
+    /** Called at the end of a task that has not read all records, whatever its outcome. */
+    private void close() {
+        InputGate unread = gate;
+        if (unread == null) {
+            return;
+        }
         try {
-            if (unread && opened != null && gate.isReadByCaller()) {
+            if (opened != null && unread.isReadByCaller()) {
                 // Frees a codec's native memory, unless another thread may be using it.
                 closeOpened();
             }
         } finally {
-            gate.close();
+            unread.close();
             ended = true;
         }
-        if (unread) {
-            report();
-        } else {
-            reportRest();
-        }
+        reportEnd(unread);
     }
 
     private void closeOpened() {
@@ -251,7 +261,7 @@ final class RecordIterator extends AbstractIterator<Tuple2<Object, Object>> {
         }
 
         private boolean advance() {
-            stream = joinStreams && !ended ? nextStream() : null;
+            stream = decoder.joinStreams() && !ended ? nextStream() : null;
             return stream != null;
         }
 

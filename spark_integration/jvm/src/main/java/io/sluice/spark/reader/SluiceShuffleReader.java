@@ -45,8 +45,15 @@ public final class SluiceShuffleReader<K, C> extends TaskReader<K, C> {
         InputGate gate = open(outputs.sources(), failures);
         RecordIterator records =
                 new RecordIterator(
-                        gate, failures, dependency.serializer(), shuffleId, context, metrics);
-        return finish(untilTaskEnds(records, records::close));
+                        gate,
+                        failures,
+                        dependency.serializer(),
+                        StreamDecoder.of(dependency.serializer()),
+                        shuffleId,
+                        context,
+                        metrics,
+                        context.taskMetrics()::mergeShuffleReadMetrics);
+        return finish(new InterruptibleIterator<>(context, records));
     }
 
     private InputGate open(List<Source> sources, FetchFailures failures) {

@@ -20,14 +20,18 @@ import scala.collection.AbstractIterator;
  * Reads the rows of streams in {@link UnsafeRowFormat} in place, in a buffer.
  *
  * <p>Spark's own stream reads every byte of a length from a buffered stream, under its lock, and
- * copies each row. This class fills a buffer in one call, and rows point into it.
+ * copies each row. This class fills a buffer in one call, and rows point into it. Only a row that
+ * is larger than the buffer has memory of its own, of exactly its size, into which it is read
+ * directly and which the following large rows use again.
  *
  * <p>Row and pair are the same objects every time, and a row is valid until the next one is asked
  * for, as with Spark's own streams. {@link #hasNext} may have to read; it then fills another buffer
- * and leaves the buffer of the last row alone.
+ * and leaves the memory of the last row alone.
  */
 final class UnsafeRowIterator extends AbstractIterator<Tuple2<Object, Object>> {
     static final int BUFFER_BYTES = 64 * 1024;
+
+    private static final byte[] NOTHING = new byte[0];
 
     private static final VarHandle INT =
             MethodHandles.byteArrayViewVarHandle(int[].class, ByteOrder.BIG_ENDIAN);
@@ -38,8 +42,8 @@ final class UnsafeRowIterator extends AbstractIterator<Tuple2<Object, Object>> {
     /** Null if there is no stream, or it has ended. */
     private InputStream in;
 
-    /** The unread bytes are from position to limit. */
-    private byte[] buffer = new byte[BUFFER_BYTES];
+    /** The unread bytes are from position to limit. Null before the first stream. */
+    private byte[] buffer;
 
     private int position;
     private int limit;
@@ -50,6 +54,9 @@ final class UnsafeRowIterator extends AbstractIterator<Tuple2<Object, Object>> {
     private byte[] spare;
 
     private boolean lastRowInBuffer;
+
+    /** The memory of rows that are larger than a buffer; there is never more than one. */
+    private byte[] large = NOTHING;
 
     UnsafeRowIterator(int numFields) {
         this.row = new UnsafeRow(numFields);
@@ -74,6 +81,9 @@ final class UnsafeRowIterator extends AbstractIterator<Tuple2<Object, Object>> {
     /** Continues with another stream, which is closed at its end. The previous one has ended. */
     void open(InputStream stream) {
         in = stream;
+        if (buffer == null) {
+            buffer = new byte[BUFFER_BYTES];
+        }
     }
 
     @Override
@@ -88,9 +98,12 @@ final class UnsafeRowIterator extends AbstractIterator<Tuple2<Object, Object>> {
         }
         lastRowInBuffer = false;
         int length = (int) INT.get(buffer, position);
-        // Not as a sum, which could overflow.
-        if (length < 0 || length > limit - position - Integer.BYTES) {
-            fillRow(length);
+        if (length < 0 || length > BUFFER_BYTES - Integer.BYTES) {
+            readLarge(length);
+            return pair;
+        }
+        if (length > limit - position - Integer.BYTES) {
+            fill(Integer.BYTES + length);
         }
         int start = position + Integer.BYTES;
         row.pointTo(buffer, (long) Platform.BYTE_ARRAY_OFFSET + start, length);
@@ -99,7 +112,8 @@ final class UnsafeRowIterator extends AbstractIterator<Tuple2<Object, Object>> {
         return pair;
     }
 
-    private void fillRow(int length) {
+    /** Reads a row that is larger than the buffer. */
+    private void readLarge(int length) {
         if (length < 0 || length > Integer.MAX_VALUE - BUFFER_BYTES) {
             throw TaskReader.taskFailure(
                     new IOException(
@@ -108,7 +122,34 @@ final class UnsafeRowIterator extends AbstractIterator<Tuple2<Object, Object>> {
                                     + " bytes in a shuffle's stream, which therefore does not"
                                     + " consist of rows"));
         }
-        fill(Integer.BYTES + length);
+        if (large.length < length) {
+            // The smaller one can be collected before the larger one is allocated.
+            large = NOTHING;
+            row.pointTo(NOTHING, Platform.BYTE_ARRAY_OFFSET, 0);
+            large = new byte[length];
+        }
+        position += Integer.BYTES;
+        int have = limit - position;
+        System.arraycopy(buffer, position, large, 0, have);
+        position = 0;
+        limit = 0;
+        try {
+            while (have < length) {
+                int n = in.read(large, have, length - have);
+                if (n < 0) {
+                    throw endsInside(have, length);
+                }
+                have += n;
+            }
+        } catch (IOException e) {
+            throw TaskReader.taskFailure(e);
+        }
+        row.pointTo(large, Platform.BYTE_ARRAY_OFFSET, length);
+    }
+
+    private static EOFException endsInside(int have, int wanted) {
+        return new EOFException(
+                "a shuffle's stream ends inside a row, after " + have + " of " + wanted + " bytes");
     }
 
     /**
@@ -121,7 +162,7 @@ final class UnsafeRowIterator extends AbstractIterator<Tuple2<Object, Object>> {
             return false;
         }
         if (buffer.length - position < wanted) {
-            makeRoom(wanted);
+            makeRoom();
         }
         try {
             while (limit - position < wanted) {
@@ -129,12 +170,7 @@ final class UnsafeRowIterator extends AbstractIterator<Tuple2<Object, Object>> {
                 if (n >= 0) {
                     limit += n;
                 } else if (limit > position) {
-                    throw new EOFException(
-                            "a shuffle's stream ends inside a row, after "
-                                    + (limit - position)
-                                    + " of "
-                                    + wanted
-                                    + " bytes");
+                    throw endsInside(limit - position, wanted);
                 } else {
                     in.close();
                     in = null;
@@ -147,20 +183,14 @@ final class UnsafeRowIterator extends AbstractIterator<Tuple2<Object, Object>> {
         return true;
     }
 
-    /**
-     * Moves the unread bytes to the start of a buffer that holds the given number of bytes and does
-     * not contain the last row.
-     */
-    private void makeRoom(int wanted) {
+    /** Moves the unread bytes to the start of a buffer that does not contain the last row. */
+    private void makeRoom() {
         byte[] from = buffer;
         int left = limit - position;
         if (lastRowInBuffer) {
             buffer = spare != null ? spare : new byte[BUFFER_BYTES];
-            spare = from.length == BUFFER_BYTES ? from : null;
+            spare = from;
             lastRowInBuffer = false;
-        }
-        if (buffer.length < wanted) {
-            buffer = new byte[wanted];
         }
         System.arraycopy(from, position, buffer, 0, left);
         position = 0;

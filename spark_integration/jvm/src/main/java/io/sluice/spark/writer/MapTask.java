@@ -4,10 +4,12 @@ import io.sluice.client.MapOutputWriter;
 import io.sluice.client.Message;
 import io.sluice.spark.ExecutorRuntime;
 import io.sluice.spark.SluiceMetrics;
+import io.sluice.spark.TaskEndAction;
 import io.sluice.spark.TaskManagerIds;
 import java.io.IOException;
 import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
+import org.apache.spark.TaskContext;
 import org.apache.spark.shuffle.ShuffleWriteMetricsReporter;
 import org.apache.spark.storage.BlockManagerId;
 
@@ -19,7 +21,13 @@ public final class MapTask {
     private final int shuffleId;
     private final long mapId;
     private final ShuffleWriteMetricsReporter metrics;
+
+    /** Null if the task had ended before it was registered. */
+    private TaskEndAction atTaskEnd;
+
+    /** Null before it is opened and after the end. */
     private MapOutputWriter output;
+
     private BlockManagerId location;
 
     private MapTask(
@@ -33,14 +41,16 @@ public final class MapTask {
         this.metrics = metrics;
     }
 
-    /** Begins a map attempt; the caller must end it with {@link #end}. */
+    /** Begins a map attempt, which ends with {@link #end}, or else with the task. */
     public static MapTask begin(
             ExecutorRuntime runtime,
             int shuffleId,
             long mapId,
+            TaskContext context,
             ShuffleWriteMetricsReporter metrics) {
         MapTask task = new MapTask(runtime, shuffleId, mapId, metrics);
         RUNNING.put(mapId, task);
+        task.atTaskEnd = TaskEndAction.register(context, task::end);
         return task;
     }
 
@@ -93,10 +103,17 @@ public final class MapTask {
         metrics.incWriteTime(nanos);
     }
 
-    /** Ends the map attempt and gives up an output that is not committed; idempotent. */
+    /**
+     * Ends the map attempt, gives up an output that is not committed, and drops one that is;
+     * idempotent.
+     */
     public void end() {
         abort();
+        output = null;
         RUNNING.remove(mapId, this);
+        if (atTaskEnd != null) {
+            atTaskEnd.cancel();
+        }
     }
 
     /** Gives up an output that is not committed; idempotent. */

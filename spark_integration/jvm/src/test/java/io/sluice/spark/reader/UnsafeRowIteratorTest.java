@@ -7,6 +7,7 @@ import static org.junit.jupiter.api.Assertions.assertSame;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import io.sluice.Reachable;
 import java.io.ByteArrayInputStream;
 import java.io.ByteArrayOutputStream;
 import java.io.DataOutputStream;
@@ -34,7 +35,7 @@ class UnsafeRowIteratorTest {
      * Returns a bounded number of bytes at a time, like a codec with its blocks, and remembers
      * whether it was closed.
      */
-    private static final class Trickle extends ByteArrayInputStream {
+    private static class Trickle extends ByteArrayInputStream {
         private final int most;
         boolean closed;
 
@@ -142,6 +143,53 @@ class UnsafeRowIteratorTest {
         }
         rows.open(new Trickle(stored(stored), 30_000));
         assertRead(stored);
+    }
+
+    @Test
+    void largeRowsShareMemoryOfTheSizeOfTheLargest() throws IOException {
+        List<byte[]> stored = new ArrayList<>();
+        for (int words : new int[] {9_000, 90_000, 3, 90_000, 50_000, 8_000, 90_001, 5, 70_000}) {
+            stored.add(row(words));
+        }
+        byte[] bytes = stored(stored);
+        rows.open(new Trickle(bytes, 30_000));
+        int largest = 0;
+        Object memory = null;
+        for (byte[] row : stored) {
+            Tuple2<Object, Object> pair = rows.next();
+            assertArrayEquals(row, bytesOf(pair));
+            Object base = ((UnsafeRow) pair._2()).getBaseObject();
+            if (row.length > largest) {
+                memory = base;
+                largest = row.length;
+            } else if (row.length > BUFFER) {
+                assertTrue(memory == base, "a row of " + row.length + " has new memory");
+            }
+            rows.hasNext();
+            long held = Reachable.from(rows).arrayBytes() - bytes.length;
+            assertTrue(held <= largest + 2 * BUFFER, held + " bytes after " + largest);
+        }
+        assertFalse(rows.hasNext());
+    }
+
+    @Test
+    void aLargeRowIsReadWhereItStays() throws IOException {
+        byte[] row = row(50 * BUFFER / 8);
+        List<byte[]> filled = new ArrayList<>();
+        rows.open(
+                new Trickle(stored(List.of(row, row)), Integer.MAX_VALUE) {
+                    @Override
+                    public synchronized int read(byte[] into, int offset, int length) {
+                        filled.add(into);
+                        return super.read(into, offset, length);
+                    }
+                });
+        for (int number = 0; number < 2; number++) {
+            filled.clear();
+            UnsafeRow read = (UnsafeRow) rows.next()._2();
+            assertSame(read.getBaseObject(), filled.get(filled.size() - 1));
+            assertEquals(row.length, ((byte[]) read.getBaseObject()).length);
+        }
     }
 
     @Test

@@ -1,0 +1,20 @@
+"""One task that reads thousands of shuffles holds none of those that it has read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.spark.applications import Application
+
+READERS = 3000
+"""Together they took more than the executor's heap while each held 320 KiB to the task's end."""
+RECORDS_PER_READER = 5
+
+
+@pytest.mark.parametrize("shape", ["frame", "pairs", "cartesian"])
+def test_readers_of_one_task_release_their_memory(sluice: Application, shape: str):
+    rows = sluice.rows("one_task_count", shape=shape, readers=READERS)
+    assert rows.read_text(encoding="utf-8") == f"[{READERS * RECORDS_PER_READER}]\n"
