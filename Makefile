@@ -32,6 +32,7 @@ UPGRADE := --upgrade
 SPARK_LINES :=
 SPARK_LINES_DIRECTORY := .spark-lines
 SUITES :=
+PARTITION_MIB := 2300
 CHAOS_SECONDS := 240
 CHAOS_SEED := 1
 CHAOS_REPLICAS := 1
@@ -43,7 +44,7 @@ MINUTES := 25
 AGAIN :=
 QUICK_BENCHMARKS := exchange isolation barrier memory
 
-.PHONY: help setup jar compiled demo quick s3-server test test-compiled test-matrix attack attack-compiled fuzz fuzz-spark spark-suites chaos mutate check format bench charts compose-test docs docs-site constraints maven-checksums sbom audit changelog clean
+.PHONY: help setup jar compiled demo quick s3-server test test-compiled test-matrix attack attack-compiled fuzz fuzz-spark spark-suites large-partition chaos mutate check format bench charts compose-test docs docs-site constraints maven-checksums sbom audit changelog clean
 
 help: ## list these targets
 	@grep -hE '^[a-z%-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -147,6 +148,10 @@ fuzz-spark: setup ## random Spark plans against Spark's own shuffle: FUZZ_SPARK_
 
 spark-suites: setup ## Spark's own test suites with Sluice and without, or SUITES="JoinSuite SortingSuite"
 	$(BIN)/python -m tools.spark_suites.run $(SUITES)
+
+large-partition: setup ## a partition of more than 2 GiB from one map task: PARTITION_MIB=2300, twice as much disk
+	SLUICE_PARTITION_MIB=$(PARTITION_MIB) $(BIN)/python -m pytest tests/spark/test_matrix.py \
+	  -k large_partition $(PYTEST_ARGS)
 
 chaos: setup ## a Spark job while executors and TaskManagers break, for CHAOS_SECONDS=240, CHAOS_SEED=1, CHAOS_REPLICAS=1 (or 2, CHAOS_MODE=sync or async)
 	$(BIN)/python -m tests.chaos.run --seconds $(CHAOS_SECONDS) --seed $(CHAOS_SEED) \

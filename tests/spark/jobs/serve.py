@@ -23,6 +23,7 @@ from tests.spark.jobs import (
     failing,
     frames,
     jvm,
+    matrix,
     one_task,
     order,
     plan,
@@ -96,6 +97,7 @@ JOBS: dict[str, Job] = {
     **policies.JOBS,
     **exchanges.JOBS,
     **writer.JOBS,
+    **matrix.JOBS,
 }
 
 
