@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tools.spark_suites import results
-from tools.spark_suites.results import Outcome, Reason, Side
+from benchmarks.metrics import Moved
+from tools.spark_suites import results, run
+from tools.spark_suites.results import Outcome, Reason, Side, Suite
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 REPORT = """\
@@ -80,6 +82,39 @@ def test_a_difference_fails_with_sluice_only(own: Side, sluice: Side, found: dic
 
 def test_a_difference_needs_a_reason_of_its_suite():
     reasons = [Reason("org.Suite", "sizes: *", "because")]
-    assert results.why(reasons, "org.Suite", "sizes: some") == "because"
-    assert results.why(reasons, "org.Suite", "other") is None
-    assert results.why(reasons, "org.Other", "sizes: some") is None
+    assert results.why(reasons, "org.Suite", "sizes: some", "x") == "because"
+    assert results.why(reasons, "org.Suite", "other", "x") is None
+    assert results.why(reasons, "org.Other", "sizes: some", "x") is None
+
+
+def test_a_reason_can_ask_for_a_message():
+    reasons = [Reason("org.Suite", "*", "because", "*push.enabled is true*")]
+    refusal = "cannot start: push.enabled is true: set it to false"
+    assert results.why(reasons, "org.Suite", "some", refusal) == "because"
+    assert results.why(reasons, "org.Suite", "some", "4 did not equal 3") is None
+
+
+class IdleTaskManagers:
+    """TaskManagers that move nothing."""
+
+    def moved(self) -> Moved:
+        return Moved()
+
+
+class PassingRunner:
+    """A runner in which every suite passes."""
+
+    def run(self, suite: Suite, side: str, tests: Sequence[str] = ()) -> Side:
+        return Side(tests=1)
+
+
+def test_a_suite_that_bypasses_the_taskmanager_compares_nothing():
+    suite = Suite("org.example.Suite")
+    with pytest.raises(RuntimeError, match=r"no byte of org.example.Suite went through"):
+        run.compare(suite, PassingRunner(), IdleTaskManagers())  # type: ignore[arg-type]
+
+
+def test_a_suite_without_a_shuffle_need_not_use_the_taskmanager():
+    suite = Suite("org.example.Suite", shuffles=False)
+    outcome = run.compare(suite, PassingRunner(), IdleTaskManagers())  # type: ignore[arg-type]
+    assert outcome.differences() == {}

@@ -28,10 +28,13 @@ class Suite:
     Attributes:
         name: Its class.
         cases: Texts in the names of the tests to run; empty for all tests.
+        shuffles: Whether its jobs write to a TaskManager; some only start applications, or run
+            tasks that are made up.
     """
 
     name: str
     cases: tuple[str, ...] = ()
+    shuffles: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +45,13 @@ class Reason:
         suite: The class of their suite.
         test: A pattern of their names, in the form of a shell's.
         why: The explanation.
+        message: A pattern of their messages, if they fail for one cause that the message names.
     """
 
     suite: str
     test: str
     why: str
+    message: str = "*"
 
 
 @dataclass(slots=True)
@@ -87,7 +92,10 @@ class Outcome:
 def read_suites() -> tuple[list[Suite], list[Reason]]:
     """Return the suites and the reasons of ``suites.toml``."""
     content = tomllib.loads(SUITES.read_text(encoding="utf-8"))
-    suites = [Suite(each["name"], tuple(each.get("cases", ()))) for each in content["suite"]]
+    suites = [
+        Suite(each["name"], tuple(each.get("cases", ())), each.get("shuffles", True))
+        for each in content["suite"]
+    ]
     return suites, [Reason(**each) for each in content.get("reason", ())]
 
 
@@ -134,10 +142,14 @@ def _first_line(text: str) -> str:
     return line if len(line) <= LONGEST_MESSAGE else line[: LONGEST_MESSAGE - 1] + "…"
 
 
-def why(reasons: list[Reason], suite: str, test: str) -> str | None:
+def why(reasons: list[Reason], suite: str, test: str, message: str) -> str | None:
     """Return the explanation of a difference; None if there is none."""
     for reason in reasons:
-        if reason.suite == suite and fnmatchcase(test, reason.test):
+        if (
+            reason.suite == suite
+            and fnmatchcase(test, reason.test)
+            and fnmatchcase(message, reason.message)
+        ):
             return reason.why
     return None
 
@@ -149,7 +161,7 @@ def unexplained(outcomes: Mapping[str, Outcome]) -> list[str]:
         f"{name}: {test}: {message}"
         for name, outcome in outcomes.items()
         for test, message in outcome.differences().items()
-        if why(reasons, name, test) is None
+        if why(reasons, name, test, message) is None
     ]
 
 
@@ -194,7 +206,7 @@ def _lines() -> Iterator[str]:
     yield "|---|---|---|---|"
     for suite in listed:
         for test, message in outcomes[suite.name].differences().items():
-            reason = why(reasons, suite.name, test) or "**not explained**"
+            reason = why(reasons, suite.name, test, message) or "**not explained**"
             yield f"| {_short(suite.name)} | {_cell(test)} | {_cell(message)} | {reason} |"
     yield ""
     yield "## Tests that fail on both sides"
