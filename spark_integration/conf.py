@@ -114,7 +114,6 @@ def spark_conf(
         conf |= {
             **dict.fromkeys(CLASS_PATHS, path),
             **{key: values[0] for key, values in _ONLY_SLUICE.items()},
-            "spark.dynamicAllocation.shuffleTracking.enabled": "false",
         }
     if endpoints is not None:
         conf[ENDPOINTS] = _endpoint_list(endpoints)

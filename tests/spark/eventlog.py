@@ -40,6 +40,12 @@ class Events:
         """
         return Counter(event["Task Info"]["Index"] for event in self._task_ends(MAP_TASK))
 
+    def map_executors(self) -> set[str]:
+        """Ids of the executors whose map tasks succeeded."""
+        return {
+            event["Task Info"]["Executor ID"] for event in self.successes()._task_ends(MAP_TASK)
+        }
+
     def task_ends(self) -> Counter[str]:
         """How tasks of all kinds ended: ``Success``, ``FetchFailed``, ``ExceptionFailure``..."""
         return Counter(_reason(event) for event in self._task_ends())

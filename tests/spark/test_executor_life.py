@@ -5,7 +5,6 @@ What an executor wrote outlives it, so the only map tasks that run again are tho
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -44,11 +43,12 @@ DECOMMISSION = {
     "spark.storage.decommission.rddBlocks.enabled": "true",
 }
 
-TRACKING = "spark.dynamicAllocation.shuffleTracking.enabled"
+LEFT_TO_SPARK = {"spark.sluice.enabled": "false"}
+"""For a job whose shuffle is left to Spark."""
+
 DYNAMIC = {
     "spark.scheduler.minRegisteredResourcesRatio": "0.0",  # the first job asks for executors
     "spark.dynamicAllocation.enabled": "true",
-    TRACKING: "true",
     "spark.dynamicAllocation.minExecutors": "0",
     "spark.dynamicAllocation.maxExecutors": str(SLOTS),
     "spark.dynamicAllocation.executorIdleTimeout": "2s",
@@ -83,6 +83,16 @@ def local_cluster(driver: Driver, daemons: Daemons) -> Iterator[Application]:
 def dynamic(driver: Driver, cluster: StandaloneCluster, daemons: Daemons) -> Iterator[Application]:
     settings = sluice_settings(daemons) | DYNAMIC
     with driver.application("dynamic", cluster.master_url, settings) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def impatient(
+    driver: Driver, cluster: StandaloneCluster, daemons: Daemons
+) -> Iterator[Application]:
+    """An application that one fetch failure ends."""
+    settings = sluice_settings(daemons) | {"spark.stage.maxConsecutiveAttempts": "1"}
+    with driver.application("impatient", cluster.master_url, settings) as running:
         yield running
 
 
@@ -216,9 +226,7 @@ def test_a_barrier_stage_that_fails_is_run_again_as_a_whole(
 def test_idle_executors_leave_and_others_read_what_they_wrote(
     own: Application, dynamic: Application, directory: Path
 ):
-    """With shuffle tracking, which is Spark's default, they would stay as long as the shuffle."""
-    setting = dynamic.rows("setting", key=TRACKING).read_text(encoding="utf-8")
-    assert json.loads(setting) == [TRACKING, "false"]
+    """With shuffle tracking, which is Spark's default, outputs of a shuffle keep an executor."""
     expected = [own.rows("prepare"), own.rows("read_again")]
     prepared = dynamic.rows("prepare")
     idle = [
@@ -240,6 +248,47 @@ def test_idle_executors_leave_and_others_read_what_they_wrote(
     assert len(added) > len(idle)
     assert events.executors_removed() >= len(idle) > 0
     assert events.task_ends().keys() == {"Success"}
+
+
+def test_an_idle_executor_stays_with_outputs_that_are_left_to_spark(
+    own: Application, dynamic: Application, barrier: Barrier, directory: Path
+):
+    expected = [own.rows("prepare", maps=1), own.rows("read_again")]
+    dynamic.new_events()
+    prepared = dynamic.rows("prepare", maps=1, settings=LEFT_TO_SPARK)
+    (holder,) = dynamic.new_events().map_executors()
+    dynamic.fill_slots(barrier, SLOTS)  # they become idle at the same time
+    executors = executors_below(directory, dynamic.application_id)
+    others = [executor for executor in executors if executor.executor_id != holder]
+    assert len(executors) - len(others) == 1
+    wait_for_end(others, LEAVE_SECONDS)
+    dynamic.new_events()
+    found = dynamic.rows("read_again")
+    assert [prepared.read_text(), found.read_text()] == [path.read_text() for path in expected]
+    events = dynamic.new_events()
+    assert events.map_runs() == {}, "no map task runs again"
+    assert events.task_ends().keys() == {"Success"}
+
+
+def test_outputs_that_are_left_to_spark_are_known_to_be_lost_with_their_executors(
+    own: Application, impatient: Application, barrier: Barrier, directory: Path
+):
+    expected = [own.rows("prepare"), own.rows("read_again")]
+    impatient.rows("reduce_waits", barrier=None)  # Spark takes outputs for reliable from now on
+    impatient.fill_slots(barrier, SLOTS)
+    prepared = impatient.rows("prepare", settings=LEFT_TO_SPARK)
+    lost = executors_below(directory, impatient.application_id)
+    assert len(lost) == SLOTS
+    impatient.new_events()
+    for executor in lost:
+        os.kill(executor.pid, signal.SIGKILL)
+    wait_for_end(lost, LEAVE_SECONDS)
+    impatient.fill_slots(barrier, SLOTS)  # by new executors: the loss is known
+    found = impatient.rows("read_again")
+    assert [prepared.read_text(), found.read_text()] == [path.read_text() for path in expected]
+    events = impatient.new_events()
+    assert events.map_runs() == ONCE, "all of them run again"
+    assert "FetchFailed" not in events.task_ends()
 
 
 def _working_directory(pid: int) -> str:

@@ -74,6 +74,7 @@ def test_interrupted_tasks_do_not_wait_for_a_taskmanager_that_stands_still(
 ):
     with Barrier(directory / f"{stage}-waits.sock") as barrier:
         path = str(barrier.path)
+        application.new_events()
         running = application.start("cancelled", barrier=path, record_bytes=RECORD_BYTES)
         if stage == "reduce":
             barrier.release(*(f"map-{number}" for number in range(MAPS)))
@@ -90,6 +91,10 @@ def test_interrupted_tasks_do_not_wait_for_a_taskmanager_that_stands_still(
             alone[1].resume()
         barrier.release()
         slots.result(RESULT_SECONDS)
+    # Also those that were about to commit: killed tasks have not failed.
+    ends = application.new_events().task_ends()
+    assert ends["TaskKilled"] >= 1
+    assert ends.keys() <= {"Success", "TaskKilled"}
     expected = own.rows("reduce_waits", barrier=None)
     assert application.rows("reduce_waits", barrier=None).read_text() == expected.read_text()
     for daemon in alone:

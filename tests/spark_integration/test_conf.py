@@ -63,7 +63,6 @@ def test_spark_3_5_needs_all_settings() -> None:
         "spark.executor.extraClassPath": "/opt/s.jar",
         "spark.shuffle.manager": "io.sluice.spark.SluiceShuffleManager",
         "spark.shuffle.sort.io.plugin.class": "io.sluice.spark.SluiceShuffleDataIO",
-        "spark.dynamicAllocation.shuffleTracking.enabled": "false",
     }
 
 

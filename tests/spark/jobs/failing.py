@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark import BarrierTaskContext, TaskContext
 
 from tests.spark.barrier import jvm_pid, stop_at
+from tests.spark.jobs.settings import local_properties
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -60,10 +61,14 @@ def reduce_waits_inside(spark: SparkSession, parameters: dict[str, Any]) -> Rows
 
 
 def prepare(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
-    """Run the map stage and one reduce task; ``read_again`` reads the rest later."""
-    shuffled = _shuffled(spark, parameters)
-    _kept["prepared"] = shuffled
-    counts = spark.sparkContext.runJob(shuffled, lambda pairs: [sum(1 for _ in pairs)], [0])
+    """Run the map stage and one reduce task; ``read_again`` reads the rest later.
+
+    ``settings`` are local properties of the thread meanwhile.
+    """
+    with local_properties(spark.sparkContext, parameters.get("settings", {})):
+        shuffled = _shuffled(spark, parameters)
+        _kept["prepared"] = shuffled
+        counts = spark.sparkContext.runJob(shuffled, lambda pairs: [sum(1 for _ in pairs)], [0])
     return [(count,) for count in counts]
 
 

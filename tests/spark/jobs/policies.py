@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tests.spark.jobs.settings import sql_settings
+from tests.spark.jobs.settings import local_properties, sql_settings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,14 +26,9 @@ def excluded_job(spark: SparkSession, parameters: dict[str, Any]) -> Sequence[Se
     """Sums by key in an RDD, with local properties of this thread."""
     settings: dict[str, str] = parameters["settings"]
     context = spark.sparkContext
-    for key, value in settings.items():
-        context.setLocalProperty(key, value)
-    try:
+    with local_properties(context, settings):
         pairs = context.parallelize(range(ROWS), 3).map(lambda number: (number % KEYS, number))
         return pairs.reduceByKey(lambda a, b: a + b, 4).collect()
-    finally:
-        for key in settings:
-            context.setLocalProperty(key, None)  # type: ignore[arg-type]
 
 
 def excluded_query(spark: SparkSession, parameters: dict[str, Any]) -> Sequence[Sequence[Any]]:

@@ -56,6 +56,18 @@ def setting(spark: SparkSession, parameters: dict[str, Any]) -> Sequence[Sequenc
     return [(key, spark.sparkContext.getConf().get(key))]
 
 
+def settings(spark: SparkSession, parameters: dict[str, Any]) -> Sequence[Sequence[Any]]:
+    """One row for each setting and its value now."""
+    return list(spark.sparkContext.getConf().getAll())
+
+
+def counters(spark: SparkSession, parameters: dict[str, Any]) -> Sequence[Sequence[Any]]:
+    """One row for each counter of Sluice in the driver's JVM, and its value."""
+    jvm_view: Any = spark.sparkContext._jvm
+    counted = jvm_view.io.sluice.spark.SluiceMetrics.INSTANCE.snapshot()
+    return [(name, int(counted[name])) for name in counted]
+
+
 def write_setting(spark: SparkSession, parameters: dict[str, Any]) -> Sequence[Sequence[Any]]:
     """Write the setting ``key`` to the file ``path``; no row, for rows stay in the directory."""
     value = spark.sparkContext.getConf().get(str(parameters["key"]))
@@ -79,6 +91,8 @@ def events_written(job: Job) -> Job:
 JOBS: dict[str, Job] = {
     "driver": driver,
     "setting": setting,
+    "settings": settings,
+    "counters": counters,
     "write_setting": write_setting,
     **rdds.JOBS,
     **jvm.JOBS,

@@ -1,4 +1,4 @@
-"""SQL settings for the time of a job."""
+"""Settings for the time of a job: of the session, or of the thread."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
 
@@ -25,3 +26,15 @@ def sql_settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[N
                 spark.conf.unset(key)
             else:
                 spark.conf.set(key, earlier)
+
+
+@contextmanager
+def local_properties(context: SparkContext, settings: Mapping[str, str]) -> Iterator[None]:
+    """Set local properties of this thread, and remove them afterwards."""
+    for key, value in settings.items():
+        context.setLocalProperty(key, value)
+    try:
+        yield
+    finally:
+        for key in settings:
+            context.setLocalProperty(key, None)  # type: ignore[arg-type]

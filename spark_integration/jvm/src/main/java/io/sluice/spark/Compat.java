@@ -7,6 +7,7 @@ import org.apache.spark.ShuffleDependency;
 import org.apache.spark.TaskContext;
 import org.apache.spark.rdd.RDD;
 import org.apache.spark.scheduler.MapStatus;
+import org.apache.spark.scheduler.SparkListenerJobStart;
 import org.apache.spark.serializer.Serializer;
 import org.apache.spark.storage.BlockManagerId;
 import org.apache.spark.util.collection.ExternalSorter;
@@ -20,6 +21,7 @@ public final class Compat {
     private static final Constructor<?> SORTER = sorterConstructor();
     private static final Method MAP_STATUS = mapStatusMethod();
     private static final Method DEPENDENCIES = method(RDD.class, "dependencies");
+    private static final Method STAGE_INFOS = method(SparkListenerJobStart.class, "stageInfos");
     private static final boolean ROW_CHECKSUMS =
             method(ShuffleDependency.class, "rowBasedChecksums") != null;
 
@@ -32,7 +34,11 @@ public final class Compat {
                         ? "constructor of ExternalSorter"
                         : MAP_STATUS == null
                                 ? "MapStatus.apply"
-                                : DEPENDENCIES == null ? "RDD.dependencies" : null;
+                                : DEPENDENCIES == null
+                                        ? "RDD.dependencies"
+                                        : STAGE_INFOS == null
+                                                ? "SparkListenerJobStart.stageInfos"
+                                                : null;
         if (other != null) {
             throw new IllegalStateException(
                     "Spark "
@@ -106,6 +112,17 @@ public final class Compat {
             return (scala.collection.Seq<?>) DEPENDENCIES.invoke(rdd);
         } catch (ReflectiveOperationException e) {
             throw new IllegalStateException("the dependencies of an RDD cannot be read", e);
+        }
+    }
+
+    /**
+     * Returns the stages of a job; the declared type differs like that of {@link #dependencies}.
+     */
+    static scala.collection.Seq<?> stageInfos(SparkListenerJobStart job) {
+        try {
+            return (scala.collection.Seq<?>) STAGE_INFOS.invoke(job);
+        } catch (ReflectiveOperationException e) {
+            throw new IllegalStateException("the stages of a job cannot be read", e);
         }
     }
 

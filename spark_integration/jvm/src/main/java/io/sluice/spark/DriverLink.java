@@ -42,7 +42,7 @@ public final class DriverLink {
     private volatile boolean connected;
     private volatile Message.HelloAck taskManager;
     private volatile String lastFailure = "";
-    private boolean closed;
+    private volatile boolean closed;
 
     /** Shuffles that are still to be released there; guarded by itself. */
     private final Set<Integer> dueReleases = new LinkedHashSet<>();
@@ -216,6 +216,10 @@ public final class DriverLink {
     }
 
     private void failed(String what, Exception e) {
+        if (closed) {
+            LOG.debug("{} ended because the link to {} is closed", what, endpoint, e);
+            return;
+        }
         String why = e instanceof IOException ? e.getMessage() : e.toString();
         if (connected) {
             LOG.warn("TaskManager at {}: {} failed: {}", endpoint, what, why);
@@ -234,6 +238,11 @@ public final class DriverLink {
         if (e instanceof ClientException.Interrupted) {
             LOG.debug("Interrupted while talking to {}", endpoint, e);
         }
+    }
+
+    /** Announces {@link #close}: a thread that is interrupted from now on has not failed. */
+    void closing() {
+        closed = true;
     }
 
     synchronized void close() {

@@ -160,6 +160,11 @@ final class DriverLinks implements OutputRegistry.Links {
         }
     }
 
+    /** Announces {@link #close}, before the threads that use the links are interrupted. */
+    void closing() {
+        values().forEach(DriverLink::closing);
+    }
+
     /** Closes the links. */
     void close() {
         values().forEach(DriverLink::close);

@@ -439,6 +439,7 @@ public final class DriverRuntime {
 
     /** Closes the connections. */
     void close() {
+        links.closing();
         threads.shutdownNow();
         links.close();
         if (current == this) {

@@ -1,5 +1,6 @@
 package io.sluice.spark;
 
+import java.util.BitSet;
 import java.util.List;
 import java.util.Optional;
 import java.util.Set;
@@ -19,6 +20,9 @@ final class ShuffleRegistrar {
 
     private final List<FallbackPolicy> policies;
     private final ShuffleTable table;
+
+    /** Ids of all shuffles that went through Sluice so far; guarded by itself. */
+    private final BitSet throughSluice = new BitSet();
 
     /**
      * @param policies policies in the order in which they are asked
@@ -65,6 +69,23 @@ final class ShuffleRegistrar {
             }
         }
         table.add(shuffle, ShuffleTable.Decision.SLUICE);
+        synchronized (throughSluice) {
+            throughSluice.set(shuffle.shuffleId());
+        }
         return true;
+    }
+
+    /** Returns whether the shuffle goes through Sluice; false for one that is not registered. */
+    boolean goesThroughSluice(int shuffleId) {
+        synchronized (throughSluice) {
+            return throughSluice.get(shuffleId);
+        }
+    }
+
+    /** Returns whether any shuffle has gone through Sluice. */
+    boolean hasUsedSluice() {
+        synchronized (throughSluice) {
+            return !throughSluice.isEmpty();
+        }
     }
 }

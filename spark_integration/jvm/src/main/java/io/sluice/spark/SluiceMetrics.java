@@ -133,6 +133,11 @@ public final class SluiceMetrics {
         return counters.get(name).sum();
     }
 
+    /** Starts at zero, for an application that is not the first one of its JVM. */
+    void reset() {
+        counters.values().forEach(LongAdder::reset);
+    }
+
     void register(MetricRegistry registry) {
         counters.forEach((name, adder) -> registry.register(name, (Gauge<Long>) adder::sum));
     }

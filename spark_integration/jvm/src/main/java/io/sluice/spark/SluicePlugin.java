@@ -3,6 +3,8 @@ package io.sluice.spark;
 import io.sluice.client.Credential;
 import io.sluice.spark.ui.StatusTab;
 import java.util.Map;
+import java.util.function.IntPredicate;
+import org.apache.spark.ExecutorAllocationManager;
 import org.apache.spark.SparkConf;
 import org.apache.spark.SparkContext;
 import org.apache.spark.SparkEnv;
@@ -12,6 +14,9 @@ import org.apache.spark.api.plugin.ExecutorPlugin;
 import org.apache.spark.api.plugin.PluginContext;
 import org.apache.spark.api.plugin.SparkPlugin;
 import org.apache.spark.shuffle.ShuffleManager;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+import scala.Option;
 
 /**
  * The entry point, {@code spark.plugins=io.sluice.spark.SluicePlugin}. On Spark 4 it sets all other
@@ -19,15 +24,13 @@ import org.apache.spark.shuffle.ShuffleManager;
  * set.
  */
 public final class SluicePlugin implements SparkPlugin {
-    static final String SHUFFLE_MANAGER = "spark.shuffle.manager";
-    static final String DATA_IO = "spark.shuffle.sort.io.plugin.class";
-    static final String INCREMENTAL_MANAGER = "spark.shuffle.manager.incremental";
+    private static final Logger LOG = LoggerFactory.getLogger(SluicePlugin.class);
 
-    /** A name and not the class, which only Spark 4.3 can load. */
-    static final String STREAMING_MANAGER = "io.sluice.spark.SluiceStreamingShuffleManager";
+    /** Tells executors that the driver has left the application alone. */
+    private static final String INACTIVE = "inactive";
 
-    static final String LOCALITY_WAIT = "spark.locality.wait";
-    static final String SHUFFLE_TRACKING = "spark.dynamicAllocation.shuffleTracking.enabled";
+    private static final String INACTIVE_SETTING =
+            "spark.plugins.internal.conf." + SluicePlugin.class.getName() + "." + INACTIVE;
 
     @Override
     public DriverPlugin driverPlugin() {
@@ -58,24 +61,27 @@ public final class SluicePlugin implements SparkPlugin {
         }
     }
 
-    private static void require(SparkConf conf, String key, String wanted, String sparkDefault) {
-        String value = conf.get(key, sparkDefault);
-        if (!value.equals(wanted) && !value.equals(sparkDefault)) {
-            throw new IllegalArgumentException(
-                    key
-                            + " is "
-                            + value
-                            + ": with Sluice it must be "
-                            + wanted
-                            + "; remove the setting or the plugin");
-        }
-    }
-
     private static final class Driver implements DriverPlugin {
+        /** Null in an application that the plugin leaves alone. */
         private DriverRuntime runtime;
 
         @Override
         public Map<String, String> init(SparkContext context, PluginContext pluginContext) {
+            try {
+                return activate(context, pluginContext);
+            } catch (IllegalArgumentException | IllegalStateException e) {
+                if (!SluiceSettings.isOff(context.conf())) {
+                    throw e;
+                }
+                LOG.warn(
+                        "Sluice is off ({}=false) and no session can turn it on: {}",
+                        SluiceSettings.ENABLED,
+                        e.getMessage());
+                return Map.of(INACTIVE, "true");
+            }
+        }
+
+        private Map<String, String> activate(SparkContext context, PluginContext pluginContext) {
             requireSupported(context.version());
             SparkConf conf = context.conf();
             SluiceSettings settings = SluiceSettings.of(conf);
@@ -83,28 +89,34 @@ public final class SluicePlugin implements SparkPlugin {
                     Credentials.ofDriver(key -> conf.get(key, null), System.getenv());
             // Settings may be a copy of another application's.
             conf.remove(Credentials.TASK_SETTING);
+            conf.remove(INACTIVE_SETTING);
             String manager = SluiceShuffleManager.class.getName();
             String dataIo = SluiceShuffleDataIO.class.getName();
-            require(conf, SHUFFLE_MANAGER, manager, "sort");
-            require(
-                    conf,
-                    DATA_IO,
-                    dataIo,
-                    "org.apache.spark.shuffle.sort.io.LocalDiskShuffleDataIO");
+            boolean localMaster =
+                    context.master().equals("local") || context.master().startsWith("local[");
+            ChangedSettings.Mode mode =
+                    new ChangedSettings.Mode(
+                            settings.routing().enabled(),
+                            settings.pipelined().enabled(),
+                            localMaster);
+            Map<String, String> changes = ChangedSettings.in(key -> conf.get(key, null), mode);
+            if (mode.pipelined()) {
+                Compat.requirePipelinedShuffles();
+            }
             ShuffleManager existing = SparkEnv.get().shuffleManager();
             if (existing != null
                     && !(existing instanceof SluiceShuffleManager
-                            && conf.get(DATA_IO, "").equals(dataIo))) {
+                            && conf.get(ChangedSettings.DATA_IO, "").equals(dataIo))) {
                 throw new IllegalStateException(
                         "Spark "
                                 + context.version()
                                 + " makes its shuffle manager before plugins are loaded, so Sluice"
                                 + " needs these settings too: "
-                                + SHUFFLE_MANAGER
+                                + ChangedSettings.SHUFFLE_MANAGER
                                 + "="
                                 + manager
                                 + " "
-                                + DATA_IO
+                                + ChangedSettings.DATA_IO
                                 + "="
                                 + dataIo
                                 + " and the jar on spark.driver.extraClassPath and"
@@ -112,23 +124,6 @@ public final class SluicePlugin implements SparkPlugin {
                                 + " --spark-version "
                                 + context.version()
                                 + " prints them)");
-            }
-            conf.set(SHUFFLE_MANAGER, manager);
-            conf.set(DATA_IO, dataIo);
-            if (settings.pipelined().enabled()) {
-                Compat.requirePipelinedShuffles();
-                require(conf, INCREMENTAL_MANAGER, STREAMING_MANAGER, "streaming");
-                conf.set(INCREMENTAL_MANAGER, STREAMING_MANAGER);
-            }
-            // Otherwise executors that wrote map outputs would never be released.
-            conf.set(SHUFFLE_TRACKING, "false");
-            boolean localMaster =
-                    context.master().equals("local") || context.master().startsWith("local[");
-            if (localMaster) {
-                // A reduce task prefers the TaskManager's host, which need not be the name of the
-                // executor's. In local mode nothing offers the executor again when the wait for a
-                // preferred host is over, and a task would wait for ever.
-                conf.setIfMissing(LOCALITY_WAIT, "0s");
             }
             Reachability reachability =
                     new Reachability(initialExecutors(conf), Reachability.SETTLE_MILLIS);
@@ -140,11 +135,37 @@ public final class SluicePlugin implements SparkPlugin {
                             localMaster,
                             reachability,
                             (stageId, reason) -> context.cancelStage(stageId, reason));
+            changes.forEach(conf::set);
+            SluiceMetrics.INSTANCE.reset();
             context.addSparkListener(
                     new ApplicationListener(reachability, runtime.shuffles(), runtime.outputs()));
+            context.listenerBus()
+                    .addToQueue(executorOutputs(context, runtime), ExecutorOutputs.QUEUE);
             DriverRuntime.install(runtime);
             StatusTab.attach(context, runtime);
             return Credentials.forExecutors(credential);
+        }
+
+        private static ExecutorOutputs executorOutputs(
+                SparkContext context, DriverRuntime runtime) {
+            IntPredicate goesThroughSluice = runtime.registrar()::goesThroughSluice;
+            // Spark's external shuffle service has the outputs of lost executors.
+            boolean outliveExecutors =
+                    context.conf().getBoolean("spark.shuffle.service.enabled", false);
+            return new ExecutorOutputs(
+                    goesThroughSluice,
+                    executorId ->
+                            outliveExecutors
+                                    ? 0
+                                    : SparkTracker.forgetExecutor(
+                                            executorId, goesThroughSluice.negate()),
+                    shuffleId -> {
+                        Option<ExecutorAllocationManager> allocation =
+                                context.executorAllocationManager();
+                        if (allocation.isDefined()) {
+                            allocation.get().executorMonitor().shuffleCleaned(shuffleId);
+                        }
+                    });
         }
 
         /**
@@ -162,8 +183,10 @@ public final class SluicePlugin implements SparkPlugin {
 
         @Override
         public void registerMetrics(String applicationId, PluginContext pluginContext) {
-            runtime.counters().register(pluginContext.metricRegistry());
-            runtime.start(applicationId);
+            if (runtime != null) {
+                runtime.counters().register(pluginContext.metricRegistry());
+                runtime.start(applicationId);
+            }
         }
 
         @Override
@@ -223,6 +246,9 @@ public final class SluicePlugin implements SparkPlugin {
 
         @Override
         public void init(PluginContext context, Map<String, String> extraConf) {
+            if (extraConf.containsKey(INACTIVE)) {
+                return;
+            }
             SluiceSettings.of(context.conf());
             ExecutorRuntime.install(context, Credentials.ofExecutor(extraConf));
             if (context.conf().contains("spark.app.id") && SparkEnv.get() != null) {

@@ -323,6 +323,11 @@ public record SluiceSettings(
         return List.copyOf(entries);
     }
 
+    /** Returns whether Sluice is off for the application; its other settings may be wrong. */
+    static boolean isOff(SparkConf conf) {
+        return conf.get(ENABLED, "true").trim().equalsIgnoreCase("false");
+    }
+
     /** Reads and checks all settings; one message lists everything that is wrong. */
     public static SluiceSettings of(SparkConf conf) {
         SettingsReader reading = new SettingsReader(conf, ENTRIES);

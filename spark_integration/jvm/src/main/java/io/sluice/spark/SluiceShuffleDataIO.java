@@ -19,6 +19,9 @@ import org.apache.spark.shuffle.sort.io.LocalDiskShuffleDataIO;
  * data survive the loss of executors.
  */
 public final class SluiceShuffleDataIO implements ShuffleDataIO {
+    private static final String SHUFFLE_TRACKING =
+            "spark.dynamicAllocation.shuffleTracking.enabled";
+
     private final LocalDiskShuffleDataIO local;
 
     public SluiceShuffleDataIO(SparkConf conf) {
@@ -107,14 +110,21 @@ public final class SluiceShuffleDataIO implements ShuffleDataIO {
             local.removeShuffle(shuffleId, blocking);
         }
 
+        /**
+         * Spark asks at its start, and again whenever an executor is lost. The answer is true from
+         * the first shuffle on that goes through Sluice: map outputs survive their executors. Those
+         * of shuffles that are left to Spark do not, which {@link ExecutorOutputs} handles.
+         *
+         * <p>Dynamic allocation without shuffle tracking starts only with a true answer. With
+         * tracking a true answer at the start makes Spark warn of what does not happen here.
+         */
         @Override
         public boolean supportsReliableStorage() {
-            SparkEnv env = SparkEnv.get();
-            // With Sluice off, map outputs are lost with their executors, even if single queries
-            // turn it on.
-            return env != null
-                    && env.shuffleManager() instanceof SluiceShuffleManager
-                    && env.conf().getBoolean(SluiceSettings.ENABLED, true);
+            DriverRuntime runtime = DriverRuntime.current();
+            return runtime != null
+                    && (runtime.registrar().hasUsedSluice()
+                            || (runtime.settings().routing().enabled()
+                                    && !SparkEnv.get().conf().getBoolean(SHUFFLE_TRACKING, true)));
         }
     }
 }

@@ -7,6 +7,7 @@ import io.sluice.spark.writer.SparkWriterAdapter;
 import java.util.Optional;
 import org.apache.spark.ShuffleDependency;
 import org.apache.spark.SparkConf;
+import org.apache.spark.SparkEnv;
 import org.apache.spark.TaskContext;
 import org.apache.spark.shuffle.ShuffleHandle;
 import org.apache.spark.shuffle.ShuffleReadMetricsReporter;
@@ -23,7 +24,9 @@ public final class SluiceShuffleManager extends SortShuffleManager {
 
     public SluiceShuffleManager(SparkConf conf) {
         super(conf);
-        SluiceSettings.of(conf);
+        if (!SluiceSettings.isOff(conf)) {
+            SluiceSettings.of(conf);
+        }
         Compat.check();
     }
 
@@ -31,6 +34,9 @@ public final class SluiceShuffleManager extends SortShuffleManager {
     public <K, V, C> ShuffleHandle registerShuffle(
             int shuffleId, ShuffleDependency<K, V, C> dependency) {
         ShuffleHandle sparkHandle = super.registerShuffle(shuffleId, dependency);
+        if (DriverRuntime.current() == null && SluiceSettings.isOff(SparkEnv.get().conf())) {
+            return sparkHandle;
+        }
         ShuffleRegistrar registrar = ShuffleRegistrar.get();
         NewShuffle shuffle =
                 NewShuffle.of(

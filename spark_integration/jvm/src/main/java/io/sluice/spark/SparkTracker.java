@@ -8,6 +8,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
+import java.util.function.IntPredicate;
 import org.apache.spark.MapOutputTrackerMaster;
 import org.apache.spark.ShuffleStatus;
 import org.apache.spark.SparkEnv;
@@ -115,6 +116,42 @@ final class SparkTracker implements Tracker {
             }
         }
         return forgotten;
+    }
+
+    /**
+     * Unregisters the outputs that an executor held; returns their number.
+     *
+     * @param mayHold whether outputs of a shuffle can be in executors; others are not searched
+     */
+    static int forgetExecutor(String executorId, IntPredicate mayHold) {
+        MapOutputTrackerMaster master = master();
+        if (master == null) {
+            return 0;
+        }
+        int held = 0;
+        Iterator<?> statuses = ((scala.collection.Iterable<?>) master.shuffleStatuses()).iterator();
+        while (statuses.hasNext()) {
+            Tuple2<?, ?> shuffle = (Tuple2<?, ?>) statuses.next();
+            if (mayHold.test((Integer) shuffle._1())) {
+                Function1<MapStatus[], Object> count = all -> count(all, executorId);
+                held += (Integer) ((ShuffleStatus) shuffle._2()).withMapStatuses(count);
+            }
+        }
+        if (held > 0) {
+            // Outputs in TaskManagers have other names than executors have.
+            master.removeOutputsOnExecutor(executorId);
+        }
+        return held;
+    }
+
+    private static int count(MapStatus[] outputs, String executorId) {
+        int held = 0;
+        for (MapStatus output : outputs) {
+            if (output != null && output.location().executorId().equals(executorId)) {
+                held++;
+            }
+        }
+        return held;
     }
 
     @Override

@@ -174,6 +174,22 @@ class DriverLinksTest {
     }
 
     @Test
+    void anInterruptOfAClosingLinkIsNotAFailure() throws Exception {
+        links.start(PATIENT, events);
+        try (NewsDaemon daemon = new NewsDaemon("tm-a", true)) {
+            links.add(daemon.endpoint());
+            assertEquals("connected tm-a", next(heard));
+            DriverLink link = links.values().iterator().next();
+            links.closing();
+            Thread.currentThread().interrupt();
+            link.receive();
+            assertTrue(Thread.interrupted());
+            assertEquals("", link.lastFailure());
+            assertTrue(link.isConnected(), "until it is closed");
+        }
+    }
+
+    @Test
     void aLinkIsPingedAgainAfterEachFailure() throws Exception {
         links.start(OPTIONS, events);
         try (ServerSocket listener = listener()) {

@@ -24,6 +24,16 @@ class FallbackPoliciesTest {
     private int nextShuffle;
 
     private boolean useSluice() {
+        return useSluice(registrar());
+    }
+
+    private ShuffleRegistrar registrar() {
+        return new ShuffleRegistrar(
+                FallbackPolicies.of(enabled, belowBytes, Long::parseLong, s -> noTaskManager),
+                table);
+    }
+
+    private boolean useSluice(ShuffleRegistrar registrar) {
         NewShuffle shuffle =
                 new NewShuffle(
                         nextShuffle++,
@@ -35,11 +45,7 @@ class FallbackPoliciesTest {
                             sizesAsked++;
                             return inputBytes;
                         });
-        return new ShuffleRegistrar(
-                        FallbackPolicies.of(
-                                enabled, belowBytes, Long::parseLong, s -> noTaskManager),
-                        table)
-                .useSluice(shuffle);
+        return registrar.useSluice(shuffle);
     }
 
     private ShuffleTable.Row last() {
@@ -58,6 +64,20 @@ class FallbackPoliciesTest {
         assertEquals("", last().decision().policy());
         assertEquals(3, last().maps());
         assertEquals(5, last().partitions());
+    }
+
+    @Test
+    void theRegistrarKnowsWhichShufflesGoThroughSluice() {
+        ShuffleRegistrar registrar = registrar();
+        caller.put(SluiceSettings.ENABLED, "false");
+        useSluice(registrar);
+        assertFalse(registrar.hasUsedSluice());
+        caller.clear();
+        useSluice(registrar);
+        assertTrue(registrar.hasUsedSluice());
+        assertFalse(registrar.goesThroughSluice(0));
+        assertTrue(registrar.goesThroughSluice(1));
+        assertFalse(registrar.goesThroughSluice(2));
     }
 
     @Test
