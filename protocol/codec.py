@@ -80,7 +80,7 @@ from .messages import (
     ShuffleReleased,
     TaskEvent,
 )
-from .unpacking import FLAT_BYTES, WrongField, unpack_by_fields, unpack_flat
+from .unpacking import FLAT_BYTES, MOST_FIELDS, WrongField, unpack_by_fields, unpack_flat
 
 Check: TypeAlias = Callable[[Any], bool]
 
@@ -123,16 +123,21 @@ def _optional(check: Check) -> Check:
     return lambda value: value is None or check(value)
 
 
+def _are_integers(value: Any) -> bool:
+    """Tell whether a field is a list of integers, which msgpack keeps between −2⁶³ and 2⁶⁴−1.
+
+    A map output may have a length for each of a million subpartitions, so that nothing here may
+    take a step of Python for each element. A longer list has been checked while it was unpacked.
+    """
+    return type(value) is list and (len(value) > MOST_FIELDS or set(map(type, value)) <= {int})
+
+
 def _are_lengths(value: Any) -> bool:
-    return type(value) is list and all(type(n) is int and 0 <= n <= MAX_U64 for n in value)
+    return _are_integers(value) and (not value or min(value) >= 0)
 
 
 def _are_attempts(value: Any) -> bool:
-    return (
-        type(value) is list
-        and len(value) > 0
-        and all(type(n) is int and MIN_I64 <= n <= MAX_I64 for n in value)
-    )
+    return _are_integers(value) and bool(value) and max(value) <= MAX_I64
 
 
 def _are_lost_attempts(value: Any) -> bool:

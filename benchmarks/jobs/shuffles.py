@@ -1,8 +1,10 @@
 """Jobs that consist almost only of shuffles, each dominated by another cost.
 
 ``repartition`` moves wide rows (bytes), ``aggregate`` sums by many keys (records), ``sort`` orders
-text (records and bytes), ``small_blocks`` has very many tiny blocks (per-block cost); ``blocks``
-has blocks of a known number of rows, ``tiny_shuffles`` many shuffles of a few rows.
+text (records and bytes), ``small_blocks`` has very many tiny blocks (per-block cost);
+``map_outputs`` has very many tiny map tasks (per-task cost), and ``map_outputs_square`` as many
+reduce tasks too; ``blocks`` has blocks of a known number of rows, ``tiny_shuffles`` many shuffles
+of a few rows.
 
 Every job can end in two ways. ``"mode": "time"`` throws its rows away in the executors.
 ``"mode": "check"`` returns one row, the number of rows and a sum of a hash of every row, which
@@ -104,6 +106,8 @@ JOBS: dict[str, Job] = {
     "aggregate": _job(aggregate),
     "sort": _job(sort),
     "small_blocks": _job(small_blocks),
+    "map_outputs": _job(small_blocks),
+    "map_outputs_square": _job(small_blocks),
     "blocks": _job(blocks),
     "tiny_shuffles": _job(tiny_shuffles, adaptive=True),
 }

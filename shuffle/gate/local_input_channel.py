@@ -15,6 +15,7 @@ from ..partition.view import (
     OutgoingBuffer,
     PipelinedView,
     SubpartitionView,
+    is_pipelined,
 )
 from .buffer_debloater import QueuedData, all_in_flight
 from .task_events import KeptTaskEvents, UnknownProducer, check_task_event
@@ -56,7 +57,7 @@ class LocalInputChannel:
             view.release()
             return
         self._view = view
-        if isinstance(view, PipelinedView):
+        if is_pipelined(view):
             self._pipelined = view
             if self._buffer_size_bytes is not None:
                 view.notify_new_buffer_size(self._buffer_size_bytes)

@@ -6,7 +6,7 @@ event buffer) and *failed* (``failure`` is set).
 """
 
 from collections.abc import Callable
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, TypeGuard
 
 from ...protocol.errors import SluiceError
 
@@ -76,7 +76,6 @@ class SubpartitionView(Protocol):
         """Give up reading. Idempotent; buffers already taken stay valid until released."""
 
 
-@runtime_checkable
 class PipelinedView(SubpartitionView, Protocol):
     """A view of a partition that is being written, whose reader can influence its producer."""
 
@@ -92,3 +91,11 @@ class PipelinedView(SubpartitionView, Protocol):
 
     def notify_new_buffer_size(self, size_bytes: int) -> None:
         """Make buffers of at most this size from now on."""
+
+
+def is_pipelined(view: SubpartitionView | None) -> TypeGuard[PipelinedView]:
+    """Tell whether a reader can influence the producer of a view.
+
+    ``isinstance`` with a protocol would compare all members of both, for each view anew.
+    """
+    return hasattr(view, "notify_new_buffer_size")

@@ -103,6 +103,9 @@ def test_sizes_of_the_benchmark_and_of_a_quick_look():
     assert set(full) == set(spark.AIMS)
     assert full["small_blocks"] == {"rows": 4_000_000, "maps": 1000, "reducers": 1000}
     assert full["aggregate"]["keys"] == 10_000_000
+    assert full["map_outputs"] == {"rows": 100_000, "maps": 5000, "reducers": 16}
+    assert full["map_outputs_square"]["reducers"] == 5000
+    assert set(spark.DEFAULT_JOBS) == {*full} - {"map_outputs_square"}
     quick = spark.sizes(0.01)
     assert quick["small_blocks"] == {"rows": 40_000, "maps": 100, "reducers": 100}
     # Rows per block stay the same.

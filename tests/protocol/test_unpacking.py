@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import tracemalloc
 from typing import Any
 
@@ -144,6 +145,36 @@ def test_long_arrays_are_taken_whole(count):
         if len(control_of(gate)) <= MAX_CONTROL_BYTES:
             assert decode_control(control_of(gate)) == gate
             assert decode_control(control_of(request)) == request
+
+
+def test_a_length_for_each_of_many_subpartitions_takes_no_step_of_its_own():
+    """A map output of a few bytes has as many lengths as its shuffle has subpartitions."""
+    control = control_of(m.SharedRegion(0, 0, 0, [0, 100] * 5000, 0, 0))
+    calls = 0
+
+    def count(_frame: object, event: str, _argument: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    sys.setprofile(count)
+    try:
+        decode_control(control)
+    finally:
+        sys.setprofile(None)
+    assert calls < 100
+
+
+@pytest.mark.parametrize("count", [1, MOST_FIELDS, MOST_FIELDS + 1, 5000])
+@pytest.mark.parametrize("wrong", [True, 1.0, None, "x", -1, 2**63])
+def test_each_number_of_an_array_is_checked(count: int, wrong: object) -> None:
+    numbers = [*range(count - 1), wrong]
+    for name, legal in (("BeginRegion", wrong == 2**63), ("PartitionRequest", wrong == -1)):
+        control = with_array(name, msgpack.packb(numbers))
+        if legal:
+            decode_control(control)
+            continue
+        with pytest.raises(MalformedMessage, match=rf"{name}\."):
+            decode_control(control)
 
 
 WRONG: dict[str, tuple[bytes, str]] = {

@@ -139,8 +139,9 @@ class CopiedRegion(IncomingRegion):
 
         Cancellation: safe, the copy goes on.
         """
-        if self._copying is not None:
-            await asyncio.shield(self._copying)
+        copying = self._copying
+        if copying is not None and (copying.cancelled() or not copying.done()):
+            await asyncio.shield(copying)
         if self._failure is not None:
             raise self._failure
 

@@ -12,7 +12,7 @@ from ...counters import Counters
 from ...errors import InvalidRequest, LimitExceeded, NoProgress, failure_of
 from ...gate.task_events import KeptTaskEvents, TaskEventDispatcher, UnknownProducer
 from ...names import ShuffleKey, SubpartitionRange
-from ...partition.view import PipelinedView
+from ...partition.view import is_pipelined
 from ..accounts import QuotaExceeded
 from ..segment_pressure import Unmoved
 from .channel_times import SENDING, WAITING_FOR_CREDIT, ChannelTimes
@@ -132,7 +132,7 @@ class PeerHandler(ServingHandler):
         waiting = self._waiting.get(reader)
         if waiting is not None:
             waiting.buffer_size_bytes = size_bytes
-        elif isinstance(reader.view, PipelinedView):
+        elif is_pipelined(reader.view):
             reader.view.notify_new_buffer_size(size_bytes)
 
     def resume_consumption(self, reader: CreditBasedViewReader) -> None:
@@ -141,7 +141,7 @@ class PeerHandler(ServingHandler):
         Raises:
             InvalidRequest: It is not blocked.
         """
-        if not isinstance(reader.view, PipelinedView):
+        if not is_pipelined(reader.view):
             raise InvalidRequest("Channel is not blocked: nothing to resume", value=reader.channel)
         reader.resumes()
         reader.view.resume_consumption()
@@ -210,9 +210,9 @@ class PeerHandler(ServingHandler):
             )
             waiting = self._waiting.pop(reader)
             # Stored data has checksums of its own, which its reader verifies.
-            reader.checksums = self._checksums and isinstance(view, PipelinedView)
+            reader.checksums = self._checksums and is_pipelined(view)
             reader.attach(view)
-            if isinstance(view, PipelinedView):
+            if is_pipelined(view):
                 self._producers[reader] = key, request.map_attempt_ids[0]
                 if waiting.buffer_size_bytes is not None:
                     view.notify_new_buffer_size(waiting.buffer_size_bytes)

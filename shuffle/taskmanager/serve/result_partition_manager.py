@@ -234,9 +234,10 @@ class ResultPartitionManager:
         Returns:
             The outputs that are committed, and the first map attempt that is not, or None.
         """
+        committed = self._store.map_outputs(key)
         found: list[MapOutput] = []
         for map_attempt_id in map_attempt_ids:
-            output = self._store.lookup(key, map_attempt_id)
+            output = committed.get(map_attempt_id)
             if output is None:
                 return found, map_attempt_id
             found.append(output)

@@ -220,18 +220,32 @@ class StoredPartitionView:
             extent.retain()
             self._advance(count)
             return OutgoingBuffer(piece, extent.release, DATA)
+        return OutgoingBuffer(self._joined_from_memory(size), None, DATA)
+
+    def _joined_from_memory(self, size: int) -> bytes:
+        """Join the next slices of the memory tier: there may be one for each map output."""
         pieces: list[memoryview] = []
         room = size
-        while room and self._left_bytes:
-            extent, offset, length, _ = self._slices[self._index]
+        slices = self._slices
+        index, used, repeated = self._index, self._used, self._repeated
+        while room and index < len(slices):
+            extent, offset, length, times = slices[index]
             if not extent.in_memory:
                 break
-            start = offset + self._used
-            count = min(length - self._used, room)
+            start = offset + used
+            count = min(length - used, room)
             pieces.append(_view(extent)[start : start + count])
             room -= count
-            self._advance(count)
-        return OutgoingBuffer(b"".join(pieces), None, DATA)
+            used += count
+            if used == length:
+                used = 0
+                repeated += 1
+                if repeated == times:
+                    repeated = 0
+                    index += 1
+        self._index, self._used, self._repeated = index, used, repeated
+        self._left_bytes -= size - room
+        return b"".join(pieces)
 
     def _advance(self, count: int) -> None:
         self._left_bytes -= count
@@ -401,8 +415,10 @@ def _slices(outputs: Iterable[MapOutput], start: int, end: int) -> list[_Slice]:
     slices: list[_Slice] = []
     for output in outputs:
         for region in output.regions:
+            extent = region.extent
+            if extent is None:
+                continue
             offset, length = region.slice(start, end)
-            if length and region.extent is not None:
-                times = region.repeats(start, end)
-                slices.append(_Slice(region.extent, offset, length, times))
+            if length:
+                slices.append(_Slice(extent, offset, length, region.repeats(start, end)))
     return slices

@@ -250,9 +250,11 @@ class JournalWriter:
                 for arena in each.arenas:
                     writes.setdefault(arena, _Write()).entries.append(entry)
         failures: dict[bytes, OSError] = {}
-        await asyncio.gather(
-            *(self._append(arena, write, failures) for arena, write in writes.items())
-        )
+        appends = [self._append(arena, write, failures) for arena, write in writes.items()]
+        if len(appends) == 1:  # no task is needed, and its turns of the event loop
+            await appends[0]
+        else:
+            await asyncio.gather(*appends)
         return failures
 
     def _entry(self, row: bytes) -> Entry:

@@ -17,7 +17,7 @@ from sluice.shuffle.errors import (
 from sluice.shuffle.partition.pipelined_subpartition import MAX_QUEUED_EVENTS
 from sluice.shuffle.partition.shared_buffer import finished_consumer
 from sluice.shuffle.partition.states import SubpartitionState
-from sluice.shuffle.partition.view import PipelinedView
+from sluice.shuffle.partition.view import is_pipelined
 from tests.shuffle.partition.rig import SubpartitionRig, read
 
 
@@ -153,7 +153,7 @@ def test_a_view_created_late_is_told_of_waiting_buffers(rig):
     assert (rig.told.take(), view.backlog) == (1, 1)
     rig.subpartition.add(rig.finished(b"b"))
     assert rig.told.take() == 0
-    assert isinstance(view, PipelinedView)
+    assert is_pipelined(view)
     assert view.is_local
 
 

@@ -68,6 +68,9 @@ final class MapOutputSender {
     private long committingBytes;
     private boolean committed;
 
+    /** Whether the commit was requested on the connection in use. */
+    private boolean finishing;
+
     /** Says which part of a map output the TaskManager already has when it is resumed. */
     private enum StoredPart {
         SECURED_REGIONS,
@@ -183,34 +186,61 @@ final class MapOutputSender {
     }
 
     /**
-     * Commits the map output; returns when the journal has it.
+     * Requests the commit of the map output, without waiting for the answer. Must be followed by
+     * {@link #finish}.
+     */
+    void askToFinish() throws IOException {
+        settle();
+        committingRegions = sentRegions;
+        committingBytes = sentBytes;
+        try {
+            sendCommit();
+        } catch (IOException e) {
+            recoverCommit(e);
+        }
+    }
+
+    /**
+     * Waits for the commit; returns when the journal has the map output.
      *
      * @return the TaskManager that has the output
      */
     Message.HelloAck finish() throws IOException {
-        settle();
-        committingRegions = sentRegions;
-        committingBytes = sentBytes;
         while (true) {
             try {
-                if (sentRegions < committingRegions) {
-                    send(last, false);
+                if (!finishing) {
+                    sendCommit();
                 }
-                open(null);
                 if (!committed) {
-                    leg.finish(sentBytes, sentRegions, replicas);
+                    leg.awaitFinished();
                 }
                 source.giveBack(leg.connection());
                 endLeg();
                 return taskManager;
             } catch (IOException e) {
-                if (sentRegions == committingRegions && last != null) {
-                    sentRegions--;
-                    sentBytes -= last.length();
-                }
-                recover(e);
+                recoverCommit(e);
             }
         }
+    }
+
+    private void sendCommit() throws IOException {
+        if (sentRegions < committingRegions) {
+            send(last, false);
+        }
+        open(null);
+        if (!committed) {
+            leg.askToFinish(sentBytes, sentRegions, replicas);
+        }
+        finishing = true;
+    }
+
+    private void recoverCommit(IOException failure) throws IOException {
+        finishing = false;
+        if (sentRegions == committingRegions && last != null) {
+            sentRegions--;
+            sentBytes -= last.length();
+        }
+        recover(failure);
     }
 
     /** Gives up the map output. Never throws. */

@@ -66,6 +66,7 @@ public final class MapOutputWriter {
 
     private MapOutputSender sender;
     private long totalBytes;
+    private boolean committing;
     private boolean ended;
 
     /** Makes the writer of a map output without copies. */
@@ -260,18 +261,31 @@ public final class MapOutputWriter {
     }
 
     /**
-     * Commits the map output; returns when the TaskManager's journal has it.
+     * Sends the rest of the map output and requests its commit, without waiting for the answer:
+     * what is left of the task can be done meanwhile. Nothing can be written any more.
+     */
+    public void requestCommit() throws IOException {
+        if (ended || inPartition || !lastPass || committing) {
+            throw new IllegalStateException(
+                    "a map output cannot be committed twice, after its end, inside a partition, or"
+                            + " before its last pass");
+        }
+        endUnwritten(numSubpartitions);
+        sendRegion(true);
+        committing = true;
+        sender().askToFinish();
+    }
+
+    /**
+     * Commits the map output, or waits for the commit that was requested; returns when the
+     * TaskManager's journal has it.
      *
      * @return the TaskManager that has the output
      */
     public Message.HelloAck commit() throws IOException {
-        if (ended || inPartition || !lastPass) {
-            throw new IllegalStateException(
-                    "a map output cannot be committed after its end, inside a partition, or before"
-                            + " its last pass");
+        if (!committing) {
+            requestCommit();
         }
-        endUnwritten(numSubpartitions);
-        sendRegion(true);
         Message.HelloAck location = sender().finish();
         end();
         return location;
@@ -303,7 +317,7 @@ public final class MapOutputWriter {
     }
 
     private void ensureOpen() throws IOException {
-        if (ended) {
+        if (ended || committing) {
             throw new IOException("the map output has been committed or aborted");
         }
     }

@@ -107,8 +107,8 @@ final class ProducerLeg extends RoleHandler {
      * Sends a region; returns when all its bytes are under way.
      *
      * <p>Bytes in a slot of the connection's region area stay where they are: the TaskManager is
-     * told with the next message, {@link #askToSecure} or {@link #finish}, and takes them before it
-     * answers that.
+     * told with the next message, {@link #askToSecure} or {@link #askToFinish}, and takes them
+     * before it answers that.
      */
     void sendRegion(long number, Region region) throws IOException {
         ByteBuffer bytes = region.bytes();
@@ -166,11 +166,8 @@ final class ProducerLeg extends RoleHandler {
         return sharedBytes;
     }
 
-    /**
-     * Commits the map output; returns when the journal has it, and those of other TaskManagers have
-     * it if the copies are synchronous.
-     */
-    void finish(long totalBytes, long regions, Replicas replicas) throws IOException {
+    /** Requests the commit of the map output. Must be followed by {@link #awaitFinished}. */
+    void askToFinish(long totalBytes, long regions, Replicas replicas) throws IOException {
         if (replicas.count() > 1 && connection.has(Frames.FEATURE_COPIES)) {
             // Sent together with the next message.
             connection.send(
@@ -178,6 +175,14 @@ final class ProducerLeg extends RoleHandler {
                             partition, replicas.count(), replicas.isSynchronous()));
         }
         connection.send(new Message.FinishPartition(partition, totalBytes, regions));
+        connection.flush();
+    }
+
+    /**
+     * Waits until the journal has the map output, and those of other TaskManagers have it if the
+     * copies are synchronous.
+     */
+    void awaitFinished() throws IOException {
         connection.waits().await(() -> finished || error != null, "the commit of a map output");
         check();
         connection.setHandler(null);

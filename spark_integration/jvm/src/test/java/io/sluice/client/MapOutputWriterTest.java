@@ -9,6 +9,7 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 import java.io.IOException;
 import java.util.List;
 import java.util.Map;
+import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import org.junit.jupiter.api.Test;
@@ -222,6 +223,64 @@ class MapOutputWriterTest extends ShuffleTestCase {
         Map<Integer, byte[]> written = write(7, 1, 5000, 0, 20_000);
         assertEquals(2, daemon.connections.get());
         assertStreams(written, 7, readAll(gate(0, 3, 2, new long[] {7}, new int[] {2})));
+    }
+
+    /** Requests a commit; returns when it has arrived, while the task does something else. */
+    private MapOutputWriter committing(boolean losesAnswer) throws Exception {
+        CountDownLatch arrived = new CountDownLatch(1);
+        daemon.cutAfter = true;
+        daemon.cut.set(
+                m -> {
+                    if (m instanceof Message.FinishPartition) {
+                        arrived.countDown();
+                    }
+                    return losesAnswer && m instanceof Message.FinishPartition;
+                });
+        MapOutputWriter writer = writer(7);
+        writeOneStream(writer, 20_000);
+        writer.requestCommit();
+        assertTrue(arrived.await(20, TimeUnit.SECONDS), "the commit waits for its task");
+        return writer;
+    }
+
+    @Test
+    void aRequestedCommitDoesNotWaitForItsTask() throws Exception {
+        MapOutputWriter writer = committing(false);
+        assertThrows(IllegalStateException.class, writer::requestCommit);
+        assertThrows(IOException.class, () -> writer.write(new byte[10], 0, 10));
+        assertEquals(MockDaemon.ID, writer.commit().taskManagerId());
+        assertEquals(1, daemon.connections.get());
+        assertEquals(1, daemon.outputs.get(7L).size());
+        assertEquals(1, pool.idleConnections());
+    }
+
+    @Test
+    void aRequestedCommitSurvivesTheLossOfItsConnection() throws Exception {
+        MapOutputWriter writer = committing(true);
+        assertEquals(MockDaemon.ID, writer.commit().taskManagerId());
+        assertEquals(2, daemon.connections.get());
+        assertEquals(1, daemon.outputs.get(7L).size());
+    }
+
+    @Test
+    void aRequestedCommitThatIsRefusedGoesToAnotherTaskManager() throws IOException {
+        daemon.refusal = ErrorCode.QUOTA_EXCEEDED;
+        try (MockDaemon another = newDaemon()) {
+            another.id = "tm-another";
+            MapOutputWriter writer = writer(7);
+            writers.others.add(another.endpoint());
+            writeOneStream(writer, 20_000);
+            writer.requestCommit();
+            assertEquals("tm-another", writer.commit().taskManagerId());
+            assertTrue(daemon.outputs.isEmpty());
+        }
+    }
+
+    @Test
+    void aTaskThatEndsDuringItsCommitGivesTheConnectionBack() throws Exception {
+        MapOutputWriter writer = committing(false);
+        writer.abort();
+        assertEquals(1, pool.idleConnections(), "the abort was confirmed");
     }
 
     @ParameterizedTest

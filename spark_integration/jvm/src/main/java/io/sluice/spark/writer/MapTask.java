@@ -83,6 +83,14 @@ public final class MapTask {
         return output;
     }
 
+    /** Requests the commit, so that the task can go on with its end until {@link #commit}. */
+    void requestCommit() throws IOException {
+        long start = System.nanoTime();
+        output.requestCommit();
+        metrics.incWriteTime(System.nanoTime() - start);
+    }
+
+    /** Commits the output; waits for the answer. */
     void commit() throws IOException {
         long start = System.nanoTime();
         Message.HelloAck taskManager = output.commit();

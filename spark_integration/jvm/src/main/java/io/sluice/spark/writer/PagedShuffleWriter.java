@@ -124,12 +124,15 @@ public final class PagedShuffleWriter<K, V> extends ShuffleWriter<K, V> {
         } finally {
             gate.endRecord();
         }
-        task.commit();
-        SluiceMetrics.INSTANCE.rawBytesWritten.add(rawBytes);
+        task.requestCommit();
+        // Made while the TaskManager commits: it takes a step for each partition.
         long rowChecksum = checksums == null ? 0 : checksums.value();
-        status =
-                Compat.mapStatus(
-                        task.location(), output.partitionLengths(), task.mapId(), rowChecksum);
+        MapStatus written =
+                Compat.mapStatus(null, output.partitionLengths(), task.mapId(), rowChecksum);
+        task.commit();
+        written.updateLocation(task.location());
+        SluiceMetrics.INSTANCE.rawBytesWritten.add(rawBytes);
+        status = written;
     }
 
     /** Sends all records in the pages, as a pass over the partitions. Called inside the gate. */
