@@ -100,6 +100,10 @@ final class MockDaemon implements AutoCloseable {
     /** Refuses every map output with this code, if not null. */
     volatile ErrorCode refusesOutputs;
 
+    /** Whether regions get no credit. */
+    volatile boolean withholdsCredit;
+
+    final Semaphore creditsWithheld = new Semaphore(0);
     volatile boolean forgetsSecured;
     volatile boolean answersPings;
 

@@ -188,6 +188,10 @@ final class MockSession {
         }
         region = begin;
         regionBytes = new ByteArrayOutputStream();
+        if (daemon.withholdsCredit) {
+            daemon.creditsWithheld.release();
+            return;
+        }
         long length = 0;
         for (long one : begin.lengths()) {
             length += one;

@@ -13,7 +13,7 @@ public final class WrittenOutput implements AutoCloseable {
     private final MockDaemon daemon = new MockDaemon();
     private final ConnectionPool pool =
             new ConnectionPool(
-                    new ClientOptions("app", "test", 2_000, 2_000, new ChunkPool(64)), 4);
+                    new ClientOptions("app", "test", 20_000, 20_000, new ChunkPool(64)), 4);
     private final MapOutputWriter output;
 
     public WrittenOutput(int regionBytes, int blockBytes) throws IOException {
@@ -29,6 +29,31 @@ public final class WrittenOutput implements AutoCloseable {
 
     public MapOutputWriter output() {
         return output;
+    }
+
+    /** Returns how many regions the daemon has received so far. */
+    public int regionsReceived() {
+        return daemon.regionsReceived.availablePermits();
+    }
+
+    /** Waits until the daemon has received that many regions, this time. */
+    public void awaitRegions(int count) throws InterruptedException {
+        daemon.regionsReceived.acquire(count);
+    }
+
+    /** Has the daemon grant no more credit, as one that is stopped. */
+    public void withholdCredit() {
+        daemon.withholdsCredit = true;
+    }
+
+    /** Waits until a region has been announced for which there is no credit. */
+    public void awaitWithheldCredit() throws InterruptedException {
+        daemon.creditsWithheld.acquire();
+    }
+
+    /** Has the daemon refuse all further regions. */
+    public void refuseRegions() {
+        daemon.refusal = ErrorCode.STORAGE_FULL;
     }
 
     /** Commits; returns the bytes of all streams of each partition. */

@@ -1,9 +1,10 @@
 package io.sluice.spark.writer;
 
 import io.sluice.spark.UnsafeRowFormat;
-import java.io.ByteArrayOutputStream;
+import java.io.IOException;
 import java.io.OutputStream;
 import java.lang.reflect.Field;
+import java.util.Arrays;
 import org.apache.spark.serializer.SerializationStream;
 import org.apache.spark.serializer.Serializer;
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow;
@@ -12,16 +13,26 @@ import org.apache.spark.util.AccumulatorV2;
 import scala.reflect.ClassTag;
 
 /**
- * Serializes one record at a time; the bytes stay in memory until the next one. Not thread safe.
+ * Serializes one record at a time; the bytes stay in memory until the next one, unless there are
+ * too many of them. Not thread safe.
  */
 abstract class RecordFormat {
+    /** Size up to which a record is kept as a whole, in order to be gathered with others. */
+    static final int MAX_GATHERED_BYTES = 512 * 1024;
+
+    /** Takes the bytes of a record that is too large to be kept, in order. */
+    interface Overflow {
+        void write(byte[] bytes, int offset, int length) throws IOException;
+    }
+
     Object base;
     long offset;
     int length;
 
     /**
      * Serializes a record. Its bytes are {@code length} bytes from {@code offset} of {@code base}
-     * on.
+     * on, or went to the {@link Overflow} meanwhile. Those of a row stay where the row has them,
+     * whatever their number.
      */
     abstract void serialize(Object key, Object value);
 
@@ -29,17 +40,15 @@ abstract class RecordFormat {
     abstract boolean isSized();
 
     /** Returns the size of the record as the reader gets it. */
-    final long storedBytes() {
-        return isSized() ? (long) length + Integer.BYTES : length;
-    }
+    abstract long storedBytes();
 
     /** Called when all records have been serialized. */
     abstract void finish();
 
-    static RecordFormat of(Serializer serializer) {
+    static RecordFormat of(Serializer serializer, Overflow overflow) {
         // The metric "data size" of the exchange, which adaptive execution uses.
         Field dataSize = UnsafeRowFormat.field(serializer, "dataSize", AccumulatorV2.class);
-        return dataSize != null ? new Rows(serializer, dataSize) : new Stream(serializer);
+        return dataSize != null ? new Rows(serializer, dataSize) : new Stream(serializer, overflow);
     }
 
     /** Rows of Spark SQL, see {@link UnsafeRowFormat}. */
@@ -74,6 +83,11 @@ abstract class RecordFormat {
         }
 
         @Override
+        long storedBytes() {
+            return (long) length + Integer.BYTES;
+        }
+
+        @Override
         void finish() {
             if (dataSize != null) {
                 dataSize.add(bytes);
@@ -83,30 +97,24 @@ abstract class RecordFormat {
 
     /** Any relocatable serializer: flushed after each record, so that its bytes can be moved. */
     private static final class Stream extends RecordFormat {
-        private static final int BUFFER_BYTES = 64 * 1024;
-        private static final int KEPT_BYTES = 1024 * 1024;
-
-        private Buffer buffer = new Buffer();
+        private final Buffer buffer;
         private final SerializationStream stream;
         private final ClassTag<Object> any = scala.reflect.ClassTag$.MODULE$.Any();
 
-        Stream(Serializer serializer) {
-            // Through an indirection, because a huge buffer is replaced later.
-            this.stream = serializer.newInstance().serializeStream(new Forward());
+        Stream(Serializer serializer, Overflow overflow) {
+            this.buffer = new Buffer(overflow);
+            this.stream = serializer.newInstance().serializeStream(buffer);
             offset = Platform.BYTE_ARRAY_OFFSET;
         }
 
         @Override
         void serialize(Object key, Object value) {
-            if (buffer.capacity() > KEPT_BYTES) {
-                buffer = new Buffer();
-            }
-            buffer.reset();
+            buffer.begin();
             stream.writeKey(key, any);
             stream.writeValue(value, any);
             stream.flush();
-            base = buffer.bytes();
-            length = buffer.size();
+            base = buffer.bytes;
+            length = buffer.size;
         }
 
         @Override
@@ -115,35 +123,65 @@ abstract class RecordFormat {
         }
 
         @Override
+        long storedBytes() {
+            return buffer.size + buffer.overflown;
+        }
+
+        @Override
         void finish() {
+            // What a stream writes at its end belongs to no record.
+            buffer.begin();
             stream.close();
         }
+    }
 
-        private final class Forward extends OutputStream {
-            @Override
-            public void write(int value) {
-                buffer.write(value);
-            }
+    /** Keeps the bytes of a record up to the limit; a larger record passes through. */
+    private static final class Buffer extends OutputStream {
+        private static final int FIRST_BYTES = 64 * 1024;
 
-            @Override
-            public void write(byte[] bytes, int from, int count) {
-                buffer.write(bytes, from, count);
+        private final Overflow overflow;
+        private byte[] bytes = new byte[FIRST_BYTES];
+        private int size;
+
+        /** Number of bytes of the record that went to the overflow. */
+        private long overflown;
+
+        Buffer(Overflow overflow) {
+            this.overflow = overflow;
+        }
+
+        void begin() {
+            size = 0;
+            overflown = 0;
+        }
+
+        @Override
+        public void write(int value) throws IOException {
+            if (size == bytes.length || overflown > 0) {
+                write(new byte[] {(byte) value}, 0, 1);
+            } else {
+                bytes[size++] = (byte) value;
             }
         }
 
-        /** Gives access to its array without a copy. */
-        private static final class Buffer extends ByteArrayOutputStream {
-            Buffer() {
-                super(BUFFER_BYTES);
+        @Override
+        public void write(byte[] from, int start, int count) throws IOException {
+            if (overflown == 0 && count <= MAX_GATHERED_BYTES - size) {
+                if (count > bytes.length - size) {
+                    int wanted = Math.max(2 * bytes.length, size + count);
+                    bytes = Arrays.copyOf(bytes, Math.min(wanted, MAX_GATHERED_BYTES));
+                }
+                System.arraycopy(from, start, bytes, size, count);
+                size += count;
+                return;
             }
-
-            byte[] bytes() {
-                return buf;
+            if (size > 0) {
+                overflow.write(bytes, 0, size);
+                overflown += size;
+                size = 0;
             }
-
-            int capacity() {
-                return buf.length;
-            }
+            overflow.write(from, start, count);
+            overflown += count;
         }
     }
 }

@@ -1,48 +1,52 @@
 package io.sluice.spark.writer;
 
-import java.io.IOException;
-import org.apache.spark.memory.MemoryConsumer;
-import org.apache.spark.memory.MemoryMode;
-import org.apache.spark.memory.TaskMemoryManager;
+/**
+ * Acquires the memory of a map task's pages from Spark, which may ask for it back at any time.
+ *
+ * <p>If Spark has none left, because cached blocks or other tasks have it, the writer still gets
+ * {@link #RESERVED_PAGES}. They are not part of Spark's execution memory, as the file buffers of
+ * Spark's own writers are not. So records are always gathered before they are sent.
+ */
+final class RecordMemory implements PartitionPages.Memory {
+    /** Pages that a writer has at the least. Any record that is gathered fits into them. */
+    static final int RESERVED_PAGES = 4;
 
-/** Acquires the memory of a map task's pages from Spark, which may ask for it back at any time. */
-final class RecordMemory extends MemoryConsumer implements PartitionPages.Memory {
-    /** Sends the records in the pages and gives their memory back. */
-    @FunctionalInterface
-    interface Spill {
-        /** Returns the number of bytes given back; 0 if that is not possible now. */
-        long run() throws IOException;
-    }
-
-    private final Spill spill;
+    private final ExecutionMemory memory;
+    private int pagesInReserve;
     private long peakBytes;
 
-    RecordMemory(TaskMemoryManager manager, Spill spill) {
-        super(manager, PartitionPages.PAGE_BYTES, MemoryMode.ON_HEAP);
-        this.spill = spill;
+    RecordMemory(ExecutionMemory memory) {
+        this.memory = memory;
     }
 
     @Override
     public boolean acquirePage() {
-        long granted = acquireMemory(PartitionPages.PAGE_BYTES);
-        if (granted < PartitionPages.PAGE_BYTES) {
-            freeMemory(granted);
-            return false;
+        long granted = memory.acquire(PartitionPages.PAGE_BYTES);
+        if (granted == PartitionPages.PAGE_BYTES) {
+            peakBytes = Math.max(peakBytes, memory.used());
+            return true;
         }
-        peakBytes = Math.max(peakBytes, getUsed());
-        return true;
+        memory.release(granted);
+        if (memory.used() / PartitionPages.PAGE_BYTES + pagesInReserve < RESERVED_PAGES) {
+            pagesInReserve++;
+            return true;
+        }
+        return false;
     }
 
     @Override
     public void releasePages(int count) {
-        freeMemory((long) count * PartitionPages.PAGE_BYTES);
+        int reserved = Math.min(count, pagesInReserve);
+        pagesInReserve -= reserved;
+        memory.release((long) (count - reserved) * PartitionPages.PAGE_BYTES);
     }
 
-    @Override
-    public long spill(long size, MemoryConsumer trigger) throws IOException {
-        return spill.run();
+    /** Returns the bytes of Spark's memory that are held. */
+    long used() {
+        return memory.used();
     }
 
+    /** Returns the largest amount of Spark's memory that was held. */
     long peakBytes() {
         return peakBytes;
     }
