@@ -19,6 +19,7 @@ from .copy_messages import (
     OutputsMoved,
     ReplicatePartition,
 )
+from .driver_messages import CheckOutputs, OutputsChecked, ReleaseAttempts
 from .errors import MalformedMessage
 from .limits import (
     MAX_I64,
@@ -231,6 +232,9 @@ _FORMAT: Final[dict[int, tuple[type[Message], tuple[Check, ...]]]] = {
     48: (OutputsHeld, (_U32, _are_lost_attempts)),
     49: (OutputsMoved, (_U32, _U32, _is_name, _is_name, _PORT, _are_lost_attempts)),
     50: (MoveNoted, (_U32,)),
+    51: (ReleaseAttempts, (_U32, _I64)),
+    52: (CheckOutputs, (_U32, _U32, _are_lost_attempts)),
+    53: (OutputsChecked, (_U32,)),
 }
 
 

@@ -80,6 +80,12 @@ FEATURE_LOST_OUTPUTS: Final = 64
 FEATURE_COPIES: Final = 128
 """Feature bit: map outputs have copies, and move to other TaskManagers."""
 
+FEATURE_BOUNDED_RELEASES: Final = 256
+"""Feature bit: a release of a shuffle may say up to which map attempt."""
+
+FEATURE_CHECKED_OUTPUTS: Final = 512
+"""Feature bit: a driver may ask which of its map outputs are there; with FEATURE_LOST_OUTPUTS."""
+
 FEATURES: Final[dict[str, int]] = {
     "large_payloads": FEATURE_LARGE_PAYLOADS,
     "buffer_groups": FEATURE_BUFFER_GROUPS,
@@ -88,6 +94,8 @@ FEATURES: Final[dict[str, int]] = {
     "buffer_checksums": FEATURE_BUFFER_CHECKSUMS,
     "lost_outputs": FEATURE_LOST_OUTPUTS,
     "copies": FEATURE_COPIES,
+    "bounded_releases": FEATURE_BOUNDED_RELEASES,
+    "checked_outputs": FEATURE_CHECKED_OUTPUTS,
 }
 """Features by name that a TaskManager may do without. TLS between TaskManagers is not among them:
 clients ask for it, and never give it up."""

@@ -7,6 +7,7 @@ wire order. ``sluice.protocol.codec`` turns them into bytes and back.
 from typing import Final, NamedTuple, TypeAlias
 
 from .copy_messages import CopyMessage
+from .driver_messages import DriverMessage
 
 ROLE_PEER: Final = 1
 ROLE_PRODUCER: Final = 2
@@ -443,4 +444,5 @@ Message: TypeAlias = (
     | ApplicationReleased
     | OutputsLost
     | CopyMessage
+    | DriverMessage
 )

@@ -20,11 +20,14 @@ import enum
 from typing import Final
 
 from . import copy_messages as c
+from . import driver_messages as d
 from . import messages as m
 from .errors import UnexpectedMessage
 from .limits import (
+    FEATURE_BOUNDED_RELEASES,
     FEATURE_BUFFER_CHECKSUMS,
     FEATURE_BUFFER_GROUPS,
+    FEATURE_CHECKED_OUTPUTS,
     FEATURE_COPIES,
     FEATURE_LARGE_PAYLOADS,
     FEATURE_LOST_OUTPUTS,
@@ -88,7 +91,14 @@ ALLOWED_WHEN_OPEN: Final[dict[tuple[Side, int], _Types]] = {
     },
     (Side.ACCEPTED, m.ROLE_COPIER): _BOTH | _STORED_UP | {c.CopyOf},
     (Side.ACCEPTED, m.ROLE_DRIVER): _BOTH
-    | {m.ReleaseShuffle, m.ReleaseApplication, c.KnownTaskManager, c.MoveNoted},
+    | {
+        m.ReleaseShuffle,
+        m.ReleaseApplication,
+        c.KnownTaskManager,
+        c.MoveNoted,
+        d.ReleaseAttempts,
+        d.CheckOutputs,
+    },
     # received by the connecting side
     (Side.CONNECTED, m.ROLE_PEER): _BOTH | _DATA_DOWN | {m.ChecksummedBuffer},
     (Side.CONNECTED, m.ROLE_CONSUMER): _BOTH | _DATA_DOWN | {m.GateOpened, m.GateClosed},
@@ -109,6 +119,7 @@ ALLOWED_WHEN_OPEN: Final[dict[tuple[Side, int], _Types]] = {
         m.OutputsLost,
         c.OutputsHeld,
         c.OutputsMoved,
+        d.OutputsChecked,
     },
 }
 
@@ -122,6 +133,8 @@ OF_FEATURES: Final[dict[int, _Types]] = {
     FEATURE_REGION_AREAS: frozenset({m.AttachRegionArea, m.RegionAreaAttached, m.SharedRegion}),
     FEATURE_BUFFER_CHECKSUMS: frozenset({m.ChecksummedBuffer}),
     FEATURE_LOST_OUTPUTS: frozenset({m.OutputsLost}),
+    FEATURE_BOUNDED_RELEASES: frozenset({d.ReleaseAttempts}),
+    FEATURE_CHECKED_OUTPUTS: frozenset({d.CheckOutputs, d.OutputsChecked}),
     FEATURE_COPIES: frozenset(
         {
             c.ReplicatePartition,

@@ -132,5 +132,6 @@ _ARRAYS: Final[Mapping[int, Mapping[int, _Take]]] = {
     44: {1: _integers},  # OutputsLost.map_attempt_ids
     48: {1: _integers},  # OutputsHeld.map_attempt_ids
     49: {5: _integers},  # OutputsMoved.map_attempt_ids
+    52: {2: _integers},  # CheckOutputs.map_attempt_ids
 }
 """The fields that are arrays, by type id and place."""

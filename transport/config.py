@@ -129,8 +129,9 @@ class TransportConfig(Settings):
     features_off: Annotated[tuple[str, ...], BeforeValidator(split_list)] = ()
     """Features of the wire protocol that this TaskManager does without, as one of an older release
     does: `large_payloads`, `buffer_groups`, `resumable_outputs`, `region_areas`,
-    `buffer_checksums`, `lost_outputs`. So a new feature can be held back until the last TaskManager
-    has it. As a flag or variable: separated by commas."""
+    `buffer_checksums`, `lost_outputs`, `copies`, `bounded_releases`, `checked_outputs`. So a new
+    feature can be held back until the last TaskManager has it. As a flag or variable: separated by
+    commas."""
 
     close_timeout_seconds: Seconds = Field(5, gt=0)
     """Time in which a closing connection may flush its write buffer."""

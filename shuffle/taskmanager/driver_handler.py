@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ...protocol.copy_messages import KnownTaskManager, MoveNoted, OutputsHeld, OutputsMoved
+from ...protocol.driver_messages import CheckOutputs, OutputsChecked, ReleaseAttempts
 from ...protocol.errors import SluiceError, UnexpectedMessage
 from ...protocol.limits import FEATURE_COPIES, FEATURE_LOST_OUTPUTS, MAX_LOST_ATTEMPTS, MAX_U32
 from ...protocol.messages import (
@@ -127,7 +128,7 @@ class DriverHandler:
         raise UnexpectedMessage("Payload on a driver leg", value=type(message).__name__)
 
     def message_received(self, message: Message, payload_length: int) -> None:
-        """Release the shuffle or the application that the driver names, or take note of places.
+        """Release what the driver names, take note of places, or tell which map outputs are here.
 
         Raises:
             LimitExceeded: The driver names too many TaskManagers.
@@ -136,6 +137,15 @@ class DriverHandler:
         if type(message) is ReleaseShuffle:
             freed = self._partitions.release_shuffle(ShuffleKey(application_id, message.shuffle_id))
             self._answer(ShuffleReleased(message.shuffle_id, freed))
+        elif type(message) is ReleaseAttempts:
+            key = ShuffleKey(application_id, message.shuffle_id)
+            freed = self._partitions.release_shuffle(key, message.end)
+            self._answer(ShuffleReleased(message.shuffle_id, freed))
+        elif type(message) is CheckOutputs:
+            key = ShuffleKey(application_id, message.shuffle_id)
+            missing = self._partitions.missing(key, message.map_attempt_ids)
+            self.tell_lost({key: missing})
+            self._connection.send(OutputsChecked(message.check))
         elif type(message) is ReleaseApplication:
             self._partitions.application_ends(application_id)
             freed = self._applications.release(application_id)

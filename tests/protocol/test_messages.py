@@ -7,6 +7,7 @@ from typing import get_args
 import pytest
 
 from sluice.protocol import copy_messages as c
+from sluice.protocol import driver_messages as d
 from sluice.protocol import messages as m
 from sluice.protocol.codec import TYPE_IDS
 from sluice.protocol.states import ALLOWED_WHEN_OPEN, ROLES
@@ -20,7 +21,7 @@ KINDS = sorted(get_args(m.Message), key=lambda kind: kind.__name__)
 def test_every_named_tuple_is_a_message_or_a_part_of_one() -> None:
     defined = {
         value
-        for module in (m, c)
+        for module in (m, c, d)
         for value in vars(module).values()
         if isinstance(value, type)
         and issubclass(value, tuple)

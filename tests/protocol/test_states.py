@@ -5,14 +5,17 @@ import itertools
 import pytest
 
 from sluice.protocol import copy_messages as c
+from sluice.protocol import driver_messages as d
 from sluice.protocol import messages as m
 from sluice.protocol.codec import TYPE_IDS
 from sluice.protocol.errors import (
     UnexpectedMessage,
 )
 from sluice.protocol.limits import (
+    FEATURE_BOUNDED_RELEASES,
     FEATURE_BUFFER_CHECKSUMS,
     FEATURE_BUFFER_GROUPS,
+    FEATURE_CHECKED_OUTPUTS,
     FEATURE_COPIES,
     FEATURE_LARGE_PAYLOADS,
     FEATURE_LOST_OUTPUTS,
@@ -62,7 +65,14 @@ CONNECTOR_SENDS: dict[int, set[type[m.Message]]] = {
         m.PipelinedData,
         c.ReplicatePartition,
     },
-    m.ROLE_DRIVER: {m.ReleaseShuffle, m.ReleaseApplication, c.KnownTaskManager, c.MoveNoted},
+    m.ROLE_DRIVER: {
+        m.ReleaseShuffle,
+        m.ReleaseApplication,
+        c.KnownTaskManager,
+        c.MoveNoted,
+        d.ReleaseAttempts,
+        d.CheckOutputs,
+    },
     m.ROLE_COPIER: {
         m.OpenPartition,
         m.BeginRegion,
@@ -93,6 +103,7 @@ ACCEPTOR_SENDS: dict[int, set[type[m.Message]]] = {
         m.OutputsLost,
         c.OutputsHeld,
         c.OutputsMoved,
+        d.OutputsChecked,
     },
     m.ROLE_COPIER: {
         m.PartitionOpened,
@@ -207,6 +218,8 @@ MESSAGES_OF_FEATURES: dict[int, set[type[m.Message]]] = {
     FEATURE_REGION_AREAS: {m.AttachRegionArea, m.RegionAreaAttached, m.SharedRegion},
     FEATURE_BUFFER_CHECKSUMS: {m.ChecksummedBuffer},
     FEATURE_LOST_OUTPUTS: {m.OutputsLost},
+    FEATURE_BOUNDED_RELEASES: {d.ReleaseAttempts},
+    FEATURE_CHECKED_OUTPUTS: {d.CheckOutputs, d.OutputsChecked},
     FEATURE_COPIES: {
         c.ReplicatePartition,
         c.CopyOf,

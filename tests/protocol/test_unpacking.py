@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from sluice.protocol import messages as m
 from sluice.protocol.codec import TYPE_IDS, decode_control, encode
 from sluice.protocol.copy_messages import OutputsHeld, OutputsMoved
+from sluice.protocol.driver_messages import CheckOutputs
 from sluice.protocol.errors import MalformedMessage
 from sluice.protocol.limits import (
     MAX_CONTROL_BYTES,
@@ -124,12 +125,13 @@ def test_the_largest_gate_is_legal():
 
 
 @pytest.mark.parametrize("count", [1, MOST_FIELDS, MOST_FIELDS + 1, MAX_LOST_ATTEMPTS])
-def test_messages_to_drivers_name_as_many_map_attempts_as_they_may(count):
+def test_messages_of_drivers_name_as_many_map_attempts_as_they_may(count):
     attempts = [2**40 + n if n % 3 else -n for n in range(count)]
     for message in (
         m.OutputsLost(1, attempts),
         OutputsHeld(1, attempts),
         OutputsMoved(1, 1, "tm", "host", 1, attempts),
+        CheckOutputs(1, 1, attempts),
     ):
         assert decode_control(control_of(message)) == message
 

@@ -7,7 +7,7 @@ import crc32c
 import msgpack
 import pytest
 
-from sluice.protocol import codec, copy_messages, events
+from sluice.protocol import codec, copy_messages, driver_messages, events
 from sluice.protocol import messages as m
 from sluice.protocol.errors import MalformedMessage
 from sluice.protocol.limits import HEAD_BYTES, MAX_HANDSHAKE_CONTROL_BYTES, PREFIX_BYTES
@@ -33,7 +33,8 @@ def _field(value: Any) -> Any:
 
 
 def _type(vector: dict[str, Any]) -> type[m.Message]:
-    return getattr(m, vector["type"], None) or getattr(copy_messages, vector["type"])
+    modules = (m, copy_messages, driver_messages)
+    return next(getattr(each, vector["type"]) for each in modules if hasattr(each, vector["type"]))
 
 
 def _message(vector: dict[str, Any]) -> m.Message:

@@ -17,6 +17,7 @@ import crc32c
 import msgpack
 
 from sluice.protocol import copy_messages as c
+from sluice.protocol import driver_messages as d
 from sluice.protocol import messages as m
 from sluice.protocol.codec import encode
 from sluice.protocol.events import (
@@ -293,6 +294,10 @@ MESSAGES: tuple[tuple[str, m.Message, bytes], ...] = (
         b"",
     ),
     ("move noted", c.MoveNoted(MAX_U32), b""),
+    ("release map attempts", d.ReleaseAttempts(3, 1 << 40), b""),
+    ("release of every map attempt but one", d.ReleaseAttempts(MAX_U32, MAX_I64), b""),
+    ("check outputs", d.CheckOutputs(1, 3, [0, 17, 1 << 40, -1]), b""),
+    ("outputs checked", d.OutputsChecked(MAX_U32), b""),
 )
 
 EVENTS: tuple[tuple[str, Event], ...] = (

@@ -5,6 +5,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from sluice.protocol import copy_messages as c
+from sluice.protocol import driver_messages as d
 from sluice.protocol import messages as m
 from sluice.protocol.codec import CARRIES_PAYLOAD, TYPE_IDS
 from sluice.protocol.limits import (
@@ -109,6 +110,9 @@ _FIELDS: dict[type[m.Message], tuple[st.SearchStrategy[Any], ...]] = {
     c.OutputsHeld: (U32, SOME_ATTEMPTS),
     c.OutputsMoved: (U32, U32, NAME, NAME, PORT, SOME_ATTEMPTS),
     c.MoveNoted: (U32,),
+    d.ReleaseAttempts: (U32, I64),
+    d.CheckOutputs: (U32, U32, SOME_ATTEMPTS),
+    d.OutputsChecked: (U32,),
 }
 if _FIELDS.keys() != TYPE_IDS.keys():
     raise AssertionError(f"no strategy for {TYPE_IDS.keys() - _FIELDS.keys()}")

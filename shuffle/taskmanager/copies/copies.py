@@ -136,15 +136,20 @@ class Copies:
         """
         self.replication.known(application_id, place)
 
-    def shuffle_released(self, key: ShuffleKey) -> None:
-        """Forget a shuffle that is released."""
-        self.replication.released(lambda other: other == key)
-        self.migration.forget(lambda other: other == key)
+    def shuffle_released(self, key: ShuffleKey, end: int | None) -> None:
+        """Forget a shuffle that is released, or its map attempts below ``end``."""
+        if end is None:
+            self.replication.released(lambda other: other == key)
+        else:
+            self.replication.lost({key: self.replication.holdings.below(key, end)})
+        self.migration.forget(
+            lambda each: each.shuffle == key and (end is None or each.map_attempt_id < end)
+        )
 
     def application_released(self, application_id: str) -> None:
         """Forget an application that has ended."""
         self.replication.application_released(application_id)
-        self.migration.forget(lambda key: key.application_id == application_id)
+        self.migration.forget(lambda each: each.shuffle.application_id == application_id)
 
     def let_go(self, application_id: str) -> None:
         """Do not keep an application alive at other TaskManagers any more."""

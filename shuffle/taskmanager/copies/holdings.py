@@ -119,6 +119,10 @@ class Holdings:
         for key in [key for key in self._by_shuffle if keys(key)]:
             self.discard(key, list(self._by_shuffle[key]))
 
+    def below(self, key: ShuffleKey, end: int) -> list[int]:
+        """Return the map attempts of a shuffle below ``end``."""
+        return [each for each in self._by_shuffle.get(key, {}) if each < end]
+
     def discard(self, key: ShuffleKey, map_attempt_ids: Iterable[int]) -> None:
         """Forget map outputs of a shuffle."""
         attempts = self._by_shuffle.get(key, {})

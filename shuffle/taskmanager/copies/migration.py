@@ -152,9 +152,9 @@ class Migration:
         }
         return {key: attempts for key, attempts in back.items() if attempts}
 
-    def forget(self, keys: Callable[[ShuffleKey], bool]) -> None:
-        """Forget the reasons why map outputs of shuffles stay: they are released."""
-        for attempt in [each for each in self._staying if keys(each.shuffle)]:
+    def forget(self, released: Callable[[MapAttemptKey], bool]) -> None:
+        """Forget the reasons why map outputs stay: they are released."""
+        for attempt in [each for each in self._staying if released(each)]:
             del self._staying[attempt]
 
     async def _run_once(self) -> None:

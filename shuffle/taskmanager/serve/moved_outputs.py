@@ -76,6 +76,13 @@ class MovedOutputs:
         for key in [key for key in self._places if keys(key)]:
             del self._places[key]
 
+    def forget_below(self, key: ShuffleKey, end: int) -> None:
+        """Forget the places of a shuffle's map attempts below ``end``, which are released."""
+        places = self._places.pop(key, {})
+        kept = {attempt: place for attempt, place in places.items() if attempt >= end}
+        if kept:
+            self._places[key] = kept
+
     def _released(self, view: StoredPartitionView) -> None:
         views = self._views.get(view.shuffle)
         if views is not None:

@@ -105,6 +105,10 @@ class PipelinedRegistry:
                 return found.partition, map_attempt_id
         return None
 
+    def has(self, key: ShuffleKey, map_attempt_id: int) -> bool:
+        """Whether a partition is registered."""
+        return map_attempt_id in self._registered.get(key, {})
+
     def __iter__(self) -> Iterator[tuple[ShuffleKey, int, ConsumablePartition]]:
         """Iterate over the shuffle, map attempt and partition of each."""
         for key, attempts in self._registered.items():
@@ -115,9 +119,15 @@ class PipelinedRegistry:
         """Return the shuffles of an application that have pipelined partitions."""
         return [key for key in self._registered if key.application_id == application_id]
 
-    def release(self, key: ShuffleKey, error: SluiceError) -> None:
-        """Release all partitions of a shuffle, and forget them and their failures."""
-        for registration in self._registered.pop(key, {}).values():
-            registration.release(error)
+    def release(self, key: ShuffleKey, error: SluiceError, end: int | None = None) -> None:
+        """Release the partitions of a shuffle, or those below ``end``; forget their failures."""
+        attempts = self._registered.pop(key, {})
+        kept = {} if end is None else {each: attempts[each] for each in attempts if each >= end}
+        if kept:
+            self._registered[key] = kept
+        for map_attempt_id, registration in attempts.items():
+            if map_attempt_id not in kept:
+                registration.release(error)
         for name in [name for name in self._failures if name[0] == key]:
-            del self._failures[name]
+            if end is None or name[1] < end:
+                del self._failures[name]

@@ -10,9 +10,7 @@ while, so that a consumer that asks late is told the reason instead of waiting.
 """
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import Final
 
 from mypy_extensions import mypyc_attr
 
@@ -25,13 +23,11 @@ from ..accounts import Accounts
 from ..store.errors import DuplicateMapOutput, ReleasedDuringCommit
 from ..store.output_index import Lost
 from ..store.outputs import MapOutput, release_regions
+from ..store.releases import Releases
 from ..store.shuffle_store import ShuffleStore
 from .moved_outputs import MovedOutputs
 from .pipelined_registry import ConsumablePartition, PipelinedRegistry, Registration
 from .stored_partition_view import ReadSizes, StoredPartitionView
-
-MOST_RELEASED_KEPT: Final = 4096
-"""Released shuffles remembered, the latest ones, for copies that come after the release."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)  # tests supply their own views
@@ -50,14 +46,16 @@ class ResultPartitionManager:
         self._store = store
         self._segment_size_bytes = segment_size_bytes
         self._request_timeout_seconds = request_timeout_seconds
-        self._waiting: dict[ShuffleKey, set[asyncio.Future[None]]] = {}
+        self._waiting: dict[ShuffleKey, dict[asyncio.Future[None], int | None]] = {}
+        """Requests that wait, each with the map attempt that it misses."""
         self._pipelined = PipelinedRegistry()
-        self._released_lately: OrderedDict[ShuffleKey, None] = OrderedDict()
+        self._releases = Releases()
         self.on_replicated: Callable[[MapOutput], None] | None = None
         """Called with a map output that is committed here, and that is a copy or shall have some;
         also when its producer is gone by then."""
-        self.on_shuffle_released: Callable[[ShuffleKey], None] | None = None
-        """Called when a shuffle is released alone, and not with its application."""
+        self.on_shuffle_released: Callable[[ShuffleKey, int | None], None] | None = None
+        """Called when a shuffle is released alone, or its map attempts below a number, and not with
+        its application."""
         self.moved = MovedOutputs(self.wake)
         """Map outputs that are read elsewhere."""
 
@@ -85,13 +83,17 @@ class ResultPartitionManager:
         """Commit a finished map output and serve the requests that waited for it.
 
         Raises:
-            ReleasedDuringCommit: It is a copy, and its shuffle was released here meanwhile.
+            ReleasedDuringCommit: Its shuffle was released here before: if it is a copy, or with
+                this map attempt.
             SluiceError: It could not be made durable, or is committed already; its regions are
                 released.
 
         Cancellation: the commit goes on, but nobody waits for it.
         """
         try:
+            attempt = MapAttemptKey(output.key, output.map_attempt_id)
+            if self._releases.has(attempt):
+                raise ReleasedDuringCommit(*output.key, output.map_attempt_id)
             if output.origin:
                 self.require_unreleased(output.key, output.map_attempt_id)
                 await self._until_not_pending(output)
@@ -116,7 +118,7 @@ class ResultPartitionManager:
         Raises:
             ReleasedDuringCommit: A driver has released the shuffle here.
         """
-        if key in self._released_lately:
+        if self._releases.has_copy(MapAttemptKey(key, map_attempt_id)):
             raise ReleasedDuringCommit(*key, map_attempt_id)
 
     def _committed(self, output: MapOutput, done: "asyncio.Future[None]") -> None:
@@ -180,21 +182,43 @@ class ResultPartitionManager:
             if not waiter.done():
                 waiter.set_result(None)
 
-    def release_shuffle(self, key: ShuffleKey) -> int:
+    def release_shuffle(self, key: ShuffleKey, end: int | None = None) -> int:
         """Release everything of a shuffle; requests that wait for it fail at once.
+
+        Args:
+            key: The shuffle.
+            end: Release the map attempts below it only, and let none of them be written any more.
 
         Returns:
             Bytes of storage freed.
         """
-        freed = self._store.release_shuffle(key)
-        if len(self._released_lately) >= MOST_RELEASED_KEPT:
-            self._released_lately.popitem(last=False)
-        self._released_lately[key] = None
-        self.moved.forget(lambda other: other == key)
-        self._release_unstored(key)
+        freed = self._store.release_shuffle(key, end)
+        self._releases.add(key, end)
+        if end is None:
+            self.moved.forget(lambda other: other == key)
+        else:
+            self.moved.forget_below(key, end)
+        self._release_unstored(key, end)
         if self.on_shuffle_released is not None:
-            self.on_shuffle_released(key)
+            self.on_shuffle_released(key, end)
         return freed
+
+    def missing(self, key: ShuffleKey, map_attempt_ids: Sequence[int]) -> list[int]:
+        """Return those of some map attempts that no reader would find here now.
+
+        With a remote tier there are none: what is not here may be found there.
+        """
+        if self._store.remote is not None:
+            return [each for each in map_attempt_ids if self._store.is_lost(key, each)]
+        return [
+            each
+            for each in map_attempt_ids
+            if self._store.lookup(key, each) is None
+            and self._store.pending(attempt := MapAttemptKey(key, each)) is None
+            and self._store.open_output(attempt) is None
+            and self.moved.place(key, each) is None
+            and not self._pipelined.has(key, each)
+        ]
 
     def application_ends(self, application_id: str) -> None:
         """Delete what an application has moved to the remote tier: nobody will ask for it."""
@@ -217,13 +241,13 @@ class ResultPartitionManager:
         """Return a future that ends when a restart will not undo the last release; None: now."""
         return self._store.released()
 
-    def _release_unstored(self, key: ShuffleKey) -> None:
+    def _release_unstored(self, key: ShuffleKey, end: int | None = None) -> None:
         error = PartitionReleased(
             f"Shuffle {key.shuffle_id} was released", value=key.application_id or None
         )
-        self._pipelined.release(key, error)
-        for waiter in self._waiting.pop(key, ()):
-            if not waiter.done():
+        self._pipelined.release(key, error, end)
+        for waiter, missing in list(self._waiting.get(key, {}).items()):
+            if (end is None or missing is None or missing < end) and not waiter.done():
                 waiter.set_exception(error)
 
     def _find(
@@ -327,8 +351,8 @@ class ResultPartitionManager:
     ) -> None:
         """Wait until something of the shuffle changes."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        waiters = self._waiting.setdefault(key, set())
-        waiters.add(waiter)
+        waiters = self._waiting.setdefault(key, {})
+        waiters[waiter] = missing
         try:
             async with asyncio.timeout_at(deadline):
                 await waiter
@@ -341,7 +365,7 @@ class ResultPartitionManager:
                 map_attempt_id=missing,
             ) from error
         finally:
-            waiters.discard(waiter)
+            waiters.pop(waiter, None)
             if not waiters and self._waiting.get(key) is waiters:
                 del self._waiting[key]
 

@@ -142,11 +142,11 @@ class JournalWriter:
         last = self._last_release
         return None if last is None or (last.done() and last.exception() is None) else last
 
-    def refuse(self, released: Callable[[ShuffleKey], bool]) -> int:
-        """Fail the commits under way to shuffles that are being released; return their number."""
+    def refuse(self, released: Callable[[MapAttemptKey], bool]) -> int:
+        """Fail the commits under way of map attempts that are being released; count them."""
         refused = 0
         for attempt, entry in self._pending.items():
-            if entry.refusal is None and released(attempt.shuffle):
+            if entry.refusal is None and released(attempt):
                 entry.refusal = ReleasedDuringCommit(*attempt.shuffle, attempt.map_attempt_id)
                 refused += 1
         return refused

@@ -102,12 +102,13 @@ class OutputIndex:
                 self.journal_bytes.subtract(row_bytes_of(output.key, regions))
         return output
 
-    def pop_released(self, released: Callable[[ShuffleKey], bool]) -> list[Region]:
-        """Remove the secured parts of map outputs of released shuffles; return their regions."""
+    def pop_released(self, released: Callable[[MapAttemptKey], bool]) -> list[Region]:
+        """Remove the secured parts of released map attempts; return their regions."""
         regions: list[Region] = []
         for output in self.open_outputs():
-            if released(output.key):
-                self.pop_open(MapAttemptKey(output.key, output.map_attempt_id))
+            attempt = MapAttemptKey(output.key, output.map_attempt_id)
+            if released(attempt):
+                self.pop_open(attempt)
                 regions += output.take()
         return regions
 
@@ -168,6 +169,21 @@ class OutputIndex:
         entry.account.give_back(Resource.MAP_OUTPUTS, len(entry.outputs))
         self.stored_bytes -= entry.stored_bytes
         self.journal_bytes.subtract(entry.journal_bytes)
+        return entry
+
+    def pop_below(self, key: ShuffleKey, end: int) -> ShuffleEntry | None:
+        """Remove the map outputs of a shuffle with a map attempt below ``end``, as :meth:`pop`."""
+        lost = {each for each in self._lost.pop(key, ()) if each >= end}
+        if lost:
+            self._lost[key] = lost
+        entry = self.entry(key)
+        if entry is None or all(each >= end for each in entry.outputs):
+            return None
+        self.pop(key, forget=False)
+        for map_attempt_id in [each for each in entry.outputs if each >= end]:
+            output = entry.outputs.pop(map_attempt_id)
+            entry.stored_bytes -= output.total_bytes
+            self.add(output)
         return entry
 
     def live_bytes(self, arena: bytes) -> int:

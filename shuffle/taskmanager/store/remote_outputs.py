@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import logging
 import secrets
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import Any, Final, TypeVar
 
@@ -22,6 +21,7 @@ from .fair_queue import Flow
 from .fair_slots import FairSlots
 from .output_index import OutputIndex
 from .outputs import MapOutput, Region
+from .releases import Releases
 from .remote_manifest import pack_manifest, unpack_manifest
 from .remote_names import (
     application_marker,
@@ -45,9 +45,6 @@ REGIONS_AT_A_TIME: Final = 4
 
 LOOKUPS_AT_A_TIME: Final = 32
 """Manifests that are asked for at a time; applications take turns."""
-
-MOST_RELEASED: Final = 4096
-"""Released shuffles that are remembered, so that nobody finds what is about to be deleted."""
 
 _PIECE_BYTES: Final = 1024 * 1024
 _MOST_COPY_BYTES: Final = 5 * 1024**3
@@ -93,7 +90,7 @@ class RemoteOutputs:
         self._moved: dict[ShuffleKey, dict[int, list[str]]] = {}
         """Objects of map outputs that were moved from here, or found."""
         self._marked: set[str] = set()
-        self._released: OrderedDict[ShuffleKey, None] = OrderedDict()
+        self._releases = Releases()
         self._finding: dict[MapAttemptKey, asyncio.Task[MapOutput | None]] = {}
         self._lookups = FairSlots(LOOKUPS_AT_A_TIME)
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -203,7 +200,7 @@ class RemoteOutputs:
         known = self._index.get(*attempt)
         if known is not None:
             return known
-        if attempt.shuffle in self._released or not self.tier.healthy:
+        if self._releases.has_copy(attempt) or not self.tier.healthy:
             return None
         task = self._finding.get(attempt)
         if task is None:
@@ -231,7 +228,7 @@ class RemoteOutputs:
                 return None
             raise self.tier.read_failure(failure, 0) from failure
         known = self._index.get(*attempt)
-        if known is not None or attempt.shuffle in self._released:
+        if known is not None or self._releases.has_copy(attempt):
             return known
         if self._is_pending(attempt) or not self._is_wanted(attempt):
             return None  # a copy is being committed here, or nobody would release it
@@ -294,7 +291,8 @@ class RemoteOutputs:
             The task; None if there is nothing to look up.
         """
         wanted = [each for each in map_attempt_ids if self._index.get(key, each) is None]
-        if not wanted or key in self._released or not self.tier.healthy:
+        released = any(self._releases.has_copy(MapAttemptKey(key, each)) for each in wanted)
+        if not wanted or released or not self.tier.healthy:
             return None
 
         async def look_up() -> None:
@@ -316,13 +314,13 @@ class RemoteOutputs:
 
     # ---- releases --------------------------------------------------------------------------------
 
-    def released(self, key: ShuffleKey) -> None:
-        """Delete the moved map outputs of a shuffle that are known here."""
-        self._released[key] = None
-        self._released.move_to_end(key)
-        while len(self._released) > MOST_RELEASED:
-            self._released.popitem(last=False)
-        moved = self._moved.pop(key, {})
+    def released(self, key: ShuffleKey, end: int | None) -> None:
+        """Delete the moved map outputs of a shuffle, or those below ``end``, known here."""
+        self._releases.add(key, end)
+        known = self._moved.pop(key, {})
+        moved = {each: known.pop(each) for each in list(known) if end is None or each < end}
+        if known:
+            self._moved[key] = known
         # Manifests first: what is half deleted is not found.
         self.tier.delete_soon([manifest_name(MapAttemptKey(key, each)) for each in moved])
         self.tier.delete_soon([name for names in moved.values() for name in names if name])

@@ -17,6 +17,7 @@ from .rows import (
     DropRow,
     LoseRow,
     ReleaseApplicationRow,
+    ReleaseAttemptsRow,
     ReleaseShuffleRow,
     SecureRow,
     unpack,
@@ -147,6 +148,11 @@ class _State:
                 shuffles = self._commits.get(key.application_id, {})
                 self._undo(copies, shuffles.pop(key.shuffle_id, {}).values())
                 self._drop(copies, lambda attempt: attempt.shuffle == key)
+            case ReleaseAttemptsRow(key=key, end=end):
+                attempts = self._commits.get(key.application_id, {}).get(key.shuffle_id, {})
+                released = [each for each in attempts if each < end]
+                self._undo(copies, [attempts.pop(each) for each in released])
+                self._drop(copies, lambda each: each.shuffle == key and each.map_attempt_id < end)
             case ReleaseApplicationRow(application_id=application_id):
                 for attempts in self._commits.pop(application_id, {}).values():
                     self._undo(copies, attempts.values())

@@ -11,6 +11,7 @@
         [region, ...]]                                regions of a map output not yet committed
     [4, application, shuffle, map attempt]                          such a map output is given up
     [5, tier id]                                    an arena is gone, with all rows of its journal
+    [6, application, shuffle, end]             release of a shuffle's map attempts below a number
 
 ``offsets`` are the cumulative offsets of a region as raw integers of ``item size`` bytes in the
 byte order of the machine (the header of the journal names it); the last one is the extent's length.
@@ -34,11 +35,12 @@ _RELEASE_APPLICATION = 2
 _SECURE = 3
 _DROP = 4
 _LOSE = 5
+_RELEASE_ATTEMPTS = 6
 
 LOSE_ROW = b"\x92\x05"
 """How the row of an arena that is gone begins."""
 
-_UNDOING = frozenset({_RELEASE_SHUFFLE, _RELEASE_APPLICATION, _DROP, _LOSE})
+_UNDOING = frozenset({_RELEASE_SHUFFLE, _RELEASE_APPLICATION, _DROP, _LOSE, _RELEASE_ATTEMPTS})
 
 _TYPECODES = {4: "I", 8: "Q"}
 
@@ -50,6 +52,7 @@ _TYPES: dict[int, list[type]] = {
     _SECURE: [int, str, int, int, int, int, tuple],
     _DROP: [int, str, int, int],
     _LOSE: [int, bytes],
+    _RELEASE_ATTEMPTS: [int, str, int, int],
 }
 _REGION_TYPES: list[type] = [bytes, int, int, int, bytes, int]
 
@@ -81,6 +84,13 @@ class ReleaseShuffleRow(NamedTuple):
     key: ShuffleKey
 
 
+class ReleaseAttemptsRow(NamedTuple):
+    """The map outputs of a shuffle with a map attempt below ``end`` were released."""
+
+    key: ShuffleKey
+    end: int
+
+
 class ReleaseApplicationRow(NamedTuple):
     """An application was released, with all its shuffles."""
 
@@ -110,7 +120,15 @@ class LoseRow(NamedTuple):
     tier_id: bytes
 
 
-Row = CommitRow | LoseRow | ReleaseShuffleRow | ReleaseApplicationRow | SecureRow | DropRow
+Row = (
+    CommitRow
+    | LoseRow
+    | ReleaseShuffleRow
+    | ReleaseAttemptsRow
+    | ReleaseApplicationRow
+    | SecureRow
+    | DropRow
+)
 
 
 def pack_commit(output: MapOutput) -> bytes:
@@ -156,6 +174,11 @@ def pack_drop(key: ShuffleKey, map_attempt_id: int) -> bytes:
 def pack_release_shuffle(key: ShuffleKey) -> bytes:
     """Pack the row of a shuffle's release."""
     return _pack((_RELEASE_SHUFFLE, *key))
+
+
+def pack_release_attempts(key: ShuffleKey, end: int) -> bytes:
+    """Pack the row of a release of a shuffle's map attempts below a number."""
+    return _pack((_RELEASE_ATTEMPTS, *key, end))
 
 
 def pack_release_application(application_id: str) -> bytes:
@@ -209,6 +232,8 @@ def _row(kind: int, fields: Any) -> Row:
         return CommitRow(key, fields[3], fields[4], _unpack_regions(fields[5]), *fields[6:])
     if kind == _RELEASE_SHUFFLE:
         return ReleaseShuffleRow(key)
+    if kind == _RELEASE_ATTEMPTS:
+        return ReleaseAttemptsRow(key, fields[3])
     if kind == _SECURE:
         return SecureRow(key, fields[3], fields[4], fields[5], _unpack_regions(fields[6]))
     return DropRow(key, fields[3])

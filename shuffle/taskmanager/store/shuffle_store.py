@@ -19,6 +19,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Self
 
+from ....protocol.limits import MAX_I64
 from ...names import MapAttemptKey, ShuffleKey
 from ..accounts import Accounts, Resource
 from ..sections import StorageConfig
@@ -34,7 +35,7 @@ from .region_writer import RegionWriter
 from .remote_outputs import RemoteOutputs
 from .remote_sweep import RemoteSweep
 from .remote_watch import RemoteWatch
-from .rows import pack_release_application, pack_release_shuffle
+from .rows import pack_release_application, pack_release_attempts, pack_release_shuffle
 from .store_health import StoreHealth
 from .tier import Extent, ExtentRead, TierStatistics
 from .tiers import Tiers
@@ -207,11 +208,11 @@ class ShuffleStore:
         """Return a read-only live view of a shuffle's committed map outputs by attempt id."""
         return self._index.outputs_of(key)
 
-    def release_shuffle(self, key: ShuffleKey) -> int:
-        """Forget a shuffle.
+    def release_shuffle(self, key: ShuffleKey, end: int | None = None) -> int:
+        """Forget a shuffle, or its map attempts below ``end``.
 
         Its space is free when the release is written and its last reader has ended. Commits under
-        way to this shuffle fail with ReleasedDuringCommit.
+        way to it fail with ReleasedDuringCommit.
 
         Returns:
             Stored bytes that are given up; :meth:`released` tells when a restart cannot undo it.
@@ -221,13 +222,15 @@ class ShuffleStore:
         """
         self._check_open()
         if self.remote is not None:
-            self.remote.released(key)
-        refused = self._journal.refuse(lambda other: other == key)
-        entry = self._index.pop(key)
-        secured = self._index.pop_released(lambda other: other == key)
+            self.remote.released(key, end)
+        below = MAX_I64 + 1 if end is None else end
+        refused = self._journal.refuse(lambda each: each.shuffle == key and each[1] < below)
+        entry = self._index.pop(key) if end is None else self._index.pop_below(key, end)
+        secured = self._index.pop_released(lambda each: each.shuffle == key and each[1] < below)
         if entry is None and not refused and not secured:
             return 0
-        self._journal.release(pack_release_shuffle(key), [*secured, *regions_of([entry])])
+        row = pack_release_shuffle(key) if end is None else pack_release_attempts(key, end)
+        self._journal.release(row, [*secured, *regions_of([entry])])
         return 0 if entry is None else entry.stored_bytes
 
     def release_application(self, application_id: str) -> int:
@@ -235,9 +238,11 @@ class ShuffleStore:
         self._check_open()
         if self.remote is not None:
             self.remote.forget(application_id)
-        refused = self._journal.refuse(lambda key: key.application_id == application_id)
+        refused = self._journal.refuse(lambda each: each.shuffle.application_id == application_id)
         keys = self._index.shuffles_of(application_id)
-        secured = self._index.pop_released(lambda key: key.application_id == application_id)
+        secured = self._index.pop_released(
+            lambda each: each.shuffle.application_id == application_id
+        )
         if not keys and not refused and not secured:
             return 0
         entries = [self._index.pop(key) for key in keys]

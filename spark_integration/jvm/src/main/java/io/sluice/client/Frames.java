@@ -37,6 +37,12 @@ public final class Frames {
     /** Feature bit: map outputs have copies, and move to other TaskManagers. */
     public static final long FEATURE_COPIES = 128;
 
+    /** Feature bit: a release of a shuffle may say up to which map attempt. */
+    public static final long FEATURE_BOUNDED_RELEASES = 256;
+
+    /** Feature bit: a driver may ask which map outputs are there. */
+    public static final long FEATURE_CHECKED_OUTPUTS = 512;
+
     /** Most map attempts in a message about lost ones. */
     public static final int MAX_LOST_ATTEMPTS = 256;
 

@@ -309,6 +309,15 @@ public sealed interface Message {
 
     record MoveNoted(long move) implements Message {}
 
+    /** Frees the map outputs of a shuffle whose map attempt is below {@code end}, for ever. */
+    record ReleaseAttempts(long shuffleId, long end) implements Message {}
+
+    /** Asks which map outputs are not there; OutputsLost names them, then comes OutputsChecked. */
+    record CheckOutputs(long check, long shuffleId, java.util.List<Long> mapAttemptIds)
+            implements Message {}
+
+    record OutputsChecked(long check) implements Message {}
+
     /** The payload of an end-of-partition event. */
     record EndOfPartition(long totalBytes, long totalBuffers) {}
 }

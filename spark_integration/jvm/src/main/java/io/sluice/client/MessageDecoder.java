@@ -177,6 +177,10 @@ final class MessageDecoder {
                 yield new Message.OutputsMoved(
                         u32(), u32(), name(), name(), port(), someAttempts());
             }
+            case 53 -> {
+                expect(type, n, 1);
+                yield new Message.OutputsChecked(u32());
+            }
             default -> requests(type, n);
         };
     }
@@ -299,6 +303,14 @@ final class MessageDecoder {
             case 50 -> {
                 expect(type, n, 1);
                 yield new Message.MoveNoted(u32());
+            }
+            case 51 -> {
+                expect(type, n, 2);
+                yield new Message.ReleaseAttempts(u32(), unpacker.unpackLong());
+            }
+            case 52 -> {
+                expect(type, n, 3);
+                yield new Message.CheckOutputs(u32(), u32(), someAttempts());
             }
             case 39 -> {
                 expect(type, n, 5);

@@ -82,6 +82,10 @@ final class MessageEncoder {
             head(47, 3).s(m.taskManagerId()).s(m.host()).u(m.port());
         } else if (message instanceof Message.MoveNoted m) {
             head(50, 1).u(m.move());
+        } else if (message instanceof Message.ReleaseAttempts m) {
+            head(51, 2).u(m.shuffleId()).u(m.end());
+        } else if (message instanceof Message.CheckOutputs m) {
+            head(52, 3).u(m.check()).u(m.shuffleId()).attempts(m.mapAttemptIds());
         } else {
             packOther(message);
         }
@@ -163,6 +167,8 @@ final class MessageEncoder {
         } else if (message instanceof Message.OutputsMoved m) {
             head(49, 6).u(m.move()).u(m.shuffleId()).s(m.taskManagerId()).s(m.host()).u(m.port());
             attempts(m.mapAttemptIds());
+        } else if (message instanceof Message.OutputsChecked m) {
+            head(53, 1).u(m.check());
         } else if (message instanceof Message.CopyOf m) {
             head(46, 4).u(m.partition()).s(m.origin()).u(m.replicas());
             packer.packBoolean(m.moved());

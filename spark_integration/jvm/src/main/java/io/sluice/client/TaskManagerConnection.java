@@ -131,7 +131,9 @@ public final class TaskManagerConnection implements AutoCloseable {
                         | Frames.FEATURE_REGION_AREAS
                         | Frames.FEATURE_ENCRYPTED_PEERS
                         | Frames.FEATURE_LOST_OUTPUTS
-                        | Frames.FEATURE_COPIES,
+                        | Frames.FEATURE_COPIES
+                        | Frames.FEATURE_BOUNDED_RELEASES
+                        | Frames.FEATURE_CHECKED_OUTPUTS,
                 name.substring(0, Math.min(name.length(), 256)));
     }
 
